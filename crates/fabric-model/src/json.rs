@@ -1,0 +1,94 @@
+//! A fabric as a document for other programs, by serde.
+
+use ib_wire::{Guid, Lid, NodeKind, PortNum};
+use serde::Serialize;
+
+use crate::link_rate::LinkRate;
+use crate::summary::Summary;
+use crate::topology::{Endpoint, Node, Topology};
+
+/// A fabric in plain fields: its summary, its nodes in file order, and its links, whose ends count nodes from 0.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    summary: Summary,
+    nodes: Vec<NodeEntry>,
+    links: Vec<LinkEntry>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct NodeEntry {
+    id: String,
+    kind: &'static str,
+    guid: Guid,
+    system_guid: Option<Guid>,
+    vendor_id: Option<u32>,
+    device_id: Option<u16>,
+    description: String,
+    port_count: u8,
+    /// Of a switch its own, of others that of the first port that has one.
+    lid: Option<Lid>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct LinkEntry {
+    a: Endpoint,
+    b: Endpoint,
+    rate: Option<LinkRate>,
+    port_guids: [Guid; 2],
+}
+
+impl Document {
+    /// Writes a fabric down.
+    pub fn of(topology: &Topology) -> Self {
+        let guid_of = |end| topology.port(end).expect("links end at ports").guid;
+        let links = topology.links().map(|link| LinkEntry {
+            a: link.a,
+            b: link.b,
+            rate: link.rate,
+            port_guids: [guid_of(link.a), guid_of(link.b)],
+        });
+        Self {
+            summary: Summary::of(topology),
+            nodes: topology.nodes().map(|(_, node)| entry(node)).collect(),
+            links: links.collect(),
+        }
+    }
+}
+
+fn entry(node: &Node) -> NodeEntry {
+    NodeEntry {
+        id: node.id.clone(),
+        kind: match node.kind {
+            NodeKind::Switch => "switch",
+            NodeKind::Router => "router",
+            NodeKind::Adapter | NodeKind::Unknown(_) => "adapter",
+        },
+        guid: node.guid,
+        system_guid: node.system_guid,
+        vendor_id: node.vendor_id,
+        device_id: node.device_id,
+        description: node.description.clone(),
+        port_count: node.port_count(),
+        lid: node.port(PortNum::MANAGEMENT).and_then(|port| port.lid).or_else(|| first_lid(node)),
+    }
+}
+
+fn first_lid(node: &Node) -> Option<Lid> {
+    node.ports().find_map(|(_, port)| port.lid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::Torus;
+
+    #[test]
+    fn the_document_names_every_link_by_places_of_nodes() {
+        let document = Document::of(&Torus::new([2, 2]).generate().unwrap());
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!(json["summary"]["links"], 8);
+        assert_eq!(json["nodes"][0]["description"], "switch-0-0");
+        assert_eq!(json["links"][0]["a"], serde_json::json!({ "node": 0, "port": 1 }));
+        assert_eq!(json["links"][0]["rate"], "4xEDR");
+    }
+}

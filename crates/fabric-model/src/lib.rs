@@ -1,0 +1,37 @@
+//! The shared words of Heddle about a fabric: what is cabled to what, and how that is written down.
+//!
+//! * [`Topology`] — nodes, ports and cables, made by a [`TopologyBuilder`] that refuses what cannot be.
+//! * [`ibnetdiscover`] — the text format of the tool of that name, which `ibsim` reads too.
+//! * [`generate`] — fat-trees, tori, dragonflies and random fabrics, the same for the same seed.
+//! * [`Summary`] and [`picture`] — a fabric in numbers and as a drawing.
+//!
+//! Nothing here reads a file, a clock or a dice: text and seeds are arguments.
+//!
+//! ```
+//! use fabric_model::{generate::FatTree, ibnetdiscover, Summary};
+//!
+//! let tree = FatTree::with_hosts(324).generate()?;
+//! let text = ibnetdiscover::write(&tree);
+//! assert_eq!(ibnetdiscover::parse(&text)?, tree);
+//! assert_eq!(Summary::of(&tree).switches, 27);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod builder;
+pub mod generate;
+pub mod ibnetdiscover;
+mod json;
+mod link_rate;
+pub mod picture;
+mod structure;
+mod summary;
+mod topology;
+
+pub use builder::{BuildError, NewNode, TopologyBuilder};
+pub use json::Document;
+pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};
+pub use summary::{RateCount, Summary};
+pub use topology::{
+    DESCRIPTION_BYTES_MAX, Endpoint, Link, MODULE_BYTES_MAX, NODE_ID_BYTES_MAX, NODE_PORTS_MAX, NODES_MAX,
+    Node, NodeIndex, PORTS_MAX, Port, PortZero, Topology,
+};

@@ -1,0 +1,186 @@
+//! How fast a link runs: lanes times the speed of a lane, spelled as the tools print it (`4xEDR`).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How many lanes a link has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Width {
+    /// One lane.
+    X1,
+    /// Two lanes.
+    X2,
+    /// Four lanes: almost every link.
+    X4,
+    /// Eight lanes.
+    X8,
+    /// Twelve lanes.
+    X12,
+}
+
+impl Width {
+    /// Every width, narrowest first.
+    pub const ALL: [Self; 5] = [Self::X1, Self::X2, Self::X4, Self::X8, Self::X12];
+
+    /// The number of lanes.
+    pub const fn lanes(self) -> u8 {
+        match self {
+            Self::X1 => 1,
+            Self::X2 => 2,
+            Self::X4 => 4,
+            Self::X8 => 8,
+            Self::X12 => 12,
+        }
+    }
+}
+
+/// How fast one lane of a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Speed {
+    /// 2.5 Gb/s on the wire.
+    Sdr,
+    /// 5 Gb/s on the wire.
+    Ddr,
+    /// 10 Gb/s on the wire.
+    Qdr,
+    /// 10.3125 Gb/s on the wire.
+    Fdr10,
+    /// 14.0625 Gb/s on the wire.
+    Fdr,
+    /// 25.78125 Gb/s on the wire.
+    Edr,
+    /// 53.125 Gb/s on the wire.
+    Hdr,
+    /// 106.25 Gb/s on the wire.
+    Ndr,
+}
+
+impl Speed {
+    /// Every speed, slowest first.
+    pub const ALL: [Self; 8] =
+        [Self::Sdr, Self::Ddr, Self::Qdr, Self::Fdr10, Self::Fdr, Self::Edr, Self::Hdr, Self::Ndr];
+
+    /// The name the tools print.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sdr => "SDR",
+            Self::Ddr => "DDR",
+            Self::Qdr => "QDR",
+            Self::Fdr10 => "FDR10",
+            Self::Fdr => "FDR",
+            Self::Edr => "EDR",
+            Self::Hdr => "HDR",
+            Self::Ndr => "NDR",
+        }
+    }
+
+    /// What one lane carries once the line code is taken off: 8b/10b up to QDR, 64b/66b and its successors above.
+    pub const fn lane_data_rate_gbps(self) -> f64 {
+        match self {
+            Self::Sdr => 2.0,
+            Self::Ddr => 4.0,
+            Self::Qdr => 8.0,
+            Self::Fdr10 => 10.0,
+            Self::Fdr => 14.0625 * 64.0 / 66.0,
+            Self::Edr => 25.0,
+            Self::Hdr => 50.0,
+            Self::Ndr => 100.0,
+        }
+    }
+}
+
+/// The rate of a link. Reads and prints as `4xEDR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LinkRate {
+    /// Speed of each lane. Stands first so that rates sort by generation.
+    pub speed: Speed,
+    /// Lanes.
+    pub width: Width,
+}
+
+impl LinkRate {
+    /// What generated fabrics have unless told otherwise: 100 Gb/s.
+    pub const DEFAULT: Self = Self { speed: Speed::Edr, width: Width::X4 };
+
+    /// What the link carries in each direction, line code taken off.
+    pub fn data_rate_gbps(self) -> f64 {
+        f64::from(self.width.lanes()) * self.speed.lane_data_rate_gbps()
+    }
+}
+
+/// A text that is not a link rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a link rate: 1x, 2x, 4x, 8x or 12x, then SDR, DDR, QDR, FDR10, FDR, EDR, HDR or NDR (4xEDR)"
+)]
+pub struct NotALinkRate(String);
+
+impl FromStr for LinkRate {
+    type Err = NotALinkRate;
+
+    fn from_str(text: &str) -> Result<Self, NotALinkRate> {
+        let read = || {
+            let (lanes, name) = text.split_once('x')?;
+            let width = Width::ALL.into_iter().find(|width| lanes.parse() == Ok(width.lanes()))?;
+            let speed = Speed::ALL.into_iter().find(|speed| speed.name() == name)?;
+            Some(Self { speed, width })
+        };
+        read().ok_or_else(|| NotALinkRate(text.chars().take(20).collect()))
+    }
+}
+
+impl TryFrom<String> for LinkRate {
+    type Error = NotALinkRate;
+
+    fn try_from(text: String) -> Result<Self, NotALinkRate> {
+        text.parse()
+    }
+}
+
+impl From<LinkRate> for String {
+    fn from(rate: LinkRate) -> String {
+        rate.to_string()
+    }
+}
+
+impl fmt::Display for LinkRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.width.lanes(), self.speed.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rate_reads_back_as_printed() {
+        for width in Width::ALL {
+            for speed in Speed::ALL {
+                let rate = LinkRate { speed, width };
+                assert_eq!(rate.to_string().parse(), Ok(rate));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_rate_is_refused() {
+        for text in ["", "4x", "xEDR", "3xEDR", "4xedr", "4EDR", "4x EDR", "+4xEDR2", "4xFDR1"] {
+            assert!(text.parse::<LinkRate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn data_rates_are_those_on_the_label() {
+        let gbps = |text: &str| text.parse::<LinkRate>().unwrap().data_rate_gbps();
+        assert_eq!(gbps("4xQDR"), 32.0);
+        assert_eq!(gbps("4xFDR10"), 40.0);
+        assert_eq!(gbps("4xEDR"), 100.0);
+        assert_eq!(gbps("2xHDR"), 100.0);
+        assert_eq!(gbps("4xNDR"), 400.0);
+        assert!((gbps("4xFDR") - 54.54).abs() < 0.01);
+    }
+}

@@ -1,0 +1,125 @@
+//! Groups of leaves and spines that are joined spine to spine, as in Dragonfly+: a ring of panels.
+
+use std::f32::consts::TAU;
+
+use super::scene::{Bend, Card, Panel, Point, Role, Scene, Wire, card_in_slot, point};
+use super::tree::pod_name;
+use super::{Fabric, counted};
+use crate::structure::Place;
+
+const SLOT_WIDE: f32 = 76.0;
+const SLOT_NARROW: f32 = 24.0;
+/// Switches of a row up to which each gets a wide slot.
+const WIDE_MAX: usize = 6;
+const PADDING: f32 = 16.0;
+const GROUP_HEIGHT: f32 = 196.0;
+
+/// Draws the fabric if leaving out the cables between spines leaves several groups of leaves and spines.
+pub(super) fn draw(fabric: &Fabric<'_>) -> Option<Scene> {
+    let has_hosts = |place: Place| !fabric.hosts(place).is_empty();
+    let groups = fabric.graph.islands(|here, there| has_hosts(here) != has_hosts(there));
+    let complete = |group: &Vec<Place>| group.iter().any(|place| has_hosts(*place)) && group.len() > 1;
+    if groups.len() < 2 || !groups.iter().all(complete) {
+        return None;
+    }
+    let mut ring = Ring::new(fabric, groups);
+    ring.draw_groups();
+    ring.draw_wires();
+    Some(ring.scene)
+}
+
+struct Ring<'a> {
+    fabric: &'a Fabric<'a>,
+    groups: Vec<Vec<Place>>,
+    group_width: f32,
+    slot: f32,
+    radius: f32,
+    group_of: Vec<usize>,
+    cards: Vec<usize>,
+    scene: Scene,
+}
+
+impl<'a> Ring<'a> {
+    fn new(fabric: &'a Fabric<'a>, groups: Vec<Vec<Place>>) -> Self {
+        let longest_row = groups.iter().map(|group| longest_row(fabric, group)).max().unwrap_or(1);
+        let slot = if longest_row <= WIDE_MAX { SLOT_WIDE } else { SLOT_NARROW };
+        let group_width = longest_row as f32 * slot + 2.0 * PADDING;
+        let diagonal = group_width.hypot(GROUP_HEIGHT) + 30.0;
+        let chord = 2.0 * (TAU / 2.0 / groups.len() as f32).sin();
+        let mut group_of = vec![0; fabric.graph.len()];
+        for (number, group) in groups.iter().enumerate() {
+            group.iter().for_each(|place| group_of[*place] = number);
+        }
+        let (radius, cards) = ((diagonal / chord).max(260.0), vec![usize::MAX; fabric.graph.len()]);
+        Self { fabric, groups, group_width, slot, radius, group_of, cards, scene: Scene::default() }
+    }
+
+    fn draw_groups(&mut self) {
+        for number in 0..self.groups.len() {
+            let angle = TAU * number as f32 / self.groups.len() as f32 - TAU / 4.0;
+            self.draw_group(number, point(self.radius * angle.cos(), self.radius * angle.sin()));
+        }
+    }
+
+    /// The spines stand on the side of the middle, where their cables go.
+    fn draw_group(&mut self, number: usize, centre: Point) {
+        let group = self.groups[number].clone();
+        let corner = point(centre.x - self.group_width / 2.0, centre.y - GROUP_HEIGHT / 2.0);
+        let hosts: usize = group.iter().map(|place| self.fabric.hosts(*place).len()).sum();
+        let name = pod_name(self.fabric, &group).unwrap_or(format!("group {}", number + 1));
+        let title = format!("{name} · {}", counted(hosts, "host"));
+        let (width, height, title_below) = (self.group_width, GROUP_HEIGHT, centre.y >= 0.0);
+        self.scene.panels.push(Panel { corner, width, height, title, title_below });
+        let away = if title_below { 1.0 } else { -1.0 };
+        let (leaves, spines): (Vec<_>, Vec<_>) =
+            group.into_iter().partition(|place| !self.fabric.hosts(*place).is_empty());
+        let middle = centre.y - away * 12.0;
+        self.draw_row(&leaves, Role::Leaf, &name, point(centre.x, middle + away * 48.0));
+        self.draw_row(&spines, Role::Spine, &name, point(centre.x, middle - away * 48.0));
+    }
+
+    fn draw_row(&mut self, row: &[Place], role: Role, group: &str, centre: Point) {
+        let slot = (self.group_width - 2.0 * PADDING) / row.len().max(1) as f32;
+        let left = centre.x - slot * row.len() as f32 / 2.0;
+        for (number, place) in row.iter().enumerate() {
+            let name = self.fabric.name(*place);
+            let short = name.strip_prefix(group).map_or(name, |rest| rest.trim_start_matches('-'));
+            let mut lines = vec![short.to_owned()];
+            let hosts = self.fabric.hosts(*place).len();
+            if hosts > 0 && self.slot == SLOT_WIDE {
+                lines.push(counted(hosts, "host"));
+            }
+            self.cards[*place] = self.scene.cards.len();
+            let at = point(left + slot * (number as f32 + 0.5), centre.y);
+            self.scene.cards.push(card_in_slot(at, slot, role, lines));
+        }
+    }
+
+    /// Within a group from row to row, between groups through the middle.
+    fn draw_wires(&mut self) {
+        for (a, b, cables) in self.fabric.pairs() {
+            let (from, to): (&Card, &Card) =
+                (&self.scene.cards[self.cards[a]], &self.scene.cards[self.cards[b]]);
+            let wire = if self.group_of[a] == self.group_of[b] {
+                Wire { from: from.centre, to: to.centre, bend: Bend::Upright, role: Role::Leaf, cables }
+            } else {
+                let pull = 0.16;
+                let control =
+                    point((from.centre.x + to.centre.x) * pull, (from.centre.y + to.centre.y) * pull);
+                Wire {
+                    from: from.centre,
+                    to: to.centre,
+                    bend: Bend::Towards(control),
+                    role: Role::Core,
+                    cables,
+                }
+            };
+            self.scene.wires.push(wire);
+        }
+    }
+}
+
+fn longest_row(fabric: &Fabric<'_>, group: &[Place]) -> usize {
+    let leaves = group.iter().filter(|place| !fabric.hosts(**place).is_empty()).count();
+    leaves.max(group.len() - leaves)
+}

@@ -1,0 +1,108 @@
+//! Large trees by pods: a pod is one card, cores that serve the same spines are another.
+
+use std::collections::BTreeMap;
+
+use super::scene::{Bend, Card, Point, Role, Scene, Text, Wire, point};
+use super::tree::{pod_name, pods, row_label};
+use super::{Fabric, counted, rows};
+use crate::structure::Place;
+
+const POD_SLOT: f32 = 92.0;
+const CORE_SLOT: f32 = 74.0;
+const POD_HEIGHT: f32 = 96.0;
+const CORE_HEIGHT: f32 = 40.0;
+const GAP: f32 = 12.0;
+/// Between the cores and the pods.
+const RISE: f32 = 300.0;
+/// Pods in one row below the cores; of more, half stand above them.
+const ROW_PODS_MAX: usize = 18;
+
+/// Draws a tree whose switches have these levels.
+pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
+    let rows = rows(levels);
+    let pods = pods(fabric, levels, rows.len());
+    let groups = core_groups(fabric, rows.last().map_or(&[], Vec::as_slice));
+    let above = if pods.len() > ROW_PODS_MAX { pods.len() / 2 } else { 0 };
+    let columns = (pods.len() - above).max(1);
+    let width = (columns as f32 * POD_SLOT).max(groups.len() as f32 * CORE_SLOT);
+
+    let mut scene = Scene::default();
+    for (number, pod) in pods.iter().enumerate() {
+        let (column, y) = if number < above { (number, -RISE) } else { (number - above, RISE) };
+        let slot = width / columns as f32;
+        let lines = pod_lines(fabric, levels, pod, number);
+        let at = point(slot * (column as f32 + 0.5), y);
+        scene.cards.push(card(at, POD_SLOT - GAP, POD_HEIGHT, Role::Pod, lines));
+    }
+    let slot = width / groups.len().max(1) as f32;
+    for (number, group) in groups.iter().enumerate() {
+        let at = point(slot * (number as f32 + 0.5), 0.0);
+        let lines = vec![counted(group.len(), "core")];
+        scene.cards.push(card(at, (slot - GAP).min(90.0), CORE_HEIGHT, Role::Core, lines));
+    }
+    scene.wires = wires(fabric, &pods, &groups, &scene.cards);
+    label_rows(&mut scene, above, pods.len() - above, groups.iter().map(Vec::len).sum());
+    scene
+}
+
+fn label_rows(scene: &mut Scene, pods_above: usize, pods_below: usize, cores: usize) {
+    scene.labels.push(row_label(point(-24.0, 0.0), counted(cores, "core")));
+    scene.labels.push(row_label(point(-24.0, RISE), counted(pods_below, "pod")));
+    if pods_above > 0 {
+        scene.labels.push(row_label(point(-24.0, -RISE), counted(pods_above, "pod")));
+    }
+}
+
+fn card(centre: Point, width: f32, height: f32, role: Role, lines: Vec<String>) -> Card {
+    Card { centre, width, height, role, lines, text: Text::Across(12.0) }
+}
+
+fn pod_lines(fabric: &Fabric<'_>, levels: &[u8], pod: &[Place], number: usize) -> Vec<String> {
+    let leaves = pod.iter().filter(|place| levels[**place] == 1).count();
+    let hosts: usize = pod.iter().map(|place| fabric.hosts(*place).len()).sum();
+    vec![
+        pod_name(fabric, pod).unwrap_or(format!("pod {}", number + 1)),
+        counted(pod.len() - leaves, "spine"),
+        counted(leaves, "leaf"),
+        counted(hosts, "host"),
+    ]
+}
+
+/// Cores with the same neighbours, in the order of the first of each group.
+fn core_groups(fabric: &Fabric<'_>, cores: &[Place]) -> Vec<Vec<Place>> {
+    let mut groups: BTreeMap<Vec<Place>, Vec<Place>> = BTreeMap::new();
+    for core in cores {
+        let neighbours = fabric.graph.neighbours[*core].iter().map(|(place, _)| *place).collect();
+        groups.entry(neighbours).or_default().push(*core);
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort();
+    groups
+}
+
+fn wires(fabric: &Fabric<'_>, pods: &[Vec<Place>], groups: &[Vec<Place>], cards: &[Card]) -> Vec<Wire> {
+    let mut card_of = vec![None; fabric.graph.len()];
+    for (card, members) in pods.iter().chain(groups).enumerate() {
+        members.iter().for_each(|place| card_of[*place] = Some(card));
+    }
+    let mut bundles = BTreeMap::new();
+    for (a, b, cables) in fabric.pairs() {
+        if let (Some(a), Some(b)) = (card_of[a], card_of[b])
+            && a != b
+        {
+            *bundles.entry((a.min(b), a.max(b))).or_insert(0) += cables;
+        }
+    }
+    let wire = |((pod, core), cables): ((usize, usize), u32)| {
+        let (pod, core) = (&cards[pod], &cards[core]);
+        let side = if pod.centre.y < core.centre.y { -0.5 } else { 0.5 };
+        Wire {
+            from: point(pod.centre.x, pod.centre.y - side * pod.height),
+            to: point(core.centre.x, core.centre.y + side * core.height),
+            bend: Bend::Straight,
+            role: Role::Core,
+            cables,
+        }
+    };
+    bundles.into_iter().map(wire).collect()
+}

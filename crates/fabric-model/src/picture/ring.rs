@@ -1,0 +1,52 @@
+//! Any fabric as a ring of switches, names outside, cables across.
+
+use std::f32::consts::TAU;
+
+use super::scene::{Anchor, Bend, Card, Label, Role, Scene, Text, Wire, point};
+use super::{Fabric, counted};
+use crate::structure::Place;
+
+/// Along the ring, per switch.
+const SLOT: f32 = 30.0;
+const RADIUS_MIN: f32 = 220.0;
+const DOT: f32 = 20.0;
+
+/// Draws the fabric.
+pub(super) fn draw(fabric: &Fabric<'_>) -> Scene {
+    let mut scene = Scene::default();
+    let count = fabric.graph.len();
+    let radius = (count as f32 * SLOT / TAU).max(RADIUS_MIN);
+    for place in 0..count {
+        let angle = TAU * place as f32 / count as f32 - TAU / 4.0;
+        let centre = point(radius * angle.cos(), radius * angle.sin());
+        let text = Text::Across(12.0);
+        scene.cards.push(Card {
+            centre,
+            width: DOT,
+            height: DOT,
+            role: Role::Switch,
+            lines: Vec::new(),
+            text,
+        });
+        scene.labels.push(label(fabric, place, radius + 22.0, angle));
+    }
+    for (a, b, cables) in fabric.pairs() {
+        let (from, to) = (scene.cards[a].centre, scene.cards[b].centre);
+        let control = point((from.x + to.x) * 0.36, (from.y + to.y) * 0.36);
+        scene.wires.push(Wire { from, to, bend: Bend::Towards(control), role: Role::Switch, cables });
+    }
+    scene
+}
+
+/// The name along the ray from the middle, never upside down.
+fn label(fabric: &Fabric<'_>, place: Place, distance: f32, angle: f32) -> Label {
+    let hosts = fabric.hosts(place).len();
+    let mut text = fabric.name(place).to_owned();
+    if hosts > 0 {
+        text = format!("{text} · {}", counted(hosts, "host"));
+    }
+    let at = point(distance * angle.cos(), distance * angle.sin());
+    let left = angle.cos() < -0.001;
+    let (anchor, turn) = if left { (Anchor::End, 180.0) } else { (Anchor::Start, 0.0) };
+    Label { at, text, anchor, angle: angle.to_degrees() - turn, muted: false }
+}

@@ -1,0 +1,200 @@
+//! What a layout leaves for the renderer: cards, panels, wires and labels on a plane.
+
+/// Width of a character in parts of the font size, about, in the fonts a browser takes for `sans-serif`.
+const CHARACTER_WIDTH: f32 = 0.57;
+
+/// What a thing is, which decides its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Core,
+    Spine,
+    Leaf,
+    Switch,
+    Pod,
+    Host,
+}
+
+impl Role {
+    /// Every role, in the order of the legend.
+    pub const ALL: [Self; 6] = [Self::Core, Self::Spine, Self::Leaf, Self::Switch, Self::Pod, Self::Host];
+
+    /// The role of a switch in a tree of `top` levels.
+    pub fn of_level(level: u8, top: u8) -> Self {
+        match (level, top) {
+            (_, 1) => Self::Switch,
+            (1, _) => Self::Leaf,
+            (level, top) if level == top && top > 2 => Self::Core,
+            _ => Self::Spine,
+        }
+    }
+}
+
+/// A point; `y` grows downwards.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    pub x: f32,
+    pub y: f32,
+}
+
+pub(super) const fn point(x: f32, y: f32) -> Point {
+    Point { x, y }
+}
+
+/// A rounded box with lines of text, placed by its centre.
+#[derive(Clone, Debug)]
+pub(super) struct Card {
+    pub centre: Point,
+    pub width: f32,
+    pub height: f32,
+    pub role: Role,
+    pub lines: Vec<String>,
+    pub text: Text,
+}
+
+/// How the text of a card runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Text {
+    /// From left to right, centred.
+    Across(f32),
+    /// From bottom to top, centred.
+    Up(f32),
+    /// From left to right in so many columns: a list.
+    List(usize),
+}
+
+/// A pale background that holds cards together.
+#[derive(Clone, Debug)]
+pub(super) struct Panel {
+    pub corner: Point,
+    pub width: f32,
+    pub height: f32,
+    pub title: String,
+    /// Whether the title stands at the lower edge, out of the way of wires that come from above.
+    pub title_below: bool,
+}
+
+/// A line between two points, standing for some cables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire {
+    pub from: Point,
+    pub to: Point,
+    pub bend: Bend,
+    pub role: Role,
+    pub cables: u32,
+}
+
+/// How a wire runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bend {
+    Straight,
+    /// Leaves and arrives vertically.
+    Upright,
+    /// Is drawn towards a point.
+    Towards(Point),
+}
+
+/// Free text.
+#[derive(Clone, Debug)]
+pub(super) struct Label {
+    pub at: Point,
+    pub text: String,
+    pub anchor: Anchor,
+    /// Degrees clockwise.
+    pub angle: f32,
+    pub muted: bool,
+}
+
+/// Where a label begins to run from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Start,
+    End,
+}
+
+/// A drawing.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    pub panels: Vec<Panel>,
+    pub wires: Vec<Wire>,
+    pub cards: Vec<Card>,
+    pub labels: Vec<Label>,
+}
+
+impl Scene {
+    /// The corners between which everything lies.
+    pub fn bounds(&self) -> (Point, Point) {
+        let cards = self.cards.iter().map(|card| {
+            let (x, y) = (card.width / 2.0, card.height / 2.0);
+            (point(card.centre.x - x, card.centre.y - y), point(card.centre.x + x, card.centre.y + y))
+        });
+        let panels = self
+            .panels
+            .iter()
+            .map(|panel| (panel.corner, point(panel.corner.x + panel.width, panel.corner.y + panel.height)));
+        let controls = self.wires.iter().filter_map(|wire| match wire.bend {
+            // A curve reaches half-way to the point it is drawn to.
+            Bend::Towards(control) => Some(point(
+                (wire.from.x + wire.to.x) / 4.0 + control.x / 2.0,
+                (wire.from.y + wire.to.y) / 4.0 + control.y / 2.0,
+            )),
+            _ => None,
+        });
+        let boxes = cards
+            .chain(panels)
+            .chain(controls.map(|at| (at, at)))
+            .chain(self.labels.iter().map(Label::bounds));
+        boxes
+            .reduce(|(a, b), (c, d)| (point(a.x.min(c.x), a.y.min(c.y)), point(b.x.max(d.x), b.y.max(d.y))))
+            .unwrap_or((point(0.0, 0.0), point(1.0, 1.0)))
+    }
+}
+
+impl Label {
+    fn bounds(&self) -> (Point, Point) {
+        let length = text_width(&self.text, svg_label_size());
+        let length = if self.anchor == Anchor::End { -length } else { length };
+        let (sin, cos) = self.angle.to_radians().sin_cos();
+        let end = point(self.at.x + length * cos, self.at.y + length * sin);
+        (
+            point(self.at.x.min(end.x), self.at.y.min(end.y) - 8.0),
+            point(self.at.x.max(end.x), self.at.y.max(end.y) + 8.0),
+        )
+    }
+}
+
+/// Font size of labels.
+pub(super) const fn svg_label_size() -> f32 {
+    12.0
+}
+
+/// About how wide a text is.
+pub(super) fn text_width(text: &str, size: f32) -> f32 {
+    text.chars().count() as f32 * CHARACTER_WIDTH * size
+}
+
+/// A card for a switch in a slot of a row: its lines across if they fit, up if not, none if the slot is too narrow
+/// even for that.
+pub(super) fn card_in_slot(centre: Point, slot: f32, role: Role, lines: Vec<String>) -> Card {
+    const SIZE: f32 = 12.0;
+    const SMALL: f32 = 10.0;
+    let longest = |size| lines.iter().map(|line| text_width(line, size)).fold(0.0, f32::max);
+    let across = longest(SIZE) + 18.0;
+    if across <= slot - 8.0 {
+        let width = across.max(64.0).min(slot - 8.0);
+        return Card {
+            centre,
+            width,
+            height: 16.0 + 16.0 * lines.len() as f32,
+            role,
+            lines,
+            text: Text::Across(SIZE),
+        };
+    }
+    let narrow = (slot - 3.0).clamp(3.0, 26.0 + 14.0 * (lines.len() as f32 - 1.0));
+    let needed = lines.len() as f32 * 12.0;
+    if needed <= narrow {
+        let height = longest(SMALL) + 18.0;
+        return Card { centre, width: narrow, height, role, lines, text: Text::Up(SMALL) };
+    }
+    Card { centre, width: narrow, height: 28.0, role, lines: Vec::new(), text: Text::Across(SMALL) }
+}

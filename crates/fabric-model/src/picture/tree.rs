@@ -1,0 +1,259 @@
+//! Trees as rows: hosts at the bottom, leaves above them, spines above those, cores on top.
+
+use super::scene::{
+    Anchor, Bend, Card, Label, Panel, Point, Role, Scene, Text, Wire, card_in_slot, point, text_width,
+};
+use super::svg::{LIST_SIZE, LIST_STEP};
+use super::{Fabric, HOSTS_DRAWN_MAX, counted, rows};
+use crate::structure::Place;
+
+/// Width that a row of leaves is fitted into while its slots stay wide enough.
+const WIDTH_WANTED: f32 = 1900.0;
+/// Narrowest slot of a leaf: one line of upright text.
+const SLOT_MIN: f32 = 17.0;
+/// Widest slot of a leaf whose hosts are only counted.
+const SLOT_MAX: f32 = 128.0;
+/// Between two pods.
+const POD_GAP: f32 = 36.0;
+/// Hosts of a leaf that are listed in one column.
+const LIST_ROWS_MAX: usize = 14;
+/// Wires that are drawn as curves.
+const CURVES_MAX: usize = 60;
+
+/// Draws a tree whose switches have these levels.
+pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
+    let mut tree = Tree::new(fabric, levels);
+    tree.place_leaves();
+    tree.place_uppers();
+    tree.draw_wires();
+    tree.draw_hosts();
+    tree.draw_pods();
+    tree.draw_row_labels();
+    tree.scene
+}
+
+struct Tree<'a> {
+    fabric: &'a Fabric<'a>,
+    rows: Vec<Vec<Place>>,
+    levels: &'a [u8],
+    /// The switches below the top level that hang together; one pod in trees of two levels.
+    pods: Vec<Vec<Place>>,
+    pod_names: Vec<Option<String>>,
+    /// Left and right end of each pod.
+    spans: Vec<(f32, f32)>,
+    slot: f32,
+    /// The card of each switch, by its place in `scene.cards`.
+    cards: Vec<usize>,
+    scene: Scene,
+}
+
+impl<'a> Tree<'a> {
+    fn new(fabric: &'a Fabric<'a>, levels: &'a [u8]) -> Self {
+        let rows = rows(levels);
+        let pods = pods(fabric, levels, rows.len());
+        let slot = slot(fabric, &rows[0]);
+        let cards = vec![usize::MAX; levels.len()];
+        let pod_names = pods.iter().map(|pod| pod_name(fabric, pod)).collect();
+        Self {
+            fabric,
+            rows,
+            levels,
+            pods,
+            pod_names,
+            spans: Vec::new(),
+            slot,
+            cards,
+            scene: Scene::default(),
+        }
+    }
+
+    fn top(&self) -> u8 {
+        self.rows.len() as u8
+    }
+
+    fn lists_hosts(&self) -> bool {
+        lists_hosts(self.fabric)
+    }
+
+    /// Leaves stand side by side, pod by pod.
+    fn place_leaves(&mut self) {
+        let mut x = 0.0;
+        for pod in self.pods.clone() {
+            let leaves: Vec<Place> = pod.into_iter().filter(|place| self.levels[*place] == 1).collect();
+            let start = x;
+            for leaf in leaves {
+                self.place(leaf, point(x + self.slot / 2.0, 0.0), self.slot);
+                x += self.slot;
+            }
+            self.spans.push((start, x));
+            x += if self.pods.len() > 1 { POD_GAP } else { 0.0 };
+        }
+    }
+
+    /// The levels above are spread over what they serve: their pod, or all of them.
+    fn place_uppers(&mut self) {
+        let width = self.spans.last().map_or(0.0, |span| span.1);
+        let rise = (width * 0.13).clamp(120.0, 270.0);
+        for level in 2..=self.top() {
+            let y = -rise * f32::from(level - 1);
+            if level == self.top() {
+                let row = self.rows[usize::from(level - 1)].clone();
+                self.spread(&row, (0.0, width), y);
+                continue;
+            }
+            for (pod, span) in self.pods.clone().into_iter().zip(self.spans.clone()) {
+                let row: Vec<Place> = pod.into_iter().filter(|place| self.levels[*place] == level).collect();
+                self.spread(&row, span, y);
+            }
+        }
+    }
+
+    fn spread(&mut self, row: &[Place], (left, right): (f32, f32), y: f32) {
+        let slot = (right - left) / row.len().max(1) as f32;
+        for (number, place) in row.iter().enumerate() {
+            self.place(*place, point(left + slot * (number as f32 + 0.5), y), slot);
+        }
+    }
+
+    fn place(&mut self, switch: Place, centre: Point, slot: f32) {
+        let role = Role::of_level(self.levels[switch], self.top());
+        let mut lines = vec![self.short_name(switch).to_owned()];
+        let hosts = self.fabric.hosts(switch).len();
+        if self.levels[switch] > 1 && hosts > 0 {
+            lines.push(format!("+ {}", counted(hosts, "host")));
+        }
+        self.cards[switch] = self.scene.cards.len();
+        self.scene.cards.push(card_in_slot(centre, slot, role, lines));
+    }
+
+    /// The name of a switch without that of its pod, which its panel bears.
+    fn short_name(&self, switch: Place) -> &'a str {
+        let name = self.fabric.name(switch);
+        let pod = self.pod_names.iter().flatten().find_map(|pod| name.strip_prefix(pod.as_str()));
+        pod.filter(|_| self.pods.len() > 1).map_or(name, |rest| rest.trim_start_matches('-'))
+    }
+
+    /// Few wires are curved, many straight: then the crossings form a pattern.
+    fn draw_wires(&mut self) {
+        let bend = if self.fabric.pairs().count() <= CURVES_MAX { Bend::Upright } else { Bend::Straight };
+        for (a, b, cables) in self.fabric.pairs() {
+            let (lower, upper) = if self.levels[a] < self.levels[b] { (a, b) } else { (b, a) };
+            let (from, to) = (&self.scene.cards[self.cards[lower]], &self.scene.cards[self.cards[upper]]);
+            let wire = Wire {
+                from: point(from.centre.x, from.centre.y - from.height / 2.0),
+                to: point(to.centre.x, to.centre.y + to.height / 2.0),
+                bend,
+                role: to.role,
+                cables,
+            };
+            self.scene.wires.push(wire);
+        }
+    }
+
+    fn draw_hosts(&mut self) {
+        for leaf in self.rows[0].clone() {
+            let hosts = self.fabric.hosts(leaf);
+            if hosts.is_empty() {
+                continue;
+            }
+            let above = &self.scene.cards[self.cards[leaf]];
+            let from = point(above.centre.x, above.centre.y + above.height / 2.0);
+            let card =
+                if self.lists_hosts() { self.host_list(leaf, from) } else { self.host_count(leaf, from) };
+            let to = point(card.centre.x, card.centre.y - card.height / 2.0);
+            let cables = hosts.len() as u32;
+            self.scene.wires.push(Wire { from, to, bend: Bend::Straight, role: Role::Leaf, cables });
+            self.scene.cards.push(card);
+        }
+    }
+
+    fn host_list(&self, leaf: Place, below: Point) -> Card {
+        let hosts = self.fabric.hosts(leaf);
+        let lines = hosts.iter().map(|host| self.fabric.topology[*host].description.clone()).collect();
+        let columns = hosts.len().div_ceil(LIST_ROWS_MAX);
+        let height = hosts.len().div_ceil(columns) as f32 * LIST_STEP + 14.0;
+        let centre = point(below.x, below.y + 34.0 + height / 2.0);
+        Card { centre, width: self.slot - 10.0, height, role: Role::Host, lines, text: Text::List(columns) }
+    }
+
+    fn host_count(&self, leaf: Place, below: Point) -> Card {
+        let lines = vec![counted(self.fabric.hosts(leaf).len(), "host")];
+        let mut card = card_in_slot(below, self.slot, Role::Host, lines);
+        card.centre.y += 34.0 + card.height / 2.0;
+        card
+    }
+
+    fn draw_pods(&mut self) {
+        if self.pods.len() < 2 {
+            return;
+        }
+        let inside = |card: &&Card| card.role != Role::Core;
+        let top = self.scene.cards.iter().filter(inside).map(|card| card.centre.y - card.height / 2.0);
+        let bottom = self.scene.cards.iter().filter(inside).map(|card| card.centre.y + card.height / 2.0);
+        let (top, bottom) = (top.fold(0.0, f32::min) - 14.0, bottom.fold(0.0, f32::max) + 34.0);
+        for (number, (left, right)) in self.spans.iter().enumerate() {
+            let title = self.pod_names[number].clone().unwrap_or(format!("pod {}", number + 1));
+            let (corner, width) = (point(left - 12.0, top), right - left + 24.0);
+            self.scene.panels.push(Panel { corner, width, height: bottom - top, title, title_below: true });
+        }
+    }
+
+    fn draw_row_labels(&mut self) {
+        let left = if self.pods.len() > 1 { -34.0 } else { -22.0 };
+        for (number, row) in self.rows.iter().enumerate() {
+            let what = match Role::of_level(number as u8 + 1, self.top()) {
+                Role::Core => "core",
+                Role::Spine => "spine",
+                Role::Leaf => "leaf",
+                Role::Switch | Role::Pod | Role::Host => "switch",
+            };
+            let y = self.scene.cards[self.cards[row[0]]].centre.y;
+            self.scene.labels.push(row_label(point(left, y), counted(row.len(), what)));
+        }
+        if let Some(card) = self.scene.cards.iter().find(|card| card.role == Role::Host) {
+            let hosts = self.fabric.topology.end_nodes().count();
+            let label = row_label(point(left, card.centre.y), counted(hosts, "host"));
+            self.scene.labels.push(label);
+        }
+    }
+}
+
+pub(super) fn row_label(at: Point, text: String) -> Label {
+    Label { at, text, anchor: Anchor::End, angle: 0.0, muted: true }
+}
+
+/// The switches below the top level that hang together.
+pub(super) fn pods(fabric: &Fabric<'_>, levels: &[u8], top: usize) -> Vec<Vec<Place>> {
+    let below_top = |place: Place| top < 3 || usize::from(levels[place]) < top;
+    let islands = fabric.graph.islands(|here, there| below_top(here) && below_top(there));
+    islands.into_iter().filter(|island| island.iter().any(|place| levels[*place] == 1)).collect()
+}
+
+/// What the names of a pod's switches have in common, if they are named by pod.
+pub(super) fn pod_name(fabric: &Fabric<'_>, pod: &[Place]) -> Option<String> {
+    let mut names = pod.iter().map(|place| fabric.name(*place));
+    let first = names.next()?;
+    let common = names.fold(first.len(), |length, name| {
+        first.bytes().zip(name.bytes()).take(length).take_while(|(a, b)| a == b).count()
+    });
+    let (name, _) = first.get(..common)?.rsplit_once('-')?;
+    (pod.len() > 1 && !name.is_empty()).then(|| name.to_owned())
+}
+
+fn lists_hosts(fabric: &Fabric<'_>) -> bool {
+    fabric.topology.end_nodes().count() <= HOSTS_DRAWN_MAX
+}
+
+/// How much room a leaf gets.
+fn slot(fabric: &Fabric<'_>, leaves: &[Place]) -> f32 {
+    if !lists_hosts(fabric) {
+        return (WIDTH_WANTED / leaves.len() as f32).clamp(SLOT_MIN, SLOT_MAX);
+    }
+    let hosts = leaves.iter().flat_map(|leaf| fabric.hosts(*leaf));
+    let name_width =
+        hosts.map(|host| text_width(&fabric.topology[*host].description, LIST_SIZE)).fold(0.0, f32::max);
+    let columns =
+        leaves.iter().map(|leaf| fabric.hosts(*leaf).len().div_ceil(LIST_ROWS_MAX)).max().unwrap_or(1);
+    let own = leaves.iter().map(|leaf| text_width(fabric.name(*leaf), 12.0)).fold(0.0, f32::max);
+    ((name_width + 12.0) * columns as f32 + 18.0).max(own + 30.0).max(96.0)
+}

@@ -1,0 +1,188 @@
+//! A fabric in numbers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ib_wire::NodeKind;
+use serde::Serialize;
+
+use crate::link_rate::LinkRate;
+use crate::structure::SwitchGraph;
+use crate::topology::{Link, Topology};
+
+/// How many links run at a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RateCount {
+    /// The rate; `None` where nobody said.
+    pub rate: Option<LinkRate>,
+    /// How many.
+    pub links: usize,
+}
+
+/// What there is to know about a fabric at a glance. Prints as a few lines of text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Switches.
+    pub switches: usize,
+    /// Channel adapters.
+    pub adapters: usize,
+    /// Routers.
+    pub routers: usize,
+    /// Ports of all nodes, the switches' own not counted.
+    pub ports: usize,
+    /// Cables.
+    pub links: usize,
+    /// Cables between two switches.
+    pub switch_links: usize,
+    /// Cables by rate, slowest first.
+    pub links_by_rate: Vec<RateCount>,
+    /// Parts of the switch fabric that cannot reach each other; 1 for a fabric in one piece.
+    pub islands: usize,
+    /// Levels of switches, if the fabric is a tree in the wide sense.
+    pub levels: Option<u8>,
+    /// The most switch-to-switch hops between two hosts; `None` in a fabric that is not in one piece or too large.
+    pub diameter: Option<u32>,
+    /// How much more capacity the worst level of a tree has below than above; 1 is full bisection. A hint: it
+    /// compares sums, not paths.
+    pub oversubscription: Option<f64>,
+}
+
+impl Summary {
+    /// Looks at a fabric.
+    pub fn of(topology: &Topology) -> Self {
+        let graph = SwitchGraph::of(topology);
+        let levels = graph.levels();
+        let kind = |kind| topology.nodes().filter(|(_, node)| node.kind == kind).count();
+        let between_switches =
+            |link: &Link| topology[link.a.node].is_switch() && topology[link.b.node].is_switch();
+        Self {
+            switches: graph.len(),
+            adapters: kind(NodeKind::Adapter),
+            routers: kind(NodeKind::Router),
+            ports: topology.nodes().map(|(_, node)| usize::from(node.port_count())).sum(),
+            links: topology.links().count(),
+            switch_links: topology.links().filter(between_switches).count(),
+            links_by_rate: links_by_rate(topology),
+            islands: graph.islands(|_, _| true).len(),
+            diameter: graph.diameter(),
+            oversubscription: levels.as_ref().and_then(|levels| oversubscription(topology, &graph, levels)),
+            levels: levels.and_then(|levels| levels.into_iter().max()),
+        }
+    }
+}
+
+fn links_by_rate(topology: &Topology) -> Vec<RateCount> {
+    let mut counts = BTreeMap::new();
+    for link in topology.links() {
+        *counts.entry(link.rate).or_insert(0) += 1;
+    }
+    counts.into_iter().map(|(rate, links)| RateCount { rate, links }).collect()
+}
+
+/// The worst ratio of what a level has below to what it has above.
+fn oversubscription(topology: &Topology, graph: &SwitchGraph, levels: &[u8]) -> Option<f64> {
+    let mut level_of = vec![0; topology.node_count()];
+    for (switch, level) in graph.switches.iter().zip(levels) {
+        level_of[switch.index()] = *level;
+    }
+    let top = usize::from(*levels.iter().max()?);
+    let (mut below, mut above) = (vec![0.0; top + 1], vec![0.0; top + 1]);
+    for link in topology.links() {
+        let (a, b) = (level_of[link.a.node.index()], level_of[link.b.node.index()]);
+        let capacity = link.rate.map_or(1.0, LinkRate::data_rate_gbps);
+        above[usize::from(a.min(b))] += capacity;
+        below[usize::from(a.max(b))] += capacity;
+    }
+    (1..top).map(|level| below[level] / above[level]).max_by(f64::total_cmp)
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "switches          {}", self.switches)?;
+        writeln!(f, "adapters          {}", self.adapters)?;
+        if self.routers > 0 {
+            writeln!(f, "routers           {}", self.routers)?;
+        }
+        writeln!(f, "ports             {}, {} of them cabled", self.ports, 2 * self.links)?;
+        writeln!(f, "links             {}, {} of them between switches", self.links, self.switch_links)?;
+        for RateCount { rate, links } in &self.links_by_rate {
+            match rate {
+                Some(rate) => writeln!(
+                    f,
+                    "  {:<15} {links} ({:.0} Gb/s each)",
+                    rate.to_string(),
+                    rate.data_rate_gbps()
+                )?,
+                None => writeln!(f, "  unknown rate    {links}")?,
+            }
+        }
+        if self.islands != 1 {
+            writeln!(f, "islands           {}", self.islands)?;
+        }
+        match self.levels {
+            Some(levels) => writeln!(f, "levels            {levels}")?,
+            None => writeln!(f, "levels            none: not a tree")?,
+        }
+        if let Some(diameter) = self.diameter {
+            writeln!(f, "diameter          {diameter} hops between switches")?;
+        }
+        if let Some(ratio) = self.oversubscription {
+            writeln!(f, "oversubscription  {ratio:.2}:1")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus};
+
+    #[test]
+    fn trees_have_levels_and_a_diameter_of_twice_the_way_up() {
+        for (hosts, levels, diameter) in [(324, 2, 2), (1944, 3, 4)] {
+            let summary = Summary::of(&FatTree::with_hosts(hosts).generate().unwrap());
+            assert_eq!((summary.levels, summary.diameter), (Some(levels), Some(diameter)));
+            assert_eq!(summary.oversubscription, Some(1.0));
+            assert_eq!(summary.islands, 1);
+        }
+    }
+
+    #[test]
+    fn oversubscription_is_seen() {
+        let tree =
+            FatTree { oversubscription: "2:1".parse().unwrap(), ..FatTree::new(FatTreeSize::Leaves(18)) };
+        assert_eq!(Summary::of(&tree.generate().unwrap()).oversubscription, Some(2.0));
+    }
+
+    #[test]
+    fn what_is_no_tree_has_no_levels() {
+        let torus = Summary::of(&Torus::new([4, 4]).generate().unwrap());
+        assert_eq!((torus.levels, torus.diameter, torus.oversubscription), (None, Some(4), None));
+        let dragonfly = Summary::of(&DragonflyPlus::new(5).generate().unwrap());
+        assert_eq!((dragonfly.levels, dragonfly.islands), (None, 1));
+        let random = Summary::of(&RandomFabric::new(20, 4, 7).generate().unwrap());
+        assert_eq!((random.levels, random.islands), (None, 1));
+    }
+
+    #[test]
+    fn a_fabric_without_nodes_is_summed_up_too() {
+        let summary = Summary::of(&Topology::default());
+        assert_eq!((summary.switches, summary.islands, summary.levels, summary.diameter), (0, 0, None, None));
+    }
+
+    #[test]
+    fn the_text_gives_counts_rates_and_shape() {
+        let tree = FatTree::with_hosts(324).generate().unwrap();
+        insta::assert_snapshot!(Summary::of(&tree), @r"
+        switches          27
+        adapters          324
+        ports             1296, 1296 of them cabled
+        links             648, 324 of them between switches
+          4xEDR           648 (100 Gb/s each)
+        levels            2
+        diameter          2 hops between switches
+        oversubscription  1.00:1
+        ");
+    }
+}

@@ -1,0 +1,175 @@
+//! The performance management agent: counters of ports, read and reset.
+
+use ib_wire::perf::{
+    ALL_PORT_SELECT, ALL_PORTS, CounterSelect, EXTENDED_WIDTH, ExtendedCounterSelect, PortCounters,
+    PortCountersExtended, XMIT_WAIT,
+};
+use ib_wire::{Attribute, ClassPortInfo, Mad, Method, PortNum, Status};
+
+use crate::counters::Counters;
+use crate::device::PortId;
+use crate::fabric::Fabric;
+use crate::travel::Arrival;
+
+impl Fabric {
+    /// Turns a request of the performance class into its answer.
+    pub(crate) fn performance_agent(&mut self, arrival: Arrival, mad: &mut Mad) {
+        let status = match (mad.attribute(), mad.method()) {
+            _ if !mad.has_known_versions() => Err(Status::BAD_VERSION),
+            (_, method) if method != Method::GET && method != Method::SET => Err(Status::UNSUPPORTED_METHOD),
+            (Attribute::CLASS_PORT_INFO, Method::GET) => self.performance_class(mad),
+            (Attribute::PORT_COUNTERS, _) => self.port_counters(arrival, mad),
+            (Attribute::PORT_COUNTERS_EXT, _) => self.port_counters_extended(arrival, mad),
+            _ => Err(Status::UNSUPPORTED_ATTRIBUTE),
+        };
+        mad.set_method(Method::GET_RESP);
+        mad.set_status(status.err().unwrap_or(Status::OK));
+    }
+
+    fn performance_class(&self, mad: &mut Mad) -> Result<(), Status> {
+        let mut info = ClassPortInfo::decode(&[0; ClassPortInfo::LEN]).map_err(|_| Status::INVALID_FIELD)?;
+        info.base_version = 1;
+        info.class_version = 1;
+        info.capability = ALL_PORT_SELECT.with(EXTENDED_WIDTH).with(XMIT_WAIT);
+        mad.perf_data_mut()[..ClassPortInfo::LEN].copy_from_slice(&info.encode());
+        Ok(())
+    }
+
+    fn port_counters(&mut self, arrival: Arrival, mad: &mut Mad) -> Result<(), Status> {
+        let asked = PortCounters::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
+        let ports = self.counted_ports(arrival, asked.port)?;
+        if mad.method() == Method::SET {
+            for port in &ports {
+                reset(&mut self.port_mut(*port).counters, asked.select);
+            }
+        }
+        let answer = narrow(&self.sum(&ports), asked.port, asked.select);
+        mad.perf_data_mut()[..PortCounters::LEN].copy_from_slice(&answer.encode());
+        Ok(())
+    }
+
+    fn port_counters_extended(&mut self, arrival: Arrival, mad: &mut Mad) -> Result<(), Status> {
+        let asked = PortCountersExtended::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
+        let ports = self.counted_ports(arrival, asked.port)?;
+        if mad.method() == Method::SET {
+            for port in &ports {
+                reset_extended(&mut self.port_mut(*port).counters, asked.select);
+            }
+        }
+        let answer = wide(&self.sum(&ports), asked.port, asked.select);
+        mad.perf_data_mut()[..PortCountersExtended::LEN].copy_from_slice(&answer.encode());
+        Ok(())
+    }
+
+    /// The ports a request selects: one of the node, or all of them.
+    fn counted_ports(&self, arrival: Arrival, select: u8) -> Result<Vec<PortId>, Status> {
+        let device = self.device_of(arrival.end);
+        if select == ALL_PORTS {
+            return Ok(device.ports().collect());
+        }
+        PortNum::new(select)
+            .and_then(|number| device.port(number))
+            .map(|port| vec![port])
+            .ok_or(Status::INVALID_FIELD)
+    }
+
+    fn sum(&self, ports: &[PortId]) -> Counters {
+        let mut total = Counters::default();
+        for port in ports {
+            total.add(&self.port(*port).counters);
+        }
+        total
+    }
+}
+
+/// The 32-bit form: every counter stops at what its field holds.
+fn narrow(counters: &Counters, port: u8, select: CounterSelect) -> PortCounters {
+    let byte = |n: u64| u8::try_from(n).unwrap_or(u8::MAX);
+    let short = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
+    let word = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    PortCounters {
+        port,
+        select,
+        symbol_errors: short(counters.symbol_errors),
+        link_recoveries: byte(counters.link_recoveries),
+        link_downed: byte(counters.link_downed),
+        receive_errors: short(counters.receive_errors),
+        receive_remote_physical_errors: short(counters.remote_physical_errors),
+        receive_relay_errors: short(counters.relay_errors),
+        transmit_discards: short(counters.transmit_discards),
+        transmit_constraint_errors: byte(counters.transmit_constraint_errors),
+        receive_constraint_errors: byte(counters.receive_constraint_errors),
+        select2: 0,
+        link_integrity_errors: byte(counters.local_integrity_errors).min(15),
+        buffer_overrun_errors: byte(counters.overrun_errors).min(15),
+        qp1_dropped: 0,
+        vl15_dropped: short(counters.management_dropped),
+        transmit_words: word(counters.transmit_data),
+        receive_words: word(counters.receive_data),
+        transmit_packets: word(counters.transmit_packets),
+        receive_packets: word(counters.receive_packets),
+        transmit_wait: word(counters.transmit_wait),
+    }
+}
+
+fn wide(counters: &Counters, port: u8, select: ExtendedCounterSelect) -> PortCountersExtended {
+    PortCountersExtended {
+        port,
+        select,
+        select2: 0,
+        transmit_words: counters.transmit_data,
+        receive_words: counters.receive_data,
+        transmit_packets: counters.transmit_packets,
+        receive_packets: counters.receive_packets,
+        transmit_unicast_packets: counters.unicast_transmit_packets,
+        receive_unicast_packets: counters.unicast_receive_packets,
+        transmit_multicast_packets: counters.multicast_transmit_packets,
+        receive_multicast_packets: counters.multicast_receive_packets,
+    }
+}
+
+/// Sets the selected counters to 0, whatever values the request carries.
+fn reset(counters: &mut Counters, select: CounterSelect) {
+    let selected: [(CounterSelect, &mut u64); 16] = [
+        (CounterSelect::SYMBOL_ERRORS, &mut counters.symbol_errors),
+        (CounterSelect::LINK_RECOVERIES, &mut counters.link_recoveries),
+        (CounterSelect::LINK_DOWNED, &mut counters.link_downed),
+        (CounterSelect::RECEIVE_ERRORS, &mut counters.receive_errors),
+        (CounterSelect::RECEIVE_REMOTE_PHYSICAL_ERRORS, &mut counters.remote_physical_errors),
+        (CounterSelect::RECEIVE_RELAY_ERRORS, &mut counters.relay_errors),
+        (CounterSelect::TRANSMIT_DISCARDS, &mut counters.transmit_discards),
+        (CounterSelect::TRANSMIT_CONSTRAINT_ERRORS, &mut counters.transmit_constraint_errors),
+        (CounterSelect::RECEIVE_CONSTRAINT_ERRORS, &mut counters.receive_constraint_errors),
+        (CounterSelect::LINK_INTEGRITY_ERRORS, &mut counters.local_integrity_errors),
+        (CounterSelect::BUFFER_OVERRUN_ERRORS, &mut counters.overrun_errors),
+        (CounterSelect::VL15_DROPPED, &mut counters.management_dropped),
+        (CounterSelect::TRANSMIT_WORDS, &mut counters.transmit_data),
+        (CounterSelect::RECEIVE_WORDS, &mut counters.receive_data),
+        (CounterSelect::TRANSMIT_PACKETS, &mut counters.transmit_packets),
+        (CounterSelect::RECEIVE_PACKETS, &mut counters.receive_packets),
+    ];
+    for (bit, counter) in selected {
+        if select.has(bit) {
+            *counter = 0;
+        }
+    }
+}
+
+/// The same for the 64-bit form.
+fn reset_extended(counters: &mut Counters, select: ExtendedCounterSelect) {
+    let selected: [(ExtendedCounterSelect, &mut u64); 8] = [
+        (ExtendedCounterSelect::TRANSMIT_WORDS, &mut counters.transmit_data),
+        (ExtendedCounterSelect::RECEIVE_WORDS, &mut counters.receive_data),
+        (ExtendedCounterSelect::TRANSMIT_PACKETS, &mut counters.transmit_packets),
+        (ExtendedCounterSelect::RECEIVE_PACKETS, &mut counters.receive_packets),
+        (ExtendedCounterSelect::TRANSMIT_UNICAST_PACKETS, &mut counters.unicast_transmit_packets),
+        (ExtendedCounterSelect::RECEIVE_UNICAST_PACKETS, &mut counters.unicast_receive_packets),
+        (ExtendedCounterSelect::TRANSMIT_MULTICAST_PACKETS, &mut counters.multicast_transmit_packets),
+        (ExtendedCounterSelect::RECEIVE_MULTICAST_PACKETS, &mut counters.multicast_receive_packets),
+    ];
+    for (bit, counter) in selected {
+        if select.has(bit) {
+            *counter = 0;
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! PortInfo and SwitchInfo: the state machine of a port and what a manager may set.
+
+use fabric_model::Speed;
+use ib_wire::{
+    DataLanes, ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortInfo, PortNum,
+    PortState, Status, SwitchInfo,
+};
+
+use super::{Access, AttributeData, Operation};
+use crate::device::PortId;
+use crate::fabric::Fabric;
+use crate::travel::Arrival;
+
+impl Fabric {
+    pub(super) fn access_port_info(
+        &mut self,
+        arrival: Arrival,
+        operation: Operation,
+        modifier: u32,
+        access: Access,
+        data: &mut AttributeData,
+    ) -> Result<(), Status> {
+        let port = self.selected_port(arrival, modifier)?;
+        if operation == Operation::Set {
+            // On an adapter a manager configures the port it reached, no other.
+            if !self.is_switch(port) && port != arrival.end {
+                return Err(Status::INVALID_FIELD);
+            }
+            let wanted = PortInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
+            self.set_port_info(port, &wanted)?;
+        }
+        *data = self.port_info(port, arrival.entered, access);
+        Ok(())
+    }
+
+    /// PortInfo of `port` as it is answered through `entered`.
+    pub(crate) fn port_info(&self, port: PortId, entered: PortId, access: Access) -> AttributeData {
+        let mut data = self.port(port).info.encode();
+        data[28] = self.port(entered).number.to_wire();
+        if access == Access::ReadAllButKey {
+            data[..8].fill(0);
+        }
+        data
+    }
+
+    /// The port a modifier means: on an adapter 0 is the port that was reached.
+    pub(super) fn selected_port(&self, arrival: Arrival, modifier: u32) -> Result<PortId, Status> {
+        let number = PortInfo::port_of_modifier(modifier).ok_or(Status::INVALID_FIELD)?;
+        if number == PortNum::MANAGEMENT && !self.is_switch(arrival.end) {
+            return Ok(arrival.end);
+        }
+        self.device_of(arrival.end).port(number).ok_or(Status::INVALID_FIELD)
+    }
+
+    /// Whether the link of a port can run FDR10: a speed only Mellanox' own attribute tells.
+    pub(super) fn is_fdr10(&self, port: PortId) -> bool {
+        self.model_port(port).rate.is_some_and(|rate| rate.speed >= Speed::Fdr10)
+    }
+
+    /// Takes over a whole PortInfo or nothing of it.
+    fn set_port_info(&mut self, port: PortId, wanted: &PortInfo) -> Result<(), Status> {
+        let current = self.port(port).info.clone();
+        let is_switch = self.is_switch(port);
+        let is_end_port = self.end_port(port) == port;
+        let mut next = current.clone();
+        set_link_limits(&mut next, wanted)?;
+        set_switch_filters(&mut next, wanted, is_switch && !is_end_port);
+        if is_end_port {
+            set_addresses(&mut next, wanted)?;
+            set_key(&mut next, wanted);
+        }
+        reset_counters(&mut next, wanted);
+        let step = self.state_step(port, &current, wanted)?;
+        self.port_mut(port).info = next;
+        self.take_step(port, step);
+        Ok(())
+    }
+
+    /// Which change of state a Set asks for, if it is one the state machine has.
+    fn state_step(&self, port: PortId, current: &PortInfo, wanted: &PortInfo) -> Result<StateStep, Status> {
+        let is_linked = current.physical_state == PhysicalState::LinkUp && self.port(port).peer.is_some();
+        let logical = match (wanted.state, current.state) {
+            (PortState::NoChange, _) => StateStep::None,
+            (wanted, current) if wanted == current && wanted != PortState::Down => StateStep::None,
+            (PortState::Down, _) => StateStep::Retrain,
+            (PortState::Armed, PortState::Initialize) if is_linked => StateStep::To(PortState::Armed),
+            (PortState::Active, PortState::Armed) if is_linked => StateStep::To(PortState::Active),
+            _ => return Err(Status::INVALID_FIELD),
+        };
+        match wanted.physical_state {
+            PhysicalState::NoChange => Ok(logical),
+            // Physical changes need the logical state Down in the same Set, or none at all.
+            _ if !matches!(logical, StateStep::None | StateStep::Retrain) => Err(Status::INVALID_FIELD),
+            PhysicalState::Disabled => Ok(StateStep::Disable),
+            PhysicalState::Polling | PhysicalState::Sleep => Ok(StateStep::Poll),
+            PhysicalState::LinkUp if is_linked => Ok(logical),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    fn take_step(&mut self, port: PortId, step: StateStep) {
+        match step {
+            StateStep::None => {}
+            StateStep::To(state) => self.port_mut(port).info.state = state,
+            StateStep::Retrain => {
+                self.take_link_down(port);
+                self.train_link(port);
+            }
+            StateStep::Disable => {
+                self.take_link_down(port);
+                self.port_mut(port).info.physical_state = PhysicalState::Disabled;
+            }
+            StateStep::Poll => {
+                self.take_link_down(port);
+                if self.port(port).peer.is_some() || self.end_port(port) != port || !self.is_switch(port) {
+                    self.port_mut(port).info.physical_state = PhysicalState::Polling;
+                }
+                self.train_link(port);
+            }
+        }
+    }
+
+    pub(super) fn access_switch_info(
+        &mut self,
+        end: PortId,
+        operation: Operation,
+        data: &mut AttributeData,
+    ) -> Result<(), Status> {
+        let switch = self.device_of_mut(end).switch.as_mut().ok_or(Status::UNSUPPORTED_ATTRIBUTE)?;
+        if operation == Operation::Set {
+            let wanted = SwitchInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
+            if wanted.linear_fdb_top >= switch.info.linear_fdb_capacity {
+                return Err(Status::INVALID_FIELD);
+            }
+            let info = &mut switch.info;
+            info.linear_fdb_top = wanted.linear_fdb_top;
+            info.multicast_fdb_top = wanted.multicast_fdb_top;
+            info.life_time = wanted.life_time;
+            info.default_port = wanted.default_port;
+            info.default_multicast_primary_port = wanted.default_multicast_primary_port;
+            info.default_multicast_not_primary_port = wanted.default_multicast_not_primary_port;
+            // Writing 1 says: seen.
+            info.port_state_change &= !wanted.port_state_change;
+        }
+        *data = switch.info.encode();
+        Ok(())
+    }
+}
+
+/// A change of a port's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StateStep {
+    None,
+    /// Logical, one step up.
+    To(PortState),
+    /// The link goes down and trains again.
+    Retrain,
+    /// The link goes down and stays down.
+    Disable,
+    /// The port looks for its partner.
+    Poll,
+}
+
+fn set_link_limits(next: &mut PortInfo, wanted: &PortInfo) -> Result<(), Status> {
+    next.link_width_enabled = choose_width(next, wanted.link_width_enabled)?;
+    next.link_speed_enabled = choose_speed(next, wanted.link_speed_enabled)?;
+    next.extended_speed_enabled = choose_extended_speed(next, wanted.extended_speed_enabled);
+    next.neighbor_mtu = match wanted.neighbor_mtu {
+        Mtu::NoChange => next.neighbor_mtu,
+        mtu if mtu.bytes() == 0 || mtu.bytes() > next.mtu_cap.bytes() => return Err(Status::INVALID_FIELD),
+        mtu => mtu,
+    };
+    next.operational_vls = match wanted.operational_vls {
+        DataLanes::NoChange => next.operational_vls,
+        lanes if lanes.count() == 0 || lanes.count() > next.vl_cap.count() => {
+            return Err(Status::INVALID_FIELD);
+        }
+        lanes => lanes,
+    };
+    next.link_down_default = match wanted.link_down_default {
+        LinkDownDefault::NoChange => next.link_down_default,
+        LinkDownDefault::Unknown(_) => return Err(Status::INVALID_FIELD),
+        state => state,
+    };
+    next.vl_high_limit = wanted.vl_high_limit;
+    next.vl_stall_count = wanted.vl_stall_count;
+    next.hoq_life = wanted.hoq_life;
+    next.local_phy_errors = wanted.local_phy_errors;
+    next.overrun_errors = wanted.overrun_errors;
+    Ok(())
+}
+
+/// 0 leaves the widths, 255 allows all that are supported; anything else has to be supported.
+fn choose_width(current: &PortInfo, wanted: LinkWidth) -> Result<LinkWidth, Status> {
+    match wanted.0 {
+        0 => Ok(current.link_width_enabled),
+        0xff => Ok(current.link_width_supported),
+        bits if bits & !current.link_width_supported.0 == 0 => Ok(wanted),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+/// 0 leaves the speeds, 15 allows all that are supported; anything else has to be supported.
+fn choose_speed(current: &PortInfo, wanted: LinkSpeed) -> Result<LinkSpeed, Status> {
+    match wanted.0 {
+        0 => Ok(current.link_speed_enabled),
+        0xf => Ok(current.link_speed_supported),
+        bits if bits & !current.link_speed_supported.0 == 0 => Ok(wanted),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+/// 0 leaves the extended speeds, 31 allows all; what is not supported is left out.
+fn choose_extended_speed(current: &PortInfo, wanted: ExtendedSpeed) -> ExtendedSpeed {
+    match wanted.0 {
+        0 => current.extended_speed_enabled,
+        bits => ExtendedSpeed(bits & current.extended_speed_supported.0),
+    }
+}
+
+/// Filters exist on the external ports of switches only.
+fn set_switch_filters(next: &mut PortInfo, wanted: &PortInfo, is_external: bool) {
+    if is_external {
+        next.enforce_inbound = wanted.enforce_inbound;
+        next.enforce_outbound = wanted.enforce_outbound;
+        next.filter_raw_inbound = wanted.filter_raw_inbound;
+        next.filter_raw_outbound = wanted.filter_raw_outbound;
+    }
+}
+
+fn set_addresses(next: &mut PortInfo, wanted: &PortInfo) -> Result<(), Status> {
+    if let Some(lid) = wanted.lid {
+        let below = wanted.lmc.lid_count() - 1;
+        let last = lid.to_wire().checked_add(below).filter(|last| *last <= ib_wire::Lid::MAX);
+        if lid.to_wire() & below != 0 || last.is_none() {
+            return Err(Status::INVALID_FIELD);
+        }
+    }
+    next.lid = wanted.lid;
+    next.lmc = wanted.lmc;
+    next.master_sm_lid = wanted.master_sm_lid;
+    next.master_sm_sl = wanted.master_sm_sl;
+    next.gid_prefix = wanted.gid_prefix;
+    next.subnet_timeout = wanted.subnet_timeout;
+    next.multicast_pkey_trap_suppression = wanted.multicast_pkey_trap_suppression;
+    Ok(())
+}
+
+fn set_key(next: &mut PortInfo, wanted: &PortInfo) {
+    next.m_key = wanted.m_key;
+    next.m_key_protection = wanted.m_key_protection;
+    next.m_key_lease_period_s = wanted.m_key_lease_period_s;
+}
+
+/// Writing 0 resets a violation counter; a manager that writes back what it read changes nothing.
+fn reset_counters(next: &mut PortInfo, wanted: &PortInfo) {
+    if wanted.m_key_violations == 0 {
+        next.m_key_violations = 0;
+    }
+    if wanted.pkey_violations == 0 {
+        next.pkey_violations = 0;
+    }
+    if wanted.qkey_violations == 0 {
+        next.qkey_violations = 0;
+    }
+}

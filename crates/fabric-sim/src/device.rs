@@ -1,0 +1,347 @@
+//! The state of emulated devices: what their registers and tables hold, and nothing of what they do.
+
+use std::time::Duration;
+
+use fabric_model as model;
+use ib_wire::{
+    Capability, DataLanes, ExtendedSpeed, Guid, LinkDownDefault, LinkSpeed, LinkWidth, MKeyProtection, Mtu,
+    NodeDescription, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortNum, PortState, ServiceLevel,
+    SlToVl, SwitchInfo, VirtualLane, VlArbEntry,
+};
+
+use crate::capacities::Capacities;
+use crate::counters::Counters;
+use crate::notices::PendingTraps;
+use crate::rates;
+
+/// A port of the fabric. Stays the same for the life of the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub(crate) u32);
+
+impl PortId {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A node of the fabric. Stays the same for the life of the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub(crate) u32);
+
+impl DeviceId {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A switch, adapter or router.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub id: String,
+    pub description: NodeDescription,
+    /// NodeInfo as the device answers it, but for the port that is asked.
+    pub info: NodeInfo,
+    /// The lowest port: 0 on a switch, 1 elsewhere.
+    pub first_port: PortId,
+    pub switch: Option<Box<SwitchTables>>,
+}
+
+impl Device {
+    /// The number of the port stored first.
+    fn lowest_number(&self) -> u32 {
+        u32::from(self.switch.is_none())
+    }
+
+    /// The port with this number.
+    pub fn port(&self, number: PortNum) -> Option<PortId> {
+        let number = u32::from(number.to_wire());
+        let lowest = self.lowest_number();
+        (number >= lowest && number <= u32::from(self.info.port_count))
+            .then(|| PortId(self.first_port.0 + number - lowest))
+    }
+
+    /// All ports, lowest number first.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> + use<> {
+        let count = u32::from(self.info.port_count) + 1 - self.lowest_number();
+        let first = self.first_port.0;
+        (first..first + count).map(PortId)
+    }
+}
+
+/// The tables only switches have. They grow as they are written: most entries of a large fabric never are.
+#[derive(Debug)]
+pub(crate) struct SwitchTables {
+    pub info: SwitchInfo,
+    /// Exit port by LID, 0xFF for none; LIDs beyond the end have none.
+    pub linear: Vec<u8>,
+    /// Sixteen ports a word, `positions` words a group; groups beyond the end have no member.
+    pub multicast: Vec<u16>,
+    /// Service levels to lanes by (input, output); empty while every turn has the default.
+    pub sl_to_vl: Vec<[u8; SlToVl::LEN]>,
+}
+
+/// What a port holds.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub device: DeviceId,
+    pub number: PortNum,
+    pub guid: Guid,
+    /// The other end of the cable.
+    pub peer: Option<PortId>,
+    /// Whether the cable is plugged; pulling it is a fault.
+    pub plugged: bool,
+    pub info: PortInfo,
+    /// Entries beyond the end are empty.
+    pub pkeys: Vec<Option<Pkey>>,
+    /// Alias GUIDs, entry 1 of the GUID table first.
+    pub aliases: Vec<Option<Guid>>,
+    /// Service levels to lanes of an adapter port.
+    pub sl_to_vl: [u8; SlToVl::LEN],
+    /// Arbitration tables, once they were written.
+    pub arbitration: Option<Box<Arbitration>>,
+    pub counters: Counters,
+    pub traps: PendingTraps,
+    /// When a lease on the management key runs out, while it is attacked.
+    pub lease_ends: Option<Duration>,
+    /// Whether software behind the port says it is a subnet manager.
+    pub is_sm: bool,
+}
+
+impl Port {
+    /// Whether a key in the port's table accepts a packet with this key.
+    pub fn accepts(&self, key: Pkey) -> bool {
+        self.pkeys.iter().flatten().any(|held| key.is_accepted_by(*held))
+    }
+
+    /// Whether the port answers to this LID.
+    pub fn owns(&self, lid: ib_wire::Lid) -> bool {
+        self.info.lid.is_some_and(|base| {
+            let offset = lid.to_wire().wrapping_sub(base.to_wire());
+            offset < self.info.lmc.lid_count()
+        })
+    }
+
+    /// The lane a packet takes when it leaves an adapter.
+    pub fn injection_lane(&self, sl: ServiceLevel) -> VirtualLane {
+        SlToVl::decode(&self.sl_to_vl).lane(sl)
+    }
+}
+
+/// The arbitration tables of a port.
+#[derive(Clone, Debug)]
+pub(crate) struct Arbitration {
+    pub low: [VlArbEntry; 64],
+    pub high: [VlArbEntry; 64],
+}
+
+/// As devices come out of the box in ibsim: lane 0 in the high table, all others in the low one.
+impl Default for Arbitration {
+    fn default() -> Self {
+        let entry = |lane: usize, weight| VlArbEntry {
+            lane: VirtualLane::from_wire(lane as u8).unwrap_or_default(),
+            weight,
+        };
+        let table = |weight: fn(usize) -> u8| {
+            std::array::from_fn(|i| if i < 15 { entry(i, weight(i)) } else { VlArbEntry::default() })
+        };
+        Self {
+            low: table(|lane| if lane == 0 { 0 } else { 4 }),
+            high: table(|lane| if lane == 0 { 4 } else { 0 }),
+        }
+    }
+}
+
+/// Every level to the lane of its number, 15 to lane 7: lane 15 would discard it.
+pub(crate) const DEFAULT_SL_TO_VL: [u8; SlToVl::LEN] = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xe7];
+
+/// CapabilityMask2: width 2x, speed HDR.
+const CAPABILITY2: u16 = 0x30;
+
+/// Revision that every device shows.
+const REVISION: u32 = 0xa1;
+
+/// A device as it comes out of the box.
+pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Capacities) -> Device {
+    let is_switch = node.kind == NodeKind::Switch;
+    let info = NodeInfo {
+        base_version: 1,
+        class_version: 1,
+        kind: node.kind,
+        port_count: node.port_count(),
+        system_guid: Some(node.system_guid.unwrap_or(node.guid)),
+        node_guid: node.guid,
+        port_guid: node.guid,
+        partition_capacity: if is_switch { capacities.switch_pkeys } else { capacities.pkeys },
+        device_id: node.device_id.unwrap_or(0),
+        revision: REVISION,
+        local_port: PortNum::MANAGEMENT,
+        vendor_id: node.vendor_id.unwrap_or(0),
+    };
+    let switch = is_switch.then(|| Box::new(new_switch_tables(node, capacities)));
+    Device {
+        id: node.id.clone(),
+        description: NodeDescription::new(&node.description),
+        info,
+        first_port,
+        switch,
+    }
+}
+
+/// The tables of a switch as it comes out of the box.
+pub(crate) fn new_switch_tables(node: &model::Node, capacities: &Capacities) -> SwitchTables {
+    SwitchTables {
+        info: switch_info(capacities, node.port_0 == model::PortZero::Enhanced),
+        linear: Vec::new(),
+        multicast: Vec::new(),
+        sl_to_vl: Vec::new(),
+    }
+}
+
+/// SwitchInfo of a switch as it comes out of the box.
+pub(crate) fn switch_info(capacities: &Capacities, enhanced_port_0: bool) -> SwitchInfo {
+    SwitchInfo {
+        linear_fdb_capacity: capacities.linear_forwarding,
+        random_fdb_capacity: 0,
+        multicast_fdb_capacity: capacities.multicast_forwarding,
+        linear_fdb_top: 0,
+        default_port: 0,
+        default_multicast_primary_port: 0,
+        default_multicast_not_primary_port: 0,
+        life_time: 0,
+        port_state_change: false,
+        optimised_sl_to_vl: u8::from(capacities.optimised_sl_to_vl),
+        lids_per_port: 0,
+        partition_enforcement_capacity: capacities.pkeys,
+        inbound_enforcement: true,
+        outbound_enforcement: true,
+        filter_raw_inbound: true,
+        filter_raw_outbound: true,
+        enhanced_port_0,
+        multicast_fdb_top: 0,
+    }
+}
+
+/// A port as it comes out of the box, not connected yet.
+pub(crate) fn new_port(
+    device: DeviceId,
+    kind: NodeKind,
+    number: PortNum,
+    port: &model::Port,
+    capacities: &Capacities,
+) -> Port {
+    Port {
+        device,
+        number,
+        guid: port.guid,
+        peer: None,
+        plugged: true,
+        info: port_info(kind, number, port, capacities),
+        pkeys: vec![Some(Pkey::DEFAULT_FULL)],
+        aliases: Vec::new(),
+        sl_to_vl: DEFAULT_SL_TO_VL,
+        arbitration: None,
+        counters: Counters::default(),
+        traps: PendingTraps::default(),
+        lease_ends: None,
+        is_sm: false,
+    }
+}
+
+/// What a port is besides its number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PortRole {
+    Adapter,
+    SwitchManagement,
+    SwitchExternal,
+}
+
+/// PortInfo of a port as it comes out of the box: an external port down, a switch's own port active.
+pub(crate) fn port_info(
+    kind: NodeKind,
+    number: PortNum,
+    port: &model::Port,
+    capacities: &Capacities,
+) -> PortInfo {
+    let role = match (kind, number) {
+        (NodeKind::Switch, PortNum::MANAGEMENT) => PortRole::SwitchManagement,
+        (NodeKind::Switch, _) => PortRole::SwitchExternal,
+        _ => PortRole::Adapter,
+    };
+    let is_end_port = role != PortRole::SwitchExternal;
+    let is_internal = role == PortRole::SwitchManagement;
+    PortInfo {
+        m_key: None,
+        gid_prefix: if is_end_port { ib_wire::Gid::DEFAULT_PREFIX } else { 0 },
+        lid: if is_end_port { port.lid } else { None },
+        master_sm_lid: None,
+        capability: capability(role),
+        diag_code: 0,
+        m_key_lease_period_s: if is_end_port { 0x0ff9 } else { 0 },
+        local_port: if role == PortRole::Adapter { number } else { PortNum::MANAGEMENT },
+        link_width_enabled: port.rate.map_or(port.enabled_width, rates::enabled_width),
+        link_width_supported: LinkWidth(0x1f),
+        link_width_active: LinkWidth::X4,
+        link_speed_supported: LinkSpeed(0x07),
+        state: if is_internal { PortState::Active } else { PortState::Down },
+        physical_state: if is_internal { PhysicalState::LinkUp } else { PhysicalState::Polling },
+        link_down_default: LinkDownDefault::Polling,
+        m_key_protection: MKeyProtection::ReadAll,
+        lmc: if is_end_port { port.lmc } else { ib_wire::Lmc::default() },
+        link_speed_active: LinkSpeed::SDR,
+        link_speed_enabled: port.rate.map_or(port.enabled_speed, rates::enabled_speed),
+        neighbor_mtu: if is_internal { Mtu::B256 } else { capacities.mtu },
+        master_sm_sl: ServiceLevel::default(),
+        vl_cap: capacities.lanes,
+        init_type: 0,
+        vl_high_limit: 0,
+        vl_arb_high_cap: capacities.arbitration_entries,
+        vl_arb_low_cap: capacities.arbitration_entries,
+        init_type_reply: 0,
+        mtu_cap: if is_internal { Mtu::B1024 } else { capacities.mtu },
+        vl_stall_count: if is_internal { 0 } else { 7 },
+        hoq_life: 0,
+        operational_vls: capacities.lanes,
+        enforce_inbound: false,
+        enforce_outbound: false,
+        filter_raw_inbound: false,
+        filter_raw_outbound: false,
+        m_key_violations: 0,
+        pkey_violations: 0,
+        qkey_violations: 0,
+        guid_cap: match role {
+            PortRole::Adapter => capacities.guids,
+            PortRole::SwitchManagement => 1,
+            PortRole::SwitchExternal => 0,
+        },
+        client_reregister: false,
+        multicast_pkey_trap_suppression: 0,
+        subnet_timeout: if is_end_port { 0x1f } else { 0 },
+        response_time: if is_internal { 8 } else { 0 },
+        local_phy_errors: 0,
+        overrun_errors: 0,
+        max_credit_hint: 0,
+        link_round_trip: 0,
+        capability2: if is_end_port { CAPABILITY2 } else { 0 },
+        extended_speed_active: ExtendedSpeed::default(),
+        extended_speed_supported: port.rate.map(rates::supported_extended_speed).unwrap_or_default(),
+        extended_speed_enabled: port.rate.map(rates::enabled_extended_speed).unwrap_or_default(),
+    }
+}
+
+/// The masks ibsim's ports show, and trap 259, which its switches do not send.
+fn capability(role: PortRole) -> Capability {
+    let end_port = Capability::TRAP
+        .with(Capability::SL_MAPPING)
+        .with(Capability::EXTENDED_SPEEDS)
+        .with(Capability::CAPABILITY2);
+    match role {
+        PortRole::Adapter => end_port.with(Capability::CAPABILITY_NOTICE).with(Capability::DEVICE_NOTICE),
+        PortRole::SwitchManagement => end_port.with(Capability::PKEY_SWITCH_EXTERNAL_TRAP),
+        PortRole::SwitchExternal => Capability::default(),
+    }
+}
+
+/// How many data lanes a code stands for, at least one: a port always has lane 0.
+pub(crate) fn lane_count(lanes: DataLanes) -> u8 {
+    lanes.count().max(1)
+}

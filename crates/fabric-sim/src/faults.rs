@@ -1,0 +1,119 @@
+//! Seeded faults: what goes wrong on links, and how often.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::device::PortId;
+
+/// How often something happens, in parts per million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Probability(u32);
+
+const MILLION: u32 = 1_000_000;
+
+/// A number that is not a probability.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[error("{0} is not a probability: 0 to 1")]
+pub struct NotAProbability(f64);
+
+impl Probability {
+    /// It never happens.
+    pub const NEVER: Self = Self(0);
+    /// It always happens.
+    pub const ALWAYS: Self = Self(MILLION);
+}
+
+impl TryFrom<f64> for Probability {
+    type Error = NotAProbability;
+    fn try_from(value: f64) -> Result<Self, NotAProbability> {
+        if !(0.0..=1.0).contains(&value) {
+            return Err(NotAProbability(value));
+        }
+        Ok(Self((value * f64::from(MILLION)).round() as u32))
+    }
+}
+
+impl From<Probability> for f64 {
+    fn from(probability: Probability) -> f64 {
+        f64::from(probability.0) / f64::from(MILLION)
+    }
+}
+
+/// The faults in force. The same seed and the same datagrams give the same faults.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    rng: Pcg64Mcg,
+    /// Lost on any link.
+    loss: Probability,
+    /// Lost when leaving or entering one port.
+    port_loss: BTreeMap<PortId, Probability>,
+    /// Handled twice.
+    duplication: Probability,
+    /// Longest time a delivered datagram is held back.
+    delay_max: Duration,
+}
+
+impl Faults {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            rng: Pcg64Mcg::seed_from_u64(seed),
+            loss: Probability::NEVER,
+            port_loss: BTreeMap::new(),
+            duplication: Probability::NEVER,
+            delay_max: Duration::ZERO,
+        }
+    }
+
+    pub fn set_loss(&mut self, port: Option<PortId>, probability: Probability) {
+        match port {
+            None => self.loss = probability,
+            Some(port) if probability == Probability::NEVER => drop(self.port_loss.remove(&port)),
+            Some(port) => drop(self.port_loss.insert(port, probability)),
+        }
+    }
+
+    pub fn set_duplication(&mut self, probability: Probability) {
+        self.duplication = probability;
+    }
+
+    pub fn set_delay_max(&mut self, longest: Duration) {
+        self.delay_max = longest;
+    }
+
+    /// Whether a packet that leaves `out` for `into` is lost on the way.
+    #[inline]
+    pub fn loses(&mut self, out: PortId, into: PortId) -> bool {
+        if self.loss == Probability::NEVER && self.port_loss.is_empty() {
+            return false;
+        }
+        let at_ports = [out, into].map(|port| self.port_loss.get(&port).copied().unwrap_or_default());
+        let worst = at_ports.into_iter().chain([self.loss]).max().unwrap_or_default();
+        self.happens(worst)
+    }
+
+    /// Whether a datagram is handled twice.
+    #[inline]
+    pub fn duplicates(&mut self) -> bool {
+        self.duplication != Probability::NEVER && self.happens(self.duplication)
+    }
+
+    /// How long a delivered datagram is held back.
+    #[inline]
+    pub fn delay(&mut self) -> Duration {
+        if self.delay_max.is_zero() {
+            return Duration::ZERO;
+        }
+        let longest = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.rng.random_range(0..=longest))
+    }
+
+    fn happens(&mut self, probability: Probability) -> bool {
+        self.rng.random_range(0..MILLION) < probability.0
+    }
+}

@@ -1,0 +1,228 @@
+//! What an operator of the emulation may look at and change from outside. No key is ever shown.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ib_wire::{Gid, Guid, Lid, Lmc, NodeInfo, Pkey, PkeyBlock, PortState, SMP_DATA_LEN, SlToVl};
+use serde::Serialize;
+
+use crate::agent::Access;
+use crate::counters::Counters;
+use crate::device::{DeviceId, PortId};
+use crate::fabric::{DropReason, Fabric};
+use crate::faults::Probability;
+
+/// What happened since the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Statistics {
+    /// Datagrams dropped, by reason.
+    pub drops: BTreeMap<DropReason, u64>,
+    /// Traps sent, by number, repetitions included.
+    pub traps: BTreeMap<u16, u64>,
+}
+
+/// A node and its ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceView {
+    /// The id in the topology file.
+    pub id: String,
+    /// The node description.
+    pub description: String,
+    /// The node GUID.
+    pub guid: Guid,
+    /// Its ports, lowest number first.
+    pub ports: Vec<PortView>,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortView {
+    /// Its number.
+    pub number: u8,
+    /// Its GUID.
+    pub guid: Guid,
+    /// Its LID.
+    pub lid: Option<Lid>,
+    /// Its LID mask control.
+    pub lmc: Lmc,
+    /// Logical state.
+    pub state: String,
+    /// Physical state.
+    pub physical_state: String,
+    /// The other end, as `id[port]`.
+    pub peer: Option<String>,
+    /// Whether a management key is set. The key itself is never shown.
+    pub m_key_set: bool,
+    /// Protection level, 0 to 3.
+    pub m_key_protection: u8,
+    /// Datagrams with a wrong management key.
+    pub m_key_violations: u16,
+    /// Packets with a wrong partition key.
+    pub pkey_violations: u16,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// The tables of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableView {
+    /// Partition keys by port number; empty entries at the end are left out.
+    pub pkeys: BTreeMap<u8, Vec<Option<Pkey>>>,
+    /// Exit port by LID.
+    pub linear_forwarding: BTreeMap<u16, u8>,
+    /// Exit ports by multicast LID.
+    pub multicast_forwarding: BTreeMap<u16, Vec<u8>>,
+    /// Turns whose service levels differ from the default, as `input>output`: the lane of each level.
+    pub sl_to_vl: BTreeMap<String, Vec<u8>>,
+}
+
+impl Fabric {
+    /// What happened since the start.
+    pub fn statistics(&self) -> Statistics {
+        Statistics { drops: self.drops.clone(), traps: self.traps_sent.clone() }
+    }
+
+    /// A node and its ports.
+    pub fn device_view(&self, device: DeviceId) -> DeviceView {
+        let state = &self.devices[device.index()];
+        DeviceView {
+            id: state.id.clone(),
+            description: state.description.text(),
+            guid: state.info.node_guid,
+            ports: state.ports().map(|port| self.port_view(port)).collect(),
+        }
+    }
+
+    /// A port.
+    pub fn port_view(&self, id: PortId) -> PortView {
+        let port = self.port(id);
+        let peer = port.peer.map(|peer| format!("{}[{}]", self.device_of(peer).id, self.port(peer).number));
+        PortView {
+            number: port.number.to_wire(),
+            guid: port.guid,
+            lid: port.info.lid,
+            lmc: port.info.lmc,
+            state: format!("{:?}", port.info.state),
+            physical_state: format!("{:?}", port.info.physical_state),
+            peer,
+            m_key_set: port.info.m_key.is_some(),
+            m_key_protection: port.info.m_key_protection.to_wire(),
+            m_key_violations: port.info.m_key_violations,
+            pkey_violations: port.info.pkey_violations,
+            counters: port.counters.clone(),
+        }
+    }
+
+    /// The tables of a node.
+    pub fn table_view(&self, device: DeviceId) -> TableView {
+        let state = &self.devices[device.index()];
+        let pkeys =
+            state.ports().map(|id| (self.port(id).number.to_wire(), self.port(id).pkeys.clone())).collect();
+        let mut view = TableView {
+            pkeys,
+            linear_forwarding: BTreeMap::new(),
+            multicast_forwarding: BTreeMap::new(),
+            sl_to_vl: BTreeMap::new(),
+        };
+        if let Some(switch) = &state.switch {
+            let routed = switch.linear.iter().enumerate().filter(|(_, exit)| **exit != 0xff);
+            view.linear_forwarding = routed.map(|(lid, exit)| (lid as u16, *exit)).collect();
+            view.multicast_forwarding = multicast_view(&switch.multicast, state.info.port_count);
+            view.sl_to_vl = turn_view(&switch.sl_to_vl, state.info.port_count);
+        }
+        view
+    }
+
+    /// Loses datagrams on every link, or on those of one port.
+    pub fn set_loss(&mut self, port: Option<PortId>, probability: Probability) {
+        self.faults.set_loss(port, probability);
+    }
+
+    /// Handles datagrams twice.
+    pub fn set_duplication(&mut self, probability: Probability) {
+        self.faults.set_duplication(probability);
+    }
+
+    /// Holds deliveries back for a random time up to `longest`.
+    pub fn set_delay_max(&mut self, longest: Duration) {
+        self.faults.set_delay_max(longest);
+    }
+
+    /// NodeInfo as a port answers it, on the wire; for transports that tell a client about its own port.
+    pub fn node_info_of(&self, port: PortId) -> [u8; SMP_DATA_LEN] {
+        self.node_info(port)
+    }
+
+    /// PortInfo of a port of the same node, on the wire, the key hidden; number 0 is the port itself.
+    pub fn port_info_of(&self, port: PortId, number: u8) -> Option<[u8; SMP_DATA_LEN]> {
+        let selected = match number {
+            0 => port,
+            number => self.device_of(port).port(ib_wire::PortNum::new(number)?)?,
+        };
+        Some(self.port_info(selected, port, Access::ReadAllButKey))
+    }
+
+    /// The first 32 partition keys of a port, on the wire.
+    pub fn pkeys_of(&self, port: PortId) -> [u8; SMP_DATA_LEN] {
+        let keys = &self.port(port).pkeys;
+        PkeyBlock(std::array::from_fn(|i| keys.get(i).copied().flatten())).encode()
+    }
+
+    /// The partition key at index 0: what software that names none sends with.
+    pub fn first_pkey(&self, port: PortId) -> Option<Pkey> {
+        self.port(port).pkeys.first().copied().flatten()
+    }
+
+    /// Whether a partition key stands in the port's table: an adapter sends with no other.
+    pub fn holds_pkey(&self, port: PortId, key: Pkey) -> bool {
+        self.port(port).pkeys.contains(&Some(key))
+    }
+
+    /// Whether a port answers to a LID.
+    pub fn owns(&self, port: PortId, lid: Lid) -> bool {
+        self.port(port).owns(lid)
+    }
+
+    /// Logical state of a port.
+    pub fn state_of(&self, port: PortId) -> PortState {
+        self.port(port).info.state
+    }
+
+    /// GUID of a port.
+    pub fn guid_of(&self, port: PortId) -> Guid {
+        self.port(port).guid
+    }
+
+    /// First GID of a port.
+    pub fn gid_of(&self, port: PortId) -> Gid {
+        Gid::unicast(self.port(port).info.gid_prefix, self.port(port).guid)
+    }
+
+    /// NodeInfo of the node a port belongs to.
+    pub fn node_of(&self, port: PortId) -> &NodeInfo {
+        &self.device_of(port).info
+    }
+}
+
+fn multicast_view(masks: &[u16], port_count: u8) -> BTreeMap<u16, Vec<u8>> {
+    let positions = crate::travel::multicast_positions(port_count);
+    let groups = masks.chunks(positions).enumerate();
+    let members = groups.map(|(group, masks)| {
+        let ports = (0..=port_count).filter(|port| {
+            masks.get(usize::from(port / 16)).is_some_and(|mask| mask >> (port % 16) & 1 == 1)
+        });
+        (ib_wire::MulticastLid::MIN + group as u16, ports.collect::<Vec<u8>>())
+    });
+    members.filter(|(_, ports)| !ports.is_empty()).collect()
+}
+
+fn turn_view(turns: &[[u8; SlToVl::LEN]], port_count: u8) -> BTreeMap<String, Vec<u8>> {
+    let width = usize::from(port_count) + 1;
+    let written = turns.iter().enumerate().filter(|(_, turn)| **turn != crate::device::DEFAULT_SL_TO_VL);
+    written
+        .map(|(index, turn)| {
+            let lanes = SlToVl::decode(turn).0.iter().map(|lane| lane.to_wire()).collect();
+            (format!("{}>{}", index / width, index % width), lanes)
+        })
+        .collect()
+}

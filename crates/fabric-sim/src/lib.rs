@@ -1,0 +1,38 @@
+//! Emulated InfiniBand switches and adapters.
+//!
+//! A [`Fabric`] is built from a topology and behaves, towards everybody who sends it datagrams, like the devices it
+//! describes: subnet management agents with all their tables, keys and state machines; performance agents; links
+//! that carry a packet only if they are up, routed, in its partition and have a lane for it. It is the ground all of
+//! Heddle is developed and tested on, so it is strict where the field is strict, above all where the public ibsim is
+//! not: management keys, partition enforcement, alias GUIDs (`docs/sim-differences.md` has the whole list).
+//!
+//! It is a machine without I/O: no socket, no clock, no dice but the seeded ones. The same datagrams at the same
+//! times give the same answers.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `fabric` | datagrams and time in, deliveries out |
+//! | `travel` | directed routes, forwarding tables, partitions and lanes on the way |
+//! | `agent` | who may ask, what is answered |
+//! | `notices` | traps and their repetition |
+//! | `links`, `faults` | what changes underneath |
+//! | `device` | what registers and tables hold |
+
+mod agent;
+mod capacities;
+mod counters;
+mod device;
+mod fabric;
+mod faults;
+mod inspect;
+mod links;
+mod notices;
+mod rates;
+mod travel;
+
+pub use capacities::{BadCapacity, Capacities};
+pub use counters::Counters;
+pub use device::{DeviceId, PortId};
+pub use fabric::{DropReason, Fabric, Output};
+pub use faults::{NotAProbability, Probability};
+pub use inspect::{DeviceView, PortView, Statistics, TableView};

@@ -1,0 +1,146 @@
+//! Links come and go: training, cables pulled and plugged, reboots.
+
+use std::time::Duration;
+
+use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PhysicalState, PortState};
+
+use crate::device::{self, Arbitration, DeviceId, PortId};
+use crate::fabric::{Fabric, Timer};
+
+impl Fabric {
+    /// Pulls the cable of a port: both ends go down. Returns whether there was a link.
+    pub fn unplug(&mut self, now: Duration, port: PortId) -> bool {
+        self.handle_timeout(now);
+        let Some(peer) = self.port(port).peer else { return false };
+        self.port_mut(port).plugged = false;
+        self.port_mut(peer).plugged = false;
+        self.take_link_down(port);
+        true
+    }
+
+    /// Plugs the cable of a port again: both ends train and wait in Initialize. Returns whether there is a cable.
+    pub fn plug(&mut self, now: Duration, port: PortId) -> bool {
+        self.handle_timeout(now);
+        if self.port(port).peer.is_none() {
+            return false;
+        }
+        self.link_up(port);
+        true
+    }
+
+    /// Pulls the cable and plugs it again after a while. Returns whether there was a link.
+    pub fn flap(&mut self, now: Duration, port: PortId, down_for: Duration) -> bool {
+        let linked = self.unplug(now, port);
+        if linked {
+            self.start_timer(self.now + down_for, Timer::LinkUp(port));
+        }
+        linked
+    }
+
+    /// Restarts a node: tables, LIDs, keys and counters are as out of the box, and its links train again.
+    pub fn reboot(&mut self, now: Duration, device: DeviceId) {
+        self.handle_timeout(now);
+        let ports: Vec<PortId> = self.devices[device.index()].ports().collect();
+        for port in &ports {
+            // What has no LID any more sends no traps: only the neighbours report that the links went down.
+            self.port_mut(*port).info.lid = None;
+        }
+        for port in &ports {
+            self.take_link_down(*port);
+        }
+        for port in &ports {
+            self.restore_port(*port);
+        }
+        let node = self.model_node(device).clone();
+        let fresh = device::new_device(&node, self.devices[device.index()].first_port, &self.capacities);
+        self.devices[device.index()] = fresh;
+        for port in ports {
+            if self.port(port).plugged {
+                self.train_link(port);
+            }
+        }
+    }
+
+    fn restore_port(&mut self, id: PortId) {
+        let kind = self.device_of(id).info.kind;
+        let (peer, plugged, is_sm) = (self.port(id).peer, self.port(id).plugged, self.port(id).is_sm);
+        let port = self.port(id);
+        let mut fresh =
+            device::new_port(port.device, kind, port.number, self.model_port(id), &self.capacities);
+        // A LID in the topology file is where a fabric starts from; a node that restarted has none.
+        fresh.info.lid = None;
+        fresh.info.lmc = Default::default();
+        (fresh.peer, fresh.plugged, fresh.is_sm) = (peer, plugged, is_sm);
+        if is_sm {
+            fresh.info.capability = fresh.info.capability.with(ib_wire::Capability::IS_SM);
+        }
+        *self.port_mut(id) = fresh;
+    }
+
+    pub(crate) fn link_up(&mut self, port: PortId) {
+        let Some(peer) = self.port(port).peer else { return };
+        self.port_mut(port).plugged = true;
+        self.port_mut(peer).plugged = true;
+        self.train_link(port);
+    }
+
+    /// Both ends of a plugged link that are willing find each other: physically up, logically in Initialize.
+    pub(crate) fn train_link(&mut self, port: PortId) {
+        let Some(peer) = self.port(port).peer else { return };
+        let willing =
+            |id: PortId| self.port(id).plugged && self.port(id).info.physical_state == PhysicalState::Polling;
+        if !willing(port) || !willing(peer) {
+            return;
+        }
+        let (width, speed, extended) = self.negotiate(port, peer);
+        for end in [port, peer] {
+            let info = &mut self.port_mut(end).info;
+            info.physical_state = PhysicalState::LinkUp;
+            info.state = PortState::Initialize;
+            info.link_width_active = width;
+            info.link_speed_active = speed;
+            info.extended_speed_active = extended;
+        }
+        self.link_changed(port, peer);
+    }
+
+    /// Width and speeds both ends allow; at least the narrowest and slowest, which every port can do.
+    fn negotiate(&self, port: PortId, peer: PortId) -> (LinkWidth, LinkSpeed, ExtendedSpeed) {
+        let (a, b) = (&self.port(port).info, &self.port(peer).info);
+        let width = LinkWidth(a.link_width_enabled.0 & b.link_width_enabled.0).widest();
+        let speed = LinkSpeed(a.link_speed_enabled.0 & b.link_speed_enabled.0).fastest();
+        let extended = ExtendedSpeed(a.extended_speed_enabled.0 & b.extended_speed_enabled.0).fastest();
+        (width.unwrap_or(LinkWidth::X1), speed.unwrap_or(LinkSpeed::SDR), extended.unwrap_or_default())
+    }
+
+    /// Both ends go down; they poll for each other unless they were disabled.
+    pub(crate) fn take_link_down(&mut self, port: PortId) {
+        let Some(peer) = self.port(port).peer else { return };
+        if self.port(port).info.state == PortState::Down && self.port(peer).info.state == PortState::Down {
+            return;
+        }
+        for end in [port, peer] {
+            let port = self.port_mut(end);
+            port.counters.link_downed += 1;
+            port.info.state = PortState::Down;
+            if port.info.physical_state != PhysicalState::Disabled {
+                port.info.physical_state = PhysicalState::Polling;
+            }
+        }
+        self.link_changed(port, peer);
+    }
+
+    fn link_changed(&mut self, port: PortId, peer: PortId) {
+        for end in [port, peer] {
+            if let Some(switch) = &mut self.device_of_mut(end).switch {
+                switch.info.port_state_change = true;
+                self.raise_link_state_change(self.end_port(end));
+            }
+        }
+    }
+
+    /// The arbitration tables of a port, made when they are first written.
+    pub(crate) fn arbitration_mut(&mut self, port: PortId) -> &mut Arbitration {
+        self.port_mut(port).arbitration.get_or_insert_default()
+    }
+}

@@ -1,0 +1,247 @@
+//! What devices tell their subnet manager unasked: link changes, capability changes, violations.
+//!
+//! A trap is sent at once, repeated until the manager represses it or the repetitions are used up, and held back
+//! while the same trap of the same port is still waiting: an attacker must not be able to flood the manager.
+
+use std::time::Duration;
+
+use ib_wire::notice::{
+    BadMKey, BadPkey, Changes, Event, LocalChange, Notice, Producer, SwitchBadPkey, SwitchEvent, Trap,
+};
+use ib_wire::{
+    Attribute, Datagram, Gid, LidAddress, Mad, ManagementClass, Method, NodeKind, Pkey, QueuePair,
+    ServiceLevel, TransactionId,
+};
+
+use crate::agent::Verdict;
+use crate::device::PortId;
+use crate::fabric::{DropReason, Fabric, Output, Timer};
+
+/// How long a device waits for a TrapRepress before it sends a trap again.
+const REPEAT_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a device repeats a trap nobody represses.
+const REPEATS_MAX: u8 = 10;
+
+/// How long a port stays quiet about a kind of violation after it reported one: the manager reads the counters.
+const VIOLATION_SPACING: Duration = Duration::from_secs(1);
+
+/// The traps of a port that wait for a TrapRepress, one of each number, and when violations were last reported.
+#[derive(Debug, Default)]
+pub(crate) struct PendingTraps {
+    waiting: Vec<WaitingTrap>,
+    reported: Vec<(u16, Duration)>,
+}
+
+#[derive(Debug)]
+struct WaitingTrap {
+    number: u16,
+    transaction: u32,
+    mad: Box<Mad>,
+    repeat_at: Duration,
+    repeats_left: u8,
+}
+
+/// What a packet says of itself that a report of its violation names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub pkey: Pkey,
+    pub sl: ServiceLevel,
+    pub source: LidAddress,
+    pub destination: LidAddress,
+    pub source_qp: QueuePair,
+    pub destination_qp: QueuePair,
+    pub source_gid: Option<Gid>,
+    pub destination_gid: Option<Gid>,
+}
+
+impl Flow {
+    pub fn of(datagram: &Datagram) -> Self {
+        Self {
+            pkey: datagram.pkey,
+            sl: datagram.sl,
+            source: datagram.slid,
+            destination: datagram.dlid,
+            source_qp: datagram.sqp,
+            destination_qp: datagram.dqp,
+            source_gid: datagram.grh.map(|grh| grh.source),
+            destination_gid: datagram.grh.map(|grh| grh.destination),
+        }
+    }
+}
+
+impl Fabric {
+    /// A link of a switch went up or down.
+    pub(crate) fn raise_link_state_change(&mut self, end: PortId) {
+        let lid = self.port(end).info.lid.map(LidAddress::from);
+        self.raise(end, Trap::LinkStateChanged(SwitchEvent { lid }));
+    }
+
+    /// The capability mask of a port changed.
+    pub(crate) fn raise_capability_change(&mut self, end: PortId) {
+        let info = &self.port(end).info;
+        let change = LocalChange {
+            lid: info.lid.map(LidAddress::from),
+            other_changes: false,
+            capability: info.capability,
+            changes: Changes::default(),
+        };
+        self.raise(end, Trap::LocalChange(change));
+    }
+
+    /// A datagram presented the wrong management key.
+    pub(crate) fn report_bad_key(&mut self, guard: PortId, source: LidAddress, request: &Mad) {
+        let is_directed = request.class() == ManagementClass::SUBNET_DIRECTED;
+        let hops = if is_directed { request.hop_count() } else { 0 };
+        let trap = BadMKey {
+            lid: Some(source),
+            directed_source: if is_directed { request.directed_source() } else { None },
+            method: request.method(),
+            attribute: request.attribute(),
+            modifier: request.modifier(),
+            m_key: request.m_key(),
+            is_directed,
+            is_truncated: usize::from(hops) > 30,
+            hop_count: hops.min(30),
+            return_path: std::array::from_fn(|i| {
+                let hop = i as u8 + 1;
+                if hop <= hops { request.return_path(hop).unwrap_or(0) } else { 0 }
+            }),
+        };
+        self.report_violation(guard, Trap::BadMKey(trap));
+    }
+
+    /// A packet reached an end port without a partition key in common.
+    pub(crate) fn report_bad_pkey(&mut self, end: PortId, flow: Flow) {
+        self.report_violation(
+            end,
+            Trap::BadPkey(BadPkey {
+                source: Some(flow.source),
+                destination: Some(flow.destination),
+                pkey: Some(flow.pkey),
+                sl: flow.sl,
+                source_qp: flow.source_qp,
+                destination_qp: flow.destination_qp,
+                source_gid: flow.source_gid.unwrap_or_default(),
+                destination_gid: flow.destination_gid.unwrap_or_default(),
+            }),
+        );
+    }
+
+    /// A switch port filtered a packet out for its partition.
+    pub(crate) fn report_bad_pkey_at_switch(&mut self, port: PortId, flow: Flow) {
+        /// LIDs, key, service level and queue pairs are valid; the GIDs where the packet had them.
+        const VALID: u16 = 0xff;
+        let end = self.end_port(port);
+        let trap = SwitchBadPkey {
+            valid: VALID,
+            source: Some(flow.source),
+            destination: Some(flow.destination),
+            pkey: Some(flow.pkey),
+            sl: flow.sl,
+            source_qp: flow.source_qp,
+            destination_qp: flow.destination_qp,
+            source_gid: flow.source_gid.unwrap_or_default(),
+            destination_gid: flow.destination_gid.unwrap_or_default(),
+            switch_lid: self.port(end).info.lid.map(LidAddress::from),
+            port: self.port(port).number,
+        };
+        self.report_violation(end, Trap::SwitchBadPkey(trap));
+    }
+
+    fn report_violation(&mut self, end: PortId, trap: Trap) {
+        let (now, number) = (self.now, trap.number());
+        let reported = &mut self.port_mut(end).traps.reported;
+        match reported.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, at)) if now < *at + VIOLATION_SPACING => return,
+            Some((_, at)) => *at = now,
+            None => reported.push((number, now)),
+        }
+        self.raise(end, trap);
+    }
+
+    /// Sends a trap to the subnet manager, if the port has an address and knows one.
+    fn raise(&mut self, end: PortId, trap: Trap) {
+        let number = trap.number();
+        let info = &self.port(end).info;
+        let (Some(lid), Some(_)) = (info.lid, info.master_sm_lid) else { return };
+        if self.port(end).traps.waiting.iter().any(|waiting| waiting.number == number) {
+            return;
+        }
+        self.trap_transactions = self.trap_transactions.wrapping_add(1);
+        let transaction = self.trap_transactions as u32;
+        let mut mad = Mad::new(ManagementClass::SUBNET_LID, Method::TRAP, Attribute::NOTICE, 0);
+        mad.set_transaction(TransactionId(transaction.into()));
+        *mad.smp_data_mut() = self.notice(end, trap, lid.into()).encode_smp();
+        let repeat_at = self.now + REPEAT_AFTER;
+        let waiting = WaitingTrap {
+            number,
+            transaction,
+            mad: Box::new(mad.clone()),
+            repeat_at,
+            repeats_left: REPEATS_MAX,
+        };
+        self.port_mut(end).traps.waiting.push(waiting);
+        self.start_timer(repeat_at, Timer::Traps(end));
+        self.send_trap(end, mad, number);
+    }
+
+    fn notice(&self, end: PortId, trap: Trap, lid: LidAddress) -> Notice {
+        let producer = match self.device_of(end).info.kind {
+            NodeKind::Switch => Producer::Switch,
+            NodeKind::Router => Producer::Router,
+            _ => Producer::Adapter,
+        };
+        let mut notice = Notice::generic(trap, Some(lid));
+        if let Event::Generic { producer: usual, .. } = &mut notice.event {
+            *usual = producer;
+        }
+        notice
+    }
+
+    fn send_trap(&mut self, end: PortId, mad: Mad, number: u16) {
+        let info = &self.port(end).info;
+        let (Some(lid), Some(manager)) = (info.lid, info.master_sm_lid) else { return };
+        let mut datagram = Datagram::subnet_management(lid.into(), manager.into(), mad);
+        datagram.sl = info.master_sm_sl;
+        *self.traps_sent.entry(number).or_default() += 1;
+        match self.carry_subnet_management(end, &mut datagram) {
+            Ok(Some(port)) => self.push_output(Output::Deliver { port, datagram }),
+            Ok(None) => {}
+            Err(reason) => self.count_drop(reason),
+        }
+    }
+
+    /// The subnet manager has seen a trap.
+    pub(crate) fn repress_trap(&mut self, end: PortId, mad: &Mad) -> Verdict {
+        // Transports own the upper half of a transaction.
+        let transaction = mad.transaction().0 as u32;
+        let waiting = &mut self.port_mut(end).traps.waiting;
+        let before = waiting.len();
+        waiting.retain(|trap| trap.transaction != transaction);
+        if waiting.len() < before { Verdict::UsedUp } else { Verdict::Dropped(DropReason::Unanswered) }
+    }
+
+    /// Sends again what is due and was not repressed.
+    pub(crate) fn repeat_traps(&mut self, end: PortId) {
+        let now = self.now;
+        let mut again = Vec::new();
+        let waiting = &mut self.port_mut(end).traps.waiting;
+        waiting.retain_mut(|trap| {
+            if trap.repeat_at > now {
+                return true;
+            }
+            if trap.repeats_left == 0 {
+                return false;
+            }
+            trap.repeats_left -= 1;
+            trap.repeat_at = now + REPEAT_AFTER;
+            again.push((trap.number, trap.mad.as_ref().clone()));
+            true
+        });
+        for (number, mad) in again {
+            self.start_timer(now + REPEAT_AFTER, Timer::Traps(end));
+            self.send_trap(end, mad, number);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Rates as topology files name them, in the codes of PortInfo: a rate enables itself and what is slower.
+
+use fabric_model::{LinkRate, Speed, Width};
+use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth};
+
+/// The widths a port enables whose link has this rate.
+pub(crate) fn enabled_width(rate: LinkRate) -> LinkWidth {
+    match rate.width {
+        Width::X1 => LinkWidth::X1,
+        Width::X2 => LinkWidth::X2,
+        Width::X4 => LinkWidth(LinkWidth::X1.0 | LinkWidth::X4.0),
+        Width::X8 => LinkWidth::X8,
+        Width::X12 => LinkWidth(LinkWidth::X1.0 | LinkWidth::X4.0 | LinkWidth::X12.0),
+    }
+}
+
+/// The speeds up to QDR it enables.
+pub(crate) fn enabled_speed(rate: LinkRate) -> LinkSpeed {
+    match rate.speed {
+        Speed::Sdr => LinkSpeed::SDR,
+        Speed::Ddr => LinkSpeed(LinkSpeed::SDR.0 | LinkSpeed::DDR.0),
+        _ => LinkSpeed(LinkSpeed::SDR.0 | LinkSpeed::DDR.0 | LinkSpeed::QDR.0),
+    }
+}
+
+/// The speeds beyond QDR it enables.
+pub(crate) fn enabled_extended_speed(rate: LinkRate) -> ExtendedSpeed {
+    let fastest = match rate.speed {
+        Speed::Fdr => ExtendedSpeed::FDR,
+        Speed::Edr => ExtendedSpeed::EDR,
+        Speed::Hdr => ExtendedSpeed::HDR,
+        Speed::Ndr => ExtendedSpeed::NDR,
+        _ => return ExtendedSpeed::default(),
+    };
+    // One bit a speed, the slowest lowest: all bits up to this one.
+    ExtendedSpeed(fastest.0 | (fastest.0 - 1))
+}
+
+/// The speeds beyond QDR it could run: whatever is fast is fast up to HDR at least.
+pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
+    const UP_TO_HDR: u8 = ExtendedSpeed::FDR.0 | ExtendedSpeed::EDR.0 | ExtendedSpeed::HDR.0;
+    match enabled_extended_speed(rate) {
+        ExtendedSpeed(0) => ExtendedSpeed::default(),
+        enabled => ExtendedSpeed(enabled.0 | UP_TO_HDR),
+    }
+}

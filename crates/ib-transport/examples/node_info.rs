@@ -1,0 +1,37 @@
+//! Asks a node what it is: `node_info DEVICE ROUTE`, as in `node_info ibsim:lab 0,1`.
+//!
+//! ROUTE is a directed route the way stock tools write it: `0` is the own node, each further number an exit port.
+
+use std::error::Error;
+use std::time::Duration;
+
+use ib_transport::{Device, DeviceSpec, Received};
+use ib_wire::{Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, NodeInfo, PortNum};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(spec), Some(route)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: node_info umad:N|ibsim:NAME[@NODE]|heddle:SOCKET[@NODE] ROUTE".into());
+    };
+    let mut device = Device::open(&spec.parse::<DeviceSpec>()?)?;
+    let request = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &parse_route(&route)?);
+    device.send(&Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, request))?;
+    match device.receive(Duration::from_secs(5))? {
+        Some(Received::Datagram(answer)) => {
+            let info = NodeInfo::decode(answer.mad.smp_data())?;
+            println!("{} {:?}", info.node_guid, info.kind);
+            Ok(())
+        }
+        Some(Received::Lost(_)) | None => Err("no answer".into()),
+    }
+}
+
+fn parse_route(text: &str) -> Result<DirectedRoute, Box<dyn Error>> {
+    let ports: Vec<PortNum> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    match ports.split_first() {
+        Some((&PortNum::MANAGEMENT, exits)) => {
+            DirectedRoute::new(exits.iter().copied()).ok_or_else(|| "the route is too long".into())
+        }
+        _ => Err("a route begins with 0, the own node".into()),
+    }
+}

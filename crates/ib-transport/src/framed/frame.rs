@@ -1,0 +1,430 @@
+//! The frames and their reader.
+//!
+//! Everything is in network byte order. A frame is
+//!
+//! | offset | type | field |
+//! |---|---|---|
+//! | 0 | u32 | length of what follows this field: 4 and the body |
+//! | 4 | u8 | version, 1 |
+//! | 5 | u8 | kind |
+//! | 6 | u16 | 0 |
+//! | 8 | | body |
+//!
+//! | kind | from | body |
+//! |---|---|---|
+//! | 1 attach | client | 0 u8 role (1 = subnet manager); 1 u8[3] zero; 4 node id or description, UTF-8, 0 to 64 bytes |
+//! | 2 attached | server | 0 u16 client; 2 u16 LID (0 = none); 4 u8[4] zero; 8 u64 port GUID |
+//! | 3 refused | server | 0 u16 reason: 1 unknown node, 2 full, 3 malformed |
+//! | 4 datagram | both | 0 u16 source LID; 2 u16 destination LID; 4 u8 service level; 5 u8 flags (1 = has a GRH); 6 u16 P_Key; 8 u32 Q_Key; 12 u32 source QP; 16 u32 destination QP; 20 GRH if there is one; then 256 bytes MAD |
+//! | 5 lost | server | 0 u64 transaction of a request that nobody will answer |
+//! | 6 role | client | 0 u8 role; 1 u8[3] zero |
+//! | 7 ask port | client | nothing |
+//! | 8 port | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
+//!
+//! The GRH, 40 bytes: 0 source GID; 16 destination GID; 32 u32 flow label; 36 u8 traffic class; 37 u8 hop limit;
+//! 38 u16 zero.
+//!
+//! A client's first frame is *attach*; the server answers *attached*, or *refused* and ends the stream. Fields said
+//! to be zero are ignored by readers.
+
+use ib_wire::{
+    Datagram, Gid, Grh, Guid, Lid, LidAddress, MAD_LEN, Mad, Pkey, PortState, QKey, QueuePair, ServiceLevel,
+    TransactionId,
+};
+
+use crate::role::Role;
+
+/// Bytes of the longest frame: a datagram with a GRH.
+pub const FRAME_MAX: usize = HEADER_LEN + DATAGRAM_HEADER_LEN + GRH_LEN + MAD_LEN;
+
+/// Bytes of the longest node id: that of a NodeDescription.
+pub const NODE_ID_MAX: usize = 64;
+
+const VERSION: u8 = 1;
+const HEADER_LEN: usize = 8;
+/// What the length field counts besides the body: version, kind and two bytes of zero.
+const COUNTED_HEADER: usize = 4;
+const DATAGRAM_HEADER_LEN: usize = 20;
+const GRH_LEN: usize = 40;
+const HAS_GRH: u8 = 1;
+
+mod kind {
+    pub const ATTACH: u8 = 1;
+    pub const ATTACHED: u8 = 2;
+    pub const REFUSED: u8 = 3;
+    pub const DATAGRAM: u8 = 4;
+    pub const LOST: u8 = 5;
+    pub const ROLE: u8 = 6;
+    pub const ASK_PORT: u8 = 7;
+    pub const PORT: u8 = 8;
+}
+
+/// One frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A client's first frame.
+    Attach(Attach),
+    /// The server took it.
+    Attached(Attached),
+    /// The server did not, and ends the stream.
+    Refused(Refusal),
+    /// A datagram, in either direction.
+    Datagram(Box<Datagram>),
+    /// Nobody will answer this request of the client.
+    Lost(TransactionId),
+    /// The client becomes the subnet manager of its port, or ceases to be.
+    Role(Role),
+    /// The client wants to know LID and state of its port.
+    AskPort,
+    /// LID and state of the client's port.
+    Port {
+        /// The LID.
+        lid: Option<Lid>,
+        /// The logical state.
+        state: PortState,
+    },
+}
+
+/// What a client asks for when it attaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// The node: id or description, at most [`NODE_ID_MAX`] bytes; empty = the first node.
+    pub node_id: String,
+    /// What it wants to be.
+    pub role: Role,
+}
+
+/// What a client learns when it is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The name it has in the transactions of its requests.
+    pub client: u16,
+    /// The LID of its port at this moment.
+    pub lid: Option<Lid>,
+    /// The GUID of its port.
+    pub port_guid: Option<Guid>,
+}
+
+/// Why a server ends a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such node.
+    UnknownNode,
+    /// Every slot is taken.
+    Full,
+    /// A frame was malformed or out of place.
+    Malformed,
+    /// A reason this version has no name for.
+    Unknown(u16),
+}
+
+impl Refusal {
+    const fn from_wire(code: u16) -> Self {
+        match code {
+            1 => Self::UnknownNode,
+            2 => Self::Full,
+            3 => Self::Malformed,
+            other => Self::Unknown(other),
+        }
+    }
+
+    const fn to_wire(self) -> u16 {
+        match self {
+            Self::UnknownNode => 1,
+            Self::Full => 2,
+            Self::Malformed => 3,
+            Self::Unknown(code) => code,
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownNode => f.write_str("there is no such node"),
+            Self::Full => f.write_str("every slot is taken"),
+            Self::Malformed => f.write_str("a frame was malformed or out of place"),
+            Self::Unknown(code) => write!(f, "reason {code}"),
+        }
+    }
+}
+
+/// Bytes that are not a frame. There is no way to find the next one: the stream is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A length no frame has.
+    #[error("no frame has {0} bytes after its length")]
+    Length(u32),
+    /// Another version.
+    #[error("version {0} is not known, only {VERSION}")]
+    Version(u8),
+    /// A kind nobody knows.
+    #[error("kind {0} is not known")]
+    Kind(u8),
+    /// A body of the wrong length for its kind.
+    #[error("a frame of kind {kind} cannot have a body of {length} bytes")]
+    BodyLength {
+        /// The kind.
+        kind: u8,
+        /// The length of the body.
+        length: usize,
+    },
+    /// A field that holds what it must not.
+    #[error("{field} cannot be {value:#x}")]
+    Field {
+        /// Which.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+    },
+    /// A node id that is not UTF-8.
+    #[error("the node id is not UTF-8")]
+    NodeId,
+}
+
+impl Frame {
+    /// Reads a frame without its length field.
+    pub fn decode(raw: &[u8]) -> Result<Self, FrameError> {
+        let Some((&[version, kind, _, _], body)) = raw.split_first_chunk() else {
+            return Err(FrameError::Length(raw.len() as u32));
+        };
+        if version != VERSION {
+            return Err(FrameError::Version(version));
+        }
+        let wrong_length = FrameError::BodyLength { kind, length: body.len() };
+        match kind {
+            kind::ATTACH => decode_attach(body).ok_or(wrong_length)?,
+            kind::ATTACHED => fixed::<16>(body).map(decode_attached).ok_or(wrong_length),
+            kind::REFUSED => fixed(body)
+                .map(|code| Self::Refused(Refusal::from_wire(u16::from_be_bytes(*code))))
+                .ok_or(wrong_length),
+            kind::DATAGRAM => decode_datagram(body).ok_or(wrong_length)?,
+            kind::LOST => {
+                fixed(body).map(|id| Self::Lost(TransactionId(u64::from_be_bytes(*id)))).ok_or(wrong_length)
+            }
+            kind::ROLE => {
+                fixed::<4>(body).map(|body| Self::Role(Role::from_flag(body[0].into()))).ok_or(wrong_length)
+            }
+            kind::ASK_PORT => fixed::<0>(body).map(|_| Self::AskPort).ok_or(wrong_length),
+            kind::PORT => fixed::<4>(body).map(decode_port).ok_or(wrong_length),
+            other => Err(FrameError::Kind(other)),
+        }
+    }
+
+    /// Appends the frame, with its length field, to `out`. A node id beyond [`NODE_ID_MAX`] bytes is cut.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Attach(attach) => {
+                let text = cut(&attach.node_id);
+                put_header(out, kind::ATTACH, 4 + text.len());
+                out.extend([attach.role.to_flag() as u8, 0, 0, 0]);
+                out.extend(text.as_bytes());
+            }
+            Self::Attached(attached) => {
+                put_header(out, kind::ATTACHED, 16);
+                out.extend(attached.client.to_be_bytes());
+                out.extend(attached.lid.map_or(0, Lid::to_wire).to_be_bytes());
+                out.extend([0; 4]);
+                out.extend(attached.port_guid.map_or(0, Guid::to_wire).to_be_bytes());
+            }
+            Self::Refused(reason) => {
+                put_header(out, kind::REFUSED, 2);
+                out.extend(reason.to_wire().to_be_bytes());
+            }
+            Self::Datagram(datagram) => Self::encode_datagram(datagram, out),
+            Self::Lost(transaction) => {
+                put_header(out, kind::LOST, 8);
+                out.extend(transaction.0.to_be_bytes());
+            }
+            Self::Role(role) => {
+                put_header(out, kind::ROLE, 4);
+                out.extend([role.to_flag() as u8, 0, 0, 0]);
+            }
+            Self::AskPort => put_header(out, kind::ASK_PORT, 0),
+            Self::Port { lid, state } => {
+                put_header(out, kind::PORT, 4);
+                out.extend(lid.map_or(0, Lid::to_wire).to_be_bytes());
+                out.extend([state.to_wire(), 0]);
+            }
+        }
+    }
+
+    /// Appends a datagram frame to `out`.
+    pub fn encode_datagram(datagram: &Datagram, out: &mut Vec<u8>) {
+        let grh_len = if datagram.grh.is_some() { GRH_LEN } else { 0 };
+        put_header(out, kind::DATAGRAM, DATAGRAM_HEADER_LEN + grh_len + MAD_LEN);
+        out.extend(datagram.slid.to_wire().to_be_bytes());
+        out.extend(datagram.dlid.to_wire().to_be_bytes());
+        out.extend([datagram.sl.to_wire(), if datagram.grh.is_some() { HAS_GRH } else { 0 }]);
+        out.extend(datagram.pkey.to_wire().to_be_bytes());
+        out.extend(datagram.qkey.to_wire().to_be_bytes());
+        out.extend(datagram.sqp.to_wire().to_be_bytes());
+        out.extend(datagram.dqp.to_wire().to_be_bytes());
+        if let Some(grh) = &datagram.grh {
+            out.extend(grh.source.0);
+            out.extend(grh.destination.0);
+            out.extend(grh.flow_label.to_be_bytes());
+            out.extend([grh.traffic_class, grh.hop_limit, 0, 0]);
+        }
+        out.extend(&datagram.mad.0);
+    }
+}
+
+/// Finds frames in a stream of bytes. After an error it finds no more.
+#[derive(Debug)]
+pub struct FrameReader {
+    buffer: Box<[u8; Self::BUFFER_LEN]>,
+    start: usize,
+    end: usize,
+}
+
+impl Default for FrameReader {
+    fn default() -> Self {
+        Self { buffer: Box::new([0; Self::BUFFER_LEN]), start: 0, end: 0 }
+    }
+}
+
+impl FrameReader {
+    /// Bytes kept: some fifty datagrams per read. Always more than one frame, so that there is always room.
+    const BUFFER_LEN: usize = 16 * 1024;
+
+    /// Where the next bytes of the stream are to be put; never empty once [`next_frame`](Self::next_frame) has found
+    /// nothing more.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Notes that `count` bytes were put at the beginning of [`room`](Self::room).
+    pub fn filled(&mut self, count: usize) {
+        self.end = (self.end + count).min(Self::BUFFER_LEN);
+    }
+
+    /// The next complete frame.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let unread = &self.buffer[self.start..self.end];
+        let Some((length, rest)) = unread.split_first_chunk() else { return Ok(None) };
+        let length = u32::from_be_bytes(*length);
+        // Checked before the rest is there: a length that cannot be is not waited for.
+        if !(COUNTED_HEADER..=FRAME_MAX - 4).contains(&(length as usize)) {
+            return Err(FrameError::Length(length));
+        }
+        let Some(raw) = rest.get(..length as usize) else { return Ok(None) };
+        let frame = Frame::decode(raw)?;
+        self.start += 4 + length as usize;
+        Ok(Some(frame))
+    }
+}
+
+fn put_header(out: &mut Vec<u8>, kind: u8, body_len: usize) {
+    out.extend(((COUNTED_HEADER + body_len) as u32).to_be_bytes());
+    out.extend([VERSION, kind, 0, 0]);
+}
+
+/// The longest beginning of a text that fits and ends at a character border.
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(NODE_ID_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+fn fixed<const N: usize>(body: &[u8]) -> Option<&[u8; N]> {
+    body.try_into().ok()
+}
+
+/// `None` if the length is wrong.
+fn decode_attach(body: &[u8]) -> Option<Result<Frame, FrameError>> {
+    let (&[role, ..], text) = body.split_first_chunk::<4>()?;
+    if text.len() > NODE_ID_MAX {
+        return None;
+    }
+    let frame = std::str::from_utf8(text)
+        .map_err(|_| FrameError::NodeId)
+        .map(|text| Frame::Attach(Attach { node_id: text.to_owned(), role: Role::from_flag(role.into()) }));
+    Some(frame)
+}
+
+fn decode_attached(body: &[u8; 16]) -> Frame {
+    Frame::Attached(Attached {
+        client: u16_at(body, 0),
+        lid: Lid::from_wire(u16_at(body, 2)),
+        port_guid: Guid::from_wire(u64::from_be_bytes(array_at(body, 8))),
+    })
+}
+
+fn decode_port(body: &[u8; 4]) -> Frame {
+    Frame::Port { lid: Lid::from_wire(u16_at(body, 0)), state: PortState::from_wire(body[2]) }
+}
+
+/// `None` if the length is wrong.
+fn decode_datagram(body: &[u8]) -> Option<Result<Frame, FrameError>> {
+    let (header, rest) = body.split_first_chunk::<DATAGRAM_HEADER_LEN>()?;
+    let (grh, mad) = match header[5] & HAS_GRH {
+        0 => (None, rest),
+        _ => rest.split_first_chunk::<GRH_LEN>().map(|(grh, mad)| (Some(grh), mad))?,
+    };
+    let mad = fixed::<MAD_LEN>(mad)?;
+    Some(datagram_from(header, grh, mad).map(|datagram| Frame::Datagram(Box::new(datagram))))
+}
+
+fn datagram_from(
+    header: &[u8; DATAGRAM_HEADER_LEN],
+    grh: Option<&[u8; GRH_LEN]>,
+    mad: &[u8; MAD_LEN],
+) -> Result<Datagram, FrameError> {
+    fn known<T>(value: Option<T>, field: &'static str, raw: impl Into<u64>) -> Result<T, FrameError> {
+        value.ok_or_else(|| FrameError::Field { field, value: raw.into() })
+    }
+    let (slid, dlid, pkey) = (u16_at(header, 0), u16_at(header, 2), u16_at(header, 6));
+    let (sqp, dqp) = (u32_at(header, 12), u32_at(header, 16));
+    Ok(Datagram {
+        slid: known(LidAddress::from_wire(slid), "the source LID", slid)?,
+        dlid: known(LidAddress::from_wire(dlid), "the destination LID", dlid)?,
+        sl: known(ServiceLevel::from_wire(header[4]), "the service level", header[4])?,
+        grh: grh.map(decode_grh).transpose()?,
+        pkey: known(Pkey::from_wire(pkey), "the P_Key", pkey)?,
+        qkey: QKey::from_wire(u32_at(header, 8)),
+        sqp: known(QueuePair::from_wire(sqp), "the source queue pair", sqp)?,
+        dqp: known(QueuePair::from_wire(dqp), "the destination queue pair", dqp)?,
+        mad: Mad(*mad),
+    })
+}
+
+fn decode_grh(raw: &[u8; GRH_LEN]) -> Result<Grh, FrameError> {
+    /// The flow label has 20 bits.
+    const FLOW_LABEL_MAX: u32 = 0xf_ffff;
+    let flow_label = u32_at(raw, 32);
+    if flow_label > FLOW_LABEL_MAX {
+        return Err(FrameError::Field { field: "the flow label", value: flow_label.into() });
+    }
+    Ok(Grh {
+        source: Gid(array_at(raw, 0)),
+        destination: Gid(array_at(raw, 16)),
+        traffic_class: raw[36],
+        flow_label,
+        hop_limit: raw[37],
+    })
+}
+
+/// The `N` bytes at a fixed offset of a fixed-length part.
+fn array_at<const N: usize>(raw: &[u8], offset: usize) -> [u8; N] {
+    raw[offset..offset + N].try_into().expect("a slice of N bytes is an array of N bytes")
+}
+
+fn u16_at(raw: &[u8], offset: usize) -> u16 {
+    u16::from_be_bytes(array_at(raw, offset))
+}
+
+fn u32_at(raw: &[u8], offset: usize) -> u32 {
+    u32::from_be_bytes(array_at(raw, offset))
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

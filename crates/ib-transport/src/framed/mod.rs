@@ -1,0 +1,7 @@
+//! The own framing: whole datagrams, with all their headers, over a unix stream.
+
+mod client;
+mod frame;
+
+pub use client::{AttachError, Client, FramedReceived};
+pub use frame::{Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, Refusal};

@@ -1,0 +1,296 @@
+//! A client of the protocol, for our own server and for the stock one.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ib_wire::{Gid, Guid, Lid, PortState};
+
+use super::name::SocketName;
+use super::wire::{CONTROL_LEN, Connect, ControlReply, ControlRequest, DataMessage, WireError};
+use crate::role::Role;
+use crate::server::Vendor;
+use crate::sys::{BATCH_MAX, Frame, ReceiveBatch, SendBatch, Wait};
+
+/// How long a control message may stay without a reply. A server that is there answers in microseconds; one under
+/// load, in milliseconds.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a send may wait for room. A server that takes nothing for so long is stuck.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bits of a process id (the kernel's limit is 4 million). A process that opens several clients counts in those
+/// above.
+const PROCESS_ID_BITS: u32 = 22;
+
+/// Clients one process can have on one server: the number has 31 bits, as the stock server prints it signed.
+const CLIENTS_PER_PROCESS: u32 = 1 << (31 - PROCESS_ID_BITS);
+
+/// A client attached to a port.
+#[derive(Debug)]
+pub struct Client {
+    control: UnixDatagram,
+    data: UnixDatagram,
+    id: u32,
+    batches: Batches,
+    /// What the data socket's receive timeout is set to.
+    timeout: Option<Duration>,
+}
+
+/// Why a client is not attached, or a question not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens under the name.
+    #[error("no server named {name} is running")]
+    NoServer {
+        /// The name.
+        name: SocketName,
+    },
+    /// The server does not want the client.
+    #[error("server {name} refused to attach at {node:?}: no such node, or too many clients")]
+    Refused {
+        /// The name.
+        name: SocketName,
+        /// The node asked for.
+        node: String,
+    },
+    /// The server refused to answer a question.
+    #[error("the server refused {request:?}")]
+    QuestionRefused {
+        /// What was asked.
+        request: ControlRequest,
+    },
+    /// The reply is none.
+    #[error("the server's reply to {request:?} makes no sense")]
+    Reply {
+        /// What was asked.
+        request: ControlRequest,
+        /// What is wrong with it, if it was not just another reply.
+        source: Option<WireError>,
+    },
+    /// The operating system refused, or the server did not reply in time.
+    #[error("cannot talk to the server")]
+    System(#[from] io::Error),
+}
+
+struct Batches {
+    received: ReceiveBatch,
+    sending: SendBatch,
+    frames: Vec<Frame>,
+}
+
+impl Client {
+    /// Attaches to the node with this id or description; empty = the server's first node.
+    pub fn connect(name: &SocketName, node: &str, role: Role) -> Result<Self, ConnectError> {
+        let (number, control) = bind_control(name)?;
+        control.set_read_timeout(Some(CONTROL_TIMEOUT))?;
+        control.connect_addr(&name.server_control()?).map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => ConnectError::NoServer { name: name.clone() },
+            _ => ConnectError::System(error),
+        })?;
+        let data = UnixDatagram::bind_addr(&name.client_data(number)?)?;
+        let connect = Connect { number, role, node_id: node.to_owned() };
+        let refused = || ConnectError::Refused { name: name.clone(), node: node.to_owned() };
+        let id = match ask(&control, 0, ControlRequest::Connect(connect)) {
+            Ok(ControlReply::Connected(connected)) => connected.number,
+            Ok(_) | Err(ConnectError::QuestionRefused { .. }) => return Err(refused()),
+            Err(error) => return Err(error),
+        };
+        // From here on the server has a client, which leaves when this value is dropped.
+        let client = Self { control, data, id, batches: Batches::new(), timeout: None };
+        client.data.connect_addr(&name.server_data(id)?)?;
+        client.data.set_write_timeout(Some(SEND_TIMEOUT))?;
+        Ok(client)
+    }
+
+    /// The name the server gave the client.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Sends one datagram.
+    pub fn send(&mut self, message: &DataMessage) -> io::Result<()> {
+        self.data.send(&message.encode()).map(drop)
+    }
+
+    /// Sends datagrams, in order, with as few system calls as possible. Waits for room where the server is slower.
+    pub fn send_batch(&mut self, messages: &[DataMessage]) -> io::Result<()> {
+        let Batches { sending, frames, .. } = &mut self.batches;
+        frames.clear();
+        frames.extend(messages.iter().map(DataMessage::encode));
+        let mut unsent = &frames[..];
+        while !unsent.is_empty() {
+            let count = sending.send(self.data.as_fd(), unsent, Wait::ForOne)?;
+            unsent = &unsent[count..];
+        }
+        Ok(())
+    }
+
+    /// Receives one datagram; `None` if none came in time. A request that nobody will answer comes back as one.
+    pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
+        self.set_timeout(timeout)?;
+        let mut frame = [0; super::DATA_LEN];
+        match timed(self.data.recv(&mut frame))? {
+            Some(length) => DataMessage::decode(&frame[..length]).map(Some).map_err(invalid),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for one datagram and takes those that came with it, at most 64: how many were appended to `out`.
+    pub fn receive_batch(&mut self, out: &mut Vec<DataMessage>, timeout: Duration) -> io::Result<usize> {
+        self.set_timeout(timeout)?;
+        let received = &mut self.batches.received;
+        let wait = if timeout.is_zero() { Wait::Never } else { Wait::ForOne };
+        let count = timed(received.receive(self.data.as_fd(), wait))?.unwrap_or(0);
+        for index in 0..count {
+            out.push(DataMessage::decode(received.message(index).0).map_err(invalid)?);
+        }
+        Ok(count)
+    }
+
+    /// The most that [`receive_batch`](Self::receive_batch) takes at once.
+    pub const RECEIVE_BATCH_MAX: usize = BATCH_MAX;
+
+    /// LID and logical state of the port.
+    pub fn port(&mut self) -> Result<(Option<Lid>, PortState), ConnectError> {
+        match self.ask(ControlRequest::Port)? {
+            ControlReply::Port { lid, state } => Ok((lid, state)),
+            _ => Err(out_of_place(ControlRequest::Port)),
+        }
+    }
+
+    /// The GUID of the port (from the stock server: of the node).
+    pub fn guid(&mut self) -> Result<Option<Guid>, ConnectError> {
+        match self.ask(ControlRequest::Guid)? {
+            ControlReply::Guid(guid) => Ok(guid),
+            _ => Err(out_of_place(ControlRequest::Guid)),
+        }
+    }
+
+    /// The first GID of the port (from the stock server: made of the node's GUID).
+    pub fn gid(&mut self) -> Result<Gid, ConnectError> {
+        match self.ask(ControlRequest::Gid)? {
+            ControlReply::Gid(gid) => Ok(gid),
+            _ => Err(out_of_place(ControlRequest::Gid)),
+        }
+    }
+
+    /// What the adapter is.
+    pub fn vendor(&mut self) -> Result<Vendor, ConnectError> {
+        match self.ask(ControlRequest::Vendor)? {
+            ControlReply::Vendor(vendor) => Ok(vendor),
+            _ => Err(out_of_place(ControlRequest::Vendor)),
+        }
+    }
+
+    /// NodeInfo as on the wire.
+    pub fn node_info(&mut self) -> Result<[u8; 64], ConnectError> {
+        match self.ask(ControlRequest::NodeInfo)? {
+            ControlReply::NodeInfo(raw) => Ok(raw),
+            _ => Err(out_of_place(ControlRequest::NodeInfo)),
+        }
+    }
+
+    /// PortInfo as on the wire; 0 = the attached port.
+    pub fn port_info(&mut self, number: u8) -> Result<[u8; 64], ConnectError> {
+        match self.ask(ControlRequest::PortInfo(number))? {
+            ControlReply::PortInfo(raw) => Ok(raw),
+            _ => Err(out_of_place(ControlRequest::PortInfo(number))),
+        }
+    }
+
+    /// The first 32 P_Keys as on the wire.
+    pub fn pkeys(&mut self) -> Result<[u8; 64], ConnectError> {
+        match self.ask(ControlRequest::Pkeys)? {
+            ControlReply::Pkeys(raw) => Ok(raw),
+            _ => Err(out_of_place(ControlRequest::Pkeys)),
+        }
+    }
+
+    /// Becomes the subnet manager of the port, or ceases to be.
+    pub fn set_role(&mut self, role: Role) -> Result<(), ConnectError> {
+        self.ask(ControlRequest::IsSm(role)).map(drop)
+    }
+
+    fn ask(&mut self, request: ControlRequest) -> Result<ControlReply, ConnectError> {
+        ask(&self.control, self.id, request)
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        // For the system 0 means "wait for ever".
+        let timeout = timeout.max(Duration::from_micros(1));
+        if self.timeout != Some(timeout) {
+            self.data.set_read_timeout(Some(timeout))?;
+            self.timeout = Some(timeout);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A server that does not hear it finds out by itself.
+        let _ = self.control.set_nonblocking(true);
+        let _ = self.control.send(&ControlRequest::Disconnect.encode(self.id));
+    }
+}
+
+impl Batches {
+    fn new() -> Self {
+        Self { received: ReceiveBatch::new(), sending: SendBatch::new(), frames: Vec::new() }
+    }
+}
+
+impl std::fmt::Debug for Batches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Batches")
+    }
+}
+
+fn ask(control: &UnixDatagram, client: u32, request: ControlRequest) -> Result<ControlReply, ConnectError> {
+    control.send(&request.encode(client))?;
+    let mut reply = [0; CONTROL_LEN + 1];
+    let length = control.recv(&mut reply)?;
+    match ControlReply::decode(&reply[..length]) {
+        Ok(ControlReply::Error) => Err(ConnectError::QuestionRefused { request }),
+        Ok(reply) => Ok(reply),
+        Err(error) => Err(ConnectError::Reply { request, source: Some(error) }),
+    }
+}
+
+/// Binds the control socket under a number that no other client has: the process id, as stock clients do, and for a
+/// process with several clients the process id with a count above it.
+fn bind_control(name: &SocketName) -> io::Result<(u32, UnixDatagram)> {
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id() & ((1 << PROCESS_ID_BITS) - 1);
+    let mut result = Err(io::Error::from(io::ErrorKind::AddrInUse));
+    for _ in 0..CLIENTS_PER_PROCESS {
+        let count = OPENED.fetch_add(1, Ordering::Relaxed) % CLIENTS_PER_PROCESS;
+        let number = process | (count << PROCESS_ID_BITS);
+        result = UnixDatagram::bind_addr(&name.client_control(number)?).map(|socket| (number, socket));
+        if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
+            break;
+        }
+    }
+    result
+}
+
+/// `None` where the time was over.
+fn timed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn invalid(error: WireError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn out_of_place(request: ControlRequest) -> ConnectError {
+    ConnectError::Reply { request, source: None }
+}

@@ -1,0 +1,248 @@
+//! The slots clients sit in.
+
+use std::fmt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
+use ib_wire::ManagementClass;
+
+use super::backlog::{Bytes, Frames};
+use super::host::ClientId;
+use crate::framed::FrameReader;
+use crate::role::Role;
+
+/// Clients that can be attached at once: the slots that 10 bits of a [`ClientId`] can name.
+pub const CLIENTS_MAX: usize = 1 << SLOT_BITS;
+
+const SLOT_BITS: u32 = 10;
+
+/// One attached client.
+pub(super) struct Client<P> {
+    pub(super) id: ClientId,
+    /// Where it sits; `None` for a stream that has not attached yet.
+    pub(super) port: Option<P>,
+    role: Role,
+    /// Classes of which it sent requests.
+    pub(super) classes: ClassSet,
+    pub(super) link: Link,
+    /// Something was queued for it since the last flush.
+    pub(super) queued: bool,
+    /// The socket is watched for room.
+    pub(super) waits_for_room: bool,
+}
+
+/// How a client is reached.
+pub(super) enum Link {
+    /// By the ibsim protocol.
+    Ibsim {
+        /// The end of its socket names, a stock client's process id.
+        number: u32,
+        /// Connected to the client's data socket.
+        socket: UnixDatagram,
+        unsent: Frames,
+    },
+    /// By the own framing.
+    Framed { stream: UnixStream, reader: Box<FrameReader>, unsent: Bytes },
+}
+
+/// All slots. Freed ones are used again, under another [`ClientId`].
+pub(super) struct Clients<P> {
+    slots: Vec<Slot<P>>,
+    free: Vec<u16>,
+    /// The subnet manager clients, in the order in which they became that.
+    managers: Vec<(P, ClientId)>,
+}
+
+struct Slot<P> {
+    generation: u16,
+    client: Option<Client<P>>,
+}
+
+/// What a change of roles means for the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ManagerChange<P> {
+    /// The port's first subnet manager client.
+    First(P),
+    /// The port's last subnet manager client is gone.
+    None(P),
+}
+
+impl<P: Copy + Eq> Clients<P> {
+    pub(super) fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), managers: Vec::new() }
+    }
+
+    /// Whether no slot is free.
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() == CLIENTS_MAX
+    }
+
+    /// The identifier the next client will have; `None` if no slot is free.
+    pub(super) fn next_id(&mut self) -> Option<ClientId> {
+        if self.free.is_empty() && self.slots.len() < CLIENTS_MAX {
+            self.free.push(self.slots.len() as u16);
+            self.slots.push(Slot { generation: 0, client: None });
+        }
+        let slot = *self.free.last()?;
+        Some(ClientId(slot | (self.slots[usize::from(slot)].generation << SLOT_BITS)))
+    }
+
+    /// Seats a client, ordinary and nowhere yet, under [`next_id`](Self::next_id).
+    pub(super) fn insert(&mut self, id: ClientId, link: Link) -> &mut Client<P> {
+        debug_assert_eq!(self.next_id(), Some(id), "clients are seated under the next identifier");
+        self.free.pop();
+        self.slots[slot_of(id)].client.insert(Client {
+            id,
+            port: None,
+            role: Role::Ordinary,
+            classes: ClassSet::default(),
+            link,
+            queued: false,
+            waits_for_room: false,
+        })
+    }
+
+    /// The client, unless it is gone.
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client<P>> {
+        self.slots.get_mut(slot_of(id))?.client.as_mut().filter(|client| client.id == id)
+    }
+
+    /// The client, unless it is gone.
+    pub(super) fn get(&self, id: ClientId) -> Option<&Client<P>> {
+        self.slots.get(slot_of(id))?.client.as_ref().filter(|client| client.id == id)
+    }
+
+    /// All clients.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Client<P>> {
+        self.slots.iter().filter_map(|slot| slot.client.as_ref())
+    }
+
+    /// Ends an attachment.
+    pub(super) fn remove(&mut self, id: ClientId) -> Option<ManagerChange<P>> {
+        let change = self.set_role(id, Role::Ordinary);
+        let slot = self.slots.get_mut(slot_of(id))?;
+        slot.client.take_if(|client| client.id == id)?;
+        slot.generation = (slot.generation + 1) & (u16::MAX >> SLOT_BITS);
+        self.free.push(slot_of(id) as u16);
+        change
+    }
+
+    /// Changes what an attached client is to its port.
+    pub(super) fn set_role(&mut self, id: ClientId, role: Role) -> Option<ManagerChange<P>> {
+        let client = self.get_mut(id)?;
+        let port = client.port?;
+        if std::mem::replace(&mut client.role, role) == role {
+            return None;
+        }
+        if role.is_manager() {
+            let first = self.manager_of(port).is_none();
+            self.managers.push((port, id));
+            first.then_some(ManagerChange::First(port))
+        } else {
+            self.managers.retain(|(_, manager)| *manager != id);
+            self.manager_of(port).is_none().then_some(ManagerChange::None(port))
+        }
+    }
+
+    /// The client that takes the requests that reach a port.
+    pub(super) fn manager_of(&self, port: P) -> Option<ClientId> {
+        self.managers.iter().find(|(at, _)| *at == port).map(|(_, id)| *id)
+    }
+
+    /// The client with this number at the end of its socket names.
+    pub(super) fn with_number(&self, wanted: u32) -> Option<ClientId> {
+        self.iter()
+            .find(|client| matches!(client.link, Link::Ibsim { number, .. } if number == wanted))
+            .map(|client| client.id)
+    }
+}
+
+impl<P> fmt::Debug for Clients<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clients({} of {} slots taken)", self.slots.len() - self.free.len(), CLIENTS_MAX)
+    }
+}
+
+fn slot_of(id: ClientId) -> usize {
+    usize::from(id.0) & (CLIENTS_MAX - 1)
+}
+
+/// A set of management classes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ClassSet([u64; 4]);
+
+impl ClassSet {
+    #[inline]
+    pub(super) fn insert(&mut self, class: ManagementClass) {
+        self.0[usize::from(class.0 >> 6)] |= 1 << (class.0 & 63);
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, class: ManagementClass) -> bool {
+        self.0[usize::from(class.0 >> 6)] & (1 << (class.0 & 63)) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(clients: &mut Clients<u8>, port: u8) -> ClientId {
+        let id = clients.next_id().unwrap();
+        let link = Link::Ibsim {
+            number: u32::from(id.0),
+            socket: UnixDatagram::unbound().unwrap(),
+            unsent: Frames::default(),
+        };
+        clients.insert(id, link).port = Some(port);
+        id
+    }
+
+    #[test]
+    fn a_slot_used_again_has_another_name() {
+        let mut clients = Clients::new();
+        let first = seat(&mut clients, 1);
+        clients.remove(first);
+        let second = seat(&mut clients, 1);
+        assert_eq!(slot_of(first), slot_of(second));
+        assert_ne!(first, second);
+        assert!(clients.get(first).is_none() && clients.get(second).is_some());
+        clients.remove(first);
+        assert!(clients.get(second).is_some(), "the former owner cannot free the slot");
+    }
+
+    #[test]
+    fn names_stay_unique_while_generations_wrap() {
+        let mut clients = Clients::new();
+        let neighbour = seat(&mut clients, 1);
+        for _ in 0..200 {
+            let id = seat(&mut clients, 1);
+            assert_ne!(id, neighbour);
+            clients.remove(id);
+        }
+        assert!(clients.get(neighbour).is_some());
+    }
+
+    #[test]
+    fn a_port_changes_only_with_its_first_and_last_manager() {
+        let mut clients = Clients::new();
+        let (a, b, elsewhere) = (seat(&mut clients, 1), seat(&mut clients, 1), seat(&mut clients, 2));
+        assert_eq!(clients.set_role(a, Role::SubnetManager), Some(ManagerChange::First(1)));
+        assert_eq!(clients.set_role(a, Role::SubnetManager), None);
+        assert_eq!(clients.set_role(b, Role::SubnetManager), None);
+        assert_eq!(clients.set_role(elsewhere, Role::SubnetManager), Some(ManagerChange::First(2)));
+        assert_eq!(clients.manager_of(1), Some(a));
+        assert_eq!(clients.remove(a), None);
+        assert_eq!(clients.manager_of(1), Some(b));
+        assert_eq!(clients.remove(b), Some(ManagerChange::None(1)));
+        assert_eq!(clients.manager_of(1), None);
+    }
+
+    #[test]
+    fn classes_are_told_apart() {
+        let mut set = ClassSet::default();
+        set.insert(ManagementClass::SUBNET_DIRECTED);
+        assert!(set.contains(ManagementClass::SUBNET_DIRECTED));
+        assert!(!set.contains(ManagementClass::SUBNET_LID) && !set.contains(ManagementClass(0x80)));
+    }
+}

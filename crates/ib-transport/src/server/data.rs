@@ -1,0 +1,91 @@
+//! The data sockets of the ibsim protocol: the hot path.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+
+use ib_wire::{Mad, Method, TransactionId};
+
+use super::Server;
+use super::backlog::Frames;
+use super::clients::{ClassSet, Link};
+use super::host::{ClientId, Host, Sent};
+use crate::ibsim::{DataMessage, WireError};
+use crate::sys::{BATCH_MAX, SendBatch, Wait};
+
+/// Batches taken from one socket per round, so that one busy client leaves the others their turn.
+const BATCHES_PER_ROUND: usize = 4;
+
+impl<P: Copy + Eq> Server<P> {
+    /// Takes what a client sent and hands it to the host.
+    pub(super) fn receive_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+        for _ in 0..BATCHES_PER_ROUND {
+            let Some(client) = self.outbox.clients.get_mut(id) else { return };
+            let Link::Ibsim { socket, .. } = &client.link else { return };
+            // An error is "nothing there", or one that reading has just cleared.
+            let Ok(count) = self.received.receive(socket.as_fd(), Wait::Never) else { return };
+            for index in 0..count {
+                self.take_data(host, id, index);
+            }
+            if count < BATCH_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Hands one received message to the host.
+    #[inline]
+    fn take_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId, index: usize) {
+        let (bytes, length) = self.received.message(index);
+        if length > bytes.len() {
+            self.outbox.counters.data_wrong_length += 1;
+            return;
+        }
+        let mut message = match DataMessage::decode(bytes) {
+            Ok(message) => message,
+            Err(WireError::Length { .. }) => {
+                self.outbox.counters.data_wrong_length += 1;
+                return;
+            }
+            Err(_) => {
+                self.outbox.counters.data_malformed += 1;
+                return;
+            }
+        };
+        let Some(client) = self.outbox.clients.get_mut(id) else { return };
+        let Some(port) = client.port else { return };
+        claim(&mut message.mad, id, &mut client.classes);
+        self.outbox.counters.datagrams_in += 1;
+        host.handle(port, Sent::Bare { client: id, message }, &mut self.outbox);
+    }
+}
+
+/// Writes the client into a request and notes its class. Responses and repressed traps keep the transaction of what
+/// they answer.
+#[inline]
+pub(super) fn claim(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
+    let method = mad.method();
+    if method.is_response() || method == Method::TRAP_REPRESS {
+        return;
+    }
+    classes.insert(mad.class());
+    mad.set_transaction(TransactionId(id.stamp(mad.transaction().0)));
+}
+
+/// Sends what waits for a client: whether all of it went. An error means that the client is gone.
+pub(super) fn send_all(
+    batch: &mut SendBatch,
+    socket: &UnixDatagram,
+    unsent: &mut Frames,
+) -> io::Result<bool> {
+    while !unsent.unsent().is_empty() {
+        match batch.send(socket.as_fd(), unsent.unsent(), Wait::Never) {
+            Ok(count) => unsent.advance(count),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(true)
+}

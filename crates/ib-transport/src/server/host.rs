@@ -1,0 +1,119 @@
+//! What a server asks of the fabric behind it, and what it hands over.
+
+use std::fmt;
+use std::time::Duration;
+
+use ib_wire::{Datagram, Gid, Guid, Lid, PortState};
+
+use super::Outbox;
+use crate::ibsim::DataMessage;
+
+/// What a server asks of the fabric behind it.
+pub trait Host {
+    /// A port a client can be attached to.
+    type Port: Copy + Eq + fmt::Debug;
+
+    /// Finds the port a client wants: by node id, then by node description; empty = the first node.
+    fn find_port(&self, node_id: &str) -> Option<Self::Port>;
+
+    /// What the attached adapter is.
+    fn vendor(&self, port: Self::Port) -> Vendor;
+
+    /// NodeInfo as on the wire.
+    fn node_info(&self, port: Self::Port) -> [u8; 64];
+
+    /// PortInfo as on the wire, of port `number` of the same node; 0 means the attached port itself.
+    fn port_info(&self, port: Self::Port, number: u8) -> Option<[u8; 64]>;
+
+    /// The first 32 P_Keys of the port, as on the wire.
+    fn pkeys(&self, port: Self::Port) -> [u8; 64];
+
+    /// The port's LID and logical state.
+    fn port_state(&self, port: Self::Port) -> (Option<Lid>, PortState);
+
+    /// The port's GUID.
+    fn port_guid(&self, port: Self::Port) -> Guid;
+
+    /// The port's first GID.
+    fn port_gid(&self, port: Self::Port) -> Gid;
+
+    /// Called when the number of subnet manager clients of a port leaves 0 (`on`) or returns to it.
+    fn set_is_sm(&mut self, port: Self::Port, on: bool);
+
+    /// Takes one datagram that a client sent; what comes of it goes to `outbox`, now or in a later call.
+    fn handle(&mut self, from: Self::Port, sent: Sent, outbox: &mut Outbox<Self::Port>);
+
+    /// Called once per wake-up, after all input was handled (timers, deferred work).
+    ///
+    /// Returns the time until the next call is wanted; input and a [`Waker`](super::Waker) bring it earlier.
+    fn tick(&mut self, outbox: &mut Outbox<Self::Port>) -> Option<Duration>;
+}
+
+/// What GET_VENDOR of the ibsim protocol tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vendor {
+    /// Maker, 24 bits.
+    pub vendor_id: u32,
+    /// Device.
+    pub part_id: u32,
+    /// Revision of the device.
+    pub hardware_version: u32,
+    /// Firmware.
+    pub firmware_version: u64,
+}
+
+/// One attachment of one client.
+///
+/// It is the name in bits 63..48 of the transaction of each of its requests: 10 bits of slot and 6 bits that count
+/// how often the slot was given away, so that what is late for a former owner does not reach the next one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub(super) u16);
+
+impl ClientId {
+    /// The number on the wire.
+    pub const fn to_wire(self) -> u16 {
+        self.0
+    }
+
+    /// The client that a transaction names.
+    pub(super) const fn of_transaction(transaction: u64) -> Self {
+        Self((transaction >> 48) as u16)
+    }
+
+    /// `transaction` with this client in it.
+    pub(super) const fn stamp(self, transaction: u64) -> u64 {
+        (transaction & 0x0000_ffff_ffff_ffff) | ((self.0 as u64) << 48)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientId({})", self.0)
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One datagram from a client, its transaction already carrying the client where it is a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// From a client of the ibsim protocol: only LIDs and queue pairs are known. The host forces the source and
+    /// fills in the rest.
+    Bare {
+        /// Who sent it.
+        client: ClientId,
+        /// What it sent.
+        message: DataMessage,
+    },
+    /// From a client of the own framing, as it claims to be: the host judges the source.
+    Whole {
+        /// Who sent it.
+        client: ClientId,
+        /// What it sent.
+        datagram: Datagram,
+    },
+}

@@ -1,0 +1,328 @@
+//! The server: many clients, one thread, one fabric behind it.
+//!
+//! Two doors lead to the same [`Host`]: the ibsim protocol under a name ([`Server::bind`]), and the own framing at a
+//! path ([`Server::listen`]). One round ([`Server::poll_once`]) waits, takes what came (up to 64 messages per system
+//! call and socket), lets the host act, and sends everything that was queued, again many messages per call. Nothing
+//! a client sends or fails to read stops the others; what is wrong is counted ([`Counters`]).
+
+mod backlog;
+mod clients;
+mod control;
+mod data;
+mod forwarded;
+mod host;
+mod outbox;
+mod stream;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub use clients::CLIENTS_MAX;
+pub use forwarded::{FORWARD_TIMEOUT, FORWARDED_MAX};
+pub use host::{ClientId, Host, Sent, Vendor};
+pub use outbox::Outbox;
+
+use crate::counters::Counters;
+use crate::ibsim::{InvalidName, SocketName};
+use crate::sys::{self, Epoll, Event, ReceiveBatch, SendBatch, Watch};
+use clients::{Link, ManagerChange};
+
+/// Between two looks for clients that died without a word. A dead client costs nothing but its slot.
+///
+/// Also how long a door stays shut after the operating system refused another connection.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(3);
+
+/// The longest wait of [`Server::run`]: a stop flag set by a signal handler is seen without a [`Waker`].
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+/// Files the process is allowed to open, if its hard limit admits: a socket for each client, and room for what else
+/// the process does. The usual soft limit of 1024 does not hold [`CLIENTS_MAX`] clients.
+const OPEN_FILES: u64 = 4 * CLIENTS_MAX as u64;
+
+const TOKEN_CONTROL: u64 = u64::MAX;
+const TOKEN_WAKE: u64 = u64::MAX - 1;
+const TOKEN_LISTENER: u64 = u64::MAX - 2;
+
+/// A server of the ibsim protocol and of the own framing.
+pub struct Server<P> {
+    name: SocketName,
+    control: UnixDatagram,
+    door: Option<Door>,
+    epoll: Epoll,
+    wake: Arc<File>,
+    outbox: Outbox<P>,
+    received: ReceiveBatch,
+    sending: SendBatch,
+    next_tick: Option<Instant>,
+    next_liveness_check: Instant,
+}
+
+/// The second door, and the file that goes when it closes.
+struct Door {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Nobody is let in for now: the operating system has run out of something.
+    is_shut: bool,
+}
+
+/// Why a server has no name.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Not a name.
+    #[error(transparent)]
+    InvalidName(#[from] InvalidName),
+    /// Another server has it.
+    #[error("a server named {name} is already running; choose another name")]
+    NameInUse {
+        /// The name.
+        name: SocketName,
+    },
+    /// The operating system refused.
+    #[error("cannot bind the sockets of server {name}")]
+    System {
+        /// The name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why a server has no second door.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another server answers there.
+    #[error("a server already answers at {}", path.display())]
+    InUse {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Something else is there, which is left alone.
+    #[error("{} exists and is not a socket", path.display())]
+    NotASocket {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("cannot listen at {}", path.display())]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Interrupts the wait of a server, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<File>);
+
+impl Waker {
+    /// Lets the server call [`Host::tick`] soon.
+    pub fn wake(&self) {
+        // The one failure there is, a counter at its limit, means that the server is about to wake up anyway.
+        let _ = (&*self.0).write(&1_u64.to_ne_bytes());
+    }
+}
+
+impl<P: Copy + Eq> Server<P> {
+    /// Opens the door of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`.
+    pub fn bind(name: &str) -> Result<Self, BindError> {
+        let name = SocketName::new(name)?;
+        let control = name.server_control().and_then(|address| UnixDatagram::bind_addr(&address));
+        let control = control.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => BindError::NameInUse { name: name.clone() },
+            _ => BindError::System { name: name.to_string(), source: error },
+        })?;
+        Self::with_control(name.clone(), control)
+            .map_err(|source| BindError::System { name: name.to_string(), source })
+    }
+
+    /// Opens the door of the own framing: a unix stream socket that only the owner of the process may use. A socket
+    /// file at `path` on which nobody answers is replaced.
+    pub fn listen(&mut self, path: &Path) -> Result<(), ListenError> {
+        let listener = stream::listen(path)?;
+        self.epoll
+            .add(&listener, TOKEN_LISTENER)
+            .map_err(|source| ListenError::System { path: path.to_owned(), source })?;
+        self.door = Some(Door { listener, path: path.to_owned(), is_shut: false });
+        Ok(())
+    }
+
+    /// Serves until `stop` is set, which is seen within half a second, or at once with a [`Waker`].
+    pub fn run<H: Host<Port = P>>(&mut self, host: &mut H, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Acquire) {
+            self.poll_once(host, LONGEST_WAIT)?;
+        }
+        Ok(())
+    }
+
+    /// One round: waits for input, at most `timeout`, handles all there is, ticks the host and sends what was queued.
+    pub fn poll_once<H: Host<Port = P>>(&mut self, host: &mut H, timeout: Duration) -> io::Result<()> {
+        let count = self.epoll.wait(self.wait_time(timeout))?;
+        self.outbox.now = Instant::now();
+        for index in 0..count {
+            self.serve(host, self.epoll.event(index));
+        }
+        self.outbox.expire_forwarded();
+        self.look_for_the_dead(host);
+        self.next_tick = host.tick(&mut self.outbox).map(|wait| self.outbox.now + wait);
+        self.flush(host);
+        Ok(())
+    }
+
+    /// Something with which other threads can interrupt the wait.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wake))
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.outbox.counters
+    }
+
+    /// How many clients are attached.
+    pub fn client_count(&self) -> usize {
+        self.outbox.clients.iter().filter(|client| client.port.is_some()).count()
+    }
+
+    /// The base name of the sockets.
+    pub fn name(&self) -> &SocketName {
+        &self.name
+    }
+
+    fn with_control(name: SocketName, control: UnixDatagram) -> io::Result<Self> {
+        control.set_nonblocking(true)?;
+        sys::allow_open_files(OPEN_FILES);
+        let wake = File::from(sys::event_counter()?);
+        let epoll = Epoll::new()?;
+        epoll.add(&control, TOKEN_CONTROL)?;
+        epoll.add(&wake, TOKEN_WAKE)?;
+        Ok(Self {
+            name,
+            control,
+            door: None,
+            epoll,
+            wake: Arc::new(wake),
+            outbox: Outbox::new(),
+            received: ReceiveBatch::new(),
+            sending: SendBatch::new(),
+            next_tick: None,
+            next_liveness_check: Instant::now() + LIVENESS_INTERVAL,
+        })
+    }
+
+    fn wait_time(&self, longest: Duration) -> Duration {
+        let deadlines = [self.next_tick, self.outbox.forwarded.deadline(), Some(self.next_liveness_check)];
+        let Some(next) = deadlines.into_iter().flatten().min() else { return longest };
+        // Not the time of the last wake-up: the caller may have done something else since.
+        longest.min(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn serve<H: Host<Port = P>>(&mut self, host: &mut H, event: Event) {
+        match event.token {
+            TOKEN_CONTROL => self.serve_control(host),
+            TOKEN_WAKE => {
+                // The count does not matter: one wake-up serves all wakers.
+                let _ = (&*self.wake).read(&mut [0; 8]);
+            }
+            TOKEN_LISTENER => self.accept(host),
+            token => self.serve_client(host, ClientId(token as u16), event),
+        }
+    }
+
+    fn serve_client<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId, event: Event) {
+        let Some(client) = self.outbox.clients.get_mut(id) else { return };
+        if event.writable && !std::mem::replace(&mut client.queued, true) {
+            self.outbox.queued.push(id);
+        }
+        if event.readable {
+            match client.link {
+                Link::Ibsim { .. } => self.receive_data(host, id),
+                Link::Framed { .. } => self.receive_frames(host, id),
+            }
+        }
+    }
+
+    /// Sends what was queued; whoever turns out to be dead is removed, and the host told by the next tick.
+    fn flush<H: Host<Port = P>>(&mut self, host: &mut H) {
+        let mut queued = std::mem::take(&mut self.outbox.queued);
+        for id in queued.drain(..) {
+            if let Err(error) = self.flush_client(id) {
+                tracing::debug!(client = %id, %error, "client is gone");
+                self.reclaim(host, id);
+            }
+        }
+        // Nothing is queued while sending, so the vector keeps its memory for the next round.
+        self.outbox.queued = queued;
+    }
+
+    fn flush_client(&mut self, id: ClientId) -> io::Result<()> {
+        let Some(client) = self.outbox.clients.get_mut(id) else { return Ok(()) };
+        client.queued = false;
+        let done = match &mut client.link {
+            Link::Ibsim { socket, unsent, .. } => data::send_all(&mut self.sending, socket, unsent)?,
+            Link::Framed { stream, unsent, .. } => stream::send_all(stream, unsent)?,
+        };
+        if client.waits_for_room == done {
+            let watch = if done { Watch::Input } else { Watch::InputAndRoom };
+            match &client.link {
+                Link::Ibsim { socket, .. } => self.epoll.modify(socket, id.0.into(), watch)?,
+                Link::Framed { stream, .. } => self.epoll.modify(stream, id.0.into(), watch)?,
+            }
+            client.waits_for_room = !done;
+        }
+        Ok(())
+    }
+
+    fn look_for_the_dead<H: Host<Port = P>>(&mut self, host: &mut H) {
+        if self.outbox.now >= self.next_liveness_check {
+            self.next_liveness_check = self.outbox.now + LIVENESS_INTERVAL;
+            self.reclaim_dead_clients(host);
+            self.reopen_door();
+        }
+    }
+
+    /// Removes a client that ended without a word.
+    fn reclaim<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+        self.outbox.counters.clients_reclaimed += 1;
+        self.remove(host, id);
+    }
+
+    fn remove<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+        let change = self.outbox.clients.remove(id);
+        self.tell_manager_change(host, change);
+    }
+
+    fn tell_manager_change<H: Host<Port = P>>(&mut self, host: &mut H, change: Option<ManagerChange<P>>) {
+        match change {
+            Some(ManagerChange::First(port)) => host.set_is_sm(port, true),
+            Some(ManagerChange::None(port)) => host.set_is_sm(port, false),
+            None => return,
+        }
+        // The host may have something to send because of it.
+        self.next_tick = Some(self.outbox.now);
+    }
+}
+
+impl<P> std::fmt::Debug for Server<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("name", &self.name)
+            .field("door", &self.door.as_ref().map(|door| &door.path))
+            .field("clients", &self.outbox.clients)
+            .field("counters", &self.outbox.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // Best effort: a file left behind is replaced by the next server.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

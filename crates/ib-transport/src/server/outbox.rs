@@ -1,0 +1,164 @@
+//! Where a host puts what is to reach clients, and who gets it.
+
+use std::time::Instant;
+
+use ib_wire::{Datagram, Mad, ManagementClass, Method};
+
+use super::clients::{Client, Clients, Link};
+use super::forwarded::Forwarded;
+use super::host::ClientId;
+use crate::counters::Counters;
+use crate::framed::Frame;
+use crate::ibsim::{Addresses, DataMessage, DataStatus, encode_data};
+
+/// Takes what a [`Host`](super::Host) delivers and finds the clients it is for.
+///
+/// - A response goes to the client that its transaction names, if that client sits at the port and has itself sent a
+///   request of that class: stock clients crash on a class they did not register.
+/// - A request goes to the subnet manager client of the port, and only of the classes every subnet manager
+///   registers (0x01, 0x81, 0x03). If nobody takes it, its sender is told at once that it is lost; if somebody does
+///   but does not answer, [`FORWARD_TIMEOUT`](super::FORWARD_TIMEOUT) later.
+/// - A repressed trap is nobody's: no client waits for one.
+#[derive(Debug)]
+pub struct Outbox<P> {
+    pub(super) clients: Clients<P>,
+    pub(super) counters: Counters,
+    pub(super) forwarded: Forwarded,
+    /// Clients for which something was queued.
+    pub(super) queued: Vec<ClientId>,
+    /// The time of the wake-up.
+    pub(super) now: Instant,
+}
+
+impl<P: Copy + Eq> Outbox<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            clients: Clients::new(),
+            counters: Counters::default(),
+            forwarded: Forwarded::default(),
+            queued: Vec::new(),
+            now: Instant::now(),
+        }
+    }
+
+    /// The datagram arrived at `port`, for whoever listens there.
+    ///
+    /// Who sent a request is read from its transaction, so that of its own a host sends only traps, which nobody waits
+    /// for an answer to.
+    pub fn deliver(&mut self, port: P, datagram: Datagram) {
+        match datagram.mad.method() {
+            Method::TRAP_REPRESS => {}
+            method if method.is_response() => self.deliver_response(port, &datagram),
+            _ => self.deliver_request(port, datagram),
+        }
+    }
+
+    /// The request `original` of `client` will never be answered. What expects no answer is not reported.
+    pub fn lost(&mut self, client: ClientId, original: impl Into<DataMessage>) {
+        self.report_lost(client, &original.into());
+    }
+
+    /// The request will never be answered; its transaction names its sender.
+    pub fn lost_request(&mut self, request: impl Into<DataMessage>) {
+        let request = request.into();
+        self.report_lost(requester(&request.mad), &request);
+    }
+
+    /// What the server counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Reports the forwarded requests whose time is over.
+    pub(super) fn expire_forwarded(&mut self) {
+        while let Some(request) = self.forwarded.expired(self.now) {
+            self.counters.forwards_expired += 1;
+            self.report_lost(requester(&request.mad), &request);
+        }
+    }
+
+    fn deliver_response(&mut self, port: P, datagram: &Datagram) {
+        let mad = &datagram.mad;
+        self.forwarded.answered(mad.transaction().0);
+        let id = requester(mad);
+        match self.clients.get_mut(id) {
+            Some(client) if client.port == Some(port) && client.classes.contains(mad.class()) => {
+                self.queue_datagram(id, datagram);
+            }
+            _ => self.counters.responses_unclaimed += 1,
+        }
+    }
+
+    fn deliver_request(&mut self, port: P, datagram: Datagram) {
+        let taker = self.clients.manager_of(port).filter(|_| is_taken_by_managers(datagram.mad.class()));
+        let Some(taker) = taker else {
+            self.counters.requests_untaken += 1;
+            return self.report_lost(requester(&datagram.mad), &datagram.into());
+        };
+        let awaited =
+            expects_answer(datagram.mad.method()) && self.clients.get(requester(&datagram.mad)).is_some();
+        if awaited && !self.forwarded.remember(self.now, (&datagram).into()) {
+            self.counters.forwards_refused += 1;
+            return self.report_lost(requester(&datagram.mad), &datagram.into());
+        }
+        self.queue_datagram(taker, &datagram);
+    }
+
+    #[inline]
+    fn queue_datagram(&mut self, id: ClientId, datagram: &Datagram) {
+        let queued = self.queue(id, |link| match link {
+            Link::Ibsim { unsent, .. } => unsent
+                .push()
+                .map(|frame| encode_data(frame, Addresses::of(datagram), DataStatus::Ok, &datagram.mad))
+                .is_some(),
+            Link::Framed { unsent, .. } => unsent.push(|bytes| Frame::encode_datagram(datagram, bytes)),
+        });
+        self.counters.datagrams_out += u64::from(queued);
+    }
+
+    fn report_lost(&mut self, id: ClientId, request: &DataMessage) {
+        if !expects_answer(request.mad.method()) {
+            return;
+        }
+        let queued = self.queue(id, |link| match link {
+            Link::Ibsim { unsent, .. } => unsent
+                .push()
+                .map(|frame| encode_data(frame, request.addresses(), DataStatus::TimedOut, &request.mad))
+                .is_some(),
+            Link::Framed { unsent, .. } => {
+                unsent.push(|bytes| Frame::Lost(request.mad.transaction()).encode(bytes))
+            }
+        });
+        self.counters.lost += u64::from(queued);
+    }
+
+    /// Queues something for a client; false if the client is gone or its backlog full.
+    #[inline]
+    pub(super) fn queue(&mut self, id: ClientId, write: impl FnOnce(&mut Link) -> bool) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let Client { link, queued, .. } = client;
+        if !write(link) {
+            self.counters.backlog_dropped += 1;
+            return false;
+        }
+        if !std::mem::replace(queued, true) {
+            self.queued.push(id);
+        }
+        true
+    }
+}
+
+/// Whether the sender of a datagram waits for another one.
+pub(super) fn expects_answer(method: Method) -> bool {
+    !method.is_response() && method != Method::TRAP && method != Method::TRAP_REPRESS
+}
+
+/// Whether every subnet manager has registered the class.
+fn is_taken_by_managers(class: ManagementClass) -> bool {
+    class.is_subnet_management() || class == ManagementClass::SUBNET_ADMINISTRATION
+}
+
+/// The client that the transaction names.
+fn requester(mad: &Mad) -> ClientId {
+    ClientId::of_transaction(mad.transaction().0)
+}

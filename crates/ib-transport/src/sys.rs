@@ -1,0 +1,338 @@
+//! The system calls that std has no door for. All unsafe code of the crate is here.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_ulong};
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::ptr;
+use std::time::Duration;
+
+use crate::ibsim::DATA_LEN;
+
+/// Messages one system call moves at most: enough for the 32 requests a client usually keeps in flight, twice.
+pub(crate) const BATCH_MAX: usize = 64;
+
+/// A data message as it lies in memory.
+pub(crate) type Frame = [u8; DATA_LEN];
+
+/// Whether a receive waits for its first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It takes what is there.
+    Never,
+    /// It waits for one message, as long as the socket's receive timeout says, and takes what came with it.
+    ForOne,
+}
+
+/// Buffers for receiving up to [`BATCH_MAX`] data messages with one system call.
+pub(crate) struct ReceiveBatch {
+    buffers: Box<[Frame; BATCH_MAX]>,
+    /// Kept only because `headers` point into it.
+    _vectors: Box<[libc::iovec; BATCH_MAX]>,
+    headers: Box<[libc::mmsghdr; BATCH_MAX]>,
+}
+
+// SAFETY: the raw pointers inside point into the boxes of the same value, which move with it and are reached through
+// `&mut self` only.
+unsafe impl Send for ReceiveBatch {}
+
+impl ReceiveBatch {
+    pub(crate) fn new() -> Self {
+        let mut buffers = Box::new([[0; DATA_LEN]; BATCH_MAX]);
+        let mut vectors: Box<[libc::iovec; BATCH_MAX]> = Box::new(std::array::from_fn(|index| libc::iovec {
+            iov_base: buffers[index].as_mut_ptr().cast(),
+            iov_len: DATA_LEN,
+        }));
+        let headers = Box::new(std::array::from_fn(|index| message_header(&mut vectors[index])));
+        Self { buffers, _vectors: vectors, headers }
+    }
+
+    /// Receives what is there, [`BATCH_MAX`] messages at most; an error only if there is not even one.
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: Wait) -> io::Result<usize> {
+        // With MSG_TRUNC the reported length is the message's own, not what fitted: oversized ones are noticed.
+        let flags = libc::MSG_TRUNC
+            | match wait {
+                Wait::Never => libc::MSG_DONTWAIT,
+                Wait::ForOne => libc::MSG_WAITFORONE,
+            };
+        // SAFETY: every header points to one iovec, and that to one buffer of DATA_LEN bytes; all three live in boxes
+        // of `self`, which is borrowed exclusively for the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                BATCH_MAX as u32,
+                flags,
+                ptr::null_mut(),
+            )
+        };
+        check(count).map(|count| count as usize)
+    }
+
+    /// Message `index` of the last receive, as long as it fits, and its own length.
+    pub(crate) fn message(&self, index: usize) -> (&[u8], usize) {
+        let length = self.headers[index].msg_len as usize;
+        (&self.buffers[index][..length.min(DATA_LEN)], length)
+    }
+}
+
+/// Headers for sending up to [`BATCH_MAX`] data messages with one system call.
+pub(crate) struct SendBatch {
+    vectors: Box<[libc::iovec; BATCH_MAX]>,
+    headers: Box<[libc::mmsghdr; BATCH_MAX]>,
+}
+
+// SAFETY: as for `ReceiveBatch`; the pointers to frames are set anew by each call that follows them.
+unsafe impl Send for SendBatch {}
+
+impl SendBatch {
+    pub(crate) fn new() -> Self {
+        let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: DATA_LEN };
+        let mut vectors = Box::new([empty; BATCH_MAX]);
+        let headers = Box::new(std::array::from_fn(|index| message_header(&mut vectors[index])));
+        Self { vectors, headers }
+    }
+
+    /// Sends the first of `frames` and says how many went; an error only if not even one did.
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, frames: &[Frame], wait: Wait) -> io::Result<usize> {
+        let count = frames.len().min(BATCH_MAX);
+        for (vector, frame) in self.vectors.iter_mut().zip(frames) {
+            vector.iov_base = frame.as_ptr().cast_mut().cast();
+        }
+        let flags = libc::MSG_NOSIGNAL | if wait == Wait::Never { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the first `count` headers point to iovecs that were just set to frames borrowed for the call; sending
+        // only reads them, so the cast from a shared borrow is sound.
+        let sent =
+            unsafe { libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, flags) };
+        check(sent).map(|sent| sent as usize)
+    }
+}
+
+fn message_header(vector: &mut libc::iovec) -> libc::mmsghdr {
+    // SAFETY: mmsghdr is plain integers and pointers, for which zero (no name, no control data) is valid.
+    let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
+    header.msg_hdr.msg_iov = vector;
+    header.msg_hdr.msg_iovlen = 1;
+    header
+}
+
+/// What an epoll wait found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) token: u64,
+    /// Something to read, or an error or end to find by reading.
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+}
+
+/// What a socket is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    Nothing,
+    Input,
+    InputAndRoom,
+}
+
+impl Watch {
+    const fn events(self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Input => libc::EPOLLIN as u32,
+            Self::InputAndRoom => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
+        }
+    }
+}
+
+/// Level-triggered epoll.
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+    events: [libc::epoll_event; Self::EVENTS_MAX],
+}
+
+impl Epoll {
+    /// Sockets served per wake-up; level-triggered, so the others are found by the next wait.
+    const EVENTS_MAX: usize = 128;
+
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers; the result is checked and, if valid, owned by nobody else.
+        let fd = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
+        Ok(Self { fd, events: [libc::epoll_event { events: 0, u64: 0 }; Self::EVENTS_MAX] })
+    }
+
+    /// Watches a socket until it is closed.
+    pub(crate) fn add(&self, socket: impl AsFd, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, socket.as_fd(), token, Watch::Input)
+    }
+
+    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, watch: Watch) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, socket.as_fd(), token, watch)
+    }
+
+    /// Waits for events, `timeout` rounded up to milliseconds; an interrupting signal ends it without any.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+        let milliseconds = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        // SAFETY: the kernel writes at most EVENTS_MAX entries to an array of that many.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.fd.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                Self::EVENTS_MAX as c_int,
+                milliseconds,
+            )
+        };
+        match check(count) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            other => other.map(|count| count as usize),
+        }
+    }
+
+    /// Event `index` of the last wait.
+    pub(crate) fn event(&self, index: usize) -> Event {
+        let libc::epoll_event { events, u64: token } = self.events[index];
+        let has = |flags: c_int| events & flags as u32 != 0;
+        Event {
+            token,
+            readable: has(libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP),
+            writable: has(libc::EPOLLOUT),
+        }
+    }
+
+    fn control(&self, operation: c_int, socket: BorrowedFd<'_>, token: u64, watch: Watch) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: watch.events(), u64: token };
+        // SAFETY: the kernel reads one event that outlives the call.
+        check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, socket.as_raw_fd(), &mut event) })
+            .map(drop)
+    }
+}
+
+/// A non-blocking event counter, to be read and written as a file.
+pub(crate) fn event_counter() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the result is checked and, if valid, owned by nobody else.
+    unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
+}
+
+/// Raises the number of files the process may open to `wanted`, or as near as its hard limit admits.
+pub(crate) fn allow_open_files(wanted: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit to a valid place.
+    let known = check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }).is_ok();
+    if known && limit.rlim_cur < wanted.min(limit.rlim_max) {
+        limit.rlim_cur = wanted.min(limit.rlim_max);
+        // SAFETY: the kernel reads one rlimit. A refusal leaves things as they were.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
+}
+
+/// Binds a listening socket that only its owner can connect to, from its first moment on.
+pub(crate) fn listen_private(path: &Path) -> io::Result<UnixListener> {
+    /// Connections that may wait to be accepted; a restart of many clients at once stays below.
+    const WAITING_MAX: c_int = 128;
+    let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers; the result is checked and, if valid, owned by nobody else.
+    let socket = unsafe { owned(libc::socket(libc::AF_UNIX, flags, 0))? };
+    // SAFETY: no pointers. The mode set before bind is the mode of the file that bind creates.
+    check(unsafe { libc::fchmod(socket.as_raw_fd(), 0o600) })?;
+    let (address, length) = path_address(path)?;
+    // SAFETY: `address` is a valid sockaddr_un of which `length` bytes count.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), WAITING_MAX) })?;
+    Ok(UnixListener::from(socket))
+}
+
+fn path_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: sockaddr_un is plain integers, for which zero is valid.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *place = *byte as libc::c_char;
+    }
+    let length = mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+    Ok((address, length as libc::socklen_t))
+}
+
+/// A descriptor reached through `open read write ioctl poll close` of the C library alone.
+///
+/// libumad2sim replaces exactly these symbols and hands out numbers that the kernel does not know, so neither std's
+/// files (which use `open64`) nor `OwnedFd` (which may ask the kernel about its number) will do.
+#[derive(Debug)]
+pub(crate) struct RawDevice(c_int);
+
+impl RawDevice {
+    pub(crate) fn open(path: &CStr, flags: c_int) -> io::Result<Self> {
+        // SAFETY: the path is a C string that outlives the call.
+        check(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }).map(Self)
+    }
+
+    /// Whether the kernel knows the descriptor, or only a preloaded library does.
+    pub(crate) fn is_known_to_kernel(&self) -> bool {
+        // SAFETY: no pointers; asking about a number that is not open only fails.
+        check(unsafe { libc::fcntl(self.0, libc::F_GETFD) }).is_ok()
+    }
+
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the callee writes at most `buffer.len()` bytes to the buffer.
+        let count = unsafe { libc::read(self.0, buffer.as_mut_ptr().cast(), buffer.len()) };
+        match count {
+            -1 => Err(io::Error::last_os_error()),
+            // libumad2sim returns the negated error number instead of setting it.
+            count if count < 0 => Err(io::Error::from_raw_os_error(-count as i32)),
+            count => Ok((count as usize).min(buffer.len())),
+        }
+    }
+
+    pub(crate) fn write(&self, buffer: &[u8]) -> io::Result<usize> {
+        // SAFETY: the callee reads `buffer.len()` bytes of the buffer.
+        let count = unsafe { libc::write(self.0, buffer.as_ptr().cast(), buffer.len()) };
+        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+    }
+
+    /// An ioctl whose argument is the bytes of `argument`, whose length the request number must encode.
+    pub(crate) fn control(&self, request: c_ulong, argument: &mut [u8]) -> io::Result<()> {
+        debug_assert_eq!((request >> 16) & 0x3fff, argument.len() as c_ulong, "request encodes the length");
+        // SAFETY: the request number says how many bytes the callee reads and writes, and there are that many.
+        check(unsafe { libc::ioctl(self.0, request, argument.as_mut_ptr()) }).map(drop)
+    }
+
+    /// Waits for input; `false` when the time is over or a signal or a spurious wake-up ended the wait.
+    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<bool> {
+        let milliseconds = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let mut entry = libc::pollfd { fd: self.0, events: libc::POLLIN, revents: 0 };
+        // SAFETY: errno is a thread's own integer. It is cleared because libumad2sim fails spuriously without setting it.
+        unsafe { *libc::__errno_location() = 0 };
+        // SAFETY: one valid entry, which outlives the call.
+        match check(unsafe { libc::poll(&mut entry, 1, milliseconds) }) {
+            Err(error) if matches!(error.raw_os_error(), Some(0 | libc::EINTR | libc::EAGAIN)) => Ok(false),
+            other => other.map(|count| count > 0),
+        }
+    }
+}
+
+impl Drop for RawDevice {
+    fn drop(&mut self) {
+        // SAFETY: the number came from `open` and nobody else closes it.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Takes ownership of a fresh descriptor.
+///
+/// # Safety
+///
+/// `result` is the result of a call that creates a descriptor, which nobody else owns.
+unsafe fn owned(result: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: checked to be a descriptor; the caller says nobody else owns it.
+    check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}

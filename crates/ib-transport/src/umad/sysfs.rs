@@ -1,0 +1,96 @@
+//! What the kernel says about a port, in files under `/sys/class`.
+
+use std::ffi::CString;
+use std::io;
+
+use ib_wire::{Lid, Pkey};
+
+use super::UmadError;
+use crate::sys::RawDevice;
+
+/// P_Key table entries looked through: the largest table a port can have is a good deal smaller in practice.
+const PKEYS_MAX: u16 = 1024;
+
+/// Longest file read. Each holds one number or name.
+const FILE_MAX: usize = 256;
+
+/// The files of one port.
+#[derive(Clone, Debug)]
+pub(super) struct PortFiles {
+    /// `/sys/class/infiniband/<device>/ports/<port>`.
+    folder: String,
+}
+
+impl PortFiles {
+    /// The files of the port behind `umad<number>`.
+    pub(super) fn of_device(number: u32) -> Result<Self, UmadError> {
+        let folder = format!("/sys/class/infiniband_mad/umad{number}");
+        let device = read_text(&format!("{folder}/ibdev"))?;
+        let port = read_text(&format!("{folder}/port"))?;
+        Ok(Self { folder: format!("/sys/class/infiniband/{device}/ports/{port}") })
+    }
+
+    /// The port's LID.
+    pub(super) fn lid(&self) -> Result<Option<Lid>, UmadError> {
+        let path = format!("{}/lid", self.folder);
+        let text = read_text(&path)?;
+        let number =
+            number(&text).ok_or_else(|| UmadError::Describe { path, source: not_a_number(&text) })?;
+        Ok(Lid::from_wire(number))
+    }
+
+    /// The entry of the P_Key table; `None` if it is empty or not there.
+    pub(super) fn pkey(&self, index: u16) -> Option<Pkey> {
+        let text = read_text(&format!("{}/pkeys/{index}", self.folder)).ok()?;
+        number(&text).and_then(Pkey::from_wire)
+    }
+
+    /// Where the P_Key stands in the table.
+    pub(super) fn pkey_index(&self, wanted: Pkey) -> Option<u16> {
+        (0..PKEYS_MAX)
+            .map_while(|index| {
+                // The table ends where the files do.
+                let text = read_text(&format!("{}/pkeys/{index}", self.folder)).ok()?;
+                Some((index, number(&text)))
+            })
+            .find(|(_, raw)| *raw == Some(wanted.to_wire()))
+            .map(|(index, _)| index)
+    }
+}
+
+/// The file's first line.
+fn read_text(path: &str) -> Result<String, UmadError> {
+    let read = || -> io::Result<String> {
+        let file = RawDevice::open(&CString::new(path)?, libc::O_RDONLY)?;
+        let mut buffer = [0; FILE_MAX];
+        let length = file.read(&mut buffer)?;
+        let text = String::from_utf8_lossy(&buffer[..length]);
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    };
+    read().map_err(|source| UmadError::Describe { path: path.to_owned(), source })
+}
+
+/// `0x` and hexadecimal, or decimal.
+fn number(text: &str) -> Option<u16> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn not_a_number(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_in_both_spellings() {
+        assert_eq!(number("0xffff"), Some(0xffff));
+        assert_eq!(number("17"), Some(17));
+        assert_eq!(number("0x10000"), None);
+        assert_eq!(number(""), None);
+    }
+}

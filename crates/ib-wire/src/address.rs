@@ -1,0 +1,453 @@
+//! Who is meant: local identifiers, GUIDs, GIDs and port numbers.
+
+use std::fmt;
+use std::num::{NonZeroU16, NonZeroU64};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bits::{Field, OutOfRange, WireValue};
+
+/// A unicast local identifier, 1..=0xBFFF.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct Lid(NonZeroU16);
+
+impl Lid {
+    /// The highest unicast LID.
+    pub const MAX: u16 = 0xbfff;
+
+    /// Checks a number; `None` if it is 0 or not unicast.
+    #[inline]
+    pub const fn from_wire(raw: u16) -> Option<Self> {
+        match NonZeroU16::new(raw) {
+            Some(number) if raw <= Self::MAX => Some(Self(number)),
+            _ => None,
+        }
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn to_wire(self) -> u16 {
+        self.0.get()
+    }
+}
+
+identifier_wire_value!(Lid, u16, optional);
+
+impl TryFrom<u16> for Lid {
+    type Error = OutOfRange;
+    fn try_from(raw: u16) -> Result<Self, OutOfRange> {
+        Self::from_wire(raw).ok_or(OutOfRange {
+            what: "LID",
+            raw: raw.into(),
+            allowed: "unicast LIDs are 1..=0xbfff",
+        })
+    }
+}
+
+impl From<Lid> for u16 {
+    fn from(lid: Lid) -> u16 {
+        lid.to_wire()
+    }
+}
+
+impl fmt::Display for Lid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Lid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lid({})", self.0)
+    }
+}
+
+/// A multicast local identifier, 0xC000..=0xFFFE.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct MulticastLid(u16);
+
+impl MulticastLid {
+    /// The lowest multicast LID; entry 0 of the multicast forwarding tables.
+    pub const MIN: u16 = 0xc000;
+
+    /// Checks a number; `None` if it is not a multicast LID.
+    #[inline]
+    pub const fn from_wire(raw: u16) -> Option<Self> {
+        if raw >= Self::MIN && raw != 0xffff { Some(Self(raw)) } else { None }
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn to_wire(self) -> u16 {
+        self.0
+    }
+
+    /// Which entry of a multicast forwarding table the LID means.
+    pub const fn table_index(self) -> usize {
+        (self.0 - Self::MIN) as usize
+    }
+}
+
+identifier_wire_value!(MulticastLid, u16, optional);
+
+impl TryFrom<u16> for MulticastLid {
+    type Error = OutOfRange;
+    fn try_from(raw: u16) -> Result<Self, OutOfRange> {
+        Self::from_wire(raw).ok_or(OutOfRange {
+            what: "multicast LID",
+            raw: raw.into(),
+            allowed: "multicast LIDs are 0xc000..=0xfffe",
+        })
+    }
+}
+
+impl From<MulticastLid> for u16 {
+    fn from(lid: MulticastLid) -> u16 {
+        lid.0
+    }
+}
+
+impl fmt::Display for MulticastLid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+impl fmt::Debug for MulticastLid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MulticastLid({self})")
+    }
+}
+
+/// Where a packet is addressed to, or from: everything a 16-bit LID field may say, 0 excepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LidAddress {
+    /// One port.
+    Unicast(Lid),
+    /// A group of ports.
+    Multicast(MulticastLid),
+    /// 0xFFFF: whoever receives it; the address of directed routes.
+    Permissive,
+}
+
+impl LidAddress {
+    /// Reads a LID field; `None` if it is 0.
+    #[inline]
+    pub const fn from_wire(raw: u16) -> Option<Self> {
+        match raw {
+            0 => None,
+            0xffff => Some(Self::Permissive),
+            _ => match Lid::from_wire(raw) {
+                Some(lid) => Some(Self::Unicast(lid)),
+                None => match MulticastLid::from_wire(raw) {
+                    Some(lid) => Some(Self::Multicast(lid)),
+                    None => None,
+                },
+            },
+        }
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn to_wire(self) -> u16 {
+        match self {
+            Self::Unicast(lid) => lid.to_wire(),
+            Self::Multicast(lid) => lid.to_wire(),
+            Self::Permissive => 0xffff,
+        }
+    }
+}
+
+identifier_wire_value!(LidAddress, u16, optional);
+
+impl From<Lid> for LidAddress {
+    fn from(lid: Lid) -> Self {
+        Self::Unicast(lid)
+    }
+}
+
+impl fmt::Display for LidAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unicast(lid) => lid.fmt(f),
+            Self::Multicast(lid) => lid.fmt(f),
+            Self::Permissive => f.write_str("permissive"),
+        }
+    }
+}
+
+/// LID mask control: a port answers to `2^lmc` consecutive LIDs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Lmc(u8);
+
+impl Lmc {
+    /// Checks a number; `None` above 7.
+    #[inline]
+    pub const fn from_wire(raw: u8) -> Option<Self> {
+        if raw <= 7 { Some(Self(raw)) } else { None }
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn to_wire(self) -> u8 {
+        self.0
+    }
+
+    /// How many LIDs the port has.
+    pub const fn lid_count(self) -> u16 {
+        1 << self.0
+    }
+}
+
+identifier_wire_value!(Lmc, u8);
+
+impl TryFrom<u8> for Lmc {
+    type Error = OutOfRange;
+    fn try_from(raw: u8) -> Result<Self, OutOfRange> {
+        Self::from_wire(raw).ok_or(OutOfRange { what: "LMC", raw: raw.into(), allowed: "0..=7" })
+    }
+}
+
+impl From<Lmc> for u8 {
+    fn from(lmc: Lmc) -> u8 {
+        lmc.0
+    }
+}
+
+/// A 64-bit global identifier of a node or port; never zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Guid(NonZeroU64);
+
+impl Guid {
+    /// Checks a number; `None` if it is 0.
+    #[inline]
+    pub const fn from_wire(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn to_wire(self) -> u64 {
+        self.0.get()
+    }
+}
+
+identifier_wire_value!(Guid, u64, optional);
+
+impl TryFrom<u64> for Guid {
+    type Error = OutOfRange;
+    fn try_from(raw: u64) -> Result<Self, OutOfRange> {
+        Self::from_wire(raw).ok_or(OutOfRange { what: "GUID", raw, allowed: "any 64-bit number but 0" })
+    }
+}
+
+/// A text that is not a GUID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a GUID: 1 to 16 hexadecimal digits, not all 0, optionally 0x in front or : between")]
+pub struct NotAGuid(String);
+
+/// Takes the spellings in use: `0x0002c903…`, `0002c903…`, `00:02:c9:…`, `0002:c903:…`.
+impl FromStr for Guid {
+    type Err = NotAGuid;
+    fn from_str(text: &str) -> Result<Self, NotAGuid> {
+        let digits: String = text.strip_prefix("0x").unwrap_or(text).chars().filter(|c| *c != ':').collect();
+        let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = if hexadecimal { u64::from_str_radix(&digits, 16).ok() } else { None };
+        number.and_then(Self::from_wire).ok_or_else(|| NotAGuid(text.chars().take(40).collect()))
+    }
+}
+
+impl TryFrom<String> for Guid {
+    type Error = NotAGuid;
+    fn try_from(text: String) -> Result<Self, NotAGuid> {
+        text.parse()
+    }
+}
+
+impl From<Guid> for String {
+    fn from(guid: Guid) -> String {
+        guid.to_string()
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+impl fmt::LowerHex for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guid({self})")
+    }
+}
+
+/// A 128-bit global address, unicast (prefix and GUID) or multicast.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The prefix of a subnet that nobody named: `fe80::`.
+    pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
+    /// The address of a port: its subnet's prefix and its GUID.
+    pub fn unicast(prefix: u64, guid: Guid) -> Self {
+        Self((u128::from(prefix) << 64 | u128::from(guid.to_wire())).to_be_bytes())
+    }
+
+    /// The upper half.
+    pub fn prefix(self) -> u64 {
+        (u128::from_be_bytes(self.0) >> 64) as u64
+    }
+
+    /// The lower half as a GUID, unless it is 0.
+    pub fn guid(self) -> Option<Guid> {
+        Guid::from_wire(u128::from_be_bytes(self.0) as u64)
+    }
+
+    /// Whether it names a group (first byte 0xFF).
+    pub fn is_multicast(self) -> bool {
+        self.0[0] == 0xff
+    }
+}
+
+impl WireValue for Gid {
+    const MIN_BITS: usize = 16 * 8;
+    const MAX_BITS: usize = 16 * 8;
+    fn read(raw: &[u8], field: Field) -> Option<Self> {
+        <[u8; 16]>::read(raw, field).map(Self)
+    }
+    fn write(&self, raw: &mut [u8], field: Field) {
+        self.0.write(raw, field);
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+/// A port of a node, 0..=254. Port 0 is a switch's own management port; adapters count from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct PortNum(u8);
+
+impl PortNum {
+    /// A switch's own management port.
+    pub const MANAGEMENT: Self = Self(0);
+
+    /// Checks a number; `None` if it is 255, which forwarding tables use for "no port".
+    #[inline]
+    pub const fn new(raw: u8) -> Option<Self> {
+        if raw == 0xff { None } else { Some(Self(raw)) }
+    }
+
+    /// The same door under the name every identifier has.
+    #[inline]
+    pub const fn from_wire(raw: u8) -> Option<Self> {
+        Self::new(raw)
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn to_wire(self) -> u8 {
+        self.0
+    }
+
+    /// The number as an index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+identifier_wire_value!(PortNum, u8);
+
+impl TryFrom<u8> for PortNum {
+    type Error = OutOfRange;
+    fn try_from(raw: u8) -> Result<Self, OutOfRange> {
+        Self::new(raw).ok_or(OutOfRange { what: "port number", raw: raw.into(), allowed: "0..=254" })
+    }
+}
+
+impl From<PortNum> for u8 {
+    fn from(port: PortNum) -> u8 {
+        port.0
+    }
+}
+
+/// Decimal, as every tool prints ports.
+impl FromStr for PortNum {
+    type Err = OutOfRange;
+    fn from_str(text: &str) -> Result<Self, OutOfRange> {
+        let raw = text.parse::<u8>().unwrap_or(0xff);
+        Self::try_from(raw)
+    }
+}
+
+impl fmt::Display for PortNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for PortNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortNum({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_16_bit_number_is_exactly_one_kind_of_lid() {
+        for raw in 0..=u16::MAX {
+            let kinds = usize::from(raw == 0)
+                + usize::from(raw == 0xffff)
+                + usize::from(Lid::from_wire(raw).is_some())
+                + usize::from(MulticastLid::from_wire(raw).is_some());
+            assert_eq!(kinds, 1, "{raw:#x}");
+            assert_eq!(LidAddress::from_wire(raw).map_or(0, LidAddress::to_wire), raw);
+        }
+    }
+
+    #[test]
+    fn guids_are_read_in_every_spelling_in_use() {
+        let guid = Guid::from_wire(0x0002_c903_0021_6e70).unwrap();
+        for text in [
+            "0x0002c90300216e70",
+            "0002c90300216e70",
+            "2c90300216e70",
+            "00:02:c9:03:00:21:6e:70",
+            "0002:c903:0021:6e70",
+        ] {
+            assert_eq!(text.parse(), Ok(guid), "{text}");
+        }
+        for text in ["", "0x", "0", "0x0", "g", "+1", "0x10002c90300216e70", "-5"] {
+            assert!(text.parse::<Guid>().is_err(), "{text}");
+        }
+    }
+}

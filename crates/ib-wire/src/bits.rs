@@ -1,0 +1,446 @@
+//! The bit table: a layout is declared once as a list of places, and read and written through it.
+
+use thiserror::Error;
+
+/// Where a field sits in its layout, counted from the most significant bit of byte 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    start_bit: usize,
+    width_bits: usize,
+}
+
+/// A field of whole bytes.
+pub const fn bytes(first: usize, count: usize) -> Field {
+    Field { start_bit: first * 8, width_bits: count * 8 }
+}
+
+/// A field inside one byte, written as the specification's tables write it: `byte[high:low]`, bit 7 first on the wire.
+pub const fn bits(byte: usize, high: usize, low: usize) -> Field {
+    assert!(high <= 7 && low <= high, "bit numbers run from 7 down to 0");
+    Field { start_bit: byte * 8 + (7 - high), width_bits: high - low + 1 }
+}
+
+/// A field that crosses byte borders: `width` bits, the first of them bit `high` of `byte`.
+pub const fn bits_from(byte: usize, high: usize, width: usize) -> Field {
+    assert!(high <= 7, "bit numbers run from 7 down to 0");
+    Field { start_bit: byte * 8 + (7 - high), width_bits: width }
+}
+
+impl Field {
+    /// The first byte the field touches.
+    pub const fn first_byte(self) -> usize {
+        self.start_bit / 8
+    }
+
+    /// One past the last byte the field touches.
+    pub const fn end_byte(self) -> usize {
+        (self.start_bit + self.width_bits).div_ceil(8)
+    }
+
+    /// Width in bits.
+    pub const fn width(self) -> usize {
+        self.width_bits
+    }
+
+    /// The same place in a layout that starts `bytes` further on.
+    pub const fn moved_by(self, bytes: usize) -> Self {
+        Self { start_bit: self.start_bit + bytes * 8, width_bits: self.width_bits }
+    }
+
+    /// The largest number the field can hold (fields up to 64 bits).
+    pub const fn max(self) -> u64 {
+        if self.width_bits >= 64 { u64::MAX } else { (1 << self.width_bits) - 1 }
+    }
+
+    /// Reads a number of up to 64 bits. `raw` reaches at least to [`Field::end_byte`].
+    #[inline]
+    pub fn get(self, raw: &[u8]) -> u64 {
+        let mut number = 0u64;
+        for byte in &raw[self.first_byte()..self.end_byte()] {
+            number = number << 8 | u64::from(*byte);
+        }
+        let below = self.end_byte() * 8 - (self.start_bit + self.width_bits);
+        (number >> below) & self.max()
+    }
+
+    /// Writes a number of up to 64 bits; bits of `number` above the width are dropped.
+    #[inline]
+    pub fn put(self, raw: &mut [u8], number: u64) {
+        let below = self.end_byte() * 8 - (self.start_bit + self.width_bits);
+        let mut mask = self.max() << below;
+        let mut number = (number << below) & mask;
+        for byte in raw[self.first_byte()..self.end_byte()].iter_mut().rev() {
+            *byte = (*byte & !(mask as u8)) | number as u8;
+            mask = mask.checked_shr(8).unwrap_or(0);
+            number = number.checked_shr(8).unwrap_or(0);
+        }
+    }
+}
+
+/// A type that can stand in a field of a layout.
+///
+/// The two widths are checked when a layout is compiled: a field that cannot hold the type, or holds numbers the type
+/// has not, does not build.
+pub trait WireValue: Sized {
+    /// The narrowest field the type fits in, in bits.
+    const MIN_BITS: usize = 1;
+    /// The widest field the type fits in, in bits.
+    const MAX_BITS: usize = 64;
+
+    /// Reads the field; `None` if its bits are no value of this type.
+    fn read(raw: &[u8], field: Field) -> Option<Self>;
+    /// Writes the field and no bit outside it.
+    fn write(&self, raw: &mut [u8], field: Field);
+}
+
+macro_rules! integer_wire_value {
+    ($($ty:ty),*) => { $(
+        impl WireValue for $ty {
+            const MAX_BITS: usize = <$ty>::BITS as usize;
+            #[inline]
+            fn read(raw: &[u8], field: Field) -> Option<Self> {
+                <$ty>::try_from(field.get(raw)).ok()
+            }
+            #[inline]
+            fn write(&self, raw: &mut [u8], field: Field) {
+                field.put(raw, u64::from(*self));
+            }
+        }
+    )* };
+}
+integer_wire_value!(u8, u16, u32, u64);
+
+impl WireValue for bool {
+    const MAX_BITS: usize = 1;
+    #[inline]
+    fn read(raw: &[u8], field: Field) -> Option<Self> {
+        Some(field.get(raw) != 0)
+    }
+    #[inline]
+    fn write(&self, raw: &mut [u8], field: Field) {
+        field.put(raw, u64::from(*self));
+    }
+}
+
+impl<const N: usize> WireValue for [u8; N] {
+    const MIN_BITS: usize = N * 8;
+    const MAX_BITS: usize = N * 8;
+    fn read(raw: &[u8], field: Field) -> Option<Self> {
+        raw[field.first_byte()..field.end_byte()].try_into().ok()
+    }
+    fn write(&self, raw: &mut [u8], field: Field) {
+        raw[field.first_byte()..field.end_byte()].copy_from_slice(self);
+    }
+}
+
+/// An identifier was given a number that it cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{raw:#x} is not a {what}: {allowed}")]
+pub struct OutOfRange {
+    /// The identifier's name.
+    pub what: &'static str,
+    /// The number given.
+    pub raw: u64,
+    /// What would have been right.
+    pub allowed: &'static str,
+}
+
+/// Bytes that are not what they were read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LayoutError {
+    /// Fewer bytes than the layout has.
+    #[error("{layout} needs {need} bytes, got {got}")]
+    TooShort {
+        /// The layout's name.
+        layout: &'static str,
+        /// Its length.
+        need: usize,
+        /// Bytes at hand.
+        got: usize,
+    },
+    /// A field holds a number that is no value of its type.
+    #[error("{layout}.{field} holds a value that is not allowed there")]
+    BadField {
+        /// The layout's name.
+        layout: &'static str,
+        /// The field's name.
+        field: &'static str,
+    },
+}
+
+/// Fails the build if two fields overlap or one leaves the layout.
+pub(crate) const fn check_layout(fields: &[(&str, Field)], len: usize) {
+    let mut i = 0;
+    while i < fields.len() {
+        let a = fields[i].1;
+        assert!(a.width_bits > 0 && a.end_byte() <= len, "a field leaves its layout");
+        let whole_bytes = a.start_bit.is_multiple_of(8) && a.width_bits.is_multiple_of(8);
+        // `Field::get` collects the bytes it touches in 64 bits.
+        assert!(whole_bytes || a.end_byte() - a.first_byte() <= 8, "a number touches more than 8 bytes");
+        let mut j = i + 1;
+        while j < fields.len() {
+            let b = fields[j].1;
+            let apart =
+                a.start_bit + a.width_bits <= b.start_bit || b.start_bit + b.width_bits <= a.start_bit;
+            assert!(apart, "two fields overlap");
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Fails the build if a field is too narrow or too wide for its type.
+pub(crate) const fn check_field<T: WireValue>(field: Field) {
+    assert!(field.width_bits >= T::MIN_BITS, "a field is too narrow for its type");
+    assert!(field.width_bits <= T::MAX_BITS, "a field is wider than its type");
+}
+
+/// Bits from the start of a layout to the end of its last field; what follows is reserved.
+pub(crate) const fn used_bits(fields: &[(&str, Field)]) -> usize {
+    let mut used = 0;
+    let mut i = 0;
+    while i < fields.len() {
+        let end = fields[i].1.start_bit + fields[i].1.width_bits;
+        used = if end > used { end } else { used };
+        i += 1;
+    }
+    used
+}
+
+/// The place of a field by its name; fails the build if there is none.
+pub(crate) const fn place_of(fields: &[(&str, Field)], name: &str) -> Field {
+    let mut i = 0;
+    while i < fields.len() {
+        if same_text(fields[i].0.as_bytes(), name.as_bytes()) {
+            return fields[i].1;
+        }
+        i += 1;
+    }
+    panic!("no field of that name")
+}
+
+/// The place of a field of a layout that is itself the field `host` of another one.
+pub(crate) const fn place_within(
+    fields: &[(&str, Field)],
+    host: &str,
+    inner_fields: &[(&str, Field)],
+    name: &str,
+) -> Field {
+    place_of(inner_fields, name).moved_by(place_of(fields, host).first_byte())
+}
+
+const fn same_text(left: &[u8], right: &[u8]) -> bool {
+    let mut same = left.len() == right.len();
+    let mut i = 0;
+    while same && i < left.len() {
+        same = left[i] == right[i];
+        i += 1;
+    }
+    same
+}
+
+/// Declares an attribute as the table of its fields: a struct, `decode`, `encode` and the table itself (`FIELDS`). A layout
+/// may be a field of another one; a shorter field than its length cuts reserved bytes at its end.
+macro_rules! layout {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident [$len:expr] {
+            $( $(#[$field_meta:meta])* $field:ident : $ty:ty = $place:expr, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $( $(#[$field_meta])* pub $field: $ty, )*
+        }
+
+        const _: () = {
+            $crate::bits::check_layout($name::FIELDS, $name::LEN);
+            $( $crate::bits::check_field::<$ty>($place); )*
+        };
+
+        impl $name {
+            /// Length on the wire in bytes.
+            pub const LEN: usize = $len;
+
+            /// The layout as a table: field names and places.
+            pub const FIELDS: &'static [(&'static str, $crate::bits::Field)] =
+                &[$( (stringify!($field), $place) ),*];
+
+            /// Reads the layout from the start of `raw`.
+            pub fn decode(raw: &[u8]) -> Result<Self, $crate::bits::LayoutError> {
+                use $crate::bits::{LayoutError, WireValue};
+                let raw = raw.get(..Self::LEN).ok_or(LayoutError::TooShort {
+                    layout: stringify!($name),
+                    need: Self::LEN,
+                    got: raw.len(),
+                })?;
+                Ok(Self {
+                    $( $field: <$ty as WireValue>::read(raw, $place).ok_or(LayoutError::BadField {
+                        layout: stringify!($name),
+                        field: stringify!($field),
+                    })?, )*
+                })
+            }
+
+            /// The bytes of this value; reserved bits are 0.
+            pub fn encode(&self) -> [u8; $len] {
+                use $crate::bits::WireValue;
+                let mut raw = [0u8; $len];
+                $( <$ty as WireValue>::write(&self.$field, &mut raw, $place); )*
+                raw
+            }
+        }
+
+        impl $crate::bits::WireValue for $name {
+            const MIN_BITS: usize = $crate::bits::used_bits(Self::FIELDS).next_multiple_of(8);
+            const MAX_BITS: usize = Self::LEN * 8;
+            fn read(raw: &[u8], field: $crate::bits::Field) -> Option<Self> {
+                let mut own = [0u8; $len];
+                let place = &raw[field.first_byte()..field.end_byte()];
+                own[..place.len()].copy_from_slice(place);
+                Self::decode(&own).ok()
+            }
+            fn write(&self, raw: &mut [u8], field: $crate::bits::Field) {
+                let place = &mut raw[field.first_byte()..field.end_byte()];
+                place.copy_from_slice(&self.encode()[..place.len()]);
+            }
+        }
+    };
+}
+
+/// Declares an enumeration of the wire that is total: an unknown code is kept as `Unknown(code)`.
+macro_rules! wire_enum {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $( $(#[$variant_meta:meta])* $variant:ident = $code:literal, )* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $( $(#[$variant_meta])* $variant, )*
+            /// A code this crate has no name for.
+            Unknown(u8),
+        }
+
+        impl $name {
+            /// The value behind a code; never fails.
+            pub const fn from_wire(code: u8) -> Self {
+                match code { $( $code => Self::$variant, )* other => Self::Unknown(other) }
+            }
+
+            /// The code of this value.
+            pub const fn to_wire(self) -> u8 {
+                match self { $( Self::$variant => $code, )* Self::Unknown(code) => code }
+            }
+        }
+
+        impl $crate::bits::WireValue for $name {
+            const MAX_BITS: usize = 8;
+            #[inline]
+            fn read(raw: &[u8], field: $crate::bits::Field) -> Option<Self> {
+                u8::try_from(field.get(raw)).ok().map(Self::from_wire)
+            }
+            #[inline]
+            fn write(&self, raw: &mut [u8], field: $crate::bits::Field) {
+                field.put(raw, u64::from(self.to_wire()));
+            }
+        }
+    };
+}
+
+/// Lets an identifier with `from_wire(raw) -> Option<Self>` and `to_wire(self)` stand in a field.
+macro_rules! identifier_wire_value {
+    ($ty:ty, $raw:ty) => {
+        impl $crate::bits::WireValue for $ty {
+            const MAX_BITS: usize = <$raw>::BITS as usize;
+            #[inline]
+            fn read(raw: &[u8], field: $crate::bits::Field) -> Option<Self> {
+                <$raw>::try_from(field.get(raw)).ok().and_then(Self::from_wire)
+            }
+            #[inline]
+            fn write(&self, raw: &mut [u8], field: $crate::bits::Field) {
+                field.put(raw, u64::from(self.to_wire()));
+            }
+        }
+    };
+    // An identifier that is never zero may also be absent: zero on the wire.
+    ($ty:ty, $raw:ty, optional) => {
+        identifier_wire_value!($ty, $raw);
+        impl $crate::bits::WireValue for Option<$ty> {
+            const MAX_BITS: usize = <$raw>::BITS as usize;
+            #[inline]
+            fn read(raw: &[u8], field: $crate::bits::Field) -> Option<Self> {
+                match <$raw>::try_from(field.get(raw)).ok()? {
+                    0 => Some(None),
+                    number => <$ty>::from_wire(number).map(Some),
+                }
+            }
+            #[inline]
+            fn write(&self, raw: &mut [u8], field: $crate::bits::Field) {
+                field.put(raw, self.map_or(0, |value| u64::from(value.to_wire())));
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_reads_back_what_was_put_and_leaves_its_neighbours_alone() {
+        for field in
+            [bytes(2, 2), bits(3, 7, 4), bits(3, 3, 0), bits(1, 5, 5), bits_from(2, 3, 20), bytes(0, 8)]
+        {
+            for background in [0x00u8, 0xff, 0xa5] {
+                let before = [background; 10];
+                let mut raw = before;
+                let number = 0x1234_5678_9abc_def1 & field.max();
+                field.put(&mut raw, number);
+                assert_eq!(field.get(&raw), number, "{field:?}");
+                field.put(&mut raw, field.get(&before));
+                assert_eq!(raw, before, "{field:?} touched a neighbour");
+            }
+        }
+    }
+
+    layout! {
+        /// Two bytes in use, four long.
+        pub struct Inner[4] {
+            /// First byte.
+            first: u8 = bytes(0, 1),
+            /// Second byte, upper half.
+            second: u8 = bits(1, 7, 4),
+        }
+    }
+
+    layout! {
+        /// Holds the used part of the other.
+        pub struct Outer[5] {
+            /// One byte.
+            before: u8 = bytes(0, 1),
+            /// Cut to its used bytes.
+            inner: Inner = bytes(1, 2),
+            /// One byte.
+            after: u8 = bytes(3, 1),
+        }
+    }
+
+    #[test]
+    fn a_layout_inside_a_layout_keeps_to_its_field() {
+        let outer = Outer::decode(&[1, 2, 0x3f, 4, 5]).unwrap();
+        assert_eq!(outer, Outer { before: 1, inner: Inner { first: 2, second: 3 }, after: 4 });
+        assert_eq!(outer.encode(), [1, 2, 0x30, 4, 0], "reserved bits are written as 0");
+        assert_eq!(<Inner as WireValue>::MIN_BITS, 16);
+    }
+
+    #[test]
+    fn bit_notation_counts_from_the_most_significant_bit() {
+        let raw = [0x00, 0x5a];
+        assert_eq!(bits(1, 7, 4).get(&raw), 0x5);
+        assert_eq!(bits(1, 3, 0).get(&raw), 0xa);
+        assert_eq!(bits(1, 6, 6).get(&raw), 1);
+        assert_eq!(bits_from(0, 3, 8).get(&raw), 0x05);
+    }
+}

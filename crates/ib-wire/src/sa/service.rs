@@ -1,0 +1,91 @@
+//! ServiceRecord: who offers what.
+
+use std::fmt;
+
+use super::{ComponentMask, record};
+use crate::address::Gid;
+use crate::bits::{Field, WireValue, bytes, place_of};
+use crate::keys::Pkey;
+
+layout! {
+    /// ServiceRecord (attribute 0x0031): Set registers, Delete removes.
+    pub struct ServiceRecord[176] {
+        /// The service.
+        service_id: u64 = bytes(0, 8),
+        /// The port that offers it.
+        gid: Gid = bytes(8, 16),
+        /// The partition it is offered in.
+        pkey: Option<Pkey> = bytes(24, 2),
+        /// How long it is offered, in seconds; all ones for ever.
+        lease_s: u32 = bytes(28, 4),
+        /// Whoever knows it may change the record.
+        key: ServiceKey = bytes(32, 16),
+        /// Its name, text up to the first 0.
+        name: [u8; 64] = bytes(48, 64),
+        /// Data of the service's own, in bytes.
+        data8: [u8; 16] = bytes(112, 16),
+        /// Data of the service's own, 8 numbers of 16 bits in wire order.
+        data16: [u8; 16] = bytes(128, 16),
+        /// Data of the service's own, 4 numbers of 32 bits in wire order.
+        data32: [u8; 16] = bytes(144, 16),
+        /// Data of the service's own, 2 numbers of 64 bits in wire order.
+        data64: [u8; 16] = bytes(160, 16),
+    }
+}
+
+record!(ServiceRecord, SERVICE_RECORD {
+    SERVICE_ID = 0 => place_of(ServiceRecord::FIELDS, "service_id"),
+    GID = 1 => place_of(ServiceRecord::FIELDS, "gid"),
+    PKEY = 2 => place_of(ServiceRecord::FIELDS, "pkey"),
+    LEASE = 4 => place_of(ServiceRecord::FIELDS, "lease_s"),
+    KEY = 5 => place_of(ServiceRecord::FIELDS, "key"),
+    NAME = 6 => place_of(ServiceRecord::FIELDS, "name"),
+});
+
+/// Components of the data: one per number.
+impl ServiceRecord {
+    /// Byte `index` of `data8`; `None` beyond 15.
+    pub const fn data8_component(index: u8) -> Option<ComponentMask> {
+        component(7, index, 16)
+    }
+
+    /// Number `index` of `data16`; `None` beyond 7.
+    pub const fn data16_component(index: u8) -> Option<ComponentMask> {
+        component(23, index, 8)
+    }
+
+    /// Number `index` of `data32`; `None` beyond 3.
+    pub const fn data32_component(index: u8) -> Option<ComponentMask> {
+        component(31, index, 4)
+    }
+
+    /// Number `index` of `data64`; `None` beyond 1.
+    pub const fn data64_component(index: u8) -> Option<ComponentMask> {
+        component(35, index, 2)
+    }
+}
+
+/// The key of a service record; all zero is none. It never prints.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServiceKey(pub [u8; 16]);
+
+impl WireValue for ServiceKey {
+    const MIN_BITS: usize = 128;
+    const MAX_BITS: usize = 128;
+    fn read(raw: &[u8], field: Field) -> Option<Self> {
+        <[u8; 16]>::read(raw, field).map(Self)
+    }
+    fn write(&self, raw: &mut [u8], field: Field) {
+        self.0.write(raw, field);
+    }
+}
+
+impl fmt::Debug for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::default() { "ServiceKey(none)" } else { "ServiceKey(set)" })
+    }
+}
+
+const fn component(first_bit: u8, index: u8, count: u8) -> Option<ComponentMask> {
+    if index < count { Some(ComponentMask(1 << (first_bit + index))) } else { None }
+}

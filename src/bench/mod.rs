@@ -1,0 +1,25 @@
+//! `heddle bench`: benchmarks that print both sides of a comparison in one run.
+
+mod process;
+mod sim;
+
+use clap::Subcommand;
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The emulated fabric next to ibsim and to a server that does nothing, behind the same sockets.
+    Sim(sim::BenchSimArgs),
+    /// A server that answers every request with itself. Used by `bench sim`.
+    #[command(hide = true)]
+    Echo {
+        /// Name of its sockets.
+        name: String,
+    },
+}
+
+pub fn run(command: BenchCommand) -> anyhow::Result<()> {
+    match command {
+        BenchCommand::Sim(args) => sim::run(args),
+        BenchCommand::Echo { name } => sim::echo(&name),
+    }
+}

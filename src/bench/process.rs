@@ -1,0 +1,83 @@
+//! A server under test: started, asked what it cost, and ended.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ib_transport::Role;
+use ib_transport::ibsim::{Client, SocketName};
+
+/// How long a server may take to load the largest fabric on a busy machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A server process behind ibsim's sockets. Ended when dropped.
+#[derive(Debug)]
+pub struct ServerProcess {
+    child: Child,
+    name: SocketName,
+    /// From start to the first client attached.
+    pub load_time: Duration,
+    /// CPU time used until then.
+    pub load_cpu: Duration,
+}
+
+impl ServerProcess {
+    /// Starts a server and waits until a client can attach.
+    pub fn start(command: &mut Command, name: &SocketName) -> anyhow::Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        // ibsim reads a console from its standard input and ends with it: keep the pipe open.
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = Instant::now();
+        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let mut server =
+            Self { child, name: name.clone(), load_time: Duration::ZERO, load_cpu: Duration::ZERO };
+        while Client::connect(name, "", Role::Ordinary).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{program} ended early: {status}");
+            }
+            if started.elapsed() > READY_TIMEOUT {
+                bail!("{program} does not answer");
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        server.load_time = started.elapsed();
+        server.load_cpu = server.cpu_time()?;
+        Ok(server)
+    }
+
+    /// A new client on the first node.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(&self.name, "", Role::Ordinary)?)
+    }
+
+    /// CPU time the server has used so far, to the nanosecond.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let mut nanoseconds = 0;
+        for task in fs::read_dir(self.proc("task"))? {
+            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            nanoseconds += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    /// Memory the server has resident, in KiB.
+    pub fn resident_kib(&self) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(self.proc("status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
+    fn proc(&self, entry: &str) -> impl AsRef<Path> + use<> {
+        std::path::PathBuf::from(format!("/proc/{}/{entry}", self.child.id()))
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

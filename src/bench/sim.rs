@@ -1,0 +1,295 @@
+//! `heddle bench sim`: the emulated fabric, ibsim, and a server that does nothing, behind the same sockets.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use fabric_model::generate::FatTree;
+use fabric_model::ibnetdiscover;
+use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
+use ib_transport::{Host, Outbox, Sent, Server, Vendor};
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, Gid, Guid, Lid, LidAddress, Mad, Method, PortNum, PortState,
+    QueuePair, TransactionId,
+};
+use serde::Serialize;
+
+use super::process::ServerProcess;
+
+/// Compare `heddle sim` with the installed ibsim and with a server that answers without doing anything.
+///
+/// Prints Markdown: requests per second and server CPU per request for Get(NodeInfo) over three hops, then load time
+/// and memory. Servers take turns in every round; each figure is the best of the rounds, so compare ratios.
+#[derive(Debug, Args)]
+pub struct BenchSimArgs {
+    /// Hosts of the fat-trees to load; requests are measured on the first.
+    #[arg(long, value_delimiter = ',', default_values_t = [1944, 11664])]
+    hosts: Vec<u32>,
+    /// Requests per measurement.
+    #[arg(long, default_value_t = 200_000)]
+    requests: u32,
+    /// Rounds.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Requests in flight.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 32])]
+    outstanding: Vec<usize>,
+    /// Print JSON instead of Markdown.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Ibsim,
+    Heddle,
+    Nothing,
+}
+
+const KINDS: [Kind; 3] = [Kind::Ibsim, Kind::Heddle, Kind::Nothing];
+
+impl Kind {
+    fn command(self, net: &Path, name: &str) -> anyhow::Result<Command> {
+        let own = std::env::current_exe().context("cannot find this program")?;
+        let mut command = Command::new(if self == Self::Ibsim { "ibsim".into() } else { own });
+        match self {
+            Self::Ibsim => command
+                .args(["-s", "-N", "16384", "-S", "2048", "-P", "90000", "-L", "49152"])
+                .arg(net)
+                .env("IBSIM_SOCKNAME", name),
+            Self::Heddle => command.arg("sim").arg(net).args(["--linear", "49152", "--name", name]),
+            Self::Nothing => command.args(["bench", "echo", name]),
+        };
+        Ok(command)
+    }
+}
+
+/// The best figures of one server with so many requests in flight.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Throughput {
+    requests_per_s: f64,
+    cpu_us_per_request: f64,
+}
+
+/// The best figures of one server loading one fabric.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Loading {
+    load_ms: f64,
+    load_cpu_ms: f64,
+    resident_mib: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    requests_hosts: u32,
+    throughput: BTreeMap<usize, BTreeMap<Kind, Throughput>>,
+    loading: BTreeMap<u32, BTreeMap<Kind, Loading>>,
+}
+
+pub fn run(args: BenchSimArgs) -> anyhow::Result<()> {
+    ensure!(!args.hosts.is_empty() && args.rounds > 0 && args.requests > 0, "nothing to measure");
+    let directory = std::env::temp_dir().join(format!("heddle-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let report = measure(&args, &directory);
+    std::fs::remove_dir_all(&directory)?;
+    let report = report?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", markdown(&report));
+    }
+    Ok(())
+}
+
+fn measure(args: &BenchSimArgs, directory: &Path) -> anyhow::Result<Report> {
+    let mut report = Report { requests_hosts: args.hosts[0], ..Report::default() };
+    for (index, hosts) in args.hosts.iter().enumerate() {
+        let net = directory.join(format!("net-{hosts}"));
+        std::fs::write(&net, ibnetdiscover::write(&FatTree::with_hosts(*hosts).generate()?))?;
+        for round in 0..args.rounds {
+            for kind in KINDS {
+                eprintln!("{hosts} hosts, round {} of {}: {kind:?}", round + 1, args.rounds);
+                let name = format!("heddle-bench-{}-{kind:?}", std::process::id()).to_lowercase();
+                let server = ServerProcess::start(&mut kind.command(&net, &name)?, &SocketName::new(&name)?)?;
+                if kind != Kind::Nothing {
+                    note_loading(&mut report, *hosts, kind, &server)?;
+                }
+                if index == 0 {
+                    note_throughput(&mut report, args, kind, &server)?;
+                }
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn note_loading(report: &mut Report, hosts: u32, kind: Kind, server: &ServerProcess) -> anyhow::Result<()> {
+    let seen = Loading {
+        load_ms: server.load_time.as_secs_f64() * 1e3,
+        load_cpu_ms: server.load_cpu.as_secs_f64() * 1e3,
+        resident_mib: server.resident_kib()? as f64 / 1024.0,
+    };
+    let best = report.loading.entry(hosts).or_default().entry(kind).or_insert(seen);
+    best.load_ms = best.load_ms.min(seen.load_ms);
+    best.load_cpu_ms = best.load_cpu_ms.min(seen.load_cpu_ms);
+    best.resident_mib = best.resident_mib.min(seen.resident_mib);
+    Ok(())
+}
+
+fn note_throughput(
+    report: &mut Report,
+    args: &BenchSimArgs,
+    kind: Kind,
+    server: &ServerProcess,
+) -> anyhow::Result<()> {
+    let mut client = server.client()?;
+    for outstanding in &args.outstanding {
+        let cpu_before = server.cpu_time()?;
+        let elapsed = drive(&mut client, args.requests, *outstanding)?;
+        let cpu = server.cpu_time()? - cpu_before;
+        let seen = Throughput {
+            requests_per_s: f64::from(args.requests) / elapsed.as_secs_f64(),
+            cpu_us_per_request: cpu.as_secs_f64() * 1e6 / f64::from(args.requests),
+        };
+        let best = report.throughput.entry(*outstanding).or_default().entry(kind).or_insert(seen);
+        best.requests_per_s = best.requests_per_s.max(seen.requests_per_s);
+        best.cpu_us_per_request = best.cpu_us_per_request.min(seen.cpu_us_per_request);
+    }
+    Ok(())
+}
+
+/// Sends requests, keeping so many in flight, until all are answered.
+fn drive(client: &mut Client, requests: u32, outstanding: usize) -> anyhow::Result<Duration> {
+    /// From the first switch of a fat-tree up and down again: three hops.
+    const ROUTE: [u8; 3] = [19, 2, 1];
+    let route = DirectedRoute::new(ROUTE.iter().filter_map(|port| PortNum::new(*port))).context("route")?;
+    let template = DataMessage {
+        dlid: Some(LidAddress::Permissive),
+        slid: Some(LidAddress::Permissive),
+        dqp: QueuePair::SUBNET_MANAGEMENT,
+        sqp: QueuePair::SUBNET_MANAGEMENT,
+        status: DataStatus::Ok,
+        mad: Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route),
+    };
+    let request = |number: u32| {
+        let mut message = template.clone();
+        message.mad.set_transaction(TransactionId(number.into()));
+        message
+    };
+    let started = Instant::now();
+    let mut batch: Vec<DataMessage> = Vec::with_capacity(outstanding);
+    let (mut sent, mut answered) = (0, 0);
+    let mut answers = Vec::with_capacity(Client::RECEIVE_BATCH_MAX);
+    while answered < requests {
+        batch.clear();
+        while sent < requests && ((sent - answered) as usize) < outstanding {
+            batch.push(request(sent));
+            sent += 1;
+        }
+        client.send_batch(&batch)?;
+        answers.clear();
+        let count = client.receive_batch(&mut answers, Duration::from_secs(10))?;
+        ensure!(count > 0, "a request was not answered");
+        ensure!(answers.iter().all(|answer| answer.status == DataStatus::Ok), "a request was lost");
+        answered += count as u32;
+    }
+    Ok(started.elapsed())
+}
+
+fn markdown(report: &Report) -> String {
+    let mut text = format!(
+        "Get(NodeInfo) over three hops on {} hosts; server CPU in µs per request.\n\n\
+         | in flight | ibsim req/s | heddle req/s | ratio | ceiling req/s | ibsim CPU | heddle CPU | ratio | ceiling CPU |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        report.requests_hosts
+    );
+    for (outstanding, kinds) in &report.throughput {
+        let [ibsim, heddle, nothing] = KINDS.map(|kind| kinds.get(&kind).copied().unwrap_or_default());
+        text += &format!(
+            "| {outstanding} | {:.0} | {:.0} | **{:.2}** | {:.0} | {:.2} | {:.2} | **{:.2}** | {:.2} |\n",
+            ibsim.requests_per_s,
+            heddle.requests_per_s,
+            heddle.requests_per_s / ibsim.requests_per_s,
+            nothing.requests_per_s,
+            ibsim.cpu_us_per_request,
+            heddle.cpu_us_per_request,
+            heddle.cpu_us_per_request / ibsim.cpu_us_per_request,
+            nothing.cpu_us_per_request,
+        );
+    }
+    text += "\nThe ceiling is a server that answers every request with itself.\n\n\
+             | hosts | ibsim load ms | heddle load ms | ratio | ibsim CPU ms | heddle CPU ms | ibsim MiB | heddle MiB | ratio |\n\
+             |---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+    for (hosts, kinds) in &report.loading {
+        let (Some(ibsim), Some(heddle)) = (kinds.get(&Kind::Ibsim), kinds.get(&Kind::Heddle)) else {
+            continue;
+        };
+        text += &format!(
+            "| {hosts} | {:.0} | {:.0} | **{:.2}** | {:.0} | {:.0} | {:.1} | {:.1} | **{:.2}** |\n",
+            ibsim.load_ms,
+            heddle.load_ms,
+            heddle.load_ms / ibsim.load_ms,
+            ibsim.load_cpu_ms,
+            heddle.load_cpu_ms,
+            ibsim.resident_mib,
+            heddle.resident_mib,
+            heddle.resident_mib / ibsim.resident_mib,
+        );
+    }
+    text
+}
+
+/// Serves the sockets of an emulation and answers every request with itself, until it is ended.
+pub fn echo(name: &str) -> anyhow::Result<()> {
+    let mut server = Server::bind(name)?;
+    server.run(&mut Echo, &AtomicBool::new(false))?;
+    Ok(())
+}
+
+struct Echo;
+
+impl Host for Echo {
+    type Port = ();
+
+    fn find_port(&self, _: &str) -> Option<()> {
+        Some(())
+    }
+    fn vendor(&self, (): ()) -> Vendor {
+        Vendor::default()
+    }
+    fn node_info(&self, (): ()) -> [u8; 64] {
+        [0; 64]
+    }
+    fn port_info(&self, (): (), _: u8) -> Option<[u8; 64]> {
+        Some([0; 64])
+    }
+    fn pkeys(&self, (): ()) -> [u8; 64] {
+        [0; 64]
+    }
+    fn port_state(&self, (): ()) -> (Option<Lid>, PortState) {
+        (None, PortState::Initialize)
+    }
+    fn port_guid(&self, (): ()) -> Guid {
+        Guid::from_wire(1).expect("1 is not 0")
+    }
+    fn port_gid(&self, (): ()) -> Gid {
+        Gid::default()
+    }
+    fn set_is_sm(&mut self, (): (), _: bool) {}
+    fn handle(&mut self, (): (), sent: Sent, outbox: &mut Outbox<()>) {
+        let mut mad = match sent {
+            Sent::Bare { message, .. } => message.mad,
+            Sent::Whole { datagram, .. } => datagram.mad,
+        };
+        mad.set_method(Method::GET_RESP);
+        outbox.deliver((), Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad));
+    }
+    fn tick(&mut self, _: &mut Outbox<()>) -> Option<Duration> {
+        None
+    }
+}

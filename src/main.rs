@@ -1,0 +1,71 @@
+//! `heddle`: one binary for operators and tenants.
+
+mod bench;
+mod sim;
+mod sim_ctl;
+mod topology;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Turns a shared InfiniBand cluster into many private ones.
+///
+/// Try it without hardware: generate a fabric, emulate it, and point stock InfiniBand tools at it.
+///
+///     heddle topology generate fat-tree --hosts 16 -o net
+///     heddle sim net --name demo &
+///     IBSIM_SOCKNAME=demo LD_PRELOAD=/usr/lib/umad2sim/libumad2sim.so ibnetdiscover
+#[derive(Debug, Parser)]
+#[command(name = "heddle", version, verbatim_doc_comment)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Generate topologies, and look at them.
+    #[command(subcommand)]
+    Topology(topology::TopologyCommand),
+    /// Emulate a fabric that stock InfiniBand tools can attach to.
+    Sim(sim::SimArgs),
+    /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
+    SimCtl(sim_ctl::SimCtlArgs),
+    /// Compare with other software, side by side in one run.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Print a completion script for a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("HEDDLE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("heddle: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Topology(command) => topology::run(command),
+        Command::Sim(args) => sim::run(args),
+        Command::SimCtl(args) => sim_ctl::run(args),
+        Command::Bench(command) => bench::run(command),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut io::stdout());
+            Ok(())
+        }
+    }
+}

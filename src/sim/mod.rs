@@ -1,0 +1,125 @@
+//! `heddle sim`: serves an emulated fabric to stock tools and to Heddle's own parts.
+
+pub mod control;
+mod host;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, anyhow, ensure};
+use clap::Args;
+use fabric_model::ibnetdiscover;
+use fabric_sim::{Capacities, Fabric};
+use ib_transport::Server;
+use ib_wire::{DataLanes, Mtu};
+
+use host::SimHost;
+
+/// Emulate the fabric that a topology file describes.
+///
+/// Prints one line that starts with `ready` when tools can attach, then serves until it is ended. Tools attach
+/// through libumad2sim, from any directory in which they may write:
+///
+///     IBSIM_SOCKNAME=NAME SIM_HOST=NODE LD_PRELOAD=/usr/lib/umad2sim/libumad2sim.so smpquery nodeinfo -D 0
+///
+/// SIM_HOST names the node a tool sits on, by id or description; without it, the first of the file. `heddle sim-ctl`
+/// acts on the running emulation.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct SimArgs {
+    /// Topology in the format of ibnetdiscover or ibsim.
+    netfile: PathBuf,
+    /// Name that tools attach by (IBSIM_SOCKNAME).
+    #[arg(long, default_value = "sim")]
+    name: String,
+    /// Seed of injected faults: the same seed and the same requests give the same faults.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Data lanes of every port: 1, 2, 4, 8 or 15.
+    #[arg(long, default_value_t = 8)]
+    vls: u8,
+    /// P_Key table entries of adapter ports and external switch ports.
+    #[arg(long, default_value_t = 64)]
+    pkeys: u16,
+    /// Entries of each arbitration table, 1 to 64.
+    #[arg(long, default_value_t = 8)]
+    vlarb: u8,
+    /// GUIDs an adapter port can hold, its own included.
+    #[arg(long, default_value_t = 32)]
+    guids: u8,
+    /// Largest packet: 256, 512, 1024, 2048 or 4096 bytes.
+    #[arg(long, default_value_t = 2048)]
+    mtu: u16,
+    /// Entries of the linear forwarding tables. Default: what the fabric needs, at least ibsim's 30720.
+    #[arg(long)]
+    linear: Option<u16>,
+    /// Entries of the multicast forwarding tables.
+    #[arg(long, default_value_t = 1024)]
+    multicast: u16,
+    /// Switches take the optimised Sets of service-level tables.
+    #[arg(long)]
+    optimised_sl2vl: bool,
+    /// Also listen on this unix socket for clients of Heddle's own framing (`--device heddle:SOCKET`).
+    #[arg(long)]
+    socket: Option<PathBuf>,
+}
+
+/// LIDs a fabric needs beyond its ports, so that a manager has room: ibsim's default table, doubled steps above.
+const LINEAR_DEFAULT: u16 = 30_720;
+const LINEAR_LARGE: u16 = 49_152;
+
+pub fn run(args: SimArgs) -> anyhow::Result<()> {
+    let path = args.netfile.display().to_string();
+    let bytes = fs::read(&args.netfile).with_context(|| format!("cannot read {path}"))?;
+    let topology = ibnetdiscover::read(&bytes).with_context(|| format!("{path} is not a topology"))?;
+    drop(bytes);
+    ensure!(topology.node_count() > 0, "{path} has no nodes");
+    let capacities = capacities(&args, topology.node_count())?;
+    let (switches, adapters) = (topology.switches().count(), topology.end_nodes().count());
+    let fabric = Fabric::new(topology, capacities, args.seed)?;
+    let (_, _, links) = fabric.size();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
+    }
+    let mut server = Server::bind(&args.name)?;
+    if let Some(socket) = &args.socket {
+        server.listen(socket)?;
+    }
+    let (_control, commands) = control::listen(&args.name, server.waker())?;
+    let mut host = SimHost::new(fabric, commands);
+    println!(
+        "ready {}: {switches} switches, {adapters} adapters, {links} links; attach with IBSIM_SOCKNAME={}",
+        args.name, args.name
+    );
+    std::io::stdout().flush()?;
+    server.run(&mut host, &stop)?;
+    Ok(())
+}
+
+fn capacities(args: &SimArgs, nodes: usize) -> anyhow::Result<Capacities> {
+    let default_linear = if nodes < usize::from(LINEAR_DEFAULT) { LINEAR_DEFAULT } else { LINEAR_LARGE };
+    Ok(Capacities {
+        lanes: DataLanes::from_count(args.vls)
+            .ok_or_else(|| anyhow!("--vls {}: 1, 2, 4, 8 or 15", args.vls))?,
+        pkeys: args.pkeys,
+        arbitration_entries: args.vlarb,
+        linear_forwarding: args.linear.unwrap_or(default_linear),
+        multicast_forwarding: args.multicast,
+        guids: args.guids,
+        mtu: mtu(args.mtu)?,
+        optimised_sl_to_vl: args.optimised_sl2vl,
+        ..Capacities::default()
+    })
+}
+
+fn mtu(bytes: u16) -> anyhow::Result<Mtu> {
+    let all = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+    all.into_iter()
+        .find(|mtu| mtu.bytes() == bytes)
+        .ok_or_else(|| anyhow!("--mtu {bytes}: 256, 512, 1024, 2048 or 4096"))
+}

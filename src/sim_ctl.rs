@@ -1,0 +1,104 @@
+//! `heddle sim-ctl`: acts on a running emulation.
+
+use clap::{Args, Subcommand, ValueEnum};
+use fabric_sim::Probability;
+use ib_wire::PortNum;
+use serde_json::Value;
+
+use crate::sim::control::{self, Request};
+
+/// Act on a running emulation.
+///
+/// Nodes are named by their id in the topology file, their description or their GUID.
+///
+///     heddle sim-ctl demo link down leaf-01 3
+///     heddle sim-ctl demo loss 0.01
+///     heddle sim-ctl demo tables leaf-01
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct SimCtlArgs {
+    /// Name of the emulation (`heddle sim --name`).
+    name: String,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Pull a cable, plug it again, or both in turn.
+    Link {
+        change: LinkChange,
+        /// Node at one end.
+        node: String,
+        /// Its port.
+        port: PortNum,
+        /// How long a flapping link stays down.
+        #[arg(long, default_value_t = 100)]
+        down_ms: u64,
+    },
+    /// Restart a node: it loses LIDs, tables, counters and keys.
+    Reboot { node: String },
+    /// Lose packets on every link, or on the link of one port; 0 ends it.
+    Loss {
+        /// Probability per link, 0 to 1.
+        #[arg(value_parser = probability)]
+        probability: Probability,
+        #[arg(requires = "port")]
+        node: Option<String>,
+        port: Option<PortNum>,
+    },
+    /// Handle requests twice; 0 ends it.
+    Duplicate {
+        /// Probability per request, 0 to 1.
+        #[arg(value_parser = probability)]
+        probability: Probability,
+    },
+    /// Hold answers back for a random time; 0 ends it.
+    Delay {
+        /// Longest time in milliseconds.
+        longest_ms: u64,
+    },
+    /// Show the ports of a node, or one of them: state, violations, counters.
+    Counters { node: String, port: Option<PortNum> },
+    /// Show the tables of a node: partition keys, routes, service levels. Keys that guard are never shown.
+    Tables { node: String },
+    /// Show what was dropped and why, traps sent, and what clients did.
+    Status,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LinkChange {
+    Down,
+    Up,
+    Flap,
+}
+
+pub fn run(args: SimCtlArgs) -> anyhow::Result<()> {
+    match control::ask(&args.name, &request(args.action))? {
+        Value::String(text) => println!("{text}"),
+        value => println!("{}", serde_json::to_string_pretty(&value)?),
+    }
+    Ok(())
+}
+
+fn request(action: Action) -> Request {
+    match action {
+        Action::Link { change: LinkChange::Down, node, port, .. } => Request::LinkDown { node, port },
+        Action::Link { change: LinkChange::Up, node, port, .. } => Request::LinkUp { node, port },
+        Action::Link { change: LinkChange::Flap, node, port, down_ms } => {
+            Request::LinkFlap { node, port, down_ms }
+        }
+        Action::Reboot { node } => Request::Reboot { node },
+        Action::Loss { probability, node, port } => Request::Loss { probability, node, port },
+        Action::Duplicate { probability } => Request::Duplicate { probability },
+        Action::Delay { longest_ms } => Request::Delay { longest_ms },
+        Action::Counters { node, port } => Request::Counters { node, port },
+        Action::Tables { node } => Request::Tables { node },
+        Action::Status => Request::Status,
+    }
+}
+
+fn probability(text: &str) -> Result<Probability, String> {
+    let value: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    Probability::try_from(value).map_err(|error| error.to_string())
+}
