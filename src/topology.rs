@@ -1,11 +1,11 @@
 //! `heddle topology`: makes fabrics by rule and shows what is in a topology file.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use fabric_model::generate::{
     self, DEFAULT_RADIX, DragonflyPlus, FatTree, FatTreeSize, GenerateError, Oversubscription, RandomFabric,
@@ -111,7 +111,7 @@ pub struct FatTreeArgs {
     #[arg(long, value_name = "2|3", value_parser = clap::value_parser!(u8).range(2..=3), requires = "hosts")]
     levels: Option<u8>,
 
-    /// What a leaf has towards hosts for what it has towards spines; 2:1 halves the cost and the bisection
+    /// Ports of a leaf towards hosts for each towards spines; 2:1 has half the uplinks and half the bisection
     #[arg(long, value_name = "DOWN:UP", default_value = "1:1")]
     oversubscription: Oversubscription,
 
@@ -300,13 +300,18 @@ fn read_dimensions(text: &str) -> Result<Dimensions, String> {
 
 /// Reads a topology file, or standard input for `-`.
 fn read_topology(file: &Path) -> Result<Topology> {
-    let mut bytes = Vec::new();
-    if file == Path::new("-") {
+    let (name, bytes) = if file == Path::new("-") {
+        let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
+        ("standard input".to_owned(), bytes)
     } else {
-        bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    }
-    ibnetdiscover::read(&bytes).with_context(|| format!("{} is not a topology file", file.display()))
+        let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        (file.display().to_string(), bytes)
+    };
+    let topology = ibnetdiscover::read(&bytes).with_context(|| format!("{name} is not a topology file"))?;
+    // Lines that mean nothing are ignored, so any text without a node would pass for an empty fabric.
+    ensure!(topology.node_count() > 0, "there is no node in {name}: no line such as `Switch 36 \"S-…\"`");
+    Ok(topology)
 }
 
 fn show(topology: &Topology, format: ShowFormat, title: &str) -> Result<String> {
@@ -327,8 +332,12 @@ fn title(file: &Path) -> String {
 }
 
 fn write_output(file: Option<&Path>, text: &str) -> Result<()> {
-    match file {
-        Some(file) => fs::write(file, text).with_context(|| format!("cannot write {}", file.display())),
-        None => std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output"),
+    if let Some(file) = file {
+        return fs::write(file, text).with_context(|| format!("cannot write {}", file.display()));
+    }
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough: `heddle topology generate … | head`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
     }
 }

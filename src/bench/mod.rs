@@ -1,7 +1,10 @@
 //! `heddle bench`: benchmarks that print both sides of a comparison in one run.
 
+mod bring_up;
 mod process;
+mod scratch;
 mod sim;
+mod stock;
 
 use clap::Subcommand;
 
@@ -9,6 +12,8 @@ use clap::Subcommand;
 pub enum BenchCommand {
     /// The emulated fabric next to ibsim and to a server that does nothing, behind the same sockets.
     Sim(sim::BenchSimArgs),
+    /// opensm on the emulated fabric and on ibsim, and what other tools say of the result.
+    BringUp(bring_up::BenchBringUpArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -20,6 +25,7 @@ pub enum BenchCommand {
 pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Sim(args) => sim::run(args),
+        BenchCommand::BringUp(args) => bring_up::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }

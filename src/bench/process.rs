@@ -8,9 +8,39 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use ib_transport::Role;
 use ib_transport::ibsim::{Client, SocketName};
+use serde::Serialize;
 
 /// How long a server may take to load the largest fabric on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The servers there are to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The installed ibsim.
+    Ibsim,
+    /// `heddle sim`.
+    Heddle,
+    /// A server that answers every request with itself.
+    Nothing,
+}
+
+impl Kind {
+    /// The command that serves the topology `net` under `name`, with tables of the same size.
+    pub fn command(self, net: &Path, name: &str) -> anyhow::Result<Command> {
+        let own = std::env::current_exe().context("cannot find this program")?;
+        let mut command = Command::new(if self == Self::Ibsim { "ibsim".into() } else { own });
+        match self {
+            Self::Ibsim => command
+                .args(["-s", "-N", "16384", "-S", "2048", "-P", "90000", "-L", "49152"])
+                .arg(net)
+                .env("IBSIM_SOCKNAME", name),
+            Self::Heddle => command.arg("sim").arg(net).args(["--linear", "49152", "--name", name]),
+            Self::Nothing => command.args(["bench", "echo", name]),
+        };
+        Ok(command)
+    }
+}
 
 /// A server process behind ibsim's sockets. Ended when dropped.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,8 @@ use ib_wire::{
 };
 use serde::Serialize;
 
-use super::process::ServerProcess;
+use super::process::{Kind, ServerProcess};
+use super::scratch::Scratch;
 
 /// Compare `heddle sim` with the installed ibsim and with a server that answers without doing anything.
 ///
@@ -43,31 +43,7 @@ pub struct BenchSimArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Kind {
-    Ibsim,
-    Heddle,
-    Nothing,
-}
-
 const KINDS: [Kind; 3] = [Kind::Ibsim, Kind::Heddle, Kind::Nothing];
-
-impl Kind {
-    fn command(self, net: &Path, name: &str) -> anyhow::Result<Command> {
-        let own = std::env::current_exe().context("cannot find this program")?;
-        let mut command = Command::new(if self == Self::Ibsim { "ibsim".into() } else { own });
-        match self {
-            Self::Ibsim => command
-                .args(["-s", "-N", "16384", "-S", "2048", "-P", "90000", "-L", "49152"])
-                .arg(net)
-                .env("IBSIM_SOCKNAME", name),
-            Self::Heddle => command.arg("sim").arg(net).args(["--linear", "49152", "--name", name]),
-            Self::Nothing => command.args(["bench", "echo", name]),
-        };
-        Ok(command)
-    }
-}
 
 /// The best figures of one server with so many requests in flight.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -93,11 +69,8 @@ struct Report {
 
 pub fn run(args: BenchSimArgs) -> anyhow::Result<()> {
     ensure!(!args.hosts.is_empty() && args.rounds > 0 && args.requests > 0, "nothing to measure");
-    let directory = std::env::temp_dir().join(format!("heddle-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let report = measure(&args, &directory);
-    std::fs::remove_dir_all(&directory)?;
-    let report = report?;
+    let scratch = Scratch::new("bench-sim")?;
+    let report = measure(&args, scratch.path())?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -258,6 +231,9 @@ impl Host for Echo {
 
     fn find_port(&self, _: &str) -> Option<()> {
         Some(())
+    }
+    fn node_id(&self, (): ()) -> String {
+        String::new()
     }
     fn vendor(&self, (): ()) -> Vendor {
         Vendor::default()

@@ -85,6 +85,10 @@ impl Host for SimHost {
         self.fabric.find_port(node_id)
     }
 
+    fn node_id(&self, port: PortId) -> String {
+        self.fabric.id_of(port).to_owned()
+    }
+
     fn vendor(&self, port: PortId) -> Vendor {
         let node = self.fabric.node_of(port);
         Vendor {

@@ -198,6 +198,11 @@ impl Fabric {
         Gid::unicast(self.port(port).info.gid_prefix, self.port(port).guid)
     }
 
+    /// Id of the node a port belongs to, as its topology file spells it.
+    pub fn id_of(&self, port: PortId) -> &str {
+        &self.device_of(port).id
+    }
+
     /// NodeInfo of the node a port belongs to.
     pub fn node_of(&self, port: PortId) -> &NodeInfo {
         &self.device_of(port).info

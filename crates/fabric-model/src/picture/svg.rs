@@ -103,7 +103,7 @@ fn strength(wires: usize) -> (f32, f32) {
     match wires {
         0..=60 => (0.75, 1.0),
         61..=220 => (0.5, 0.75),
-        221..=800 => (0.4, 0.5),
+        221..=800 => (0.45, 0.6),
         801..=3000 => (0.38, 0.42),
         _ => (0.18, 0.3),
     }
@@ -116,8 +116,10 @@ fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
         let kind = (wire.role, thickness(wire.cables), wire.to.x as i32, wire.to.y as i32);
         write_wire(paths.entry(kind).or_default(), wire)?;
     }
-    let (opacity, factor) = strength(wires.len());
+    let mut counts: BTreeMap<Role, usize> = BTreeMap::new();
+    wires.iter().for_each(|wire| *counts.entry(wire.role).or_default() += 1);
     for ((role, thickness, ..), path) in paths {
+        let (opacity, factor) = strength(counts[&role]);
         let (_, stroke) = colours(role);
         let width = [1.2, 1.9, 2.8][usize::from(thickness)] * factor;
         writeln!(

@@ -96,7 +96,7 @@ impl<P: Copy + Eq> Server<P> {
         }
         let change = self.outbox.clients.set_role(id, connect.role);
         self.tell_manager_change(host, change);
-        Some(ControlReply::Connected(Connect { number: id.0.into(), ..connect }))
+        Some(ControlReply::Connected(Connect { number: id.0.into(), node_id: host.node_id(port), ..connect }))
     }
 
     fn serve_attached<H: Host<Port = P>>(

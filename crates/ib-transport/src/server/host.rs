@@ -16,6 +16,9 @@ pub trait Host {
     /// Finds the port a client wants: by node id, then by node description; empty = the first node.
     fn find_port(&self, node_id: &str) -> Option<Self::Port>;
 
+    /// The id of the node a port belongs to, as clients are told where they sit.
+    fn node_id(&self, port: Self::Port) -> String;
+
     /// What the attached adapter is.
     fn vendor(&self, port: Self::Port) -> Vendor;
 

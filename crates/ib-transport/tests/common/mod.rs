@@ -39,6 +39,10 @@ impl Host for ToyHost {
         if node_id.is_empty() { Some(0) } else { node_id.strip_prefix('n')?.parse().ok() }
     }
 
+    fn node_id(&self, port: u16) -> String {
+        format!("n{port}")
+    }
+
     fn vendor(&self, _: u16) -> Vendor {
         Vendor { vendor_id: 0x2c9, part_id: 4099, hardware_version: 2, firmware_version: 1 }
     }

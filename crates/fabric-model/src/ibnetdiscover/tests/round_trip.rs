@@ -90,7 +90,7 @@ fn note(builder: &mut TopologyBuilder, end: Endpoint, lid: u16, lmc: u8, speed: 
     let lids = (Lid::from_wire(lid), Lmc::from_wire(lmc).unwrap());
     if builder.set_lid(end, lids.0, lids.1).is_err() {
         builder.set_lid(Endpoint::new(end.node, PortNum::MANAGEMENT), lids.0, lids.1).unwrap();
-    } else if lid % 3 == 0 {
+    } else if lid.is_multiple_of(3) {
         let place = ((end.node.index() as u64) << 32) + (u64::from(lid) << 8) + u64::from(end.port.to_wire());
         let odd = 0x7000_0000_0000_0000 + place;
         builder.set_port_guid(end, guid(odd)).unwrap();
@@ -120,6 +120,12 @@ fn the_files_of_the_tests_are_read_back_equal() {
         let fabric = parse(text).unwrap();
         assert_eq!(parse(&write(&fabric)).unwrap(), fabric);
     }
+}
+
+#[test]
+fn the_largest_reference_tree_is_read_back_equal() {
+    let tree = FatTree::with_hosts(11_664).generate().unwrap();
+    assert_eq!(parse(&write(&tree)).unwrap(), tree);
 }
 
 #[test]

@@ -1,0 +1,51 @@
+# What you can do with a checkout of Heddle. `make` alone explains.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# cargo puts what it installs there, and not every shell looks there.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+# Seconds for each fuzz target of `make fuzz`.
+FUZZ_SECONDS ?= 10
+
+.PHONY: help setup demo test bench fmt lint doc fuzz
+
+help: ## Explain these commands
+	@echo 'Heddle turns a shared InfiniBand cluster into many private ones. README.md has a tour.'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+setup: ## Install what is missing (Debian 12; every other command does it first)
+	@scripts/setup.sh
+
+demo: setup ## Emulate a fabric and let opensm and the InfiniBand tools work on it, every step checked
+	@scripts/demo.sh
+
+test: setup ## Everything that has to pass: format, lints, tests, documentation
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo nextest run --workspace
+	cargo test --doc --workspace
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+bench: setup ## Measure against ibsim and opensm on this machine and rewrite docs/benchmarks.md
+	@scripts/bench.sh
+
+fmt: setup ## Format the code
+	cargo fmt --all
+
+lint: setup ## Run the lints
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+doc: setup ## Build the documentation of the code, target/doc/heddle/index.html
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+fuzz: ## Feed every parser with random input for a short while (FUZZ_SECONDS=10)
+	@scripts/setup.sh fuzz
+	@for target in $$(cargo fuzz list); do \
+		echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+		cargo fuzz run --sanitizer none "$$target" -- -max_total_time=$(FUZZ_SECONDS) -verbosity=0; \
+	done

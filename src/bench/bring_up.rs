@@ -1,0 +1,166 @@
+//! `heddle bench bring-up`: opensm configures the same fabric on `heddle sim` and on ibsim, and others judge the result.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use fabric_model::generate::FatTree;
+use fabric_model::{Topology, ibnetdiscover};
+use ib_transport::ibsim::SocketName;
+use serde::Serialize;
+
+use super::process::{Kind, ServerProcess};
+use super::scratch::Scratch;
+use super::stock::Stock;
+
+/// Let opensm bring up fat-trees on `heddle sim` and on ibsim, and check what it left in the emulated switches.
+///
+/// After SUBNET UP on `heddle sim`, ibdmchk scans all paths in the tables that dump_fts reads from the switches (up to
+/// `--check-hosts` hosts), and random pairs are traced with ibtracert. Any failure ends the run.
+#[derive(Debug, Args)]
+pub struct BenchBringUpArgs {
+    /// Hosts of the fat-trees.
+    #[arg(long, value_delimiter = ',', default_values_t = [324, 1944, 11664])]
+    hosts: Vec<u32>,
+    /// Pairs of hosts to trace.
+    #[arg(long, default_value_t = 200)]
+    pairs: u32,
+    /// Largest fabric whose routes are checked path by path.
+    #[arg(long, default_value_t = 2000)]
+    check_hosts: u32,
+    /// Leave ibsim out.
+    #[arg(long)]
+    alone: bool,
+    /// Print JSON instead of Markdown.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one fabric showed.
+#[derive(Debug, Serialize)]
+struct Row {
+    hosts: u32,
+    ibsim: Option<Cost>,
+    heddle: Cost,
+    /// Paths ibdmchk scanned, without a credit loop.
+    paths_scanned: Option<u64>,
+    pairs_traced: u32,
+}
+
+/// What opensm took on one server.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cost {
+    bring_up_s: f64,
+    server_cpu_s: f64,
+    server_mib: f64,
+}
+
+pub fn run(args: BenchBringUpArgs) -> anyhow::Result<()> {
+    let scratch = Scratch::new("bring-up")?;
+    let mut rows = Vec::new();
+    for hosts in &args.hosts {
+        rows.push(measure(*hosts, &args, scratch.path()).with_context(|| format!("{hosts} hosts"))?);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        print!("{}", markdown(&rows));
+    }
+    Ok(())
+}
+
+fn measure(hosts: u32, args: &BenchBringUpArgs, scratch: &Path) -> anyhow::Result<Row> {
+    let topology = FatTree::with_hosts(hosts).generate()?;
+    let net = scratch.join(format!("net-{hosts}"));
+    std::fs::write(&net, ibnetdiscover::write(&topology))?;
+    let ibsim = match args.alone {
+        true => None,
+        false => Some(bring_up(Kind::Ibsim, &topology, &net)?.0),
+    };
+    let (heddle, stock, _server) = bring_up(Kind::Heddle, &topology, &net)?;
+    let paths_scanned = if hosts <= args.check_hosts {
+        eprintln!("{hosts} hosts: ibdmchk scans all paths");
+        let scanned = stock.check_routes()?;
+        let pairs = u64::from(hosts) * u64::from(hosts - 1);
+        ensure!(scanned == pairs, "ibdmchk scanned {scanned} paths, there are {pairs}");
+        Some(scanned)
+    } else {
+        None
+    };
+    trace_pairs(&stock, &topology, args.pairs)?;
+    Ok(Row { hosts, ibsim, heddle, paths_scanned, pairs_traced: args.pairs })
+}
+
+fn bring_up(kind: Kind, topology: &Topology, net: &Path) -> anyhow::Result<(Cost, Stock, ServerProcess)> {
+    let name = format!("heddle-bring-up-{}-{kind:?}", std::process::id()).to_lowercase();
+    let server = ServerProcess::start(&mut kind.command(net, &name)?, &SocketName::new(&name)?)?;
+    let (_, host) = topology.end_nodes().next().context("a fabric without hosts")?;
+    let stock = Stock::new(&name, &host.id, &net.with_extension(format!("{kind:?}")))?;
+    eprintln!("{} nodes: opensm on {kind:?}", topology.node_count());
+    let cpu_before = server.cpu_time()?;
+    let started = Instant::now();
+    stock.bring_up()?;
+    let elapsed: Duration = started.elapsed();
+    let cost = Cost {
+        bring_up_s: elapsed.as_secs_f64(),
+        server_cpu_s: (server.cpu_time()? - cpu_before).as_secs_f64(),
+        server_mib: server.resident_kib()? as f64 / 1024.0,
+    };
+    Ok((cost, stock, server))
+}
+
+/// Traces pairs of hosts, spread over the fabric by steps that share no factor with their number.
+fn trace_pairs(stock: &Stock, topology: &Topology, pairs: u32) -> anyhow::Result<()> {
+    eprintln!("{} nodes: {pairs} pairs traced by ibtracert", topology.node_count());
+    let guids: Vec<String> = topology
+        .end_nodes()
+        .filter_map(|(_, node)| node.ports().find(|(_, port)| port.peer.is_some()))
+        .map(|(_, port)| port.guid.to_string())
+        .collect();
+    for pair in 0..pairs as usize {
+        let from = &guids[pair * 7919 % guids.len()];
+        let to = &guids[(pair * 104_729 + guids.len() / 2) % guids.len()];
+        let (from_lid, to_lid) = (lid_of(stock, from)?, lid_of(stock, to)?);
+        let traced = stock.run("ibtracert", &[&from_lid, &to_lid])?;
+        ensure!(traced.contains("To ca") || from == to, "ibtracert {from_lid} {to_lid} does not arrive: {traced}");
+    }
+    Ok(())
+}
+
+/// The LID that opensm gave a port, from the file it left.
+fn lid_of(stock: &Stock, guid: &str) -> anyhow::Result<String> {
+    let text = stock.left_behind("guid2lid")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(guid));
+    let lid = line.and_then(|rest| rest.split_whitespace().next());
+    Ok(lid.with_context(|| format!("opensm gave {guid} no LID"))?.to_owned())
+}
+
+fn markdown(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "opensm -o from start to end; server CPU and memory are those of the emulation.\n\n\
+         | hosts | on ibsim s | on heddle s | ratio | ibsim CPU s | heddle CPU s | ratio | ibsim MiB | heddle MiB | ratio \
+         | paths without credit loop | pairs traced |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for row in rows {
+        let missing = Cost { bring_up_s: f64::NAN, server_cpu_s: f64::NAN, server_mib: f64::NAN };
+        let (ibsim, heddle) = (row.ibsim.unwrap_or(missing), row.heddle);
+        text += &format!(
+            "| {} | {:.2} | {:.2} | **{:.2}** | {:.2} | {:.2} | **{:.2}** | {:.1} | {:.1} | **{:.2}** | {} | {} |\n",
+            row.hosts,
+            ibsim.bring_up_s,
+            heddle.bring_up_s,
+            heddle.bring_up_s / ibsim.bring_up_s,
+            ibsim.server_cpu_s,
+            heddle.server_cpu_s,
+            heddle.server_cpu_s / ibsim.server_cpu_s,
+            ibsim.server_mib,
+            heddle.server_mib,
+            heddle.server_mib / ibsim.server_mib,
+            row.paths_scanned.map_or("not scanned".into(), |paths| paths.to_string()),
+            row.pairs_traced,
+        );
+    }
+    text
+}
