@@ -45,7 +45,10 @@ doc: setup ## Build the documentation of the code, target/doc/heddle/index.html
 
 fuzz: ## Feed every parser with random input for a short while (FUZZ_SECONDS=10)
 	@scripts/setup.sh fuzz
+	@mkdir -p fuzz/target
 	@for target in $$(cargo fuzz list); do \
 		echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
-		cargo fuzz run --sanitizer none "$$target" -- -max_total_time=$(FUZZ_SECONDS) -verbosity=0; \
+		cargo fuzz run --sanitizer none "$$target" -- -max_total_time=$(FUZZ_SECONDS) >fuzz/target/$$target.log 2>&1 || \
+			{ tail -n 40 fuzz/target/$$target.log; exit 1; }; \
+		tail -n 1 fuzz/target/$$target.log; \
 	done

@@ -9,11 +9,6 @@ page=docs/benchmarks.md
 
 cargo build --release --quiet
 
-draft=$(mktemp "$page.XXXXXX")
-trap 'rm -f "$draft"' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
 package_version() {
     dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown
 }
@@ -23,6 +18,11 @@ commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 [[ -z $(git status --porcelain -- . ":!$page" 2>/dev/null) ]] || commit+=" with local changes"
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 memory_gib=$(awk '/^MemTotal/ { printf "%.1f", $2 / 1048576 }' /proc/meminfo)
+
+draft=$(mktemp "$page.XXXXXX")
+trap 'rm -f "$draft"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 {
     cat <<END

@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 ///
 ///     heddle topology generate fat-tree --hosts 16 -o net
 ///     heddle sim net --name demo &
-///     IBSIM_SOCKNAME=demo LD_PRELOAD=/usr/lib/umad2sim/libumad2sim.so ibnetdiscover
+///     IBSIM_SOCKNAME=demo LD_PRELOAD=/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so ibnetdiscover
 #[derive(Debug, Parser)]
 #[command(name = "heddle", version, verbatim_doc_comment)]
 struct Cli {

@@ -123,7 +123,10 @@ fn trace_pairs(stock: &Stock, topology: &Topology, pairs: u32) -> anyhow::Result
         let to = &guids[(pair * 104_729 + guids.len() / 2) % guids.len()];
         let (from_lid, to_lid) = (lid_of(stock, from)?, lid_of(stock, to)?);
         let traced = stock.run("ibtracert", &[&from_lid, &to_lid])?;
-        ensure!(traced.contains("To ca") || from == to, "ibtracert {from_lid} {to_lid} does not arrive: {traced}");
+        ensure!(
+            traced.contains("To ca") || from == to,
+            "ibtracert {from_lid} {to_lid} does not arrive: {traced}"
+        );
     }
     Ok(())
 }

@@ -29,13 +29,24 @@ impl Kind {
     /// The command that serves the topology `net` under `name`, with tables of the same size.
     pub fn command(self, net: &Path, name: &str) -> anyhow::Result<Command> {
         let own = std::env::current_exe().context("cannot find this program")?;
-        let mut command = Command::new(if self == Self::Ibsim { "ibsim".into() } else { own });
+        // Ends with this process even if that is killed: ibsim without a console would spin for ever.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(if self == Self::Ibsim {
+            "ibsim".into()
+        } else {
+            own
+        });
         match self {
             Self::Ibsim => command
                 .args(["-s", "-N", "16384", "-S", "2048", "-P", "90000", "-L", "49152"])
                 .arg(net)
                 .env("IBSIM_SOCKNAME", name),
-            Self::Heddle => command.arg("sim").arg(net).args(["--linear", "49152", "--name", name]),
+            // Its control socket goes with the scratch directory: it is ended without a chance to remove it.
+            Self::Heddle => command
+                .arg("sim")
+                .arg(net)
+                .args(["--linear", "49152", "--name", name])
+                .env("XDG_RUNTIME_DIR", net.parent().unwrap_or(net)),
             Self::Nothing => command.args(["bench", "echo", name]),
         };
         Ok(command)
@@ -82,6 +93,11 @@ impl ServerProcess {
         Ok(Client::connect(&self.name, "", Role::Ordinary)?)
     }
 
+    /// Keeps the server on one core.
+    pub fn pin(&self, core: u32) -> anyhow::Result<()> {
+        pin(self.child.id(), core)
+    }
+
     /// CPU time the server has used so far, to the nanosecond.
     pub fn cpu_time(&self) -> anyhow::Result<Duration> {
         let mut nanoseconds = 0;
@@ -110,4 +126,14 @@ impl Drop for ServerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Keeps a process on one core: where the two sides of a socket run decides what a message costs.
+pub fn pin(process: u32, core: u32) -> anyhow::Result<()> {
+    let arguments = ["-a", "-p", "-c", &core.to_string(), &process.to_string()];
+    let output = Command::new("taskset").args(arguments).output().context("cannot run taskset")?;
+    if !output.status.success() {
+        bail!("cannot use core {core}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
 }

@@ -17,13 +17,14 @@ use ib_wire::{
 };
 use serde::Serialize;
 
-use super::process::{Kind, ServerProcess};
+use super::process::{Kind, ServerProcess, pin};
 use super::scratch::Scratch;
 
 /// Compare `heddle sim` with the installed ibsim and with a server that answers without doing anything.
 ///
-/// Prints Markdown: requests per second and server CPU per request for Get(NodeInfo) over three hops, then load time
-/// and memory. Servers take turns in every round; each figure is the best of the rounds, so compare ratios.
+/// Prints Markdown: requests per second and server CPU per request for Get(NodeInfo) over three hops, with client and
+/// server on one core and on two; then load time and memory. Servers take turns in every round; each figure is the best
+/// of the rounds, so compare ratios.
 #[derive(Debug, Args)]
 pub struct BenchSimArgs {
     /// Hosts of the fat-trees to load; requests are measured on the first.
@@ -45,6 +46,26 @@ pub struct BenchSimArgs {
 
 const KINDS: [Kind; 3] = [Kind::Ibsim, Kind::Heddle, Kind::Nothing];
 
+/// Where client and server run. On one core they take turns, and every message waits for the other side's turn; on
+/// two, every message crosses from one core's caches to the other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Placement {
+    OneCore,
+    TwoCores,
+}
+
+impl Placement {
+    const ALL: [Self; 2] = [Self::OneCore, Self::TwoCores];
+
+    fn cores(self) -> (u32, u32) {
+        match self {
+            Self::OneCore => (0, 0),
+            Self::TwoCores => (0, 1),
+        }
+    }
+}
+
 /// The best figures of one server with so many requests in flight.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Throughput {
@@ -63,7 +84,7 @@ struct Loading {
 #[derive(Debug, Default, Serialize)]
 struct Report {
     requests_hosts: u32,
-    throughput: BTreeMap<usize, BTreeMap<Kind, Throughput>>,
+    throughput: BTreeMap<Placement, BTreeMap<usize, BTreeMap<Kind, Throughput>>>,
     loading: BTreeMap<u32, BTreeMap<Kind, Loading>>,
 }
 
@@ -121,17 +142,23 @@ fn note_throughput(
     server: &ServerProcess,
 ) -> anyhow::Result<()> {
     let mut client = server.client()?;
-    for outstanding in &args.outstanding {
-        let cpu_before = server.cpu_time()?;
-        let elapsed = drive(&mut client, args.requests, *outstanding)?;
-        let cpu = server.cpu_time()? - cpu_before;
-        let seen = Throughput {
-            requests_per_s: f64::from(args.requests) / elapsed.as_secs_f64(),
-            cpu_us_per_request: cpu.as_secs_f64() * 1e6 / f64::from(args.requests),
-        };
-        let best = report.throughput.entry(*outstanding).or_default().entry(kind).or_insert(seen);
-        best.requests_per_s = best.requests_per_s.max(seen.requests_per_s);
-        best.cpu_us_per_request = best.cpu_us_per_request.min(seen.cpu_us_per_request);
+    for placement in Placement::ALL {
+        let (server_core, client_core) = placement.cores();
+        server.pin(server_core)?;
+        pin(std::process::id(), client_core)?;
+        for outstanding in &args.outstanding {
+            let cpu_before = server.cpu_time()?;
+            let elapsed = drive(&mut client, args.requests, *outstanding)?;
+            let cpu = server.cpu_time()? - cpu_before;
+            let seen = Throughput {
+                requests_per_s: f64::from(args.requests) / elapsed.as_secs_f64(),
+                cpu_us_per_request: cpu.as_secs_f64() * 1e6 / f64::from(args.requests),
+            };
+            let kinds = report.throughput.entry(placement).or_default().entry(*outstanding).or_default();
+            let best = kinds.entry(kind).or_insert(seen);
+            best.requests_per_s = best.requests_per_s.max(seen.requests_per_s);
+            best.cpu_us_per_request = best.cpu_us_per_request.min(seen.cpu_us_per_request);
+        }
     }
     Ok(())
 }
@@ -177,14 +204,17 @@ fn drive(client: &mut Client, requests: u32, outstanding: usize) -> anyhow::Resu
 fn markdown(report: &Report) -> String {
     let mut text = format!(
         "Get(NodeInfo) over three hops on {} hosts; server CPU in µs per request.\n\n\
-         | in flight | ibsim req/s | heddle req/s | ratio | ceiling req/s | ibsim CPU | heddle CPU | ratio | ceiling CPU |\n\
-         |---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         | cores | in flight | ibsim req/s | heddle req/s | ratio | ceiling req/s | ibsim CPU | heddle CPU | ratio | ceiling CPU |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         report.requests_hosts
     );
-    for (outstanding, kinds) in &report.throughput {
+    let rows =
+        report.throughput.iter().flat_map(|(placement, rows)| rows.iter().map(move |row| (placement, row)));
+    for (placement, (outstanding, kinds)) in rows {
+        let cores = if *placement == Placement::OneCore { 1 } else { 2 };
         let [ibsim, heddle, nothing] = KINDS.map(|kind| kinds.get(&kind).copied().unwrap_or_default());
         text += &format!(
-            "| {outstanding} | {:.0} | {:.0} | **{:.2}** | {:.0} | {:.2} | {:.2} | **{:.2}** | {:.2} |\n",
+            "| {cores} | {outstanding} | {:.0} | {:.0} | **{:.2}** | {:.0} | {:.2} | {:.2} | **{:.2}** | {:.2} |\n",
             ibsim.requests_per_s,
             heddle.requests_per_s,
             heddle.requests_per_s / ibsim.requests_per_s,

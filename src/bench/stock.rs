@@ -98,7 +98,8 @@ fn forwarding_dump(printed: &str) -> String {
     for line in printed.lines() {
         if let Some((_, rest)) = line.split_once(" guid ") {
             let guid = rest.split(' ').next().unwrap_or_default();
-            text += &format!("osm_ucast_mgr_dump_ucast_routes: Switch {guid}\nLID    : Port : Hops : Optimal\n");
+            text +=
+                &format!("osm_ucast_mgr_dump_ucast_routes: Switch {guid}\nLID    : Port : Hops : Optimal\n");
         } else if let Some((lid, rest)) = line.split_once(' ')
             && lid.starts_with("0x")
             && let Some((port, _)) = rest.split_once(' ')

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fabric_sim::{Fabric, Output, PortId};
 use ib_transport::ibsim::DataMessage;
-use ib_transport::{Host, Outbox, Sent, Vendor};
-use ib_wire::{Datagram, Gid, Guid, Lid, LidAddress, ManagementClass, PortState};
+use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
+use ib_wire::{Datagram, Gid, Guid, Lid, LidAddress, ManagementClass, Pkey, PortState};
 
 use super::control::Command;
 
@@ -36,30 +36,64 @@ impl SimHost {
         }
     }
 
-    /// A bare message as the adapter would send it: own source, partition key of table index 0.
-    fn datagram(&self, port: PortId, message: &DataMessage) -> Option<Datagram> {
-        let directed = message.mad.class() == ManagementClass::SUBNET_DIRECTED;
+    /// The addresses and the partition key with which the adapter sends a bare message: its own source, the key of
+    /// table index 0. `None` if it cannot be sent.
+    fn headers(&self, port: PortId, message: &DataMessage) -> Option<(LidAddress, LidAddress, Pkey)> {
+        let class = message.mad.class();
+        let directed = class == ManagementClass::SUBNET_DIRECTED;
         let dlid = message.dlid.or(directed.then_some(LidAddress::Permissive))?;
         let slid = match dlid {
             LidAddress::Permissive => LidAddress::Permissive,
             _ => self.source(port, message.slid),
         };
-        if message.mad.class().is_subnet_management() {
-            return Some(Datagram::subnet_management(slid, dlid, message.mad.clone()));
-        }
-        let pkey = self.fabric.first_pkey(port)?;
-        let mut datagram = Datagram::general_management(slid, dlid, pkey, message.mad.clone());
-        (datagram.sqp, datagram.dqp) = (message.sqp, message.dqp);
-        Some(datagram)
+        let pkey =
+            if class.is_subnet_management() { Pkey::DEFAULT_FULL } else { self.fabric.first_pkey(port)? };
+        Some((slid, dlid, pkey))
     }
 
-    /// A whole datagram, if the adapter behind the port would send it so: own source, a partition key it holds.
-    fn judged(&self, port: PortId, mut datagram: Datagram) -> Option<Datagram> {
-        if datagram.dlid != LidAddress::Permissive {
-            datagram.slid = self.source(port, Some(datagram.slid));
-        }
+    /// Takes a message of a client that sees only LIDs and queue pairs.
+    fn handle_bare(
+        &mut self,
+        from: PortId,
+        client: ClientId,
+        message: DataMessage,
+        outbox: &mut Outbox<PortId>,
+    ) {
+        let Some((slid, dlid, pkey)) = self.headers(from, &message) else {
+            return outbox.lost(client, message);
+        };
+        let datagram = if message.mad.class().is_subnet_management() {
+            Datagram::subnet_management(slid, dlid, message.mad)
+        } else {
+            let (sqp, dqp) = (message.sqp, message.dqp);
+            Datagram { sqp, dqp, ..Datagram::general_management(slid, dlid, pkey, message.mad) }
+        };
+        self.carry(from, datagram, outbox);
+    }
+
+    /// Takes a whole datagram, if the adapter behind the port would send it: a partition key it holds. The source is
+    /// the port's own, whatever the client says.
+    fn handle_whole(
+        &mut self,
+        from: PortId,
+        client: ClientId,
+        mut datagram: Datagram,
+        outbox: &mut Outbox<PortId>,
+    ) {
         let general = !datagram.mad.class().is_subnet_management();
-        (!general || self.fabric.holds_pkey(port, datagram.pkey)).then_some(datagram)
+        if general && !self.fabric.holds_pkey(from, datagram.pkey) {
+            return outbox.lost(client, datagram);
+        }
+        if datagram.dlid != LidAddress::Permissive {
+            datagram.slid = self.source(from, Some(datagram.slid));
+        }
+        self.carry(from, datagram, outbox);
+    }
+
+    fn carry(&mut self, from: PortId, datagram: Datagram, outbox: &mut Outbox<PortId>) {
+        let now = outbox.now().duration_since(self.started);
+        self.fabric.handle_datagram(now, from, datagram);
+        self.pass_on(outbox);
     }
 
     fn pass_on(&mut self, outbox: &mut Outbox<PortId>) {
@@ -129,23 +163,14 @@ impl Host for SimHost {
     }
 
     fn handle(&mut self, from: PortId, sent: Sent, outbox: &mut Outbox<PortId>) {
-        let datagram = match &sent {
-            Sent::Bare { message, .. } => self.datagram(from, message),
-            Sent::Whole { datagram, .. } => self.judged(from, datagram.clone()),
-        };
-        let Some(datagram) = datagram else {
-            return match sent {
-                Sent::Bare { client, message } => outbox.lost(client, message),
-                Sent::Whole { client, datagram } => outbox.lost(client, datagram),
-            };
-        };
-        let now = self.now();
-        self.fabric.handle_datagram(now, from, datagram);
-        self.pass_on(outbox);
+        match sent {
+            Sent::Bare { client, message } => self.handle_bare(from, client, message, outbox),
+            Sent::Whole { client, datagram } => self.handle_whole(from, client, datagram, outbox),
+        }
     }
 
     fn tick(&mut self, outbox: &mut Outbox<PortId>) -> Option<Duration> {
-        let now = self.now();
+        let now = outbox.now().duration_since(self.started);
         self.fabric.handle_timeout(now);
         while let Ok(command) = self.commands.try_recv() {
             command.answer(now, &mut self.fabric, outbox.counters());

@@ -23,7 +23,7 @@ use host::SimHost;
 /// Prints one line that starts with `ready` when tools can attach, then serves until it is ended. Tools attach
 /// through libumad2sim, from any directory in which they may write:
 ///
-///     IBSIM_SOCKNAME=NAME SIM_HOST=NODE LD_PRELOAD=/usr/lib/umad2sim/libumad2sim.so smpquery nodeinfo -D 0
+///     IBSIM_SOCKNAME=NAME SIM_HOST=NODE LD_PRELOAD=/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so smpquery nodeinfo -D 0
 ///
 /// SIM_HOST names the node a tool sits on, by id or description; without it, the first of the file. `heddle sim-ctl`
 /// acts on the running emulation.

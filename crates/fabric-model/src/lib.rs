@@ -3,6 +3,7 @@
 //! * [`Topology`] — nodes, ports and cables, made by a [`TopologyBuilder`] that refuses what cannot be.
 //! * [`ibnetdiscover`] — the text format of the tool of that name, which `ibsim` reads too.
 //! * [`generate`] — fat-trees, tori, dragonflies and random fabrics, the same for the same seed.
+//! * [`Intents`] — what is wanted, [`Decisions`] — what has to stay, [`plan`] — what every device is to hold.
 //! * [`Summary`] and [`picture`] — a fabric in numbers and as a drawing.
 //!
 //! Nothing here reads a file, a clock or a dice: text and seeds are arguments.
@@ -18,18 +19,24 @@
 //! ```
 
 mod builder;
+pub mod decisions;
 pub mod generate;
 pub mod ibnetdiscover;
+pub mod intent;
 mod json;
 mod link_rate;
 pub mod picture;
+pub mod plan;
 mod structure;
 mod summary;
 mod topology;
 
 pub use builder::{BuildError, NewNode, TopologyBuilder};
+pub use decisions::Decisions;
+pub use intent::Intents;
 pub use json::Document;
 pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};
+pub use plan::FabricPlan;
 pub use summary::{RateCount, Summary};
 pub use topology::{
     DESCRIPTION_BYTES_MAX, Endpoint, Link, MODULE_BYTES_MAX, NODE_ID_BYTES_MAX, NODE_PORTS_MAX, NODES_MAX,

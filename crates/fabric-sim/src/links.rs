@@ -6,6 +6,7 @@ use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PhysicalState, PortState};
 
 use crate::device::{self, Arbitration, DeviceId, PortId};
 use crate::fabric::{Fabric, Timer};
+use crate::rates;
 
 impl Fabric {
     /// Pulls the cable of a port: both ends go down. Returns whether there was a link.
@@ -104,12 +105,15 @@ impl Fabric {
         self.link_changed(port, peer);
     }
 
-    /// Width and speeds both ends allow; at least the narrowest and slowest, which every port can do.
+    /// Width and speeds both ends allow and the cable carries; at least the narrowest and slowest, which every port can
+    /// do.
     fn negotiate(&self, port: PortId, peer: PortId) -> (LinkWidth, LinkSpeed, ExtendedSpeed) {
-        let (a, b) = (&self.port(port).info, &self.port(peer).info);
-        let width = LinkWidth(a.link_width_enabled.0 & b.link_width_enabled.0).widest();
-        let speed = LinkSpeed(a.link_speed_enabled.0 & b.link_speed_enabled.0).fastest();
-        let extended = ExtendedSpeed(a.extended_speed_enabled.0 & b.extended_speed_enabled.0).fastest();
+        let [a, b] = [port, peer].map(|end| &self.port(end).info);
+        let [x, y] = [port, peer].map(|end| rates::carried_by_cable(self.model_port(end)));
+        let width = LinkWidth(a.link_width_enabled.0 & b.link_width_enabled.0 & x.0.0 & y.0.0).widest();
+        let speed = LinkSpeed(a.link_speed_enabled.0 & b.link_speed_enabled.0 & x.1.0 & y.1.0).fastest();
+        let extended =
+            ExtendedSpeed(a.extended_speed_enabled.0 & b.extended_speed_enabled.0 & x.2.0 & y.2.0).fastest();
         (width.unwrap_or(LinkWidth::X1), speed.unwrap_or(LinkSpeed::SDR), extended.unwrap_or_default())
     }
 

@@ -212,8 +212,11 @@ impl Fabric {
         }
     }
 
-    /// The subnet manager has seen a trap.
-    pub(crate) fn repress_trap(&mut self, end: PortId, mad: &Mad) -> Verdict {
+    /// The subnet manager has seen a trap. Nobody else may silence one.
+    pub(crate) fn repress_trap(&mut self, end: PortId, source: LidAddress, mad: &Mad) -> Verdict {
+        if self.port(end).info.master_sm_lid.map(LidAddress::from) != Some(source) {
+            return Verdict::Dropped(DropReason::ManagementKey);
+        }
         // Transports own the upper half of a transaction.
         let transaction = mad.transaction().0 as u32;
         let waiting = &mut self.port_mut(end).traps.waiting;

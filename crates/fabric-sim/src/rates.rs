@@ -1,7 +1,16 @@
 //! Rates as topology files name them, in the codes of PortInfo: a rate enables itself and what is slower.
 
-use fabric_model::{LinkRate, Speed, Width};
+use fabric_model::{LinkRate, Port, Speed, Width};
 use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth};
+
+/// What the cable at a port carries: the rate its file names, else the masks it sets. A manager that enables more
+/// does not make it faster.
+pub(crate) fn carried_by_cable(port: &Port) -> (LinkWidth, LinkSpeed, ExtendedSpeed) {
+    match port.rate {
+        Some(rate) => (enabled_width(rate), enabled_speed(rate), enabled_extended_speed(rate)),
+        None => (port.enabled_width, port.enabled_speed, ExtendedSpeed::default()),
+    }
+}
 
 /// The widths a port enables whose link has this rate.
 pub(crate) fn enabled_width(rate: LinkRate) -> LinkWidth {

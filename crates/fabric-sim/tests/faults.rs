@@ -1,11 +1,12 @@
 //! Seeded faults, reboots and flaps; and that no input does harm.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod world;
 
 use std::time::Duration;
 
 use fabric_sim::{Capacities, DropReason, Probability};
-use ib_wire::{Attribute, Datagram, LidAddress, Mad, Pkey, PortState, QKey, QueuePair, ServiceLevel};
+use ib_wire::{Attribute, Datagram, LidAddress, Mad, Method, Pkey, PortState, QKey, QueuePair, ServiceLevel};
 use proptest::prelude::*;
 use world::World;
 
@@ -108,6 +109,26 @@ fn an_unrepressed_trap_is_repeated_and_given_up() {
     world.wait(Duration::from_secs(600));
     assert_eq!(world.fabric.statistics().traps[&128], sent, "given up");
     assert_eq!(world.fabric.poll_timeout(), None, "and nothing is left to do");
+}
+
+#[test]
+fn only_the_subnet_manager_silences_a_trap() {
+    let mut world = World::configured();
+    let port = world.port_number("right", 1);
+    world.fabric.unplug(world.now, port);
+    world.collect();
+    let trap = world.delivered.iter().find(|(_, d)| d.mad.method() == Method::TRAP).unwrap().1.clone();
+    let repress = |from: &str, world: &mut World| {
+        let mut mad = trap.mad.clone();
+        mad.set_method(Method::TRAP_REPRESS);
+        let source = world.port(from);
+        let slid = world.fabric.lid(source).unwrap().into();
+        world.fabric.handle_datagram(world.now, source, Datagram::subnet_management(slid, trap.slid, mad));
+        world.wait(Duration::from_secs(6));
+        world.fabric.statistics().traps[&128]
+    };
+    assert_eq!(repress("b", &mut world), 2, "a stranger's word does not count: the trap is repeated");
+    assert_eq!(repress("a", &mut world), 2, "the manager's does");
 }
 
 proptest! {

@@ -60,7 +60,7 @@ impl Fabric {
         let operation = match mad.method() {
             Method::GET => Operation::Get,
             Method::SET => Operation::Set,
-            Method::TRAP_REPRESS => return self.repress_trap(arrival.end, mad),
+            Method::TRAP_REPRESS => return self.repress_trap(arrival.end, source, mad),
             Method::TRAP => return self.for_manager(arrival.end),
             _ => return answer(mad, Status::UNSUPPORTED_METHOD),
         };

@@ -52,9 +52,9 @@ impl Fabric {
         self.device_of(arrival.end).port(number).ok_or(Status::INVALID_FIELD)
     }
 
-    /// Whether the link of a port can run FDR10: a speed only Mellanox' own attribute tells.
+    /// Whether the link of a port runs FDR10: a speed only Mellanox' own attribute tells.
     pub(super) fn is_fdr10(&self, port: PortId) -> bool {
-        self.model_port(port).rate.is_some_and(|rate| rate.speed >= Speed::Fdr10)
+        self.model_port(port).rate.is_some_and(|rate| rate.speed == Speed::Fdr10)
     }
 
     /// Takes over a whole PortInfo or nothing of it.

@@ -1,4 +1,5 @@
 //! A small fabric and somebody who asks: what the tests of the emulation share.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 use std::time::Duration;

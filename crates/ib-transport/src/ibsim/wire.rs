@@ -23,8 +23,10 @@
 //! | 24 | u64, network | length of the MAD, at most 256 |
 //! | 32 | 256 bytes | the MAD |
 
+use ib_wire::rmpp::{RmppFlags, RmppKind};
 use ib_wire::{
-    Datagram, Gid, Guid, Lid, LidAddress, MAD_LEN, Mad, Pkey, PortState, QKey, QueuePair, ServiceLevel,
+    Datagram, Gid, Guid, Lid, LidAddress, MAD_LEN, Mad, ManagementClass, Pkey, PortState, QKey, QueuePair,
+    ServiceLevel,
 };
 
 use crate::role::Role;
@@ -295,6 +297,7 @@ impl DataMessage {
         }
         let mut mad = Mad(array_at(message, DATA_MAD));
         mad.0[length as usize..].fill(0);
+        complete_rmpp(&mut mad, length as usize);
         let status =
             if array_at(message, DATA_STATUS) == [0; 4] { DataStatus::Ok } else { DataStatus::TimedOut };
         Ok(Self {
@@ -379,8 +382,43 @@ pub(crate) fn encode_data(message: &mut [u8; DATA_LEN], addresses: Addresses, st
     };
     message[DATA_STATUS..DATA_STATUS + 4].copy_from_slice(&status.to_be_bytes());
     message[20..DATA_MAD_LEN].fill(0);
-    message[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&(MAD_LEN as u64).to_be_bytes());
+    message[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&(told_length(mad) as u64).to_be_bytes());
     message[DATA_MAD..].copy_from_slice(&mad.0);
+}
+
+/// Bytes of a MAD up to the end of its RMPP header; the payload length counts what follows.
+const RMPP_PAYLOAD: usize = 36;
+
+/// Completes the RMPP header of a table that a client sends. A kernel would do so: the client says only that there is
+/// a table and, by the length of the message, how long it is. On the fabric the header says it.
+fn complete_rmpp(mad: &mut Mad, length: usize) {
+    if mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
+        return;
+    }
+    let mut header = mad.rmpp();
+    if header.version != 0 || !header.flags.has(RmppFlags::ACTIVE) || length < RMPP_PAYLOAD {
+        return;
+    }
+    header.version = 1;
+    header.kind = RmppKind::Data;
+    header.flags = header.flags.with(RmppFlags::FIRST).with(RmppFlags::LAST);
+    header.segment = 1;
+    header.length_or_window = (length - RMPP_PAYLOAD) as u32;
+    mad.set_rmpp(&header);
+}
+
+/// How long a client is told a MAD is: the end of its table, if it is the last segment of one, else all of it.
+fn told_length(mad: &Mad) -> usize {
+    if mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
+        return MAD_LEN;
+    }
+    let header = mad.rmpp();
+    let is_last = header.kind == RmppKind::Data && header.flags.has(RmppFlags::ACTIVE.with(RmppFlags::LAST));
+    if header.version == 1 && is_last {
+        RMPP_PAYLOAD.saturating_add(header.payload_length() as usize).min(MAD_LEN)
+    } else {
+        MAD_LEN
+    }
 }
 
 fn control_message(raw: &[u8]) -> Result<&[u8; CONTROL_LEN], WireError> {

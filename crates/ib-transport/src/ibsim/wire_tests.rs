@@ -148,3 +148,46 @@ proptest! {
         prop_assert_eq!(DataMessage::decode(&message.encode()), Ok(message));
     }
 }
+
+#[test]
+fn the_length_of_a_table_travels_in_its_rmpp_header() {
+    let mut mad =
+        Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET_TABLE_RESP, Attribute::PATH_RECORD, 0);
+    mad.0[26] = 1;
+    mad.0[119] = 0xaa;
+    mad.0[120] = 0xbb;
+    let sent = DataMessage {
+        dlid: LidAddress::from_wire(7),
+        slid: LidAddress::from_wire(8),
+        dqp: QueuePair::GENERAL_MANAGEMENT,
+        sqp: QueuePair::GENERAL_MANAGEMENT,
+        status: DataStatus::Ok,
+        mad,
+    };
+    let mut raw = sent.encode();
+    assert_eq!(raw[24..32], 256u64.to_be_bytes(), "nothing says otherwise");
+    // As opensm sends one path record: 56 bytes of headers and 64 of record.
+    raw[24..32].copy_from_slice(&120u64.to_be_bytes());
+    let received = DataMessage::decode(&raw).unwrap();
+    let header = received.mad.rmpp();
+    assert_eq!((header.version, header.segment, header.payload_length()), (1, 1, 20 + 64));
+    assert_eq!((received.mad.0[119], received.mad.0[120]), (0xaa, 0), "what is behind the end is not read");
+    assert_eq!(received.encode()[24..32], 120u64.to_be_bytes(), "and the next client is told the same");
+}
+
+#[test]
+fn no_rmpp_header_makes_a_message_longer_than_it_is() {
+    let mut mad =
+        Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET_TABLE_RESP, Attribute::PATH_RECORD, 0);
+    (mad.0[24], mad.0[25], mad.0[26]) = (1, 1, 7);
+    mad.0[32..36].fill(0xff);
+    let message = DataMessage {
+        dlid: None,
+        slid: None,
+        dqp: QueuePair::GENERAL_MANAGEMENT,
+        sqp: QueuePair::GENERAL_MANAGEMENT,
+        status: DataStatus::Ok,
+        mad,
+    };
+    assert_eq!(message.encode()[24..32], 256u64.to_be_bytes());
+}

@@ -64,6 +64,11 @@ impl<P: Copy + Eq> Outbox<P> {
         self.report_lost(requester(&request.mad), &request);
     }
 
+    /// When the server woke up to handle what is being handled: saves hosts a look at the clock per datagram.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
     /// What the server counted so far.
     pub fn counters(&self) -> &Counters {
         &self.counters

@@ -1,0 +1,114 @@
+//! LIDs: what has one keeps it, what is new gets the lowest that is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_model::decisions::Decisions;
+use fabric_model::intent::Capabilities;
+use ib_wire::{Guid, Lid};
+
+use crate::CompileError;
+use crate::fabric::{Fabric, Place};
+use crate::routing::order::Order;
+
+/// LIDs that stay reserved for ports that are absent: a sixth of what there is. Beyond that, the highest go first.
+pub(crate) const ABSENT_LIDS_MAX: usize = 8192;
+
+/// The LIDs of a subnet.
+#[derive(Debug)]
+pub(crate) struct Lids {
+    /// Of present end ports, by port GUID.
+    pub present: BTreeMap<Guid, Lid>,
+    /// Of absent ones.
+    pub absent: BTreeMap<Guid, Lid>,
+}
+
+/// Gives every end port a LID. On a fresh fabric the adapters of a leaf, the leaves of a pod and the switches have
+/// consecutive ones.
+pub(crate) fn assign(
+    fabric: &Fabric<'_>,
+    capabilities: &Capabilities,
+    previous: &Decisions,
+) -> Result<Lids, CompileError> {
+    let highest = highest_lid(fabric, capabilities);
+    let order = address_order(fabric);
+    if order.len() > usize::from(highest) {
+        return Err(CompileError::LidsExhausted { needed: order.len(), available: highest.into() });
+    }
+    let ports: BTreeSet<Guid> = order.iter().copied().collect();
+    let mut holders: BTreeMap<Lid, Guid> = BTreeMap::new();
+    // Present ports first: where two were given the same LID, an absent one loses it, or the higher GUID.
+    for present in [true, false] {
+        for (guid, decision) in &previous.end_ports {
+            if ports.contains(guid) == present && decision.lid.to_wire() <= highest {
+                holders.entry(decision.lid).or_insert(*guid);
+            }
+        }
+    }
+    let mut absent: Vec<Lid> =
+        holders.iter().filter(|(_, guid)| !ports.contains(guid)).map(|(lid, _)| *lid).collect();
+    let room = usize::from(highest) - order.len();
+    for lid in absent.split_off(absent.len().min(room).min(ABSENT_LIDS_MAX)) {
+        holders.remove(&lid);
+    }
+
+    let held: BTreeSet<Guid> = holders.values().copied().collect();
+    let mut free = (1..=highest).filter_map(Lid::from_wire).filter(|lid| !holders.contains_key(lid));
+    let new: Vec<(Guid, Lid)> =
+        order.into_iter().filter(|guid| !held.contains(guid)).zip(&mut free).collect();
+    let (mut present, mut absent) = (BTreeMap::new(), BTreeMap::new());
+    for (lid, guid) in &holders {
+        let side = if ports.contains(guid) { &mut present } else { &mut absent };
+        side.insert(*guid, *lid);
+    }
+    present.extend(new);
+    Ok(Lids { present, absent })
+}
+
+/// What every switch can forward to.
+fn highest_lid(fabric: &Fabric<'_>, capabilities: &Capabilities) -> u16 {
+    let tables = fabric.switches.iter().map(|switch| capabilities.switch(switch.guid).linear);
+    tables.map(|entries| entries.saturating_sub(1)).min().unwrap_or(Lid::MAX).min(Lid::MAX)
+}
+
+/// The end ports in the order in which new ones get their LIDs: adapters leaf by leaf, then switches.
+fn address_order(fabric: &Fabric<'_>) -> Vec<Guid> {
+    let switches = leaves_pod_by_pod(fabric);
+    let attached = switches.iter().flat_map(|place| fabric.switches[*place].adapters.clone());
+    let loose = fabric.adapter_ports.iter().filter(|port| port.attached.is_none());
+    let adapters = attached.map(|index| &fabric.adapter_ports[index]).chain(loose).map(|port| port.guid);
+    adapters.chain(fabric.switches.iter().map(|switch| switch.port_guid)).collect()
+}
+
+/// The switches so that those of one pod stand together: what hangs together without the top level, within that what
+/// hangs together without the two top levels, and so on; by GUID where nothing else tells.
+fn leaves_pod_by_pod(fabric: &Fabric<'_>) -> Vec<Place> {
+    let mut order: Vec<Place> = (0..fabric.switches.len()).collect();
+    let Some(levels) = Order::by_levels(fabric) else { return order };
+    let highest = levels.heights.iter().copied().max().unwrap_or(1);
+    let pods: Vec<Vec<Place>> =
+        (1..highest).rev().map(|below| islands(fabric, &levels.heights, below)).collect();
+    order.sort_by_key(|place| (pods.iter().map(|pods| pods[*place]).collect::<Vec<_>>(), *place));
+    order
+}
+
+/// For each switch the first of those it hangs together with when switches above a height do not count.
+fn islands(fabric: &Fabric<'_>, heights: &[i32], highest: i32) -> Vec<Place> {
+    let mut islands: Vec<Place> = (0..fabric.switches.len()).collect();
+    let mut seen = vec![false; fabric.switches.len()];
+    for start in 0..fabric.switches.len() {
+        if heights[start] > highest || std::mem::replace(&mut seen[start], true) {
+            continue;
+        }
+        let mut open = vec![start];
+        while let Some(place) = open.pop() {
+            islands[place] = start;
+            for neighbour in &fabric.switches[place].neighbours {
+                let there = neighbour.place;
+                if heights[there] <= highest && !std::mem::replace(&mut seen[there], true) {
+                    open.push(there);
+                }
+            }
+        }
+    }
+    islands
+}

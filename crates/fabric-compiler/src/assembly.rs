@@ -1,0 +1,152 @@
+//! Puts the results of all steps together, device by device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_model::Endpoint;
+use fabric_model::decisions::{Decisions, EndPortDecision};
+use fabric_model::intent::{Capabilities, PortName};
+use fabric_model::plan::{
+    AdapterPortPlan, Enforcement, FabricPlan, Finding, LinearTable, ManagerPort, MulticastTable,
+    PartitionPlan, PkeyTable, PlanParts, SwitchPlan, SwitchPortPlan,
+};
+use ib_wire::{DataLanes, Guid, Lid, Mtu, PartitionNumber};
+
+use crate::addressing::Lids;
+use crate::fabric::{AdapterPort, Fabric, Place};
+use crate::multicast::Groups;
+use crate::partitions::{KeyTables, Partition};
+use crate::routing::Routes;
+
+/// What the steps found.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    pub fabric: &'a Fabric<'a>,
+    pub lids: Lids,
+    pub partitions: Vec<Partition>,
+    pub numbers: BTreeMap<String, PartitionNumber>,
+    pub keys: KeyTables,
+    pub routes: Routes,
+    pub groups: Groups,
+}
+
+impl Parts<'_> {
+    /// The plan.
+    pub fn assemble(mut self, capabilities: &Capabilities, previous: &Decisions) -> FabricPlan {
+        let rows = std::mem::take(&mut self.routes.rows);
+        let multicast = std::mem::take(&mut self.groups.tables);
+        let tables = rows.into_iter().zip(multicast).enumerate();
+        let switches = tables
+            .map(|(place, (row, groups))| SwitchPlan {
+                guid: self.fabric.switches[place].guid,
+                port_guid: self.fabric.switches[place].port_guid,
+                lid: self.lid(self.fabric.switches[place].port_guid),
+                linear: Arc::new(LinearTable::from_exits(row)),
+                multicast: Arc::new(MulticastTable::from_exits(groups)),
+                pkeys: self.table(self.fabric.switches[place].port_guid),
+                ports: self.switch_ports(place, capabilities),
+            })
+            .collect();
+        let adapter_ports =
+            self.fabric.adapter_ports.iter().map(|port| self.adapter_port(port, capabilities)).collect();
+        let manager = ManagerPort { guid: self.fabric.manager, lid: self.lid(self.fabric.manager) };
+        let decisions = self.decisions(previous);
+        FabricPlan::from_parts(PlanParts {
+            manager,
+            switches,
+            adapter_ports,
+            findings: self.findings(),
+            partitions: self.partitions.into_iter().map(partition_plan).collect(),
+            groups: self.groups.plans,
+            decisions,
+        })
+    }
+
+    fn lid(&self, port_guid: Guid) -> Lid {
+        self.lids.present[&port_guid]
+    }
+
+    fn table(&self, port_guid: Guid) -> Arc<PkeyTable> {
+        Arc::clone(&self.keys.tables[&port_guid])
+    }
+
+    fn switch_ports(&self, place: Place, capabilities: &Capabilities) -> Vec<SwitchPortPlan> {
+        let switch = &self.fabric.switches[place];
+        let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
+        let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();
+        (self.fabric.topology[switch.node].cabled_ports())
+            .map(|(number, peer)| {
+                let link = self.link(Endpoint::new(switch.node, number), peer, capabilities);
+                let enforcement = match adapters.get(&number) {
+                    Some(guid) => Enforcement::Both(self.table(*guid)),
+                    None => Enforcement::Off,
+                };
+                let peer = self.name(peer);
+                SwitchPortPlan { number, peer, mtu: link.mtu, lanes: link.lanes, enforcement }
+            })
+            .collect()
+    }
+
+    fn adapter_port(&self, port: &AdapterPort, capabilities: &Capabilities) -> AdapterPortPlan {
+        let link = self.link(port.end, port.peer, capabilities);
+        AdapterPortPlan {
+            guid: port.guid,
+            name: port.name,
+            peer: self.name(port.peer),
+            lid: self.lid(port.guid),
+            mtu: link.mtu,
+            lanes: link.lanes,
+            pkeys: self.table(port.guid),
+        }
+    }
+
+    fn name(&self, end: Endpoint) -> PortName {
+        PortName { node: self.fabric.topology[end.node].guid, port: end.port }
+    }
+
+    /// What both ends of a link can do.
+    fn link(&self, a: Endpoint, b: Endpoint, capabilities: &Capabilities) -> LinkAbility {
+        let [a, b] = [a, b].map(|end| capabilities.port(self.name(end)));
+        LinkAbility {
+            mtu: if a.mtu.bytes() <= b.mtu.bytes() { a.mtu } else { b.mtu },
+            lanes: if a.lanes.count() <= b.lanes.count() { a.lanes } else { b.lanes },
+        }
+    }
+
+    fn findings(&mut self) -> Vec<Finding> {
+        let left_out = self.fabric.left_out.map(|(nodes, witness)| Finding::Unreachable { nodes, witness });
+        let routes = self.routes.finding.take();
+        let keys = std::mem::take(&mut self.keys.findings);
+        let groups = std::mem::take(&mut self.groups.findings);
+        left_out.into_iter().chain(routes).chain(keys).chain(groups).collect()
+    }
+
+    fn decisions(&mut self, previous: &Decisions) -> Decisions {
+        let mut ups = std::mem::take(&mut self.routes.ups);
+        let present = self.lids.present.iter().map(|(guid, lid)| {
+            let up = ups.remove(guid).unwrap_or_default();
+            let pkeys = self.keys.tables[guid].entries().to_vec();
+            (*guid, EndPortDecision { lid: *lid, up, pkeys })
+        });
+        let absent = self.lids.absent.iter().filter_map(|(guid, lid)| {
+            let before = previous.end_ports.get(guid)?;
+            Some((*guid, EndPortDecision { lid: *lid, ..before.clone() }))
+        });
+        Decisions {
+            end_ports: present.chain(absent).collect(),
+            routing: self.routes.decision.clone(),
+            partitions: std::mem::take(&mut self.numbers),
+            groups: std::mem::take(&mut self.groups.decisions),
+        }
+    }
+}
+
+struct LinkAbility {
+    mtu: Mtu,
+    lanes: DataLanes,
+}
+
+fn partition_plan(partition: Partition) -> PartitionPlan {
+    let members = partition.members.into_iter().map(|(guid, (role, _))| (guid, role)).collect();
+    PartitionPlan { number: partition.number, name: partition.name, members }
+}

@@ -1,0 +1,206 @@
+//! The part of a topology that the manager reaches, as the compiler looks at it: switches by GUID, and what hangs on
+//! them. Everything that is decided here iterates in this order, so the order of the topology's file does not matter.
+
+use std::collections::{BTreeSet, HashSet};
+
+use fabric_model::intent::PortName;
+use fabric_model::{Endpoint, NodeIndex, Topology};
+use ib_wire::{Guid, NodeKind, PortNum};
+
+use crate::CompileError;
+
+/// A switch's place among the switches of a [`Fabric`].
+pub(crate) type Place = usize;
+
+/// What the manager reaches.
+#[derive(Debug)]
+pub(crate) struct Fabric<'t> {
+    pub topology: &'t Topology,
+    /// By node GUID.
+    pub switches: Vec<Switch>,
+    /// By the switch they hang on and its port; ports without a switch last.
+    pub adapter_ports: Vec<AdapterPort>,
+    /// GUID of the manager's port.
+    pub manager: Guid,
+    /// Nodes that no cable joins to the manager: how many, and the lowest GUID.
+    pub left_out: Option<(usize, Guid)>,
+    end_port_guids: HashSet<Guid>,
+}
+
+/// A switch and what is cabled to it.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    pub node: NodeIndex,
+    pub guid: Guid,
+    /// GUID of its port 0.
+    pub port_guid: Guid,
+    /// Other switches, by place.
+    pub neighbours: Vec<Neighbour>,
+    /// Where in [`Fabric::adapter_ports`] its own stand.
+    pub adapters: std::ops::Range<usize>,
+}
+
+/// Another switch and the cables to it.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    pub place: Place,
+    /// By the near port; never empty.
+    pub cables: Vec<Cable>,
+}
+
+/// A cable between two switches, seen from one end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cable {
+    pub near: PortNum,
+    pub far: PortNum,
+}
+
+/// A port of an adapter or a router.
+#[derive(Debug)]
+pub(crate) struct AdapterPort {
+    pub guid: Guid,
+    pub name: PortName,
+    pub kind: NodeKind,
+    pub end: Endpoint,
+    pub peer: Endpoint,
+    /// The switch it hangs on, and the port there.
+    pub attached: Option<(Place, PortNum)>,
+}
+
+impl<'t> Fabric<'t> {
+    /// What the port with this GUID reaches.
+    pub fn around(topology: &'t Topology, manager: Guid) -> Result<Self, CompileError> {
+        let start =
+            topology.by_port_guid(manager).ok_or(CompileError::ManagerMissing { port_guid: manager })?;
+        let reached = reached_from(topology, start);
+        if !topology[start.node].is_switch() && topology.peer(start).is_none() {
+            return Err(CompileError::ManagerUnplugged { port_guid: manager });
+        }
+        let mut nodes: Vec<NodeIndex> = reached.switches.iter().copied().collect();
+        nodes.sort_by_key(|node| topology[*node].guid);
+        let mut places = vec![None; topology.node_count()];
+        for (place, node) in nodes.iter().enumerate() {
+            places[node.index()] = Some(place);
+        }
+        let adapter_ports = adapter_ports(topology, &reached.ends, &places);
+        let switches = (nodes.iter().enumerate())
+            .map(|(place, node)| switch(topology, *node, place, &places, &adapter_ports))
+            .collect();
+        let left_out = left_out(topology, &reached);
+        let end_port_guids = HashSet::new();
+        let mut fabric = Self { topology, switches, adapter_ports, manager, left_out, end_port_guids };
+        fabric.end_port_guids = fabric.end_ports().map(|(guid, _)| guid).collect();
+        Ok(fabric)
+    }
+
+    /// The switch the manager's packets pass first: its own, if it is one.
+    pub fn manager_switch(&self) -> Option<Place> {
+        let own = self.switches.iter().position(|switch| switch.port_guid == self.manager);
+        let attached = || {
+            let port = self.adapter_ports.iter().find(|port| port.guid == self.manager)?;
+            port.attached.map(|(place, _)| place)
+        };
+        own.or_else(attached)
+    }
+
+    /// The switch with this node GUID.
+    pub fn place_of(&self, guid: Guid) -> Option<Place> {
+        self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()
+    }
+
+    /// Whether an end port with this GUID is there.
+    pub fn has_end_port(&self, guid: Guid) -> bool {
+        self.end_port_guids.contains(&guid)
+    }
+
+    /// Every end port by its GUID and kind: adapters first, then port 0 of the switches.
+    pub fn end_ports(&self) -> impl Iterator<Item = (Guid, NodeKind)> {
+        let adapters = self.adapter_ports.iter().map(|port| (port.guid, port.kind));
+        adapters.chain(self.switches.iter().map(|switch| (switch.port_guid, NodeKind::Switch)))
+    }
+}
+
+/// The ends of a search that passes switches only.
+#[derive(Debug, Default)]
+struct Reached {
+    switches: BTreeSet<NodeIndex>,
+    ends: BTreeSet<Endpoint>,
+}
+
+fn reached_from(topology: &Topology, start: Endpoint) -> Reached {
+    let mut reached = Reached::default();
+    let mut open = Vec::new();
+    let mut arrive = |end: Endpoint, open: &mut Vec<NodeIndex>| {
+        if !topology[end.node].is_switch() {
+            reached.ends.insert(end);
+        } else if reached.switches.insert(end.node) {
+            open.push(end.node);
+        }
+    };
+    arrive(start, &mut open);
+    if !topology[start.node].is_switch()
+        && let Some(peer) = topology.peer(start)
+    {
+        arrive(peer, &mut open);
+    }
+    while let Some(node) = open.pop() {
+        for (_, peer) in topology[node].cabled_ports() {
+            arrive(peer, &mut open);
+        }
+    }
+    reached
+}
+
+fn left_out(topology: &Topology, reached: &Reached) -> Option<(usize, Guid)> {
+    let ends: BTreeSet<NodeIndex> = reached.ends.iter().map(|end| end.node).collect();
+    let left =
+        topology.nodes().filter(|(index, _)| !ends.contains(index) && !reached.switches.contains(index));
+    let (count, lowest) = left.fold((0, None), |(count, lowest): (usize, Option<Guid>), (_, node)| {
+        (count + 1, Some(lowest.map_or(node.guid, |guid| guid.min(node.guid))))
+    });
+    lowest.map(|guid| (count, guid))
+}
+
+fn adapter_ports(
+    topology: &Topology,
+    ends: &BTreeSet<Endpoint>,
+    places: &[Option<Place>],
+) -> Vec<AdapterPort> {
+    let adapter_port = |end: &Endpoint| {
+        let node = &topology[end.node];
+        let peer = topology.peer(*end)?;
+        Some(AdapterPort {
+            guid: node.port(end.port)?.guid,
+            name: PortName { node: node.guid, port: end.port },
+            kind: node.kind,
+            end: *end,
+            peer,
+            attached: places[peer.node.index()].map(|place| (place, peer.port)),
+        })
+    };
+    let mut ports: Vec<AdapterPort> = ends.iter().filter_map(adapter_port).collect();
+    ports.sort_by_key(|port| (port.attached.is_none(), port.attached, port.guid));
+    ports
+}
+
+fn switch(
+    topology: &Topology,
+    node: NodeIndex,
+    place: Place,
+    places: &[Option<Place>],
+    adapter_ports: &[AdapterPort],
+) -> Switch {
+    let mut cables: Vec<(Place, Cable)> = (topology[node].cabled_ports())
+        .filter_map(|(near, peer)| Some((places[peer.node.index()]?, Cable { near, far: peer.port })))
+        // A cable from a switch to itself leads nowhere.
+        .filter(|(there, _)| *there != place)
+        .collect();
+    cables.sort_by_key(|(there, cable)| (*there, cable.near));
+    let neighbours = (cables.chunk_by(|a, b| a.0 == b.0))
+        .map(|chunk| Neighbour { place: chunk[0].0, cables: chunk.iter().map(|(_, cable)| *cable).collect() })
+        .collect();
+    let first = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there < place));
+    let behind = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there <= place));
+    let port_guid = topology[node].port(PortNum::MANAGEMENT).map_or(topology[node].guid, |port| port.guid);
+    Switch { node, guid: topology[node].guid, port_guid, neighbours, adapters: first..behind }
+}

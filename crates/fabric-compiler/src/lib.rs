@@ -1,0 +1,107 @@
+//! Turns a topology, intents and the decisions of before into a plan: every LID, forwarding entry, partition key and
+//! multicast tree of a fabric.
+//!
+//! [`compile`] is a function and nothing else: no clock, no dice, no file. What was decided before stays unless it cannot;
+//! the same arguments give the same plan.
+//!
+//! ```
+//! use fabric_compiler::{compile, partitions_conf};
+//! use fabric_model::{Decisions, Intents, generate::FatTree};
+//!
+//! let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate()?;
+//! let (_, host) = tree.end_nodes().next().expect("the tree has hosts");
+//! let (_, port) = host.ports().next().expect("hosts have ports");
+//! let mut intents = Intents::new(port.guid);
+//! intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;")?;
+//!
+//! let plan = compile(&tree, &intents, &Decisions::default())?;
+//! assert_eq!(plan.adapter_ports().len(), 16);
+//! assert_eq!(plan.groups().len(), 1);
+//! // The decisions of a plan keep the next one as it is.
+//! assert_eq!(compile(&tree, &intents, plan.decisions())?, plan);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod addressing;
+mod assembly;
+mod fabric;
+mod multicast;
+mod partitions;
+pub mod partitions_conf;
+mod routing;
+
+use fabric_model::intent::PortName;
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use ib_wire::{Guid, PartitionNumber};
+use thiserror::Error;
+
+use fabric::Fabric;
+
+/// A plan that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CompileError {
+    /// No port has the GUID that the manager's port is to have.
+    #[error("no port of the fabric has the manager's port GUID {port_guid}")]
+    ManagerMissing {
+        /// The GUID.
+        port_guid: Guid,
+    },
+    /// The manager's port has no cable.
+    #[error("the manager's port {port_guid} has no cable")]
+    ManagerUnplugged {
+        /// Its GUID.
+        port_guid: Guid,
+    },
+    /// More end ports than LIDs that every switch can forward to.
+    #[error("{needed} end ports need a LID each, but the switches can forward to {available} at most")]
+    LidsExhausted {
+        /// End ports.
+        needed: usize,
+        /// LIDs.
+        available: usize,
+    },
+    /// A port is to hold more keys than its table can.
+    #[error("port {port} is to hold {needed} P_Keys, but its table has {capacity} entries")]
+    PkeyTableFull {
+        /// The port: an adapter's, or the switch port that enforces its keys.
+        port: PortName,
+        /// Keys.
+        needed: usize,
+        /// Entries.
+        capacity: usize,
+    },
+    /// No partition number is left for a partition that asked for none.
+    #[error("no partition number is left for {name:?}")]
+    PartitionsExhausted {
+        /// What people call it.
+        name: String,
+    },
+    /// Every multicast LID that the switches of a group can hold belongs to another group there.
+    #[error("no multicast LID is left for partition {partition}: its switches can hold {capacity}")]
+    MlidsExhausted {
+        /// The partition of the group.
+        partition: PartitionNumber,
+        /// Multicast LIDs that all its switches can hold.
+        capacity: u16,
+    },
+}
+
+/// Plans the part of a fabric that the manager reaches; what it does not reach is a finding of the plan.
+///
+/// Decisions of before hold as long as they can: LIDs also of ports that are absent, table indices of keys, LIDs of
+/// groups, and the cables by which packets come to each port. Decisions that contradict each other or the fabric give way
+/// in a fixed order.
+pub fn compile(
+    topology: &Topology,
+    intents: &Intents,
+    previous: &Decisions,
+) -> Result<FabricPlan, CompileError> {
+    let fabric = Fabric::around(topology, intents.manager)?;
+    let lids = addressing::assign(&fabric, &intents.capabilities, previous)?;
+    let (partitions, numbers) = partitions::resolve(&fabric, intents, previous)?;
+    let keys = partitions::lay_out(&fabric, &partitions, &intents.capabilities, previous)?;
+    let routes = routing::route(&fabric, &lids.present, previous);
+    let groups = multicast::plan(&fabric, &routes.order, &partitions, &intents.capabilities, previous)?;
+    Ok(assembly::Parts { fabric: &fabric, lids, partitions, numbers, keys, routes, groups }
+        .assemble(&intents.capabilities, previous))
+}

@@ -1,0 +1,151 @@
+//! Broadcast groups: a tree for each over the switches of its members, and a LID that no other group has there.
+
+mod tree;
+
+use std::collections::BTreeMap;
+
+use fabric_model::decisions::{Decisions, GroupDecision};
+use fabric_model::intent::{Capabilities, Ipoib};
+use fabric_model::plan::{Finding, GroupPlan, PortSet};
+use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber};
+
+use crate::CompileError;
+use crate::fabric::{Fabric, Place};
+use crate::partitions::Partition;
+use crate::routing::order::Order;
+use tree::{Planter, Tree};
+
+/// Groups a switch can tell apart at most: the LIDs there are.
+const GROUPS_MAX: u16 = 0x3fff;
+
+/// The groups of a fabric.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub plans: Vec<GroupPlan>,
+    /// Where packets to groups leave, for each switch by its place.
+    pub tables: Vec<BTreeMap<MulticastLid, PortSet>>,
+    pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
+    pub findings: Vec<Finding>,
+}
+
+/// Plans a broadcast group for every partition that carries IP.
+pub(crate) fn plan(
+    fabric: &Fabric<'_>,
+    order: &Order,
+    partitions: &[Partition],
+    capabilities: &Capabilities,
+    previous: &Decisions,
+) -> Result<Groups, CompileError> {
+    let mut groups = Groups {
+        plans: Vec::new(),
+        tables: vec![BTreeMap::new(); fabric.switches.len()],
+        decisions: BTreeMap::new(),
+        findings: Vec::new(),
+    };
+    let mut planter = Planter::new(fabric, order);
+    let mut lids = LidsInUse::new(fabric, capabilities);
+    let carrying = partitions.iter().filter_map(|partition| Some((partition, partition.ipoib?)));
+    // Groups of before come first: their LIDs are theirs.
+    let (known, new): (Vec<_>, Vec<_>) =
+        carrying.partition(|(partition, _)| previous.groups.contains_key(&partition.number));
+    for (partition, ipoib) in known.into_iter().chain(new) {
+        let before = previous.groups.get(&partition.number);
+        let planted = planter.plant(partition, before.and_then(|group| group.root));
+        let mlid = lids.take(partition.number, &planted.tree, before.map(|group| group.mlid))?;
+        for (place, ports) in &planted.tree.exits {
+            groups.tables[*place].insert(mlid, *ports);
+        }
+        let root = planted.tree.root.map(|place| fabric.switches[place].guid);
+        groups.decisions.insert(partition.number, GroupDecision { mlid, root });
+        groups.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
+        groups.findings.extend(planted.finding);
+    }
+    Ok(groups)
+}
+
+fn group_plan(
+    partition: &Partition,
+    ipoib: Ipoib,
+    mlid: MulticastLid,
+    root: Option<Guid>,
+    members: Vec<Guid>,
+) -> GroupPlan {
+    GroupPlan {
+        mgid: broadcast_gid(partition.number, ipoib),
+        mlid,
+        partition: partition.number,
+        mtu: ipoib.mtu,
+        rate: ipoib.rate,
+        sl: ipoib.sl,
+        scope: ipoib.scope,
+        qkey: ipoib.qkey,
+        root,
+        members,
+    }
+}
+
+/// `ff1s:401b:<full key>::ffff:ffff`, s being the scope: the group every IPv4 interface of the partition joins.
+fn broadcast_gid(partition: PartitionNumber, ipoib: Ipoib) -> Gid {
+    let mut gid = [0; 16];
+    gid[..4].copy_from_slice(&[0xff, 0x10 | ipoib.scope.to_wire(), 0x40, 0x1b]);
+    gid[4..6].copy_from_slice(&partition.key(Membership::Full).to_wire().to_be_bytes());
+    gid[12..].fill(0xff);
+    Gid(gid)
+}
+
+/// Which multicast LIDs each switch has entries for.
+#[derive(Debug)]
+struct LidsInUse {
+    /// By switch: a bit for each LID.
+    used: Vec<Vec<u64>>,
+    capacities: Vec<u16>,
+}
+
+impl LidsInUse {
+    fn new(fabric: &Fabric<'_>, capabilities: &Capabilities) -> Self {
+        let capacity = |guid| capabilities.switch(guid).multicast.min(GROUPS_MAX);
+        Self {
+            used: vec![Vec::new(); fabric.switches.len()],
+            capacities: fabric.switches.iter().map(|switch| capacity(switch.guid)).collect(),
+        }
+    }
+
+    /// The LID of before if no group on the same switches has it, else the lowest such one.
+    fn take(
+        &mut self,
+        partition: PartitionNumber,
+        tree: &Tree,
+        before: Option<MulticastLid>,
+    ) -> Result<MulticastLid, CompileError> {
+        let capacity = tree.exits.keys().map(|place| self.capacities[*place]).min().unwrap_or(GROUPS_MAX);
+        let taken = self.taken(tree.exits.keys().copied());
+        let is_free = |index: &usize| {
+            *index < usize::from(capacity)
+                && taken.get(*index / 64).is_none_or(|w| w >> (*index % 64) & 1 == 0)
+        };
+        let kept = before.map(MulticastLid::table_index).filter(is_free);
+        let index = kept.or_else(|| (0..usize::from(capacity)).find(is_free));
+        let mlid = index.and_then(|index| u16::try_from(usize::from(MulticastLid::MIN) + index).ok());
+        let mlid = mlid.and_then(MulticastLid::from_wire);
+        let mlid = mlid.ok_or(CompileError::MlidsExhausted { partition, capacity })?;
+        for place in tree.exits.keys() {
+            let (word, bit) = (mlid.table_index() / 64, mlid.table_index() % 64);
+            let used = &mut self.used[*place];
+            used.resize(used.len().max(word + 1), 0);
+            used[word] |= 1 << bit;
+        }
+        Ok(mlid)
+    }
+
+    fn taken(&self, places: impl Iterator<Item = Place>) -> Vec<u64> {
+        let mut taken: Vec<u64> = Vec::new();
+        for place in places {
+            let used = &self.used[place];
+            taken.resize(taken.len().max(used.len()), 0);
+            for (word, used) in taken.iter_mut().zip(used) {
+                *word |= used;
+            }
+        }
+        taken
+    }
+}

@@ -1,0 +1,187 @@
+//! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go up
+//! and then down as unicast packets do.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fabric_model::plan::{Finding, PortSet};
+use ib_wire::{Guid, PortNum};
+
+use crate::fabric::{Fabric, Place};
+use crate::partitions::Partition;
+use crate::routing::hash;
+use crate::routing::order::Order;
+
+/// Plants trees and remembers where, so that their tops spread.
+#[derive(Debug)]
+pub(super) struct Planter<'a> {
+    fabric: &'a Fabric<'a>,
+    order: &'a Order,
+    /// How many trees each switch is the top of.
+    tops: Vec<u32>,
+}
+
+/// Where packets to a group leave each of its switches.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub root: Option<Place>,
+    pub exits: BTreeMap<Place, PortSet>,
+}
+
+/// A tree and what it serves.
+#[derive(Debug)]
+pub(super) struct Planted {
+    pub tree: Tree,
+    /// By port GUID.
+    pub members: Vec<Guid>,
+    pub finding: Option<Finding>,
+}
+
+/// What is above the switches of a group's members.
+#[derive(Debug)]
+struct Reach {
+    /// How many of them are below each switch, itself included.
+    below: Vec<u32>,
+    /// How far the farthest of those is.
+    depth: Vec<u32>,
+}
+
+impl<'a> Planter<'a> {
+    pub fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
+        Self { fabric, order, tops: vec![0; fabric.switches.len()] }
+    }
+
+    /// The tree of a partition's adapter ports. Keeps its top while that is above all members.
+    pub fn plant(&mut self, partition: &Partition, previous: Option<Guid>) -> Planted {
+        let mut tree = Tree::default();
+        let mut members = Vec::new();
+        for port in &self.fabric.adapter_ports {
+            if partition.members.contains_key(&port.guid) {
+                members.push(port.guid);
+                if let Some((place, number)) = port.attached {
+                    tree.exits.entry(place).or_default().insert(number);
+                }
+            }
+        }
+        members.sort_unstable();
+        let leaves: BTreeSet<Place> = tree.exits.keys().copied().collect();
+        let reach = self.reach(&leaves);
+        let previous = previous.and_then(|guid| self.fabric.place_of(guid));
+        let Some((root, is_apex)) = self.root(&leaves, &reach, previous) else {
+            return Planted { tree, members, finding: None };
+        };
+        self.tops[root] += 1;
+        tree.root = Some(root);
+        tree.exits.entry(root).or_default();
+        let parents = self.parents(root, |place| !is_apex || reach.below[place] > 0, is_apex);
+        self.grow(&mut tree, &leaves, &parents, partition);
+        let turn = if is_apex { None } else { self.turn(&parents, &tree) };
+        let finding = turn.map(|place| Finding::GroupTurns {
+            partition: partition.number,
+            at: self.fabric.switches[place].guid,
+        });
+        Planted { tree, members, finding }
+    }
+
+    fn reach(&self, leaves: &BTreeSet<Place>) -> Reach {
+        let count = self.fabric.switches.len();
+        let mut reach = Reach { below: vec![0; count], depth: vec![0; count] };
+        let mut seen = vec![None; count];
+        for &leaf in leaves {
+            let mut queue = VecDeque::from([(leaf, 0)]);
+            seen[leaf] = Some(leaf);
+            while let Some((here, distance)) = queue.pop_front() {
+                reach.below[here] += 1;
+                reach.depth[here] = reach.depth[here].max(distance);
+                for slot in &self.order.up[here] {
+                    let above = self.fabric.switches[here].neighbours[*slot].place;
+                    if seen[above].replace(leaf) != Some(leaf) {
+                        queue.push_back((above, distance + 1));
+                    }
+                }
+            }
+        }
+        reach
+    }
+
+    /// The top: above all members if there is such a switch, then near, then not the top of many trees.
+    fn root(
+        &self,
+        leaves: &BTreeSet<Place>,
+        reach: &Reach,
+        previous: Option<Place>,
+    ) -> Option<(Place, bool)> {
+        let is_apex = |place: &Place| reach.below[*place] as usize == leaves.len();
+        if leaves.is_empty() {
+            return None;
+        }
+        if let Some(kept) = previous.filter(is_apex) {
+            return Some((kept, true));
+        }
+        let best = (0..self.fabric.switches.len()).min_by_key(|place| {
+            let uncovered = leaves.len() - reach.below[*place] as usize;
+            (uncovered, reach.depth[*place], self.tops[*place], *place)
+        })?;
+        Some((best, is_apex(&best)))
+    }
+
+    /// For each switch the one before it on a shortest way from the root, with the neighbour's place in its list.
+    fn parents(
+        &self,
+        root: Place,
+        counts: impl Fn(Place) -> bool,
+        down_only: bool,
+    ) -> Vec<Option<(Place, usize)>> {
+        let mut parents = vec![None; self.fabric.switches.len()];
+        let mut queue = VecDeque::from([root]);
+        while let Some(here) = queue.pop_front() {
+            let up: &[usize] = if down_only { &[] } else { &self.order.up[here] };
+            for slot in self.order.down[here].iter().chain(up) {
+                let there = self.fabric.switches[here].neighbours[*slot].place;
+                if there != root && parents[there].is_none() && counts(there) {
+                    parents[there] = Some((here, *slot));
+                    queue.push_back(there);
+                }
+            }
+        }
+        parents
+    }
+
+    /// Joins every leaf to the root.
+    fn grow(
+        &self,
+        tree: &mut Tree,
+        leaves: &BTreeSet<Place>,
+        parents: &[Option<(Place, usize)>],
+        partition: &Partition,
+    ) {
+        let mut joined = vec![false; self.fabric.switches.len()];
+        for &leaf in leaves {
+            let mut here = leaf;
+            while let Some((parent, slot)) = parents[here] {
+                if std::mem::replace(&mut joined[here], true) {
+                    break;
+                }
+                let cables = &self.fabric.switches[parent].neighbours[slot].cables;
+                let ports: Vec<PortNum> = cables.iter().map(|cable| cable.near).collect();
+                let seed = hash::seed(self.fabric.switches[parent].guid);
+                let port = hash::choose_by(seed, &ports, u64::from(partition.number.to_wire()));
+                if let Some(cable) = cables.iter().find(|cable| Some(cable.near) == port) {
+                    tree.exits.entry(parent).or_default().insert(cable.near);
+                    tree.exits.entry(here).or_default().insert(cable.far);
+                }
+                here = parent;
+            }
+        }
+    }
+
+    /// A switch of the tree that has two others above it.
+    fn turn(&self, parents: &[Option<(Place, usize)>], tree: &Tree) -> Option<Place> {
+        let above = |place: Place| {
+            let children =
+                tree.exits.keys().filter(|child| parents[**child].is_some_and(|(p, _)| p == place));
+            let parent = parents[place].map(|(parent, _)| parent);
+            children.copied().chain(parent).filter(|other| self.order.is_above(*other, place)).count()
+        };
+        tree.exits.keys().copied().find(|place| above(*place) > 1)
+    }
+}

@@ -1,0 +1,312 @@
+//! The partitions file of opensm, the part that sites use.
+//!
+//! ```text
+//! [Name][=Key][,indx0][,ipoib[,rate=n][,mtu=n][,sl=n][,scope=n][,Q_Key=n]][,defmember=full|limited|both] :
+//!     [who[=full|limited|both]] [, who[=...]] ... ;
+//! ```
+//!
+//! *who* is the GUID of an end port, or `ALL`, `ALL_CAS`, `ALL_SWITCHES`, `ALL_ROUTERS`, `SELF`. Numbers are decimal or
+//! begin with `0x`; what follows `#` in a line is a comment. As in opensm, rules with the same key add up, a rule without a
+//! key means the partition of that name, `Default` is 0x7fff, and the later entry holds where a port is named twice.
+//!
+//! Unlike opensm, which skips what it does not know, every unknown or shortened word is an error: a member that silently
+//! falls out of a partition is worse than a file that is refused. Groups given by `mgid=` are not read.
+
+mod tokens;
+
+use fabric_model::intent::{Ipoib, KeyPlace, Member, MulticastScope, PartitionIntent, Role, Who};
+use ib_wire::sa::Rate;
+use ib_wire::{Guid, Mtu, PartitionNumber, Pkey, QKey, ServiceLevel};
+use thiserror::Error;
+
+use tokens::{Token, Tokens};
+
+/// Bytes of a file: more than a rule for each of 32,767 partitions and each port of the largest fabric.
+pub const TEXT_BYTES_MAX: usize = 64 << 20;
+
+/// Rules in a file: two for each partition there can be.
+pub const RULES_MAX: usize = 65_536;
+
+/// Bytes of a partition's name.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// A file that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}, column {column}: found {found}, expected {expected}")]
+pub struct ConfError {
+    /// The line, from 1.
+    pub line: u32,
+    /// The column in characters, from 1.
+    pub column: u32,
+    /// What stands there.
+    pub found: String,
+    /// What could.
+    pub expected: &'static str,
+}
+
+/// Reads a file: a partition for each rule, in order.
+pub fn parse(text: &str) -> Result<Vec<PartitionIntent>, ConfError> {
+    if text.len() > TEXT_BYTES_MAX {
+        let found = format!("{} bytes", text.len());
+        return Err(ConfError { line: 1, column: 1, found, expected: "at most 64 MiB" });
+    }
+    let mut tokens = Tokens::of(text);
+    let mut rules = Vec::new();
+    while tokens.look().0 != Token::End {
+        if rules.len() == RULES_MAX {
+            let found = tokens.take();
+            return Err(tokens.error(found, "the end of the file: at most 65536 rules"));
+        }
+        rules.push(rule(&mut tokens)?);
+    }
+    Ok(rules)
+}
+
+/// What stands in front of the colon.
+#[derive(Debug)]
+struct Header {
+    name: String,
+    number: Option<PartitionNumber>,
+    place: KeyPlace,
+    role: Role,
+    is_ipoib: bool,
+    ipoib: Ipoib,
+    seen: Vec<Flag>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flag {
+    IndexZero,
+    Ipoib,
+    Rate,
+    Mtu,
+    Sl,
+    Scope,
+    QKey,
+    DefaultRole,
+}
+
+const FLAGS: &str =
+    "a flag: indx0, ipoib, rate=, mtu=, sl=, scope=, Q_Key= or defmember= (groups by mgid= are not read)";
+const WHO: &str = "a port GUID, ALL, ALL_CAS, ALL_SWITCHES, ALL_ROUTERS or SELF";
+const ROLE: &str = "full, limited or both";
+
+fn rule(tokens: &mut Tokens<'_>) -> Result<PartitionIntent, ConfError> {
+    let header = header(tokens)?;
+    let members = members(tokens, &header)?;
+    let Header { name, number, is_ipoib, ipoib, .. } = header;
+    Ok(PartitionIntent { name, number, members, ipoib: is_ipoib.then_some(ipoib) })
+}
+
+fn header(tokens: &mut Tokens<'_>) -> Result<Header, ConfError> {
+    let (name, number) = title(tokens)?;
+    let mut header = Header {
+        name,
+        number,
+        place: KeyPlace::Anywhere,
+        role: Role::Limited,
+        is_ipoib: false,
+        ipoib: Ipoib::default(),
+        seen: Vec::new(),
+    };
+    loop {
+        match tokens.take() {
+            Token::Sign(':') => return Ok(header),
+            Token::Sign(',') => flag(tokens, &mut header)?,
+            found => return Err(tokens.error(found, "',' and a flag, or ':' and the members")),
+        }
+    }
+}
+
+/// Name and key; one of them may be left out.
+fn title(tokens: &mut Tokens<'_>) -> Result<(String, Option<PartitionNumber>), ConfError> {
+    let mut name = String::new();
+    let mut first = tokens.clone();
+    while let Token::Word(word) = tokens.look().0 {
+        let is_first = name.is_empty();
+        tokens.take();
+        if name.len() + 1 + word.len() > NAME_BYTES_MAX || word.chars().any(char::is_control) {
+            return Err(tokens.error(Token::Word(word), "a name of at most 64 printable characters"));
+        }
+        if !is_first {
+            name.push(' ');
+        }
+        name.push_str(word);
+    }
+    if tokens.take_if('=') {
+        return Ok((name, Some(key(tokens)?)));
+    }
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        // A rule may begin with its key.
+        let number = key(&mut first)?;
+        return match (first.look().0, first.look().1) {
+            (Token::Word(_), _) => {
+                let found = first.take();
+                Err(first.error(found, "'=', ',' or ':' behind a key"))
+            }
+            _ => Ok((String::new(), Some(number))),
+        };
+    }
+    if name.is_empty() {
+        let found = tokens.take();
+        return Err(tokens.error(found, "a partition's name, or '=' and its key"));
+    }
+    let number = (name == "Default").then_some(PartitionNumber::DEFAULT);
+    Ok((name, number))
+}
+
+fn key(tokens: &mut Tokens<'_>) -> Result<PartitionNumber, ConfError> {
+    let check = |raw| u16::try_from(raw).ok().and_then(Pkey::from_wire).map(Pkey::partition);
+    value(tokens, "a P_Key: 1 to 0x7fff, or the same with 0x8000 added", check)
+}
+
+fn flag(tokens: &mut Tokens<'_>, header: &mut Header) -> Result<(), ConfError> {
+    let found = tokens.take();
+    let Token::Word(word) = found else { return Err(tokens.error(found, FLAGS)) };
+    let flag = match word {
+        "indx0" => Flag::IndexZero,
+        "ipoib" => Flag::Ipoib,
+        "rate" => Flag::Rate,
+        "mtu" => Flag::Mtu,
+        "sl" => Flag::Sl,
+        "scope" => Flag::Scope,
+        "Q_Key" => Flag::QKey,
+        "defmember" => Flag::DefaultRole,
+        _ => return Err(tokens.error(found, FLAGS)),
+    };
+    if header.seen.contains(&flag) {
+        return Err(tokens.error(found, "each flag once in a rule"));
+    }
+    header.seen.push(flag);
+    match flag {
+        Flag::IndexZero => header.place = KeyPlace::First,
+        Flag::Ipoib => header.is_ipoib = true,
+        Flag::DefaultRole => {
+            equals(tokens)?;
+            header.role = role(tokens)?;
+        }
+        _ => {
+            equals(tokens)?;
+            setting(tokens, flag, &mut header.ipoib)?;
+        }
+    }
+    Ok(())
+}
+
+/// A flag that has a number.
+fn setting(tokens: &mut Tokens<'_>, flag: Flag, ipoib: &mut Ipoib) -> Result<(), ConfError> {
+    let byte = |raw: u64| u8::try_from(raw).ok();
+    match flag {
+        Flag::Rate => {
+            let check = |raw| byte(raw).map(Rate::from_wire).filter(|rate| rate.nominal_mbps() > 0);
+            ipoib.rate = value(tokens, "the code of a rate, 2 to 24 (3 is 10 Gb/s, 16 is 100 Gb/s)", check)?;
+        }
+        Flag::Mtu => {
+            let check = |raw| byte(raw).map(Mtu::from_wire).filter(|mtu| mtu.bytes() > 0);
+            ipoib.mtu = value(tokens, "the code of an MTU, 1 to 5 (4 is 2048, 5 is 4096 bytes)", check)?;
+        }
+        Flag::Sl => {
+            ipoib.sl =
+                value(tokens, "a service level, 0 to 15", |raw| byte(raw).and_then(ServiceLevel::from_wire))?;
+        }
+        Flag::Scope => {
+            let check = |raw| byte(raw).and_then(MulticastScope::from_wire);
+            ipoib.scope = value(tokens, "a scope, 1 to 15 (2 is the subnet)", check)?;
+        }
+        Flag::QKey => {
+            let check = |raw| u32::try_from(raw).ok().filter(|raw| *raw != 0).map(QKey::from_wire);
+            ipoib.qkey = value(tokens, "a Q_Key, 1 to 0xffffffff", check)?;
+        }
+        Flag::IndexZero | Flag::Ipoib | Flag::DefaultRole => {}
+    }
+    Ok(())
+}
+
+fn members(tokens: &mut Tokens<'_>, header: &Header) -> Result<Vec<Member>, ConfError> {
+    let mut members = Vec::new();
+    loop {
+        if tokens.take_if(';') {
+            return Ok(members);
+        }
+        let line = member(tokens, header, &mut members)?;
+        let (next, position) = tokens.look();
+        match next {
+            Token::Sign(',') => {
+                tokens.take();
+            }
+            Token::Sign(';') => {}
+            // opensm reads line by line, so a new line separates members too.
+            Token::Word(_) if position.line > line => {}
+            found => {
+                tokens.take();
+                return Err(tokens.error(found, "',' and a member, or ';'"));
+            }
+        }
+    }
+}
+
+/// Reads one member and returns the line it ends in.
+fn member(tokens: &mut Tokens<'_>, header: &Header, members: &mut Vec<Member>) -> Result<u32, ConfError> {
+    let found = tokens.take();
+    let Token::Word(word) = found else { return Err(tokens.error(found, WHO)) };
+    let who = match word {
+        "ALL" => Who::All,
+        "ALL_CAS" => Who::AllAdapters,
+        "ALL_SWITCHES" => Who::AllSwitches,
+        "ALL_ROUTERS" => Who::AllRouters,
+        "SELF" => Who::Manager,
+        _ => {
+            let guid = number(word).and_then(Guid::from_wire);
+            Who::Port(guid.ok_or_else(|| tokens.error(found, WHO))?)
+        }
+    };
+    let role = if tokens.take_if('=') { role(tokens)? } else { header.role };
+    members.push(Member { who, role, place: header.place });
+    Ok(tokens.position.line)
+}
+
+fn role(tokens: &mut Tokens<'_>) -> Result<Role, ConfError> {
+    match tokens.take() {
+        Token::Word("full") => Ok(Role::Full),
+        Token::Word("limited") => Ok(Role::Limited),
+        Token::Word("both") => Ok(Role::Both),
+        found => Err(tokens.error(found, ROLE)),
+    }
+}
+
+fn equals(tokens: &mut Tokens<'_>) -> Result<(), ConfError> {
+    match tokens.take() {
+        Token::Sign('=') => Ok(()),
+        found => Err(tokens.error(found, "'=' and a value")),
+    }
+}
+
+/// Reads a number and lets `check` judge it.
+fn value<T>(
+    tokens: &mut Tokens<'_>,
+    expected: &'static str,
+    check: impl Fn(u64) -> Option<T>,
+) -> Result<T, ConfError> {
+    let found = tokens.take();
+    let raw = match found {
+        Token::Word(word) => number(word),
+        _ => None,
+    };
+    raw.and_then(check).ok_or_else(|| tokens.error(found, expected))
+}
+
+/// Hexadecimal with `0x`, or decimal. A leading 0 without x is refused: opensm takes it for octal, people do not.
+fn number(word: &str) -> Option<u64> {
+    let digits = |text: &str, radix| {
+        let plain = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
+        plain.then(|| u64::from_str_radix(text, radix).ok()).flatten()
+    };
+    match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
+        Some(hexadecimal) => digits(hexadecimal, 16),
+        None if word.len() > 1 && word.starts_with('0') => None,
+        None => digits(word, 10),
+    }
+}
+
+#[cfg(test)]
+mod tests;

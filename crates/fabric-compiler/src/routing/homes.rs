@@ -1,0 +1,320 @@
+//! By which cables packets come down to each destination: its *home*.
+//!
+//! In a tree with levels, a destination gets one cable on every level above it, each the least used at its switch. All
+//! sources then climb towards the same top, so that packets to different destinations of one leaf never share a cable
+//! on their way down. On a full tree this is the rule known as d-mod-k; unlike the rule it is remembered, so that a
+//! tree may grow or lose cables without the others moving.
+
+use std::collections::BTreeMap;
+
+use fabric_model::decisions::{Decisions, Scheme, SwitchDecision, Uplink};
+use ib_wire::{Guid, Lid, PortNum};
+
+use super::hash;
+use super::order::Order;
+use crate::fabric::{Cable, Fabric, Place};
+
+/// Cables to higher switches that are remembered of one switch: one a port.
+const UPLINKS_MAX: usize = 254;
+
+/// The cables from every switch to higher ones, known or remembered.
+#[derive(Debug)]
+pub(crate) struct Uplinks {
+    /// By place; entries keep their index for good.
+    lists: Vec<Vec<Entry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    uplink: Uplink,
+    /// The switch above, while it is there.
+    peer: Option<Place>,
+    /// Which of the cables to that switch it is, failed ones counted.
+    lane: usize,
+    /// The cable, while it is there.
+    cable: Option<Cable>,
+}
+
+/// Something a LID stands for: an adapter port, or the switch itself.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub lid: Lid,
+    /// Where packets leave the switch it belongs to.
+    pub exit: PortNum,
+    /// From the switch it belongs to upwards.
+    pub home: Vec<Step>,
+}
+
+/// One level of a home.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// The switch packets come down from.
+    pub node: Place,
+    /// Which of parallel cables they take.
+    pub lane: usize,
+    /// The port there.
+    pub down: PortNum,
+}
+
+impl Uplinks {
+    /// What is remembered, then what is new: by the lowest top it leads to, so that the switches of a level list their
+    /// up-links in the same order.
+    pub fn of(fabric: &Fabric<'_>, order: &Order, previous: &Decisions) -> Self {
+        let planes = planes(fabric, order);
+        let lists = (0..fabric.switches.len())
+            .map(|place| match order.scheme {
+                Scheme::Levels => list(fabric, order, &planes, previous, place),
+                Scheme::Root => Vec::new(),
+            })
+            .collect();
+        Self { lists }
+    }
+
+    /// What to store of a switch.
+    pub fn decision(&self, place: Place, height: i32) -> SwitchDecision {
+        SwitchDecision { height, uplinks: self.lists[place].iter().map(|entry| entry.uplink).collect() }
+    }
+
+    /// The near ports of the cables from a switch to a higher one by lane, `None` where one failed.
+    pub fn lanes(&self, place: Place, above: Place) -> Vec<Option<PortNum>> {
+        let entries = self.lists[place].iter().filter(|entry| entry.peer == Some(above));
+        entries.map(|entry| entry.cable.map(|cable| cable.near)).collect()
+    }
+}
+
+/// The lowest top that each switch reaches upwards: the same for the switches of one plane in every pod.
+fn planes(fabric: &Fabric<'_>, order: &Order) -> Vec<Place> {
+    let mut planes: Vec<Place> = (0..fabric.switches.len()).collect();
+    for &place in &order.descending {
+        let above = higher(fabric, order, place).map(|(_, above, _)| planes[above]).min();
+        planes[place] = above.unwrap_or(place);
+    }
+    planes
+}
+
+/// The cables to switches of a greater height: by neighbour, its place, and the cable.
+fn higher<'f>(
+    fabric: &'f Fabric<'_>,
+    order: &'f Order,
+    place: Place,
+) -> impl Iterator<Item = (usize, Place, Cable)> + 'f {
+    order.up[place].iter().flat_map(move |slot| {
+        let neighbour = &fabric.switches[place].neighbours[*slot];
+        let is_higher = order.heights[neighbour.place] > order.heights[place];
+        let cables = if is_higher { neighbour.cables.as_slice() } else { &[] };
+        cables.iter().map(move |cable| (*slot, neighbour.place, *cable))
+    })
+}
+
+fn list(
+    fabric: &Fabric<'_>,
+    order: &Order,
+    planes: &[Place],
+    previous: &Decisions,
+    place: Place,
+) -> Vec<Entry> {
+    let mut cables: Vec<(Place, Cable)> =
+        higher(fabric, order, place).map(|(_, above, cable)| (above, cable)).collect();
+    cables.sort_by_key(|(above, cable)| (planes[*above], *above, cable.near));
+    let by_port: BTreeMap<PortNum, (Place, Cable)> =
+        cables.iter().map(|(above, cable)| (cable.near, (*above, *cable))).collect();
+
+    let mut uplinks: Vec<Uplink> = Vec::new();
+    let mut listed = [false; 256];
+    let remembered = previous.routing.switches.get(&fabric.switches[place].guid);
+    let remembered = remembered.into_iter().flat_map(|decision| decision.uplinks.iter().copied());
+    // A port that is cabled to another switch now keeps its index.
+    let moved = remembered.map(|uplink| match by_port.get(&uplink.port) {
+        Some((above, _)) => Uplink { peer: fabric.switches[*above].guid, ..uplink },
+        None => uplink,
+    });
+    let new =
+        cables.iter().map(|(above, cable)| Uplink { port: cable.near, peer: fabric.switches[*above].guid });
+    for uplink in moved.chain(new) {
+        if uplinks.len() < UPLINKS_MAX && !std::mem::replace(&mut listed[uplink.port.index()], true) {
+            uplinks.push(uplink);
+        }
+    }
+    let mut lanes: BTreeMap<Guid, usize> = BTreeMap::new();
+    (uplinks.into_iter())
+        .map(|uplink| {
+            let lane = lanes.entry(uplink.peer).or_insert(0);
+            let cable = by_port.get(&uplink.port).map(|(_, cable)| *cable);
+            let is_above = |peer: &Place| order.heights[*peer] > order.heights[place];
+            let peer = fabric.place_of(uplink.peer).filter(is_above);
+            let entry = Entry { uplink, peer, lane: *lane, cable };
+            *lane += 1;
+            entry
+        })
+        .collect()
+}
+
+/// The destinations of every switch by LID with their homes, and what to store of each end port, by its GUID.
+pub(crate) fn settle(
+    fabric: &Fabric<'_>,
+    uplinks: &Uplinks,
+    lids: &BTreeMap<Guid, Lid>,
+    previous: &Decisions,
+) -> (Vec<Vec<Destination>>, BTreeMap<Guid, Vec<u8>>) {
+    let mut settlers = settlers(fabric, lids);
+    settlers.sort_by_key(|settler| (settler.kind, settler.lid));
+    let mut used = Used::of(uplinks);
+    for settler in &mut settlers {
+        let before = previous.end_ports.get(&settler.guid).map_or(&[][..], |decision| &decision.up);
+        settler.up = valid_start(uplinks, settler.switch, before);
+        used.count(uplinks, settler);
+    }
+    let mut destinations: Vec<Vec<Destination>> = fabric.switches.iter().map(|_| Vec::new()).collect();
+    let mut ups = BTreeMap::new();
+    for mut settler in settlers {
+        used.climb(uplinks, &mut settler);
+        let home = home(fabric, uplinks, &settler);
+        destinations[settler.switch].push(Destination { lid: settler.lid, exit: settler.exit, home });
+        ups.insert(settler.guid, settler.up);
+    }
+    for list in &mut destinations {
+        list.sort_by_key(|destination| destination.lid);
+    }
+    (destinations, ups)
+}
+
+/// Adapters come before switches, and are balanced for themselves: they carry the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Adapter,
+    Switch,
+}
+
+/// An end port that looks for a home.
+#[derive(Debug)]
+struct Settler {
+    kind: Kind,
+    guid: Guid,
+    lid: Lid,
+    switch: Place,
+    exit: PortNum,
+    up: Vec<u8>,
+}
+
+fn settlers(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>) -> Vec<Settler> {
+    let adapters = fabric.adapter_ports.iter().filter_map(|port| {
+        let (switch, exit) = port.attached?;
+        Some((Kind::Adapter, port.guid, switch, exit))
+    });
+    let switches = (fabric.switches.iter().enumerate())
+        .map(|(place, switch)| (Kind::Switch, switch.port_guid, place, PortNum::MANAGEMENT));
+    (adapters.chain(switches))
+        .filter_map(|(kind, guid, switch, exit)| {
+            let lid = *lids.get(&guid)?;
+            Some(Settler { kind, guid, lid, switch, exit, up: Vec::new() })
+        })
+        .collect()
+}
+
+/// The part of a remembered home that the up-links still know. A switch that is gone ends it, but is not forgotten.
+fn valid_start(uplinks: &Uplinks, switch: Place, before: &[u8]) -> Vec<u8> {
+    let mut here = Some(switch);
+    let mut valid = Vec::new();
+    for &index in before {
+        match here {
+            Some(place) => match uplinks.lists[place].get(usize::from(index)) {
+                Some(entry) => here = entry.peer,
+                None => break,
+            },
+            // What stood above a missing switch is kept, bounded by the heights there can be.
+            None if valid.len() < UPLINKS_MAX => {}
+            None => break,
+        }
+        valid.push(index);
+    }
+    valid
+}
+
+/// The home as it is today. Where a cable of it is missing, another takes its place, the same for all sources: those to
+/// whom it makes no difference keep their routes.
+fn home(fabric: &Fabric<'_>, uplinks: &Uplinks, settler: &Settler) -> Vec<Step> {
+    let mut here = settler.switch;
+    let mut steps = Vec::with_capacity(settler.up.len());
+    for &index in &settler.up {
+        let list = &uplinks.lists[here];
+        let nominal = list.get(usize::from(index)).copied();
+        let present = nominal.filter(|entry| entry.cable.is_some());
+        let seed = hash::seed(fabric.switches[here].guid);
+        let Some(entry) = present.or_else(|| substitute(list, nominal, seed, settler.lid)) else { break };
+        let (Some(node), Some(cable)) = (entry.peer, entry.cable) else { break };
+        // Others have the lane that is missing here.
+        let same = nominal.filter(|nominal| nominal.peer == entry.peer);
+        steps.push(Step { node, lane: same.unwrap_or(entry).lane, down: cable.far });
+        here = node;
+    }
+    steps
+}
+
+/// A cable to the same switch if there is one, else any.
+fn substitute(list: &[Entry], missing: Option<Entry>, seed: u64, lid: Lid) -> Option<Entry> {
+    let present = || list.iter().filter(|entry| entry.cable.is_some());
+    let port = |entry: &Entry| entry.uplink.port;
+    let same =
+        present().filter(|entry| missing.is_some_and(|missing| missing.uplink.peer == entry.uplink.peer));
+    let mut ports: Vec<PortNum> = same.map(port).collect();
+    if ports.is_empty() {
+        ports.extend(present().map(port));
+    }
+    let chosen = hash::choose(seed, &ports, lid)?;
+    present().find(|entry| entry.uplink.port == chosen).copied()
+}
+
+/// How many destinations come down each up-link.
+#[derive(Debug)]
+struct Used {
+    adapters: Vec<Vec<u32>>,
+    switches: Vec<Vec<u32>>,
+}
+
+impl Used {
+    fn of(uplinks: &Uplinks) -> Self {
+        let zero: Vec<Vec<u32>> = uplinks.lists.iter().map(|list| vec![0; list.len()]).collect();
+        Self { adapters: zero.clone(), switches: zero }
+    }
+
+    fn counters(&mut self, kind: Kind, place: Place) -> &mut Vec<u32> {
+        match kind {
+            Kind::Adapter => &mut self.adapters[place],
+            Kind::Switch => &mut self.switches[place],
+        }
+    }
+
+    /// Counts the home of before.
+    fn count(&mut self, uplinks: &Uplinks, settler: &Settler) {
+        let mut here = settler.switch;
+        for &index in &settler.up {
+            let Some(entry) = uplinks.lists[here].get(usize::from(index)) else { break };
+            self.counters(settler.kind, here)[usize::from(index)] += 1;
+            let Some(peer) = entry.peer else { break };
+            here = peer;
+        }
+    }
+
+    /// Goes on to a top, by the least used cable of each switch.
+    fn climb(&mut self, uplinks: &Uplinks, settler: &mut Settler) {
+        let mut here = settler.switch;
+        for &index in &settler.up {
+            match uplinks.lists[here].get(usize::from(index)).and_then(|entry| entry.peer) {
+                Some(peer) => here = peer,
+                None => return,
+            }
+        }
+        loop {
+            let list = &uplinks.lists[here];
+            let counters = self.counters(settler.kind, here);
+            let present = (0..list.len()).filter(|index| list[*index].cable.is_some());
+            let Some(index) = present.min_by_key(|index| (counters[*index], *index)) else { return };
+            counters[index] += 1;
+            settler.up.push(u8::try_from(index).expect("UPLINKS_MAX fits a byte"));
+            match list[index].peer {
+                Some(peer) => here = peer,
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Where packets leave each switch: balanced, free of deadlocks, and the same tomorrow.
+//!
+//! [`order`] gives every cable an upper and a lower end. A switch that has a way down to a destination takes it; the
+//! others go up. So no packet goes up after it went down, from wherever it starts, and no ring of links can wait for each
+//! other. Among the ways that are left, [`homes`] (in trees) and [`hash`] (elsewhere, and where cables are missing) choose;
+//! both leave alone what a change does not touch. [`turns`] joins what cannot be joined that way.
+
+mod columns;
+mod distances;
+pub(crate) mod hash;
+mod homes;
+pub(crate) mod order;
+mod toward;
+mod turns;
+
+use std::collections::BTreeMap;
+
+use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision};
+use fabric_model::plan::Finding;
+use ib_wire::{Guid, Lid};
+
+use crate::fabric::Fabric;
+use columns::Columns;
+use homes::{Uplinks, settle};
+use order::Order;
+use turns::Turns;
+
+/// Switches that are absent and still remembered: as many as the largest fabrics have.
+const ABSENT_SWITCHES_MAX: usize = 4096;
+
+/// The routes of a fabric.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    pub order: Order,
+    /// Exit ports by LID, for each switch by its place.
+    pub rows: Vec<Vec<u8>>,
+    pub decision: RoutingDecision,
+    /// The homes of end ports, by port GUID.
+    pub ups: BTreeMap<Guid, Vec<u8>>,
+    pub finding: Option<Finding>,
+}
+
+/// Routes every LID from every switch.
+pub(crate) fn route(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>, previous: &Decisions) -> Routes {
+    let kept =
+        Order::kept(fabric, &previous.routing).and_then(|order| attempt(fabric, order, lids, previous));
+    let fresh = Decisions::default();
+    let by_levels = || Order::by_levels(fabric).and_then(|order| attempt(fabric, order, lids, &fresh));
+    let by_root = || routes(fabric, Order::by_root(fabric), lids, &fresh).0;
+    let mut routes = kept.or_else(by_levels).unwrap_or_else(by_root);
+    remember_absent(&mut routes.decision, previous);
+    routes
+}
+
+/// Routes by an order of switches, if everyone who matters reaches everyone.
+fn attempt(
+    fabric: &Fabric<'_>,
+    order: Order,
+    lids: &BTreeMap<Guid, Lid>,
+    previous: &Decisions,
+) -> Option<Routes> {
+    let scheme = order.scheme;
+    let (routes, missing) = routes(fabric, order, lids, previous);
+    let is_good = match scheme {
+        Scheme::Levels => !missing.is_critical,
+        Scheme::Root => missing.pairs == 0,
+    };
+    is_good.then_some(routes)
+}
+
+fn routes(
+    fabric: &Fabric<'_>,
+    order: Order,
+    lids: &BTreeMap<Guid, Lid>,
+    previous: &Decisions,
+) -> (Routes, columns::Missing) {
+    let uplinks = Uplinks::of(fabric, &order, previous);
+    let (destinations, ups) = settle(fabric, &uplinks, lids, previous);
+    let turns = Turns::of(fabric, &order, previous.routing.turn);
+    let (rows, turns, missing) = Columns::new(fabric, &order, &uplinks, &destinations, turns).fill();
+    let switches = fabric.switches.iter().enumerate();
+    let decision = RoutingDecision {
+        scheme: order.scheme,
+        switches: switches
+            .map(|(place, switch)| (switch.guid, uplinks.decision(place, order.heights[place])))
+            .collect(),
+        turn: turns.turn(),
+    };
+    let guid = |place: usize| fabric.switches[place].guid;
+    let finding = missing.witness.map(|(from, to)| Finding::NoRoute {
+        pairs: missing.pairs,
+        from: guid(from),
+        to: guid(to),
+    });
+    (Routes { order, rows, decision, ups, finding }, missing)
+}
+
+/// Keeps what was known of switches that are absent, so that they come back as they were.
+fn remember_absent(decision: &mut RoutingDecision, previous: &Decisions) {
+    if decision.scheme != previous.routing.scheme {
+        return;
+    }
+    let absent: Vec<(Guid, SwitchDecision)> = (previous.routing.switches.iter())
+        .filter(|(guid, _)| !decision.switches.contains_key(guid))
+        .take(ABSENT_SWITCHES_MAX)
+        .map(|(guid, switch)| (*guid, switch.clone()))
+        .collect();
+    decision.switches.extend(absent);
+}

@@ -1,0 +1,211 @@
+//! Routes for ends that going up, then down, does not join: the tops of a tree among themselves, above all.
+//!
+//! One bottom switch, the *turn*, and everything above it form a tree of their own, if each of those switches has just
+//! one below it that belongs to it too. Packets may go down this tree and up again. That closes no ring: whatever went up
+//! from the tree can only come down outside of it, and outside nothing goes up again.
+//!
+//! Where cables are missing so that this does not help, further turns are allowed one by one, each after a search that
+//! finds no ring through it.
+
+use std::collections::{HashMap, HashSet};
+
+use fabric_model::decisions::Scheme;
+use ib_wire::Guid;
+
+use super::order::Order;
+use crate::fabric::{Fabric, Place};
+
+/// Links looked at in all searches for rings together; about a tenth of a second. Fabrics that lack a few cables need a
+/// small part of it.
+const SEARCH_STEPS_MAX: usize = 20_000_000;
+
+/// A neighbour of a switch, as a place in its list.
+type Slot = usize;
+
+/// Which packets may go up after they went down.
+#[derive(Debug)]
+pub(crate) struct Turns<'a> {
+    fabric: &'a Fabric<'a>,
+    order: &'a Order,
+    tree: Option<Tree>,
+    /// The first channel of each switch: channels are numbered by switch, then by neighbour.
+    first_channel: Vec<usize>,
+    /// Turns that would close a ring: a channel down and the neighbour above.
+    refused: HashSet<(usize, Slot)>,
+    /// The neighbours above that an allowed turn leads to, by the channel down.
+    allowed: HashMap<usize, Vec<Slot>>,
+    /// Whether packets turn at a switch that is not of the tree.
+    turning: Vec<bool>,
+    steps_left: usize,
+    /// When a channel was last seen, by number of the search.
+    seen: Vec<u32>,
+    search: u32,
+}
+
+/// The tree of the turn.
+#[derive(Debug)]
+struct Tree {
+    turn: Place,
+    /// Whether a switch belongs to it.
+    inside: Vec<bool>,
+    /// From a switch of the tree down to the turn, from others up to the tree.
+    next: Vec<Option<Slot>>,
+}
+
+impl<'a> Turns<'a> {
+    /// Keeps the turn of before if it can be one; otherwise the bottom switch below most others.
+    pub fn of(fabric: &'a Fabric<'a>, order: &'a Order, previous: Option<Guid>) -> Self {
+        let mut channels = 0;
+        let first_channel = (fabric.switches.iter())
+            .map(|switch| {
+                channels += switch.neighbours.len();
+                channels - switch.neighbours.len()
+            })
+            .collect();
+        Self {
+            fabric,
+            order,
+            tree: match order.scheme {
+                Scheme::Levels => Tree::of(fabric, order, previous.and_then(|guid| fabric.place_of(guid))),
+                // Everyone reaches everyone by the root.
+                Scheme::Root => None,
+            },
+            first_channel,
+            refused: HashSet::new(),
+            allowed: HashMap::new(),
+            turning: vec![false; fabric.switches.len()],
+            steps_left: SEARCH_STEPS_MAX,
+            seen: vec![0; channels],
+            search: 0,
+        }
+    }
+
+    /// The turn, to be stored.
+    pub fn turn(&self) -> Option<Guid> {
+        self.tree.as_ref().map(|tree| self.fabric.switches[tree.turn].guid)
+    }
+
+    /// The switch that has to have a route before others can go by the tree.
+    pub fn turn_place(&self) -> Option<Place> {
+        self.tree.as_ref().map(|tree| tree.turn)
+    }
+
+    /// The neighbour to send to where there is no ordinary route, if the turn has one.
+    pub fn detour(&self, place: Place) -> Option<Slot> {
+        self.tree.as_ref()?.next[place]
+    }
+
+    /// Whether packets turn at a switch that is not of the tree.
+    pub fn is_turning(&self, place: Place) -> bool {
+        self.turning[place]
+    }
+
+    /// Whether packets that come from `from` by its neighbour `slot` may go on by that one's neighbour `next`.
+    pub fn may_follow(&self, from: Place, slot: Slot, next: Slot) -> bool {
+        let here = self.fabric.switches[from].neighbours[slot].place;
+        let onward = self.fabric.switches[here].neighbours[next].place;
+        let turns_up = self.order.is_above(from, here) && self.order.is_above(onward, here);
+        let is_allowed = || {
+            let channel = self.first_channel[from] + slot;
+            self.allowed.get(&channel).is_some_and(|allowed| allowed.contains(&next))
+        };
+        onward != from && (!turns_up || self.tree_turns(from, here) || is_allowed())
+    }
+
+    /// Allows packets to follow, unless that closes a ring.
+    pub fn allow(&mut self, from: Place, slot: Slot, next: Slot) -> bool {
+        let here = self.fabric.switches[from].neighbours[slot].place;
+        if self.may_follow(from, slot, next) {
+            return true;
+        }
+        let channel = self.first_channel[from] + slot;
+        let is_back = self.fabric.switches[here].neighbours[next].place == from;
+        // What closed a ring once always will: nothing that is allowed is ever taken back.
+        if is_back || !self.refused.insert((channel, next)) || self.leads_back((here, next), channel) {
+            return false;
+        }
+        self.refused.remove(&(channel, next));
+        self.allowed.entry(channel).or_default().push(next);
+        self.turning[here] = true;
+        true
+    }
+
+    /// Whether the tree allows packets from `from` to turn upwards at `here`, below it.
+    fn tree_turns(&self, from: Place, here: Place) -> bool {
+        let goes = |tree: &Tree| tree.inside[from] && (tree.inside[here] || tree.turn == here);
+        self.tree.as_ref().is_some_and(goes)
+    }
+
+    /// Whether packets that hold a channel can come to wait for another; also if that would take too long to find out.
+    fn leads_back(&mut self, from: (Place, Slot), target: usize) -> bool {
+        self.search += 1;
+        let mut open = vec![from];
+        while let Some((place, slot)) = open.pop() {
+            let channel = self.first_channel[place] + slot;
+            if channel == target {
+                return true;
+            }
+            if std::mem::replace(&mut self.seen[channel], self.search) == self.search {
+                continue;
+            }
+            let here = self.fabric.switches[place].neighbours[slot].place;
+            let neighbours = &self.fabric.switches[here].neighbours;
+            let Some(left) = self.steps_left.checked_sub(neighbours.len()) else { return true };
+            self.steps_left = left;
+            let down = &self.order.down[here];
+            let all_up = !self.order.is_above(place, here) || self.tree_turns(place, here);
+            let allowed = self.allowed.get(&channel).map_or(&[][..], Vec::as_slice);
+            let up = if all_up { self.order.up[here].as_slice() } else { allowed };
+            let onward = down.iter().chain(up).filter(|slot| neighbours[**slot].place != place);
+            open.extend(onward.map(|slot| (here, *slot)));
+        }
+        false
+    }
+}
+
+impl Tree {
+    fn of(fabric: &Fabric<'_>, order: &Order, previous: Option<Place>) -> Option<Self> {
+        let above = |turn: &Place| above(fabric, order, *turn);
+        let kept = previous.and_then(|turn| Some((turn, above(&turn)?)));
+        let (turn, inside) = kept.or_else(|| {
+            let bottoms = (0..fabric.switches.len()).filter(|place| order.down[*place].is_empty());
+            let candidates = bottoms.filter_map(|turn| Some((turn, above(&turn)?)));
+            candidates.max_by_key(|(turn, inside)| {
+                (inside.iter().filter(|inside| **inside).count(), std::cmp::Reverse(*turn))
+            })
+        })?;
+        let mut next = vec![None; fabric.switches.len()];
+        for &place in &order.descending {
+            let neighbour = |slot: &&usize| fabric.switches[place].neighbours[**slot].place;
+            next[place] = if inside[place] {
+                order.down[place].iter().find(|slot| inside[neighbour(slot)] || neighbour(slot) == turn)
+            } else {
+                order.up[place].iter().find(|slot| inside[neighbour(slot)] || next[neighbour(slot)].is_some())
+            }
+            .copied();
+        }
+        // The turn sends up by ordinary routes only.
+        next[turn] = None;
+        Some(Self { turn, inside, next })
+    }
+}
+
+/// The switches above a bottom switch, if each has just one below it that is among them or the bottom switch itself.
+fn above(fabric: &Fabric<'_>, order: &Order, bottom: Place) -> Option<Vec<bool>> {
+    if !order.down[bottom].is_empty() {
+        return None;
+    }
+    let mut inside = vec![false; fabric.switches.len()];
+    let mut open = vec![bottom];
+    while let Some(place) = open.pop() {
+        for slot in &order.up[place] {
+            let there = fabric.switches[place].neighbours[*slot].place;
+            if std::mem::replace(&mut inside[there], true) {
+                // Reached from two switches below.
+                return None;
+            }
+            open.push(there);
+        }
+    }
+    Some(inside)
+}

@@ -1,0 +1,116 @@
+//! What was decided and has to stay: who has which LID, key index, group LID and up-port.
+//!
+//! Tables are not stored; they follow from the topology, the intents and these decisions. A link that fails changes no
+//! decision: the tables avoid it, and when it returns they are what they were.
+
+use std::collections::BTreeMap;
+
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
+use serde::{Deserialize, Serialize};
+
+/// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Decisions {
+    /// What end ports got, by port GUID; also ports that are absent now.
+    pub end_ports: BTreeMap<Guid, EndPortDecision>,
+    /// How packets may turn.
+    pub routing: RoutingDecision,
+    /// Numbers given to partitions that asked for none, by name.
+    pub partitions: BTreeMap<String, PartitionNumber>,
+    /// Broadcast groups, by partition.
+    pub groups: BTreeMap<PartitionNumber, GroupDecision>,
+}
+
+/// What an end port got: an adapter port, or port 0 of a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndPortDecision {
+    /// Its LID.
+    pub lid: Lid,
+    /// The cables by which packets for it come down, from its own switch upwards: each an index into the up-links of
+    /// the switch that the ones before lead to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub up: Vec<u8>,
+    /// Its P_Key table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pkeys: Vec<Option<Pkey>>,
+}
+
+/// The order of switches that keeps routes free of deadlocks. While it stays, routes may change without a drain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RoutingDecision {
+    /// What heights mean.
+    pub scheme: Scheme,
+    /// The switches, by node GUID; also absent ones.
+    pub switches: BTreeMap<Guid, SwitchDecision>,
+    /// The lowest switch by which packets may turn upwards again, so that upper switches reach each other.
+    pub turn: Option<Guid>,
+}
+
+/// What the height of a switch means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// Its distance from the adapters: a tree with many tops.
+    #[default]
+    Levels,
+    /// Its distance from one root, counted downwards.
+    Root,
+}
+
+/// A switch's place in the order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchDecision {
+    /// Packets go up, then down, never up again; ties are broken by GUID.
+    pub height: i32,
+    /// The cables to higher switches, known or remembered. An entry keeps its index for good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<Uplink>,
+}
+
+/// A cable to a higher switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// The port at the lower end.
+    pub port: PortNum,
+    /// The switch at the upper end.
+    pub peer: Guid,
+}
+
+/// What a broadcast group got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupDecision {
+    /// Its LID, which groups on other switches may have too.
+    pub mlid: MulticastLid,
+    /// Top of its tree, unless no switch takes part.
+    pub root: Option<Guid>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_read_back_from_json_as_written() {
+        let guid = |raw| Guid::from_wire(raw).unwrap();
+        let number = PartitionNumber::from_wire(0x101).unwrap();
+        let port = EndPortDecision {
+            lid: Lid::from_wire(7).unwrap(),
+            up: vec![3, 11],
+            pkeys: vec![Some(Pkey::DEFAULT_FULL), None, Pkey::from_wire(0x101)],
+        };
+        let uplinks = vec![Uplink { port: PortNum::new(19).unwrap(), peer: guid(9) }];
+        let mut decisions = Decisions::default();
+        decisions.end_ports.insert(guid(1), port);
+        decisions.routing.switches.insert(guid(2), SwitchDecision { height: -1, uplinks });
+        decisions.routing.turn = Some(guid(2));
+        decisions.partitions.insert("one".to_owned(), number);
+        let mlid = MulticastLid::from_wire(0xc001).unwrap();
+        decisions.groups.insert(number, GroupDecision { mlid, root: Some(guid(9)) });
+
+        let json = serde_json::to_string(&decisions).unwrap();
+        assert_eq!(serde_json::from_str::<Decisions>(&json).unwrap(), decisions);
+        assert_eq!(serde_json::from_str::<Decisions>("{}").unwrap(), Decisions::default());
+    }
+}

@@ -1,0 +1,231 @@
+//! What is wanted of a fabric: who manages it, which partitions it has, and what its devices can hold.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ib_wire::sa::Rate;
+use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
+use serde::{Deserialize, Serialize};
+
+/// Everything a plan is made from besides the cables and the decisions of before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intents {
+    /// GUID of the port behind which the subnet manager sits.
+    pub manager: Guid,
+    /// The partitions, in the order they were asked for. Entries with the same number count as one: the first name and
+    /// the first IPoIB setting hold, members add up. The default partition exists even if none speaks of it.
+    pub partitions: Vec<PartitionIntent>,
+    /// What the devices can hold.
+    pub capabilities: Capabilities,
+}
+
+impl Intents {
+    /// The default partition only, on devices of which nothing is known.
+    pub fn new(manager: Guid) -> Self {
+        Self { manager, partitions: Vec::new(), capabilities: Capabilities::default() }
+    }
+}
+
+/// A partition that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionIntent {
+    /// What people call it.
+    pub name: String,
+    /// Its number; `None` takes the number of the partition of this name, or a free one if there is none yet.
+    pub number: Option<PartitionNumber>,
+    /// Who is in it. Where a port is named twice, the later entry holds.
+    pub members: Vec<Member>,
+    /// IP over InfiniBand: the partition gets a broadcast group.
+    pub ipoib: Option<Ipoib>,
+}
+
+/// One entry of a partition's list of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Whom it names.
+    pub who: Who,
+    /// As what.
+    pub role: Role,
+    /// Where the key stands in the member's table.
+    pub place: KeyPlace,
+}
+
+/// Whom an entry of a list of members names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Every end port of the subnet.
+    All,
+    /// Every port of an adapter.
+    AllAdapters,
+    /// Port 0 of every switch.
+    AllSwitches,
+    /// Every port of a router.
+    AllRouters,
+    /// The subnet manager's port.
+    Manager,
+    /// The port with this GUID, which may be absent.
+    Port(Guid),
+}
+
+/// What a port is in a partition. More than a [`Membership`]: a port may hold both keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Holds the limited key.
+    Limited,
+    /// Holds the full key.
+    Full,
+    /// Holds both.
+    Both,
+}
+
+impl Role {
+    /// The keys a port with this role holds, the full one first.
+    pub fn keys(self, partition: PartitionNumber) -> impl Iterator<Item = Pkey> {
+        let memberships: &[Membership] = match self {
+            Self::Limited => &[Membership::Limited],
+            Self::Full => &[Membership::Full],
+            Self::Both => &[Membership::Full, Membership::Limited],
+        };
+        memberships.iter().map(move |membership| partition.key(*membership))
+    }
+}
+
+/// Where a key stands in a port's table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// At index 0: what software takes that does not choose.
+    First,
+    /// Anywhere.
+    #[default]
+    Anywhere,
+}
+
+/// How IP travels in a partition: the properties of its broadcast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipoib {
+    /// The slowest port that may take part.
+    pub rate: Rate,
+    /// Largest packet.
+    pub mtu: Mtu,
+    /// Service level of the group.
+    pub sl: ServiceLevel,
+    /// How far the group reaches.
+    pub scope: MulticastScope,
+    /// Queue key of the group.
+    pub qkey: QKey,
+}
+
+impl Ipoib {
+    /// The queue key that IP over InfiniBand uses where nobody chose another.
+    pub const DEFAULT_QKEY: QKey = QKey::from_wire(0x0b1b);
+}
+
+/// The values opensm has.
+impl Default for Ipoib {
+    fn default() -> Self {
+        Self {
+            rate: Rate::G10,
+            mtu: Mtu::B2048,
+            sl: ServiceLevel::default(),
+            scope: MulticastScope::LINK_LOCAL,
+            qkey: Self::DEFAULT_QKEY,
+        }
+    }
+}
+
+/// How far a multicast group reaches, 1..=15.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MulticastScope(u8);
+
+impl MulticastScope {
+    /// This subnet.
+    pub const LINK_LOCAL: Self = Self(2);
+
+    /// Checks a number; `None` if it is 0 or above 15.
+    pub const fn from_wire(raw: u8) -> Option<Self> {
+        if raw >= 1 && raw <= 15 { Some(Self(raw)) } else { None }
+    }
+
+    /// The number.
+    pub const fn to_wire(self) -> u8 {
+        self.0
+    }
+}
+
+/// A port by its node's GUID and its number: names every port, also those of switches, which share one port GUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PortName {
+    /// GUID of its node.
+    pub node: Guid,
+    /// Its number.
+    pub port: PortNum,
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.node, self.port)
+    }
+}
+
+/// What the devices of a fabric can hold. What was not learnt from a device is assumed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Ports other than the usual.
+    pub ports: BTreeMap<PortName, PortCapability>,
+    /// Switches other than the usual, by node GUID.
+    pub switches: BTreeMap<Guid, SwitchCapability>,
+    /// What ports have that are not listed.
+    pub usual_port: PortCapability,
+    /// What switches have that are not listed.
+    pub usual_switch: SwitchCapability,
+}
+
+impl Capabilities {
+    /// What a port can do.
+    pub fn port(&self, name: PortName) -> PortCapability {
+        self.ports.get(&name).copied().unwrap_or(self.usual_port)
+    }
+
+    /// What a switch can do.
+    pub fn switch(&self, guid: Guid) -> SwitchCapability {
+        self.switches.get(&guid).copied().unwrap_or(self.usual_switch)
+    }
+}
+
+/// What a port can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortCapability {
+    /// Entries of an adapter port's P_Key table. Ports of switches have what [`SwitchCapability`] says.
+    pub pkeys: u16,
+    /// Largest packet.
+    pub mtu: Mtu,
+    /// Data lanes.
+    pub lanes: DataLanes,
+}
+
+/// What `ibsim` emulates: small enough for every adapter in the field.
+impl Default for PortCapability {
+    fn default() -> Self {
+        Self { pkeys: 64, mtu: Mtu::B2048, lanes: DataLanes::Eight }
+    }
+}
+
+/// What a switch can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchCapability {
+    /// Entries of its linear forwarding table: one more than the highest LID it can forward to.
+    pub linear: u16,
+    /// Entries of its multicast forwarding table.
+    pub multicast: u16,
+    /// P_Keys that each external port can enforce.
+    pub enforced_pkeys: u16,
+    /// P_Keys of its own port 0.
+    pub own_pkeys: u16,
+}
+
+impl Default for SwitchCapability {
+    fn default() -> Self {
+        Self { linear: 0xc000, multicast: 1024, enforced_pkeys: 64, own_pkeys: 8 }
+    }
+}

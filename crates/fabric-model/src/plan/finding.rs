@@ -1,0 +1,64 @@
+//! What a plan cannot make good, with a witness.
+
+use std::fmt;
+
+use ib_wire::{Guid, PartitionNumber};
+
+/// Something about a fabric that is not as it should be; the plan works around it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Nodes that no cable joins to the manager's part of the fabric: the plan leaves them out.
+    Unreachable {
+        /// How many nodes.
+        nodes: usize,
+        /// One of them, by node GUID.
+        witness: Guid,
+    },
+    /// Ends that cannot reach each other without a risk of deadlock, at least one of them being a switch's own port.
+    NoRoute {
+        /// How many pairs of switches, in one direction each.
+        pairs: usize,
+        /// The switch where packets of one of them would start.
+        from: Guid,
+        /// The switch they would be for.
+        to: Guid,
+    },
+    /// Several partitions claim index 0 of one port; the first asked for has it.
+    IndexZeroContested {
+        /// The port, by port GUID.
+        port: Guid,
+        /// Which has it.
+        given: PartitionNumber,
+        /// The first that did not get it.
+        refused: PartitionNumber,
+    },
+    /// A multicast tree without a switch above all members: its packets turn upwards again on their way.
+    GroupTurns {
+        /// The partition of the group.
+        partition: PartitionNumber,
+        /// A switch where packets do.
+        at: Guid,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { nodes, witness } => {
+                write!(f, "{nodes} nodes are not connected to the manager, {witness} among them")
+            }
+            Self::NoRoute { pairs, from, to } => {
+                write!(f, "{pairs} pairs of switches have no route that is safe, {from} to {to} among them")
+            }
+            Self::IndexZeroContested { port, given, refused } => {
+                write!(
+                    f,
+                    "partitions {given} and {refused} both claim index 0 of port {port}; {given} has it"
+                )
+            }
+            Self::GroupTurns { partition, at } => {
+                write!(f, "no switch is above all members of {partition}: broadcasts turn upwards at {at}")
+            }
+        }
+    }
+}

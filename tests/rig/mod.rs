@@ -1,0 +1,247 @@
+//! Running emulations and the stock tools that attach to them.
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ib_transport::ibsim::{Client, SocketName};
+use ib_transport::{Device, DeviceSpec, Role};
+
+pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
+
+/// Longer than any one tool takes on a busy machine.
+const TOOL_LIMIT_S: &str = "120";
+
+/// A name no other test and no other run has.
+pub fn unique(purpose: &str) -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("ht-{purpose}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/topologies").join(name)
+}
+
+/// Writes a generated topology and returns its path.
+pub fn generate(directory: &Path, arguments: &[&str]) -> PathBuf {
+    let path = directory.join(unique("net"));
+    let status = Command::new(HEDDLE)
+        .args(["topology", "generate"])
+        .args(arguments)
+        .arg("-o")
+        .arg(&path)
+        .status()
+        .unwrap();
+    assert!(status.success(), "topology generate {arguments:?}");
+    path
+}
+
+/// A server process under a name that tools attach to. Ended when dropped.
+pub struct Server {
+    child: Child,
+    pub name: String,
+    scratch: tempfile::TempDir,
+}
+
+impl Server {
+    /// `heddle sim`, once it says that it is ready.
+    pub fn heddle(net: &Path, options: &[&str]) -> Self {
+        let name = unique("sim");
+        let scratch = tempfile::tempdir().unwrap();
+        let mut child = mortal(HEDDLE)
+            .arg("sim")
+            .arg(net)
+            .args(["--name", &name])
+            .arg("--socket")
+            .arg(scratch.path().join("door"))
+            .args(options)
+            .env("XDG_RUNTIME_DIR", scratch.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "{line:?}");
+        Self { child, name, scratch }
+    }
+
+    /// The installed ibsim, once a client can attach.
+    pub fn ibsim(net: &Path) -> Self {
+        let name = unique("ibsim");
+        let child = mortal("ibsim")
+            .args(["-s", "-N", "16384", "-S", "2048", "-P", "90000"])
+            .arg(net)
+            .env("IBSIM_SOCKNAME", &name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("ibsim is installed (Debian package ibsim-utils)");
+        let server = Self { child, name, scratch: tempfile::tempdir().unwrap() };
+        let started = Instant::now();
+        while Client::connect(&SocketName::new(&server.name).unwrap(), "", Role::Ordinary).is_err() {
+            assert!(started.elapsed() < Duration::from_secs(60), "ibsim does not answer");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// A client of the own framing.
+    pub fn device(&self, node: &str, role: Role) -> Device {
+        let door = self.scratch().join("door");
+        let spec: DeviceSpec = format!("heddle:{}@{node}", door.display()).parse().unwrap();
+        let mut device = Device::open(&spec).unwrap();
+        device.set_role(role).unwrap();
+        device
+    }
+
+    pub fn client(&self, node: &str, role: Role) -> Client {
+        Client::connect(&SocketName::new(&self.name).unwrap(), node, role).unwrap()
+    }
+
+    /// `heddle sim-ctl` on this emulation.
+    pub fn control(&self, arguments: &[&str]) -> Printed {
+        let output = Command::new(HEDDLE)
+            .args(["sim-ctl", &self.name])
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", self.scratch())
+            .output()
+            .unwrap();
+        Printed::of(output)
+    }
+
+    /// A stock tool that sits on `node`.
+    pub fn tool(&self, node: &str, program: &str, arguments: &[&str]) -> Printed {
+        Printed::of(self.command(node, program, arguments).output().unwrap())
+    }
+
+    fn command(&self, node: &str, program: &str, arguments: &[&str]) -> Command {
+        // libumad2sim writes a directory where it is started: a scratch directory for every tool.
+        let directory = self.scratch().join(unique("tool"));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut command = Command::new("timeout");
+        command
+            .arg(TOOL_LIMIT_S)
+            .arg(program)
+            .args(arguments)
+            .current_dir(directory)
+            .env("LD_PRELOAD", preload())
+            .env("IBSIM_SOCKNAME", &self.name)
+            .env("SIM_HOST", node)
+            .env("OSM_TMP_DIR", self.scratch())
+            .env("OSM_CACHE_DIR", self.scratch());
+        command
+    }
+
+    /// Configures the fabric with opensm, once, and returns its log.
+    pub fn bring_up(&self, node: &str, options: &[&str]) -> String {
+        let log = self.scratch().join("opensm.log");
+        let mut arguments = vec!["-o", "-f", log.to_str().unwrap()];
+        arguments.extend(options);
+        let printed = self.tool(node, "opensm", &arguments);
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        assert!(text.contains("SUBNET UP"), "{printed:?}\n{text}");
+        text
+    }
+
+    /// opensm as a service, once the subnet is up. Ended when dropped.
+    pub fn opensm(&self, node: &str, options: &[&str]) -> Manager {
+        let log = self.scratch().join(unique("opensm"));
+        // -d 2 flushes the log after every line.
+        let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
+        let child = command
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let manager = Manager { child, log };
+        manager.wait_for("SUBNET UP");
+        manager
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A running opensm.
+pub struct Manager {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Manager {
+    pub fn wait_for(&self, text: &str) {
+        let started = Instant::now();
+        while !self.log().contains(text) {
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "opensm never says {text:?}: {}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // `timeout` passes the signal on to opensm.
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a program printed and how it ended.
+#[derive(Debug)]
+pub struct Printed {
+    pub stdout: String,
+    pub stderr: String,
+    pub success: bool,
+}
+
+impl Printed {
+    fn of(output: std::process::Output) -> Self {
+        Self {
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            success: output.status.success(),
+        }
+    }
+
+    /// The value behind a key, as smpquery prints it: `Key:....value`.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        let line =
+            self.stdout.lines().find(|line| line.starts_with(key) && line[key.len()..].starts_with(':'))?;
+        Some(line[key.len() + 1..].trim_start_matches('.'))
+    }
+}
+
+/// A program that ends with the test that starts it, even if the test is killed: ibsim without a console would spin.
+fn mortal(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", program]);
+    command
+}
+
+fn preload() -> &'static str {
+    let places = ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib/umad2sim/libumad2sim.so"];
+    places.into_iter().find(|path| Path::new(path).exists()).expect("libumad2sim is installed (libumad2sim0)")
+}
