@@ -3,6 +3,7 @@
 mod bench;
 mod sim;
 mod sim_ctl;
+mod sm;
 mod topology;
 
 use std::io;
@@ -34,6 +35,8 @@ enum Command {
     Sim(sim::SimArgs),
     /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
     SimCtl(sim_ctl::SimCtlArgs),
+    /// Configure a fabric: LIDs, routes, partitions, ports active. Sends only what differs.
+    Sm(sm::SmArgs),
     /// Compare with other software, side by side in one run.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -62,6 +65,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Topology(command) => topology::run(command),
         Command::Sim(args) => sim::run(args),
         Command::SimCtl(args) => sim_ctl::run(args),
+        Command::Sm(args) => sm::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut io::stdout());

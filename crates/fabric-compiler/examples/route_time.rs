@@ -11,8 +11,8 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hosts: Vec<u32> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
     println!(
-        "{:>6} {:>8} {:>9} {:>9} {:>14} {:>15}",
-        "hosts", "switches", "fresh ms", "again ms", "entries moved", "blocks changed"
+        "{:>6} {:>8} {:>9} {:>9} {:>14} {:>15} {:>19}",
+        "hosts", "switches", "fresh ms", "again ms", "entries moved", "blocks changed", "1 % links gone, ms"
     );
     for hosts in if hosts.is_empty() { vec![324, 648, 1944, 4860, 11664] } else { hosts } {
         measure(&FatTree::with_hosts(hosts).generate()?)?;
@@ -28,11 +28,13 @@ fn measure(tree: &Topology) -> Result<(), Box<dyn std::error::Error>> {
     let (again, repeated) = timed(tree, &intents, plan.decisions())?;
     assert_eq!(plan, again, "a plan's own decisions keep it");
 
-    let damaged = without_links(tree.clone(), 1, 1)?;
-    let (after, _) = timed(&damaged, &intents, plan.decisions())?;
+    let (after, _) = timed(&without_links(tree.clone(), 1, 1)?, &intents, plan.decisions())?;
     let (entries, blocks) = changes(&plan, &after);
+    let missing = plan.adapter_ports().len() / 100;
+    let (worn, damaged) = timed(&without_links(tree.clone(), missing, 1)?, &intents, plan.decisions())?;
+    worn.findings().iter().for_each(|finding| println!("       {finding}"));
     println!(
-        "{:>6} {:>8} {fresh:>9} {repeated:>9} {entries:>14} {blocks:>15}",
+        "{:>6} {:>8} {fresh:>9} {repeated:>9} {entries:>14} {blocks:>15} {damaged:>19}",
         plan.adapter_ports().len(),
         plan.switches().len()
     );

@@ -42,6 +42,7 @@ pub(crate) fn plan(
         decisions: BTreeMap::new(),
         findings: Vec::new(),
     };
+    let mut findings = BTreeMap::new();
     let mut planter = Planter::new(fabric, order);
     let mut lids = LidsInUse::new(fabric, capabilities);
     let carrying = partitions.iter().filter_map(|partition| Some((partition, partition.ipoib?)));
@@ -58,8 +59,9 @@ pub(crate) fn plan(
         let root = planted.tree.root.map(|place| fabric.switches[place].guid);
         groups.decisions.insert(partition.number, GroupDecision { mlid, root });
         groups.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
-        groups.findings.extend(planted.finding);
+        findings.extend(planted.finding.map(|finding| (partition.number, finding)));
     }
+    groups.findings = findings.into_values().collect();
     Ok(groups)
 }
 

@@ -1,5 +1,7 @@
 //! Load spreads: on full trees every shift of the hosts keeps every link at one flow.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests count as tests")]
+
 mod world;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! Everyone reaches everyone, and no ring of links can wait for each other: on trees, whole and damaged, and elsewhere.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests count as tests")]
+
 mod world;
 
 use fabric_model::decisions::Scheme;
@@ -26,6 +28,7 @@ fn complete_trees_are_routed_from_every_switch() {
     for tree in [
         FatTree::with_hosts(36),
         FatTree::with_hosts(324),
+        FatTree::with_hosts(1944),
         small(FatTreeSize::Leaves(8)),
         small(FatTreeSize::Pods(3)),
         small(FatTreeSize::Pods(8)),

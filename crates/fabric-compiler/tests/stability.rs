@@ -1,14 +1,18 @@
 //! What nobody asked to change does not change.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests count as tests")]
+
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric_compiler::{CompileError, compile};
-use fabric_model::decisions::EndPortDecision;
+use fabric_compiler::{CompileError, compile, partitions_conf};
+use fabric_model::decisions::{
+    EndPortDecision, GroupDecision, RoutingDecision, Scheme, SwitchDecision, Uplink,
+};
 use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Topology, TopologyBuilder};
-use ib_wire::{Guid, Lid};
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
 use proptest::prelude::*;
 use world::{Walker, again, changes, fresh, guid, intents, switch_cables, without_cable};
 
@@ -200,6 +204,76 @@ fn plans_share_the_tables_that_did_not_change() {
         assert_eq!(std::sync::Arc::ptr_eq(&old.linear, &new.linear), !moved.contains(&old.guid));
     }
     assert!(!moved.is_empty() && moved.len() < 27);
+}
+
+/// Decisions that nobody made: any heights, up-links, homes, tables and groups for the nodes of a fabric.
+fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<> {
+    let guids: Vec<Guid> = topology.nodes().map(|(_, node)| node.guid).collect();
+    let port_guids: Vec<Guid> =
+        topology.nodes().flat_map(|(_, node)| node.ports().map(|(_, port)| port.guid)).collect();
+    let some = |guids: &[Guid]| prop::sample::select(guids.to_vec());
+    let port = (0u8..9).prop_map(|raw| PortNum::new(raw).unwrap());
+    let uplink = (port, some(&guids)).prop_map(|(port, peer)| Uplink { port, peer });
+    let height = prop_oneof![-3..4, Just(i32::MIN), Just(i32::MAX)];
+    let switch = (height, prop::collection::vec(uplink, 0..9))
+        .prop_map(|(height, uplinks)| SwitchDecision { height, uplinks });
+    let lid = (1u16..60).prop_map(|raw| Lid::from_wire(raw).unwrap());
+    let key = (0u16..4).prop_map(Pkey::from_wire);
+    let end_port = (lid, prop::collection::vec(0u8..5, 0..5), prop::collection::vec(key, 0..70))
+        .prop_map(|(lid, up, pkeys)| EndPortDecision { lid, up, pkeys });
+    let mlid = (0xc000u16..0xc005).prop_map(|raw| MulticastLid::from_wire(raw).unwrap());
+    let group = (mlid, prop::option::of(some(&guids))).prop_map(|(mlid, root)| GroupDecision { mlid, root });
+    let number = (1u16..4).prop_map(|raw| PartitionNumber::from_wire(raw).unwrap());
+    (
+        prop::collection::btree_map(some(&port_guids), end_port, 0..40),
+        prop::sample::select(vec![Scheme::Levels, Scheme::Root]),
+        prop::collection::btree_map(some(&guids), switch, 0..40),
+        prop::option::of(some(&guids)),
+        prop::collection::btree_map(number, group, 0..4),
+    )
+        .prop_map(|(end_ports, scheme, switches, turn, groups)| Decisions {
+            end_ports,
+            routing: RoutingDecision { scheme, switches, turn },
+            partitions: BTreeMap::new(),
+            groups,
+        })
+}
+
+fn small_tree() -> Topology {
+    FatTree { radix: 4, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap()
+}
+
+fn small_random() -> Topology {
+    RandomFabric { radix: 8, hosts_per_switch: 1, ..RandomFabric::new(12, 4, 3) }.generate().unwrap()
+}
+
+fn assert_any_decisions_do(topology: &Topology, decisions: &Decisions) {
+    let mut intents = intents(topology);
+    intents.partitions = partitions_conf::parse("a=1,ipoib:ALL;b=2,ipoib:ALL;").unwrap();
+    let plan = compile(topology, &intents, decisions).unwrap();
+    let walker = Walker::new(topology, &plan);
+    walker.assert_deadlock_free();
+    walker.assert_reachable();
+    let settled = compile(topology, &intents, plan.decisions()).unwrap();
+    assert_eq!(changes(&plan, &settled).entries, []);
+    assert_eq!(settled.findings(), plan.findings());
+    assert_eq!(settled.decisions().groups, plan.decisions().groups);
+    assert_eq!(settled.decisions().routing.turn, plan.decisions().routing.turn);
+    assert!(settled == plan, "once repaired, nothing moves");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_was_decided_a_tree_is_routed(decisions in any_decisions(&small_tree())) {
+        assert_any_decisions_do(&small_tree(), &decisions);
+    }
+
+    #[test]
+    fn whatever_was_decided_any_fabric_is_routed(decisions in any_decisions(&small_random())) {
+        assert_any_decisions_do(&small_random(), &decisions);
+    }
 }
 
 proptest! {

@@ -1,12 +1,12 @@
 //! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go up
 //! and then down as unicast packets do.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use fabric_model::plan::{Finding, PortSet};
 use ib_wire::{Guid, PortNum};
 
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{AdapterPort, Fabric, Place};
 use crate::partitions::Partition;
 use crate::routing::hash;
 use crate::routing::order::Order;
@@ -16,6 +16,8 @@ use crate::routing::order::Order;
 pub(super) struct Planter<'a> {
     fabric: &'a Fabric<'a>,
     order: &'a Order,
+    /// By port GUID.
+    adapters: HashMap<Guid, &'a AdapterPort>,
     /// How many trees each switch is the top of.
     tops: Vec<u32>,
 }
@@ -47,22 +49,21 @@ struct Reach {
 
 impl<'a> Planter<'a> {
     pub fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
-        Self { fabric, order, tops: vec![0; fabric.switches.len()] }
+        let adapters = fabric.adapter_ports.iter().map(|port| (port.guid, port)).collect();
+        Self { fabric, order, adapters, tops: vec![0; fabric.switches.len()] }
     }
 
-    /// The tree of a partition's adapter ports. Keeps its top while that is above all members.
+    /// The tree of a partition's adapter ports.
     pub fn plant(&mut self, partition: &Partition, previous: Option<Guid>) -> Planted {
         let mut tree = Tree::default();
         let mut members = Vec::new();
-        for port in &self.fabric.adapter_ports {
-            if partition.members.contains_key(&port.guid) {
-                members.push(port.guid);
-                if let Some((place, number)) = port.attached {
-                    tree.exits.entry(place).or_default().insert(number);
-                }
+        for guid in partition.members.keys() {
+            let Some(port) = self.adapters.get(guid) else { continue };
+            members.push(*guid);
+            if let Some((place, number)) = port.attached {
+                tree.exits.entry(place).or_default().insert(number);
             }
         }
-        members.sort_unstable();
         let leaves: BTreeSet<Place> = tree.exits.keys().copied().collect();
         let reach = self.reach(&leaves);
         let previous = previous.and_then(|guid| self.fabric.place_of(guid));
@@ -103,25 +104,23 @@ impl<'a> Planter<'a> {
         reach
     }
 
-    /// The top: above all members if there is such a switch, then near, then not the top of many trees.
+    /// The top, and whether it is above all members. It stays while no switch is above more of them; a new one is near,
+    /// and not the top of many other trees.
     fn root(
         &self,
         leaves: &BTreeSet<Place>,
         reach: &Reach,
         previous: Option<Place>,
     ) -> Option<(Place, bool)> {
-        let is_apex = |place: &Place| reach.below[*place] as usize == leaves.len();
         if leaves.is_empty() {
             return None;
         }
-        if let Some(kept) = previous.filter(is_apex) {
-            return Some((kept, true));
-        }
-        let best = (0..self.fabric.switches.len()).min_by_key(|place| {
-            let uncovered = leaves.len() - reach.below[*place] as usize;
-            (uncovered, reach.depth[*place], self.tops[*place], *place)
-        })?;
-        Some((best, is_apex(&best)))
+        let uncovered = |place: Place| leaves.len() - reach.below[place] as usize;
+        let best = (0..self.fabric.switches.len())
+            .min_by_key(|place| (uncovered(*place), reach.depth[*place], self.tops[*place], *place))?;
+        let kept = previous.filter(|kept| uncovered(*kept) == uncovered(best));
+        let root = kept.unwrap_or(best);
+        Some((root, uncovered(root) == 0))
     }
 
     /// For each switch the one before it on a shortest way from the root, with the neighbour's place in its list.

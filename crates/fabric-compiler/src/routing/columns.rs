@@ -241,10 +241,9 @@ impl<'a> Columns<'a> {
     }
 
     /// Sends to a neighbour for all destinations of a column.
-    fn send(&mut self, column: &mut Column<'a>, place: Place, slot: usize) {
+    fn send(&mut self, column: &Column<'a>, place: Place, slot: usize) {
         let ports = self.cables(place, slot);
         self.fill_by_hash(place, column.destinations, &ports);
-        column.unrouted.retain(|unrouted| *unrouted != place);
     }
 
     /// Goes by the tree where it leads, once the turn has a route.
@@ -255,8 +254,7 @@ impl<'a> Columns<'a> {
         let detour = |place: &Place| Some((*place, self.turns.detour(*place)?));
         let detours: Vec<(Place, usize)> = column.unrouted.iter().filter_map(detour).collect();
         for &(place, slot) in &detours {
-            let ports = self.cables(place, slot);
-            self.fill_by_hash(place, column.destinations, &ports);
+            self.send(column, place, slot);
         }
         let turns = &self.turns;
         column.unrouted.retain(|place| turns.detour(*place).is_none());
@@ -265,19 +263,22 @@ impl<'a> Columns<'a> {
 
     /// Sends to neighbours that have a route which packets from here may follow.
     fn fill_by_allowed_turns(&mut self, column: &mut Column<'a>) -> bool {
-        let mut is_any = false;
-        for place in column.unrouted.clone() {
+        let before = column.unrouted.len();
+        let mut left = std::mem::take(&mut column.unrouted);
+        left.retain(|&place| {
             let mut slots = 0..self.fabric.switches[place].neighbours.len();
             let follow = |slot: &usize| {
                 let onward = self.onward(place, *slot, column);
                 onward.is_some_and(|on| on.iter().all(|next| self.turns.may_follow(place, *slot, *next)))
             };
-            if let Some(slot) = slots.find(follow) {
-                self.send(column, place, slot);
-                is_any = true;
+            match slots.find(follow) {
+                Some(slot) => self.send(column, place, slot),
+                None => return true,
             }
-        }
-        is_any
+            false
+        });
+        column.unrouted = left;
+        column.unrouted.len() < before
     }
 
     /// Allows one more turn, where packets turn already if it can be.
@@ -293,6 +294,7 @@ impl<'a> Columns<'a> {
             let Some(onward) = self.onward(place, slot, column) else { continue };
             if onward.into_iter().all(|next| self.turns.allow(place, slot, next)) {
                 self.send(column, place, slot);
+                column.unrouted.retain(|unrouted| *unrouted != place);
                 return true;
             }
         }
@@ -304,9 +306,6 @@ impl<'a> Columns<'a> {
         let here = self.fabric.switches[place].neighbours[slot].place;
         if here == column.target {
             return Some(Vec::new());
-        }
-        if column.unrouted.contains(&here) {
-            return None;
         }
         let exit = |destination: &Destination| self.rows[here][usize::from(destination.lid.to_wire())];
         let mut exits: Vec<u8> = column.destinations.iter().map(exit).collect();

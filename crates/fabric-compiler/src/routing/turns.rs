@@ -37,9 +37,7 @@ pub(crate) struct Turns<'a> {
     /// Whether packets turn at a switch that is not of the tree.
     turning: Vec<bool>,
     steps_left: usize,
-    /// When a channel was last seen, by number of the search.
-    seen: Vec<u32>,
-    search: u32,
+    search: Search,
 }
 
 /// The tree of the turn.
@@ -75,8 +73,7 @@ impl<'a> Turns<'a> {
             allowed: HashMap::new(),
             turning: vec![false; fabric.switches.len()],
             steps_left: SEARCH_STEPS_MAX,
-            seen: vec![0; channels],
-            search: 0,
+            search: Search::new(fabric.switches.len(), channels),
         }
     }
 
@@ -138,28 +135,112 @@ impl<'a> Turns<'a> {
 
     /// Whether packets that hold a channel can come to wait for another; also if that would take too long to find out.
     fn leads_back(&mut self, from: (Place, Slot), target: usize) -> bool {
-        self.search += 1;
+        self.search.begin();
         let mut open = vec![from];
         while let Some((place, slot)) = open.pop() {
             let channel = self.first_channel[place] + slot;
             if channel == target {
                 return true;
             }
-            if std::mem::replace(&mut self.seen[channel], self.search) == self.search {
-                continue;
-            }
             let here = self.fabric.switches[place].neighbours[slot].place;
-            let neighbours = &self.fabric.switches[here].neighbours;
-            let Some(left) = self.steps_left.checked_sub(neighbours.len()) else { return true };
+            let before = open.len();
+            if self.order.is_above(place, here) {
+                self.push_after_down(channel, place, here, &mut open);
+            } else {
+                self.push_after_up(place, here, &mut open);
+            }
+            let Some(left) = self.steps_left.checked_sub(1 + open.len() - before) else { return true };
             self.steps_left = left;
-            let down = &self.order.down[here];
-            let all_up = !self.order.is_above(place, here) || self.tree_turns(place, here);
-            let allowed = self.allowed.get(&channel).map_or(&[][..], Vec::as_slice);
-            let up = if all_up { self.order.up[here].as_slice() } else { allowed };
-            let onward = down.iter().chain(up).filter(|slot| neighbours[**slot].place != place);
-            open.extend(onward.map(|slot| (here, *slot)));
         }
         false
+    }
+
+    /// What may follow a channel down: every other one down, and what turns allow.
+    fn push_after_down(&mut self, channel: usize, place: Place, here: Place, open: &mut Vec<(Place, Slot)>) {
+        if self.search.comes_down_first(here) {
+            open.extend(self.order.down[here].iter().map(|slot| (here, *slot)));
+        }
+        let neighbours = &self.fabric.switches[here].neighbours;
+        let allowed = self.allowed.get(&channel).map_or(&[][..], Vec::as_slice);
+        let up = if self.tree_turns(place, here) { self.order.up[here].as_slice() } else { allowed };
+        for slot in up.iter().filter(|slot| neighbours[**slot].place != place) {
+            if self.search.turns_first(self.first_channel[here] + slot) {
+                open.push((here, *slot));
+            }
+        }
+    }
+
+    /// What may follow a channel up: every other one but the way back.
+    fn push_after_up(&mut self, place: Place, here: Place, open: &mut Vec<(Place, Slot)>) {
+        let neighbours = &self.fabric.switches[here].neighbours;
+        match self.search.comes_up(here, place) {
+            Coming::First => {
+                let down = self.order.down[here].iter().filter(|slot| neighbours[**slot].place != place);
+                open.extend(self.order.up[here].iter().chain(down).map(|slot| (here, *slot)));
+            }
+            // From elsewhere than before: now the way back to there is open too.
+            Coming::Second { first } => {
+                let back = self.order.down[here].iter().find(|slot| neighbours[**slot].place == first);
+                open.extend(back.map(|slot| (here, *slot)));
+            }
+            Coming::Again => {}
+        }
+    }
+}
+
+/// What a search has seen. Switches are told apart by how packets come to them, which is all that matters for what may
+/// follow; that keeps a search linear in the number of cables.
+#[derive(Debug)]
+struct Search {
+    /// The number of the search that something was last seen by.
+    number: u32,
+    down: Vec<u32>,
+    /// With the switch below that packets came from first.
+    up: Vec<(u32, Place)>,
+    up_again: Vec<u32>,
+    turned: Vec<u32>,
+}
+
+/// How packets come up to a switch.
+enum Coming {
+    First,
+    Second { first: Place },
+    Again,
+}
+
+impl Search {
+    fn new(switches: usize, channels: usize) -> Self {
+        Self {
+            number: 0,
+            down: vec![0; switches],
+            up: vec![(0, 0); switches],
+            up_again: vec![0; switches],
+            turned: vec![0; channels],
+        }
+    }
+
+    fn begin(&mut self) {
+        self.number += 1;
+    }
+
+    fn comes_down_first(&mut self, here: Place) -> bool {
+        std::mem::replace(&mut self.down[here], self.number) != self.number
+    }
+
+    fn turns_first(&mut self, channel: usize) -> bool {
+        std::mem::replace(&mut self.turned[channel], self.number) != self.number
+    }
+
+    fn comes_up(&mut self, here: Place, from: Place) -> Coming {
+        let (number, first) = self.up[here];
+        if number != self.number {
+            self.up[here] = (self.number, from);
+            Coming::First
+        } else if first != from && std::mem::replace(&mut self.up_again[here], self.number) != self.number {
+            Coming::Second { first }
+        } else {
+            Coming::Again
+        }
     }
 }
 

@@ -176,9 +176,14 @@ impl Client {
                 return Ok(frame);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            // For the system 0 means "wait for ever".
-            self.stream.set_read_timeout(Some(left.max(Duration::from_micros(1))))?;
-            match self.stream.read(self.reader.room()) {
+            // For the system a timeout of 0 means "wait for ever", and the shortest there is takes milliseconds.
+            self.stream.set_nonblocking(left.is_zero())?;
+            if !left.is_zero() {
+                self.stream.set_read_timeout(Some(left))?;
+            }
+            let read = self.stream.read(self.reader.room());
+            self.stream.set_nonblocking(false)?;
+            match read {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.reader.filled(count),
                 Err(error) if is_time_over(&error) => return Ok(None),

@@ -1,5 +1,6 @@
 //! A client of the protocol, for our own server and for the stock one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -37,6 +38,8 @@ pub struct Client {
     batches: Batches,
     /// What the data socket's receive timeout is set to.
     timeout: Option<Duration>,
+    /// What came together with a datagram that was asked for alone.
+    set_aside: VecDeque<DataMessage>,
 }
 
 /// Why a client is not attached, or a question not answered.
@@ -99,7 +102,8 @@ impl Client {
             Err(error) => return Err(error),
         };
         // From here on the server has a client, which leaves when this value is dropped.
-        let client = Self { control, data, id, batches: Batches::new(), timeout: None };
+        let client =
+            Self { control, data, id, batches: Batches::new(), timeout: None, set_aside: VecDeque::new() };
         client.data.connect_addr(&name.server_data(id)?)?;
         client.data.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(client)
@@ -128,14 +132,15 @@ impl Client {
         Ok(())
     }
 
-    /// Receives one datagram; `None` if none came in time. A request that nobody will answer comes back as one.
+    /// Receives one datagram; `None` if none came in time, at once if `timeout` is 0. A request that nobody will answer comes back as one.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
-        self.set_timeout(timeout)?;
-        let mut frame = [0; super::DATA_LEN];
-        match timed(self.data.recv(&mut frame))? {
-            Some(length) => DataMessage::decode(&frame[..length]).map(Some).map_err(invalid),
-            None => Ok(None),
+        if self.set_aside.is_empty() {
+            let mut batch = std::mem::take(&mut self.set_aside).into();
+            let received = self.receive_batch(&mut batch, timeout);
+            self.set_aside = batch.into();
+            received?;
         }
+        Ok(self.set_aside.pop_front())
     }
 
     /// Waits for one datagram and takes those that came with it, at most 64: how many were appended to `out`.

@@ -1,0 +1,50 @@
+//! From answers to a topology.
+
+use std::collections::BTreeMap;
+
+use fabric_model::intent::Capabilities;
+use fabric_model::{BuildError, Endpoint, NewNode, NodeIndex, Topology, TopologyBuilder};
+use ib_wire::{Guid, NodeKind};
+
+use crate::observed::ObservedNode;
+
+/// Everything found, as the words that compilers use.
+pub(crate) fn topology(nodes: &BTreeMap<Guid, ObservedNode>) -> Result<(Topology, Capabilities), BuildError> {
+    let mut builder = TopologyBuilder::new();
+    let mut capabilities = Capabilities::default();
+    let mut places: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
+    for (guid, node) in nodes {
+        places.insert(*guid, builder.add_node(new_node(*guid, node))?);
+        node.add_capabilities(&mut capabilities);
+    }
+    for (guid, node) in nodes {
+        for (port, port_guid) in node.port_guids.iter().filter(|_| !node.is_switch()) {
+            builder.set_port_guid(Endpoint::new(places[guid], *port), *port_guid)?;
+        }
+        for (port, (peer, peer_port)) in &node.links {
+            let (here, there) = (Endpoint::new(places[guid], *port), peer_end(&places, *peer, *peer_port));
+            // A cable is seen from both of its ends; it is put in once.
+            if let Some(there) = there.filter(|there| here < *there) {
+                builder.connect(here, there, None)?;
+            }
+        }
+    }
+    Ok((builder.build()?, capabilities))
+}
+
+fn new_node(guid: Guid, node: &ObservedNode) -> NewNode {
+    let letter = match node.info.kind {
+        NodeKind::Switch => 'S',
+        NodeKind::Router => 'R',
+        _ => 'H',
+    };
+    let mut new = NewNode::new(node.info.kind, format!("{letter}-{guid:016x}"), guid, node.info.port_count);
+    if let Some(description) = &node.description {
+        new.description = description.text();
+    }
+    new
+}
+
+fn peer_end(places: &BTreeMap<Guid, NodeIndex>, peer: Guid, port: ib_wire::PortNum) -> Option<Endpoint> {
+    places.get(&peer).map(|place| Endpoint::new(*place, port))
+}

@@ -1,0 +1,250 @@
+//! Requests in flight: a window for the whole fabric and one for each device, retries, time limits.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, TransactionId};
+
+/// How much a manager asks at once and how long it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests in flight altogether.
+    pub window: usize,
+    /// Requests in flight towards one device: lane 15 has no credits, a device drops what it cannot queue.
+    pub device_window: usize,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// How often a request is sent again before its device counts as silent.
+    pub retries: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { window: 64, device_window: 4, timeout: Duration::from_millis(500), retries: 3 }
+    }
+}
+
+/// Datagrams sent, repetitions included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads.
+    pub gets: u64,
+    /// Writes.
+    pub sets: u64,
+    /// Sent again.
+    pub retries: u64,
+}
+
+/// Requests with what each is for.
+#[derive(Debug)]
+pub(crate) struct Exchange<P> {
+    limits: Limits,
+    devices: HashMap<Guid, Queue<P>>,
+    /// Devices with something to send and room in their window, each once.
+    ready: VecDeque<Guid>,
+    in_flight: BTreeMap<u32, InFlight<P>>,
+    deadlines: BTreeMap<(Duration, u32), ()>,
+    transactions: u32,
+    pub counts: Counts,
+}
+
+#[derive(Debug)]
+struct Queue<P> {
+    waiting: VecDeque<Request<P>>,
+    in_flight: usize,
+    listed: bool,
+}
+
+impl<P> Default for Queue<P> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), in_flight: 0, listed: false }
+    }
+}
+
+#[derive(Debug)]
+struct Request<P> {
+    mad: Mad,
+    purpose: P,
+    retries_left: u8,
+}
+
+#[derive(Debug)]
+struct InFlight<P> {
+    device: Guid,
+    request: Request<P>,
+    due: Duration,
+}
+
+impl<P> Exchange<P> {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            devices: HashMap::new(),
+            ready: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            deadlines: BTreeMap::new(),
+            transactions: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Queues a request towards a device.
+    pub fn ask(&mut self, device: Guid, mad: Mad, purpose: P) {
+        let request = Request { mad, purpose, retries_left: self.limits.retries };
+        self.devices.entry(device).or_default().waiting.push_back(request);
+        self.list(device);
+    }
+
+    /// Whether everything was answered or given up.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.ready.is_empty()
+    }
+
+    /// The next datagram that may leave.
+    pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
+        if self.in_flight.len() >= self.limits.window {
+            return None;
+        }
+        let device = self.ready.pop_front()?;
+        let queue = self.devices.get_mut(&device)?;
+        queue.listed = false;
+        let mut request = queue.waiting.pop_front()?;
+        queue.in_flight += 1;
+        self.list(device);
+        self.transactions = self.transactions.wrapping_add(1).max(1);
+        request.mad.set_transaction(TransactionId(self.transactions.into()));
+        match request.mad.method() {
+            Method::SET => self.counts.sets += 1,
+            _ => self.counts.gets += 1,
+        }
+        let datagram =
+            Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, request.mad.clone());
+        let due = now + self.limits.timeout;
+        self.deadlines.insert((due, self.transactions), ());
+        self.in_flight.insert(self.transactions, InFlight { device, request, due });
+        Some(datagram)
+    }
+
+    /// Whether an answer belongs to a request, and what that was for. A second answer belongs to none.
+    pub fn answered(&mut self, mad: &Mad) -> Option<P> {
+        // Transports own the upper half of a transaction.
+        let transaction = mad.transaction().0 as u32;
+        let asked = &self.in_flight.get(&transaction)?.request.mad;
+        if (asked.attribute(), asked.modifier()) != (mad.attribute(), mad.modifier()) {
+            return None;
+        }
+        self.take(transaction).map(|flight| flight.request.purpose)
+    }
+
+    /// A request will not be answered: it is sent again, or given up; then what it was for is returned.
+    pub fn lost(&mut self, transaction: TransactionId) -> Option<P> {
+        self.give_up(transaction.0 as u32)
+    }
+
+    /// Requests whose time is over and that are not sent again.
+    pub fn handle_timeout(&mut self, now: Duration) -> Vec<P> {
+        let mut silent = Vec::new();
+        while let Some(((due, transaction), ())) =
+            self.deadlines.first_key_value().map(|(key, ())| (*key, ()))
+        {
+            if due > now {
+                break;
+            }
+            silent.extend(self.give_up(transaction));
+        }
+        silent
+    }
+
+    /// When the next request runs out of time.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.deadlines.first_key_value().map(|((due, _), ())| *due)
+    }
+
+    fn give_up(&mut self, transaction: u32) -> Option<P> {
+        let InFlight { device, mut request, .. } = self.take(transaction)?;
+        if request.retries_left == 0 {
+            return Some(request.purpose);
+        }
+        request.retries_left -= 1;
+        self.counts.retries += 1;
+        self.devices.entry(device).or_default().waiting.push_front(request);
+        self.list(device);
+        None
+    }
+
+    fn take(&mut self, transaction: u32) -> Option<InFlight<P>> {
+        let flight = self.in_flight.remove(&transaction)?;
+        self.deadlines.remove(&(flight.due, transaction));
+        if let Some(queue) = self.devices.get_mut(&flight.device) {
+            queue.in_flight -= 1;
+        }
+        self.list(flight.device);
+        Some(flight)
+    }
+
+    /// Lists a device as ready if it has something to send and room in its window.
+    fn list(&mut self, device: Guid) {
+        let Some(queue) = self.devices.get_mut(&device) else { return };
+        if !queue.listed && !queue.waiting.is_empty() && queue.in_flight < self.limits.device_window {
+            queue.listed = true;
+            self.ready.push_back(device);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ib_wire::{Attribute, DirectedRoute};
+
+    fn exchange(window: usize, device_window: usize) -> Exchange<u32> {
+        Exchange::new(Limits { window, device_window, timeout: Duration::from_secs(1), retries: 1 })
+    }
+
+    fn device(raw: u64) -> Guid {
+        Guid::from_wire(raw).unwrap()
+    }
+
+    fn request() -> Mad {
+        Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default())
+    }
+
+    #[test]
+    fn windows_bound_what_is_in_flight() {
+        let mut exchange = exchange(5, 2);
+        for index in 0..8 {
+            exchange.ask(device(1 + index % 2), request(), index as u32);
+        }
+        let sent = std::iter::from_fn(|| exchange.poll_transmit(Duration::ZERO)).count();
+        assert_eq!(sent, 4, "two towards each of two devices");
+        exchange.ask(device(3), request(), 8);
+        exchange.ask(device(4), request(), 9);
+        let sent = std::iter::from_fn(|| exchange.poll_transmit(Duration::ZERO)).count();
+        assert_eq!(sent, 1, "five altogether");
+    }
+
+    #[test]
+    fn an_answer_makes_room_and_counts_once() {
+        let mut exchange = exchange(1, 1);
+        exchange.ask(device(1), request(), 7);
+        exchange.ask(device(1), request(), 8);
+        let first = exchange.poll_transmit(Duration::ZERO).unwrap();
+        assert!(exchange.poll_transmit(Duration::ZERO).is_none());
+        assert_eq!(exchange.answered(&first.mad), Some(7));
+        assert_eq!(exchange.answered(&first.mad), None, "a duplicate");
+        assert!(exchange.poll_transmit(Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn a_silent_device_is_asked_again_and_then_given_up() {
+        let mut exchange = exchange(4, 4);
+        exchange.ask(device(1), request(), 7);
+        exchange.poll_transmit(Duration::ZERO).unwrap();
+        assert!(exchange.handle_timeout(Duration::from_millis(999)).is_empty());
+        assert!(exchange.handle_timeout(Duration::from_secs(1)).is_empty(), "sent again");
+        let again = exchange.poll_transmit(Duration::from_secs(1)).unwrap();
+        assert_eq!(exchange.lost(again.mad.transaction()), Some(7), "given up");
+        assert!(exchange.is_idle());
+        assert_eq!(exchange.counts, Counts { gets: 2, sets: 0, retries: 1 });
+    }
+}
