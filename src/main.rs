@@ -37,6 +37,8 @@ enum Command {
     SimCtl(sim_ctl::SimCtlArgs),
     /// Configure a fabric: LIDs, routes, partitions, ports active. Sends only what differs.
     Sm(sm::SmArgs),
+    /// Show the management key of a node to who owns the site secret.
+    NodeKey(sm::NodeKeyArgs),
     /// Compare with other software, side by side in one run.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -66,6 +68,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Sim(args) => sim::run(args),
         Command::SimCtl(args) => sim_ctl::run(args),
         Command::Sm(args) => sm::run(args),
+        Command::NodeKey(args) => sm::show_key(args),
         Command::Bench(command) => bench::run(command),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut io::stdout());

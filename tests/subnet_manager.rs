@@ -4,21 +4,25 @@
 mod rig;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use rig::Server;
 
 /// Configures the fabric once and returns what was printed.
 fn configure(server: &Server, node: &str, options: &[&str]) -> String {
-    let output = Command::new(rig::HEDDLE)
-        .args(["sm", "--once", "--device", &format!("ibsim:{}@{node}", server.name)])
-        .args(["--decisions", server.scratch().join("decisions.json").to_str().unwrap()])
-        .args(options)
-        .output()
-        .unwrap();
+    let output = run(server, node, options);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     printed
+}
+
+fn run(server: &Server, node: &str, options: &[&str]) -> Output {
+    Command::new(rig::HEDDLE)
+        .args(["sm", "--once", "--device", &format!("ibsim:{}@{node}", server.name)])
+        .args(["--state", server.scratch().join("state.json").to_str().unwrap()])
+        .args(options)
+        .output()
+        .unwrap()
 }
 
 fn first_host(net: &Path) -> String {
@@ -29,7 +33,8 @@ fn first_host(net: &Path) -> String {
 /// Every cabled port is active, and hosts reach each other by LID.
 fn confirm(server: &Server, node: &str) {
     let links = server.tool(node, "iblinkinfo", &[]).stdout;
-    let cabled: Vec<_> = links.lines().filter(|line| line.contains("==>") && line.contains("LinkUp")).collect();
+    let cabled: Vec<_> =
+        links.lines().filter(|line| line.contains("==>") && line.contains("LinkUp")).collect();
     assert!(!cabled.is_empty());
     let inactive = cabled.iter().find(|line| !line.contains("Active"));
     assert!(inactive.is_none(), "{inactive:?}");
@@ -49,7 +54,8 @@ fn fabrics_of_every_shape_come_up_on_both_emulations_and_a_second_run_writes_not
         &["dragonfly-plus", "--groups", "3"],
         &["random", "--switches", "12", "--degree", "3", "--hosts-per-switch", "2", "--seed", "5"],
     ];
-    let mut nets: Vec<_> = shapes.iter().map(|arguments| rig::generate(directory.path(), arguments)).collect();
+    let mut nets: Vec<_> =
+        shapes.iter().map(|arguments| rig::generate(directory.path(), arguments)).collect();
     nets.push(rig::fixture("loginoff-2014.ibnetdiscover"));
     for net in nets {
         let host = first_host(&net);
@@ -95,6 +101,99 @@ fn partitions_reach_the_tables_of_adapters_and_of_their_switch_ports() {
     assert!(printed.contains(" 4 Sets "), "two adapters and their two switch ports: {printed}");
 }
 
+/// A site secret that only its owner can read.
+fn secret(server: &Server) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = server.scratch().join("site.secret");
+    std::fs::write(&path, [0x5a; 32]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn every_node_is_closed_under_its_own_key_and_the_manager_finds_back_in() {
+    let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
+    let (host, secret) = ("host-00001", secret(&server));
+    let paths = ["0", "0,1", "0,1,2", "0,1,5", "0,1,5,3", "0,1,5,3,2"];
+    let guids: Vec<String> = paths
+        .iter()
+        .map(|path| {
+            server.tool(host, "smpquery", &["-D", "nodeinfo", path]).value("Guid").unwrap().to_owned()
+        })
+        .collect();
+    configure(&server, host, &["--secret", &secret]);
+    let key = |guid: &str| {
+        let output =
+            Command::new(rig::HEDDLE).args(["node-key", guid, "--secret", &secret]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    for (path, guid) in paths.iter().zip(&guids) {
+        let answers = |key: Option<&str>| {
+            let mut arguments = vec!["-t", "50", "-D"];
+            arguments.extend(key.map(|key| ["-y", key]).iter().flatten());
+            arguments.extend(["nodeinfo", path]);
+            server.tool(host, "smpquery", &arguments).success
+        };
+        assert!(!answers(None), "{path} answers without a key");
+        assert!(answers(Some(&key(guid))), "{path} does not answer to its key");
+        let other = guids.iter().find(|other| *other != guid).unwrap();
+        assert!(!answers(Some(&key(other))), "{path} answers to the key of {other}");
+    }
+    let again = configure(&server, host, &["--secret", &secret]);
+    assert!(again.contains(" 0 Sets "), "{again}");
+}
+
+#[test]
+fn without_its_state_the_manager_reports_where_somebody_is_silent() {
+    let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
+    let (host, secret) = ("host-00001", secret(&server));
+    configure(&server, host, &["--secret", &secret]);
+    std::fs::remove_file(server.scratch().join("state.json")).unwrap();
+    let lost = run(&server, host, &["--secret", &secret]);
+    let said = String::from_utf8_lossy(&lost.stderr);
+    assert!(
+        !lost.status.success() && said.contains("no answer from behind the manager's own node"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_node_that_lost_its_key_is_closed_again() {
+    let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
+    let (host, secret) = ("host-00001", secret(&server));
+    configure(&server, host, &["--secret", &secret]);
+    let open = || server.tool(host, "smpquery", &["-t", "50", "-D", "nodeinfo", "0,1,2"]).success;
+    assert!(!open());
+    assert!(server.control(&["reboot", "host-00002"]).success);
+    assert!(open(), "a node that restarted has no key");
+    configure(&server, host, &["--secret", &secret]);
+    assert!(!open());
+    confirm_one(&server, &secret);
+}
+
+/// The second host still has its LID and its link.
+fn confirm_one(server: &Server, secret: &str) {
+    let shown = server.control(&["counters", "host-00002", "1"]).stdout;
+    let port: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&port["state"], &port["m_key_set"]), (&"Active".into(), &true.into()), "{shown}");
+    assert!(!shown.contains("5a5a") && std::fs::read(secret).unwrap().len() == 32);
+}
+
+#[test]
+fn a_secret_that_others_can_read_or_guess_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("secret");
+    for (bytes, mode, reason) in [(32, 0o644, "can be read by others"), (31, 0o600, "could be guessed")] {
+        std::fs::write(&path, vec![7; bytes]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let output =
+            Command::new(rig::HEDDLE).args(["node-key", "0x1", "--secret"]).arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(reason), "{said}");
+    }
+}
+
 #[test]
 fn a_lossy_fabric_comes_up_all_the_same() {
     let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &["--seed", "11"]);
@@ -108,7 +207,9 @@ fn a_lossy_fabric_comes_up_all_the_same() {
 
 #[test]
 fn a_device_that_is_not_there_is_said_to_be_missing() {
-    for (device, reason) in [("ibsim:no-such-server", "no-such-server"), ("umad:77", "umad77"), ("nonsense", "umad:N")] {
+    for (device, reason) in
+        [("ibsim:no-such-server", "no-such-server"), ("umad:77", "umad77"), ("nonsense", "umad:N")]
+    {
         let output = Command::new(rig::HEDDLE).args(["sm", "--once", "--device", device]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(reason), "{device}: {said}");

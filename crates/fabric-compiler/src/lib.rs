@@ -1,8 +1,8 @@
 //! Turns a topology, intents and the decisions of before into a plan: every LID, forwarding entry, partition key and
 //! multicast tree of a fabric.
 //!
-//! [`compile`] is a function and nothing else: no clock, no dice, no file. What was decided before stays unless it cannot;
-//! the same arguments give the same plan.
+//! [`compile`] is a function and nothing else: no clock, no dice, no file. What was decided before stays unless it
+//! cannot; the same arguments give the same plan.
 //!
 //! ```
 //! use fabric_compiler::{compile, partitions_conf};
@@ -89,8 +89,8 @@ pub enum CompileError {
 /// Plans the part of a fabric that the manager reaches; what it does not reach is a finding of the plan.
 ///
 /// Decisions of before hold as long as they can: LIDs also of ports that are absent, table indices of keys, LIDs of
-/// groups, and the cables by which packets come to each port. Decisions that contradict each other or the fabric give way
-/// in a fixed order.
+/// groups, and the cables by which packets come to each port. Decisions that contradict each other or the fabric give
+/// way in a fixed order.
 pub fn compile(
     topology: &Topology,
     intents: &Intents,

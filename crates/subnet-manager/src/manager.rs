@@ -1,18 +1,19 @@
 //! The phases of a manager, and the verbs its caller uses.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::intent::Capabilities;
 use fabric_model::{BuildError, FabricPlan, NODES_MAX, Topology};
 use ib_wire::{
-    Attribute, Datagram, DirectedRoute, Guid, Mad, Method, NodeDescription, NodeInfo, NodeKind,
+    Attribute, Datagram, DirectedRoute, Guid, MKey, Mad, Method, NodeDescription, NodeInfo, NodeKind,
     PhysicalState, PortInfo, PortNum, PortState, SMP_DATA_LEN, Status, SwitchInfo, TransactionId,
 };
 
 use crate::discovery;
 use crate::exchange::{Counts, Exchange, Limits};
+use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
 use crate::observed::{ObservedNode, TableKey};
 use crate::program::{Comparison, Stage};
 
@@ -21,14 +22,23 @@ use crate::program::{Comparison, Stage};
 pub enum Event {
     /// The fabric is known; somebody may compile a plan for it and [`Manager::apply`] it.
     Discovered(Box<Discovery>),
+    /// Not even the node the manager sits on answers.
+    Alone,
     /// What was found is no fabric: two nodes with one GUID, a cable with three ends.
     Inconsistent(BuildError),
     /// The fabric is equal to the plan, but for what was refused or silent.
     Programmed(Counts),
-    /// A node does not answer.
+    /// Somebody is there, but does not answer: broken, or under a key that is not ours.
+    SilentLocation {
+        /// Where; `None` is where the manager itself sits.
+        location: Option<Location>,
+        /// Who was last met there.
+        last: Option<Guid>,
+    },
+    /// A node that answered before does not answer any more.
     Silent {
-        /// The node, or the one before it on the way.
-        near: Option<Guid>,
+        /// The node.
+        node: Guid,
         /// What it was asked for.
         attribute: Attribute,
     },
@@ -61,6 +71,8 @@ pub struct Discovery {
 #[derive(Debug)]
 pub struct Manager {
     exchange: Exchange<Purpose>,
+    secret: Option<SiteSecret>,
+    bound: BoundNodes,
     nodes: BTreeMap<Guid, ObservedNode>,
     own: Option<OwnPort>,
     phase: Phase,
@@ -87,17 +99,28 @@ enum Phase {
 /// What a request was for.
 #[derive(Clone, Debug)]
 enum Purpose {
-    /// Who is there?
-    Probe { from: Option<(Guid, PortNum)>, route: DirectedRoute },
+    /// Who is there? Asked with the key of the node that was met there before, or without one.
+    Probe { from: Option<Location>, route: DirectedRoute, expected: Option<Guid> },
     /// One attribute of a node, read or written.
     Attribute { node: Guid, port: PortNum, key: TableKey },
 }
 
 impl Manager {
-    /// A manager that starts to discover.
+    /// A manager that starts to discover and guards no node.
     pub fn new(limits: Limits) -> Self {
+        Self::start(limits, None, &Bindings::default())
+    }
+
+    /// A manager that puts every node under a key of its own, and knows which node was met where.
+    pub fn guarding(limits: Limits, secret: SiteSecret, bindings: &Bindings) -> Self {
+        Self::start(limits, Some(secret), bindings)
+    }
+
+    fn start(limits: Limits, secret: Option<SiteSecret>, bindings: &Bindings) -> Self {
         let mut manager = Self {
             exchange: Exchange::new(limits),
+            secret,
+            bound: BoundNodes::new(bindings),
             nodes: BTreeMap::new(),
             own: None,
             phase: Phase::Discovering,
@@ -108,9 +131,14 @@ impl Manager {
         manager
     }
 
+    /// Which node was met where, to be kept for the next manager: without it, nodes under a key stay silent.
+    pub fn bindings(&self) -> Bindings {
+        self.bound.to_bindings()
+    }
+
     /// Makes the fabric equal to a plan; waits for [`Event::Programmed`].
     pub fn apply(&mut self, plan: Arc<FabricPlan>) {
-        let reads = Comparison { plan: &plan, nodes: &self.nodes }.reads();
+        let reads = self.compare(&plan).reads();
         self.plan = Some(plan);
         self.phase = Phase::Reading;
         for (node, port, key) in reads {
@@ -185,14 +213,18 @@ impl Manager {
     fn write(&mut self, stage: Stage) {
         self.phase = Phase::Writing(stage);
         let Some(plan) = self.plan.clone() else { return };
-        for write in (Comparison { plan: &plan, nodes: &self.nodes }).writes(stage) {
+        for write in self.compare(&plan).writes(stage) {
             self.ask(Method::SET, write.node, write.port, write.key, write.data);
         }
     }
 
+    fn compare<'a>(&'a self, plan: &'a FabricPlan) -> Comparison<'a> {
+        Comparison { plan, nodes: &self.nodes, secret: self.secret.as_ref() }
+    }
+
     fn finish_discovery(&mut self) {
         self.phase = Phase::Waiting;
-        let Some(own) = self.own else { return };
+        let Some(own) = self.own else { return self.events.push_back(Event::Alone) };
         self.events.push_back(match discovery::topology(&self.nodes) {
             Ok((topology, capabilities)) => {
                 Event::Discovered(Box::new(Discovery { topology, capabilities, manager: own.guid }))
@@ -201,39 +233,60 @@ impl Manager {
         });
     }
 
-    fn probe(&mut self, from: Option<(Guid, PortNum)>, route: DirectedRoute) {
+    /// Asks who is at a location, as the node that was met there before if it is under a key.
+    fn probe(&mut self, from: Option<Location>, route: DirectedRoute) {
+        let expected = self.secret.as_ref().and_then(|_| self.bound.node(from));
+        self.probe_as(from, route, expected);
+    }
+
+    fn probe_as(&mut self, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
         /// Stands for the device behind which nothing is known yet, before the first answer.
         const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
             Some(guid) => guid,
             None => unreachable!(),
         };
-        let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
-        let near = from.map_or(NOBODY, |(node, _)| node);
-        self.exchange.ask(near, mad, Purpose::Probe { from, route });
+        let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
+        mad.set_m_key(expected.and_then(|guid| self.secret.as_ref().map(|secret| secret.key(guid))));
+        let near = from.map_or(NOBODY, |location| location.near);
+        self.exchange.ask(near, mad, Purpose::Probe { from, route, expected });
     }
 
     fn ask(&mut self, method: Method, node: Guid, port: PortNum, key: TableKey, data: [u8; SMP_DATA_LEN]) {
         let Some(route) = self.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mut mad = Mad::directed(method, key.0, key.1, route);
         *mad.smp_data_mut() = data;
+        mad.set_m_key(self.key_for(node, port));
         self.exchange.ask(node, mad, Purpose::Attribute { node, port, key });
+    }
+
+    /// The key to present: that of the node, once it is known to be under it.
+    fn key_for(&self, node: Guid, port: PortNum) -> Option<MKey> {
+        let seen = self.nodes.get(&node)?;
+        let keyed = seen.keyed.contains(&seen.guard(port));
+        self.secret.as_ref().filter(|_| keyed).map(|secret| secret.key(node))
     }
 
     fn report_silent(&mut self, silent: impl IntoIterator<Item = Purpose>) {
         for purpose in silent {
-            let (near, attribute) = match purpose {
-                Purpose::Probe { from, .. } => (from.map(|(node, _)| node), Attribute::NODE_INFO),
-                Purpose::Attribute { node, key, .. } => (Some(node), key.0),
-            };
-            self.events.push_back(Event::Silent { near, attribute });
+            match purpose {
+                // Not the node that was met there before, or it lost its key: ask as a stranger would.
+                Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
+                Purpose::Probe { from, .. } => {
+                    let last = self.bound.node(from);
+                    self.events.push_back(Event::SilentLocation { location: from, last });
+                }
+                Purpose::Attribute { node, key, .. } => {
+                    self.events.push_back(Event::Silent { node, attribute: key.0 });
+                }
+            }
         }
     }
 
     fn understand(&mut self, purpose: Purpose, mad: &Mad) {
         match purpose {
-            Purpose::Probe { from, route } => {
+            Purpose::Probe { from, route, expected } => {
                 if let Ok(info) = NodeInfo::decode(mad.smp_data()) {
-                    self.meet(info, from, route);
+                    self.meet(info, from, route, expected);
                 }
             }
             Purpose::Attribute { node, port, key } => {
@@ -247,7 +300,7 @@ impl Manager {
     }
 
     /// A node answered a probe.
-    fn meet(&mut self, info: NodeInfo, from: Option<(Guid, PortNum)>, route: DirectedRoute) {
+    fn meet(&mut self, info: NodeInfo, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
         let (guid, entered, port_guid) = (info.node_guid, info.local_port, info.port_guid);
         let is_switch = info.kind == NodeKind::Switch;
         let is_new = !self.nodes.contains_key(&guid);
@@ -257,15 +310,20 @@ impl Manager {
         if from.is_none() {
             self.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
         }
-        if let Some((near, exit)) = from
-            && let Some(near) = self.nodes.get_mut(&near)
+        self.bound.bind(from, guid);
+        if let Some(location) = from
+            && let Some(near) = self.nodes.get_mut(&location.near)
         {
-            near.links.insert(exit, (guid, entered));
+            near.links.insert(location.port, (guid, entered));
         }
         let ports = info.port_count;
         let node = self.nodes.entry(guid).or_insert_with(|| new_node(info));
         let is_new_port = !node.routes.contains_key(&entered);
-        node.links.extend(from.map(|end| (entered, end)));
+        node.links.extend(from.map(|location| (entered, (location.near, location.port))));
+        if expected == Some(guid) {
+            // It answered to its key, or needs none yet; which, PortInfo will tell.
+            node.keyed.insert(node.guard(entered));
+        }
         if is_new || (!is_switch && is_new_port) {
             node.routes.insert(entered, route);
             node.port_guids.insert(entered, port_guid);
@@ -319,14 +377,23 @@ impl Manager {
     fn note_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
         let is_up = info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down;
         let own = self.own.is_some_and(|own| own.node == guid && own.number == number);
+        let expected = self.secret.as_ref().map(|secret| secret.key(guid));
         let Some(node) = self.nodes.get_mut(&guid) else { return };
+        if node.guard(number) == number {
+            // A node shows its key to whoever knows it.
+            if info.m_key.is_some() && info.m_key == expected {
+                node.keyed.insert(number);
+            } else {
+                node.keyed.remove(&number);
+            }
+        }
         node.ports.insert(number, info);
         // Adapters end a route; only the one the manager sits on begins one.
         let leads_on = is_up && number != PortNum::MANAGEMENT && (node.is_switch() || own);
         if self.phase == Phase::Discovering && leads_on && !node.links.contains_key(&number) {
             let route = node.route(number).and_then(|route| route.then(number));
             if let Some(route) = route {
-                self.probe(Some((guid, number)), route);
+                self.probe(Some(Location { near: guid, port: number }), route);
             }
         }
     }
@@ -338,6 +405,7 @@ fn new_node(info: NodeInfo) -> ObservedNode {
         description: None,
         switch: None,
         routes: BTreeMap::new(),
+        keyed: BTreeSet::new(),
         ports: BTreeMap::new(),
         port_guids: BTreeMap::new(),
         links: BTreeMap::new(),

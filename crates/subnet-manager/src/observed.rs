@@ -1,6 +1,6 @@
 //! What devices were last seen to hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::{Capabilities, PortCapability, PortName, SwitchCapability};
 use ib_wire::{
@@ -21,6 +21,8 @@ pub(crate) struct ObservedNode {
     pub routes: BTreeMap<PortNum, DirectedRoute>,
     pub ports: BTreeMap<PortNum, PortInfo>,
     pub port_guids: BTreeMap<PortNum, Guid>,
+    /// Ports that answered to the key of this node: they are under it. Of a switch, port 0.
+    pub keyed: BTreeSet<PortNum>,
     /// The other end of each cable that was followed.
     pub links: BTreeMap<PortNum, (Guid, PortNum)>,
     /// Tables that were read or written, as blocks: of a switch under port 0, of an adapter under the port they belong to.
@@ -35,6 +37,11 @@ impl ObservedNode {
     /// The route to use for a port's attributes: the switch's own, or the adapter port's.
     pub fn route(&self, port: PortNum) -> Option<&DirectedRoute> {
         if self.is_switch() { self.routes.values().next() } else { self.routes.get(&port) }
+    }
+
+    /// The port whose key guards `port`: a switch's port 0, an adapter's port itself.
+    pub fn guard(&self, port: PortNum) -> PortNum {
+        if self.is_switch() { PortNum::MANAGEMENT } else { port }
     }
 
     /// What the node can hold, for whoever compiles a plan.

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use fabric_model::FabricPlan;
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, Guid, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo, PortNum,
-    PortState, SMP_DATA_LEN,
+    Attribute, Guid, Lid, MKeyProtection, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo,
+    PortNum, PortState, SMP_DATA_LEN,
 };
 
+use crate::keys::SiteSecret;
 use crate::observed::{ObservedNode, TableKey};
 
 /// The steps of programming, in the order in which each is safe: nothing is reachable before its partition is enforced,
@@ -55,6 +56,8 @@ pub(crate) struct Write {
 pub(crate) struct Comparison<'a> {
     pub plan: &'a FabricPlan,
     pub nodes: &'a BTreeMap<Guid, ObservedNode>,
+    /// What nodes are put under keys with, if they are.
+    pub secret: Option<&'a SiteSecret>,
 }
 
 impl Comparison<'_> {
@@ -117,7 +120,10 @@ impl Comparison<'_> {
         let own = |key, data| Write { node: plan.guid, port: PortNum::MANAGEMENT, key, data };
         match stage {
             Stage::Addresses => {
-                let wanted = |info: &mut PortInfo| address(info, plan.lid, self.plan.manager().lid);
+                let wanted = |info: &mut PortInfo| {
+                    address(info, plan.lid, self.plan.manager().lid);
+                    self.guard(info, plan.guid);
+                };
                 writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(|(key, data)| own(key, data)));
             }
             Stage::Routes => writes
@@ -162,6 +168,15 @@ impl Comparison<'_> {
         }
     }
 
+    /// Closed to everybody without the node's own key, for as long as it runs.
+    fn guard(&self, info: &mut PortInfo, node: Guid) {
+        if let Some(secret) = self.secret {
+            info.m_key = Some(secret.key(node));
+            info.m_key_protection = MKeyProtection::Closed;
+            info.m_key_lease_period_s = 0;
+        }
+    }
+
     fn wanted_of_adapter(
         &self,
         stage: Stage,
@@ -175,6 +190,7 @@ impl Comparison<'_> {
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
                     address(info, plan.lid, self.plan.manager().lid);
+                    self.guard(info, plan.name.node);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
                 };
                 writes.extend(port_info(node, port, wanted).map(|(key, data)| own(key, data)));

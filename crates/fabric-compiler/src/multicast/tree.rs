@@ -1,5 +1,5 @@
-//! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go up
-//! and then down as unicast packets do.
+//! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go
+//! up and then down as unicast packets do.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

@@ -5,12 +5,14 @@
 //!     [who[=full|limited|both]] [, who[=...]] ... ;
 //! ```
 //!
-//! *who* is the GUID of an end port, or `ALL`, `ALL_CAS`, `ALL_SWITCHES`, `ALL_ROUTERS`, `SELF`. Numbers are decimal or
-//! begin with `0x`; what follows `#` in a line is a comment. As in opensm, rules with the same key add up, a rule without a
-//! key means the partition of that name, `Default` is 0x7fff, and the later entry holds where a port is named twice.
+//! *who* is the GUID of an end port, or `ALL`, `ALL_CAS`, `ALL_SWITCHES`, `ALL_ROUTERS`, `SELF`. Numbers are decimal
+//! or begin with `0x`; what follows `#` in a line is a comment. As in opensm, rules with the same key add up, a rule
+//! without a key means the partition of that name, `Default` is 0x7fff, and the later entry holds where a port is
+//! named twice.
 //!
-//! Unlike opensm, which skips what it does not know, every unknown or shortened word is an error: a member that silently
-//! falls out of a partition is worse than a file that is refused. Groups given by `mgid=` are not read.
+//! `both` gives both keys, as in opensm with `allow_both_pkeys`. Unlike opensm, which skips what it does not know,
+//! every unknown or shortened word is an error: a member that silently falls out of a partition is worse than a file
+//! that is refused. Groups given by `mgid=` are not read.
 
 mod tokens;
 
@@ -139,13 +141,11 @@ fn title(tokens: &mut Tokens<'_>) -> Result<(String, Option<PartitionNumber>), C
     if name.starts_with(|c: char| c.is_ascii_digit()) {
         // A rule may begin with its key.
         let number = key(&mut first)?;
-        return match (first.look().0, first.look().1) {
-            (Token::Word(_), _) => {
-                let found = first.take();
-                Err(first.error(found, "'=', ',' or ':' behind a key"))
-            }
-            _ => Ok((String::new(), Some(number))),
-        };
+        if let Token::Word(word) = first.look().0 {
+            first.take();
+            return Err(first.error(Token::Word(word), "'=', ',' or ':' behind a key"));
+        }
+        return Ok((String::new(), Some(number)));
     }
     if name.is_empty() {
         let found = tokens.take();

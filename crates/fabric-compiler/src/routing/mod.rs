@@ -1,9 +1,9 @@
 //! Where packets leave each switch: balanced, free of deadlocks, and the same tomorrow.
 //!
 //! [`order`] gives every cable an upper and a lower end. A switch that has a way down to a destination takes it; the
-//! others go up. So no packet goes up after it went down, from wherever it starts, and no ring of links can wait for each
-//! other. Among the ways that are left, [`homes`] (in trees) and [`hash`] (elsewhere, and where cables are missing) choose;
-//! both leave alone what a change does not touch. [`turns`] joins what cannot be joined that way.
+//! others go up. So no packet goes up after it went down, from wherever it starts, and no ring of links can wait for
+//! each other. Among the ways that are left, [`homes`] (in trees) and [`hash`] (elsewhere, and where cables are
+//! missing) choose; both leave alone what a change does not touch. [`turns`] joins what cannot be joined that way.
 
 mod columns;
 mod distances;

@@ -1,8 +1,8 @@
 //! Routes for ends that going up, then down, does not join: the tops of a tree among themselves, above all.
 //!
 //! One bottom switch, the *turn*, and everything above it form a tree of their own, if each of those switches has just
-//! one below it that belongs to it too. Packets may go down this tree and up again. That closes no ring: whatever went up
-//! from the tree can only come down outside of it, and outside nothing goes up again.
+//! one below it that belongs to it too. Packets may go down this tree and up again. That closes no ring: whatever went
+//! up from the tree can only come down outside of it, and outside nothing goes up again.
 //!
 //! Where cables are missing so that this does not help, further turns are allowed one by one, each after a search that
 //! finds no ring through it.

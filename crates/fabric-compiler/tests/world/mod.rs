@@ -1,6 +1,6 @@
 //! What the tests share: a reading of plans of its own, which uses nothing of the compiler.
-
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "every test binary uses its own part")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
