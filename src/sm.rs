@@ -30,7 +30,7 @@ use subnet_manager::{Bindings, Discovery, Event, Limits, Manager, SiteSecret};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct SmArgs {
-    /// Where the fabric is: umad:N, ibsim:NAME[@NODE] or heddle:SOCKET[@NODE].
+    /// Where the fabric is: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
     #[arg(long)]
     device: DeviceSpec,
     /// Configure and end. The only way so far.
