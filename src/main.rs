@@ -6,7 +6,7 @@ mod sim_ctl;
 mod sm;
 mod topology;
 
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -52,7 +52,11 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("HEDDLE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,6 +64,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a line; where nobody can read it any more that is an error like others, not a panic.
+fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -71,8 +82,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::NodeKey(args) => sm::show_key(args),
         Command::Bench(command) => bench::run(command),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut script);
+            Ok(io::stdout().write_all(&script)?)
         }
     }
 }

@@ -72,15 +72,15 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
         Outcome::Programmed => bail!("the fabric was programmed before it was discovered"),
     };
     let found = Summary::of(&discovery.topology);
-    println!(
+    crate::say(format_args!(
         "discovered {} switches, {} adapters in {:.2?}",
         found.switches,
         found.adapters,
         started.elapsed()
-    );
+    ))?;
     let plan = decide(&args, *discovery, &state.decisions)?;
     for finding in plan.findings() {
-        println!("finding: {finding}");
+        crate::say(format_args!("finding: {finding}"))?;
     }
     let decided = station.manager.counts();
     if let Some(path) = &args.state {
@@ -94,7 +94,7 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
         Outcome::Discovered(_) => bail!("the fabric was discovered twice"),
     }
     let counts = station.manager.counts();
-    println!(
+    crate::say(format_args!(
         "up: {} LIDs, {} partitions; {} Gets, {} Sets in {:.2?} ({} Gets to discover)",
         plan.lids().len(),
         plan.partitions().len(),
@@ -102,7 +102,7 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
         counts.sets,
         started.elapsed(),
         decided.gets,
-    );
+    ))?;
     if station.refused + station.silent > 0 {
         bail!("{} requests were refused, {} not answered", station.refused, station.silent);
     }
@@ -251,7 +251,7 @@ pub struct NodeKeyArgs {
 }
 
 pub fn show_key(args: NodeKeyArgs) -> anyhow::Result<()> {
-    println!("{:#018x}", read_secret(&args.secret)?.key(args.node).to_wire());
+    crate::say(format_args!("{:#018x}", read_secret(&args.secret)?.key(args.node).to_wire()))?;
     Ok(())
 }
 

@@ -80,6 +80,8 @@ fn commands_that_make_no_sense_are_refused_with_the_reason() {
     let server = sim();
     for (arguments, reason) in [
         (&["link", "down", "nobody", "1"][..], "no node has the id, description or GUID"),
+        (&["link", "down", "", "1"], "no node has the id, description or GUID"),
+        (&["link", "down", "leaf-01", "99999"], "\"99999\" is not a port number"),
         (&["link", "down", "leaf-01", "99"], "has no port 99"),
         (&["link", "down", "leaf-01", "0"], "has no cable"),
         (&["loss", "1.5"], "is not a probability"),
@@ -148,6 +150,77 @@ fn nonsense_on_the_sockets_is_counted_and_others_are_served_on() {
     let status: serde_json::Value = serde_json::from_str(&server.control(&["status"]).stdout).unwrap();
     let count = |key: &str| status["clients"][key].as_u64().unwrap();
     assert!(count("control_wrong_length") >= 6 && count("control_wrong_magic") >= 1, "{status}");
+}
+
+#[test]
+fn a_name_that_several_nodes_have_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let net = directory.path().join("net");
+    std::fs::write(&net, "Switch 2 \"s\" # \"same\"\n[1] \"h\"[1]\n\nHca 1 \"h\" # \"same\"\n[1] \"s\"[1]\n")
+        .unwrap();
+    let server = Server::heddle(&net, &[]);
+    let refused = server.control(&["link", "down", "same", "1"]);
+    assert!(!refused.success && refused.stderr.contains("2 nodes are called"), "{refused:?}");
+    assert!(server.control(&["link", "down", "h", "1"]).success, "an id is never ambiguous");
+}
+
+#[test]
+fn stock_tools_survive_duplicated_requests() {
+    let server = sim();
+    assert!(server.control(&["duplicate", "0.3"]).success);
+    for tool in ["ibnetdiscover", "iblinkinfo"] {
+        let printed = server.tool(HOST, tool, &[]);
+        assert!(printed.success, "{tool}: {printed:?}");
+    }
+}
+
+#[test]
+fn a_silent_control_connection_does_not_keep_others_waiting() {
+    let server = sim();
+    let socket = server.scratch().join(format!("heddle/sim-{}.sock", server.name));
+    let _silent = [(); 3].map(|()| std::os::unix::net::UnixStream::connect(&socket).unwrap());
+    assert!(server.control(&["status"]).success);
+}
+
+#[test]
+fn a_runtime_directory_that_others_can_enter_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = directory.path().join("heddle");
+    let start = || {
+        Command::new(rig::HEDDLE)
+            .arg("sim")
+            .arg(rig::fixture("tree-16.ibnetdiscover"))
+            .args(["--name", &rig::unique("dir")])
+            .env("XDG_RUNTIME_DIR", directory.path())
+            .output()
+            .unwrap()
+    };
+    std::fs::create_dir(&runtime).unwrap();
+    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = start();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("only its owner can enter"), "{refused:?}");
+    std::fs::remove_dir(&runtime).unwrap();
+    std::os::unix::fs::symlink("/etc", &runtime).unwrap();
+    let refused = start();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("only its owner can enter"), "{refused:?}");
+}
+
+#[test]
+fn where_nobody_reads_the_output_that_is_an_error_and_no_panic() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for arguments in
+        [&["completion", "bash"][..], &["topology", "show", "fixtures/topologies/tree-16.ibnetdiscover"]]
+    {
+        let output = Command::new(rig::HEDDLE)
+            .args(arguments)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .stdout(full())
+            .stderr(std::process::Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
 }
 
 #[test]

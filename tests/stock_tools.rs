@@ -225,3 +225,14 @@ fn opensm_brings_324_hosts_up_and_others_confirm_it() {
     assert_eq!(rows[0]["paths_scanned"], 324 * 323, "ibdmchk scanned every path and found no credit loop");
     assert_eq!(rows[0]["pairs_traced"], 20);
 }
+
+#[test]
+fn what_ibnetdiscover_prints_of_adapters_back_to_back_is_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let net = directory.path().join("net");
+    std::fs::write(&net, "Hca 1 \"a\"\n[1] \"b\"[1]\n\nHca 1 \"b\"\n[1] \"a\"[1]\n").unwrap();
+    let printed = Server::heddle(&net, &[]).tool("a", "ibnetdiscover", &[]).stdout;
+    assert_eq!(printed.matches("\nCa\t").count(), 2, "{printed}");
+    std::fs::write(&net, &printed).unwrap();
+    assert_eq!(Server::heddle(&net, &[]).tool("", "ibhosts", &[]).stdout.lines().count(), 2);
+}

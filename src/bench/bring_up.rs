@@ -63,9 +63,9 @@ pub fn run(args: BenchBringUpArgs) -> anyhow::Result<()> {
         rows.push(measure(*hosts, &args, scratch.path()).with_context(|| format!("{hosts} hosts"))?);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        crate::say(serde_json::to_string_pretty(&rows)?)?;
     } else {
-        print!("{}", markdown(&rows));
+        crate::say(markdown(&rows).trim_end())?;
     }
     Ok(())
 }

@@ -93,9 +93,9 @@ pub fn run(args: BenchSimArgs) -> anyhow::Result<()> {
     let scratch = Scratch::new("bench-sim")?;
     let report = measure(&args, scratch.path())?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        crate::say(serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", markdown(&report));
+        crate::say(markdown(&report).trim_end())?;
     }
     Ok(())
 }

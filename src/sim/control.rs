@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use serde_json::{Value, json};
 
 /// Longest request line: node names are short, so anything longer is nonsense.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
+
+/// Connections served at once.
+const CONNECTIONS_MAX: usize = 16;
 
 /// How long a connection may keep the control socket waiting.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,22 +84,36 @@ impl Drop for Control {
 pub fn listen(name: &str, waker: Waker) -> anyhow::Result<(Control, Receiver<Command>)> {
     let path = socket_path(name)?;
     if let Some(directory) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        own_directory(directory)?;
     }
     // The name of the emulation is taken already, so a socket that is there belongs to a dead one.
     match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+        }
         _ => {}
     }
     let listener =
         UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     let (sender, commands) = mpsc::channel();
+    let connections = Arc::new(());
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for stream in listener.incoming().flatten() {
-            // One at a time: a client that dawdles is cut off by its time limit.
-            if let Err(error) = serve(stream, &sender, &waker) {
-                tracing::info!("control connection: {error:#}");
+            let (sender, waker) = (sender.clone(), waker.clone());
+            // One that dawdles is cut off by its time limit; the others need not wait for it.
+            while Arc::strong_count(&connections) > CONNECTIONS_MAX {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let connection = Arc::clone(&connections);
+            let served = std::thread::Builder::new().name("control".into()).spawn(move || {
+                let _connection = connection;
+                if let Err(error) = serve(stream, &sender, &waker) {
+                    tracing::info!("control connection: {error:#}");
+                }
+            });
+            if let Err(error) = served {
+                tracing::warn!("cannot serve a control connection: {error}");
             }
         }
     })?;
@@ -138,9 +156,23 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     Ok(directory.join(format!("sim-{name}.sock")))
 }
 
+/// Makes sure that a directory is there and that nobody but this user can enter it, or put something else in its place.
+fn own_directory(directory: &Path) -> anyhow::Result<()> {
+    let place = directory.display();
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {place}"));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory).with_context(|| format!("cannot look at {place}"))?;
+    let private = found.is_dir() && found.uid() == owner()? && found.mode() & 0o077 == 0;
+    ensure!(private, "{place} is not a directory that only its owner can enter: remove it, or chmod 700");
+    Ok(())
+}
+
 /// The user this process runs as.
 fn owner() -> anyhow::Result<u32> {
-    use std::os::unix::fs::MetadataExt;
     Ok(fs::metadata("/proc/self").context("cannot tell who runs this")?.uid())
 }
 
@@ -219,7 +251,12 @@ fn carry_out(
 }
 
 fn find_node(fabric: &Fabric, name: &str) -> anyhow::Result<DeviceId> {
-    fabric.find_device(name).ok_or_else(|| anyhow!("no node has the id, description or GUID {name:?}"))
+    let mut found = fabric.find_devices(name);
+    match (found.next(), found.count()) {
+        (Some(node), 0) => Ok(node),
+        (Some(_), more) => bail!("{} nodes are called {name:?}: name one by its id or GUID", more + 1),
+        (None, _) => bail!("no node has the id, description or GUID {name:?}"),
+    }
 }
 
 fn find_port(fabric: &Fabric, name: &str, port: PortNum) -> anyhow::Result<PortId> {

@@ -4,7 +4,6 @@ pub mod control;
 mod host;
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -92,11 +91,10 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
     }
     let (_control, commands) = control::listen(&args.name, server.waker())?;
     let mut host = SimHost::new(fabric, commands);
-    println!(
+    crate::say(format_args!(
         "ready {}: {switches} switches, {adapters} adapters, {links} links; attach with IBSIM_SOCKNAME={}",
         args.name, args.name
-    );
-    std::io::stdout().flush()?;
+    ))?;
     server.run(&mut host, &stop)?;
     Ok(())
 }

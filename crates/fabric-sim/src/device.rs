@@ -180,11 +180,20 @@ pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Ca
     let switch = is_switch.then(|| Box::new(new_switch_tables(node, capacities)));
     Device {
         id: node.id.clone(),
-        description: NodeDescription::new(&node.description),
+        description: NodeDescription::new(cut(&node.description)),
         info,
         first_port,
         switch,
     }
+}
+
+/// A description with room for the zero that ends it, as stock software keeps it.
+fn cut(description: &str) -> &str {
+    let mut end = description.len().min(63);
+    while !description.is_char_boundary(end) {
+        end -= 1;
+    }
+    &description[..end]
 }
 
 /// The tables of a switch as it comes out of the box.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::capacities::{BadCapacity, Capacities};
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
-use crate::travel::OnLoss;
+use crate::travel::Twin;
 
 /// What the fabric wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,9 +159,9 @@ impl Fabric {
     pub fn handle_datagram(&mut self, now: Duration, from: PortId, datagram: Datagram) {
         self.handle_timeout(now);
         if self.faults.duplicates() {
-            self.carry(from, datagram.clone(), OnLoss::Ignore);
+            self.carry(from, datagram.clone(), Twin::Second);
         }
-        self.carry(from, datagram, OnLoss::Report);
+        self.carry(from, datagram, Twin::Only);
     }
 
     /// Lets time pass: leases run out, traps are repeated, delayed datagrams come due.
@@ -224,6 +224,15 @@ impl Fabric {
         let by_guid = || name.parse().ok().and_then(|guid: Guid| topology.by_guid(guid));
         let found = topology.by_id(name).or_else(|| topology.by_description(name)).or_else(by_guid);
         found.map(|node| DeviceId(node.index() as u32))
+    }
+
+    /// All nodes that a name could mean: the one with that id or GUID, else those with that description.
+    pub fn find_devices(&self, name: &str) -> impl Iterator<Item = DeviceId> {
+        let topology = &self.blueprint;
+        let by_guid = || name.parse().ok().and_then(|guid: Guid| topology.by_guid(guid));
+        let one = topology.by_id(name).or_else(by_guid);
+        let described = topology.nodes().filter(move |(_, node)| one.is_none() && node.description == name);
+        one.into_iter().chain(described.map(|(index, _)| index)).map(|node| DeviceId(node.index() as u32))
     }
 
     /// A port of a node by number.

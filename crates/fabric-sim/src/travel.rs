@@ -26,12 +26,13 @@ pub(crate) struct Arrival {
     pub end: PortId,
 }
 
-/// Whether the sender of a datagram is told that it came to nothing.
+/// Whether a datagram is on its way once, or a second time because a fault duplicated it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnLoss {
-    Report,
-    /// Its twin is still on the way.
-    Ignore,
+pub(crate) enum Twin {
+    /// There is one of it, or this is the one that counts.
+    Only,
+    /// It is handled like the other, but its sender hears nothing of it.
+    Second,
 }
 
 /// What a packet needs to pass a port.
@@ -45,7 +46,7 @@ enum Traffic {
 
 impl Fabric {
     /// Carries a datagram from the software behind `from` to its end, lets agents answer, and carries the answer back.
-    pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, on_loss: OnLoss) {
+    pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, twin: Twin) {
         let asked = datagram.mad.method();
         let outcome = if datagram.mad.class().is_subnet_management() {
             self.carry_subnet_management(from, &mut datagram)
@@ -55,11 +56,13 @@ impl Fabric {
             self.carry_general(from, &mut datagram)
         };
         match outcome {
+            // The sender's adapter knows nothing any more of a request that was answered, and drops a second answer.
+            Ok(Some(_)) if twin == Twin::Second && datagram.mad.method() != asked => {}
             Ok(Some(port)) => self.push_output(Output::Deliver { port, datagram }),
             Ok(None) => {}
             Err(reason) => {
                 self.count_drop(reason);
-                if on_loss == OnLoss::Report {
+                if twin == Twin::Only {
                     // Lost may be the answer; what its sender misses is the request.
                     datagram.mad.set_method(asked);
                     self.push_output(Output::Lost { port: from, datagram, reason });

@@ -397,12 +397,16 @@ impl From<PortNum> for u8 {
     }
 }
 
+/// A text that is not a port number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a port number: 0 to 254")]
+pub struct NotAPortNumber(String);
+
 /// Decimal, as every tool prints ports.
 impl FromStr for PortNum {
-    type Err = OutOfRange;
-    fn from_str(text: &str) -> Result<Self, OutOfRange> {
-        let raw = text.parse::<u8>().unwrap_or(0xff);
-        Self::try_from(raw)
+    type Err = NotAPortNumber;
+    fn from_str(text: &str) -> Result<Self, NotAPortNumber> {
+        text.parse().ok().and_then(Self::new).ok_or_else(|| NotAPortNumber(text.chars().take(20).collect()))
     }
 }
 

@@ -42,7 +42,7 @@ mod smp;
 mod switch_info;
 mod tables;
 
-pub use address::{Gid, Guid, Lid, LidAddress, Lmc, MulticastLid, PortNum};
+pub use address::{Gid, Guid, Lid, LidAddress, Lmc, MulticastLid, NotAGuid, NotAPortNumber, PortNum};
 pub use bits::{Field, LayoutError, OutOfRange, WireValue, bits, bits_from, bytes};
 pub use class_port_info::{ClassCapability, ClassCapability2, ClassPortInfo};
 pub use datagram::{Datagram, Grh, QueuePair};

@@ -175,9 +175,13 @@ fn peer_port(cursor: &mut Cursor<'_>) -> Result<PortNum, ParseError> {
 }
 
 fn guid_in_parentheses(cursor: &mut Cursor<'_>) -> Result<Option<Guid>, ParseError> {
-    if !cursor.eat("(") {
+    // Between two adapters ibnetdiscover prints a blank before the GUID.
+    let mut ahead = *cursor;
+    ahead.skip_blanks();
+    if !ahead.eat("(") {
         return Ok(None);
     }
+    *cursor = ahead;
     cursor.eat("0x");
     let guid = cursor.hexadecimal("a GUID in hexadecimal")?;
     cursor.expect(")", ") after the GUID")?;

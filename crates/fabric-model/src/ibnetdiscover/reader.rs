@@ -108,7 +108,8 @@ impl<'a> Reader<'a> {
         let id = qualified(self.defaults.module, '#', line.name).into_owned();
         let new = NewNode {
             system_guid: self.defaults.system_guid.take(),
-            vendor_id: Some(self.defaults.vendor_id),
+            // Like ibsim: a vendor is named for one node, a device for all that follow.
+            vendor_id: Some(std::mem::take(&mut self.defaults.vendor_id)),
             device_id: Some(self.defaults.device_id),
             description: line.comment.description.to_owned(),
             port_0: line.comment.port_0,

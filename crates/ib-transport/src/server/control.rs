@@ -77,10 +77,7 @@ impl<P: Copy + Eq> Server<P> {
             self.outbox.counters.control_forged += 1;
             return None;
         }
-        // A process that connects again has forgotten its former self.
-        if let Some(former) = self.outbox.clients.with_number(connect.number) {
-            self.remove(host, former);
-        }
+        let former = self.outbox.clients.with_number(connect.number);
         let Some(port) = host.find_port(&connect.node_id) else {
             self.outbox.counters.refused_unknown_node += 1;
             return Some(ControlReply::Error);
@@ -93,6 +90,10 @@ impl<P: Copy + Eq> Server<P> {
             tracing::warn!(number = connect.number, %error, "cannot attach a client");
             self.outbox.counters.refused_by_system += 1;
             return Some(ControlReply::Error);
+        }
+        // A process that connects again, with a fresh data socket, has forgotten its former self.
+        if let Some(former) = former {
+            self.remove(host, former);
         }
         let change = self.outbox.clients.set_role(id, connect.role);
         self.tell_manager_change(host, change);
