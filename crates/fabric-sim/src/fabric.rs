@@ -56,6 +56,8 @@ pub enum DropReason {
     PartitionAtSwitch,
     /// The receiver does not hold its partition key.
     PartitionAtReceiver,
+    /// It does not carry the queue key of the queue pair it is for.
+    QueueKey,
     /// Its service level maps to no lane on a turn.
     ServiceLevel,
     /// A seeded fault took it.

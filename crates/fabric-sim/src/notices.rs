@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use ib_wire::notice::{
-    BadMKey, BadPkey, Changes, Event, LocalChange, Notice, Producer, SwitchBadPkey, SwitchEvent, Trap,
+    BadMKey, BadPkey, BadQKey, Changes, Event, LocalChange, Notice, Producer, SwitchBadPkey, SwitchEvent,
+    Trap,
 };
 use ib_wire::{
-    Attribute, Datagram, Gid, LidAddress, Mad, ManagementClass, Method, NodeKind, Pkey, QueuePair,
+    Attribute, Datagram, Gid, LidAddress, Mad, ManagementClass, Method, NodeKind, Pkey, QKey, QueuePair,
     ServiceLevel, TransactionId,
 };
 
@@ -119,6 +120,23 @@ impl Fabric {
                 source: Some(flow.source),
                 destination: Some(flow.destination),
                 pkey: Some(flow.pkey),
+                sl: flow.sl,
+                source_qp: flow.source_qp,
+                destination_qp: flow.destination_qp,
+                source_gid: flow.source_gid.unwrap_or_default(),
+                destination_gid: flow.destination_gid.unwrap_or_default(),
+            }),
+        );
+    }
+
+    /// A packet reached a queue pair without its queue key.
+    pub(crate) fn report_bad_qkey(&mut self, end: PortId, flow: Flow, qkey: QKey) {
+        self.report_violation(
+            end,
+            Trap::BadQKey(BadQKey {
+                source: Some(flow.source),
+                destination: Some(flow.destination),
+                qkey,
                 sl: flow.sl,
                 source_qp: flow.source_qp,
                 destination_qp: flow.destination_qp,

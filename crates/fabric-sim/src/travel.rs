@@ -2,7 +2,7 @@
 
 use ib_wire::{
     DIRECTED_HOPS_MAX, Datagram, Lid, LidAddress, Mad, ManagementClass, MulticastLid, PhysicalState, Pkey,
-    PortNum, PortState, SlToVl, VirtualLane,
+    PortNum, PortState, QKey, QueuePair, SlToVl, VirtualLane,
 };
 
 use crate::agent::Verdict;
@@ -112,7 +112,7 @@ impl Fabric {
     fn carry_general(&mut self, from: PortId, datagram: &mut Datagram) -> Result<Option<PortId>, DropReason> {
         let traffic = Traffic::Data { flow: Flow::of(datagram), multicast: false };
         let arrival = self.route(from, unicast(datagram.dlid)?, traffic)?;
-        self.accept_partition(arrival.end, datagram)?;
+        self.accept(arrival.end, datagram)?;
         let is_request = !datagram.mad.method().is_response();
         if datagram.mad.class() != ManagementClass::PERFORMANCE || !is_request {
             return Ok(Some(arrival.end));
@@ -121,7 +121,7 @@ impl Fabric {
         datagram.pkey = self.answering_key(arrival.end, datagram.pkey);
         let traffic = Traffic::Data { flow: Flow::of(datagram), multicast: false };
         let back = self.return_by_lid(from, arrival, datagram, traffic)?;
-        self.accept_partition(back.end, datagram)?;
+        self.accept(back.end, datagram)?;
         Ok(Some(back.end))
     }
 
@@ -334,15 +334,20 @@ impl Fabric {
         Err(DropReason::PartitionAtSwitch)
     }
 
-    /// An end port accepts general management only with a partition key it holds.
-    fn accept_partition(&mut self, end: PortId, datagram: &Datagram) -> Result<(), DropReason> {
-        if self.port(end).accepts(datagram.pkey) {
-            return Ok(());
+    /// An end port accepts general management only with a partition key it holds and the queue key of its queue pair.
+    fn accept(&mut self, end: PortId, datagram: &Datagram) -> Result<(), DropReason> {
+        let port = self.port_mut(end);
+        if !port.accepts(datagram.pkey) {
+            port.info.pkey_violations = port.info.pkey_violations.saturating_add(1);
+            self.report_bad_pkey(end, Flow::of(datagram));
+            return Err(DropReason::PartitionAtReceiver);
         }
-        let info = &mut self.port_mut(end).info;
-        info.pkey_violations = info.pkey_violations.saturating_add(1);
-        self.report_bad_pkey(end, Flow::of(datagram));
-        Err(DropReason::PartitionAtReceiver)
+        if datagram.dqp == QueuePair::GENERAL_MANAGEMENT && datagram.qkey != QKey::GENERAL_MANAGEMENT {
+            port.info.qkey_violations = port.info.qkey_violations.saturating_add(1);
+            self.report_bad_qkey(end, Flow::of(datagram), datagram.qkey);
+            return Err(DropReason::QueueKey);
+        }
+        Ok(())
     }
 
     /// The key with which an end port answers in the partition of a key it accepted.
@@ -436,7 +441,7 @@ impl Fabric {
     }
 
     fn deliver_copy(&mut self, end: PortId, datagram: &Datagram) {
-        match self.accept_partition(end, datagram) {
+        match self.accept(end, datagram) {
             Ok(()) => self.push_output(Output::Deliver { port: end, datagram: datagram.clone() }),
             Err(reason) => self.count_drop(reason),
         }

@@ -114,6 +114,17 @@ fn trap_259_names_the_switch_and_the_port() {
 }
 
 #[test]
+fn a_wrong_queue_key_is_dropped_counted_and_reported_by_trap_258() {
+    let mut world = World::configured();
+    assert!(world.passes("b", "c", World::message(4, 5, 0xffff)), "the queue key of general management");
+    let mut wrong = World::message(4, 5, 0xffff);
+    wrong.qkey = ib_wire::QKey::from_wire(0x1234);
+    assert!(!world.passes("b", "c", wrong));
+    assert_eq!(world.traps(), [258]);
+    assert_eq!(world.port_info("c", 0).qkey_violations, 1);
+}
+
+#[test]
 fn subnet_management_knows_no_partition() {
     let mut world = World::configured();
     give(&mut world, "right", 1, &[BLUE]);
