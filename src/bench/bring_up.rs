@@ -150,20 +150,25 @@ fn markdown(rows: &[Row]) -> String {
         let missing = Cost { bring_up_s: f64::NAN, server_cpu_s: f64::NAN, server_mib: f64::NAN };
         let (ibsim, heddle) = (row.ibsim.unwrap_or(missing), row.heddle);
         text += &format!(
-            "| {} | {:.2} | {:.2} | **{:.2}** | {:.2} | {:.2} | **{:.2}** | {:.1} | {:.1} | **{:.2}** | {} | {} |\n",
+            "| {} | {} | {} | **{}** | {} | {} | **{}** | {} | {} | **{}** | {} | {} |\n",
             row.hosts,
-            ibsim.bring_up_s,
-            heddle.bring_up_s,
-            heddle.bring_up_s / ibsim.bring_up_s,
-            ibsim.server_cpu_s,
-            heddle.server_cpu_s,
-            heddle.server_cpu_s / ibsim.server_cpu_s,
-            ibsim.server_mib,
-            heddle.server_mib,
-            heddle.server_mib / ibsim.server_mib,
+            figure(ibsim.bring_up_s),
+            figure(heddle.bring_up_s),
+            figure(heddle.bring_up_s / ibsim.bring_up_s),
+            figure(ibsim.server_cpu_s),
+            figure(heddle.server_cpu_s),
+            figure(heddle.server_cpu_s / ibsim.server_cpu_s),
+            figure(ibsim.server_mib),
+            figure(heddle.server_mib),
+            figure(heddle.server_mib / ibsim.server_mib),
             row.paths_scanned.map_or("not scanned".into(), |paths| paths.to_string()),
             row.pairs_traced,
         );
     }
     text
+}
+
+/// A figure, or a dash where there is none.
+fn figure(value: f64) -> String {
+    if value.is_nan() { "–".to_owned() } else { format!("{value:.2}") }
 }
