@@ -140,6 +140,20 @@ fn a_client_that_connects_again_replaces_its_former_self() {
 }
 
 #[test]
+fn a_second_attachment_that_cannot_be_leaves_the_first_in_place() {
+    let server = Running::start();
+    let client = Raw::connect(&server.name, 1);
+    // Its data socket is still tied to the first attachment: the kernel refuses the second.
+    let connect = Connect { number: 1, role: Role::Ordinary, node_id: "n2".to_owned() };
+    client.control.send(&ControlRequest::Connect(connect).encode(0)).unwrap();
+    client.control.recv(&mut [0; 80]).unwrap();
+    client.data.send(&ask_node_info(1).encode()).unwrap();
+    assert_eq!(client.data.recv(&mut [0; 288]).unwrap(), 288, "the first is served on");
+    let (_, counters) = server.stop();
+    assert_eq!(counters.refused_by_system, 1);
+}
+
+#[test]
 fn a_crashed_client_is_noticed_and_its_port_loses_its_manager() {
     let mut host = ToyHost::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();

@@ -316,41 +316,25 @@ impl Manager {
         {
             near.links.insert(location.port, (guid, entered));
         }
-        let ports = info.port_count;
+        let whole_node = questions_about_node(&info);
         let node = self.nodes.entry(guid).or_insert_with(|| new_node(info));
-        let is_new_port = !node.routes.contains_key(&entered);
         node.links.extend(from.map(|location| (entered, (location.near, location.port))));
         if expected == Some(guid) {
             // It answered to its key, or needs none yet; which, PortInfo will tell.
             node.keyed.insert(node.guard(entered));
         }
-        if is_new || (!is_switch && is_new_port) {
-            node.routes.insert(entered, route);
-            node.port_guids.insert(entered, port_guid);
-        }
-        self.ask_about(guid, entered, is_new, is_switch, is_new_port, ports);
-    }
-
-    fn ask_about(
-        &mut self,
-        guid: Guid,
-        entered: PortNum,
-        is_new: bool,
-        is_switch: bool,
-        is_new_port: bool,
-        ports: u8,
-    ) {
-        let mut ask = |port, key| self.ask(Method::GET, guid, port, key, [0; SMP_DATA_LEN]);
-        if is_new {
-            ask(entered, (Attribute::NODE_DESCRIPTION, 0));
-        }
-        if is_new && is_switch {
-            ask(PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
-            for port in 0..=ports {
-                ask(PortNum::MANAGEMENT, (Attribute::PORT_INFO, port.into()));
-            }
-        } else if !is_switch && (is_new || is_new_port) {
-            ask(entered, (Attribute::PORT_INFO, entered.to_wire().into()));
+        let is_new_adapter_port = !is_switch && !node.routes.contains_key(&entered);
+        let questions = if is_new {
+            whole_node
+        } else if is_new_adapter_port {
+            vec![question_about_port(entered)]
+        } else {
+            return;
+        };
+        node.routes.insert(entered, route);
+        node.port_guids.insert(entered, port_guid);
+        for (port, key) in questions {
+            self.ask(Method::GET, guid, port, key, [0; SMP_DATA_LEN]);
         }
     }
 
@@ -397,6 +381,21 @@ impl Manager {
             }
         }
     }
+}
+
+/// What to ask a node that was never met before: its name, and every port that the answering one can speak for.
+fn questions_about_node(info: &NodeInfo) -> Vec<(PortNum, TableKey)> {
+    let name = (info.local_port, (Attribute::NODE_DESCRIPTION, 0));
+    if info.kind != NodeKind::Switch {
+        return vec![name, question_about_port(info.local_port)];
+    }
+    let own = |key| (PortNum::MANAGEMENT, key);
+    let ports = (0..=info.port_count).map(|port| own((Attribute::PORT_INFO, port.into())));
+    [name, own((Attribute::SWITCH_INFO, 0))].into_iter().chain(ports).collect()
+}
+
+fn question_about_port(port: PortNum) -> (PortNum, TableKey) {
+    (port, (Attribute::PORT_INFO, port.to_wire().into()))
 }
 
 fn new_node(info: NodeInfo) -> ObservedNode {
