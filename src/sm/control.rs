@@ -114,6 +114,9 @@ pub fn line(event: &Event) -> Value {
             "port": port,
             "priority": info.as_ref().map(|info| info.priority),
         }),
+        Event::ForeignManagerGone { node, port } => {
+            json!({ "event": "foreign-manager-gone", "node": node, "port": port })
+        }
     }
 }
 

@@ -123,6 +123,10 @@ impl Ledger {
                 eprintln!("heddle: another subnet manager runs at {node}[{port}]: {says}");
                 self.foreign_managers.insert(format!("{node}[{port}]"), says);
             }
+            Event::ForeignManagerGone { node, port } => {
+                tracing::info!(%node, %port, "the other subnet manager is gone");
+                self.foreign_managers.remove(&format!("{node}[{port}]"));
+            }
         }
     }
 

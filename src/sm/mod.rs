@@ -168,6 +168,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         limits: Limits { window: args.window.max(1), ..Limits::default() },
         watchfulness: Watchfulness { sweep: Duration::from_secs(args.sweep), ..Watchfulness::default() },
         priority: args.priority,
+        ..Settings::default()
     };
     let mut station = Station {
         device,

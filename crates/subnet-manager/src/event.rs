@@ -87,6 +87,13 @@ pub enum Event {
         /// What it says of itself; `None` if it does not answer.
         info: Option<SmInfo>,
     },
+    /// It does not run there any more.
+    ForeignManagerGone {
+        /// The node it ran on.
+        node: Guid,
+        /// The port.
+        port: PortNum,
+    },
 }
 
 /// What discovery found.

@@ -209,7 +209,9 @@ impl Manager {
     fn note_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
         let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
         if !is_manager || own {
-            self.managers.remove(&(node, port));
+            if self.managers.remove(&(node, port)) {
+                self.tell(Event::ForeignManagerGone { node, port });
+            }
         } else if self.managers.insert((node, port)) {
             let place = (node, port, (Attribute::SM_INFO, 0));
             self.ask_for(place, Purpose::ForeignManager { node, port });

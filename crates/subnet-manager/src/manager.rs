@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{
-    Datagram, DirectedRoute, Guid, MKey, Mad, Method, NodeInfo, PortNum, SMP_DATA_LEN, Status, TransactionId,
+    Datagram, DirectedRoute, Guid, MKey, Mad, Method, NodeInfo, PortNum, SMP_DATA_LEN, SmKey, Status,
+    TransactionId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +30,15 @@ pub struct Settings {
     pub watchfulness: Watchfulness,
     /// What it tells other subnet managers, 0..=15: the higher is master.
     pub priority: u8,
+    /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
+    pub sm_key: Option<SmKey>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let (limits, watchfulness) = (Limits::default(), Watchfulness::default());
-        Self { limits, watchfulness, priority: 15 }
+        // What opensm has where nobody chose another: it yields only to a manager that has the same.
+        Self { limits, watchfulness, priority: 15, sm_key: SmKey::from_wire(1) }
     }
 }
 

@@ -46,7 +46,7 @@ impl Manager {
     fn answer_sm_info(&mut self, request: &Datagram) {
         let info = SmInfo {
             guid: self.observed.own.map(|own| own.guid),
-            sm_key: None,
+            sm_key: self.settings.sm_key,
             activity: self.activity,
             priority: self.settings.priority.min(15),
             state: if self.plan.is_some() { SmState::Master } else { SmState::Discovering },
