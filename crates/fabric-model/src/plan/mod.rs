@@ -3,6 +3,7 @@
 //! A [`FabricPlan`] leaves nothing to choose for whoever sends it. It cannot be changed; tables are shared between
 //! plans by [`FabricPlan::sharing_tables_with`]. It holds no secrets: management keys are derived where they are used.
 
+mod channels;
 mod finding;
 mod switch;
 mod tables;
