@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
-use fabric_compiler::{compile, partitions_conf};
+use fabric_compiler::{CompileError, compile, partitions_conf, recompile};
 use fabric_model::{Decisions, FabricPlan, Intents};
 use subnet_manager::Discovery;
 
@@ -53,8 +54,7 @@ impl Planner {
             bail!("the fabric is not known yet");
         };
         let intents = Intents { partitions, ..intents.clone() };
-        let previous = self.plan.as_ref().map_or(&self.decisions, |plan| plan.decisions());
-        let plan = compile(&discovery.topology, &intents, previous)?;
+        let plan = self.compile(discovery, &intents)?;
         self.intents = Some(intents);
         Ok(self.keep(plan))
     }
@@ -67,6 +67,17 @@ impl Planner {
     /// The plan that was last made or taken.
     pub fn plan(&self) -> Option<&Arc<FabricPlan>> {
         self.plan.as_ref()
+    }
+
+    /// Keeps what was decided before, as far as it can.
+    fn compile(&self, discovery: &Discovery, intents: &Intents) -> Result<FabricPlan, CompileError> {
+        let began = Instant::now();
+        let plan = match &self.plan {
+            Some(previous) => recompile(&discovery.topology, intents, previous),
+            None => compile(&discovery.topology, intents, &self.decisions),
+        };
+        tracing::debug!(elapsed = ?began.elapsed(), "compiled");
+        plan
     }
 
     fn keep(&mut self, plan: FabricPlan) -> Arc<FabricPlan> {

@@ -112,7 +112,9 @@ impl Station {
     /// What has to be safe is made safe; only then the manager goes on.
     fn persist(&mut self) -> anyhow::Result<()> {
         if let Some(memory) = self.manager.poll_persist() {
+            let began = Instant::now();
             self.state.write(&memory)?;
+            tracing::debug!(elapsed = ?began.elapsed(), "what was decided is safe");
             self.manager.handle_persisted(self.now());
         }
         Ok(())
@@ -161,7 +163,9 @@ impl Station {
         for finding in plan.findings() {
             self.say(&format!("finding: {finding}"))?;
         }
+        let began = Instant::now();
         self.manager.apply(self.now(), plan);
+        tracing::debug!(elapsed = ?began.elapsed(), "compared with the plan");
         Ok(())
     }
 
