@@ -18,6 +18,7 @@
 //! | `discovery` | from what was seen to a topology |
 //! | `scope` | which devices a pass has to look at |
 //! | `program` | what has to be read and written for a plan |
+//! | [`transition`] | the safe order from tables that are held to those of a plan |
 //! | `unsupported` | what devices do not take |
 
 mod discovery;
@@ -29,6 +30,7 @@ mod manager;
 mod observed;
 mod program;
 mod scope;
+pub mod transition;
 mod traps;
 mod unsupported;
 mod watch;

@@ -16,8 +16,9 @@ use crate::event::{Discovery, Event};
 use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
 use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
 use crate::observed::Observed;
-use crate::program::{Comparison, Stage, Write, without_state};
+use crate::program::{Comparison, Stage, without_state};
 use crate::scope::Scope;
+use crate::transition::RouteStep;
 use crate::unsupported::{Place, Unsupported};
 use crate::watch::{Watch, Watchfulness};
 
@@ -32,13 +33,16 @@ pub struct Settings {
     pub priority: u8,
     /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
     pub sm_key: Option<SmKey>,
+    /// How long packets may be under way: so long it waits where new routes could block old ones.
+    pub drain: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let (limits, watchfulness) = (Limits::default(), Watchfulness::default());
         // What opensm has where nobody chose another: it yields only to a manager that has the same.
-        Self { limits, watchfulness, priority: 15, sm_key: SmKey::from_wire(1) }
+        let sm_key = SmKey::from_wire(1);
+        Self { limits, watchfulness, priority: 15, sm_key, drain: Duration::from_millis(500) }
     }
 }
 
@@ -72,6 +76,10 @@ pub struct Manager {
     handed: Option<Box<Discovery>>,
     phase: Phase,
     scope: Scope,
+    /// How routes change from here on.
+    route_steps: VecDeque<RouteStep>,
+    /// Until then, packets are given time to leave by the old routes.
+    drained: Option<Duration>,
     /// Counts looks at the fabric.
     pub(crate) look: u64,
     /// Nodes that were met in this look as if for the first time.
@@ -151,6 +159,8 @@ impl Manager {
             handed: None,
             phase: Phase::Looking,
             scope: Scope::default(),
+            route_steps: VecDeque::new(),
+            drained: None,
             look: 0,
             fresh: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -254,7 +264,7 @@ impl Manager {
     /// When [`Manager::handle_timeout`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Watching).then(|| self.watch.poll_timeout());
-        self.exchange.poll_timeout().into_iter().chain(watch).min()
+        self.exchange.poll_timeout().into_iter().chain(watch).chain(self.drained).min()
     }
 
     /// Whether something can be done at once, without waiting for time or datagrams.
@@ -293,6 +303,7 @@ impl Manager {
                 }
                 Phase::Reading => self.remember(now),
                 Phase::Remembering => return,
+                Phase::Writing(_) if self.drained.is_some_and(|drained| now < drained) => return,
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
             }
         }
@@ -374,14 +385,13 @@ impl Manager {
         let Some(plan) = self.settled.clone() else { return };
         let touched = self.touched.difference(&self.fresh).copied().collect();
         let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
-        let comparison = self.comparison(&plan, &scope);
-        let stages = [Stage::Addresses, Stage::Routes, Stage::Tops, Stage::Groups, Stage::Links, Stage::Keys];
-        let drifts: Vec<Event> = stages
-            .into_iter()
-            .flat_map(|stage| comparison.writes(stage))
-            .map(|write| Event::Drift { node: write.node, attribute: write.key.0, modifier: write.key.1 })
-            .collect();
-        drifts.into_iter().for_each(|drift| self.tell(drift));
+        let differences = self.comparison(&plan, &scope).differences();
+        let drifts = differences.into_iter().map(|(node, _, (attribute, modifier))| Event::Drift {
+            node,
+            attribute,
+            modifier,
+        });
+        drifts.for_each(|drift| self.tell(drift));
     }
 
     fn begin_pass(&mut self) {
@@ -410,16 +420,39 @@ impl Manager {
         self.bound.seal();
         self.phase = Phase::Writing(stage);
         let Some(plan) = self.plan.clone() else { return };
-        for Write { node, port, key, data } in self.comparison(&plan, &self.scope).writes(stage) {
-            let keeps_state = matches!(stage, Stage::Addresses | Stage::Links);
-            let data = if keeps_state { without_state(data) } else { data };
-            self.write((node, port, key), data);
+        let comparison = self.comparison(&plan, &self.scope);
+        if stage == Stage::Routes {
+            self.route_steps = comparison.route_steps().into();
+            return;
+        }
+        for write in comparison.writes(stage) {
+            let keeps_state = matches!(stage, Stage::Enforced | Stage::Addresses | Stage::Links);
+            let data = if keeps_state { without_state(write.data) } else { write.data };
+            self.write(write.place(), data);
         }
     }
 
+    /// Begins the next step by which routes change; whether there is one.
+    fn begin_route_step(&mut self, now: Duration) -> bool {
+        let (Some(plan), Some(step)) = (self.plan.clone(), self.route_steps.pop_front()) else {
+            return false;
+        };
+        for write in self.comparison(&plan, &self.scope).writes_of_step(&step) {
+            self.write(write.place(), write.data);
+        }
+        if step.drain {
+            self.drained = Some(now + self.settings.drain);
+        }
+        true
+    }
+
     fn conclude_stage(&mut self, now: Duration, stage: Stage) {
+        self.drained = None;
         if !self.silent.is_empty() {
             return self.interrupt(now);
+        }
+        if stage == Stage::Routes && self.begin_route_step(now) {
+            return;
         }
         match stage.next() {
             Some(next) => self.begin_stage(next),

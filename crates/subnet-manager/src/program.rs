@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fabric_model::FabricPlan;
+use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
     Attribute, Guid, Lid, MKeyProtection, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo,
@@ -12,6 +13,7 @@ use ib_wire::{
 use crate::keys::SiteSecret;
 use crate::observed::{ObservedNode, TableKey};
 use crate::scope::Scope;
+use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep};
 use crate::unsupported::{Place, Unsupported};
 
 /// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
@@ -19,34 +21,41 @@ use crate::unsupported::{Place, Unsupported};
 /// everything is in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// LIDs, and management keys.
-    Addresses,
     /// Ports that the plan does not know stop carrying data.
     Closed,
     /// Partitions and groups, as far as they shrink.
     Shrunk,
+    /// Links to adapters, with partitions enforced.
+    Enforced,
+    /// LIDs, and management keys.
+    Addresses,
+    /// In steps of its own.
     Routes,
-    Tops,
     Groups,
-    Links,
     Keys,
+    /// Links between switches, where nothing is enforced.
+    Links,
     Armed,
     Active,
 }
 
 impl Stage {
     pub const ALL: [Self; 10] = [
-        Self::Addresses,
         Self::Closed,
         Self::Shrunk,
+        Self::Enforced,
+        Self::Addresses,
         Self::Routes,
-        Self::Tops,
         Self::Groups,
-        Self::Links,
         Self::Keys,
+        Self::Links,
         Self::Armed,
         Self::Active,
     ];
+
+    /// The stages that say what devices are to hold, and not how to get there.
+    const TABLES: [Self; 6] =
+        [Self::Enforced, Self::Addresses, Self::Routes, Self::Groups, Self::Keys, Self::Links];
 
     pub fn next(self) -> Option<Self> {
         Self::ALL.into_iter().find(|next| *next > self)
@@ -90,13 +99,41 @@ impl Comparison<'_> {
         tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
     }
 
+    /// What devices hold that they should not.
+    pub fn differences(&self) -> Vec<Place> {
+        let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
+        let tables = Stage::TABLES.into_iter().flat_map(wanted);
+        tables.filter(|write| self.differs(write)).map(|write| write.place()).collect()
+    }
+
     /// What a step has to write: the differences, and nothing else.
     pub fn writes(&self, stage: Stage) -> Vec<Write> {
-        let mut writes = self.wanted(stage);
+        let mut writes = match stage {
+            Stage::Shrunk => self.shrunk(),
+            _ => self.wanted(stage),
+        };
         if !matches!(stage, Stage::Closed | Stage::Armed | Stage::Active) {
             writes.retain(|write| self.differs(write));
         }
         writes
+    }
+
+    /// The steps by which routes change.
+    pub fn route_steps(&self) -> Vec<RouteStep> {
+        transition::route_steps(self.plan, self, self.scope.switches.iter().copied())
+    }
+
+    /// What a step of routes has to write.
+    pub fn writes_of_step(&self, step: &RouteStep) -> Vec<Write> {
+        let own = |node, key, data| Write { node, port: PortNum::MANAGEMENT, key, data };
+        let block =
+            |it: &BlockWrite| own(it.switch, (Attribute::LINEAR_FORWARDING, it.block.into()), it.exits);
+        let top = |(switch, top): &(Guid, u16)| {
+            let (key, data) = switch_info(self.nodes.get(switch)?, *top)?;
+            Some(own(*switch, key, data))
+        };
+        let blocks = step.blocks.iter().map(block).filter(|write| self.differs(write));
+        blocks.chain(step.tops.iter().filter_map(top)).collect()
     }
 
     fn differs(&self, write: &Write) -> bool {
@@ -137,13 +174,6 @@ impl Comparison<'_> {
     ) {
         let own = |(key, data)| Write { node: plan.guid, port: PortNum::MANAGEMENT, key, data };
         match stage {
-            Stage::Addresses => {
-                let wanted = |info: &mut PortInfo| {
-                    address(info, plan.lid, self.plan.manager().lid);
-                    self.guard(info, plan.guid);
-                };
-                writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
-            }
             Stage::Closed => {
                 let stray = |port: &PortNum| *port != PortNum::MANAGEMENT && plan.port(*port).is_none();
                 writes.extend(
@@ -151,25 +181,34 @@ impl Comparison<'_> {
                 );
             }
             Stage::Shrunk => {}
+            Stage::Enforced | Stage::Links => {
+                let is_due = |port: &&SwitchPortPlan| {
+                    matches!(port.enforcement, Enforcement::Both(_)) == (stage == Stage::Enforced)
+                };
+                let wanted = |port: &SwitchPortPlan| port_info(node, port.number, |info| link(info, port));
+                writes.extend(plan.ports.iter().filter(is_due).filter_map(wanted).map(own));
+            }
+            Stage::Addresses => {
+                let wanted = |info: &mut PortInfo| {
+                    address(info, plan.lid, self.plan.manager().lid);
+                    self.guard(info, plan.guid);
+                };
+                writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
+            }
             Stage::Routes => {
                 writes.extend((0..plan.linear.block_count()).map(|block| {
                     own(((Attribute::LINEAR_FORWARDING, block.into()), plan.linear_block(block)))
                 }))
             }
-            Stage::Tops => writes.extend(switch_info(plan, node).map(own)),
             Stage::Groups => {
                 let positions = node.info.port_count / 16 + 1;
-                for block in 0..plan.multicast.block_count().max(1) {
+                for block in 0..group_blocks(plan, node) {
                     writes.extend((0..positions).map(|position| {
                         let modifier = MulticastBlock::to_modifier(block, position);
                         let data = plan.multicast_block(block, position).encode();
                         own(((Attribute::MULTICAST_FORWARDING, modifier), data))
                     }));
                 }
-            }
-            Stage::Links => {
-                let wanted = |port: &SwitchPortPlan| port_info(node, port.number, |info| link(info, port));
-                writes.extend(plan.ports.iter().filter_map(wanted).map(own));
             }
             Stage::Keys => {
                 writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own));
@@ -207,8 +246,38 @@ impl Comparison<'_> {
             }
             Stage::Keys => writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own)),
             Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),
-            Stage::Closed | Stage::Shrunk | Stage::Routes | Stage::Tops | Stage::Groups | Stage::Links => {}
+            _ => {}
         }
+    }
+
+    /// The highest LID of each table.
+    fn wanted_top(&self, stage: Stage) -> Vec<Write> {
+        let switches = self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid));
+        let top = |switch: &SwitchPlan| {
+            let (key, data) = switch_info(self.nodes.get(&switch.guid)?, switch.linear.top())?;
+            Some(Write { node: switch.guid, port: PortNum::MANAGEMENT, key, data })
+        };
+        switches.filter(|_| stage == Stage::Routes).filter_map(top).collect()
+    }
+
+    /// Partitions and groups as far as what is held is wanted too.
+    fn shrunk(&self) -> Vec<Write> {
+        let mut writes = Vec::new();
+        for switch in self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid)) {
+            if let Some(node) = self.nodes.get(&switch.guid) {
+                shrink_switch(switch, node, &mut writes);
+            }
+        }
+        for port in self.scope.adapter_ports.iter().filter_map(|guid| self.plan.adapter_port(*guid)) {
+            let PortName { node: guid, port: number } = port.name;
+            // What carries no data needs no care.
+            if let Some(node) = self.nodes.get(&guid).filter(|node| carries_data(node, number)) {
+                let capacity = node.info.partition_capacity;
+                let shrunk = shrunk_keys(node, number, 0, &port.pkeys, capacity);
+                writes.extend(shrunk.map(|(key, data)| Write { node: guid, port: number, key, data }));
+            }
+        }
+        writes
     }
 
     /// Closed to everybody without the node's own key, for as long as it runs.
@@ -219,6 +288,74 @@ impl Comparison<'_> {
             info.m_key_lease_period_s = 0;
         }
     }
+}
+
+impl HeldRoutes for Comparison<'_> {
+    fn top(&self, switch: Guid) -> u16 {
+        let info = self.nodes.get(&switch).and_then(|node| node.switch.as_ref());
+        info.map_or(0, |info| info.linear_fdb_top)
+    }
+
+    fn block(&self, switch: Guid, block: u16) -> Option<[u8; LINEAR_BLOCK]> {
+        let key = (Attribute::LINEAR_FORWARDING, block.into());
+        self.nodes.get(&switch)?.tables.get(&(PortNum::MANAGEMENT, key)).copied()
+    }
+}
+
+fn shrink_switch(plan: &SwitchPlan, node: &ObservedNode, writes: &mut Vec<Write>) {
+    let own = |(key, data)| Write { node: plan.guid, port: PortNum::MANAGEMENT, key, data };
+    let table = |key| node.tables.get(&(PortNum::MANAGEMENT, key));
+    let held = |block, position| {
+        let modifier = MulticastBlock::to_modifier(block, position);
+        table((Attribute::MULTICAST_FORWARDING, modifier)).map(MulticastBlock::decode)
+    };
+    let blocks = group_blocks(plan, node);
+    let groups = transition::groups(held, &plan.multicast, blocks, node.info.port_count).shrink;
+    writes.extend(groups.into_iter().map(|it| {
+        let modifier = MulticastBlock::to_modifier(it.block, it.position);
+        own(((Attribute::MULTICAST_FORWARDING, modifier), it.masks.encode()))
+    }));
+    let capacity = node.info.partition_capacity;
+    writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, 0, &plan.pkeys, capacity).map(own));
+    let capacity = node.switch.as_ref().map_or(0, |switch| switch.partition_enforcement_capacity);
+    for port in &plan.ports {
+        let Enforcement::Both(table) = &port.enforcement else { continue };
+        let number = port.number.to_wire().into();
+        let enforces = |info: &PortInfo| info.enforce_inbound || info.enforce_outbound;
+        if node.ports.get(&port.number).is_some_and(enforces) {
+            writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, number, table, capacity).map(own));
+        } else {
+            // Nobody looks at it yet.
+            writes.extend(keys(table, number, capacity).map(own));
+        }
+    }
+}
+
+/// Blocks of groups that may hold something: those of the plan, those that were seen, and the first.
+fn group_blocks(plan: &SwitchPlan, node: &ObservedNode) -> u16 {
+    let first = (PortNum::MANAGEMENT, (Attribute::MULTICAST_FORWARDING, 0));
+    let last = (PortNum::MANAGEMENT, (Attribute::MULTICAST_FORWARDING, u32::MAX));
+    let seen =
+        node.tables.range(first..=last).map(|((_, key), _)| MulticastBlock::from_modifier(key.1).0 + 1);
+    seen.max().unwrap_or(1).max(plan.multicast.block_count())
+}
+
+/// The blocks of a table of P_Keys that have to shrink; `port` is that of the modifier.
+fn shrunk_keys(
+    node: &ObservedNode,
+    reached: PortNum,
+    port: u16,
+    wanted: &PkeyTable,
+    capacity: u16,
+) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+    let key = move |block| (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
+    let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
+    let writes = transition::pkeys(held, wanted, capacity).shrink;
+    writes.into_iter().map(move |write| (key(write.block), write.keys.encode()))
+}
+
+fn carries_data(node: &ObservedNode, port: PortNum) -> bool {
+    node.ports.get(&port).is_some_and(|info| matches!(info.state, PortState::Armed | PortState::Active))
 }
 
 fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
@@ -267,16 +404,15 @@ fn step(node: &ObservedNode, port: PortNum, stage: Stage) -> Option<(TableKey, [
 
 /// The Set that stops a port from carrying data, if it does: its link trains again and stays in its first state.
 fn close(node: &ObservedNode, port: PortNum) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
-    let carries = |info: &&PortInfo| matches!(info.state, PortState::Armed | PortState::Active);
-    let mut info = node.ports.get(&port).filter(carries)?.clone();
+    let mut info = node.ports.get(&port).filter(|_| carries_data(node, port))?.clone();
     (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
-/// SwitchInfo as it should be. PortStateChange is cleared by writing it.
-fn switch_info(plan: &SwitchPlan, node: &ObservedNode) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+/// SwitchInfo with another top. PortStateChange is cleared by writing it.
+fn switch_info(node: &ObservedNode, top: u16) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
-    info.linear_fdb_top = plan.linear.top();
+    info.linear_fdb_top = top;
     Some(((Attribute::SWITCH_INFO, 0), info.encode()))
 }
 
