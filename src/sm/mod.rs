@@ -236,10 +236,10 @@ fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
         let answer = control_socket::ask_once(&control, &Request::AdoptNode { node: args.node, behind })?;
         return crate::say(answer.as_str().unwrap_or_default());
     }
-    let state = State::at(args.state);
+    let mut state = State::at(args.state);
     let mut memory = state.read()?;
     memory.bindings.rebind(args.behind, args.node);
-    state.write(&memory)?;
+    state.write(memory)?;
     crate::say("bound; the next manager shows its key there")
 }
 

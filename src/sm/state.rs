@@ -1,42 +1,139 @@
-//! What has to be known the next time, in a file.
+//! What has to be known the next time, in a file: a line with everything, then a line for each change since.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::mem;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use subnet_manager::Memory;
+use anyhow::{Context, bail};
+use fabric_model::decisions::{Decisions, EndPortDecision};
+use ib_wire::Guid;
+use serde::{Deserialize, Serialize};
+use subnet_manager::{Bindings, Memory, Unsupported};
+
+/// Changes are appended until they are this long; then everything is written anew.
+const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The memory of a manager in a file, if it has one.
 #[derive(Debug)]
 pub struct State {
     path: Option<PathBuf>,
+    /// What the file says, once it was written.
+    kept: Option<Memory>,
+    /// Bytes of changes in the file.
+    appended: usize,
+}
+
+/// What changed since the line before.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Change {
+    /// End ports that were decided anew, or are forgotten.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    end_ports: BTreeMap<Guid, Option<EndPortDecision>>,
+    /// All other decisions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decisions: Option<Decisions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bindings: Option<Bindings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsupported: Option<Unsupported>,
 }
 
 impl State {
     pub fn at(path: Option<PathBuf>) -> Self {
-        Self { path }
+        Self { path, kept: None, appended: 0 }
     }
 
     /// What was kept; nothing if there is no file yet.
     pub fn read(&self) -> anyhow::Result<Memory> {
         let Some(path) = &self.path else { return Ok(Memory::default()) };
-        match fs::read(path) {
-            Ok(text) => {
-                serde_json::from_slice(&text).with_context(|| format!("{} holds no state", path.display()))
-            }
+        match fs::read_to_string(path) {
+            Ok(text) => parse(&text).with_context(|| format!("{} holds no state", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Memory::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
     /// Keeps it. When this returns, it survives whatever happens.
-    pub fn write(&self, memory: &Memory) -> anyhow::Result<()> {
-        match &self.path {
-            Some(path) => replace(path, &serde_json::to_vec(memory)?),
-            None => Ok(()),
+    pub fn write(&mut self, memory: Memory) -> anyhow::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        match &mut self.kept {
+            Some(kept) if self.appended < CHANGES_BYTES_MAX => {
+                let line = serde_json::to_string(&Change::between(kept, &memory))? + "\n";
+                append(path, &line).with_context(|| format!("cannot write {}", path.display()))?;
+                self.appended += line.len();
+            }
+            _ => {
+                replace(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
+                self.appended = 0;
+            }
+        }
+        self.kept = Some(memory);
+        Ok(())
+    }
+}
+
+/// Reads everything and the changes since. A last line that was not finished is one that nobody relied on yet.
+fn parse(text: &str) -> anyhow::Result<Memory> {
+    let mut lines = text.split_inclusive('\n');
+    let mut memory: Memory = serde_json::from_str(lines.next().unwrap_or_default())?;
+    for line in lines {
+        match serde_json::from_str::<Change>(line) {
+            Ok(change) => change.apply(&mut memory),
+            Err(_) if !line.ends_with('\n') => break,
+            Err(error) => bail!("a change in it makes no sense: {error}"),
         }
     }
+    Ok(memory)
+}
+
+impl Change {
+    fn between(old: &Memory, new: &Memory) -> Self {
+        let (before, after) = (&old.decisions.end_ports, &new.decisions.end_ports);
+        let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
+        let forgotten = before.keys().filter(|guid| !after.contains_key(guid));
+        let rest = |decisions: &Decisions| Decisions {
+            end_ports: BTreeMap::new(),
+            routing: decisions.routing.clone(),
+            partitions: decisions.partitions.clone(),
+            groups: decisions.groups.clone(),
+        };
+        Self {
+            end_ports: (decided.map(|(guid, port)| (*guid, Some(port.clone()))))
+                .chain(forgotten.map(|guid| (*guid, None)))
+                .collect(),
+            decisions: changed(&rest(&old.decisions), &rest(&new.decisions)),
+            bindings: changed(&old.bindings, &new.bindings),
+            unsupported: changed(&old.unsupported, &new.unsupported),
+        }
+    }
+
+    fn apply(self, memory: &mut Memory) {
+        if let Some(rest) = self.decisions {
+            let end_ports = mem::take(&mut memory.decisions.end_ports);
+            memory.decisions = Decisions { end_ports, ..rest };
+        }
+        for (guid, port) in self.end_ports {
+            match port {
+                Some(port) => drop(memory.decisions.end_ports.insert(guid, port)),
+                None => drop(memory.decisions.end_ports.remove(&guid)),
+            }
+        }
+        memory.bindings = self.bindings.unwrap_or(mem::take(&mut memory.bindings));
+        memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
+    }
+}
+
+fn changed<T: PartialEq + Clone>(old: &T, new: &T) -> Option<T> {
+    (old != new).then(|| new.clone())
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().append(true).open(path)?;
+    file.write_all(line.as_bytes())?;
+    file.sync_data()
 }
 
 /// Replaces a file whole: whoever is killed in the middle leaves the old one.
@@ -54,4 +151,60 @@ pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         fs::File::open(directory)?.sync_all()
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ib_wire::{Lid, PartitionNumber};
+
+    fn memory(ports: &[(u64, u16)], partitions: &[(&str, u16)]) -> Memory {
+        let mut memory = Memory::default();
+        for (guid, lid) in ports {
+            let (lid, up, pkeys) = (Lid::from_wire(*lid).unwrap(), vec![1], Vec::new());
+            let guid = Guid::from_wire(*guid).unwrap();
+            memory.decisions.end_ports.insert(guid, EndPortDecision { lid, up, pkeys });
+        }
+        for (name, number) in partitions {
+            let number = PartitionNumber::from_wire(*number).unwrap();
+            memory.decisions.partitions.insert((*name).to_owned(), number);
+        }
+        memory.bindings.rebind(None, Guid::from_wire(ports.len() as u64 + 1).unwrap());
+        memory
+    }
+
+    #[test]
+    fn changes_add_up_to_what_was_last_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let mut state = State::at(Some(path.clone()));
+        assert_eq!(state.read().unwrap(), Memory::default());
+        let steps = [
+            memory(&[(1, 1), (2, 2)], &[]),
+            memory(&[(1, 1), (2, 7), (3, 3)], &[("blue", 5)]),
+            memory(&[(3, 3)], &[("blue", 5)]),
+        ];
+        for step in &steps {
+            state.write(step.clone()).unwrap();
+            assert_eq!(State::at(Some(path.clone())).read().unwrap(), *step);
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3, "only changes are appended");
+    }
+
+    #[test]
+    fn a_change_that_was_cut_off_did_not_happen_and_nonsense_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let mut state = State::at(Some(path.clone()));
+        let (first, second) = (memory(&[(1, 1)], &[]), memory(&[(1, 1), (2, 2)], &[]));
+        state.write(first.clone()).unwrap();
+        let whole = fs::read_to_string(&path).unwrap();
+        state.write(second).unwrap();
+        let both = fs::read_to_string(&path).unwrap();
+        for cut in whole.len()..both.len() - 1 {
+            assert_eq!(parse(&both[..cut]).unwrap(), first, "{cut}");
+        }
+        assert!(parse(&format!("{whole}nonsense\n{{}}\n")).is_err());
+        assert!(parse("").is_err());
+    }
 }

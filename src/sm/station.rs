@@ -113,7 +113,7 @@ impl Station {
     fn persist(&mut self) -> anyhow::Result<()> {
         if let Some(memory) = self.manager.poll_persist() {
             let began = Instant::now();
-            self.state.write(&memory)?;
+            self.state.write(memory)?;
             tracing::debug!(elapsed = ?began.elapsed(), "what was decided is safe");
             self.manager.handle_persisted(self.now());
         }
