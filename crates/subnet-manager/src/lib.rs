@@ -13,7 +13,9 @@
 //! | `discovery` | from answers to a topology |
 //! | `observed` | what devices were last seen to hold |
 //! | `program` | what has to be read and written for a plan |
+//! | `administration` | answers what ports ask about the subnet; a machine of its own, [`Administration`] |
 
+mod administration;
 mod discovery;
 mod exchange;
 mod keys;
@@ -21,6 +23,7 @@ mod manager;
 mod observed;
 mod program;
 
+pub use administration::{Administration, AdministrationCounts, Directory, ManagerFacts, NodeFacts};
 pub use exchange::{Counts, Limits};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
 pub use manager::{Discovery, Event, Manager};
