@@ -92,7 +92,7 @@ impl Directory {
         let mut sets = KeySets::default();
         let mut ports = Vec::with_capacity(plan.adapter_ports().len() + plan.switches().len());
         for port in plan.adapter_ports() {
-            let Some(start) = routes.from_adapter(port.lid) else { continue };
+            let Some(start) = routes.start_of_adapter(port.lid) else { continue };
             ports.push(EndPort {
                 guid: port.guid,
                 lid: port.lid,

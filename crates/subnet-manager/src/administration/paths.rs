@@ -7,7 +7,7 @@ use ib_wire::{Gid, LidAddress, Mtu, Pkey, ServiceLevel, Status};
 
 use super::directory::EndPort;
 use super::question::{Answer, Question};
-use super::routes::{Ability, Routes};
+use super::routes::Ability;
 
 /// How long a packet may be under way, as an exponent: 1.07 s. opensm answers the same unless told otherwise.
 pub(super) const PACKET_LIFE_TIME: u8 = 18;
@@ -84,7 +84,7 @@ fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> O
     }
     let is_loopback = from.guid == to.guid;
     let (able, is_reversible) = if is_loopback {
-        (Routes::own(from.start), true)
+        (directory.routes.own(from.start), true)
     } else {
         let there = directory.routes.walk(from.start, to.lid)?;
         match directory.routes.walk(to.start, from.lid) {

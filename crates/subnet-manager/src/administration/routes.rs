@@ -28,6 +28,8 @@ pub(super) struct Routes {
 #[derive(Debug)]
 struct Switch {
     lid: Lid,
+    /// What its own port 0 can take.
+    own: Ability,
     linear: Arc<LinearTable>,
     first_link: usize,
     port_count: usize,
@@ -128,14 +130,20 @@ impl Routes {
                 let from = PortName { node: switch.guid, port: port.number };
                 routes.links[first_link + port.number.index()] = link(from, port.peer, port.mtu);
             }
-            let linear = Arc::clone(&switch.linear);
-            routes.switches.push(Switch { lid: switch.lid, linear, first_link, port_count });
+            let port_0 = nodes.get(&switch.guid).and_then(|facts| facts.ports.get(&PortNum::MANAGEMENT));
+            routes.switches.push(Switch {
+                lid: switch.lid,
+                own: port_0.map_or(Ability::ANY, |info| Ability::new([None; 2], info.mtu_cap)),
+                linear: Arc::clone(&switch.linear),
+                first_link,
+                port_count,
+            });
         }
         routes
     }
 
     /// Where paths from an adapter port start; `None` if the plan has no such port.
-    pub fn from_adapter(&self, lid: Lid) -> Option<Start> {
+    pub fn start_of_adapter(&self, lid: Lid) -> Option<Start> {
         self.adapters.get(&lid).copied().map(Start::Adapter)
     }
 
@@ -148,13 +156,13 @@ impl Routes {
                 Peer::Adapter(lid) => return (lid == to).then_some(link.able),
                 Peer::Nobody => return None,
             },
-            Start::Switch(place) => (place, Ability::ANY),
+            Start::Switch(place) => (place, self.switches.get(place as usize)?.own),
         };
         for _ in 0..HOPS_MAX {
             let switch = self.switches.get(at as usize)?;
             let exit = switch.linear.exit(to)?;
             if exit == PortNum::MANAGEMENT {
-                return (switch.lid == to).then_some(able);
+                return (switch.lid == to).then(|| able.and(switch.own));
             }
             let link = self.exit(switch, exit)?;
             able = able.and(link.able);
@@ -167,11 +175,13 @@ impl Routes {
         None
     }
 
-    /// What a port's own link can do: of a switch, nothing limits what it says to itself.
-    pub fn own(start: Start) -> Ability {
+    /// What a port can do when it talks to itself.
+    pub fn own(&self, start: Start) -> Ability {
         match start {
             Start::Adapter(link) => link.able,
-            Start::Switch(_) => Ability::ANY,
+            Start::Switch(place) => {
+                self.switches.get(place as usize).map_or(Ability::ANY, |switch| switch.own)
+            }
         }
     }
 
