@@ -104,7 +104,7 @@ fn groups_that_go_are_hidden_before() {
     let mut after = before.clone();
     after.groups.pop();
     let mut administration = before.administration();
-    let mut groups = |administration: &mut Administration| {
+    let groups = |administration: &mut Administration| {
         let mad = question::<McMemberRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
         table::<McMemberRecord>(administration, &request(5, 0x7fff, mad)).unwrap().len()
     };
