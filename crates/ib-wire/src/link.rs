@@ -98,6 +98,18 @@ impl LinkWidth {
     /// Two.
     pub const X2: Self = Self(16);
 
+    /// Physical lanes of the widest of the set; 0 if it is empty.
+    pub const fn lanes(self) -> u32 {
+        match self.widest() {
+            Some(Self::X12) => 12,
+            Some(Self::X8) => 8,
+            Some(Self::X4) => 4,
+            Some(Self::X2) => 2,
+            Some(_) => 1,
+            None => 0,
+        }
+    }
+
     /// The widest of the set; `None` if it is empty.
     pub const fn widest(self) -> Option<Self> {
         let order = [Self::X12, Self::X8, Self::X4, Self::X2, Self::X1];
@@ -124,6 +136,16 @@ impl LinkSpeed {
     /// 10 Gb/s per lane.
     pub const QDR: Self = Self(4);
 
+    /// Nominal Mb/s per lane of the fastest of the set; 0 if it is empty.
+    pub const fn lane_mbps(self) -> u32 {
+        match self.fastest() {
+            Some(Self::SDR) => 2_500,
+            Some(Self::DDR) => 5_000,
+            Some(_) => 10_000,
+            None => 0,
+        }
+    }
+
     /// The fastest of the set; `None` if it is empty.
     pub const fn fastest(self) -> Option<Self> {
         match self.0 & 7 {
@@ -148,6 +170,17 @@ impl ExtendedSpeed {
     pub const HDR: Self = Self(4);
     /// 106.25 Gb/s per lane.
     pub const NDR: Self = Self(8);
+
+    /// Nominal Mb/s per lane of the fastest of the set; 0 if it is empty.
+    pub const fn lane_mbps(self) -> u32 {
+        match self.fastest() {
+            Some(Self::FDR) => 14_000,
+            Some(Self::EDR) => 25_000,
+            Some(Self::HDR) => 50_000,
+            Some(_) => 100_000,
+            None => 0,
+        }
+    }
 
     /// The fastest of the set; `None` if it is empty.
     pub const fn fastest(self) -> Option<Self> {

@@ -7,6 +7,7 @@ use crate::bits::{Field, WireValue, bits, bytes};
 use crate::keys::MKey;
 use crate::lanes::{DataLanes, ServiceLevel};
 use crate::link::{ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortState};
+use crate::sa::Rate;
 
 layout! {
     /// PortInfo (attribute 0x0015). The modifier is the port; on an adapter 0 means the port that was reached.
@@ -120,6 +121,13 @@ impl PortInfo {
     /// In the modifier: the sender knows extended speeds.
     pub const EXTENDED_SPEEDS_KNOWN: u32 = 1 << 31;
 
+    /// How fast the link runs: width times speed in use, by nominal rate. `None` where the port does not say.
+    pub fn active_rate(&self) -> Option<Rate> {
+        let extended = self.extended_speed_active.lane_mbps();
+        let lane_mbps = if extended > 0 { extended } else { self.link_speed_active.lane_mbps() };
+        Rate::at_most_mbps(self.link_width_active.lanes() * lane_mbps)
+    }
+
     /// The port a modifier means; `None` if it cannot be one.
     pub fn port_of_modifier(modifier: u32) -> Option<PortNum> {
         u8::try_from(modifier & !Self::EXTENDED_SPEEDS_KNOWN).ok().and_then(PortNum::new)
@@ -215,5 +223,30 @@ layout! {
         link_speed_enabled: u8 = bytes(11, 1),
         /// Bit 0: FDR10 in use.
         link_speed_active: u8 = bytes(15, 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_of_a_link_is_its_width_times_its_speed() {
+        let rate = |width, speed, extended| {
+            let mut info = PortInfo::decode(&[0; 64]).expect("all zeros can be read");
+            info.link_width_active = width;
+            info.link_speed_active = speed;
+            info.extended_speed_active = extended;
+            info.active_rate()
+        };
+        let none = ExtendedSpeed::default();
+        assert_eq!(rate(LinkWidth::X4, LinkSpeed::QDR, none), Some(Rate::G40));
+        assert_eq!(rate(LinkWidth::X1, LinkSpeed::SDR, none), Some(Rate::G2_5));
+        assert_eq!(rate(LinkWidth::X12, LinkSpeed::DDR, none), Some(Rate::G60));
+        assert_eq!(rate(LinkWidth::X4, LinkSpeed::QDR, ExtendedSpeed::EDR), Some(Rate::G100));
+        assert_eq!(rate(LinkWidth::X2, LinkSpeed::QDR, ExtendedSpeed::HDR), Some(Rate::G100));
+        assert_eq!(rate(LinkWidth::X8, LinkSpeed::QDR, ExtendedSpeed::NDR), Some(Rate::G800));
+        assert_eq!(rate(LinkWidth::default(), LinkSpeed::SDR, none), None);
+        assert_eq!(rate(LinkWidth::X4, LinkSpeed::default(), none), None);
     }
 }

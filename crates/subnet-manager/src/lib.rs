@@ -20,7 +20,9 @@
 //! | `program` | what has to be read and written for a plan |
 //! | [`transition`] | the safe order from tables that are held to those of a plan |
 //! | `unsupported` | what devices do not take |
+//! | `administration` | answers what ports ask about the subnet; a machine of its own, [`Administration`] |
 
+mod administration;
 mod discovery;
 mod event;
 mod exchange;
@@ -35,6 +37,7 @@ mod traps;
 mod unsupported;
 mod watch;
 
+pub use administration::{Administration, AdministrationCounts, Directory, ManagerFacts, NodeFacts};
 pub use event::{Discovery, Event};
 pub use exchange::{Counts, Limits, Progress};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};

@@ -114,6 +114,13 @@ impl Sender {
         Ok(())
     }
 
+    /// Ends the transfer; the other side is told why.
+    pub fn abort(&mut self, status: RmppStatus) {
+        if self.state == State::Sending {
+            self.state = State::Telling(status);
+        }
+    }
+
     /// Whether everything arrived.
     pub fn is_done(&self) -> bool {
         self.state == State::Done

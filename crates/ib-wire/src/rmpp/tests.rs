@@ -200,3 +200,18 @@ fn acknowledgements_that_cannot_be_end_the_transfer() {
     assert_eq!(sender.handle(&stop), Err(TransferError::Ended(RmppStatus::ResourcesExhausted)));
     assert!(sender.poll_transmit().is_none(), "whoever stopped us needs no answer");
 }
+
+#[test]
+fn a_sender_that_aborts_tells_the_other_side_once() {
+    let mut sender = Sender::new(answer(), bytes_of(1000)).unwrap();
+    let first = sender.poll_transmit().unwrap();
+    sender.abort(RmppStatus::Unspecified);
+    let told = sender.poll_transmit().unwrap();
+    assert_eq!((told.rmpp().kind, told.rmpp().status), (RmppKind::Abort, RmppStatus::Unspecified));
+    assert_eq!(sender.poll_transmit(), None);
+    assert_eq!(sender.error(), Some(TransferError::Aborted(RmppStatus::Unspecified)));
+
+    let mut receiver = Receiver::new();
+    receiver.handle(&first).unwrap();
+    assert_eq!(receiver.handle(&told), Err(TransferError::Ended(RmppStatus::Unspecified)));
+}

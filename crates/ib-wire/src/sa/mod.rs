@@ -7,6 +7,7 @@
 mod inventory;
 mod multicast;
 mod path;
+mod pattern;
 mod service;
 mod tables;
 
@@ -15,6 +16,7 @@ use std::ops::BitOr;
 pub use inventory::{GuidInfoRecord, LinkRecord, NodeRecord, PortInfoRecord, SmInfoRecord, SwitchInfoRecord};
 pub use multicast::{JoinState, McMemberRecord};
 pub use path::{PathRecord, Rate, Selector};
+pub use pattern::{Matcher, Pattern};
 pub use service::{ServiceKey, ServiceRecord};
 pub use tables::{
     LinearForwardingRecord, MulticastForwardingRecord, PkeyTableRecord, SlToVlRecord, VlArbitrationRecord,

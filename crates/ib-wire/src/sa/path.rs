@@ -147,6 +147,38 @@ wire_enum! {
 }
 
 impl Rate {
+    /// Every rate there is a code for, slowest first.
+    pub const SLOWEST_FIRST: [Self; 23] = [
+        Self::G2_5,
+        Self::G5,
+        Self::G10,
+        Self::G14,
+        Self::G20,
+        Self::G25,
+        Self::G28,
+        Self::G30,
+        Self::G40,
+        Self::G50,
+        Self::G56,
+        Self::G60,
+        Self::G80,
+        Self::G100,
+        Self::G112,
+        Self::G120,
+        Self::G168,
+        Self::G200,
+        Self::G300,
+        Self::G400,
+        Self::G600,
+        Self::G800,
+        Self::G1200,
+    ];
+
+    /// The fastest rate that is not above a nominal one; `None` below the slowest.
+    pub fn at_most_mbps(nominal_mbps: u32) -> Option<Self> {
+        Self::SLOWEST_FIRST.into_iter().rev().find(|rate| rate.nominal_mbps() <= nominal_mbps)
+    }
+
     /// The nominal rate in Mb/s, by which rates compare (codes do not); 0 where the code says none.
     pub const fn nominal_mbps(self) -> u32 {
         match self {
@@ -175,5 +207,26 @@ impl Rate {
             Self::G1200 => 1_200_000,
             Self::Unknown(_) => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_listed_once_each_from_slow_to_fast() {
+        let listed = Rate::SLOWEST_FIRST;
+        assert!(listed.windows(2).all(|pair| pair[0].nominal_mbps() < pair[1].nominal_mbps()));
+        let codes = (0..=u8::MAX).map(Rate::from_wire);
+        assert_eq!(codes.filter(|rate| rate.nominal_mbps() > 0).count(), listed.len());
+    }
+
+    #[test]
+    fn a_rate_without_a_code_is_the_next_slower_one() {
+        assert_eq!(Rate::at_most_mbps(100_000), Some(Rate::G100));
+        assert_eq!(Rate::at_most_mbps(99_999), Some(Rate::G80));
+        assert_eq!(Rate::at_most_mbps(u32::MAX), Some(Rate::G1200));
+        assert_eq!(Rate::at_most_mbps(2_499), None);
     }
 }

@@ -1,0 +1,151 @@
+//! Which partitions a port is in, and which of them it shares with another.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use fabric_model::plan::PkeyTable;
+use ib_wire::{Membership, PartitionNumber, Pkey, ServiceLevel};
+
+/// The keys of a port, one entry a partition. Most ports of a fabric have the same few sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct KeySet {
+    /// By number of the partition, so that two sets are compared in one pass; the default partition comes last.
+    held: Vec<Held>,
+}
+
+/// A partition of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    partition: PartitionNumber,
+    full: bool,
+    limited: bool,
+    /// Service level of the partition.
+    sl: ServiceLevel,
+}
+
+impl Held {
+    /// Whether the ports could talk: not both limited.
+    fn reaches(&self, other: &Self) -> bool {
+        self.full || other.full
+    }
+
+    fn key(&self) -> Pkey {
+        self.partition.key(if self.full { Membership::Full } else { Membership::Limited })
+    }
+}
+
+/// A partition two ports share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// The key the first of them uses; the full one if it has both.
+    pub key: Pkey,
+    /// Service level of the partition.
+    pub sl: ServiceLevel,
+}
+
+impl KeySet {
+    /// The keys of a table, with the service levels of partitions that have one.
+    pub fn of(table: &PkeyTable, levels: &BTreeMap<PartitionNumber, ServiceLevel>) -> Self {
+        let mut held: BTreeMap<PartitionNumber, Held> = BTreeMap::new();
+        for key in table.keys() {
+            let partition = key.partition();
+            let sl = levels.get(&partition).copied().unwrap_or_default();
+            let entry = held.entry(partition).or_insert(Held { partition, full: false, limited: false, sl });
+            match key.membership() {
+                Membership::Full => entry.full = true,
+                Membership::Limited => entry.limited = true,
+            }
+        }
+        Self { held: held.into_values().collect() }
+    }
+
+    /// The keys that are in both sets, for one port before and after a change.
+    pub fn intersection(&self, other: &Self) -> Self {
+        let kept = self.held.iter().filter_map(|held| {
+            let after = other.get(held.partition)?;
+            let both =
+                Held { full: held.full && after.full, limited: held.limited && after.limited, ..*held };
+            // A port that turns from limited to full, or back, is a limited member as long as either may hold.
+            let limited = both.limited || !both.full;
+            Some(Held { limited, ..both })
+        });
+        Self { held: kept.collect() }
+    }
+
+    /// Whether the port is in a partition.
+    pub fn has(&self, partition: PartitionNumber) -> bool {
+        self.get(partition).is_some()
+    }
+
+    /// The partition to talk in where nobody named one: the lowest number that both are in and may use. opensm chooses
+    /// so too; the default partition has the highest number and is taken last.
+    #[inline]
+    pub fn shared(&self, other: &Self) -> Option<Shared> {
+        let (mut ours, mut theirs) = (self.held.as_slice(), other.held.as_slice());
+        while let ([first, rest @ ..], [second, others @ ..]) = (ours, theirs) {
+            match first.partition.cmp(&second.partition) {
+                Ordering::Less => ours = rest,
+                Ordering::Greater => theirs = others,
+                Ordering::Equal if first.reaches(second) => {
+                    return Some(Shared { key: first.key(), sl: first.sl });
+                }
+                Ordering::Equal => (ours, theirs) = (rest, others),
+            }
+        }
+        None
+    }
+
+    /// This partition, if both are in it and may use it.
+    pub fn shared_in(&self, other: &Self, partition: PartitionNumber) -> Option<Shared> {
+        let (first, second) = (self.get(partition)?, other.get(partition)?);
+        first.reaches(second).then(|| Shared { key: first.key(), sl: first.sl })
+    }
+
+    fn get(&self, partition: PartitionNumber) -> Option<&Held> {
+        let place = self.held.binary_search_by_key(&partition, |held| held.partition).ok()?;
+        self.held.get(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(keys: &[u16]) -> KeySet {
+        let keys = keys.iter().map(|raw| Pkey::from_wire(*raw)).collect();
+        KeySet::of(&PkeyTable::from_keys(keys), &BTreeMap::new())
+    }
+
+    fn shared(first: &[u16], second: &[u16]) -> Option<u16> {
+        set(first).shared(&set(second)).map(|shared| shared.key.to_wire())
+    }
+
+    #[test]
+    fn two_limited_members_share_nothing() {
+        assert_eq!(shared(&[0x7fff], &[0x7fff]), None);
+        assert_eq!(shared(&[0x7fff], &[0xffff]), Some(0x7fff));
+        assert_eq!(shared(&[0xffff], &[0x7fff]), Some(0xffff));
+        assert_eq!(shared(&[0x101, 0x8101], &[0x101]), Some(0x8101));
+    }
+
+    #[test]
+    fn the_default_partition_is_taken_last() {
+        assert_eq!(shared(&[0xffff, 0x8101, 0x8102], &[0x8102, 0xffff]), Some(0x8102));
+        assert_eq!(shared(&[0xffff, 0x101], &[0x101, 0xffff]), Some(0xffff));
+    }
+
+    #[test]
+    fn a_partition_that_is_named_has_to_be_shared_itself() {
+        let (first, second) = (set(&[0x8101, 0x102]), set(&[0x101, 0x102]));
+        let in_partition = |number| first.shared_in(&second, PartitionNumber::from_wire(number).unwrap());
+        assert!(in_partition(0x101).is_some());
+        assert!(in_partition(0x102).is_none());
+        assert!(in_partition(0x103).is_none());
+    }
+
+    #[test]
+    fn during_a_change_a_port_is_what_it_is_before_and_after() {
+        let both = set(&[0x8101, 0x8102, 0x103]).intersection(&set(&[0x101, 0x8102, 0x8104]));
+        assert_eq!(both, set(&[0x101, 0x8102]));
+    }
+}

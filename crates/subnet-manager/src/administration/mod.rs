@@ -1,0 +1,376 @@
+//! Subnet administration: answers what ports ask about the subnet, and tells each only of those it could talk to.
+//!
+//! An [`Administration`] is a machine without I/O. It answers from a [`Directory`], which is made from a plan and never
+//! changes; a new plan is a new directory. Who asks is known by the address the datagram came from, and has to be a port
+//! of the plan that holds the partition key the datagram came with; what anybody else sends is dropped. A port that the
+//! asker shares no partition with is answered as if it did not exist. The subnet manager's own port, and no other, sees
+//! everything: an SM_Key proves nothing here.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `directory` | a plan and what nodes said, indexed |
+//! | `membership` | which partitions two ports share |
+//! | `routes` | the way a packet takes, and what its links can do |
+//! | `question` | a request and who asks; the records found so far, and when to stop |
+//! | `paths`, `inventory`, `tables`, `groups` | the records |
+//! | `transfers` | answers of several datagrams |
+
+mod directory;
+mod groups;
+mod inventory;
+mod membership;
+mod paths;
+mod question;
+mod routes;
+mod tables;
+mod transfers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ib_wire::rmpp::{RmppFlags, RmppKind, SEGMENT_DATA_LEN, Sender};
+use ib_wire::{
+    Attribute, Datagram, Grh, Guid, LidAddress, Mad, ManagementClass, Method, Pkey, QKey, QueuePair, Status,
+};
+
+pub use directory::{Directory, ManagerFacts, NodeFacts};
+
+use directory::EndPort;
+use question::{Answer, Question};
+use transfers::Transfers;
+
+/// Answers that wait to be sent. Callers send after each datagram they hand in; what comes beyond is dropped, and asked
+/// again.
+const ANSWERS_MAX: usize = 4096;
+/// Records that one port may have looked at in a second: 19 questions about all ports of 11,664 hosts. What is beyond
+/// is answered as busy, so that no port takes the time of all.
+const PORT_EXAMINED_MAX: usize = 1 << 18;
+/// Questions that look at no more than this are free: they cost less than counting them.
+const EXAMINED_FREE: usize = 64;
+
+/// What was asked and answered so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AdministrationCounts {
+    /// Requests of ports of the plan.
+    pub requests: u64,
+    /// Requests for paths among them.
+    pub path_requests: u64,
+    /// Records answered.
+    pub records: u64,
+    /// Requests answered with a status other than success, those without a record included.
+    pub refused: u64,
+    /// Requests answered as busy among them.
+    pub busy: u64,
+    /// Datagrams without an answer: of strangers, of no use, or too many at once.
+    pub dropped: u64,
+    /// Answers of several datagrams that were started.
+    pub transfers: u64,
+    /// Answers of several datagrams that came to nothing.
+    pub transfers_failed: u64,
+}
+
+/// Answers requests from a directory. Feed it with the `handle_` verbs; after each, empty `poll_transmit` and come back
+/// at `poll_timeout`.
+#[derive(Debug, Default)]
+pub struct Administration {
+    /// What is answered from: the published directory, or what it has in common with the announced one.
+    directory: Option<Arc<Directory>>,
+    announced: Option<Arc<Directory>>,
+    answers: VecDeque<Datagram>,
+    transfers: Transfers,
+    /// Reused from request to request.
+    answer: Answer,
+    work: Work,
+    counts: AdministrationCounts,
+}
+
+impl Administration {
+    /// Answers nobody until a directory is published.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is answered from now on.
+    pub fn publish(&mut self, directory: Arc<Directory>) {
+        let was_announced = self.announced.take().is_some_and(|next| Arc::ptr_eq(&next, &directory));
+        if !was_announced {
+            // What is under way may tell what is not to be known any more.
+            self.transfers.abort_all();
+        }
+        self.directory = Some(directory);
+    }
+
+    /// A change is under way: until the next [`Administration::publish`], only what both the current and the next directory
+    /// allow is answered.
+    pub fn announce(&mut self, next: Arc<Directory>) {
+        self.transfers.abort_all();
+        self.directory = self.directory.take().map(|current| Arc::new(current.restricted_to(&next)));
+        self.announced = Some(next);
+    }
+
+    /// Takes a datagram of the subnet administration class: a request, or word about a transfer.
+    pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
+        let Some(directory) = self.directory.clone() else {
+            self.counts.dropped += 1;
+            return;
+        };
+        let Some(asker) = Asker::of(&directory, datagram) else {
+            self.counts.dropped += 1;
+            return;
+        };
+        if is_about_transfer(&datagram.mad) {
+            self.transfers.handle(now, (asker.port.guid, datagram.mad.transaction()), &datagram.mad);
+        } else if !is_request(datagram.mad.method()) || self.answers.len() >= ANSWERS_MAX {
+            self.counts.dropped += 1;
+        } else {
+            self.handle_request(now, &directory, &asker, datagram);
+        }
+    }
+
+    /// What is overdue is sent again, or given up.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        self.transfers.handle_timeout(now);
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
+        self.answers.pop_front().or_else(|| match self.transfers.len() {
+            0 => None,
+            _ => self.transfers.poll_transmit(now),
+        })
+    }
+
+    /// When to call [`Administration::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.transfers.poll_timeout()
+    }
+
+    /// What was asked and answered so far.
+    pub fn counts(&self) -> AdministrationCounts {
+        AdministrationCounts { transfers_failed: self.transfers.failed(), ..self.counts }
+    }
+
+    fn handle_request(
+        &mut self,
+        now: Duration,
+        directory: &Directory,
+        asker: &Asker<'_>,
+        datagram: &Datagram,
+    ) {
+        self.counts.requests += 1;
+        self.counts.path_requests += u64::from(datagram.mad.attribute() == Attribute::PATH_RECORD);
+        let request = &datagram.mad;
+        let question = Question { directory, asker: asker.port, is_manager: asker.is_manager, request };
+        let budget = if asker.is_manager { usize::MAX } else { self.work.left(now, asker.port.guid) };
+        // Two records answer a Get as well as more do: too many. Of paths, any one will do.
+        let enough = match (question.wants_table(), request.attribute()) {
+            (true, _) => usize::MAX,
+            (false, Attribute::PATH_RECORD) => 1,
+            (false, _) => 2,
+        };
+        self.answer.start(enough, budget);
+        let found = find(&question, &mut self.answer);
+        if !asker.is_manager {
+            self.work.spend(now, asker.port.guid, self.answer.examined());
+        }
+        let headers = asker.reply(directory, datagram);
+        let sent = found.and_then(|()| match question.wants_table() {
+            true => self.send_table(now, asker.port, headers.clone()),
+            false => self.send_one(headers.clone()),
+        });
+        if let Err(status) = sent {
+            self.refuse(headers, status);
+        }
+    }
+
+    /// Answers a Get.
+    fn send_one(&mut self, mut headers: Datagram) -> Result<(), Status> {
+        match self.answer.excess() {
+            Some(status) => return Err(status),
+            None if self.answer.records() == 0 => return Err(Status::SA_NO_RECORDS),
+            None if self.answer.records() > 1 => return Err(Status::SA_TOO_MANY_RECORDS),
+            None => {}
+        }
+        // ClassPortInfo is no record: its answer has no distance between records.
+        if headers.mad.attribute() != Attribute::CLASS_PORT_INFO {
+            headers.mad.set_sa_record_len(self.answer.record_len());
+        }
+        let data = self.answer.data();
+        headers.mad.sa_data_mut()[..data.len()].copy_from_slice(data);
+        self.counts.records += 1;
+        self.answers.push_back(headers);
+        Ok(())
+    }
+
+    /// Answers a GetTable. What fits into one datagram is sent once, as every other answer: who does not get it asks again.
+    fn send_table(&mut self, now: Duration, port: &EndPort, mut headers: Datagram) -> Result<(), Status> {
+        if let Some(status) = self.answer.excess() {
+            return Err(status);
+        }
+        headers.mad.set_sa_record_len(self.answer.record_len());
+        let records = self.answer.records() as u64;
+        if self.answer.data().len() <= SEGMENT_DATA_LEN {
+            let segment = Sender::new(headers.mad.clone(), self.answer.data().to_vec());
+            let segment = segment.ok().and_then(|mut sender| sender.poll_transmit());
+            headers.mad = segment.ok_or(Status::SA_NO_RESOURCES)?;
+            self.answers.push_back(headers);
+        } else {
+            let key = (port.guid, headers.mad.transaction());
+            let started = self.transfers.make_room(port.guid)
+                && self.transfers.start(now, key, headers, self.answer.take_data());
+            if !started {
+                return Err(Status::BUSY);
+            }
+            self.counts.transfers += 1;
+        }
+        self.counts.records += records;
+        Ok(())
+    }
+
+    fn refuse(&mut self, mut headers: Datagram, status: Status) {
+        self.counts.refused += 1;
+        self.counts.busy += u64::from(status == Status::BUSY);
+        headers.mad.set_status(status);
+        self.answers.push_back(headers);
+    }
+}
+
+/// Looks for what a request asks for.
+fn find(question: &Question<'_>, answer: &mut Answer) -> Result<(), Status> {
+    let request = question.request;
+    if !request.has_known_versions() {
+        return Err(Status::BAD_VERSION);
+    }
+    match (request.method(), request.attribute()) {
+        (Method::GET, Attribute::CLASS_PORT_INFO) => {
+            inventory::class_port_info(answer);
+            return Ok(());
+        }
+        (Method::GET | Method::GET_TABLE, _) => {}
+        (Method::SET | Method::DELETE, _) => return Err(Status::UNSUPPORTED_ATTRIBUTE),
+        _ => return Err(Status::UNSUPPORTED_METHOD),
+    }
+    let hidden = !question.is_manager;
+    let _ = match request.attribute() {
+        Attribute::PATH_RECORD => return paths::find(question, answer),
+        Attribute::NODE_RECORD => inventory::nodes(question, answer),
+        Attribute::PORT_INFO_RECORD => inventory::port_infos(question, answer),
+        Attribute::SM_INFO_RECORD => inventory::managers(question, answer),
+        Attribute::GUID_INFO_RECORD => inventory::guids(question, answer),
+        Attribute::PKEY_TABLE_RECORD => tables::pkey_tables(question, answer),
+        Attribute::MC_MEMBER_RECORD => groups::members(question, answer),
+        // How the fabric is built is nobody's business: there is none to be seen.
+        Attribute::SWITCH_INFO_RECORD | Attribute::LINK_RECORD | Attribute::LINEAR_FORWARDING_RECORD
+            if hidden =>
+        {
+            ControlFlow::Continue(())
+        }
+        Attribute::SWITCH_INFO_RECORD => inventory::switches(question, answer),
+        Attribute::LINK_RECORD => inventory::links(question, answer),
+        Attribute::LINEAR_FORWARDING_RECORD => tables::linear_tables(question, answer),
+        _ => return Err(Status::UNSUPPORTED_ATTRIBUTE),
+    };
+    Ok(())
+}
+
+/// Whether a datagram is word from the receiver of a transfer.
+fn is_about_transfer(mad: &Mad) -> bool {
+    let header = mad.rmpp();
+    header.flags.has(RmppFlags::ACTIVE)
+        && matches!(header.kind, RmppKind::Ack | RmppKind::Stop | RmppKind::Abort)
+}
+
+/// Whether a method wants an answer. Traps and reports do not, nor do answers.
+fn is_request(method: Method) -> bool {
+    !method.is_response()
+        && !matches!(method, Method::SEND | Method::TRAP | Method::REPORT | Method::TRAP_REPRESS)
+}
+
+/// Who asks.
+#[derive(Debug)]
+struct Asker<'a> {
+    port: &'a EndPort,
+    is_manager: bool,
+    /// The key of the manager's port for the answer.
+    key: Pkey,
+}
+
+impl<'a> Asker<'a> {
+    /// The sender of a datagram; `None` for a stranger. It has to be a port of the plan by its LID, by its GID too if the
+    /// datagram has one, and be in the partition the datagram came in. Only the partition of the key counts: where the key
+    /// comes from an index of the receiver's table, its membership is the receiver's.
+    fn of(directory: &'a Directory, datagram: &Datagram) -> Option<Self> {
+        if datagram.mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
+            return None;
+        }
+        let LidAddress::Unicast(lid) = datagram.slid else { return None };
+        let port = directory.port_by_lid(lid)?;
+        let manager = directory.manager_port()?;
+        if let Some(grh) = datagram.grh
+            && directory.port_by_gid(grh.source)?.guid != port.guid
+        {
+            return None;
+        }
+        let partition = datagram.pkey.partition();
+        let is_manager = port.guid == manager.guid;
+        let key = match directory.shared_in(manager, port, partition) {
+            Some(shared) => shared.key,
+            // To itself a port may talk in any partition.
+            None if is_manager && directory.is_member(port, partition) => datagram.pkey,
+            None => return None,
+        };
+        Some(Self { port, is_manager, key })
+    }
+
+    /// The answer to a request, without records: its header turned round.
+    fn reply(&self, directory: &Directory, request: &Datagram) -> Datagram {
+        let asked = &request.mad;
+        let method = Method(asked.method().0 | Method::GET_RESP.0 & !Method::GET.0);
+        let mut mad = Mad::new(asked.class(), method, asked.attribute(), asked.modifier());
+        mad.set_transaction(asked.transaction());
+        mad.set_component_mask(asked.component_mask());
+        let manager = directory.plan.manager();
+        let source = ib_wire::Gid::unicast(ib_wire::Gid::DEFAULT_PREFIX, manager.guid);
+        Datagram {
+            slid: manager.lid.into(),
+            dlid: request.slid,
+            sl: request.sl,
+            grh: request.grh.map(|grh| Grh { source, destination: grh.source, hop_limit: u8::MAX, ..grh }),
+            pkey: self.key,
+            qkey: QKey::GENERAL_MANAGEMENT,
+            sqp: QueuePair::GENERAL_MANAGEMENT,
+            dqp: request.sqp,
+            mad,
+        }
+    }
+}
+
+/// What ports had looked at in the current second.
+#[derive(Debug, Default)]
+struct Work {
+    second: u64,
+    spent: BTreeMap<Guid, usize>,
+}
+
+impl Work {
+    /// What a port may have looked at now.
+    fn left(&mut self, now: Duration, port: Guid) -> usize {
+        if self.spent.is_empty() {
+            return PORT_EXAMINED_MAX;
+        }
+        if self.second != now.as_secs() {
+            self.spent.clear();
+        }
+        PORT_EXAMINED_MAX.saturating_sub(self.spent.get(&port).copied().unwrap_or(0)).max(EXAMINED_FREE)
+    }
+
+    /// Counts what was looked at for a port.
+    fn spend(&mut self, now: Duration, port: Guid, examined: usize) {
+        if examined > EXAMINED_FREE {
+            self.second = now.as_secs();
+            *self.spent.entry(port).or_default() += examined;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! PathRecord: how one port reaches another. Asked far more often than all else together.
+
+use std::ops::ControlFlow;
+
+use ib_wire::sa::{ComponentMask, PathRecord, Pattern, Rate, Selector};
+use ib_wire::{Gid, LidAddress, Mtu, Pkey, ServiceLevel, Status};
+
+use super::directory::EndPort;
+use super::question::{Answer, Question};
+use super::routes::Ability;
+
+/// How long a packet may be under way, as an exponent: 1.07 s. opensm answers the same unless told otherwise.
+pub(super) const PACKET_LIFE_TIME: u8 = 18;
+
+/// Finds paths. What a path can do is what all its links can do, there and back; its key and service level are those of
+/// a partition that both ends share. Service, flow label, hop limit, traffic class and quality of service class of a
+/// request make no difference: every path of a subnet serves them.
+pub(super) fn find(question: &Question<'_>, answer: &mut Answer) -> Result<(), Status> {
+    let pattern = Pattern::<PathRecord>::of(question.request);
+    let from = ends(question, &pattern, PathRecord::SGID, PathRecord::SLID)?;
+    let to = ends(question, &pattern, PathRecord::DGID, PathRecord::DLID)?;
+    if let Some(wish) = Wish::read(question, &pattern) {
+        let _ = collect(question, &wish, from, to, answer);
+    }
+    Ok(())
+}
+
+fn collect(
+    question: &Question<'_>,
+    wish: &Wish,
+    from: &[EndPort],
+    to: &[EndPort],
+    answer: &mut Answer,
+) -> ControlFlow<()> {
+    for source in from {
+        if !question.sees(source) {
+            answer.examine()?;
+            continue;
+        }
+        for destination in to {
+            answer.examine()?;
+            if let Some(record) = path(question, wish, source, destination) {
+                answer.add(&record.encode())?;
+            }
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+/// The ports that a request may mean as one end of a path. A port the asker may not know of is sorted out later, with
+/// those that do not exist.
+fn ends<'a>(
+    question: &Question<'a>,
+    pattern: &Pattern<'_, PathRecord>,
+    gid: ComponentMask,
+    lid: ComponentMask,
+) -> Result<&'a [EndPort], Status> {
+    let at = || pattern.value::<Option<LidAddress>>(lid).flatten();
+    if !pattern.asks_for(gid) {
+        return Ok(question.ports_at(at(), !pattern.asks_for(lid)));
+    }
+    let gid: Gid = pattern.value(gid).unwrap_or_default();
+    if gid.prefix() != Gid::DEFAULT_PREFIX && !gid.is_multicast() {
+        return Err(Status::SA_INVALID_GID);
+    }
+    let port = question.directory.port_by_gid(gid);
+    let port = port.filter(|port| !pattern.asks_for(lid) || at() == Some(port.lid.into()));
+    Ok(port.map_or(&[], std::slice::from_ref))
+}
+
+#[inline]
+fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> Option<PathRecord> {
+    let directory = question.directory;
+    let shared = match wish.pkey {
+        Some(key) => directory.shared_in(from, to, key.partition())?,
+        None => directory.shared(from, to)?,
+    };
+    // Who asks about its own paths knows both ends, if they share a partition.
+    if from.guid != question.asker.guid && !question.sees(to) {
+        return None;
+    }
+    if wish.sl.is_some_and(|sl| sl != shared.sl) {
+        return None;
+    }
+    let is_loopback = from.guid == to.guid;
+    let (able, is_reversible) = if is_loopback {
+        (directory.routes.own(from.start), true)
+    } else {
+        let there = directory.routes.walk(from.start, to.lid)?;
+        match directory.routes.walk(to.start, from.lid) {
+            Some(back) => (there.and(back), true),
+            None => (there, false),
+        }
+    };
+    if wish.reversible && !is_reversible {
+        return None;
+    }
+    let offer = wish.offer(able, if is_loopback { 0 } else { PACKET_LIFE_TIME })?;
+    Some(PathRecord {
+        service_id: 0,
+        dgid: to.gid(),
+        sgid: from.gid(),
+        dlid: Some(to.lid.into()),
+        slid: Some(from.lid.into()),
+        is_raw: false,
+        flow_label: 0,
+        hop_limit: 0,
+        traffic_class: 0,
+        is_reversible,
+        path_count: 0,
+        // Who asks for a key gets that key, whatever its membership bit says: opensm does so, and software looks the key
+        // up in its table without regard to the bit.
+        pkey: Some(wish.pkey.unwrap_or(shared.key)),
+        qos_class: 0,
+        sl: shared.sl,
+        mtu_selector: Selector::Exactly,
+        mtu: offer.mtu,
+        rate_selector: Selector::Exactly,
+        rate: offer.rate,
+        packet_life_time_selector: Selector::Exactly,
+        packet_life_time: offer.life_time,
+        preference: 0,
+    })
+}
+
+/// What a request demands of a path besides its ends.
+#[derive(Debug)]
+struct Wish {
+    pkey: Option<Pkey>,
+    sl: Option<ServiceLevel>,
+    reversible: bool,
+    mtu: Option<(Selector, Mtu)>,
+    rate: Option<(Selector, Rate)>,
+    life_time: Option<(Selector, u8)>,
+}
+
+/// What a path offers, lowered to what was asked for.
+#[derive(Debug)]
+struct Offer {
+    mtu: Mtu,
+    rate: Rate,
+    life_time: u8,
+}
+
+impl Wish {
+    /// Reads a request; `None` if no path can be what it asks for.
+    fn read(question: &Question<'_>, pattern: &Pattern<'_, PathRecord>) -> Option<Self> {
+        type P = PathRecord;
+        let refuses_all = question.wants_table() && pattern.value(P::PATH_COUNT) == Some(0u8)
+            || pattern.value(P::IS_RAW) == Some(true)
+            || pattern.value::<u8>(P::PREFERENCE).is_some_and(|preference| preference != 0);
+        if refuses_all {
+            return None;
+        }
+        let pkey = match pattern.asks_for(P::PKEY) {
+            true => Some(pattern.value::<Option<Pkey>>(P::PKEY).flatten()?),
+            false => None,
+        };
+        Some(Self {
+            pkey,
+            sl: pattern.value(P::SL),
+            // 0 means that either will do.
+            reversible: pattern.value(P::IS_REVERSIBLE) == Some(true),
+            mtu: both(pattern.value(P::MTU_SELECTOR), pattern.value(P::MTU)),
+            rate: both(pattern.value(P::RATE_SELECTOR), pattern.value(P::RATE)),
+            life_time: both(pattern.value(P::PACKET_LIFE_TIME_SELECTOR), pattern.value(P::PACKET_LIFE_TIME)),
+        })
+    }
+
+    /// What a path offers; `None` if that is not what was asked for. A path may be used with smaller packets and at a
+    /// lower rate than it allows, but a packet is under way for as long as it takes.
+    fn offer(&self, able: Ability, life_time: u8) -> Option<Offer> {
+        Some(Offer {
+            mtu: self
+                .mtu
+                .map_or(Some(able.mtu()), |(selector, wanted)| lower_mtu(able.mtu(), selector, wanted))?,
+            rate: self
+                .rate
+                .map_or(Some(able.rate()), |(selector, wanted)| lower_rate(able.rate(), selector, wanted))?,
+            life_time: self
+                .life_time
+                .is_none_or(|(selector, wanted)| is_selected(life_time, selector, wanted))
+                .then_some(life_time)?,
+        })
+    }
+}
+
+/// A selector without its value, or the other way round, says nothing.
+fn both<T>(selector: Option<Selector>, value: Option<T>) -> Option<(Selector, T)> {
+    selector.zip(value)
+}
+
+/// Whether a value is what a selector asks for.
+pub(super) fn is_selected<T: Ord>(value: T, selector: Selector, wanted: T) -> bool {
+    match selector {
+        Selector::GreaterThan => value > wanted,
+        Selector::LessThan => value < wanted,
+        Selector::Exactly => value == wanted,
+        Selector::Best | Selector::Unknown(_) => true,
+    }
+}
+
+/// The largest packet up to `able` that a selector allows.
+fn lower_mtu(able: Mtu, selector: Selector, wanted: Mtu) -> Option<Mtu> {
+    let sizes = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+    highest(&sizes, able, selector, wanted, |mtu| mtu.bytes().into())
+}
+
+/// The fastest rate up to `able` that a selector allows.
+fn lower_rate(able: Rate, selector: Selector, wanted: Rate) -> Option<Rate> {
+    highest(&Rate::SLOWEST_FIRST, able, selector, wanted, Rate::nominal_mbps)
+}
+
+fn highest<T: Copy>(
+    ascending: &[T],
+    able: T,
+    selector: Selector,
+    wanted: T,
+    size: fn(T) -> u32,
+) -> Option<T> {
+    if selector == Selector::Best {
+        return Some(able);
+    }
+    // What has no size is not on the list; everything would be greater.
+    let wanted = Some(size(wanted)).filter(|wanted| *wanted > 0)?;
+    let allowed = |value: &&T| size(**value) <= size(able) && is_selected(size(**value), selector, wanted);
+    ascending.iter().rev().find(allowed).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_lowered_to_what_was_asked_for_but_never_raised() {
+        use Selector::{Best, Exactly, GreaterThan, LessThan};
+        let mtu = |selector, wanted| lower_mtu(Mtu::B2048, selector, wanted);
+        assert_eq!(mtu(GreaterThan, Mtu::B1024), Some(Mtu::B2048));
+        assert_eq!(mtu(GreaterThan, Mtu::B2048), None);
+        assert_eq!(mtu(LessThan, Mtu::B4096), Some(Mtu::B2048));
+        assert_eq!(mtu(LessThan, Mtu::B2048), Some(Mtu::B1024));
+        assert_eq!(mtu(LessThan, Mtu::B256), None);
+        assert_eq!(mtu(Exactly, Mtu::B512), Some(Mtu::B512));
+        assert_eq!(mtu(Exactly, Mtu::B4096), None);
+        assert_eq!(mtu(Best, Mtu::NoChange), Some(Mtu::B2048));
+        assert_eq!(mtu(Exactly, Mtu::Unknown(9)), None);
+    }
+
+    #[test]
+    fn rates_compare_by_speed_and_not_by_code() {
+        use Selector::{Exactly, GreaterThan, LessThan};
+        let rate = |selector, wanted| lower_rate(Rate::G100, selector, wanted);
+        assert_eq!(rate(GreaterThan, Rate::G28), Some(Rate::G100), "the code of 28 Gb/s is the higher one");
+        assert_eq!(rate(GreaterThan, Rate::G112), None, "the code of 112 Gb/s is the lower one");
+        assert_eq!(rate(LessThan, Rate::G100), Some(Rate::G80));
+        assert_eq!(rate(LessThan, Rate::G200), Some(Rate::G100));
+        assert_eq!(rate(Exactly, Rate::G40), Some(Rate::G40));
+        assert_eq!(rate(Exactly, Rate::G200), None);
+    }
+
+    #[test]
+    fn how_long_a_packet_is_under_way_cannot_be_chosen() {
+        assert!(is_selected(18, Selector::LessThan, 19) && !is_selected(18, Selector::LessThan, 18));
+        assert!(is_selected(18, Selector::GreaterThan, 17) && !is_selected(18, Selector::GreaterThan, 18));
+        assert!(is_selected(18, Selector::Exactly, 18) && !is_selected(18, Selector::Exactly, 17));
+        assert!(is_selected(18, Selector::Best, 0));
+    }
+}

@@ -1,0 +1,185 @@
+//! What a path record says, and which are found.
+
+use fabric_model::generate::FatTree;
+use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
+use ib_wire::{Gid, LinkWidth, Method, Mtu, Status};
+use subnet_manager::{Administration, Directory, ManagerFacts};
+
+use crate::visibility::overlapping;
+use crate::world::{World, get, question, request, table};
+
+type P = PathRecord;
+
+/// A tree of two levels: hosts 2 and 3 on one leaf, 2 and 16 on two.
+fn one_partition() -> World {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+    World::new(tree).with(0x8101, 2..=16)
+}
+
+/// A Get of the path from one host to another, with more of the record than its ends.
+fn path_with(
+    administration: &mut Administration,
+    from: u16,
+    to: u16,
+    more: &[(usize, &[u8])],
+    mask: ComponentMask,
+) -> Result<PathRecord, Status> {
+    let (slid, dlid) = (from.to_be_bytes(), to.to_be_bytes());
+    let mut pattern: Vec<(usize, &[u8])> = vec![(40, &dlid), (42, &slid)];
+    pattern.extend(more);
+    let mad = question::<P>(Method::GET, &pattern, mask | P::DLID | P::SLID);
+    get(administration, &request(from, 0x7fff, mad))
+}
+
+fn path(administration: &mut Administration, from: u16, to: u16) -> Result<PathRecord, Status> {
+    path_with(administration, from, to, &[], ComponentMask::NONE)
+}
+
+#[test]
+fn a_path_says_what_the_plan_and_its_links_say() {
+    let mut world = one_partition();
+    world.groups = vec![(0x101, 3)];
+    let found = path(&mut world.administration(), 2, 16).unwrap();
+    assert_eq!((found.sgid, found.dgid), (world.gid(2), world.gid(16)));
+    assert_eq!(found.slid.map(|lid| lid.to_wire()), Some(2));
+    assert_eq!(found.dlid.map(|lid| lid.to_wire()), Some(16));
+    assert_eq!((found.mtu, found.rate, found.sl.to_wire()), (Mtu::B2048, Rate::G100, 3));
+    assert_eq!((found.pkey.unwrap().to_wire(), found.packet_life_time), (0x8101, 18));
+    assert!(found.is_reversible);
+    let selectors = [found.mtu_selector, found.rate_selector, found.packet_life_time_selector];
+    assert_eq!(selectors, [Selector::Exactly; 3]);
+}
+
+#[test]
+fn the_smallest_and_the_slowest_link_count_and_no_other() {
+    let mut world = one_partition();
+    world.trunk_mtu = Mtu::B1024;
+    let mut facts = world.facts();
+    // Host 16 has a slow cable; its switch says nothing of it.
+    let slow = world.topology.end_nodes().nth(15).unwrap().1;
+    let slow_facts = facts.iter_mut().find(|facts| facts.info.node_guid == slow.guid).unwrap();
+    slow_facts.ports.values_mut().for_each(|info| info.link_width_active = LinkWidth::X1);
+    let manager = ManagerFacts { priority: 0, activity: 0 };
+    let mut administration = Administration::new();
+    administration.publish(Directory::new(world.plan().into(), manager, facts).into());
+    let mut able = |from, to| path(&mut administration, from, to).map(|path| (path.mtu, path.rate)).unwrap();
+    assert_eq!(able(2, 3), (Mtu::B4096, Rate::G100), "on one switch");
+    assert_eq!(able(2, 15), (Mtu::B1024, Rate::G100), "over a trunk");
+    assert_eq!(able(2, 16), (Mtu::B1024, Rate::G25), "over a trunk to a slow host");
+    assert_eq!(able(16, 2), (Mtu::B1024, Rate::G25));
+    assert_eq!(able(16, 16), (Mtu::B4096, Rate::G25), "to itself, over its own link");
+}
+
+#[test]
+fn where_the_tables_do_not_lead_there_is_no_path() {
+    let world = one_partition();
+    let mut plan = fabric_model::plan::PlanParts {
+        manager: world.plan().manager(),
+        switches: world.plan().switches().cloned().collect(),
+        adapter_ports: world.plan().adapter_ports().cloned().collect(),
+        partitions: Vec::new(),
+        groups: Vec::new(),
+        findings: Vec::new(),
+        decisions: fabric_model::Decisions::default(),
+    };
+    // No switch knows where host 16 is; every switch but those of hosts sends packets for host 15 in circles.
+    for switch in &mut plan.switches {
+        let mut exits = switch.linear.exits().to_vec();
+        exits[16] = 0xff;
+        exits[15] = switch.ports.last().unwrap().number.to_wire();
+        switch.linear = fabric_model::plan::LinearTable::from_exits(exits).into();
+    }
+    let manager = ManagerFacts { priority: 0, activity: 0 };
+    let plan = fabric_model::FabricPlan::from_parts(plan);
+    let mut administration = Administration::new();
+    administration.publish(Directory::new(plan.into(), manager, world.facts()).into());
+    assert_eq!(path(&mut administration, 2, 16), Err(Status::SA_NO_RECORDS));
+    assert_eq!(path(&mut administration, 2, 15), Err(Status::SA_NO_RECORDS));
+    // The way out still leads somewhere, but not the way back.
+    assert_eq!(path(&mut administration, 16, 2).map(|path| path.is_reversible), Ok(false));
+    let reversible = path_with(&mut administration, 16, 2, &[(49, &[0x80])], P::IS_REVERSIBLE);
+    assert_eq!(reversible, Err(Status::SA_NO_RECORDS));
+    let either = path_with(&mut administration, 16, 2, &[(49, &[0])], P::IS_REVERSIBLE);
+    assert!(either.is_ok(), "0 does not ask for anything");
+    assert!(path(&mut administration, 2, 3).unwrap().is_reversible);
+}
+
+#[test]
+fn a_key_that_was_asked_for_is_answered_if_both_ends_may_use_it() {
+    let mut administration = overlapping().administration();
+    let mut keyed = |from, to, key: u16| {
+        path_with(&mut administration, from, to, &[(50, &key.to_be_bytes())], P::PKEY)
+            .map(|path| path.pkey.unwrap().to_wire())
+    };
+    assert_eq!(keyed(2, 3, 0x8101), Ok(0x8101));
+    assert_eq!(keyed(4, 2, 0x101), Ok(0x101));
+    assert_eq!(keyed(4, 2, 0x8101), Ok(0x8101), "as asked");
+    assert_eq!(keyed(2, 3, 0x7fff), Err(Status::SA_NO_RECORDS), "both are limited there");
+    assert_eq!(keyed(2, 1, 0x7fff), Ok(0x7fff));
+    assert_eq!(keyed(2, 3, 0x8102), Err(Status::SA_NO_RECORDS), "neither is in it");
+    assert_eq!(keyed(5, 2, 0x8102), Err(Status::SA_NO_RECORDS), "one is in it");
+    assert_eq!(keyed(2, 3, 0x8000), Err(Status::SA_NO_RECORDS), "no partition");
+    assert_eq!(keyed(2, 3, 0x0000), Err(Status::SA_NO_RECORDS), "no partition");
+}
+
+#[test]
+fn selectors_hold_on_the_wire() {
+    let mut administration = one_partition().administration();
+    let mut ask =
+        |place: usize, byte: u8, mask| path_with(&mut administration, 2, 16, &[(place, &[byte])], mask);
+    let mtu = P::MTU | P::MTU_SELECTOR;
+    assert_eq!(ask(54, 0x03, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "more than 1024");
+    assert_eq!(ask(54, 0x04, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "more than 2048");
+    assert_eq!(ask(54, 0x43, mtu).map(|path| path.mtu), Ok(Mtu::B512), "less than 1024");
+    assert_eq!(ask(54, 0x83, mtu).map(|path| path.mtu), Ok(Mtu::B1024), "exactly 1024");
+    assert_eq!(ask(54, 0x85, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "exactly 4096");
+    assert_eq!(ask(54, 0xc5, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "the largest there is");
+    assert_eq!(ask(54, 0x05, P::MTU).map(|path| path.mtu), Ok(Mtu::B2048), "no selector");
+    let rate = P::RATE | P::RATE_SELECTOR;
+    assert_eq!(ask(55, 0x13, rate).map(|path| path.rate), Ok(Rate::G100), "more than 28 Gb/s");
+    assert_eq!(ask(55, 0x10, rate).map(|path| path.rate), Err(Status::SA_NO_RECORDS), "more than 100 Gb/s");
+    assert_eq!(ask(55, 0x87, rate).map(|path| path.rate), Ok(Rate::G40), "exactly 40 Gb/s");
+    let life = P::PACKET_LIFE_TIME | P::PACKET_LIFE_TIME_SELECTOR;
+    assert!(ask(56, 0x40 | 19, life).is_ok() && ask(56, 0x80 | 18, life).is_ok());
+    assert!(ask(56, 0x40 | 18, life).is_err() && ask(56, 0x80 | 17, life).is_err());
+    assert!(ask(53, 0x00, P::SL).is_ok());
+    assert!(ask(53, 0x01, P::SL).is_err(), "the partition has another service level");
+    assert!(ask(44, 0x80, P::IS_RAW).is_err() && ask(44, 0x00, P::IS_RAW).is_ok());
+    assert!(ask(48, 0x20, P::TRAFFIC_CLASS | P::SERVICE_ID_LOW | P::QOS_CLASS | P::HOP_LIMIT).is_ok());
+}
+
+#[test]
+fn ends_may_be_named_by_gid_or_lid_and_have_to_agree() {
+    let world = one_partition();
+    let mut administration = world.administration();
+    let mut ask = |dgid: Gid, dlid: u16, mask| {
+        let pattern: [(usize, &[u8]); 3] = [(8, &dgid.0), (40, &dlid.to_be_bytes()), (42, &[0, 2])];
+        let mad = question::<P>(Method::GET, &pattern, mask | P::SLID);
+        get::<P>(&mut administration, &request(2, 0x7fff, mad)).map(|path| path.dlid.unwrap().to_wire())
+    };
+    assert_eq!(ask(world.gid(5), 0, P::DGID), Ok(5));
+    assert_eq!(ask(world.gid(5), 5, P::DGID | P::DLID), Ok(5));
+    assert_eq!(ask(world.gid(5), 6, P::DGID | P::DLID), Err(Status::SA_NO_RECORDS));
+    let elsewhere = Gid::unicast(0xfec0_0000_0000_0000, world.guid(5));
+    assert_eq!(ask(elsewhere, 0, P::DGID), Err(Status::SA_INVALID_GID), "another subnet");
+    assert_eq!(ask(Gid([0xff; 16]), 0, P::DGID), Err(Status::SA_NO_RECORDS), "a group");
+    assert_eq!(ask(Gid::default(), 0xc000, P::DLID), Err(Status::SA_NO_RECORDS), "a group");
+    assert!(ask(Gid::default(), 0, ComponentMask::NONE).is_ok(), "a Get of any path gets one");
+}
+
+#[test]
+fn a_table_has_every_path_and_no_more_than_were_asked_for() {
+    let mut administration = one_partition().administration();
+    let mut count = |pattern: &[(usize, &[u8])], mask| {
+        let mad = question::<P>(Method::GET_TABLE, pattern, mask);
+        table::<P>(&mut administration, &request(2, 0x7fff, mad)).unwrap().len()
+    };
+    // 15 in the partition, and the manager.
+    assert_eq!(count(&[(42, &[0, 2])], P::SLID), 16);
+    assert_eq!(count(&[(40, &[0, 2])], P::DLID), 16);
+    // All pairs of the partition; with the manager only by the default partition, and from there too.
+    assert_eq!(count(&[], ComponentMask::NONE), 15 * 15 + 2 * 15 + 1);
+    assert_eq!(count(&[(42, &[0, 2]), (40, &[0, 3])], P::SLID | P::DLID), 1);
+    assert_eq!(count(&[(42, &[0, 2]), (49, &[0x01])], P::SLID | P::PATH_COUNT), 16, "one for each pair");
+    assert_eq!(count(&[(42, &[0, 2]), (49, &[0x00])], P::SLID | P::PATH_COUNT), 0);
+}
