@@ -158,7 +158,8 @@ impl Manager {
         match key.0 {
             Attribute::NODE_DESCRIPTION => {
                 let description = NodeDescription(*data);
-                self.observed.changed |= node.description.replace(description) != node.description;
+                let is_news = node.description.replace(description) != node.description;
+                self.facts_are_new |= is_news;
             }
             Attribute::SWITCH_INFO => match SwitchInfo::decode(data) {
                 Ok(info) => node.switch = Some(info),
@@ -179,6 +180,7 @@ impl Manager {
     fn note_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         let (is_up, state, is_manager) = (is_up(&info), info.state, info.capability.has(Capability::IS_SM));
+        self.facts_are_new |= node.ports.get(&number) != Some(&info);
         let before = node.ports.insert(number, info).map(|before| before.state);
         let has_bounced = before == Some(PortState::Active) && state == PortState::Initialize;
         if is_up && !has_bounced {

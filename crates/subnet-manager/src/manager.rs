@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{
-    Datagram, DirectedRoute, Guid, MKey, Mad, Method, NodeInfo, PortNum, SMP_DATA_LEN, SmKey, Status,
-    TransactionId,
+    Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, NodeInfo, PortNum, SMP_DATA_LEN,
+    SmKey, Status, TransactionId,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::administration::{Administration, AdministrationCounts, Directory, ManagerFacts};
 use crate::discovery;
 use crate::event::{Discovery, Event};
 use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
 use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
-use crate::observed::Observed;
+use crate::observed::{Observed, ObservedNode};
 use crate::program::{Comparison, Stage, without_state};
 use crate::scope::Scope;
 use crate::transition::RouteStep;
@@ -96,6 +97,11 @@ pub struct Manager {
     pub(crate) managers: BTreeSet<(Guid, PortNum)>,
     /// What has to be on disk is not what was last written there.
     pub(crate) memory_is_new: bool,
+    pub(crate) administration: Administration,
+    /// What the administration answers from, or will.
+    directory: Option<Arc<Directory>>,
+    /// Nodes say something else of themselves than the directory knows.
+    pub(crate) facts_are_new: bool,
     /// When the last verb was used.
     pub(crate) now: Duration,
     /// Counts up while the manager lives.
@@ -169,6 +175,9 @@ impl Manager {
             sets_before: 0,
             managers: BTreeSet::new(),
             memory_is_new: true,
+            administration: Administration::new(),
+            directory: None,
+            facts_are_new: true,
             now: Duration::ZERO,
             activity: 0,
             answers: VecDeque::new(),
@@ -207,6 +216,9 @@ impl Manager {
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
         self.now = now;
         let mad = &datagram.mad;
+        if mad.class() == ManagementClass::SUBNET_ADMINISTRATION {
+            return self.administration.handle_datagram(now, datagram);
+        }
         if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
         }
@@ -229,6 +241,7 @@ impl Manager {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
+        self.administration.handle_timeout(now);
         let silent = self.exchange.handle_timeout(now);
         self.take_silence(now, silent);
         self.proceed(now);
@@ -253,7 +266,8 @@ impl Manager {
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        self.answers.pop_front().or_else(|| self.exchange.poll_transmit(now))
+        let answer = self.answers.pop_front().or_else(|| self.administration.poll_transmit(now));
+        answer.or_else(|| self.exchange.poll_transmit(now))
     }
 
     /// The next thing to tell.
@@ -264,7 +278,8 @@ impl Manager {
     /// When [`Manager::handle_timeout`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Watching).then(|| self.watch.poll_timeout());
-        self.exchange.poll_timeout().into_iter().chain(watch).chain(self.drained).min()
+        let others = [watch, self.drained, self.administration.poll_timeout()];
+        self.exchange.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// Whether something can be done at once, without waiting for time or datagrams.
@@ -275,6 +290,11 @@ impl Manager {
     /// Datagrams sent so far.
     pub fn counts(&self) -> Counts {
         self.exchange.counts
+    }
+
+    /// What was asked of the subnet administration so far.
+    pub fn administration_counts(&self) -> AdministrationCounts {
+        self.administration.counts()
     }
 
     /// How far what is going on has got.
@@ -359,6 +379,8 @@ impl Manager {
         if !is_news && (!self.touched.is_empty() || self.plan_is_new()) {
             self.tell_drift();
             self.begin_pass();
+        } else if self.facts_are_new && self.settled.is_some() && !self.plan_is_new() {
+            self.publish();
         }
         self.fresh.clear();
     }
@@ -408,11 +430,35 @@ impl Manager {
     /// Everything is known: what was decided has to be safe before it is done.
     fn remember(&mut self, now: Duration) {
         if !self.silent.is_empty() {
-            self.interrupt(now);
-        } else if self.memory_is_new {
+            return self.interrupt(now);
+        }
+        self.announce();
+        if self.memory_is_new {
             self.phase = Phase::Remembering;
         } else {
             self.begin_stage(Stage::ALL[0]);
+        }
+    }
+
+    /// From now on nobody is told what the next plan does not allow.
+    fn announce(&mut self) {
+        if let (Some(directory), Some(plan), true) = (&self.directory, &self.plan, self.plan_is_new()) {
+            let next = Arc::new(directory.after(Arc::clone(plan)));
+            self.administration.announce(Arc::clone(&next));
+            self.directory = Some(next);
+        }
+    }
+
+    /// From now on everybody may be told what the plan allows.
+    fn publish(&mut self) {
+        let Some(plan) = &self.plan else { return };
+        if std::mem::take(&mut self.facts_are_new) || self.directory.is_none() {
+            let facts = ManagerFacts { priority: self.settings.priority, activity: self.activity };
+            let nodes = self.observed.nodes.values().filter_map(ObservedNode::facts);
+            self.directory = Some(Arc::new(Directory::new(Arc::clone(plan), facts, nodes)));
+        }
+        if let Some(directory) = &self.directory {
+            self.administration.publish(Arc::clone(directory));
         }
     }
 
@@ -474,6 +520,9 @@ impl Manager {
     fn conclude_pass(&mut self, now: Duration) {
         self.phase = Phase::Watching;
         let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
+        if is_news {
+            self.publish();
+        }
         self.settled = self.plan.clone();
         for guid in std::mem::take(&mut self.touched) {
             if let Some(node) = self.observed.nodes.get_mut(&guid) {

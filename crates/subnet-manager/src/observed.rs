@@ -8,6 +8,8 @@ use ib_wire::{
     PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
+use crate::administration::NodeFacts;
+
 /// A table of a node, or a part of one: the attribute and the modifier that selects it.
 pub(crate) type TableKey = (Attribute, u32);
 
@@ -66,6 +68,18 @@ impl ObservedNode {
             Attribute::SWITCH_INFO => self.switch.as_ref().map(SwitchInfo::encode),
             _ => self.tables.get(&(port, key)).copied(),
         }
+    }
+
+    /// What the subnet administration may tell of it: no key.
+    pub fn facts(&self) -> Option<NodeFacts> {
+        let open = |(port, info): (&PortNum, &PortInfo)| (*port, PortInfo { m_key: None, ..info.clone() });
+        Some(NodeFacts {
+            info: self.info.clone(),
+            description: self.description?,
+            switch: self.switch.clone(),
+            ports: self.ports.iter().map(open).collect(),
+            port_guids: self.port_guids.clone(),
+        })
     }
 
     /// What the node can hold, for whoever compiles a plan.

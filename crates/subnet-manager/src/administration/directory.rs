@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
-use fabric_model::plan::{GroupPlan, PkeyTable};
+use fabric_model::plan::{AdapterPortPlan, GroupPlan, PkeyTable, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
     Gid, Guid, Lid, NodeDescription, NodeInfo, PartitionNumber, PortInfo, PortNum, ServiceLevel, SwitchInfo,
 };
@@ -56,6 +56,20 @@ pub struct Directory {
 
 const NOWHERE: u32 = u32::MAX;
 
+/// Whether two plans lead packets alike: by the tables they share rather than entry by entry.
+fn same_routes(old: &FabricPlan, new: &FabricPlan) -> bool {
+    let same_switch = |(old, new): (&SwitchPlan, &SwitchPlan)| {
+        let link = |port: &SwitchPortPlan| (port.number, port.peer, port.mtu);
+        (old.guid, old.lid) == (new.guid, new.lid)
+            && Arc::ptr_eq(&old.linear, &new.linear)
+            && old.ports.iter().map(link).eq(new.ports.iter().map(link))
+    };
+    let place = |port: &AdapterPortPlan| (port.name, port.lid, port.peer, port.mtu);
+    old.switches().len() == new.switches().len()
+        && old.switches().zip(new.switches()).all(same_switch)
+        && old.adapter_ports().map(place).eq(new.adapter_ports().map(place))
+}
+
 /// An end port: a port of an adapter, or port 0 of a switch.
 #[derive(Clone, Debug)]
 pub(super) struct EndPort {
@@ -88,6 +102,25 @@ impl Directory {
         let nodes: BTreeMap<Guid, NodeFacts> =
             nodes.into_iter().map(|facts| (facts.info.node_guid, facts)).collect();
         let routes = Routes::new(&plan, &nodes);
+        Self::of(plan, manager, Arc::new(nodes), Arc::new(routes))
+    }
+
+    /// The directory of another plan for nodes that say what they said. If packets travel as before, that is taken over.
+    #[must_use]
+    pub fn after(&self, plan: Arc<FabricPlan>) -> Self {
+        let routes = match same_routes(&self.plan, &plan) {
+            true => Arc::clone(&self.routes),
+            false => Arc::new(Routes::new(&plan, &self.nodes)),
+        };
+        Self::of(plan, self.manager, Arc::clone(&self.nodes), routes)
+    }
+
+    fn of(
+        plan: Arc<FabricPlan>,
+        manager: ManagerFacts,
+        nodes: Arc<BTreeMap<Guid, NodeFacts>>,
+        routes: Arc<Routes>,
+    ) -> Self {
         let levels = service_levels(&plan);
         let mut sets = KeySets::default();
         let mut ports = Vec::with_capacity(plan.adapter_ports().len() + plan.switches().len());
@@ -117,7 +150,7 @@ impl Directory {
             });
         }
         let groups = plan.groups().cloned().collect();
-        Self::indexed(plan, manager, Arc::new(nodes), Arc::new(routes), ports, sets, groups)
+        Self::indexed(plan, manager, nodes, routes, ports, sets, groups)
     }
 
     /// What both this directory and the next one allow: ports that keep their LID, keys that stay, groups that stay.
