@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fabric_model as model;
 use ib_wire::{
-    Capability, DataLanes, ExtendedSpeed, Guid, LinkDownDefault, LinkSpeed, LinkWidth, MKeyProtection, Mtu,
-    NodeDescription, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortNum, PortState, ServiceLevel,
-    SlToVl, SwitchInfo, VirtualLane, VlArbEntry,
+    Capability, DataLanes, ExtendedSpeed, Guid, LinkDownDefault, LinkSpeed, LinkWidth, MKeyProtection,
+    Membership, Mtu, NodeDescription, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortNum, PortState,
+    ServiceLevel, SlToVl, SwitchInfo, VirtualLane, VlArbEntry,
 };
 
 use crate::capacities::Capacities;
@@ -111,6 +111,15 @@ impl Port {
     /// Whether a key in the port's table accepts a packet with this key.
     pub fn accepts(&self, key: Pkey) -> bool {
         self.pkeys.iter().flatten().any(|held| key.is_accepted_by(*held))
+    }
+
+    /// Whether a key in the table of a switch port lets the port behind it send packets with this key: a full key also
+    /// as a limited member, a limited key only so.
+    pub fn lets_send(&self, key: Pkey) -> bool {
+        let is_limited = key.membership() == Membership::Limited;
+        self.pkeys.iter().flatten().any(|held| {
+            held.partition() == key.partition() && (is_limited || held.membership() == Membership::Full)
+        })
     }
 
     /// Whether the port answers to this LID.

@@ -317,11 +317,11 @@ impl Fabric {
     fn enforce(&mut self, port: PortId, traffic: Traffic, direction: Direction) -> Result<(), DropReason> {
         let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
         let state = self.port(port);
-        let enforced = match direction {
-            Direction::Inbound => state.info.enforce_inbound,
-            Direction::Outbound => state.info.enforce_outbound,
+        let passes = match direction {
+            Direction::Inbound => !state.info.enforce_inbound || state.lets_send(flow.pkey),
+            Direction::Outbound => !state.info.enforce_outbound || state.accepts(flow.pkey),
         };
-        if !enforced || state.number == PortNum::MANAGEMENT || state.accepts(flow.pkey) {
+        if passes || state.number == PortNum::MANAGEMENT {
             return Ok(());
         }
         let state = self.port_mut(port);

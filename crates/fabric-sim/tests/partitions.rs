@@ -89,6 +89,25 @@ fn an_enforcing_switch_port_drops_what_the_receiver_would_have_taken() {
 }
 
 #[test]
+fn a_limited_member_sends_as_such_through_an_enforcing_port_and_cannot_raise_itself() {
+    let mut world = World::configured();
+    give(&mut world, "b", 0, &[0xffff, BLUE_LIMITED]);
+    give(&mut world, "c", 0, &[0xffff, BLUE]);
+    give(&mut world, "d", 0, &[0xffff, BLUE_LIMITED]);
+    give(&mut world, "left", 2, &[0x7fff, BLUE_LIMITED]);
+    enforce(&mut world, "left", 2, true, true);
+    assert!(world.passes("b", "c", World::message(4, 5, BLUE_LIMITED)));
+    assert!(world.passes("c", "b", World::message(5, 4, BLUE)), "and is reached by full members");
+    assert!(!world.passes("b", "d", World::message(4, 6, BLUE_LIMITED)), "two limited members");
+
+    give(&mut world, "b", 0, &[0xffff, BLUE]);
+    assert!(!world.passes("b", "d", World::message(4, 6, BLUE)), "its switch port knows it as limited");
+    give(&mut world, "left", 2, &[0x7fff, BLUE]);
+    assert!(world.passes("b", "d", World::message(4, 6, BLUE)), "now it is a full member");
+    assert!(world.passes("b", "c", World::message(4, 5, BLUE_LIMITED)), "who may send as a limited one");
+}
+
+#[test]
 fn a_switch_port_that_does_not_enforce_in_that_direction_lets_everything_pass() {
     let mut world = World::configured();
     give(&mut world, "b", 0, &[0xffff, BLUE]);
