@@ -13,6 +13,7 @@
 //! | `discovery` | from answers to a topology |
 //! | `observed` | what devices were last seen to hold |
 //! | `program` | what has to be read and written for a plan |
+//! | [`transition`] | the safe order from tables that are held to those of a plan |
 
 mod discovery;
 mod exchange;
@@ -20,6 +21,7 @@ mod keys;
 mod manager;
 mod observed;
 mod program;
+pub mod transition;
 
 pub use exchange::{Counts, Limits};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};

@@ -1,0 +1,221 @@
+//! One destination LID on all switches: which entries have to be withdrawn first, and in which order the others change.
+//!
+//! The channel order gives every cable an upper and a lower end. Packets go up, then down. A *turn* is a switch that
+//! packets come down to and leave upwards. A plan may have turns; its compiler saw to it that these, and everything that
+//! goes up and then down, close no ring of channels. So no credit loop is possible while the tables have turns of the plan
+//! and no others. What follows keeps them so:
+//!
+//! 1. *Withdraw.* Three kinds of entries become empty, which can close no ring. (a) Those that lead down into a turn that
+//!    is not exactly as the plan has it. After that, all turns left are turns of the plan, whatever order the tables
+//!    followed before: a new order, and tables that somebody else wrote, need no rule of their own. (b) Those that will
+//!    lead down into a turn of the plan which is not there yet. (c) Those that will go up and do not now, where somebody
+//!    comes down to them by the old tables.
+//! 2. *Move.* The other entries change, each after all that its new way leads through, up to the first empty one. Suppose
+//!    this made a turn at switch v, entered from u. If u holds its old entry, v got a new one that goes up: it went up
+//!    before, then u led into a turn and was withdrawn by (a); or it did not, and was withdrawn by (c). If u has its new
+//!    entry, v comes after u on the new way, so it has its new one too or is empty, and u was withdrawn by (b).
+//! 3. *Restore.* What was withdrawn gets its new entry, in any order: all others have theirs, so every turn is the plan's.
+//!
+//! No forwarding loop: from a switch with a new entry, the way leads through new entries to the destination or ends at an
+//! empty one. So a loop can only consist of old entries, and then it was there before.
+//!
+//! Each state this passes through has turns of the old tables only, or of the plan only. It may be left at any write and
+//! taken as what is held on the way to another plan. If an order was followed before, and it is the plan's, nothing was
+//! ever out of it; if not, packets that came by withdrawn turns may still be waiting in buffers, where tables show
+//! nothing of them: see [`RouteStep::drain`](super::RouteStep::drain).
+
+use std::collections::HashMap;
+
+use fabric_model::FabricPlan;
+use ib_wire::Guid;
+
+/// An entry of a linear table without an exit.
+pub(super) const NO_PORT: u8 = 0xff;
+
+/// A switch, by its place in the plan.
+pub(super) type Place = usize;
+
+/// Where an exit leads to no other switch.
+const NOWHERE: u16 = u16::MAX;
+
+/// The switches of a plan, what is behind their ports, and the channel order.
+#[derive(Debug)]
+pub(super) struct Graph {
+    /// The switch behind each exit, 256 a switch.
+    behind: Vec<u16>,
+    /// The higher of two switches has the larger number.
+    rank: Vec<u16>,
+}
+
+impl Graph {
+    pub fn of(plan: &FabricPlan) -> Self {
+        let places: HashMap<Guid, u16> = plan.switches().map(|switch| switch.guid).zip(0..NOWHERE).collect();
+        let mut behind = vec![NOWHERE; places.len() << 8];
+        for (place, switch) in plan.switches().enumerate().take(places.len()) {
+            for port in &switch.ports {
+                if let Some(peer) = places.get(&port.peer.node) {
+                    behind[place << 8 | port.number.index()] = *peer;
+                }
+            }
+        }
+        let heights = &plan.decisions().routing.switches;
+        let height = |guid: Guid| heights.get(&guid).map_or(0, |switch| switch.height);
+        let mut ascending: Vec<(i32, Guid)> = places.keys().map(|guid| (height(*guid), *guid)).collect();
+        ascending.sort_unstable();
+        let mut rank = vec![0; places.len()];
+        for ((_, guid), number) in ascending.into_iter().zip(0..) {
+            rank[usize::from(places[&guid])] = number;
+        }
+        Self { behind, rank }
+    }
+
+    fn next(&self, place: Place, exit: u8) -> Option<Place> {
+        let next = self.behind[place << 8 | usize::from(exit)];
+        (next != NOWHERE).then_some(usize::from(next))
+    }
+
+    fn is_above(&self, a: Place, b: Place) -> bool {
+        self.rank[a] > self.rank[b]
+    }
+}
+
+/// When an entry gets what it is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// At once, and it stays empty.
+    Withdrawn,
+    /// After those with a smaller number.
+    Moved(u16),
+    /// It is emptied first and gets its exit after all others.
+    Restored,
+}
+
+/// What happens with one column, and the memory to find it out.
+#[derive(Debug, Default)]
+pub(super) struct Column {
+    ways: Vec<Way>,
+    path: Vec<Place>,
+    /// Whether packets may be waiting that came by a turn which the plan does not have.
+    pub drain: bool,
+}
+
+/// One switch's entry of a column.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    wanted: u8,
+    changed: bool,
+    /// The next switch as it is held and as it is wanted.
+    old: Option<Step>,
+    new: Option<Step>,
+    /// Somebody comes down to it by the old tables.
+    entered_from_above: bool,
+    withdrawn: bool,
+    /// Entries that move on the new way from here, this one included.
+    moves: Moves,
+}
+
+/// The next switch of a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    to: Place,
+    up: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Moves {
+    #[default]
+    Unknown,
+    Counted(u16),
+}
+
+impl Column {
+    /// Takes each switch's entry, as it is held and as it is wanted, and says when each entry that has to be touched is
+    /// due.
+    pub fn schedule(
+        &mut self,
+        graph: &Graph,
+        entries: impl Iterator<Item = (u8, u8)>,
+    ) -> impl Iterator<Item = (Place, Due)> {
+        self.load(graph, entries);
+        for place in 0..self.ways.len() {
+            self.ways[place].withdrawn = self.must_be_withdrawn(place);
+        }
+        for place in 0..self.ways.len() {
+            if self.ways[place].moves() {
+                self.count_moves(place);
+            }
+        }
+        self.ways.iter().enumerate().filter_map(|(place, way)| {
+            let due = match (way.withdrawn, way.moves) {
+                _ if way.changed && way.wanted == NO_PORT => Due::Withdrawn,
+                (true, _) => Due::Restored,
+                (false, Moves::Counted(number)) if way.changed => Due::Moved(number),
+                (false, _) => return None,
+            };
+            Some((place, due))
+        })
+    }
+
+    fn load(&mut self, graph: &Graph, entries: impl Iterator<Item = (u8, u8)>) {
+        let step = |from: Place, exit: u8| {
+            graph.next(from, exit).map(|to| Step { to, up: graph.is_above(to, from) })
+        };
+        self.ways.clear();
+        self.ways.extend(entries.enumerate().map(|(place, (held, wanted))| {
+            let new = step(place, wanted);
+            let old = if held == wanted { new } else { step(place, held) };
+            Way { wanted, changed: held != wanted, old, new, ..Way::default() }
+        }));
+        for place in 0..self.ways.len() {
+            if let Some(Step { to, up: false }) = self.ways[place].old {
+                self.ways[to].entered_from_above = true;
+            }
+        }
+    }
+
+    fn must_be_withdrawn(&mut self, place: Place) -> bool {
+        let way = self.ways[place];
+        let goes_up = |step: Option<Step>| step.is_some_and(|step| step.up);
+        let into_turn = |from: Option<Step>, onward: fn(&Way) -> Option<Step>| {
+            let down = from.filter(|step| !step.up).map(|step| &self.ways[step.to]);
+            down.is_some_and(|next| goes_up(onward(next)) && (way.changed || next.changed))
+        };
+        let leaves_turn = into_turn(way.old, |next| next.old);
+        let enters_turn = into_turn(way.new, |next| next.new);
+        let rises = way.changed && goes_up(way.new) && !goes_up(way.old) && way.entered_from_above;
+        self.drain |= leaves_turn;
+        leaves_turn || enters_turn || rises
+    }
+
+    /// Counts the entries that move on the new way from a switch, up to the first empty one.
+    fn count_moves(&mut self, from: Place) {
+        self.path.clear();
+        let mut here = Some(from);
+        let mut count = 0;
+        while let Some(place) = here {
+            let way = &mut self.ways[place];
+            if let Moves::Counted(known) = way.moves {
+                count = known;
+                break;
+            }
+            if way.withdrawn {
+                break;
+            }
+            // A plan whose ways go in circles would bring us here again: then the count is 0 and the walk ends.
+            way.moves = Moves::Counted(0);
+            self.path.push(place);
+            here = way.new.map(|step| step.to);
+        }
+        while let Some(place) = self.path.pop() {
+            count += u16::from(self.ways[place].moves());
+            self.ways[place].moves = Moves::Counted(count);
+        }
+    }
+}
+
+impl Way {
+    /// Whether the entry gets another exit without being empty in between.
+    fn moves(&self) -> bool {
+        self.changed && !self.withdrawn && self.wanted != NO_PORT
+    }
+}
