@@ -4,3 +4,4 @@
 
 pub mod fleet;
 pub mod tables;
+pub mod world;
