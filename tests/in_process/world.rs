@@ -48,13 +48,14 @@ pub struct Judge {
 }
 
 impl Judge {
-    fn look(&mut self, tables: &Tables, allowed: &Pairs) {
+    /// Whether what has this fingerprint has to be looked at.
+    fn is_new(&mut self, fingerprint: u64) -> bool {
         self.sets += 1;
-        let mut hasher = DefaultHasher::new();
-        (tables, &allowed.honest, &allowed.hostile).hash(&mut hasher);
-        if self.verdict.is_none() && self.seen.insert(hasher.finish()) {
-            self.verdict = tables.violation(allowed).map(|violation| (self.sets, violation));
-        }
+        self.verdict.is_none() && self.seen.insert(fingerprint)
+    }
+
+    fn look(&mut self, tables: &Tables, allowed: &Pairs) {
+        self.verdict = tables.violation(allowed).map(|violation| (self.sets, violation));
     }
 }
 
@@ -66,10 +67,14 @@ pub struct World {
     now: Duration,
     limits: Limits,
     pub kept: Kept,
-    /// The last plan that was made, and the last that was there whole.
+    /// The last plan that was made.
     pub plan: Option<Arc<FabricPlan>>,
-    before: Pairs,
+    /// What the last plan that was there whole allows, and what those allow that were begun since.
+    allowed: Pairs,
+    allowed_fingerprint: u64,
     pub judge: Judge,
+    /// Whether the judge looks. What the same seed did before need not be looked at again.
+    pub judging: bool,
     /// Datagrams that managers sent.
     pub sent: usize,
 }
@@ -88,8 +93,10 @@ impl World {
             limits: Limits { timeout: Duration::from_millis(100), ..Limits::default() },
             kept: Kept::default(),
             plan: None,
-            before: Pairs::default(),
+            allowed: Pairs::default(),
+            allowed_fingerprint: 0,
             judge: Judge::default(),
+            judging: true,
             sent: 0,
         }
     }
@@ -119,6 +126,7 @@ impl World {
                 self.sent += 1;
                 self.send(datagram);
                 if kill_after == Some(sent) {
+                    self.judging = true;
                     while self.fabric.poll_output().is_some() {}
                     return Ended::Killed;
                 }
@@ -142,6 +150,8 @@ impl World {
         intents.partitions = partitions_conf::parse(partitions).unwrap();
         let plan = Arc::new(compile(&discovery.topology, &intents, &self.kept.decisions).unwrap());
         self.kept = Kept { decisions: plan.decisions().clone(), bindings: manager.bindings() };
+        let before = std::mem::take(&mut self.allowed);
+        self.allow(before.or(&Pairs::of_plan(&plan, &self.places)));
         self.plan = Some(Arc::clone(&plan));
         manager.apply(plan);
     }
@@ -151,9 +161,8 @@ impl World {
         if let Some(plan) = &self.plan
             && troubles == 0
         {
-            self.before = Pairs::of_plan(plan, &self.places);
-            let tables = self.tables();
-            self.judge.look(&tables, &self.before);
+            self.allow(Pairs::of_plan(plan, &self.places));
+            self.look();
         }
         Ended::Programmed { troubles }
     }
@@ -162,11 +171,37 @@ impl World {
         let is_set = datagram.mad.method() == Method::SET;
         self.fabric.handle_datagram(self.now, self.station, datagram);
         if is_set {
-            let tables = self.tables();
-            let planned = self.plan.as_ref().map(|plan| Pairs::of_plan(plan, &self.places));
-            let allowed = planned.unwrap_or_default().or(&self.before);
-            self.judge.look(&tables, &allowed);
+            self.look();
         }
+    }
+
+    fn look(&mut self) {
+        if self.judging && self.judge.is_new(self.fingerprint()) {
+            let tables = self.tables();
+            self.judge.look(&tables, &self.allowed);
+        }
+    }
+
+    /// Tells apart what [`World::tables`] tells apart, and what is allowed; quicker than to make them.
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.allowed_fingerprint.hash(&mut hasher);
+        for device in self.fabric.device_ids() {
+            for port in self.fabric.ports_of(device) {
+                let gate = self.fabric.gate(port);
+                (gate.lid, gate.keys, gate.enforces, gate.peer).hash(&mut hasher);
+                std::mem::discriminant(&gate.state).hash(&mut hasher);
+            }
+            self.fabric.linear_of(device).hash(&mut hasher);
+            self.fabric.groups_of(device).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn allow(&mut self, pairs: Pairs) {
+        let mut hasher = DefaultHasher::new();
+        (&pairs.honest, &pairs.hostile).hash(&mut hasher);
+        (self.allowed, self.allowed_fingerprint) = (pairs, hasher.finish());
     }
 
     /// What was lost is not told: a manager has to notice by itself.
