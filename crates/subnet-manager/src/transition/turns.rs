@@ -45,6 +45,8 @@ pub(super) struct Graph {
     behind: Vec<u16>,
     /// The higher of two switches has the larger number.
     rank: Vec<u16>,
+    /// The plan's turn and the switches above it, where packets may always go down and up again.
+    tree: Vec<bool>,
 }
 
 impl Graph {
@@ -66,7 +68,20 @@ impl Graph {
         for ((_, guid), number) in ascending.into_iter().zip(0..) {
             rank[usize::from(places[&guid])] = number;
         }
-        Self { behind, rank }
+        let mut graph = Self { behind, rank, tree: vec![false; places.len()] };
+        let turn = plan.decisions().routing.turn.and_then(|guid| places.get(&guid));
+        graph.mark_tree(turn.map(|place| usize::from(*place)));
+        graph
+    }
+
+    fn mark_tree(&mut self, turn: Option<Place>) {
+        let mut open: Vec<Place> = turn.into_iter().collect();
+        while let Some(place) = open.pop() {
+            if !std::mem::replace(&mut self.tree[place], true) {
+                let above = (0..=u8::MAX).filter_map(|exit| self.next(place, exit));
+                open.extend(above.filter(|next| self.is_above(*next, place)));
+            }
+        }
     }
 
     fn next(&self, place: Place, exit: u8) -> Option<Place> {
@@ -95,7 +110,7 @@ pub(super) enum Due {
 pub(super) struct Column {
     ways: Vec<Way>,
     path: Vec<Place>,
-    /// Whether packets may be waiting that came by a turn which the plan does not have.
+    /// Whether packets may be waiting that came by a turn which the plan does not allow.
     pub drain: bool,
 }
 
@@ -138,7 +153,7 @@ impl Column {
     ) -> impl Iterator<Item = (Place, Due)> {
         self.load(graph, entries);
         for place in 0..self.ways.len() {
-            self.ways[place].withdrawn = self.must_be_withdrawn(place);
+            self.ways[place].withdrawn = self.must_be_withdrawn(graph, place);
         }
         for place in 0..self.ways.len() {
             if self.ways[place].moves() {
@@ -173,7 +188,7 @@ impl Column {
         }
     }
 
-    fn must_be_withdrawn(&mut self, place: Place) -> bool {
+    fn must_be_withdrawn(&mut self, graph: &Graph, place: Place) -> bool {
         let way = self.ways[place];
         let goes_up = |step: Option<Step>| step.is_some_and(|step| step.up);
         let into_turn = |from: Option<Step>, onward: fn(&Way) -> Option<Step>| {
@@ -183,7 +198,7 @@ impl Column {
         let leaves_turn = into_turn(way.old, |next| next.old);
         let enters_turn = into_turn(way.new, |next| next.new);
         let rises = way.changed && goes_up(way.new) && !goes_up(way.old) && way.entered_from_above;
-        self.drain |= leaves_turn;
+        self.drain |= leaves_turn && !graph.tree[place];
         leaves_turn || enters_turn || rises
     }
 
