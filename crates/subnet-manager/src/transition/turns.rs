@@ -198,7 +198,8 @@ impl Column {
         let leaves_turn = into_turn(way.old, |next| next.old);
         let enters_turn = into_turn(way.new, |next| next.new);
         let rises = way.changed && goes_up(way.new) && !goes_up(way.old) && way.entered_from_above;
-        self.drain |= leaves_turn && !graph.tree[place];
+        let by_tree = || way.old.is_some_and(|step| graph.tree[place] && graph.tree[step.to]);
+        self.drain |= leaves_turn && !by_tree();
         leaves_turn || enters_turn || rises
     }
 
