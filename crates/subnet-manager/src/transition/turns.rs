@@ -5,15 +5,14 @@
 //! goes up and then down, close no ring of channels. So no credit loop is possible while the tables have turns of the plan
 //! and no others. What follows keeps them so:
 //!
-//! 1. *Withdraw.* Three kinds of entries become empty, which can close no ring. (a) Those that lead down into a turn that
-//!    is not exactly as the plan has it. After that, all turns left are turns of the plan, whatever order the tables
-//!    followed before: a new order, and tables that somebody else wrote, need no rule of their own. (b) Those that will
-//!    lead down into a turn of the plan which is not there yet. (c) Those that will go up and do not now, where somebody
-//!    comes down to them by the old tables.
+//! 1. *Withdraw.* Two kinds of entries become empty, which can close no ring. (a) Those that lead down into a turn that is
+//!    not exactly as the plan has it. After that, all turns left are turns of the plan, whatever order the tables followed
+//!    before: a new order, and tables that somebody else wrote, need no rule of their own. (b) Those that will go up and
+//!    do not now, where somebody comes down to them by the old tables.
 //! 2. *Move.* The other entries change, each after all that its new way leads through, up to the first empty one. Suppose
-//!    this made a turn at switch v, entered from u. If u holds its old entry, v got a new one that goes up: it went up
-//!    before, then u led into a turn and was withdrawn by (a); or it did not, and was withdrawn by (c). If u has its new
-//!    entry, v comes after u on the new way, so it has its new one too or is empty, and u was withdrawn by (b).
+//!    this made a turn at switch v, entered from u. If u has its new entry, v comes after u on the new way, so it has its
+//!    own new entry: the turn is the plan's. If u holds an old one, v got a new one that goes up. Either it went up
+//!    before: then u led into a turn and was withdrawn by (a). Or it did not: then v was withdrawn by (b).
 //! 3. *Restore.* What was withdrawn gets its new entry, in any order: all others have theirs, so every turn is the plan's.
 //!
 //! No forwarding loop: from a switch with a new entry, the way leads through new entries to the destination or ends at an
@@ -191,16 +190,12 @@ impl Column {
     fn must_be_withdrawn(&mut self, graph: &Graph, place: Place) -> bool {
         let way = self.ways[place];
         let goes_up = |step: Option<Step>| step.is_some_and(|step| step.up);
-        let into_turn = |from: Option<Step>, onward: fn(&Way) -> Option<Step>| {
-            let down = from.filter(|step| !step.up).map(|step| &self.ways[step.to]);
-            down.is_some_and(|next| goes_up(onward(next)) && (way.changed || next.changed))
-        };
-        let leaves_turn = into_turn(way.old, |next| next.old);
-        let enters_turn = into_turn(way.new, |next| next.new);
+        let below = way.old.filter(|step| !step.up).map(|step| &self.ways[step.to]);
+        let leaves_turn = below.is_some_and(|next| goes_up(next.old) && (way.changed || next.changed));
         let rises = way.changed && goes_up(way.new) && !goes_up(way.old) && way.entered_from_above;
         let by_tree = || way.old.is_some_and(|step| graph.tree[place] && graph.tree[step.to]);
         self.drain |= leaves_turn && !by_tree();
-        leaves_turn || enters_turn || rises
+        leaves_turn || rises
     }
 
     /// Counts the entries that move on the new way from a switch, up to the first empty one.
