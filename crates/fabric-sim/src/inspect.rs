@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ib_wire::{Gid, Guid, Lid, Lmc, NodeInfo, Pkey, PkeyBlock, PortState, SMP_DATA_LEN, SlToVl};
+use ib_wire::{Gid, Guid, Lid, Lmc, NodeInfo, Pkey, PkeyBlock, PortNum, PortState, SMP_DATA_LEN, SlToVl};
 use serde::Serialize;
 
 use crate::agent::Access;
@@ -76,6 +76,25 @@ pub struct TableView {
     pub sl_to_vl: BTreeMap<String, Vec<u8>>,
 }
 
+/// What decides where the data of a port goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate<'a> {
+    /// Its number.
+    pub number: PortNum,
+    /// Its GUID.
+    pub guid: Guid,
+    /// Its LID.
+    pub lid: Option<Lid>,
+    /// Logical state.
+    pub state: PortState,
+    /// The other end of its cable, if that is plugged.
+    pub peer: Option<PortId>,
+    /// Its partition keys; entries beyond the end are empty.
+    pub keys: &'a [Option<Pkey>],
+    /// Whether a switch port checks the keys of packets that come in, and of those that go out.
+    pub enforces: (bool, bool),
+}
+
 impl Fabric {
     /// What happened since the start.
     pub fn statistics(&self) -> Statistics {
@@ -133,6 +152,50 @@ impl Fabric {
         view
     }
 
+    /// What decides where the data of a port goes. Unlike [`Fabric::port_view`], this is quick enough for a look after
+    /// every datagram.
+    pub fn gate(&self, id: PortId) -> Gate<'_> {
+        let port = self.port(id);
+        Gate {
+            number: port.number,
+            guid: port.guid,
+            lid: port.info.lid,
+            state: port.info.state,
+            peer: port.peer.filter(|_| port.plugged),
+            keys: &port.pkeys,
+            enforces: (port.info.enforce_inbound, port.info.enforce_outbound),
+        }
+    }
+
+    /// The nodes in the order of their topology.
+    pub fn device_ids(&self) -> impl ExactSizeIterator<Item = DeviceId> + use<> {
+        (0..self.devices.len() as u32).map(DeviceId)
+    }
+
+    /// The ports of a node, lowest number first.
+    pub fn ports_of(&self, device: DeviceId) -> impl Iterator<Item = PortId> + use<> {
+        self.devices[device.index()].ports()
+    }
+
+    /// The node a port belongs to.
+    pub fn device_id_of(&self, port: PortId) -> DeviceId {
+        self.port(port).device
+    }
+
+    /// The linear table of a switch as far as it was ever written, and the highest LID that counts.
+    pub fn linear_of(&self, device: DeviceId) -> Option<(&[u8], u16)> {
+        let switch = self.devices[device.index()].switch.as_ref()?;
+        Some((&switch.linear, switch.info.linear_fdb_top))
+    }
+
+    /// The exit ports of a switch by multicast LID; groups without any are left out.
+    pub fn groups_of(&self, device: DeviceId) -> BTreeMap<u16, Vec<u8>> {
+        let state = &self.devices[device.index()];
+        let groups =
+            state.switch.as_ref().map(|switch| multicast_view(&switch.multicast, state.info.port_count));
+        groups.unwrap_or_default()
+    }
+
     /// Loses datagrams on every link, or on those of one port.
     pub fn set_loss(&mut self, port: Option<PortId>, probability: Probability) {
         self.faults.set_loss(port, probability);
@@ -157,7 +220,7 @@ impl Fabric {
     pub fn port_info_of(&self, port: PortId, number: u8) -> Option<[u8; SMP_DATA_LEN]> {
         let selected = match number {
             0 => port,
-            number => self.device_of(port).port(ib_wire::PortNum::new(number)?)?,
+            number => self.device_of(port).port(PortNum::new(number)?)?,
         };
         Some(self.port_info(selected, port, Access::ReadAllButKey))
     }

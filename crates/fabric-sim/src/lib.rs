@@ -35,4 +35,4 @@ pub use counters::Counters;
 pub use device::{DeviceId, PortId};
 pub use fabric::{DropReason, Fabric, Output};
 pub use faults::{NotAProbability, Probability};
-pub use inspect::{DeviceView, PortView, Statistics, TableView};
+pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};

@@ -31,7 +31,7 @@ pub struct RouteStep {
     /// Switches, by node GUID, and their new LinearFDBTop.
     pub tops: Vec<(Guid, u16)>,
     /// Whether to wait after this step until packets that are under way have arrived or were dropped: it withdrew turns
-    /// that the plan does not have. So it is when the channel order changed, or when the tables followed none.
+    /// that the plan does not allow. So it is when the channel order changed, or when the tables followed none.
     pub drain: bool,
 }
 
@@ -91,6 +91,7 @@ pub fn route_steps(
 /// When something is written: 0 is the withdrawal, then the moves by number, then the restoration.
 type Slot = u16;
 const WITHDRAW: Slot = 0;
+const FIRST_MOVE: Slot = 1;
 const RESTORE: Slot = Slot::MAX;
 
 /// A block of a switch on its way from what it holds to what it is to hold.
@@ -133,10 +134,16 @@ impl Work<'_> {
     /// Finds out in which steps a block of some switches is written.
     fn schedule(&mut self, block: u16, differing: Vec<Entries>) {
         let hazards = hazards(&differing);
-        let mut work: BTreeMap<Place, Entries> = differing.into_iter().map(|one| (one.place, one)).collect();
-        if hazards != 0 {
-            self.order_columns(block, hazards, &mut work);
+        if hazards == 0 {
+            let whole = |entries: &Entries| {
+                let switch = self.switches[entries.place].guid;
+                BlockWrite { switch, block, exits: entries.wanted }
+            };
+            let writes = differing.iter().map(whole);
+            return self.steps.entry(FIRST_MOVE).or_default().extend(writes);
         }
+        let mut work: BTreeMap<Place, Entries> = differing.into_iter().map(|one| (one.place, one)).collect();
+        self.order_columns(block, hazards, &mut work);
         for entries in work.values() {
             let switch = self.switches[entries.place].guid;
             for slot in entries.slots() {
@@ -245,6 +252,3 @@ impl Entries {
         })
     }
 }
-
-/// The first step after the withdrawal.
-const FIRST_MOVE: Slot = 1;

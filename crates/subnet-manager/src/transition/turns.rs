@@ -5,15 +5,14 @@
 //! goes up and then down, close no ring of channels. So no credit loop is possible while the tables have turns of the plan
 //! and no others. What follows keeps them so:
 //!
-//! 1. *Withdraw.* Three kinds of entries become empty, which can close no ring. (a) Those that lead down into a turn that
-//!    is not exactly as the plan has it. After that, all turns left are turns of the plan, whatever order the tables
-//!    followed before: a new order, and tables that somebody else wrote, need no rule of their own. (b) Those that will
-//!    lead down into a turn of the plan which is not there yet. (c) Those that will go up and do not now, where somebody
-//!    comes down to them by the old tables.
+//! 1. *Withdraw.* Two kinds of entries become empty, which can close no ring. (a) Those that lead down into a turn that is
+//!    not exactly as the plan has it. After that, all turns left are turns of the plan, whatever order the tables followed
+//!    before: a new order, and tables that somebody else wrote, need no rule of their own. (b) Those that will go up and
+//!    do not now, where somebody comes down to them by the old tables.
 //! 2. *Move.* The other entries change, each after all that its new way leads through, up to the first empty one. Suppose
-//!    this made a turn at switch v, entered from u. If u holds its old entry, v got a new one that goes up: it went up
-//!    before, then u led into a turn and was withdrawn by (a); or it did not, and was withdrawn by (c). If u has its new
-//!    entry, v comes after u on the new way, so it has its new one too or is empty, and u was withdrawn by (b).
+//!    this made a turn at switch v, entered from u. If u has its new entry, v comes after u on the new way, so it has its
+//!    own new entry: the turn is the plan's. If u holds an old one, v got a new one that goes up. Either it went up
+//!    before: then u led into a turn and was withdrawn by (a). Or it did not: then v was withdrawn by (b).
 //! 3. *Restore.* What was withdrawn gets its new entry, in any order: all others have theirs, so every turn is the plan's.
 //!
 //! No forwarding loop: from a switch with a new entry, the way leads through new entries to the destination or ends at an
@@ -45,6 +44,8 @@ pub(super) struct Graph {
     behind: Vec<u16>,
     /// The higher of two switches has the larger number.
     rank: Vec<u16>,
+    /// The plan's turn and the switches above it, where packets may always go down and up again.
+    tree: Vec<bool>,
 }
 
 impl Graph {
@@ -66,7 +67,20 @@ impl Graph {
         for ((_, guid), number) in ascending.into_iter().zip(0..) {
             rank[usize::from(places[&guid])] = number;
         }
-        Self { behind, rank }
+        let mut graph = Self { behind, rank, tree: vec![false; places.len()] };
+        let turn = plan.decisions().routing.turn.and_then(|guid| places.get(&guid));
+        graph.mark_tree(turn.map(|place| usize::from(*place)));
+        graph
+    }
+
+    fn mark_tree(&mut self, turn: Option<Place>) {
+        let mut open: Vec<Place> = turn.into_iter().collect();
+        while let Some(place) = open.pop() {
+            if !std::mem::replace(&mut self.tree[place], true) {
+                let above = (0..=u8::MAX).filter_map(|exit| self.next(place, exit));
+                open.extend(above.filter(|next| self.is_above(*next, place)));
+            }
+        }
     }
 
     fn next(&self, place: Place, exit: u8) -> Option<Place> {
@@ -95,7 +109,7 @@ pub(super) enum Due {
 pub(super) struct Column {
     ways: Vec<Way>,
     path: Vec<Place>,
-    /// Whether packets may be waiting that came by a turn which the plan does not have.
+    /// Whether packets may be waiting that came by a turn which the plan does not allow.
     pub drain: bool,
 }
 
@@ -138,7 +152,7 @@ impl Column {
     ) -> impl Iterator<Item = (Place, Due)> {
         self.load(graph, entries);
         for place in 0..self.ways.len() {
-            self.ways[place].withdrawn = self.must_be_withdrawn(place);
+            self.ways[place].withdrawn = self.must_be_withdrawn(graph, place);
         }
         for place in 0..self.ways.len() {
             if self.ways[place].moves() {
@@ -173,18 +187,15 @@ impl Column {
         }
     }
 
-    fn must_be_withdrawn(&mut self, place: Place) -> bool {
+    fn must_be_withdrawn(&mut self, graph: &Graph, place: Place) -> bool {
         let way = self.ways[place];
         let goes_up = |step: Option<Step>| step.is_some_and(|step| step.up);
-        let into_turn = |from: Option<Step>, onward: fn(&Way) -> Option<Step>| {
-            let down = from.filter(|step| !step.up).map(|step| &self.ways[step.to]);
-            down.is_some_and(|next| goes_up(onward(next)) && (way.changed || next.changed))
-        };
-        let leaves_turn = into_turn(way.old, |next| next.old);
-        let enters_turn = into_turn(way.new, |next| next.new);
+        let below = way.old.filter(|step| !step.up).map(|step| &self.ways[step.to]);
+        let leaves_turn = below.is_some_and(|next| goes_up(next.old) && (way.changed || next.changed));
         let rises = way.changed && goes_up(way.new) && !goes_up(way.old) && way.entered_from_above;
-        self.drain |= leaves_turn;
-        leaves_turn || enters_turn || rises
+        let by_tree = || way.old.is_some_and(|step| graph.tree[place] && graph.tree[step.to]);
+        self.drain |= leaves_turn && !by_tree();
+        leaves_turn || rises
     }
 
     /// Counts the entries that move on the new way from a switch, up to the first empty one.

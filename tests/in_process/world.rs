@@ -1,0 +1,361 @@
+//! A manager, an emulated fabric and a judge in one process: datagrams are handed over, time is a number.
+
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_compiler::{compile, partitions_conf};
+use fabric_model::plan::Enforcement;
+use fabric_model::{Decisions, FabricPlan, Intents, NodeIndex, Topology};
+use fabric_sim::{Capacities, DeviceId, Fabric, Output, PortId};
+use ib_wire::{Datagram, Guid, Method, PortState};
+use subnet_manager::{Bindings, Discovery, Event, Limits, Manager, SECRET_LEN_MIN, SiteSecret};
+
+use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation};
+
+/// Steps of one run, so that a manager that never ends fails a test instead of stopping it.
+const STEPS_MAX: usize = 200_000;
+
+/// What a shell keeps on disk for the next manager.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub decisions: Decisions,
+    pub bindings: Bindings,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The manager says that the fabric is equal to the plan.
+    Programmed { troubles: usize },
+    /// It was killed right after a datagram left.
+    Killed,
+    /// It gave up: nobody answered, or what answered was no fabric.
+    GaveUp,
+}
+
+/// A quick hash for fingerprints: most of a test's time went into a better one.
+#[derive(Default)]
+struct Folder(u64);
+
+impl Folder {
+    fn fold(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hasher for Folder {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.fold(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u16(&mut self, word: u16) {
+        self.fold(word.into());
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.fold(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// Looks at the tables after every Set.
+#[derive(Default)]
+pub struct Judge {
+    /// Sets after which somebody looked.
+    pub sets: u64,
+    /// States that were seen before under the same permissions need no second look.
+    seen: HashSet<u64>,
+    /// The first thing that went wrong, with the number of the Set.
+    pub verdict: Option<(u64, Violation)>,
+}
+
+impl Judge {
+    /// Whether what has this fingerprint has to be looked at.
+    fn is_new(&mut self, fingerprint: u64) -> bool {
+        self.sets += 1;
+        self.verdict.is_none() && self.seen.insert(fingerprint)
+    }
+
+    fn look(&mut self, tables: &Tables, allowed: &Pairs) {
+        self.verdict = tables.violation(allowed).map(|violation| (self.sets, violation));
+    }
+}
+
+pub struct World {
+    pub fabric: Fabric,
+    topology: Topology,
+    pub places: Places,
+    station: PortId,
+    now: Duration,
+    limits: Limits,
+    pub kept: Kept,
+    /// The last plan that was made.
+    pub plan: Option<Arc<FabricPlan>>,
+    /// What the last plan that was there whole allows, and what those allow that were begun since.
+    allowed: Pairs,
+    allowed_fingerprint: u64,
+    pub judge: Judge,
+    /// Whether the judge looks. What the same seed did before need not be looked at again.
+    pub judging: bool,
+    /// Datagrams that managers sent.
+    pub sent: usize,
+}
+
+impl World {
+    pub fn new(topology: Topology, seed: u64) -> Self {
+        let fabric = Fabric::new(topology.clone(), Capacities::default(), seed).unwrap();
+        let (_, host) = topology.end_nodes().next().unwrap();
+        let station = fabric.find_port(&host.id).unwrap();
+        Self {
+            fabric,
+            places: Places::of(&topology),
+            topology,
+            station,
+            now: Duration::ZERO,
+            limits: Limits { timeout: Duration::from_millis(100), ..Limits::default() },
+            kept: Kept::default(),
+            plan: None,
+            allowed: Pairs::default(),
+            allowed_fingerprint: 0,
+            judge: Judge::default(),
+            judging: true,
+            sent: 0,
+        }
+    }
+
+    /// A manager starts and works until it is done, or until it has sent `kill_after` datagrams. `meanwhile` is called
+    /// after each, with how many this manager has sent.
+    pub fn configure(
+        &mut self,
+        partitions: &str,
+        kill_after: Option<usize>,
+        mut meanwhile: impl FnMut(&mut Fabric, Duration, usize),
+    ) -> Ended {
+        let secret = SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap();
+        let mut manager = Manager::guarding(self.limits, secret, &self.kept.bindings);
+        let (mut sent, mut troubles) = (0, 0);
+        for _ in 0..STEPS_MAX {
+            while let Some(event) = manager.poll_event() {
+                match event {
+                    Event::Discovered(discovery) => self.decide(&mut manager, *discovery, partitions),
+                    Event::Programmed(_) => return self.settle(troubles),
+                    Event::Alone | Event::Inconsistent(_) => return Ended::GaveUp,
+                    _ => troubles += 1,
+                }
+            }
+            if let Some(datagram) = manager.poll_transmit(self.now) {
+                sent += 1;
+                self.sent += 1;
+                self.send(datagram);
+                if kill_after == Some(sent) {
+                    self.judging = true;
+                    while self.fabric.poll_output().is_some() {}
+                    return Ended::Killed;
+                }
+                meanwhile(&mut self.fabric, self.now, sent);
+                self.deliver(&mut manager);
+            } else {
+                let due = [manager.poll_timeout(), self.fabric.poll_timeout()].into_iter().flatten().min();
+                let Some(due) = due else { return Ended::GaveUp };
+                self.now = self.now.max(due);
+                self.fabric.handle_timeout(self.now);
+                self.deliver(&mut manager);
+                manager.handle_timeout(self.now);
+            }
+        }
+        panic!("a manager that does not come to an end");
+    }
+
+    fn decide(&mut self, manager: &mut Manager, discovery: Discovery, partitions: &str) {
+        let mut intents = Intents::new(discovery.manager);
+        intents.capabilities = discovery.capabilities;
+        intents.partitions = partitions_conf::parse(partitions).unwrap();
+        let plan = Arc::new(compile(&discovery.topology, &intents, &self.kept.decisions).unwrap());
+        self.kept = Kept { decisions: plan.decisions().clone(), bindings: manager.bindings() };
+        let before = std::mem::take(&mut self.allowed);
+        self.allow(before.or(&Pairs::of_plan(&plan, &self.places)));
+        self.plan = Some(Arc::clone(&plan));
+        manager.apply(plan);
+    }
+
+    /// The plan is there: from now on nothing of the one before is allowed.
+    fn settle(&mut self, troubles: usize) -> Ended {
+        if let Some(plan) = &self.plan
+            && troubles == 0
+        {
+            self.allow(Pairs::of_plan(plan, &self.places));
+            self.look();
+        }
+        Ended::Programmed { troubles }
+    }
+
+    fn send(&mut self, datagram: Datagram) {
+        let is_set = datagram.mad.method() == Method::SET;
+        self.fabric.handle_datagram(self.now, self.station, datagram);
+        if is_set {
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
+        if self.judging && self.judge.is_new(self.fingerprint()) {
+            let tables = self.tables();
+            self.judge.look(&tables, &self.allowed);
+        }
+    }
+
+    /// Tells apart what [`World::tables`] tells apart, and what is allowed; quicker than to make them.
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = Folder::default();
+        self.allowed_fingerprint.hash(&mut hasher);
+        for device in self.fabric.device_ids() {
+            for port in self.fabric.ports_of(device) {
+                let gate = self.fabric.gate(port);
+                (gate.lid, gate.keys, gate.enforces, gate.peer).hash(&mut hasher);
+                std::mem::discriminant(&gate.state).hash(&mut hasher);
+            }
+            self.fabric.linear_of(device).hash(&mut hasher);
+            self.fabric.groups_of(device).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn allow(&mut self, pairs: Pairs) {
+        let mut hasher = Folder::default();
+        (&pairs.honest, &pairs.hostile).hash(&mut hasher);
+        (self.allowed, self.allowed_fingerprint) = (pairs, hasher.finish());
+    }
+
+    /// What was lost is not told: a manager has to notice by itself.
+    fn deliver(&mut self, manager: &mut Manager) {
+        while let Some(output) = self.fabric.poll_output() {
+            if let Output::Deliver { port, datagram } = output
+                && port == self.station
+            {
+                manager.handle_datagram(self.now, &datagram);
+            }
+        }
+    }
+
+    /// The tables of all devices as they are.
+    pub fn tables(&self) -> Tables {
+        let mut tables = Tables::default();
+        for (index, device) in self.fabric.device_ids().enumerate() {
+            if self.topology[NodeIndex::new(index as u32)].is_switch() {
+                tables.switches.push(self.switch(device));
+            } else {
+                tables.ends.extend(self.fabric.ports_of(device).map(|port| self.end(port)));
+            }
+        }
+        tables
+    }
+
+    fn switch(&self, device: DeviceId) -> Switch {
+        let (linear, top) = self.fabric.linear_of(device).unwrap();
+        let groups = self.fabric.groups_of(device).into_iter();
+        Switch {
+            top,
+            linear: linear.to_vec(),
+            groups: groups.map(|(mlid, ports)| (mlid, ports.into_iter().collect::<BTreeSet<u8>>())).collect(),
+            ports: self.fabric.ports_of(device).map(|port| self.port(port)).collect(),
+        }
+    }
+
+    fn port(&self, id: PortId) -> Port {
+        let gate = self.fabric.gate(id);
+        Port {
+            behind: gate.peer.map(|peer| self.behind(peer)),
+            active: gate.peer.is_some_and(|peer| self.passes(id, peer) || self.passes(peer, id)),
+            // A port that checks one direction only is counted as open: nobody plans that.
+            enforcing: gate.enforces == (true, true),
+            keys: gate.keys.to_vec(),
+        }
+    }
+
+    /// Whether data passes a link in one direction.
+    fn passes(&self, out: PortId, into: PortId) -> bool {
+        self.fabric.state_of(out) == PortState::Active
+            && matches!(self.fabric.state_of(into), PortState::Active | PortState::Armed)
+    }
+
+    fn behind(&self, peer: PortId) -> Behind {
+        let gate = self.fabric.gate(peer);
+        match self.places.switches.get(&self.fabric.node_of(peer).node_guid) {
+            Some(switch) => Behind::Switch(*switch, gate.number.to_wire()),
+            None => Behind::End(self.places.ends[&gate.guid]),
+        }
+    }
+
+    fn end(&self, id: PortId) -> End {
+        let gate = self.fabric.gate(id);
+        let at = gate.peer.and_then(|peer| {
+            let switch = self.places.switches.get(&self.fabric.node_of(peer).node_guid)?;
+            Some((*switch, self.fabric.gate(peer).number.to_wire()))
+        });
+        End { lid: gate.lid.map(|lid| lid.to_wire()), keys: gate.keys.to_vec(), at }
+    }
+
+    /// The first device that is not as the plan says.
+    pub fn difference(&self) -> Option<String> {
+        let (tables, plan) = (self.tables(), self.plan.as_ref()?);
+        for planned in plan.switches() {
+            let held = &tables.switches[self.places.switches[&planned.guid]];
+            if let Some(what) = switch_difference(planned, held) {
+                return Some(format!("switch {}: {what}", planned.guid));
+            }
+        }
+        plan.adapter_ports().find_map(|planned| {
+            let held = &tables.ends[self.places.ends[&planned.guid]];
+            let equal =
+                held.lid == Some(planned.lid.to_wire()) && same_keys(&held.keys, planned.pkeys.entries());
+            (!equal).then(|| format!("adapter port {}: LID or keys", planned.guid))
+        })
+    }
+
+    /// Tells the manager's port from the others: faults there would only cut the manager off.
+    pub fn devices_but_own(&self) -> Vec<DeviceId> {
+        let own = self.fabric.device_id_of(self.station);
+        self.fabric.device_ids().filter(|device| *device != own).collect()
+    }
+
+    pub fn host_guids(&self) -> Vec<Guid> {
+        self.topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+    }
+}
+
+fn switch_difference(planned: &fabric_model::plan::SwitchPlan, held: &Switch) -> Option<&'static str> {
+    let exits = planned.linear.exits();
+    let linear = (1..exits.len()).all(|lid| held.linear.get(lid).copied().unwrap_or(0xff) == exits[lid]);
+    let groups = planned.multicast.exits().map(|(mlid, ports)| {
+        (mlid.to_wire(), ports.iter().map(|port| port.to_wire()).collect::<BTreeSet<u8>>())
+    });
+    let port = |port: &fabric_model::plan::SwitchPortPlan| {
+        let held = &held.ports[port.number.index()];
+        held.active
+            && match &port.enforcement {
+                Enforcement::Both(table) => held.enforcing && same_keys(&held.keys, table.entries()),
+                Enforcement::Off => !held.enforcing,
+            }
+    };
+    if !linear || held.top != planned.linear.top() {
+        Some("routes")
+    } else if groups.collect::<std::collections::BTreeMap<_, _>>() != held.groups {
+        Some("groups")
+    } else {
+        (!planned.ports.iter().all(port)).then_some("ports")
+    }
+}
+
+/// Empty entries at the end do not count.
+fn same_keys(a: &[Option<ib_wire::Pkey>], b: &[Option<ib_wire::Pkey>]) -> bool {
+    (0..a.len().max(b.len())).all(|place| a.get(place).copied().flatten() == b.get(place).copied().flatten())
+}
