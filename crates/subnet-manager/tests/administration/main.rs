@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod any_input;
+mod captured;
 mod changes;
 mod paths;
 mod records;
