@@ -7,22 +7,15 @@ use std::time::Duration;
 
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::plan::Enforcement;
-use fabric_model::{Decisions, FabricPlan, Intents, NodeIndex, Topology};
+use fabric_model::{FabricPlan, Intents, NodeIndex, Topology};
 use fabric_sim::{Capacities, DeviceId, Fabric, Output, PortId};
 use ib_wire::{Datagram, Guid, Method, PortState};
-use subnet_manager::{Bindings, Discovery, Event, Limits, Manager, SECRET_LEN_MIN, SiteSecret};
+use subnet_manager::{Discovery, Event, Limits, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
 
 use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation};
 
 /// Steps of one run, so that a manager that never ends fails a test instead of stopping it.
 const STEPS_MAX: usize = 200_000;
-
-/// What a shell keeps on disk for the next manager.
-#[derive(Clone, Debug, Default)]
-pub struct Kept {
-    pub decisions: Decisions,
-    pub bindings: Bindings,
-}
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +89,9 @@ pub struct World {
     pub places: Places,
     station: PortId,
     now: Duration,
-    limits: Limits,
-    pub kept: Kept,
+    settings: Settings,
+    /// What a shell keeps on disk for the next manager.
+    pub kept: Memory,
     /// The last plan that was made.
     pub plan: Option<Arc<FabricPlan>>,
     /// What the last plan that was there whole allows, and what those allow that were begun since.
@@ -121,8 +115,11 @@ impl World {
             topology,
             station,
             now: Duration::ZERO,
-            limits: Limits { timeout: Duration::from_millis(100), ..Limits::default() },
-            kept: Kept::default(),
+            settings: Settings {
+                limits: Limits { timeout: Duration::from_millis(100), ..Limits::default() },
+                ..Settings::default()
+            },
+            kept: Memory::default(),
             plan: None,
             allowed: Pairs::default(),
             allowed_fingerprint: 0,
@@ -141,9 +138,13 @@ impl World {
         mut meanwhile: impl FnMut(&mut Fabric, Duration, usize),
     ) -> Ended {
         let secret = SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap();
-        let mut manager = Manager::guarding(self.limits, secret, &self.kept.bindings);
+        let mut manager = Manager::new(self.settings, Some(secret), &self.kept);
         let (mut sent, mut troubles) = (0, 0);
         for _ in 0..STEPS_MAX {
+            if let Some(memory) = manager.poll_persist() {
+                self.kept = memory;
+                manager.handle_persisted(self.now);
+            }
             while let Some(event) = manager.poll_event() {
                 match event {
                     Event::Discovered(discovery) => self.decide(&mut manager, *discovery, partitions),
@@ -179,12 +180,12 @@ impl World {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities;
         intents.partitions = partitions_conf::parse(partitions).unwrap();
-        let plan = Arc::new(compile(&discovery.topology, &intents, &self.kept.decisions).unwrap());
-        self.kept = Kept { decisions: plan.decisions().clone(), bindings: manager.bindings() };
+        let previous = &self.kept.decisions;
+        let plan = Arc::new(compile(&discovery.topology, &intents, previous).unwrap());
         let before = std::mem::take(&mut self.allowed);
         self.allow(before.or(&Pairs::of_plan(&plan, &self.places)));
         self.plan = Some(Arc::clone(&plan));
-        manager.apply(plan);
+        manager.apply(self.now, plan);
     }
 
     /// The plan is there: from now on nothing of the one before is allowed.

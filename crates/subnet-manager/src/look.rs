@@ -127,6 +127,9 @@ impl Manager {
         }
         if let Some(location) = from {
             self.observed.connect((location.near, location.port), (guid, entered));
+            // A cable leads both ways: if another one fails, it may be followed from its other end.
+            let back = Location { near: guid, port: entered };
+            self.memory_is_new |= self.bound.bind(Some(back), location.near);
         }
         if is_new {
             questions.into_iter().for_each(|(port, key)| self.read((guid, port, key)));

@@ -472,8 +472,7 @@ impl Manager {
             return;
         }
         for write in comparison.writes(stage) {
-            let keeps_state = matches!(stage, Stage::Enforced | Stage::Addresses | Stage::Links);
-            let data = if keeps_state { without_state(write.data) } else { write.data };
+            let data = if stage.keeps_state() { without_state(write.data) } else { write.data };
             self.write(write.place(), data);
         }
     }
@@ -672,6 +671,10 @@ impl Manager {
             let (node, _, (attribute, modifier)) = place;
             let status = Some(mad.status()).filter(|status| *status != Status::OK);
             self.tell(Event::Refused { node, attribute, modifier, status });
+            if self.phase == Phase::Writing(Stage::Active) {
+                // It was ready and is not any more: it may have restarted, and lost its tables.
+                self.silent.insert(node);
+            }
         }
     }
 

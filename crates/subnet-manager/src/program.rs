@@ -25,37 +25,55 @@ pub(crate) enum Stage {
     Closed,
     /// Partitions and groups, as far as they shrink.
     Shrunk,
-    /// Links to adapters, with partitions enforced.
-    Enforced,
     /// LIDs, and management keys.
     Addresses,
+    /// What the two ends of a link have in common.
+    Links,
+    /// A node that restarts after this falls back, and is not activated: its tables are gone.
+    Armed,
+    /// Tables of ports that do not enforce them yet.
+    Prepared,
+    Enforced,
     /// In steps of its own.
     Routes,
     Groups,
     Keys,
-    /// Links between switches, where nothing is enforced.
-    Links,
-    Armed,
+    /// Ports stop enforcing where the plan has it so.
+    Released,
     Active,
 }
 
 impl Stage {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Closed,
         Self::Shrunk,
-        Self::Enforced,
         Self::Addresses,
+        Self::Links,
+        Self::Armed,
+        Self::Prepared,
+        Self::Enforced,
         Self::Routes,
         Self::Groups,
         Self::Keys,
-        Self::Links,
-        Self::Armed,
+        Self::Released,
         Self::Active,
     ];
 
     /// The stages that say what devices are to hold, and not how to get there.
-    const TABLES: [Self; 6] =
-        [Self::Enforced, Self::Addresses, Self::Routes, Self::Groups, Self::Keys, Self::Links];
+    const TABLES: [Self; 7] = [
+        Self::Addresses,
+        Self::Links,
+        Self::Enforced,
+        Self::Routes,
+        Self::Groups,
+        Self::Keys,
+        Self::Released,
+    ];
+
+    /// Whether it writes PortInfo and leaves the state of the port alone.
+    pub const fn keeps_state(self) -> bool {
+        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::Released)
+    }
 
     pub fn next(self) -> Option<Self> {
         Self::ALL.into_iter().find(|next| *next > self)
@@ -181,11 +199,29 @@ impl Comparison<'_> {
                 );
             }
             Stage::Shrunk => {}
-            Stage::Enforced | Stage::Links => {
-                let is_due = |port: &&SwitchPortPlan| {
-                    matches!(port.enforcement, Enforcement::Both(_)) == (stage == Stage::Enforced)
+            Stage::Links => {
+                let wanted = |port: &SwitchPortPlan| {
+                    port_info(node, port.number, |info| {
+                        (info.neighbor_mtu, info.operational_vls) = (port.mtu, port.lanes);
+                    })
                 };
-                let wanted = |port: &SwitchPortPlan| port_info(node, port.number, |info| link(info, port));
+                writes.extend(plan.ports.iter().filter_map(wanted).map(own));
+            }
+            Stage::Prepared => {
+                let capacity = node.switch.as_ref().map_or(0, |switch| switch.partition_enforcement_capacity);
+                for (port, table) in enforced_ports(plan).filter(|(port, _)| !enforces(node, port.number)) {
+                    writes.extend(keys(table, port.number.to_wire().into(), capacity).map(own));
+                }
+            }
+            Stage::Enforced | Stage::Released => {
+                let enforced = stage == Stage::Enforced;
+                let is_due =
+                    |port: &&SwitchPortPlan| matches!(port.enforcement, Enforcement::Both(_)) == enforced;
+                let wanted = |port: &SwitchPortPlan| {
+                    port_info(node, port.number, |info| {
+                        (info.enforce_inbound, info.enforce_outbound) = (enforced, enforced);
+                    })
+                };
                 writes.extend(plan.ports.iter().filter(is_due).filter_map(wanted).map(own));
             }
             Stage::Addresses => {
@@ -213,10 +249,8 @@ impl Comparison<'_> {
             Stage::Keys => {
                 writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own));
                 let capacity = node.switch.as_ref().map_or(0, |switch| switch.partition_enforcement_capacity);
-                for port in &plan.ports {
-                    if let Enforcement::Both(table) = &port.enforcement {
-                        writes.extend(keys(table, port.number.to_wire().into(), capacity).map(own));
-                    }
+                for (port, table) in enforced_ports(plan) {
+                    writes.extend(keys(table, port.number.to_wire().into(), capacity).map(own));
                 }
             }
             Stage::Armed | Stage::Active => {
@@ -318,17 +352,23 @@ fn shrink_switch(plan: &SwitchPlan, node: &ObservedNode, writes: &mut Vec<Write>
     let capacity = node.info.partition_capacity;
     writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, 0, &plan.pkeys, capacity).map(own));
     let capacity = node.switch.as_ref().map_or(0, |switch| switch.partition_enforcement_capacity);
-    for port in &plan.ports {
-        let Enforcement::Both(table) = &port.enforcement else { continue };
+    for (port, table) in enforced_ports(plan).filter(|(port, _)| enforces(node, port.number)) {
         let number = port.number.to_wire().into();
-        let enforces = |info: &PortInfo| info.enforce_inbound || info.enforce_outbound;
-        if node.ports.get(&port.number).is_some_and(enforces) {
-            writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, number, table, capacity).map(own));
-        } else {
-            // Nobody looks at it yet.
-            writes.extend(keys(table, number, capacity).map(own));
-        }
+        writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, number, table, capacity).map(own));
     }
+}
+
+/// The ports that are to enforce partitions, and their tables.
+fn enforced_ports(plan: &SwitchPlan) -> impl Iterator<Item = (&SwitchPortPlan, &PkeyTable)> {
+    plan.ports.iter().filter_map(|port| match &port.enforcement {
+        Enforcement::Both(table) => Some((port, table.as_ref())),
+        Enforcement::Off => None,
+    })
+}
+
+/// Whether a port enforces its table already.
+fn enforces(node: &ObservedNode, port: PortNum) -> bool {
+    node.ports.get(&port).is_some_and(|info| info.enforce_inbound || info.enforce_outbound)
 }
 
 /// Blocks of groups that may hold something: those of the plan, those that were seen, and the first.
@@ -363,12 +403,6 @@ fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
     info.lmc = AdapterPortPlan::LMC;
     info.master_sm_lid = Some(manager);
     info.subnet_timeout = SUBNET_TIMEOUT;
-}
-
-fn link(info: &mut PortInfo, plan: &SwitchPortPlan) {
-    let enforced = matches!(plan.enforcement, Enforcement::Both(_));
-    (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
-    (info.enforce_inbound, info.enforce_outbound) = (enforced, enforced);
 }
 
 /// What a port's PortInfo should be; its state is as it was seen.
