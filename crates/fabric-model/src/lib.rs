@@ -20,11 +20,13 @@
 
 mod builder;
 pub mod decisions;
+mod found;
 pub mod generate;
 pub mod ibnetdiscover;
 pub mod intent;
 mod json;
 mod link_rate;
+mod packed;
 pub mod picture;
 pub mod plan;
 mod structure;
@@ -33,6 +35,7 @@ mod topology;
 
 pub use builder::{BuildError, NewNode, TopologyBuilder};
 pub use decisions::Decisions;
+pub use found::Found;
 pub use intent::Intents;
 pub use json::Document;
 pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};
