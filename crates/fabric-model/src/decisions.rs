@@ -10,6 +10,7 @@ use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LinearTable;
+use crate::written::shared_tables;
 
 /// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,31 +28,6 @@ pub struct Decisions {
     /// for the LIDs whose routes were taken over. Without them, the routes are our own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "shared_tables")]
     pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
-}
-
-/// Tables that plans share, written as if they did not.
-mod shared_tables {
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
-    use ib_wire::Guid;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use crate::plan::LinearTable;
-
-    pub(super) fn serialize<S: Serializer>(
-        tables: &BTreeMap<Guid, Arc<LinearTable>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(tables.iter().map(|(guid, table)| (guid, &**table)))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<Guid, Arc<LinearTable>>, D::Error> {
-        let tables = BTreeMap::<Guid, LinearTable>::deserialize(deserializer)?;
-        Ok(tables.into_iter().map(|(guid, table)| (guid, Arc::new(table))).collect())
-    }
 }
 
 /// What an end port got: an adapter port, or port 0 of a switch.

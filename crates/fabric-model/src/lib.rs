@@ -32,6 +32,7 @@ pub mod plan;
 mod structure;
 mod summary;
 mod topology;
+mod written;
 
 pub use builder::{BuildError, NewNode, TopologyBuilder};
 pub use decisions::Decisions;

@@ -19,9 +19,6 @@ use crate::fabric::{Fabric, Place};
 /// What a table holds where there is no exit.
 const NO_PORT: u8 = 0xff;
 
-/// Where a port leads to no other switch.
-const NOWHERE: u16 = u16::MAX;
-
 /// Columns looked at together: as many as a cache line of a row holds.
 const BATCH: usize = 64;
 
@@ -57,19 +54,19 @@ pub(super) fn apply(
     let tables: Vec<&[u8]> = (fabric.switches.iter())
         .map(|switch| adopted.get(&switch.guid).map_or(&[][..], |table| table.exits()))
         .collect();
-    let has_route =
-        |end: &End| tables[end.home].get(usize::from(end.lid.to_wire())) == Some(&end.exit.to_wire());
-    let ends: Vec<End> = ends(fabric, lids).into_iter().filter(has_route).collect();
     let mut judge = Judge::new(fabric, order);
-    for_columns(&tables, &ends, |end, column| {
-        if judge.repair(end, column, turns) {
-            for (row, exit) in rows.iter_mut().zip(column) {
-                if let Some(entry) = row.get_mut(usize::from(end.lid.to_wire())) {
-                    *entry = *exit;
-                }
+    for ends in ends(fabric, lids).chunks(BATCH) {
+        let mut batch = Batch::read(&tables, ends);
+        batch.judge(&mut judge);
+        for (index, end) in ends.iter().enumerate() {
+            if !batch.holds[index] && batch.is_for(index, end) {
+                let mut column = batch.column(index);
+                batch.holds[index] = judge.repair(end, &mut column, turns);
+                batch.replace(index, &column);
             }
         }
-    });
+        batch.write(rows);
+    }
 }
 
 /// The part of some tables that can be taken over: routes to adapter ports from everywhere that go up, then down, and
@@ -89,15 +86,18 @@ pub(crate) fn takeover(
     let mut rows = vec![vec![NO_PORT; top + 1]; fabric.switches.len()];
     let mut judge = Judge::new(fabric, order);
     let mut takeover = Takeover { routes: BTreeMap::new(), ends: ends.len(), same: 0, kept: 0 };
-    for_columns(&tables, &ends, |end, column| {
-        let lid = usize::from(end.lid.to_wire());
-        if column.iter().zip(own).all(|(exit, own)| own.get(lid) == Some(exit)) {
-            takeover.same += 1;
-        } else if column[end.home] == end.exit.to_wire() && judge.holds(end, column) {
-            takeover.kept += 1;
-            rows.iter_mut().zip(column).for_each(|(row, exit)| row[lid] = *exit);
+    for ends in ends.chunks(BATCH) {
+        let mut batch = Batch::read(&tables, ends);
+        let ours = Batch::read(own, ends);
+        batch.judge(&mut judge);
+        for index in 0..ends.len() {
+            let is_same = batch.is_same(&ours, index);
+            takeover.same += usize::from(is_same);
+            takeover.kept += usize::from(batch.holds[index] && !is_same);
+            batch.holds[index] &= !is_same;
         }
-    });
+        batch.write(&mut rows);
+    }
     if takeover.kept > 0 {
         let tables = rows.into_iter().map(|row| Arc::new(LinearTable::from_exits(row)));
         takeover.routes = fabric.switches.iter().map(|switch| switch.guid).zip(tables).collect();
@@ -129,17 +129,62 @@ fn ends(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>) -> Vec<End> {
     ends
 }
 
-/// Calls with the exits of all switches towards each end. Rows are read in long stretches.
-fn for_columns(tables: &[&[u8]], ends: &[End], mut each: impl FnMut(&End, &mut [u8])) {
-    let mut columns: Vec<Vec<u8>> = vec![vec![NO_PORT; tables.len()]; BATCH];
-    for batch in ends.chunks(BATCH) {
-        for (place, table) in tables.iter().enumerate() {
-            for (column, end) in columns.iter_mut().zip(batch) {
-                column[place] = table.get(usize::from(end.lid.to_wire())).copied().unwrap_or(NO_PORT);
+/// The exits of all switches towards some ends. Tables are read and written in long stretches, since there are millions of
+/// entries.
+#[derive(Debug)]
+struct Batch<'e> {
+    ends: &'e [End],
+    /// By switch, then by end.
+    exits: Vec<[u8; BATCH]>,
+    /// Which routes are to be kept.
+    holds: [bool; BATCH],
+}
+
+impl<'e> Batch<'e> {
+    fn read(tables: &[&[u8]], ends: &'e [End]) -> Self {
+        let read = |table: &&[u8]| {
+            let mut exits = [NO_PORT; BATCH];
+            for (exit, end) in exits.iter_mut().zip(ends) {
+                *exit = table.get(usize::from(end.lid.to_wire())).copied().unwrap_or(NO_PORT);
             }
+            exits
+        };
+        Self { ends, exits: tables.iter().map(read).collect(), holds: [false; BATCH] }
+    }
+
+    /// Whether a route is for an end: its own switch hands packets to it.
+    fn is_for(&self, index: usize, end: &End) -> bool {
+        self.exits[end.home][index] == end.exit.to_wire()
+    }
+
+    /// Keeps the routes by which packets from everywhere arrive, going up and then down.
+    fn judge(&mut self, judge: &mut Judge<'_>) {
+        let lost = judge.follow(self);
+        for (index, end) in self.ends.iter().enumerate() {
+            self.holds[index] = !lost[index] && self.is_for(index, end);
         }
-        for (column, end) in columns.iter_mut().zip(batch) {
-            each(end, column);
+    }
+
+    fn is_same(&self, other: &Self, index: usize) -> bool {
+        self.exits.iter().zip(&other.exits).all(|(exits, other)| exits[index] == other[index])
+    }
+
+    fn column(&self, index: usize) -> Vec<u8> {
+        self.exits.iter().map(|exits| exits[index]).collect()
+    }
+
+    fn replace(&mut self, index: usize, column: &[u8]) {
+        self.exits.iter_mut().zip(column).for_each(|(exits, exit)| exits[index] = *exit);
+    }
+
+    /// Writes the routes to be kept.
+    fn write(&self, rows: &mut [Vec<u8>]) {
+        for (row, exits) in rows.iter_mut().zip(&self.exits) {
+            for ((end, exit), holds) in self.ends.iter().zip(exits).zip(&self.holds) {
+                if let Some(entry) = row.get_mut(usize::from(end.lid.to_wire())).filter(|_| *holds) {
+                    *entry = *exit;
+                }
+            }
         }
     }
 }
@@ -149,93 +194,107 @@ fn for_columns(tables: &[&[u8]], ends: &[End], mut each: impl FnMut(&End, &mut [
 struct Judge<'a> {
     fabric: &'a Fabric<'a>,
     order: &'a Order,
-    /// Which neighbour each port of each switch leads to.
-    slots: Vec<Vec<u16>>,
-    /// Where each switch stands in the order.
-    standing: Vec<u32>,
+    /// Where the ports of each switch lead.
+    steps_by_port: Vec<[Step; 256]>,
     /// How each switch reaches the destination at hand.
     reach: Vec<Reach>,
     /// By how many steps.
     steps: Vec<u32>,
 }
 
+/// Where a port leads.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Nowhere,
+    Up { place: u32, slot: u16 },
+    Down { place: u32, slot: u16 },
+}
+
 impl<'a> Judge<'a> {
     fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
         let count = fabric.switches.len();
-        let mut standing = vec![0; count];
-        for (place, number) in order.descending.iter().rev().zip(0..) {
-            standing[*place] = number;
-        }
-        let slots = fabric.switches.iter().map(slots_by_port).collect();
-        Self { fabric, order, slots, standing, reach: vec![Reach::Not; count], steps: vec![0; count] }
+        let steps_by_port = (0..count).map(|place| steps_by_port(fabric, order, place)).collect();
+        Self { fabric, order, steps_by_port, reach: vec![Reach::Not; count], steps: vec![0; count] }
     }
 
-    /// Whether packets from every switch arrive, going up and then down.
-    fn holds(&mut self, end: &End, column: &mut [u8]) -> bool {
-        self.descend(end, column, None);
-        self.climb(end, column, None).is_empty()
+    /// Which routes of a batch some switch has none of that goes up, then down.
+    fn follow(&self, batch: &Batch<'_>) -> [bool; BATCH] {
+        let mut reach = vec![[Reach::Not; BATCH]; batch.exits.len()];
+        for (index, end) in batch.ends.iter().enumerate() {
+            reach[end.home][index] = Reach::Down;
+        }
+        for &place in self.order.descending.iter().rev() {
+            let (exits, steps) = (&batch.exits[place], &self.steps_by_port[place]);
+            for (index, exit) in exits.iter().enumerate() {
+                if let Step::Down { place: next, .. } = steps[usize::from(*exit)]
+                    && reach[next as usize][index] == Reach::Down
+                {
+                    reach[place][index] = Reach::Down;
+                }
+            }
+        }
+        let mut lost = [false; BATCH];
+        for &place in &self.order.descending {
+            let (exits, steps) = (&batch.exits[place], &self.steps_by_port[place]);
+            for (index, exit) in exits.iter().enumerate() {
+                if reach[place][index] != Reach::Not {
+                    continue;
+                }
+                match steps[usize::from(*exit)] {
+                    Step::Up { place: next, .. } if reach[next as usize][index] != Reach::Not => {
+                        reach[place][index] = Reach::Other;
+                    }
+                    _ => lost[index] = true,
+                }
+            }
+        }
+        lost
     }
 
     /// Gives switches another exit where theirs leads nowhere; whether all have one then.
     fn repair(&mut self, end: &End, column: &mut [u8], turns: &Turns<'_>) -> bool {
-        self.descend(end, column, Some(end.lid));
-        let lost = self.climb(end, column, Some(end.lid));
+        self.descend(end, column);
+        let lost = self.climb(end, column);
         self.turn(end.lid, column, lost, turns)
     }
 
-    /// The neighbour that a switch sends to.
-    fn next(&self, place: Place, exit: u8) -> Option<Place> {
-        let slot = self.slot(place, exit)?;
-        Some(self.fabric.switches[place].neighbours[slot].place)
+    fn step(&self, place: Place, exit: u8) -> Step {
+        self.steps_by_port[place][usize::from(exit)]
     }
 
-    fn slot(&self, place: Place, exit: u8) -> Option<usize> {
-        self.slots[place]
-            .get(usize::from(exit))
-            .filter(|slot| **slot != NOWHERE)
-            .map(|slot| usize::from(*slot))
-    }
-
-    /// From the lowest switch upwards: who goes down to one that goes down. With a LID to repair for, switches whose exit
-    /// leads nowhere do so too if they can.
-    fn descend(&mut self, end: &End, column: &mut [u8], repair: Option<Lid>) {
+    /// From the lowest switch upwards: who goes down to one that goes down. Switches whose exit leads nowhere do so too if
+    /// they can.
+    fn descend(&mut self, end: &End, column: &mut [u8]) {
         self.reach.fill(Reach::Not);
         self.reach[end.home] = Reach::Down;
         self.steps[end.home] = 0;
-        column[end.home] = end.exit.to_wire();
         for &place in self.order.descending.iter().rev().filter(|place| **place != end.home) {
-            let next = self.next(place, column[place]);
-            match next {
-                Some(next) if self.standing[next] > self.standing[place] => {}
-                Some(next) if self.reach[next] == Reach::Down => self.arrive(place, next, Reach::Down),
-                _ => {
-                    if let Some(lid) = repair {
-                        self.reroute(place, column, lid, Reach::Down);
-                    }
+            match self.step(place, column[place]) {
+                Step::Up { .. } => {}
+                Step::Down { place: next, .. } if self.reach[next as usize] == Reach::Down => {
+                    self.arrive(place, next as usize, Reach::Down);
+                }
+                Step::Down { .. } | Step::Nowhere => {
+                    self.reroute(place, column, end.lid, Reach::Down);
                 }
             }
         }
     }
 
     /// From the highest switch downwards: who goes up to one that arrives. Returns those who do not, in that order.
-    fn climb(&mut self, end: &End, column: &mut [u8], repair: Option<Lid>) -> Vec<Place> {
+    fn climb(&mut self, end: &End, column: &mut [u8]) -> Vec<Place> {
         let mut lost = Vec::new();
-        for &place in self.order.descending.iter().filter(|place| **place != end.home) {
+        for &place in &self.order.descending {
             if self.reach[place] != Reach::Not {
                 continue;
             }
-            let next = self.next(place, column[place]);
-            match next {
-                Some(next)
-                    if self.standing[next] > self.standing[place] && self.reach[next] != Reach::Not =>
-                {
-                    self.arrive(place, next, Reach::Other);
+            match self.step(place, column[place]) {
+                Step::Up { place: next, .. } if self.reach[next as usize] != Reach::Not => {
+                    self.arrive(place, next as usize, Reach::Other);
                 }
                 _ => {
-                    let is_led = repair.is_some_and(|lid| {
-                        self.reroute(place, column, lid, Reach::Other)
-                            || self.reroute(place, column, lid, Reach::Down)
-                    });
+                    let is_led = self.reroute(place, column, end.lid, Reach::Other)
+                        || self.reroute(place, column, end.lid, Reach::Down);
                     if !is_led {
                         lost.push(place);
                     }
@@ -281,10 +340,11 @@ impl<'a> Judge<'a> {
                 let neighbours = &fabric.switches[place].neighbours;
                 let follow = |slot: &usize| {
                     let here = neighbours[*slot].place;
-                    self.reach[here] != Reach::Not
-                        && self
-                            .slot(here, column[here])
-                            .is_some_and(|next| turns.may_follow(place, *slot, next))
+                    let next = match self.step(here, column[here]) {
+                        Step::Up { slot, .. } | Step::Down { slot, .. } => usize::from(slot),
+                        Step::Nowhere => return false,
+                    };
+                    self.reach[here] != Reach::Not && turns.may_follow(place, *slot, next)
                 };
                 let Some(slot) = (0..neighbours.len()).find(follow) else { return true };
                 let ports: Vec<PortNum> = neighbours[slot].cables.iter().map(|cable| cable.near).collect();
@@ -302,12 +362,16 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn slots_by_port(switch: &crate::fabric::Switch) -> Vec<u16> {
-    let mut slots = vec![NOWHERE; usize::from(NO_PORT)];
-    for (slot, neighbour) in (0..).zip(&switch.neighbours) {
+/// Where the ports of a switch lead.
+fn steps_by_port(fabric: &Fabric<'_>, order: &Order, from: Place) -> [Step; 256] {
+    let mut steps = [Step::Nowhere; 256];
+    for (slot, neighbour) in (0..).zip(&fabric.switches[from].neighbours) {
+        let place = neighbour.place as u32;
+        let is_up = order.is_above(neighbour.place, from);
         for cable in &neighbour.cables {
-            slots[cable.near.index()] = slot;
+            steps[cable.near.index()] =
+                if is_up { Step::Up { place, slot } } else { Step::Down { place, slot } };
         }
     }
-    slots
+    steps
 }

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use ib_wire::{ForwardingBlock, Lid, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PortMask, PortNum};
 
-use crate::packed;
+/// Bytes of all linear tables of a fabric together: 5,000 switches that forward to every LID there is.
+pub const LINEAR_BYTES_MAX: usize = 256 << 20;
 
 /// What a linear table holds where there is no exit.
 const NO_PORT: u8 = 0xff;
 
-/// Where packets leave a switch, by LID. Written as text, runs shortened.
+/// Where packets leave a switch, by LID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinearTable {
     /// Exit port by LID, 0xFF for none; LIDs beyond the end have none.
@@ -58,21 +56,6 @@ impl LinearTable {
             bytes[..part.len()].copy_from_slice(part);
         }
         bytes
-    }
-}
-
-impl Serialize for LinearTable {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&packed::pack(&self.exits))
-    }
-}
-
-/// Refuses entries beyond the highest unicast LID.
-impl<'de> Deserialize<'de> for LinearTable {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        let exits = packed::unpack(&text, usize::from(Lid::MAX) + 1).map_err(D::Error::custom)?;
-        Ok(Self { exits })
     }
 }
 
