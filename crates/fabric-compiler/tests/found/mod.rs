@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use fabric_model::plan::{LinearTable, PkeyTable};
 use fabric_model::{Endpoint, FabricPlan, Found, NodeIndex, Topology};
@@ -72,8 +73,8 @@ fn distances(topology: &Topology, from: NodeIndex) -> BTreeMap<NodeIndex, usize>
     while let Some(here) = queue.pop_front() {
         let distance = distances[&here] + 1;
         for (_, peer) in topology[here].cabled_ports().filter(|(_, peer)| topology[peer.node].is_switch()) {
-            if !distances.contains_key(&peer.node) {
-                distances.insert(peer.node, distance);
+            if let Entry::Vacant(place) = distances.entry(peer.node) {
+                place.insert(distance);
                 queue.push_back(peer.node);
             }
         }
