@@ -136,6 +136,7 @@ impl Parts<'_> {
             routing: self.routes.decision.clone(),
             partitions: std::mem::take(&mut self.numbers),
             groups: std::mem::take(&mut self.groups.decisions),
+            adopted: std::mem::take(&mut self.routes.adopted),
         }
     }
 }

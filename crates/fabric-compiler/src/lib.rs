@@ -23,6 +23,7 @@
 //! ```
 
 mod addressing;
+mod adoption;
 mod assembly;
 mod fabric;
 mod multicast;
@@ -36,6 +37,8 @@ use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, PartitionNumber};
 use thiserror::Error;
+
+pub use adoption::{Adoption, adopt};
 
 use fabric::Fabric;
 

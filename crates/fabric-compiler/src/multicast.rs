@@ -39,8 +39,8 @@ pub(crate) fn plan(
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Groups, CompileError> {
-    let mut groups = Groups::default();
-    groups.tables = (0..fabric.switches.len()).map(|place| (place, BTreeMap::new())).collect();
+    let tables = (0..fabric.switches.len()).map(|place| (place, BTreeMap::new())).collect();
+    let mut groups = Groups { tables, ..Groups::default() };
     let mut planter = Planter::new(fabric, order);
     let mut lids = LidsInUse::new(fabric, capabilities);
     for (partition, ipoib) in in_turn(partitions, previous) {

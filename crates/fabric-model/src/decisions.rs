@@ -4,9 +4,13 @@
 //! decision: the tables avoid it, and when it returns they are what they were.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
 use serde::{Deserialize, Serialize};
+
+use crate::plan::LinearTable;
+use crate::written::shared_tables;
 
 /// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,10 @@ pub struct Decisions {
     pub partitions: BTreeMap<String, PartitionNumber>,
     /// Broadcast groups, by partition.
     pub groups: BTreeMap<PartitionNumber, GroupDecision>,
+    /// Routes that were found on the fabric and stay as far as they can, by the switch's node GUID: where packets leave,
+    /// for the LIDs whose routes were taken over. Without them, the routes are our own.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "shared_tables")]
+    pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
 }
 
 /// What an end port got: an adapter port, or port 0 of a switch.
@@ -136,6 +144,8 @@ mod tests {
         decisions.partitions.insert("one".to_owned(), number);
         let mlid = MulticastLid::from_wire(0xc001).unwrap();
         decisions.groups.insert(number, GroupDecision { mlid, root: Some(guid(9)) });
+
+        decisions.adopted.insert(guid(2), Arc::new(LinearTable::from_exits(vec![0xff, 3, 3, 3, 4])));
 
         let json = serde_json::to_string(&decisions).unwrap();
         assert_eq!(serde_json::from_str::<Decisions>(&json).unwrap(), decisions);

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ib_wire::OutOfRange;
 use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
+use crate::written::{known, listed, written_qkey};
+
 /// Everything a plan is made from besides the cables and the decisions of before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Intents {
     /// GUID of the port behind which the subnet manager sits.
     pub manager: Guid,
@@ -16,6 +20,7 @@ pub struct Intents {
     /// the first IPoIB setting hold, members add up. The default partition exists even if none speaks of it.
     pub partitions: Vec<PartitionIntent>,
     /// What the devices can hold.
+    #[serde(default)]
     pub capabilities: Capabilities,
 }
 
@@ -27,31 +32,37 @@ impl Intents {
 }
 
 /// A partition that is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PartitionIntent {
     /// What people call it.
     pub name: String,
     /// Its number; `None` takes the number of the partition of this name, or a free one if there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<PartitionNumber>,
     /// Who is in it. Where a port is named twice, the later entry holds.
     pub members: Vec<Member>,
     /// IP over InfiniBand: the partition gets a broadcast group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipoib: Option<Ipoib>,
 }
 
 /// One entry of a partition's list of members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Member {
     /// Whom it names.
     pub who: Who,
     /// As what.
     pub role: Role,
     /// Where the key stands in the member's table.
+    #[serde(default)]
     pub place: KeyPlace,
 }
 
 /// Whom an entry of a list of members names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Who {
     /// Every end port of the subnet.
     All,
@@ -92,7 +103,8 @@ impl Role {
 }
 
 /// Where a key stands in a port's table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum KeyPlace {
     /// At index 0: what software takes that does not choose.
     First,
@@ -102,17 +114,21 @@ pub enum KeyPlace {
 }
 
 /// How IP travels in a partition: the properties of its broadcast group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ipoib {
     /// The slowest port that may take part.
+    #[serde(deserialize_with = "known::rate")]
     pub rate: Rate,
     /// Largest packet.
+    #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
     /// Service level of the group.
     pub sl: ServiceLevel,
     /// How far the group reaches.
     pub scope: MulticastScope,
     /// Queue key of the group.
+    #[serde(with = "written_qkey")]
     pub qkey: QKey,
 }
 
@@ -135,7 +151,8 @@ impl Default for Ipoib {
 }
 
 /// How far a multicast group reaches, 1..=15.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
 pub struct MulticastScope(u8);
 
 impl MulticastScope {
@@ -150,6 +167,20 @@ impl MulticastScope {
     /// The number.
     pub const fn to_wire(self) -> u8 {
         self.0
+    }
+}
+
+impl TryFrom<u8> for MulticastScope {
+    type Error = OutOfRange;
+    fn try_from(raw: u8) -> Result<Self, OutOfRange> {
+        let error = OutOfRange { what: "multicast scope", raw: raw.into(), allowed: "1..=15" };
+        Self::from_wire(raw).ok_or(error)
+    }
+}
+
+impl From<MulticastScope> for u8 {
+    fn from(scope: MulticastScope) -> u8 {
+        scope.0
     }
 }
 
@@ -169,11 +200,14 @@ impl fmt::Display for PortName {
 }
 
 /// What the devices of a fabric can hold. What was not learnt from a device is assumed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Capabilities {
     /// Ports other than the usual.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "listed")]
     pub ports: BTreeMap<PortName, PortCapability>,
     /// Switches other than the usual, by node GUID.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub switches: BTreeMap<Guid, SwitchCapability>,
     /// What ports have that are not listed.
     pub usual_port: PortCapability,
@@ -194,13 +228,16 @@ impl Capabilities {
 }
 
 /// What a port can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PortCapability {
     /// Entries of an adapter port's P_Key table. Ports of switches have what [`SwitchCapability`] says.
     pub pkeys: u16,
     /// Largest packet.
+    #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
     /// Data lanes.
+    #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
 }
 
@@ -212,7 +249,8 @@ impl Default for PortCapability {
 }
 
 /// What a switch can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SwitchCapability {
     /// Entries of its linear forwarding table: one more than the highest LID it can forward to.
     pub linear: u16,

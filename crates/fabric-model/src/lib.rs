@@ -20,19 +20,23 @@
 
 mod builder;
 pub mod decisions;
+mod found;
 pub mod generate;
 pub mod ibnetdiscover;
 pub mod intent;
 mod json;
 mod link_rate;
+mod packed;
 pub mod picture;
 pub mod plan;
 mod structure;
 mod summary;
 mod topology;
+mod written;
 
 pub use builder::{BuildError, NewNode, TopologyBuilder};
 pub use decisions::Decisions;
+pub use found::Found;
 pub use intent::Intents;
 pub use json::Document;
 pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};

@@ -297,7 +297,8 @@ impl fmt::Debug for Guid {
 }
 
 /// A 128-bit global address, unicast (prefix and GUID) or multicast.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
@@ -333,6 +334,32 @@ impl WireValue for Gid {
     }
     fn write(&self, raw: &mut [u8], field: Field) {
         self.0.write(raw, field);
+    }
+}
+
+/// A text that is not a GID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a GID: it is spelled as an IPv6 address")]
+pub struct NotAGid(String);
+
+impl FromStr for Gid {
+    type Err = NotAGid;
+    fn from_str(text: &str) -> Result<Self, NotAGid> {
+        let address = text.parse::<std::net::Ipv6Addr>();
+        address.map(|address| Self(address.octets())).map_err(|_| NotAGid(text.chars().take(50).collect()))
+    }
+}
+
+impl TryFrom<String> for Gid {
+    type Error = NotAGid;
+    fn try_from(text: String) -> Result<Self, NotAGid> {
+        text.parse()
+    }
+}
+
+impl From<Gid> for String {
+    fn from(gid: Gid) -> String {
+        gid.to_string()
     }
 }
 
@@ -435,6 +462,20 @@ mod tests {
                 + usize::from(MulticastLid::from_wire(raw).is_some());
             assert_eq!(kinds, 1, "{raw:#x}");
             assert_eq!(LidAddress::from_wire(raw).map_or(0, LidAddress::to_wire), raw);
+        }
+    }
+
+    #[test]
+    fn gids_read_back_as_printed() {
+        for gid in [
+            Gid::unicast(Gid::DEFAULT_PREFIX, Guid::from_wire(0x0002_c903_0021_6e70).unwrap()),
+            Gid([0xff; 16]),
+            Gid::default(),
+        ] {
+            assert_eq!(gid.to_string().parse(), Ok(gid));
+        }
+        for text in ["", "fe80", "fe80::1%eth0", "10.0.0.1"] {
+            assert!(text.parse::<Gid>().is_err(), "{text}");
         }
     }
 

@@ -335,6 +335,20 @@ macro_rules! wire_enum {
             }
         }
 
+        /// As its code.
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_u8(self.to_wire())
+            }
+        }
+
+        /// From its code; any will do.
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                <u8 as serde::Deserialize>::deserialize(deserializer).map(Self::from_wire)
+            }
+        }
+
         impl $crate::bits::WireValue for $name {
             const MAX_BITS: usize = 8;
             #[inline]

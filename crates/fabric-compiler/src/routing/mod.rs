@@ -4,7 +4,9 @@
 //! others go up. So no packet goes up after it went down, from wherever it starts, and no ring of links can wait for
 //! each other. Among the ways that are left, [`homes`] (in trees) and [`hash`] (elsewhere, and where cables are
 //! missing) choose; both leave alone what a change does not touch. [`turns`] joins what cannot be joined that way.
+//! [`adopted`] routes, found on the fabric, go before our own.
 
+pub(crate) mod adopted;
 mod columns;
 mod distances;
 pub(crate) mod hash;
@@ -14,9 +16,10 @@ mod toward;
 mod turns;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision};
-use fabric_model::plan::Finding;
+use fabric_model::plan::{Finding, LinearTable};
 use ib_wire::{Guid, Lid};
 
 use crate::fabric::Fabric;
@@ -37,6 +40,8 @@ pub(crate) struct Routes {
     pub decision: RoutingDecision,
     /// The homes of end ports, by port GUID.
     pub ups: BTreeMap<Guid, Vec<u8>>,
+    /// Routes that were taken over and are to be remembered.
+    pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
     pub finding: Option<Finding>,
 }
 
@@ -77,7 +82,10 @@ fn routes(
     let uplinks = Uplinks::of(fabric, &order, previous);
     let (destinations, ups) = settle(fabric, &uplinks, lids, previous);
     let turns = Turns::of(fabric, &order, previous.routing.turn);
-    let (rows, turns, missing) = Columns::new(fabric, &order, &uplinks, &destinations, turns).fill();
+    let (mut rows, turns, missing) = Columns::new(fabric, &order, &uplinks, &destinations, turns).fill();
+    if !previous.adopted.is_empty() {
+        adopted::apply(fabric, &order, &turns, lids, &previous.adopted, &mut rows);
+    }
     let switches = fabric.switches.iter().enumerate();
     let decision = RoutingDecision {
         scheme: order.scheme,
@@ -93,7 +101,16 @@ fn routes(
         from: guid(from),
         to: guid(to),
     });
-    (Routes { order, rows, decision, ups, finding }, missing)
+    let adopted = still_adopted(fabric, previous);
+    (Routes { order, rows, decision, ups, adopted, finding }, missing)
+}
+
+/// The routes that were taken over, also of some switches that are absent.
+fn still_adopted(fabric: &Fabric<'_>, previous: &Decisions) -> BTreeMap<Guid, Arc<LinearTable>> {
+    let is_present = |guid: &Guid| fabric.place_of(*guid).is_some();
+    let absent = previous.adopted.iter().filter(|(guid, _)| !is_present(guid)).take(ABSENT_SWITCHES_MAX);
+    let present = previous.adopted.iter().filter(|(guid, _)| is_present(guid));
+    present.chain(absent).map(|(guid, table)| (*guid, Arc::clone(table))).collect()
 }
 
 /// Keeps what was known of switches that are absent, so that they come back as they were.

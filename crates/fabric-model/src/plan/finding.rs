@@ -3,9 +3,11 @@
 use std::fmt;
 
 use ib_wire::{Guid, PartitionNumber};
+use serde::{Deserialize, Serialize};
 
 /// Something about a fabric that is not as it should be; the plan works around it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Finding {
     /// Nodes that no cable joins to the manager's part of the fabric: the plan leaves them out.
     Unreachable {

@@ -5,7 +5,9 @@
 
 mod basis;
 mod channels;
+mod document;
 mod finding;
+mod reading;
 mod switch;
 mod tables;
 
@@ -14,14 +16,17 @@ use std::sync::Arc;
 
 use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, QKey, ServiceLevel};
+use serde::{Deserialize, Serialize};
 
 pub use basis::Basis;
 pub use finding::Finding;
+pub use reading::{PlanError, PlanProblem};
 pub use switch::{Enforcement, SwitchPlan, SwitchPortPlan};
-pub use tables::{LinearTable, MulticastTable, PkeyTable, PortSet};
+pub use tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
 use crate::decisions::Decisions;
 use crate::intent::{MulticastScope, PortName, Role};
+use crate::written::{known, written_qkey};
 
 /// The parts of a plan, in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +181,7 @@ fn share<T: PartialEq>(table: &mut Arc<T>, older: &Arc<T>) {
 }
 
 /// The subnet manager's port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerPort {
     /// Its port GUID.
     pub guid: Guid,
@@ -212,7 +217,7 @@ impl AdapterPortPlan {
 }
 
 /// A partition and who is in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionPlan {
     /// Its number.
     pub number: PartitionNumber,
@@ -223,7 +228,7 @@ pub struct PartitionPlan {
 }
 
 /// A multicast group and what its members have in common.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupPlan {
     /// Its address.
     pub mgid: Gid,
@@ -232,14 +237,17 @@ pub struct GroupPlan {
     /// The partition it belongs to; packets carry the full key.
     pub partition: PartitionNumber,
     /// Largest packet.
+    #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
     /// The slowest port that may take part.
+    #[serde(deserialize_with = "known::rate")]
     pub rate: Rate,
     /// Service level.
     pub sl: ServiceLevel,
     /// How far it reaches.
     pub scope: MulticastScope,
     /// Queue key.
+    #[serde(with = "written_qkey")]
     pub qkey: QKey,
     /// Top of its tree, by node GUID, unless no switch takes part.
     pub root: Option<Guid>,

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use ib_wire::{ForwardingBlock, Lid, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PortMask, PortNum};
 
+/// Bytes of all linear tables of a fabric together: 5,000 switches that forward to every LID there is.
+pub const LINEAR_BYTES_MAX: usize = 256 << 20;
+
 /// What a linear table holds where there is no exit.
 const NO_PORT: u8 = 0xff;
 

@@ -1,0 +1,377 @@
+//! Routes that were found on a fabric and taken over.
+//!
+//! They were chosen by somebody else, so no home describes them; they are kept entry by entry. A route to a LID counts
+//! only where it goes up, then down in our order: then it closes no ring with our own. Where a cable of it is missing,
+//! the switches that used it are led to others that still have a route; the rest of the fabric keeps what it has. When
+//! the cable returns, everything is as it was found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_model::plan::LinearTable;
+use ib_wire::{Guid, Lid, PortNum};
+
+use super::hash;
+use super::order::Order;
+use super::turns::Turns;
+use crate::fabric::{Fabric, Place};
+
+/// What a table holds where there is no exit.
+const NO_PORT: u8 = 0xff;
+
+/// Columns looked at together: as many as a cache line of a row holds.
+const BATCH: usize = 64;
+
+/// An adapter port that packets are for.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    lid: Lid,
+    /// The switch it hangs on, and the port there.
+    home: Place,
+    exit: PortNum,
+}
+
+/// How a switch reaches a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Not known to.
+    Not,
+    /// Going down all the way.
+    Down,
+    /// Otherwise.
+    Other,
+}
+
+/// Puts the routes that were taken over in the place of our own, as far as they hold.
+pub(super) fn apply(
+    fabric: &Fabric<'_>,
+    order: &Order,
+    turns: &Turns<'_>,
+    lids: &BTreeMap<Guid, Lid>,
+    adopted: &BTreeMap<Guid, Arc<LinearTable>>,
+    rows: &mut [Vec<u8>],
+) {
+    let tables: Vec<&[u8]> = (fabric.switches.iter())
+        .map(|switch| adopted.get(&switch.guid).map_or(&[][..], |table| table.exits()))
+        .collect();
+    let mut judge = Judge::new(fabric, order);
+    for ends in ends(fabric, lids).chunks(BATCH) {
+        let mut batch = Batch::read(&tables, ends);
+        batch.judge(&mut judge);
+        for (index, end) in ends.iter().enumerate() {
+            if !batch.holds[index] && batch.is_for(index, end) {
+                let mut column = batch.column(index);
+                batch.holds[index] = judge.repair(end, &mut column, turns);
+                batch.replace(index, &column);
+            }
+        }
+        batch.write(rows);
+    }
+}
+
+/// The part of some tables that can be taken over: routes to adapter ports from everywhere that go up, then down, and
+/// are not our own anyway. Also how many routes there were to choose from.
+pub(crate) fn takeover(
+    fabric: &Fabric<'_>,
+    order: &Order,
+    lids: &BTreeMap<Guid, Lid>,
+    found: &BTreeMap<Guid, LinearTable>,
+    own: &[&[u8]],
+) -> Takeover {
+    let tables: Vec<&[u8]> = (fabric.switches.iter())
+        .map(|switch| found.get(&switch.guid).map_or(&[][..], LinearTable::exits))
+        .collect();
+    let ends = ends(fabric, lids);
+    let top = ends.last().map_or(0, |end| usize::from(end.lid.to_wire()));
+    let mut rows = vec![vec![NO_PORT; top + 1]; fabric.switches.len()];
+    let mut judge = Judge::new(fabric, order);
+    let mut takeover = Takeover { routes: BTreeMap::new(), ends: ends.len(), same: 0, kept: 0 };
+    for ends in ends.chunks(BATCH) {
+        let mut batch = Batch::read(&tables, ends);
+        let ours = Batch::read(own, ends);
+        batch.judge(&mut judge);
+        for index in 0..ends.len() {
+            let is_same = batch.is_same(&ours, index);
+            takeover.same += usize::from(is_same);
+            takeover.kept += usize::from(batch.holds[index] && !is_same);
+            batch.holds[index] &= !is_same;
+        }
+        batch.write(&mut rows);
+    }
+    if takeover.kept > 0 {
+        let tables = rows.into_iter().map(|row| Arc::new(LinearTable::from_exits(row)));
+        takeover.routes = fabric.switches.iter().map(|switch| switch.guid).zip(tables).collect();
+    }
+    takeover
+}
+
+/// What could be taken over.
+#[derive(Debug)]
+pub(crate) struct Takeover {
+    pub routes: BTreeMap<Guid, Arc<LinearTable>>,
+    /// Adapter ports.
+    pub ends: usize,
+    /// Those to which the routes found are our own.
+    pub same: usize,
+    /// Those whose routes are taken over.
+    pub kept: usize,
+}
+
+/// Adapter ports on switches in order of their LIDs.
+fn ends(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>) -> Vec<End> {
+    let mut ends: Vec<End> = (fabric.adapter_ports.iter())
+        .filter_map(|port| {
+            let (home, exit) = port.attached?;
+            Some(End { lid: *lids.get(&port.guid)?, home, exit })
+        })
+        .collect();
+    ends.sort_unstable_by_key(|end| end.lid);
+    ends
+}
+
+/// The exits of all switches towards some ends. Tables are read and written in long stretches, since there are millions of
+/// entries.
+#[derive(Debug)]
+struct Batch<'e> {
+    ends: &'e [End],
+    /// By switch, then by end.
+    exits: Vec<[u8; BATCH]>,
+    /// Which routes are to be kept.
+    holds: [bool; BATCH],
+}
+
+impl<'e> Batch<'e> {
+    fn read(tables: &[&[u8]], ends: &'e [End]) -> Self {
+        let read = |table: &&[u8]| {
+            let mut exits = [NO_PORT; BATCH];
+            for (exit, end) in exits.iter_mut().zip(ends) {
+                *exit = table.get(usize::from(end.lid.to_wire())).copied().unwrap_or(NO_PORT);
+            }
+            exits
+        };
+        Self { ends, exits: tables.iter().map(read).collect(), holds: [false; BATCH] }
+    }
+
+    /// Whether a route is for an end: its own switch hands packets to it.
+    fn is_for(&self, index: usize, end: &End) -> bool {
+        self.exits[end.home][index] == end.exit.to_wire()
+    }
+
+    /// Keeps the routes by which packets from everywhere arrive, going up and then down.
+    fn judge(&mut self, judge: &mut Judge<'_>) {
+        let lost = judge.follow(self);
+        for (index, end) in self.ends.iter().enumerate() {
+            self.holds[index] = !lost[index] && self.is_for(index, end);
+        }
+    }
+
+    fn is_same(&self, other: &Self, index: usize) -> bool {
+        self.exits.iter().zip(&other.exits).all(|(exits, other)| exits[index] == other[index])
+    }
+
+    fn column(&self, index: usize) -> Vec<u8> {
+        self.exits.iter().map(|exits| exits[index]).collect()
+    }
+
+    fn replace(&mut self, index: usize, column: &[u8]) {
+        self.exits.iter_mut().zip(column).for_each(|(exits, exit)| exits[index] = *exit);
+    }
+
+    /// Writes the routes to be kept.
+    fn write(&self, rows: &mut [Vec<u8>]) {
+        for (row, exits) in rows.iter_mut().zip(&self.exits) {
+            for ((end, exit), holds) in self.ends.iter().zip(exits).zip(&self.holds) {
+                if let Some(entry) = row.get_mut(usize::from(end.lid.to_wire())).filter(|_| *holds) {
+                    *entry = *exit;
+                }
+            }
+        }
+    }
+}
+
+/// Follows routes through the fabric.
+#[derive(Debug)]
+struct Judge<'a> {
+    fabric: &'a Fabric<'a>,
+    order: &'a Order,
+    /// Where the ports of each switch lead.
+    steps_by_port: Vec<[Step; 256]>,
+    /// How each switch reaches the destination at hand.
+    reach: Vec<Reach>,
+    /// By how many steps.
+    steps: Vec<u32>,
+}
+
+/// Where a port leads.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Nowhere,
+    Up { place: u32, slot: u16 },
+    Down { place: u32, slot: u16 },
+}
+
+impl<'a> Judge<'a> {
+    fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
+        let count = fabric.switches.len();
+        let steps_by_port = (0..count).map(|place| steps_by_port(fabric, order, place)).collect();
+        Self { fabric, order, steps_by_port, reach: vec![Reach::Not; count], steps: vec![0; count] }
+    }
+
+    /// Which routes of a batch some switch has none of that goes up, then down.
+    fn follow(&self, batch: &Batch<'_>) -> [bool; BATCH] {
+        let mut reach = vec![[Reach::Not; BATCH]; batch.exits.len()];
+        for (index, end) in batch.ends.iter().enumerate() {
+            reach[end.home][index] = Reach::Down;
+        }
+        for &place in self.order.descending.iter().rev() {
+            let (exits, steps) = (&batch.exits[place], &self.steps_by_port[place]);
+            for (index, exit) in exits.iter().enumerate() {
+                if let Step::Down { place: next, .. } = steps[usize::from(*exit)]
+                    && reach[next as usize][index] == Reach::Down
+                {
+                    reach[place][index] = Reach::Down;
+                }
+            }
+        }
+        let mut lost = [false; BATCH];
+        for &place in &self.order.descending {
+            let (exits, steps) = (&batch.exits[place], &self.steps_by_port[place]);
+            for (index, exit) in exits.iter().enumerate() {
+                if reach[place][index] != Reach::Not {
+                    continue;
+                }
+                match steps[usize::from(*exit)] {
+                    Step::Up { place: next, .. } if reach[next as usize][index] != Reach::Not => {
+                        reach[place][index] = Reach::Other;
+                    }
+                    _ => lost[index] = true,
+                }
+            }
+        }
+        lost
+    }
+
+    /// Gives switches another exit where theirs leads nowhere; whether all have one then.
+    fn repair(&mut self, end: &End, column: &mut [u8], turns: &Turns<'_>) -> bool {
+        self.descend(end, column);
+        let lost = self.climb(end, column);
+        self.turn(end.lid, column, lost, turns)
+    }
+
+    fn step(&self, place: Place, exit: u8) -> Step {
+        self.steps_by_port[place][usize::from(exit)]
+    }
+
+    /// From the lowest switch upwards: who goes down to one that goes down. Switches whose exit leads nowhere do so too if
+    /// they can.
+    fn descend(&mut self, end: &End, column: &mut [u8]) {
+        self.reach.fill(Reach::Not);
+        self.reach[end.home] = Reach::Down;
+        self.steps[end.home] = 0;
+        for &place in self.order.descending.iter().rev().filter(|place| **place != end.home) {
+            match self.step(place, column[place]) {
+                Step::Up { .. } => {}
+                Step::Down { place: next, .. } if self.reach[next as usize] == Reach::Down => {
+                    self.arrive(place, next as usize, Reach::Down);
+                }
+                Step::Down { .. } | Step::Nowhere => {
+                    self.reroute(place, column, end.lid, Reach::Down);
+                }
+            }
+        }
+    }
+
+    /// From the highest switch downwards: who goes up to one that arrives. Returns those who do not, in that order.
+    fn climb(&mut self, end: &End, column: &mut [u8]) -> Vec<Place> {
+        let mut lost = Vec::new();
+        for &place in &self.order.descending {
+            if self.reach[place] != Reach::Not {
+                continue;
+            }
+            match self.step(place, column[place]) {
+                Step::Up { place: next, .. } if self.reach[next as usize] != Reach::Not => {
+                    self.arrive(place, next as usize, Reach::Other);
+                }
+                _ => {
+                    let is_led = self.reroute(place, column, end.lid, Reach::Other)
+                        || self.reroute(place, column, end.lid, Reach::Down);
+                    if !is_led {
+                        lost.push(place);
+                    }
+                }
+            }
+        }
+        lost
+    }
+
+    fn arrive(&mut self, place: Place, next: Place, reach: Reach) {
+        self.reach[place] = reach;
+        self.steps[place] = self.steps[next] + 1;
+    }
+
+    /// Sends down to neighbours that go down, or up to any that arrive: to the nearest, by hash among equals.
+    fn reroute(&mut self, place: Place, column: &mut [u8], lid: Lid, reach: Reach) -> bool {
+        let neighbours = &self.fabric.switches[place].neighbours;
+        let slots = if reach == Reach::Down { &self.order.down[place] } else { &self.order.up[place] };
+        let arrives = |slot: &&usize| {
+            let there = self.reach[neighbours[**slot].place];
+            there == Reach::Down || reach == Reach::Other && there == Reach::Other
+        };
+        let steps = |slot: &usize| self.steps[neighbours[*slot].place];
+        let Some(nearest) = slots.iter().filter(arrives).map(steps).min() else { return false };
+        let slots = slots.iter().filter(arrives).filter(|slot| steps(slot) == nearest);
+        let ports: Vec<PortNum> =
+            slots.flat_map(|slot| neighbours[*slot].cables.iter().map(|cable| cable.near)).collect();
+        let Some(port) = hash::choose(hash::seed(self.fabric.switches[place].guid), &ports, lid) else {
+            return false;
+        };
+        column[place] = port.to_wire();
+        self.reach[place] = reach;
+        self.steps[place] = nearest + 1;
+        true
+    }
+
+    /// Leads switches that have no way by going up, then down, by turns that our own routes may use too.
+    fn turn(&mut self, lid: Lid, column: &mut [u8], mut lost: Vec<Place>, turns: &Turns<'_>) -> bool {
+        while !lost.is_empty() {
+            let before = lost.len();
+            lost.retain(|&place| {
+                let fabric = self.fabric;
+                let neighbours = &fabric.switches[place].neighbours;
+                let follow = |slot: &usize| {
+                    let here = neighbours[*slot].place;
+                    let next = match self.step(here, column[here]) {
+                        Step::Up { slot, .. } | Step::Down { slot, .. } => usize::from(slot),
+                        Step::Nowhere => return false,
+                    };
+                    self.reach[here] != Reach::Not && turns.may_follow(place, *slot, next)
+                };
+                let Some(slot) = (0..neighbours.len()).find(follow) else { return true };
+                let ports: Vec<PortNum> = neighbours[slot].cables.iter().map(|cable| cable.near).collect();
+                let seed = hash::seed(fabric.switches[place].guid);
+                let Some(port) = hash::choose(seed, &ports, lid) else { return true };
+                column[place] = port.to_wire();
+                self.arrive(place, neighbours[slot].place, Reach::Other);
+                false
+            });
+            if lost.len() == before {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Where the ports of a switch lead.
+fn steps_by_port(fabric: &Fabric<'_>, order: &Order, from: Place) -> [Step; 256] {
+    let mut steps = [Step::Nowhere; 256];
+    for (slot, neighbour) in (0..).zip(&fabric.switches[from].neighbours) {
+        let place = neighbour.place as u32;
+        let is_up = order.is_above(neighbour.place, from);
+        for cable in &neighbour.cables {
+            steps[cable.near.index()] =
+                if is_up { Step::Up { place, slot } } else { Step::Down { place, slot } };
+        }
+    }
+    steps
+}

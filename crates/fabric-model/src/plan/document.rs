@@ -1,0 +1,175 @@
+//! A plan in plain fields, as it is sent and stored.
+//!
+//! Linear tables are packed, and P_Key tables, of which most ports share a few, are listed once. Keys of groups are in
+//! it, since members get them; management keys are not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastLid, Pkey, PortNum};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{
+    AdapterPortPlan, Enforcement, FabricPlan, Finding, GroupPlan, ManagerPort, PartitionPlan, PkeyTable,
+    SwitchPlan, SwitchPortPlan,
+};
+use crate::decisions::Decisions;
+use crate::intent::PortName;
+use crate::packed;
+use crate::written::known;
+
+/// A plan in plain fields.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    /// 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<String>,
+    pub manager: ManagerPort,
+    /// Tables that ports refer to by their place here.
+    pub pkey_tables: Vec<Vec<Option<Pkey>>>,
+    pub switches: Vec<SwitchEntry>,
+    pub adapter_ports: Vec<AdapterPortEntry>,
+    pub partitions: Vec<PartitionPlan>,
+    pub groups: Vec<GroupPlan>,
+    pub findings: Vec<Finding>,
+    pub decisions: Decisions,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SwitchEntry {
+    pub guid: Guid,
+    pub port_guid: Guid,
+    pub lid: Lid,
+    /// Packed.
+    pub linear: String,
+    /// Ports by group.
+    pub multicast: BTreeMap<MulticastLid, Vec<PortNum>>,
+    pub pkeys: usize,
+    pub ports: Vec<SwitchPortEntry>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SwitchPortEntry {
+    pub number: PortNum,
+    pub peer: PortName,
+    #[serde(deserialize_with = "known::mtu")]
+    pub mtu: Mtu,
+    #[serde(deserialize_with = "known::lanes")]
+    pub lanes: DataLanes,
+    /// The table that is enforced, if any is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pkeys: Option<usize>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdapterPortEntry {
+    pub guid: Guid,
+    pub name: PortName,
+    pub peer: PortName,
+    pub lid: Lid,
+    #[serde(deserialize_with = "known::mtu")]
+    pub mtu: Mtu,
+    #[serde(deserialize_with = "known::lanes")]
+    pub lanes: DataLanes,
+    pub pkeys: usize,
+}
+
+impl Serialize for FabricPlan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Document::of(self).serialize(serializer)
+    }
+}
+
+/// Refuses what cannot be a plan; the error names the place.
+impl<'de> Deserialize<'de> for FabricPlan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Document::deserialize(deserializer)?.read().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Document {
+    fn of(plan: &FabricPlan) -> Self {
+        let mut tables = PkeyTables::default();
+        let parts = plan.parts();
+        Self {
+            basis: plan.basis().map(|basis| basis.to_string()),
+            manager: parts.manager,
+            switches: parts.switches.iter().map(|switch| SwitchEntry::of(switch, &mut tables)).collect(),
+            adapter_ports: parts
+                .adapter_ports
+                .iter()
+                .map(|port| AdapterPortEntry::of(port, &mut tables))
+                .collect(),
+            pkey_tables: tables.list,
+            partitions: parts.partitions.clone(),
+            groups: parts.groups.clone(),
+            findings: parts.findings.clone(),
+            decisions: parts.decisions.clone(),
+        }
+    }
+}
+
+impl SwitchEntry {
+    fn of(switch: &SwitchPlan, tables: &mut PkeyTables) -> Self {
+        Self {
+            guid: switch.guid,
+            port_guid: switch.port_guid,
+            lid: switch.lid,
+            linear: packed::pack(switch.linear.exits()),
+            multicast: switch.multicast.exits().map(|(mlid, ports)| (mlid, ports.iter().collect())).collect(),
+            pkeys: tables.place(&switch.pkeys),
+            ports: switch.ports.iter().map(|port| SwitchPortEntry::of(port, tables)).collect(),
+        }
+    }
+}
+
+impl SwitchPortEntry {
+    fn of(port: &SwitchPortPlan, tables: &mut PkeyTables) -> Self {
+        Self {
+            number: port.number,
+            peer: port.peer,
+            mtu: port.mtu,
+            lanes: port.lanes,
+            pkeys: match &port.enforcement {
+                Enforcement::Off => None,
+                Enforcement::Both(table) => Some(tables.place(table)),
+            },
+        }
+    }
+}
+
+impl AdapterPortEntry {
+    fn of(port: &AdapterPortPlan, tables: &mut PkeyTables) -> Self {
+        Self {
+            guid: port.guid,
+            name: port.name,
+            peer: port.peer,
+            lid: port.lid,
+            mtu: port.mtu,
+            lanes: port.lanes,
+            pkeys: tables.place(&port.pkeys),
+        }
+    }
+}
+
+/// P_Key tables in the order they were met, equal ones once.
+#[derive(Debug, Default)]
+struct PkeyTables {
+    list: Vec<Vec<Option<Pkey>>>,
+    places: HashMap<Vec<Option<Pkey>>, usize>,
+}
+
+impl PkeyTables {
+    fn place(&mut self, table: &Arc<PkeyTable>) -> usize {
+        if let Some(place) = self.places.get(table.entries()) {
+            return *place;
+        }
+        self.list.push(table.entries().to_vec());
+        self.places.insert(table.entries().to_vec(), self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
