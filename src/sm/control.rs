@@ -1,25 +1,30 @@
 //! The control socket of a subnet manager: takes plans, tells what it observes.
 
+use std::sync::Arc;
+
+use fabric_model::{Document, FabricPlan};
 use ib_wire::{Guid, PortNum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use subnet_manager::{Event, Location};
+use subnet_manager::{Discovery, Event, Location};
 
 use super::metrics;
 use super::station::Station;
-use crate::control_socket::Command;
+use crate::control_socket::{Answers, Command};
 
 /// Longest request: a plan for the largest fabrics.
 pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// What can be asked of a running subnet manager.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// What happened so far.
     Status,
     /// The fabric as it was last seen, then every event as it happens.
     Watch,
+    /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it.
+    Plan { plan: Box<FabricPlan> },
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
     Reload,
     /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
@@ -49,22 +54,21 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
         }
         Request::Watch => {
             let now = match station.planner.discovery() {
-                Some(discovery) => {
-                    json!({ "event": "discovered", "fabric": fabric_model::Document::of(&discovery.topology) })
-                }
+                Some(discovery) => fabric(discovery),
                 None => json!({ "event": "discovering" }),
             };
             if answers.send(Ok(now)) {
                 station.watchers.push(answers);
             }
         }
-        Request::Reload => match station.planner.reread() {
-            Ok(plan) => match station.apply(plan) {
-                Ok(()) => station.waiting.push(answers),
-                Err(error) => drop(answers.send(Err(format!("{error:#}")))),
-            },
-            Err(error) => drop(answers.send(Err(format!("{error:#}")))),
-        },
+        Request::Plan { plan } => {
+            let plan = station.planner.take(*plan);
+            apply(station, plan, answers);
+        }
+        Request::Reload => {
+            let plan = station.planner.reread();
+            apply(station, plan, answers);
+        }
         Request::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
             let now = station.started.elapsed();
@@ -74,13 +78,31 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
     }
 }
 
+/// Makes the fabric equal to a plan; who asked is answered when it is.
+fn apply(station: &mut Station, plan: anyhow::Result<Arc<FabricPlan>>, answers: Answers) {
+    match plan.and_then(|plan| station.apply(plan)) {
+        Ok(()) => station.waiting.push(answers),
+        Err(error) => drop(answers.send(Err(format!("{error:#}")))),
+    }
+}
+
+/// The fabric as whoever makes plans needs it: nodes and cables, what devices can hold, and where the manager sits.
+fn fabric(discovery: &Discovery) -> Value {
+    json!({
+        "event": "discovered",
+        "manager": discovery.manager,
+        "fabric": Document::of(&discovery.topology),
+        "topology": fabric_model::ibnetdiscover::write(&discovery.topology),
+        "capabilities": discovery.capabilities,
+    })
+}
+
 /// An event as those who watch see it.
 pub fn line(event: &Event) -> Value {
     match event {
-        Event::Discovered(discovery) => json!({
-            "event": "discovered",
-            "fabric": fabric_model::Document::of(&discovery.topology),
-        }),
+        Event::Discovered(discovery) => fabric(discovery),
+        Event::Surveyed(_) => json!({ "event": "surveyed" }),
+        Event::Compared(differences) => json!({ "event": "compared", "differences": differences.len() }),
         Event::Alone => json!({ "event": "alone" }),
         Event::Inconsistent(error) => json!({ "event": "inconsistent", "reason": error.to_string() }),
         Event::Programmed(counts) => {

@@ -68,6 +68,8 @@ impl Ledger {
                     (discovery.topology.switches().count(), discovery.topology.end_nodes().count());
                 tracing::info!(switches = self.switches, adapters = self.adapters, "discovered");
             }
+            Event::Surveyed(found) => tracing::info!(switches = found.linear.len(), "read what is there"),
+            Event::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
             Event::Alone => tracing::error!("nobody answers, not even the node this manager sits on"),
             Event::Inconsistent(error) => tracing::error!(%error, "what answers is no fabric"),
             Event::Programmed(counts) => {

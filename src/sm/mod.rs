@@ -1,5 +1,6 @@
 //! `heddle sm`: the subnet manager behind a device.
 
+mod adoption;
 mod control;
 mod ledger;
 mod metrics;
@@ -27,7 +28,7 @@ use planner::Planner;
 use progress::Bar;
 pub use secret::{NodeKeyArgs, show_key};
 use state::State;
-use station::{Station, Stop};
+use station::{Adopt, Station, Stop};
 
 /// Run a subnet manager: make a fabric equal to what is decided for it, and keep it so.
 ///
@@ -57,6 +58,13 @@ struct ServeArgs {
     /// Configure the fabric and end.
     #[arg(long)]
     once: bool,
+    /// Take over a fabric that somebody else runs: keep its LIDs and routes as far as they are safe, and tell what would
+    /// change. Nothing is written without `--apply`.
+    #[arg(long)]
+    adopt: bool,
+    /// Make the changes that `--adopt` tells, and go on.
+    #[arg(long, requires = "adopt")]
+    apply: bool,
     /// Partitions, in the grammar of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
@@ -92,6 +100,8 @@ enum SmCommand {
     Status(ControlArgs),
     /// Tell what is seen and what happens, one line of JSON each, until interrupted.
     Watch(ControlArgs),
+    /// Take a plan from a file (JSON), and no longer decide by itself; returns when the fabric is equal to it.
+    Plan(PlanArgs),
     /// Read the file of partitions again; returns when the fabric is equal to the plan.
     Reload(ControlArgs),
     /// Print metrics in the text format of Prometheus.
@@ -108,6 +118,14 @@ struct ControlArgs {
     /// The control socket of the running manager.
     #[arg(long, value_name = "SOCKET")]
     control: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct PlanArgs {
+    /// The plan.
+    file: PathBuf,
+    #[command(flatten)]
+    control: ControlArgs,
 }
 
 #[derive(Debug, Args)]
@@ -153,7 +171,12 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     let secret = args.secret.as_deref().map(secret::read).transpose()?;
     let planner = Planner::new(args.partitions, memory.decisions.clone())?;
     let mut device = Device::open(&args.device)?;
-    if !args.once {
+    let adoption = match (args.adopt, args.apply) {
+        (false, _) => None,
+        (true, false) => Some(Adopt::Only),
+        (true, true) => Some(Adopt::AndApply),
+    };
+    if !args.once && adoption != Some(Adopt::Only) {
         device.set_role(Role::SubnetManager)?;
     }
     let waker = Waker::new()?;
@@ -181,6 +204,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         signals: signals(waker.clone())?,
         waker,
         commands,
+        adoption,
         waiting: Vec::new(),
         watchers: Vec::new(),
         bar: Bar::new(),
@@ -217,6 +241,12 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
         SmCommand::Watch(args) => (args, Request::Watch),
         SmCommand::Reload(args) => (args, Request::Reload),
         SmCommand::Metrics(args) => (args, Request::Metrics),
+        SmCommand::Plan(args) => {
+            let place = args.file.display();
+            let text = std::fs::read(&args.file).with_context(|| format!("cannot read {place}"))?;
+            let plan = serde_json::from_slice(&text).with_context(|| format!("{place} is no plan"))?;
+            (args.control, Request::Plan { plan })
+        }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };
     let is_watch = matches!(request, Request::Watch);

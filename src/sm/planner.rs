@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
-use fabric_compiler::{CompileError, compile, partitions_conf, recompile};
-use fabric_model::{Decisions, FabricPlan, Intents};
+use anyhow::{Context, bail, ensure};
+use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile};
+use fabric_model::{Decisions, FabricPlan, Found, Intents};
 use subnet_manager::Discovery;
 
 /// Where plans come from.
@@ -32,31 +32,66 @@ impl Planner {
         Ok(planner)
     }
 
-    /// The plan for a fabric that was found, or found to have changed; `None` if somebody else decides.
-    pub fn found(&mut self, discovery: Box<Discovery>) -> anyhow::Result<Option<Arc<FabricPlan>>> {
+    /// Notes a fabric that was found, or found to have changed.
+    pub fn found(&mut self, discovery: Box<Discovery>) -> anyhow::Result<()> {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
-        intents.partitions = match &self.intents {
-            Some(known) => known.partitions.clone(),
+        intents.partitions = match self.intents.take() {
+            Some(known) => known.partitions,
             None => self.read_partitions()?,
         };
-        let previous = self.plan.as_ref().map_or(&self.decisions, |plan| plan.decisions());
-        let plan =
-            if self.is_guided { None } else { Some(compile(&discovery.topology, &intents, previous)?) };
         (self.intents, self.discovery) = (Some(intents), Some(discovery));
-        Ok(plan.map(|plan| self.keep(plan)))
+        Ok(())
+    }
+
+    /// The plan for what was found; `None` if somebody else decides.
+    pub fn decide(&mut self) -> anyhow::Result<Option<Arc<FabricPlan>>> {
+        if self.is_guided {
+            return Ok(None);
+        }
+        let (discovery, intents) = self.known()?;
+        let plan = self.compile(discovery, intents)?;
+        Ok(Some(self.keep(plan)))
+    }
+
+    /// The plan that changes as little as it can of what was found.
+    pub fn adopt(&mut self, found: &Found) -> anyhow::Result<(Adoption, Arc<FabricPlan>)> {
+        let (discovery, intents) = self.known()?;
+        let adoption = adopt(&discovery.topology, intents, found)?;
+        let plan = compile(&discovery.topology, intents, &adoption.decisions)?;
+        let plan = self.keep(plan);
+        Ok((adoption, plan))
+    }
+
+    /// Takes a plan of somebody else, who decides from now on.
+    pub fn take(&mut self, plan: FabricPlan) -> anyhow::Result<Arc<FabricPlan>> {
+        let (discovery, _) = self.known()?;
+        ensure!(
+            plan.manager().guid == discovery.manager,
+            "the plan is for a manager at port {}, this one sits at {}",
+            plan.manager().guid,
+            discovery.manager
+        );
+        self.is_guided = true;
+        Ok(self.keep(plan))
     }
 
     /// The plan after the file of partitions has changed.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
         let partitions = self.read_partitions()?;
-        let (Some(discovery), Some(intents)) = (&self.discovery, &self.intents) else {
-            bail!("the fabric is not known yet");
-        };
+        ensure!(!self.is_guided, "plans come from outside");
+        let (discovery, intents) = self.known()?;
         let intents = Intents { partitions, ..intents.clone() };
         let plan = self.compile(discovery, &intents)?;
         self.intents = Some(intents);
         Ok(self.keep(plan))
+    }
+
+    fn known(&self) -> anyhow::Result<(&Discovery, &Intents)> {
+        match (&self.discovery, &self.intents) {
+            (Some(discovery), Some(intents)) => Ok((discovery, intents)),
+            _ => bail!("the fabric is not known yet"),
+        }
     }
 
     /// What was last found.

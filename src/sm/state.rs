@@ -99,6 +99,7 @@ impl Change {
             routing: decisions.routing.clone(),
             partitions: decisions.partitions.clone(),
             groups: decisions.groups.clone(),
+            adopted: decisions.adopted.clone(),
         };
         Self {
             end_ports: (decided.map(|(guid, port)| (*guid, Some(port.clone()))))

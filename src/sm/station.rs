@@ -5,10 +5,11 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fabric_model::FabricPlan;
+use fabric_model::{FabricPlan, Found};
 use ib_transport::{Device, Received, Waker};
 use subnet_manager::{Event, Manager};
 
+use super::adoption;
 use super::control::{self, Request};
 use super::ledger::Ledger;
 use super::metrics;
@@ -39,6 +40,8 @@ pub struct Station {
     pub waker: Waker,
     pub signals: Receiver<Signal>,
     pub commands: Option<Receiver<Command<Request>>>,
+    /// What is there is taken over first.
+    pub adoption: Option<Adopt>,
     /// Who wants to know when the fabric is equal to the plan.
     pub waiting: Vec<Answers>,
     /// Who wants to know everything.
@@ -47,11 +50,22 @@ pub struct Station {
     pub metrics_written: Option<Instant>,
 }
 
+/// What to do with a fabric that somebody else runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopt {
+    /// Tell what would change.
+    Only,
+    /// Tell, and change it.
+    AndApply,
+}
+
 /// Why a station stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// One pass was wanted, and it is done.
     Programmed,
+    /// A comparison was wanted, and it was told.
+    Compared,
     /// Somebody asked it to.
     Asked,
 }
@@ -62,8 +76,8 @@ impl Station {
         let mut heard = Instant::now();
         loop {
             self.persist()?;
-            if self.take_events(once)? && once {
-                return Ok(Stop::Programmed);
+            if let Some(stop) = self.take_events(once)? {
+                return Ok(stop);
             }
             let now = self.now();
             while let Some(datagram) = self.manager.poll_transmit(now) {
@@ -120,9 +134,9 @@ impl Station {
         Ok(())
     }
 
-    /// Tells what happened, and decides what has to be decided; whether the fabric is equal to the plan now.
-    fn take_events(&mut self, once: bool) -> anyhow::Result<bool> {
-        let mut is_programmed = false;
+    /// Tells what happened, and decides what has to be decided; whether that was all that was wanted.
+    fn take_events(&mut self, once: bool) -> anyhow::Result<Option<Stop>> {
+        let mut stop = None;
         while let Some(event) = self.manager.poll_event() {
             self.ledger.note(&event);
             self.tell_watchers(&event);
@@ -135,16 +149,23 @@ impl Station {
                         self.started.elapsed()
                     );
                     self.say(&found)?;
-                    match self.planner.found(discovery) {
-                        Ok(Some(plan)) => self.apply(plan)?,
-                        Ok(None) => tracing::warn!("the fabric has changed; plans come from outside"),
-                        Err(error) if once => return Err(error),
-                        Err(error) => tracing::error!("no plan for this fabric: {error:#}"),
+                    self.planner.found(discovery)?;
+                    match self.adoption {
+                        Some(_) => self.manager.survey(self.now()),
+                        None => self.decide(once)?,
+                    }
+                }
+                Event::Surveyed(found) => self.adopt(&found)?,
+                Event::Compared(differences) => {
+                    adoption::tell(&differences)?;
+                    match (self.adoption.take(), self.planner.plan().cloned()) {
+                        (Some(Adopt::AndApply), Some(plan)) => self.apply(plan)?,
+                        _ => return Ok(Some(Stop::Compared)),
                     }
                 }
                 Event::Programmed(_) => {
-                    is_programmed = true;
                     self.conclude()?;
+                    stop = once.then_some(Stop::Programmed);
                 }
                 Event::Alone if once => bail!("nobody answers, not even the node this manager sits on"),
                 Event::Inconsistent(error) if once => {
@@ -156,7 +177,36 @@ impl Station {
                 _ => {}
             }
         }
-        Ok(is_programmed)
+        Ok(stop)
+    }
+
+    fn decide(&mut self, once: bool) -> anyhow::Result<()> {
+        match self.planner.decide() {
+            Ok(Some(plan)) => self.apply(plan),
+            Ok(None) => {
+                tracing::warn!("the fabric has changed; plans come from outside");
+                Ok(())
+            }
+            Err(error) if once => Err(error),
+            Err(error) => {
+                tracing::error!("no plan for this fabric: {error:#}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes over what is there, and tells how it will differ.
+    fn adopt(&mut self, found: &Found) -> anyhow::Result<()> {
+        let (adoption, plan) = self.planner.adopt(found)?;
+        self.say(&format!(
+            "adopted: {} of {} LIDs and {} of {} routes to adapters stay",
+            adoption.lids_kept,
+            plan.lids().len(),
+            adoption.routes_kept,
+            adoption.routes,
+        ))?;
+        self.manager.compare(self.now(), plan);
+        Ok(())
     }
 
     pub fn apply(&mut self, plan: Arc<FabricPlan>) -> anyhow::Result<()> {

@@ -1,12 +1,13 @@
 //! What a manager has to tell.
 
 use fabric_model::intent::Capabilities;
-use fabric_model::{BuildError, Topology};
+use fabric_model::{BuildError, Found, Topology};
 use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
 use crate::exchange::Counts;
 use crate::keys::Location;
+use crate::survey::Difference;
 
 /// What a manager has to tell.
 #[derive(Debug)]
@@ -17,6 +18,10 @@ pub enum Event {
     Alone,
     /// What was found is no fabric: two nodes with one GUID, a cable with three ends.
     Inconsistent(BuildError),
+    /// What devices hold.
+    Surveyed(Box<Found>),
+    /// How devices differ from a plan.
+    Compared(Vec<Difference>),
     /// The fabric is equal to the plan, but for what was refused.
     Programmed(Counts),
     /// Somebody did not answer in the middle of a pass: it is looked at, then the pass begins again.

@@ -17,6 +17,7 @@
 //! | `observed` | what devices were last seen to hold, and how they are connected |
 //! | `discovery` | from what was seen to a topology |
 //! | `scope` | which devices a pass has to look at |
+//! | `survey` | looking without touching |
 //! | `program` | what has to be read and written for a plan |
 //! | [`transition`] | the safe order from tables that are held to those of a plan |
 //! | `unsupported` | what devices do not take |
@@ -32,6 +33,7 @@ mod manager;
 mod observed;
 mod program;
 mod scope;
+mod survey;
 pub mod transition;
 mod traps;
 mod unsupported;
@@ -42,5 +44,6 @@ pub use event::{Discovery, Event};
 pub use exchange::{Counts, Limits, Progress};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
 pub use manager::{Manager, Memory, Settings};
+pub use survey::Difference;
 pub use unsupported::Unsupported;
 pub use watch::Watchfulness;

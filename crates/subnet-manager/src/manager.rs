@@ -75,8 +75,8 @@ pub struct Manager {
     settled: Option<Arc<FabricPlan>>,
     /// The fabric as it was last handed out.
     handed: Option<Box<Discovery>>,
-    phase: Phase,
-    scope: Scope,
+    pub(crate) phase: Phase,
+    pub(crate) scope: Scope,
     /// How routes change from here on.
     route_steps: VecDeque<RouteStep>,
     /// Until then, packets are given time to leave by the old routes.
@@ -112,11 +112,15 @@ pub struct Manager {
 
 /// What is going on until the exchange is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     /// Finding out what is there.
     Looking,
     /// Nothing: the fabric is as it should be, or nobody has said yet how it should be.
     Watching,
+    /// Reading what there is, to tell it.
+    Surveying,
+    /// Reading the tables that a plan speaks of, to tell how they differ.
+    Comparing,
     /// Reading the tables that a plan speaks of.
     Reading,
     /// Nothing is written before the memory of it is safe.
@@ -189,7 +193,8 @@ impl Manager {
 
     /// Makes the fabric equal to a plan; [`Event::Programmed`] tells when it is.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
-        self.memory_is_new |= self.plan.as_ref().map(|old| old.decisions()) != Some(plan.decisions());
+        let before = self.plan.as_ref().map(|plan| plan.decisions());
+        self.memory_is_new |= before != Some(plan.decisions());
         self.plan = Some(plan);
         if !matches!(self.phase, Phase::Looking) {
             self.exchange.drop_waiting();
@@ -312,7 +317,7 @@ impl Manager {
     }
 
     /// Goes on to the next phase once everything of this one was answered or given up.
-    fn proceed(&mut self, now: Duration) {
+    pub(crate) fn proceed(&mut self, now: Duration) {
         while self.exchange.is_idle() {
             match self.phase {
                 Phase::Looking => self.conclude_look(now),
@@ -321,6 +326,8 @@ impl Manager {
                         return;
                     }
                 }
+                Phase::Surveying => self.conclude_survey(),
+                Phase::Comparing => self.conclude_comparison(),
                 Phase::Reading => self.remember(now),
                 Phase::Remembering => return,
                 Phase::Writing(_) if self.drained.is_some_and(|drained| now < drained) => return,
@@ -408,15 +415,14 @@ impl Manager {
         let touched = self.touched.difference(&self.fresh).copied().collect();
         let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
         let differences = self.comparison(&plan, &scope).differences();
-        let drifts = differences.into_iter().map(|(node, _, (attribute, modifier))| Event::Drift {
-            node,
-            attribute,
-            modifier,
+        let drifts = differences.into_iter().map(|write| {
+            let (attribute, modifier) = write.key;
+            Event::Drift { node: write.node, attribute, modifier }
         });
         drifts.for_each(|drift| self.tell(drift));
     }
 
-    fn begin_pass(&mut self) {
+    pub(crate) fn begin_pass(&mut self) {
         let Some(plan) = self.plan.clone() else { return };
         self.phase = Phase::Reading;
         self.sets_before = self.exchange.counts.sets;
@@ -534,7 +540,7 @@ impl Manager {
         }
     }
 
-    fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {
+    pub(crate) fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {
         Comparison {
             plan,
             scope,

@@ -83,8 +83,8 @@ impl Stage {
 /// How long a subnet may take, as an exponent of 4.096 µs: a little over a second.
 const SUBNET_TIMEOUT: u8 = 18;
 
-/// One attribute of one port, and what it is to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One attribute of one port, and what it is to hold. It may carry a key, so it does not print.
+#[derive(Clone)]
 pub(crate) struct Write {
     pub node: Guid,
     /// Of an adapter, the port that is reached; of a switch, port 0.
@@ -118,10 +118,19 @@ impl Comparison<'_> {
     }
 
     /// What devices hold that they should not.
-    pub fn differences(&self) -> Vec<Place> {
+    pub fn differences(&self) -> Vec<Write> {
         let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
         let tables = Stage::TABLES.into_iter().flat_map(wanted);
-        tables.filter(|write| self.differs(write)).map(|write| write.place()).collect()
+        tables.filter(|write| self.differs(write)).collect()
+    }
+
+    /// The same, and ports that are not active or should not be.
+    pub fn all_differences(&self) -> Vec<Write> {
+        let states = [Stage::Closed, Stage::Armed, Stage::Active];
+        self.differences()
+            .into_iter()
+            .chain(states.into_iter().flat_map(|stage| self.wanted(stage)))
+            .collect()
     }
 
     /// What a step has to write: the differences, and nothing else.

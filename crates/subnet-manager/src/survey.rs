@@ -1,0 +1,140 @@
+//! Looking without touching: what devices hold, and how that differs from a plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_model::plan::{LinearTable, PkeyTable};
+use fabric_model::{FabricPlan, Found};
+use ib_wire::{Attribute, Guid, PkeyBlock, PkeyPosition, PortNum, SMP_DATA_LEN};
+
+use crate::event::Event;
+use crate::manager::{Manager, Phase};
+use crate::observed::ObservedNode;
+use crate::unsupported::Place;
+
+/// Something that a device holds and should not. Management keys are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The node.
+    pub node: Guid,
+    /// The attribute.
+    pub attribute: Attribute,
+    /// The modifier.
+    pub modifier: u32,
+    /// What it holds; `None` if that was not read because it is blank.
+    pub held: Option<[u8; SMP_DATA_LEN]>,
+    /// What it is to hold.
+    pub wanted: [u8; SMP_DATA_LEN],
+}
+
+impl Manager {
+    /// Reads every LID, route and partition key there is; [`Event::Surveyed`] tells them. Nothing is written.
+    pub fn survey(&mut self, now: Duration) {
+        if self.phase != Phase::Watching {
+            return;
+        }
+        self.phase = Phase::Surveying;
+        let places: Vec<Place> =
+            self.observed.nodes.iter().flat_map(|(guid, node)| tables(*guid, node)).collect();
+        places.into_iter().for_each(|place| self.read(place));
+        self.proceed(now);
+    }
+
+    /// Compares the fabric with a plan; [`Event::Compared`] tells how it differs. Nothing is written.
+    pub fn compare(&mut self, now: Duration, plan: Arc<FabricPlan>) {
+        if self.phase != Phase::Watching {
+            return;
+        }
+        self.plan = Some(plan);
+        self.begin_pass();
+        self.phase = Phase::Comparing;
+        self.proceed(now);
+    }
+
+    pub(crate) fn conclude_survey(&mut self) {
+        self.phase = Phase::Watching;
+        let mut found = Found::default();
+        for (guid, node) in &self.observed.nodes {
+            note_ports(node, &mut found);
+            if node.is_switch() {
+                found.linear.insert(*guid, linear(node));
+            }
+        }
+        self.tell(Event::Surveyed(Box::new(found)));
+    }
+
+    pub(crate) fn conclude_comparison(&mut self) {
+        self.phase = Phase::Watching;
+        let Some(plan) = self.plan.take() else { return };
+        let comparison = self.comparison(&plan, &self.scope);
+        let differences = comparison.all_differences().into_iter().map(|write| {
+            let held = self.observed.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
+            let (attribute, modifier) = write.key;
+            let open = |data| without_key(attribute, data);
+            Difference {
+                node: write.node,
+                attribute,
+                modifier,
+                held: held.map(open),
+                wanted: open(write.data),
+            }
+        });
+        let differences = differences.collect();
+        self.tell(Event::Compared(differences));
+    }
+}
+
+fn without_key(attribute: Attribute, mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_DATA_LEN] {
+    if attribute == Attribute::PORT_INFO {
+        data[..8].fill(0);
+    }
+    data
+}
+
+/// The tables of a node that say where packets go and who may talk.
+fn tables(guid: Guid, node: &ObservedNode) -> Vec<Place> {
+    let blocks = node.info.partition_capacity.div_ceil(PkeyBlock::ENTRIES as u16);
+    let keys = |port: PortNum| {
+        (0..blocks).map(move |block| {
+            (guid, port, (Attribute::PKEY_TABLE, PkeyPosition { port: 0, block }.to_modifier()))
+        })
+    };
+    match &node.switch {
+        Some(switch) => {
+            let own = |key| (guid, PortNum::MANAGEMENT, key);
+            let last = switch.linear_fdb_top / LinearTable::BLOCK as u16;
+            let routes = (0..=last).map(|block| own((Attribute::LINEAR_FORWARDING, block.into())));
+            routes.chain(keys(PortNum::MANAGEMENT)).collect()
+        }
+        None => node.routes.keys().flat_map(|port| keys(*port)).collect(),
+    }
+}
+
+fn note_ports(node: &ObservedNode, found: &mut Found) {
+    for (port, guid) in &node.port_guids {
+        let end = if node.is_switch() { PortNum::MANAGEMENT } else { *port };
+        let lid = node.ports.get(&end).and_then(|info| info.lid);
+        found.lids.extend(lid.map(|lid| (*guid, lid)));
+        let first = (end, (Attribute::PKEY_TABLE, 0));
+        let last = (end, (Attribute::PKEY_TABLE, u32::from(u16::MAX)));
+        let keys = node.tables.range(first..=last).flat_map(|(_, data)| PkeyBlock::decode(data).0);
+        found.pkeys.insert(*guid, PkeyTable::from_keys(keys.collect()));
+    }
+}
+
+/// The linear table up to its top.
+fn linear(node: &ObservedNode) -> LinearTable {
+    let top = node.switch.as_ref().map_or(0, |switch| usize::from(switch.linear_fdb_top));
+    let first = (PortNum::MANAGEMENT, (Attribute::LINEAR_FORWARDING, 0));
+    let last = (PortNum::MANAGEMENT, (Attribute::LINEAR_FORWARDING, u32::MAX));
+    let blocks = node.tables.range(first..=last).map(|((_, key), data)| (key.1 as usize, data));
+    let mut exits = vec![0xff; top + 1];
+    for (block, data) in blocks {
+        let start = block * LinearTable::BLOCK;
+        if let Some(part) = exits.get_mut(start..) {
+            let len = part.len().min(data.len());
+            part[..len].copy_from_slice(&data[..len]);
+        }
+    }
+    LinearTable::from_exits(exits)
+}
