@@ -28,6 +28,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// The data of one attribute.
 type Content = [u8; 64];
 
+/// Which key to present to a target.
+type KeyFor<'a> = &'a dyn Fn(&Target) -> Option<MKey>;
+
 /// One thing to read or write.
 type Question = (Attribute, u32);
 
@@ -415,7 +418,7 @@ fn who_knows_one_key_reads_and_writes_nothing_elsewhere_and_who_knows_all_reache
     let own = stage.key(stage.guid(ATTACKER));
     let neighbour = targets[0].key.unwrap().to_wire();
     let mut requests = 0;
-    let attempts: [(&str, &dyn Fn(&Target) -> Option<MKey>); 4] = [
+    let attempts: [(&str, KeyFor); 4] = [
         ("the attacker's own key", &|_| own),
         ("no key", &|_| None),
         ("a guessed key", &|target| MKey::from_wire(target.guid.to_wire())),

@@ -1,10 +1,14 @@
 //! `heddle bench`: benchmarks that print both sides of a comparison in one run.
 
 mod bring_up;
+mod judge;
+mod probe;
 mod process;
 mod scratch;
 mod sim;
 mod stock;
+mod subnet_list;
+mod walk;
 
 use clap::Subcommand;
 
@@ -14,6 +18,8 @@ pub enum BenchCommand {
     Sim(sim::BenchSimArgs),
     /// opensm on the emulated fabric and on ibsim, and what other tools say of the result.
     BringUp(bring_up::BenchBringUpArgs),
+    /// `heddle sm` on fabrics of every shape, judged by stock tools and by a walk through the tables.
+    Judge(judge::BenchJudgeArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -26,6 +32,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::BringUp(args) => bring_up::run(args),
+        BenchCommand::Judge(args) => judge::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }

@@ -22,6 +22,9 @@ pub struct Stock {
 }
 
 impl Stock {
+    /// The file in which opensm tells other programs of the fabric.
+    pub const SUBNET_LIST: &str = "opensm-subnet.lst";
+
     /// Programs that sit on `node` of the fabric `name`. They leave files behind in `directory`.
     pub fn new(name: &str, node: &str, directory: &Path) -> anyhow::Result<Self> {
         let found = PRELOADS.into_iter().find(|path| Path::new(path).exists());
@@ -71,6 +74,11 @@ impl Stock {
         std::fs::read_to_string(&path).with_context(|| format!("no {} was left", path.display()))
     }
 
+    /// Puts a file where programs find it.
+    pub fn leave(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        std::fs::write(self.directory.join(name), text).with_context(|| format!("cannot write {name}"))
+    }
+
     /// Lets ibdmchk judge the routes that the switches hold, as dump_fts reads them: paths scanned, or why not.
     pub fn check_routes(&self) -> anyhow::Result<u64> {
         let tables = forwarding_dump(&self.run("dump_fts", &[])?);
@@ -78,7 +86,7 @@ impl Stock {
         std::fs::write(self.directory.join("empty.mcfdbs"), "")?;
         // Offline: without the preload. It crashes while it ends, after the last line: judge by what it printed.
         let output = Command::new("timeout")
-            .args([&TIME_LIMIT_S.to_string(), "ibdmchk", "-s", "opensm-subnet.lst", "-f", "routes.fdbs"])
+            .args([&TIME_LIMIT_S.to_string(), "ibdmchk", "-s", Self::SUBNET_LIST, "-f", "routes.fdbs"])
             .args(["-m", "empty.mcfdbs"])
             .current_dir(&self.directory)
             .output()
