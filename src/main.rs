@@ -1,6 +1,7 @@
 //! `heddle`: one binary for operators and tenants.
 
 mod bench;
+mod control_socket;
 mod sim;
 mod sim_ctl;
 mod sm;

@@ -1,12 +1,7 @@
 //! The control socket of a running emulation: one line of JSON asks, one line of JSON answers.
 
-use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -16,14 +11,10 @@ use ib_wire::PortNum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::control_socket::{self, Command, Socket};
+
 /// Longest request line: node names are short, so anything longer is nonsense.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
-
-/// Connections served at once.
-const CONNECTIONS_MAX: usize = 16;
-
-/// How long a connection may keep the control socket waiting.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What can be asked of a running emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,95 +42,25 @@ pub enum Request {
     Status,
 }
 
-/// A request on its way to the thread that owns the fabric.
-#[derive(Debug)]
-pub struct Command {
-    request: Request,
-    reply: Sender<Result<Value, String>>,
+/// Carries a request out and answers it.
+pub fn answer(command: Command<Request>, now: Duration, fabric: &mut Fabric, counters: &Counters) {
+    let answer = carry_out(&command.request, now, fabric, counters).map_err(|error| format!("{error:#}"));
+    command.answers.send(answer);
 }
 
-impl Command {
-    /// Carries the request out and answers it.
-    pub fn answer(self, now: Duration, fabric: &mut Fabric, counters: &Counters) {
-        let answer = carry_out(&self.request, now, fabric, counters).map_err(|error| format!("{error:#}"));
-        // Whoever asked may have gone; what was done stays done.
-        let _ = self.reply.send(answer);
-    }
-}
-
-/// The control socket while it is served; removed when dropped.
-#[derive(Debug)]
-pub struct Control {
-    path: PathBuf,
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // A file that stays behind is replaced by the next emulation of the same name.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Opens the control socket of the emulation `name`; `waker` is used whenever a command waits.
-pub fn listen(name: &str, waker: Waker) -> anyhow::Result<(Control, Receiver<Command>)> {
+/// Opens the control socket of the emulation `name`; `waker` is used whenever a command waits. The name of the
+/// emulation is taken already, so a socket that is there belongs to a dead one.
+pub fn listen(name: &str, waker: Waker) -> anyhow::Result<(Socket, Receiver<Command<Request>>)> {
     let path = socket_path(name)?;
     if let Some(directory) = path.parent() {
-        own_directory(directory)?;
+        control_socket::own_directory(directory)?;
     }
-    // The name of the emulation is taken already, so a socket that is there belongs to a dead one.
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
-        }
-        _ => {}
-    }
-    let listener =
-        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-    let (sender, commands) = mpsc::channel();
-    let connections = Arc::new(());
-    std::thread::Builder::new().name("control".into()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let (sender, waker) = (sender.clone(), waker.clone());
-            // One that dawdles is cut off by its time limit; the others need not wait for it.
-            while Arc::strong_count(&connections) > CONNECTIONS_MAX {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            let connection = Arc::clone(&connections);
-            let served = std::thread::Builder::new().name("control".into()).spawn(move || {
-                let _connection = connection;
-                if let Err(error) = serve(stream, &sender, &waker) {
-                    tracing::info!("control connection: {error:#}");
-                }
-            });
-            if let Err(error) = served {
-                tracing::warn!("cannot serve a control connection: {error}");
-            }
-        }
-    })?;
-    Ok((Control { path }, commands))
+    control_socket::listen(&path, REQUEST_BYTES_MAX, waker)
 }
 
 /// Asks a running emulation.
 pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
-    let path = socket_path(name)?;
-    let mut stream = UnixStream::connect(&path)
-        .with_context(|| format!("no emulation named {name:?} answers at {}", path.display()))?;
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    writeln!(stream, "{}", serde_json::to_string(request)?)?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).context("the emulation did not answer")?;
-    match serde_json::from_str(&line).context("the emulation answered nonsense")? {
-        Reply::Ok(value) => Ok(value),
-        Reply::Error(text) => Err(anyhow!(text)),
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Reply {
-    Ok(Value),
-    Error(String),
+    control_socket::ask_once(&socket_path(name)?, request).with_context(|| format!("the emulation {name:?}"))
 }
 
 /// In a directory only its owner can enter: whoever may act on a fabric is whoever runs it.
@@ -151,53 +72,9 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     );
     let directory = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("heddle"),
-        _ => std::env::temp_dir().join(format!("heddle-{}", owner()?)),
+        _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::owner()?)),
     };
     Ok(directory.join(format!("sim-{name}.sock")))
-}
-
-/// Makes sure that a directory is there and that nobody but this user can enter it, or put something else in its place.
-fn own_directory(directory: &Path) -> anyhow::Result<()> {
-    let place = directory.display();
-    match fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {place}"));
-        }
-        _ => {}
-    }
-    let found = fs::symlink_metadata(directory).with_context(|| format!("cannot look at {place}"))?;
-    let private = found.is_dir() && found.uid() == owner()? && found.mode() & 0o077 == 0;
-    ensure!(private, "{place} is not a directory that only its owner can enter: remove it, or chmod 700");
-    Ok(())
-}
-
-/// The user this process runs as.
-fn owner() -> anyhow::Result<u32> {
-    Ok(fs::metadata("/proc/self").context("cannot tell who runs this")?.uid())
-}
-
-fn serve(mut stream: UnixStream, commands: &Sender<Command>, waker: &Waker) -> anyhow::Result<()> {
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(stream.try_clone()?.take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => match hand_over(request, commands, waker) {
-            Ok(value) => Reply::Ok(value),
-            Err(error) => Reply::Error(error),
-        },
-        Err(error) => Reply::Error(format!("not a request: {error}")),
-    };
-    writeln!(stream, "{}", serde_json::to_string(&reply)?)?;
-    Ok(())
-}
-
-fn hand_over(request: Request, commands: &Sender<Command>, waker: &Waker) -> Result<Value, String> {
-    let (reply, answer) = mpsc::channel();
-    let gone = || "the emulation is stopping".to_string();
-    commands.send(Command { request, reply }).map_err(|_| gone())?;
-    waker.wake();
-    answer.recv_timeout(REQUEST_TIMEOUT).map_err(|_| gone())?
 }
 
 fn carry_out(

@@ -8,18 +8,19 @@ use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, LidAddress, ManagementClass, Pkey, PortState};
 
-use super::control::Command;
+use super::control::{self, Request};
+use crate::control_socket::Command;
 
 /// An emulated fabric as the host of a server.
 #[derive(Debug)]
 pub struct SimHost {
     fabric: Fabric,
     started: Instant,
-    commands: Receiver<Command>,
+    commands: Receiver<Command<Request>>,
 }
 
 impl SimHost {
-    pub fn new(fabric: Fabric, commands: Receiver<Command>) -> Self {
+    pub fn new(fabric: Fabric, commands: Receiver<Command<Request>>) -> Self {
         Self { fabric, started: Instant::now(), commands }
     }
 
@@ -173,7 +174,7 @@ impl Host for SimHost {
         let now = outbox.now().duration_since(self.started);
         self.fabric.handle_timeout(now);
         while let Ok(command) = self.commands.try_recv() {
-            command.answer(now, &mut self.fabric, outbox.counters());
+            control::answer(command, now, &mut self.fabric, outbox.counters());
         }
         self.pass_on(outbox);
         self.fabric.poll_timeout().map(|due| due.saturating_sub(now))

@@ -34,15 +34,14 @@ impl Parts<'_> {
     /// The plan.
     pub fn assemble(mut self, capabilities: &Capabilities, previous: &Decisions) -> FabricPlan {
         let rows = std::mem::take(&mut self.routes.rows);
-        let multicast = std::mem::take(&mut self.groups.tables);
-        let tables = rows.into_iter().zip(multicast).enumerate();
-        let switches = tables
-            .map(|(place, (row, groups))| SwitchPlan {
+        let mut multicast = std::mem::take(&mut self.groups.tables);
+        let switches = (rows.into_iter().enumerate())
+            .map(|(place, row)| SwitchPlan {
                 guid: self.fabric.switches[place].guid,
                 port_guid: self.fabric.switches[place].port_guid,
                 lid: self.lid(self.fabric.switches[place].port_guid),
                 linear: Arc::new(LinearTable::from_exits(row)),
-                multicast: Arc::new(MulticastTable::from_exits(groups)),
+                multicast: Arc::new(MulticastTable::from_exits(multicast.remove(&place).unwrap_or_default())),
                 pkeys: self.table(self.fabric.switches[place].port_guid),
                 ports: self.switch_ports(place, capabilities),
             })
@@ -67,7 +66,7 @@ impl Parts<'_> {
     }
 
     fn table(&self, port_guid: Guid) -> Arc<PkeyTable> {
-        Arc::clone(&self.keys.tables[&port_guid])
+        Arc::clone(self.keys.of(self.fabric, port_guid))
     }
 
     fn switch_ports(&self, place: Place, capabilities: &Capabilities) -> Vec<SwitchPortPlan> {
@@ -118,14 +117,14 @@ impl Parts<'_> {
         let routes = self.routes.finding.take();
         let keys = std::mem::take(&mut self.keys.findings);
         let groups = std::mem::take(&mut self.groups.findings);
-        left_out.into_iter().chain(routes).chain(keys).chain(groups).collect()
+        left_out.into_iter().chain(routes).chain(keys).chain(groups.into_values()).collect()
     }
 
     fn decisions(&mut self, previous: &Decisions) -> Decisions {
         let mut ups = std::mem::take(&mut self.routes.ups);
         let present = self.lids.present.iter().map(|(guid, lid)| {
             let up = ups.remove(guid).unwrap_or_default();
-            let pkeys = self.keys.tables[guid].entries().to_vec();
+            let pkeys = self.keys.of(self.fabric, *guid).entries().to_vec();
             (*guid, EndPortDecision { lid: *lid, up, pkeys })
         });
         let absent = self.lids.absent.iter().filter_map(|(guid, lid)| {
@@ -146,7 +145,7 @@ struct LinkAbility {
     lanes: DataLanes,
 }
 
-fn partition_plan(partition: Partition) -> PartitionPlan {
+pub(crate) fn partition_plan(partition: Partition) -> PartitionPlan {
     let members = partition.members.into_iter().map(|(guid, (role, _))| (guid, role)).collect();
     PartitionPlan { number: partition.number, name: partition.name, members }
 }

@@ -1,8 +1,6 @@
 //! The part of a topology that the manager reaches, as the compiler looks at it: switches by GUID, and what hangs on
 //! them. Everything that is decided here iterates in this order, so the order of the topology's file does not matter.
 
-use std::collections::{BTreeSet, HashSet};
-
 use fabric_model::intent::PortName;
 use fabric_model::{Endpoint, NodeIndex, Topology};
 use ib_wire::{Guid, NodeKind, PortNum};
@@ -24,7 +22,17 @@ pub(crate) struct Fabric<'t> {
     pub manager: Guid,
     /// Nodes that no cable joins to the manager: how many, and the lowest GUID.
     pub left_out: Option<(usize, Guid)>,
-    end_port_guids: HashSet<Guid>,
+    /// Every end port by its GUID.
+    ends: Vec<(Guid, EndPort)>,
+}
+
+/// What an end port belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EndPort {
+    /// An adapter or a router: where in [`Fabric::adapter_ports`].
+    Adapter(usize),
+    /// The switch whose port 0 it is.
+    Switch(Place),
 }
 
 /// A switch and what is cabled to it.
@@ -76,21 +84,19 @@ impl<'t> Fabric<'t> {
         if !topology[start.node].is_switch() && topology.peer(start).is_none() {
             return Err(CompileError::ManagerUnplugged { port_guid: manager });
         }
-        let mut nodes: Vec<NodeIndex> = reached.switches.iter().copied().collect();
-        nodes.sort_by_key(|node| topology[*node].guid);
+        let mut nodes = reached.switches.clone();
+        nodes.sort_unstable_by_key(|node| topology[*node].guid);
         let mut places = vec![None; topology.node_count()];
         for (place, node) in nodes.iter().enumerate() {
             places[node.index()] = Some(place);
         }
         let adapter_ports = adapter_ports(topology, &reached.ends, &places);
-        let switches = (nodes.iter().enumerate())
+        let switches: Vec<Switch> = (nodes.iter().enumerate())
             .map(|(place, node)| switch(topology, *node, place, &places, &adapter_ports))
             .collect();
         let left_out = left_out(topology, &reached);
-        let end_port_guids = HashSet::new();
-        let mut fabric = Self { topology, switches, adapter_ports, manager, left_out, end_port_guids };
-        fabric.end_port_guids = fabric.end_ports().map(|(guid, _)| guid).collect();
-        Ok(fabric)
+        let ends = ends(&switches, &adapter_ports);
+        Ok(Self { topology, switches, adapter_ports, manager, left_out, ends })
     }
 
     /// The switch the manager's packets pass first: its own, if it is one.
@@ -108,64 +114,95 @@ impl<'t> Fabric<'t> {
         self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()
     }
 
-    /// Whether an end port with this GUID is there.
-    pub fn has_end_port(&self, guid: Guid) -> bool {
-        self.end_port_guids.contains(&guid)
+    /// The end port with this GUID.
+    pub fn end_port(&self, guid: Guid) -> Option<EndPort> {
+        let place = self.ends.binary_search_by_key(&guid, |(guid, _)| *guid).ok()?;
+        Some(self.ends[place].1)
     }
 
-    /// Every end port by its GUID and kind: adapters first, then port 0 of the switches.
-    pub fn end_ports(&self) -> impl Iterator<Item = (Guid, NodeKind)> {
-        let adapters = self.adapter_ports.iter().map(|port| (port.guid, port.kind));
-        adapters.chain(self.switches.iter().map(|switch| (switch.port_guid, NodeKind::Switch)))
+    /// The adapter port with this GUID.
+    pub fn adapter_port(&self, guid: Guid) -> Option<&AdapterPort> {
+        match self.end_port(guid)? {
+            EndPort::Adapter(index) => self.adapter_ports.get(index),
+            EndPort::Switch(_) => None,
+        }
     }
+
+    /// Every end port in order of its GUID.
+    pub fn ends(&self) -> &[(Guid, EndPort)] {
+        &self.ends
+    }
+
+    /// What an end port's node is.
+    pub fn kind(&self, end: EndPort) -> NodeKind {
+        match end {
+            EndPort::Adapter(index) => self.adapter_ports[index].kind,
+            EndPort::Switch(_) => NodeKind::Switch,
+        }
+    }
+}
+
+/// End ports by GUID. Those of cabled ports are unique.
+fn ends(switches: &[Switch], adapter_ports: &[AdapterPort]) -> Vec<(Guid, EndPort)> {
+    let adapters = adapter_ports.iter().enumerate().map(|(index, port)| (port.guid, EndPort::Adapter(index)));
+    let switches = switches.iter().enumerate().map(|(at, switch)| (switch.port_guid, EndPort::Switch(at)));
+    let mut ends: Vec<_> = adapters.chain(switches).collect();
+    ends.sort_by_key(|(guid, _)| *guid);
+    ends.dedup_by_key(|(guid, _)| *guid);
+    ends
 }
 
 /// The ends of a search that passes switches only.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Reached {
-    switches: BTreeSet<NodeIndex>,
-    ends: BTreeSet<Endpoint>,
+    switches: Vec<NodeIndex>,
+    ends: Vec<Endpoint>,
+    /// By node.
+    seen: Vec<bool>,
+}
+
+impl Reached {
+    fn arrive(&mut self, topology: &Topology, end: Endpoint) {
+        let is_new = !std::mem::replace(&mut self.seen[end.node.index()], true);
+        if !topology[end.node].is_switch() {
+            self.ends.push(end);
+        } else if is_new {
+            self.switches.push(end.node);
+        }
+    }
 }
 
 fn reached_from(topology: &Topology, start: Endpoint) -> Reached {
-    let mut reached = Reached::default();
-    let mut open = Vec::new();
-    let mut arrive = |end: Endpoint, open: &mut Vec<NodeIndex>| {
-        if !topology[end.node].is_switch() {
-            reached.ends.insert(end);
-        } else if reached.switches.insert(end.node) {
-            open.push(end.node);
-        }
-    };
-    arrive(start, &mut open);
+    let seen = vec![false; topology.node_count()];
+    let mut reached = Reached { switches: Vec::new(), ends: Vec::new(), seen };
+    reached.arrive(topology, start);
     if !topology[start.node].is_switch()
         && let Some(peer) = topology.peer(start)
     {
-        arrive(peer, &mut open);
+        reached.arrive(topology, peer);
     }
-    while let Some(node) = open.pop() {
+    let mut visited = 0;
+    while let Some(node) = reached.switches.get(visited).copied() {
+        visited += 1;
         for (_, peer) in topology[node].cabled_ports() {
-            arrive(peer, &mut open);
+            reached.arrive(topology, peer);
         }
     }
+    // The manager's port is met twice: at the start, and from its switch.
+    reached.ends.sort_unstable();
+    reached.ends.dedup();
     reached
 }
 
 fn left_out(topology: &Topology, reached: &Reached) -> Option<(usize, Guid)> {
-    let ends: BTreeSet<NodeIndex> = reached.ends.iter().map(|end| end.node).collect();
-    let left =
-        topology.nodes().filter(|(index, _)| !ends.contains(index) && !reached.switches.contains(index));
+    let left = topology.nodes().filter(|(index, _)| !reached.seen[index.index()]);
     let (count, lowest) = left.fold((0, None), |(count, lowest): (usize, Option<Guid>), (_, node)| {
         (count + 1, Some(lowest.map_or(node.guid, |guid| guid.min(node.guid))))
     });
     lowest.map(|guid| (count, guid))
 }
 
-fn adapter_ports(
-    topology: &Topology,
-    ends: &BTreeSet<Endpoint>,
-    places: &[Option<Place>],
-) -> Vec<AdapterPort> {
+fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>]) -> Vec<AdapterPort> {
     let adapter_port = |end: &Endpoint| {
         let node = &topology[end.node];
         let peer = topology.peer(*end)?;

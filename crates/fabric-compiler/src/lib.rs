@@ -28,9 +28,11 @@ mod fabric;
 mod multicast;
 mod partitions;
 pub mod partitions_conf;
+mod recompile;
 mod routing;
 
 use fabric_model::intent::PortName;
+use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, PartitionNumber};
 use thiserror::Error;
@@ -103,5 +105,27 @@ pub fn compile(
     let routes = routing::route(&fabric, &lids.present, previous);
     let groups = multicast::plan(&fabric, &routes.order, &partitions, &intents.capabilities, previous)?;
     Ok(assembly::Parts { fabric: &fabric, lids, partitions, numbers, keys, routes, groups }
-        .assemble(&intents.capabilities, previous))
+        .assemble(&intents.capabilities, previous)
+        .with_basis(Basis::of(topology, intents)))
+}
+
+/// What [`compile`] makes of the decisions of a plan, sooner: while the fabric, the manager's port and what the devices
+/// can hold are those that the plan was made for, LIDs and routes are taken from it, and only partitions and groups that
+/// changed are worked on. Tables that did not change are shared with the plan.
+///
+/// Whether they are the same is told by the plan's [`Basis`]; if not, everything is compiled. A plan that came from
+/// elsewhere is believed as far as its basis fits.
+pub fn recompile(
+    topology: &Topology,
+    intents: &Intents,
+    previous: &FabricPlan,
+) -> Result<FabricPlan, CompileError> {
+    let basis = Basis::of(topology, intents);
+    if previous.basis() == Some(basis)
+        && let Some(plan) = recompile::recompile(topology, intents, previous)?
+    {
+        return Ok(plan.with_basis(basis));
+    }
+    let plan = compile(topology, intents, previous.decisions())?;
+    Ok(plan.sharing_tables_with(previous))
 }

@@ -1,9 +1,11 @@
 //! Broadcast groups: a tree for each over the switches of its members, and a LID that no other group has there.
 
+mod patch;
 mod tree;
 
 use std::collections::BTreeMap;
 
+use fabric_model::FabricPlan;
 use fabric_model::decisions::{Decisions, GroupDecision};
 use fabric_model::intent::{Capabilities, Ipoib};
 use fabric_model::plan::{Finding, GroupPlan, PortSet};
@@ -13,19 +15,20 @@ use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::partitions::Partition;
 use crate::routing::order::Order;
-use tree::{Planter, Tree};
+use tree::{Planted, Planter, Tree};
 
 /// Groups a switch can tell apart at most: the LIDs there are.
 const GROUPS_MAX: u16 = 0x3fff;
 
 /// The groups of a fabric.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Groups {
     pub plans: Vec<GroupPlan>,
-    /// Where packets to groups leave, for each switch by its place.
-    pub tables: Vec<BTreeMap<MulticastLid, PortSet>>,
+    /// Where packets to groups leave, for each switch by its place; switches that are not listed stay as they were.
+    pub tables: BTreeMap<Place, BTreeMap<MulticastLid, PortSet>>,
     pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
-    pub findings: Vec<Finding>,
+    /// By partition.
+    pub findings: BTreeMap<PartitionNumber, Finding>,
 }
 
 /// Plans a broadcast group for every partition that carries IP.
@@ -36,33 +39,62 @@ pub(crate) fn plan(
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Groups, CompileError> {
-    let mut groups = Groups {
-        plans: Vec::new(),
-        tables: vec![BTreeMap::new(); fabric.switches.len()],
-        decisions: BTreeMap::new(),
-        findings: Vec::new(),
-    };
-    let mut findings = BTreeMap::new();
+    let mut groups = Groups::default();
+    groups.tables = (0..fabric.switches.len()).map(|place| (place, BTreeMap::new())).collect();
     let mut planter = Planter::new(fabric, order);
     let mut lids = LidsInUse::new(fabric, capabilities);
-    let carrying = partitions.iter().filter_map(|partition| Some((partition, partition.ipoib?)));
-    // Groups of before come first: their LIDs are theirs.
-    let (known, new): (Vec<_>, Vec<_>) =
-        carrying.partition(|(partition, _)| previous.groups.contains_key(&partition.number));
-    for (partition, ipoib) in known.into_iter().chain(new) {
+    for (partition, ipoib) in in_turn(partitions, previous) {
         let before = previous.groups.get(&partition.number);
         let planted = planter.plant(partition, before.and_then(|group| group.root));
         let mlid = lids.take(partition.number, &planted.tree, before.map(|group| group.mlid))?;
         for (place, ports) in &planted.tree.exits {
-            groups.tables[*place].insert(mlid, *ports);
+            groups.tables.entry(*place).or_default().insert(mlid, *ports);
         }
-        let root = planted.tree.root.map(|place| fabric.switches[place].guid);
-        groups.decisions.insert(partition.number, GroupDecision { mlid, root });
-        groups.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
-        findings.extend(planted.finding.map(|finding| (partition.number, finding)));
+        groups.add(fabric, partition, ipoib, mlid, planted);
     }
-    groups.findings = findings.into_values().collect();
     Ok(groups)
+}
+
+/// Plans the groups as [`plan`] would with the decisions of a plan for the same fabric, and looks only at those that
+/// changed.
+pub(crate) fn replan(
+    fabric: &Fabric<'_>,
+    order: &Order,
+    partitions: &[Partition],
+    capabilities: &Capabilities,
+    before: &FabricPlan,
+) -> Result<Groups, CompileError> {
+    match patch::patch(fabric, order, partitions, capabilities, before)? {
+        Some(groups) => Ok(groups),
+        None => plan(fabric, order, partitions, capabilities, before.decisions()),
+    }
+}
+
+/// The partitions that carry IP. Groups of before come first: their LIDs are theirs.
+fn in_turn<'p>(
+    partitions: &'p [Partition],
+    previous: &Decisions,
+) -> impl Iterator<Item = (&'p Partition, Ipoib)> {
+    let carrying = partitions.iter().filter_map(|partition| Some((partition, partition.ipoib?)));
+    let (known, new): (Vec<_>, Vec<_>) =
+        carrying.partition(|(partition, _)| previous.groups.contains_key(&partition.number));
+    known.into_iter().chain(new)
+}
+
+impl Groups {
+    fn add(
+        &mut self,
+        fabric: &Fabric<'_>,
+        partition: &Partition,
+        ipoib: Ipoib,
+        mlid: MulticastLid,
+        planted: Planted,
+    ) {
+        let root = planted.tree.root.map(|place| fabric.switches[place].guid);
+        self.decisions.insert(partition.number, GroupDecision { mlid, root });
+        self.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
+        self.findings.extend(planted.finding.map(|finding| (partition.number, finding)));
+    }
 }
 
 fn group_plan(
@@ -121,14 +153,7 @@ impl LidsInUse {
     ) -> Result<MulticastLid, CompileError> {
         let capacity = tree.exits.keys().map(|place| self.capacities[*place]).min().unwrap_or(GROUPS_MAX);
         let taken = self.taken(tree.exits.keys().copied());
-        let is_free = |index: &usize| {
-            *index < usize::from(capacity)
-                && taken.get(*index / 64).is_none_or(|w| w >> (*index % 64) & 1 == 0)
-        };
-        let kept = before.map(MulticastLid::table_index).filter(is_free);
-        let index = kept.or_else(|| (0..usize::from(capacity)).find(is_free));
-        let mlid = index.and_then(|index| u16::try_from(usize::from(MulticastLid::MIN) + index).ok());
-        let mlid = mlid.and_then(MulticastLid::from_wire);
+        let mlid = free_lid(&taken, capacity, before);
         let mlid = mlid.ok_or(CompileError::MlidsExhausted { partition, capacity })?;
         for place in tree.exits.keys() {
             let (word, bit) = (mlid.table_index() / 64, mlid.table_index() % 64);
@@ -150,4 +175,14 @@ impl LidsInUse {
         }
         taken
     }
+}
+
+/// The LID of before if it is free, else the lowest that is. `taken` has a bit for each LID.
+fn free_lid(taken: &[u64], capacity: u16, before: Option<MulticastLid>) -> Option<MulticastLid> {
+    let is_free = |index: &usize| {
+        *index < usize::from(capacity) && taken.get(*index / 64).is_none_or(|w| w >> (*index % 64) & 1 == 0)
+    };
+    let kept = before.map(MulticastLid::table_index).filter(is_free);
+    let index = kept.or_else(|| (0..usize::from(capacity)).find(is_free))?;
+    u16::try_from(usize::from(MulticastLid::MIN) + index).ok().and_then(MulticastLid::from_wire)
 }

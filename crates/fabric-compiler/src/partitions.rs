@@ -11,7 +11,7 @@ use fabric_model::plan::{Finding, PkeyTable};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey, PortNum};
 
 use crate::CompileError;
-use crate::fabric::Fabric;
+use crate::fabric::{EndPort, Fabric};
 
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
@@ -74,7 +74,8 @@ fn default_partition() -> PartitionIntent {
 /// The end ports that an entry names, as far as they are present.
 fn named(fabric: &Fabric<'_>, who: Who) -> Vec<Guid> {
     let of_kind = |wanted: fn(NodeKind) -> bool| {
-        fabric.end_ports().filter(|(_, kind)| wanted(*kind)).map(|(guid, _)| guid).collect()
+        let ends = fabric.ends().iter().filter(|(_, end)| wanted(fabric.kind(*end)));
+        ends.map(|(guid, _)| *guid).collect()
     };
     match who {
         Who::All => of_kind(|_| true),
@@ -82,7 +83,7 @@ fn named(fabric: &Fabric<'_>, who: Who) -> Vec<Guid> {
         Who::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
         Who::AllRouters => of_kind(|kind| kind == NodeKind::Router),
         Who::Manager => vec![fabric.manager],
-        Who::Port(guid) if fabric.has_end_port(guid) => vec![guid],
+        Who::Port(guid) if fabric.end_port(guid).is_some() => vec![guid],
         Who::Port(_) => Vec::new(),
     }
 }
@@ -128,19 +129,49 @@ impl Numbers {
     }
 }
 
-/// The P_Key tables of end ports, by port GUID.
+/// The P_Key tables of end ports.
 #[derive(Debug)]
 pub(crate) struct KeyTables {
-    pub tables: BTreeMap<Guid, Arc<PkeyTable>>,
+    /// In the order of [`Fabric::ends`].
+    pub tables: Vec<Arc<PkeyTable>>,
     pub findings: Vec<Finding>,
+}
+
+impl KeyTables {
+    /// The table of an end port of the fabric.
+    pub fn of(&self, fabric: &Fabric<'_>, port_guid: Guid) -> &Arc<PkeyTable> {
+        let place = fabric.ends().partition_point(|(guid, _)| *guid < port_guid);
+        &self.tables[place]
+    }
 }
 
 /// The keys of one port.
 #[derive(Debug, Default)]
 struct Wanted {
-    keys: BTreeSet<Pkey>,
-    /// For index 0: when it was asked for, and the key.
-    first: BTreeMap<usize, Pkey>,
+    /// In order, each once.
+    keys: Vec<Pkey>,
+    /// For index 0: when it was asked for, and the key; the first asked for first.
+    first: Vec<(usize, Pkey)>,
+}
+
+/// What ports held before.
+pub(crate) trait Held {
+    /// The entries of a port's table.
+    fn entries(&self, port: Guid) -> &[Option<Pkey>];
+
+    /// The table itself, if it fits the port: it need not be checked again, and can be shared.
+    fn table(&self, port: Guid) -> Option<&Arc<PkeyTable>>;
+}
+
+/// Decisions tell what was held, not whether it fits.
+impl Held for Decisions {
+    fn entries(&self, port: Guid) -> &[Option<Pkey>] {
+        self.end_ports.get(&port).map_or(&[][..], |decision| &decision.pkeys)
+    }
+
+    fn table(&self, _: Guid) -> Option<&Arc<PkeyTable>> {
+        None
+    }
 }
 
 /// Lays out the P_Key table of every end port. A key keeps its index while it stays, unless index 0 is claimed.
@@ -148,58 +179,98 @@ pub(crate) fn lay_out(
     fabric: &Fabric<'_>,
     partitions: &[Partition],
     capabilities: &Capabilities,
-    previous: &Decisions,
+    before: &impl Held,
 ) -> Result<KeyTables, CompileError> {
-    let mut wanted: BTreeMap<Guid, Wanted> =
-        fabric.end_ports().map(|(guid, _)| (guid, Wanted::default())).collect();
-    for partition in partitions {
-        for (guid, (role, place)) in &partition.members {
-            let Some(port) = wanted.get_mut(guid) else { continue };
-            let keys: Vec<Pkey> = role.keys(partition.number).collect();
-            if *place == KeyPlace::First {
-                port.first.insert(partition.asked, keys[0]);
-            }
-            port.keys.extend(keys);
-        }
-    }
-    let limits = limits(fabric, capabilities);
-    let mut result = KeyTables { tables: BTreeMap::new(), findings: Vec::new() };
+    let wanted = wanted(fabric, partitions);
+    let mut result = KeyTables { tables: Vec::with_capacity(wanted.len()), findings: Vec::new() };
     // Most ports hold the same keys at the same places.
     let mut shared: BTreeMap<Vec<Option<Pkey>>, Arc<PkeyTable>> = BTreeMap::new();
-    for (guid, wanted) in &wanted {
-        let before = previous.end_ports.get(guid).map_or(&[][..], |decision| &decision.pkeys);
-        let keys = place_keys(wanted, before, &limits[guid])?;
-        let mut first = wanted.first.values().map(|key| key.partition());
+    for ((guid, end), wanted) in fabric.ends().iter().zip(&wanted) {
+        let mut first = wanted.first.iter().map(|(_, key)| key.partition());
         if let (Some(given), Some(refused)) = (first.next(), first.next()) {
             result.findings.push(Finding::IndexZeroContested { port: *guid, given, refused });
         }
-        let table =
-            shared.entry(keys).or_insert_with_key(|keys| Arc::new(PkeyTable::from_keys(keys.clone())));
-        result.tables.insert(*guid, Arc::clone(table));
+        let kept = before.table(*guid).filter(|table| is_kept(wanted, table.entries()));
+        let table = match kept {
+            Some(table) => Arc::clone(table),
+            None => {
+                let limits = limits(fabric, capabilities, *end);
+                let keys = place_keys(wanted, before.entries(*guid), &limits)?;
+                let table = shared.entry(keys);
+                Arc::clone(table.or_insert_with_key(|keys| Arc::new(PkeyTable::from_keys(keys.clone()))))
+            }
+        };
+        result.tables.push(table);
     }
     Ok(result)
+}
+
+/// What each end port is to hold, in the order of [`Fabric::ends`].
+fn wanted(fabric: &Fabric<'_>, partitions: &[Partition]) -> Vec<Wanted> {
+    let ends = fabric.ends();
+    let mut wanted: Vec<Wanted> = ends.iter().map(|_| Wanted::default()).collect();
+    for partition in partitions {
+        let mut next = 0;
+        for (guid, (role, place)) in &partition.members {
+            // Members come in order too, and often they are all there is.
+            let skipped = match ends.get(next) {
+                Some((here, _)) if here == guid => 0,
+                _ => ends[next..].partition_point(|(here, _)| here < guid),
+            };
+            next += skipped;
+            if ends.get(next).is_none_or(|(here, _)| here != guid) {
+                continue;
+            }
+            let keys = role.keys(partition.number);
+            if *place == KeyPlace::First {
+                wanted[next]
+                    .first
+                    .extend(role.keys(partition.number).next().map(|key| (partition.asked, key)));
+            }
+            wanted[next].keys.extend(keys);
+            next += 1;
+        }
+    }
+    for port in &mut wanted {
+        port.keys.sort_unstable();
+        port.first.sort_unstable_by_key(|(asked, _)| *asked);
+    }
+    wanted
+}
+
+/// Whether laying out what is wanted would give the table of before: the same keys, and the right one in front.
+fn is_kept(wanted: &Wanted, before: &[Option<Pkey>]) -> bool {
+    let held = before.iter().flatten();
+    let is_wanted = |key: &Pkey| wanted.keys.binary_search(key).is_ok();
+    let is_repeated = |(index, key): (usize, &Option<Pkey>)| key.is_some() && before[..index].contains(key);
+    held.clone().count() == wanted.keys.len()
+        && held.clone().all(is_wanted)
+        && !before.iter().enumerate().any(is_repeated)
+        && before.last().is_none_or(Option::is_some)
+        && first_key(wanted, before) == before.first().copied().flatten()
 }
 
 /// How many keys a port can have, and whose table says so: an adapter's own, or that of the switch port that enforces.
 type Limits = Vec<(PortName, usize)>;
 
-fn limits(fabric: &Fabric<'_>, capabilities: &Capabilities) -> BTreeMap<Guid, Limits> {
-    let mut limits = BTreeMap::new();
-    for port in &fabric.adapter_ports {
-        let mut of_port = vec![(port.name, usize::from(capabilities.port(port.name).pkeys))];
-        if let Some((place, number)) = port.attached {
-            let node = fabric.switches[place].guid;
-            let enforced = usize::from(capabilities.switch(node).enforced_pkeys);
-            of_port.push((PortName { node, port: number }, enforced));
+fn limits(fabric: &Fabric<'_>, capabilities: &Capabilities, end: EndPort) -> Limits {
+    match end {
+        EndPort::Adapter(index) => {
+            let port = &fabric.adapter_ports[index];
+            let own = (port.name, usize::from(capabilities.port(port.name).pkeys));
+            let enforcing = port.attached.map(|(place, number)| {
+                let node = fabric.switches[place].guid;
+                let entries = usize::from(capabilities.switch(node).enforced_pkeys);
+                (PortName { node, port: number }, entries)
+            });
+            std::iter::once(own).chain(enforcing).collect()
         }
-        limits.insert(port.guid, of_port);
+        EndPort::Switch(place) => {
+            let node = fabric.switches[place].guid;
+            let own = usize::from(capabilities.switch(node).own_pkeys);
+            vec![(PortName { node, port: PortNum::MANAGEMENT }, own)]
+        }
     }
-    for switch in &fabric.switches {
-        let own = usize::from(capabilities.switch(switch.guid).own_pkeys);
-        let name = PortName { node: switch.guid, port: PortNum::MANAGEMENT };
-        limits.insert(switch.port_guid, vec![(name, own)]);
-    }
-    limits
 }
 
 fn place_keys(
@@ -213,7 +284,7 @@ fn place_keys(
     }
     let capacity = limits.iter().map(|(_, capacity)| *capacity).min().unwrap_or(needed);
     let mut table: Vec<Option<Pkey>> = vec![None; capacity];
-    let mut open = wanted.keys.clone();
+    let mut open: BTreeSet<Pkey> = wanted.keys.iter().copied().collect();
     if let Some(first) = first_key(wanted, before) {
         table[0] = Some(first);
         open.remove(&first);
@@ -237,7 +308,7 @@ fn place_keys(
 
 /// What stands at index 0: what claims it, else the default partition, else what stood there, else the lowest key.
 fn first_key(wanted: &Wanted, before: &[Option<Pkey>]) -> Option<Pkey> {
-    let claimed = wanted.first.values().next().copied();
+    let claimed = wanted.first.first().map(|(_, key)| *key);
     let default = || Role::Both.keys(PartitionNumber::DEFAULT).find(|key| wanted.keys.contains(key));
     let stood = || before.first().copied().flatten().filter(|key| wanted.keys.contains(key));
     claimed.or_else(default).or_else(stood).or_else(|| wanted.keys.first().copied())

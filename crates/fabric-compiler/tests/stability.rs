@@ -232,7 +232,7 @@ fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<
     )
         .prop_map(|(end_ports, scheme, switches, turn, groups)| Decisions {
             end_ports,
-            routing: RoutingDecision { scheme, switches, turn },
+            routing: RoutingDecision { scheme, switches, turn, ..RoutingDecision::default() },
             partitions: BTreeMap::new(),
             groups,
         })

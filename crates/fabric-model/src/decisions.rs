@@ -3,7 +3,7 @@
 //! Tables are not stored; they follow from the topology, the intents and these decisions. A link that fails changes no
 //! decision: the tables avoid it, and when it returns they are what they were.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,33 @@ pub struct RoutingDecision {
     pub switches: BTreeMap<Guid, SwitchDecision>,
     /// The lowest switch by which packets may turn upwards again, so that upper switches reach each other.
     pub turn: Option<Guid>,
+    /// Other places where packets had to be let turn upwards again. They are found anew for every plan, and kept here
+    /// because plans that differ in them cannot be mixed.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub further_turns: BTreeSet<TurnAt>,
+}
+
+impl RoutingDecision {
+    /// What tells which of two switches is above the other: the height, then the GUID.
+    pub fn standing(&self, guid: Guid) -> Option<(i32, Guid)> {
+        self.switches.get(&guid).map(|switch| (switch.height, guid))
+    }
+
+    /// Whether the first of two switches is above the second; `None` if one of them is not known.
+    pub fn is_above(&self, a: Guid, b: Guid) -> Option<bool> {
+        Some(self.standing(a)? > self.standing(b)?)
+    }
+}
+
+/// Where packets turn upwards again: three switches in a row, the middle one being the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TurnAt {
+    /// Where packets come down from.
+    pub from: Guid,
+    /// Where they turn.
+    pub at: Guid,
+    /// Where they go up to.
+    pub to: Guid,
 }
 
 /// What the height of a switch means.
@@ -105,6 +132,7 @@ mod tests {
         decisions.end_ports.insert(guid(1), port);
         decisions.routing.switches.insert(guid(2), SwitchDecision { height: -1, uplinks });
         decisions.routing.turn = Some(guid(2));
+        decisions.routing.further_turns.insert(TurnAt { from: guid(9), at: guid(2), to: guid(8) });
         decisions.partitions.insert("one".to_owned(), number);
         let mlid = MulticastLid::from_wire(0xc001).unwrap();
         decisions.groups.insert(number, GroupDecision { mlid, root: Some(guid(9)) });

@@ -11,7 +11,9 @@ use ib_wire::{Datagram, Lid, Pkey, TransactionId};
 use crate::framed::{self, FramedReceived};
 use crate::ibsim::{self, DataStatus, InvalidName, SocketName};
 use crate::role::Role;
+use crate::sys;
 use crate::umad::{self, Umad, UmadReceived};
+use crate::waker::Waker;
 
 /// Which device to open: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
 ///
@@ -164,6 +166,18 @@ impl Device {
                 UmadReceived::Lost(transaction) => Received::Lost(transaction),
             }),
         })
+    }
+
+    /// Waits until there is something to [`receive`](Self::receive), the time is over, or `waker` was used. What came
+    /// with the last datagram does not end the wait: receive first, until nothing is left.
+    pub fn wait(&self, waker: &Waker, timeout: Duration) -> Result<(), DeviceError> {
+        match &self.0 {
+            Transport::Ibsim { client, .. } => sys::wait_for_either(client, waker, timeout)?,
+            Transport::Framed(client) => sys::wait_for_either(client, waker, timeout)?,
+            Transport::Umad(umad) => umad.wait(waker, timeout)?,
+        }
+        waker.clear();
+        Ok(())
     }
 
     /// The LID of the port, asked anew (under libumad2sim: as it was when the process attached).

@@ -25,6 +25,7 @@ mod role;
 mod server;
 mod sys;
 pub mod umad;
+mod waker;
 
 use ib_wire::TransactionId;
 
@@ -33,8 +34,9 @@ pub use device::{Device, DeviceError, DeviceSpec, Received, SpecError};
 pub use role::Role;
 pub use server::{
     BindError, CLIENTS_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, ListenError, Outbox, Sent,
-    Server, Vendor, Waker,
+    Server, Vendor,
 };
+pub use waker::Waker;
 
 /// The part of a transaction identifier that an application chooses and gets back: the low 32 bits.
 pub const fn application_transaction(id: TransactionId) -> u32 {

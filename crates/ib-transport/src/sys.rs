@@ -302,9 +302,15 @@ impl RawDevice {
         check(unsafe { libc::ioctl(self.0, request, argument.as_mut_ptr()) }).map(drop)
     }
 
+    /// The descriptor, if the kernel knows it.
+    pub(crate) fn kernel_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: it is open, and stays so while it is borrowed.
+        self.is_known_to_kernel().then(|| unsafe { BorrowedFd::borrow_raw(self.0) })
+    }
+
     /// Waits for input; `false` when the time is over or a signal or a spurious wake-up ended the wait.
     pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<bool> {
-        let milliseconds = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let milliseconds = milliseconds(timeout);
         let mut entry = libc::pollfd { fd: self.0, events: libc::POLLIN, revents: 0 };
         // SAFETY: errno is a thread's own integer. It is cleared because libumad2sim fails spuriously without setting it.
         unsafe { *libc::__errno_location() = 0 };
@@ -314,6 +320,21 @@ impl RawDevice {
             other => other.map(|count| count > 0),
         }
     }
+}
+
+/// Waits for input at one of two descriptors.
+pub(crate) fn wait_for_either(a: impl AsFd, b: impl AsFd, timeout: Duration) -> io::Result<()> {
+    let entry = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut entries = [entry(a.as_fd()), entry(b.as_fd())];
+    // SAFETY: two valid entries, which outlive the call.
+    match check(unsafe { libc::poll(entries.as_mut_ptr(), 2, milliseconds(timeout)) }) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn milliseconds(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
 }
 
 impl Drop for RawDevice {

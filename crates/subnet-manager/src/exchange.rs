@@ -46,6 +46,16 @@ pub(crate) struct Exchange<P> {
     deadlines: BTreeMap<(Duration, u32), ()>,
     transactions: u32,
     pub counts: Counts,
+    pub progress: Progress,
+}
+
+/// How much of what was asked since the last pause is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Requests answered or given up.
+    pub done: usize,
+    /// Requests known to be needed so far.
+    pub total: usize,
 }
 
 #[derive(Debug)]
@@ -68,6 +78,13 @@ struct Request<P> {
     retries_left: u8,
 }
 
+/// An answer's request.
+#[derive(Debug)]
+pub(crate) struct Answered<P> {
+    pub purpose: P,
+    pub asked: Mad,
+}
+
 #[derive(Debug)]
 struct InFlight<P> {
     device: Guid,
@@ -85,14 +102,28 @@ impl<P> Exchange<P> {
             deadlines: BTreeMap::new(),
             transactions: 0,
             counts: Counts::default(),
+            progress: Progress::default(),
         }
     }
 
     /// Queues a request towards a device.
     pub fn ask(&mut self, device: Guid, mad: Mad, purpose: P) {
+        if self.is_idle() {
+            self.progress = Progress::default();
+        }
+        self.progress.total += 1;
         let request = Request { mad, purpose, retries_left: self.limits.retries };
         self.devices.entry(device).or_default().waiting.push_back(request);
         self.list(device);
+    }
+
+    /// Forgets what has not been sent yet; what is in flight stays so.
+    pub fn drop_waiting(&mut self) {
+        self.ready.clear();
+        for queue in self.devices.values_mut() {
+            queue.waiting.clear();
+            queue.listed = false;
+        }
     }
 
     /// Whether everything was answered or given up.
@@ -126,14 +157,16 @@ impl<P> Exchange<P> {
     }
 
     /// Whether an answer belongs to a request, and what that was for. A second answer belongs to none.
-    pub fn answered(&mut self, mad: &Mad) -> Option<P> {
+    pub fn answered(&mut self, mad: &Mad) -> Option<Answered<P>> {
         // Transports own the upper half of a transaction.
         let transaction = mad.transaction().0 as u32;
         let asked = &self.in_flight.get(&transaction)?.request.mad;
         if (asked.attribute(), asked.modifier()) != (mad.attribute(), mad.modifier()) {
             return None;
         }
-        self.take(transaction).map(|flight| flight.request.purpose)
+        let Request { purpose, mad: asked, .. } = self.take(transaction)?.request;
+        self.progress.done += 1;
+        Some(Answered { purpose, asked })
     }
 
     /// A request will not be answered: it is sent again, or given up; then what it was for is returned.
@@ -163,6 +196,7 @@ impl<P> Exchange<P> {
     fn give_up(&mut self, transaction: u32) -> Option<P> {
         let InFlight { device, mut request, .. } = self.take(transaction)?;
         if request.retries_left == 0 {
+            self.progress.done += 1;
             return Some(request.purpose);
         }
         request.retries_left -= 1;
@@ -230,8 +264,8 @@ mod tests {
         exchange.ask(device(1), request(), 8);
         let first = exchange.poll_transmit(Duration::ZERO).unwrap();
         assert!(exchange.poll_transmit(Duration::ZERO).is_none());
-        assert_eq!(exchange.answered(&first.mad), Some(7));
-        assert_eq!(exchange.answered(&first.mad), None, "a duplicate");
+        assert_eq!(exchange.answered(&first.mad).map(|answer| answer.purpose), Some(7));
+        assert!(exchange.answered(&first.mad).is_none(), "a duplicate");
         assert!(exchange.poll_transmit(Duration::ZERO).is_some());
     }
 

@@ -1,6 +1,6 @@
 //! Every node under a key of its own, all derived from one secret, and each sent only where its node is known to sit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -72,16 +72,46 @@ pub struct Bindings {
     nodes: Vec<(Location, Guid)>,
 }
 
+impl Bindings {
+    /// Says that a node was moved: its key may be shown at `location` from now on. `None` is where the manager sits.
+    pub fn rebind(&mut self, location: Option<Location>, node: Guid) {
+        let mut bound = BoundNodes::new(self);
+        bound.bind(location, node);
+        *self = bound.to_bindings();
+    }
+}
+
 /// The same, while it is used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BoundNodes {
     own: Option<Guid>,
     nodes: BTreeMap<Location, Guid>,
+    /// Nodes that were put under their keys, or were bound before this manager began.
+    sealed: BTreeSet<Guid>,
 }
 
 impl BoundNodes {
     pub fn new(bindings: &Bindings) -> Self {
-        Self { own: bindings.own, nodes: bindings.nodes.iter().copied().collect() }
+        let mut bound = Self::default();
+        if let Some(own) = bindings.own {
+            bound.bind(None, own);
+        }
+        for (location, node) in &bindings.nodes {
+            bound.bind(Some(*location), *node);
+        }
+        bound.seal();
+        bound
+    }
+
+    /// Every node that is bound is about to be put under its key: from now on it has to know it.
+    pub fn seal(&mut self) {
+        self.sealed.extend(self.own);
+        self.sealed.extend(self.nodes.values());
+    }
+
+    /// Whether a node was put under its key.
+    pub fn is_sealed(&self, node: Guid) -> bool {
+        self.sealed.contains(&node)
     }
 
     /// The node that was last met at a location; `None` is where the manager itself sits.
@@ -92,13 +122,13 @@ impl BoundNodes {
         }
     }
 
-    pub fn bind(&mut self, location: Option<Location>, node: Guid) {
-        match location {
-            None => self.own = Some(node),
-            Some(location) => {
-                self.nodes.insert(location, node);
-            }
-        }
+    /// Binds a node to a location; whether that is news.
+    pub fn bind(&mut self, location: Option<Location>, node: Guid) -> bool {
+        let before = match location {
+            None => self.own.replace(node),
+            Some(location) => self.nodes.insert(location, node),
+        };
+        before != Some(node)
     }
 
     pub fn to_bindings(&self) -> Bindings {

@@ -1,26 +1,41 @@
 //! Makes a fabric equal to a plan, and nothing else: no LID, route or lane is chosen here.
 //!
-//! A [`Manager`] is a machine without I/O. It discovers the fabric along directed routes, many requests in flight at
+//! A [`Manager`] is a machine without I/O. It looks at the fabric along directed routes, many requests in flight at
 //! once; hands out what it found ([`Event::Discovered`]); takes a [`FabricPlan`](fabric_model::FabricPlan) that somebody
 //! compiled from it ([`Manager::apply`]); reads the tables that are there, and writes those that differ, in an order in
-//! which every step is safe: addresses and keys, routes, partitions, and only then ports become active.
+//! which every step is safe: what is no longer allowed ends before anything new begins, and only when everything is in
+//! place ports become active. Then it watches: traps and sweeps tell it where to look again.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `manager` | the phases, and the verbs the caller uses |
 //! | `exchange` | requests in flight: windows, retries, time limits |
 //! | `keys` | a management key for every node, derived; where each may be shown |
-//! | `discovery` | from answers to a topology |
-//! | `observed` | what devices were last seen to hold |
+//! | `look` | looking at the fabric: who is there, what has changed |
+//! | `watch` | when to look at what |
+//! | `traps` | what others send unasked |
+//! | `observed` | what devices were last seen to hold, and how they are connected |
+//! | `discovery` | from what was seen to a topology |
+//! | `scope` | which devices a pass has to look at |
 //! | `program` | what has to be read and written for a plan |
+//! | `unsupported` | what devices do not take |
 
 mod discovery;
+mod event;
 mod exchange;
 mod keys;
+mod look;
 mod manager;
 mod observed;
 mod program;
+mod scope;
+mod traps;
+mod unsupported;
+mod watch;
 
-pub use exchange::{Counts, Limits};
+pub use event::{Discovery, Event};
+pub use exchange::{Counts, Limits, Progress};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
-pub use manager::{Discovery, Event, Manager};
+pub use manager::{Manager, Memory, Settings};
+pub use unsupported::Unsupported;
+pub use watch::Watchfulness;

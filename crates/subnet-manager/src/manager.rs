@@ -4,177 +4,246 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_model::intent::Capabilities;
-use fabric_model::{BuildError, FabricPlan, NODES_MAX, Topology};
+use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{
-    Attribute, Datagram, DirectedRoute, Guid, MKey, Mad, Method, NodeDescription, NodeInfo, NodeKind,
-    PhysicalState, PortInfo, PortNum, PortState, SMP_DATA_LEN, Status, SwitchInfo, TransactionId,
+    Datagram, DirectedRoute, Guid, MKey, Mad, Method, NodeInfo, PortNum, SMP_DATA_LEN, SmKey, Status,
+    TransactionId,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::discovery;
-use crate::exchange::{Counts, Exchange, Limits};
+use crate::event::{Discovery, Event};
+use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
 use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
-use crate::observed::{ObservedNode, TableKey};
-use crate::program::{Comparison, Stage};
+use crate::observed::Observed;
+use crate::program::{Comparison, Stage, Write, without_state};
+use crate::scope::Scope;
+use crate::unsupported::{Place, Unsupported};
+use crate::watch::{Watch, Watchfulness};
 
-/// What a manager has to tell.
-#[derive(Debug)]
-pub enum Event {
-    /// The fabric is known; somebody may compile a plan for it and [`Manager::apply`] it.
-    Discovered(Box<Discovery>),
-    /// Not even the node the manager sits on answers.
-    Alone,
-    /// What was found is no fabric: two nodes with one GUID, a cable with three ends.
-    Inconsistent(BuildError),
-    /// The fabric is equal to the plan, but for what was refused or silent.
-    Programmed(Counts),
-    /// Somebody is there, but does not answer: broken, or under a key that is not ours.
-    SilentLocation {
-        /// Where; `None` is where the manager itself sits.
-        location: Option<Location>,
-        /// Who was last met there.
-        last: Option<Guid>,
-    },
-    /// A node that answered before does not answer any more.
-    Silent {
-        /// The node.
-        node: Guid,
-        /// What it was asked for.
-        attribute: Attribute,
-    },
-    /// A node refused a request, or answered nonsense.
-    Refused {
-        /// The node.
-        node: Guid,
-        /// What it was asked for.
-        attribute: Attribute,
-        /// The modifier.
-        modifier: u32,
-        /// Its status; `None` if the answer made no sense.
-        status: Option<Status>,
-    },
+/// How a manager works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How much it asks at once.
+    pub limits: Limits,
+    /// How closely it watches.
+    pub watchfulness: Watchfulness,
+    /// What it tells other subnet managers, 0..=15: the higher is master.
+    pub priority: u8,
+    /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
+    pub sm_key: Option<SmKey>,
 }
 
-/// What discovery found.
-#[derive(Debug)]
-pub struct Discovery {
-    /// Nodes and cables.
-    pub topology: Topology,
-    /// What devices can hold.
-    pub capabilities: Capabilities,
-    /// The port the manager sits on.
-    pub manager: Guid,
+impl Default for Settings {
+    fn default() -> Self {
+        let (limits, watchfulness) = (Limits::default(), Watchfulness::default());
+        // What opensm has where nobody chose another: it yields only to a manager that has the same.
+        Self { limits, watchfulness, priority: 15, sm_key: SmKey::from_wire(1) }
+    }
 }
 
-/// A subnet manager. Feed it with the `handle_` verbs; after each, empty `poll_transmit` and `poll_event` and come back
-/// at `poll_timeout`.
+/// What the next manager has to know. It holds no secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// What was decided.
+    pub decisions: Decisions,
+    /// Which node was met where: without it, nodes under a key stay silent.
+    pub bindings: Bindings,
+    /// What devices do not take.
+    pub unsupported: Unsupported,
+}
+
+/// A subnet manager. Feed it with the `handle_` verbs; after each, empty `poll_persist`, `poll_transmit` and
+/// `poll_event` and come back at `poll_timeout`.
 #[derive(Debug)]
 pub struct Manager {
-    exchange: Exchange<Purpose>,
-    secret: Option<SiteSecret>,
-    bound: BoundNodes,
-    nodes: BTreeMap<Guid, ObservedNode>,
-    own: Option<OwnPort>,
+    pub(crate) settings: Settings,
+    pub(crate) secret: Option<SiteSecret>,
+    pub(crate) exchange: Exchange<Purpose>,
+    pub(crate) bound: BoundNodes,
+    pub(crate) unsupported: Unsupported,
+    pub(crate) observed: Observed,
+    pub(crate) watch: Watch,
+    pub(crate) plan: Option<Arc<FabricPlan>>,
+    /// The plan that the fabric was last seen to be equal to.
+    settled: Option<Arc<FabricPlan>>,
+    /// The fabric as it was last handed out.
+    handed: Option<Box<Discovery>>,
     phase: Phase,
-    plan: Option<Arc<FabricPlan>>,
+    scope: Scope,
+    /// Counts looks at the fabric.
+    pub(crate) look: u64,
+    /// Nodes that were met in this look as if for the first time.
+    pub(crate) fresh: BTreeSet<Guid>,
+    /// Nodes that may hold something else than the plan says.
+    pub(crate) touched: BTreeSet<Guid>,
+    /// Nodes that did not answer in this pass.
+    silent: BTreeSet<Guid>,
+    /// Locations where somebody is who does not answer, or answers as somebody else; each is told once.
+    pub(crate) unmet: BTreeMap<Option<Location>, Option<Guid>>,
+    /// Sets sent when the present pass began.
+    sets_before: u64,
+    /// Other subnet managers.
+    pub(crate) managers: BTreeSet<(Guid, PortNum)>,
+    /// What has to be on disk is not what was last written there.
+    pub(crate) memory_is_new: bool,
+    /// When the last verb was used.
+    pub(crate) now: Duration,
+    /// Counts up while the manager lives.
+    pub(crate) activity: u32,
+    pub(crate) answers: VecDeque<Datagram>,
     events: VecDeque<Event>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct OwnPort {
-    node: Guid,
-    number: PortNum,
-    guid: Guid,
 }
 
 /// What is going on until the exchange is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Discovering,
-    Waiting,
+    /// Finding out what is there.
+    Looking,
+    /// Nothing: the fabric is as it should be, or nobody has said yet how it should be.
+    Watching,
+    /// Reading the tables that a plan speaks of.
     Reading,
+    /// Nothing is written before the memory of it is safe.
+    Remembering,
     Writing(Stage),
 }
 
 /// What a request was for.
 #[derive(Clone, Debug)]
-enum Purpose {
+pub(crate) enum Purpose {
     /// Who is there? Asked with the key of the node that was met there before, or without one.
     Probe { from: Option<Location>, route: DirectedRoute, expected: Option<Guid> },
-    /// One attribute of a node, read or written.
-    Attribute { node: Guid, port: PortNum, key: TableKey },
+    /// An attribute is read.
+    Read { place: Place },
+    /// An attribute is read that should hold what is known.
+    Audit { place: Place },
+    /// Has anything changed at this switch?
+    Glance { place: Place },
+    /// Something has changed at this switch.
+    Suspect { place: Place },
+    /// An attribute is written.
+    Write { place: Place },
+    /// Who is this other manager?
+    ForeignManager { node: Guid, port: PortNum },
 }
 
+/// Passes in a row that a node may interrupt by not answering before it is left out.
+const STRIKES_MAX: u8 = 3;
+
+/// Events that wait to be told; further traps are not.
+const EVENTS_MAX: usize = 65_536;
+
 impl Manager {
-    /// A manager that starts to discover and guards no node.
-    pub fn new(limits: Limits) -> Self {
-        Self::start(limits, None, &Bindings::default())
-    }
-
-    /// A manager that puts every node under a key of its own, and knows which node was met where.
-    pub fn guarding(limits: Limits, secret: SiteSecret, bindings: &Bindings) -> Self {
-        Self::start(limits, Some(secret), bindings)
-    }
-
-    fn start(limits: Limits, secret: Option<SiteSecret>, bindings: &Bindings) -> Self {
+    /// A manager that starts to look at the fabric. With a secret, it puts every node under a key of its own.
+    pub fn new(settings: Settings, secret: Option<SiteSecret>, memory: &Memory) -> Self {
         let mut manager = Self {
-            exchange: Exchange::new(limits),
+            settings,
             secret,
-            bound: BoundNodes::new(bindings),
-            nodes: BTreeMap::new(),
-            own: None,
-            phase: Phase::Discovering,
+            exchange: Exchange::new(settings.limits),
+            bound: BoundNodes::new(&memory.bindings),
+            unsupported: memory.unsupported.clone(),
+            observed: Observed::default(),
+            watch: Watch::new(settings.watchfulness),
             plan: None,
+            settled: None,
+            handed: None,
+            phase: Phase::Looking,
+            scope: Scope::default(),
+            look: 0,
+            fresh: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            unmet: BTreeMap::new(),
+            sets_before: 0,
+            managers: BTreeSet::new(),
+            memory_is_new: true,
+            now: Duration::ZERO,
+            activity: 0,
+            answers: VecDeque::new(),
             events: VecDeque::new(),
         };
-        manager.probe(None, DirectedRoute::default());
+        manager.look_at_all();
         manager
     }
 
-    /// Which node was met where, to be kept for the next manager: without it, nodes under a key stay silent.
-    pub fn bindings(&self) -> Bindings {
-        self.bound.to_bindings()
-    }
-
-    /// Makes the fabric equal to a plan; waits for [`Event::Programmed`].
-    pub fn apply(&mut self, plan: Arc<FabricPlan>) {
-        let reads = self.compare(&plan).reads();
+    /// Makes the fabric equal to a plan; [`Event::Programmed`] tells when it is.
+    pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
+        self.memory_is_new |= self.plan.as_ref().map(|old| old.decisions()) != Some(plan.decisions());
         self.plan = Some(plan);
-        self.phase = Phase::Reading;
-        for (node, port, key) in reads {
-            self.ask(Method::GET, node, port, key, [0; SMP_DATA_LEN]);
+        if !matches!(self.phase, Phase::Looking) {
+            self.exchange.drop_waiting();
+            self.begin_pass();
         }
-        self.proceed();
+        self.proceed(now);
     }
 
-    /// Takes an answer.
-    pub fn handle_datagram(&mut self, _now: Duration, datagram: &Datagram) {
-        if !datagram.mad.method().is_response() {
+    /// Looks at the whole fabric again.
+    pub fn rediscover(&mut self, now: Duration) {
+        if self.phase == Phase::Watching {
+            self.look_at_all();
+            self.proceed(now);
+        }
+    }
+
+    /// Says that a node was moved: its key may be shown at `location` from now on. `None` is where the manager sits.
+    pub fn rebind(&mut self, now: Duration, location: Option<Location>, node: Guid) {
+        self.memory_is_new |= self.bound.bind(location, node);
+        self.rediscover(now);
+    }
+
+    /// Takes a datagram that reached the manager's port.
+    pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
+        self.now = now;
+        let mad = &datagram.mad;
+        if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
         }
-        if let Some(purpose) = self.exchange.answered(&datagram.mad) {
-            self.understand(purpose, &datagram.mad);
-            self.proceed();
+        if !mad.method().is_response() {
+            self.handle_request(now, datagram);
+        } else if let Some(Answered { purpose, asked }) = self.exchange.answered(mad) {
+            self.understand(purpose, &asked, mad);
         }
+        self.proceed(now);
     }
 
     /// A transport knows that a request will not be answered.
-    pub fn handle_lost(&mut self, _now: Duration, transaction: TransactionId) {
+    pub fn handle_lost(&mut self, now: Duration, transaction: TransactionId) {
+        self.now = now;
         let silent = self.exchange.lost(transaction);
-        self.report_silent(silent);
-        self.proceed();
+        self.take_silence(now, silent);
+        self.proceed(now);
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Duration) {
+        self.now = now;
         let silent = self.exchange.handle_timeout(now);
-        self.report_silent(silent);
-        self.proceed();
+        self.take_silence(now, silent);
+        self.proceed(now);
+    }
+
+    /// What [`Manager::poll_persist`] gave out is safe: what depends on it may leave.
+    pub fn handle_persisted(&mut self, now: Duration) {
+        if self.phase == Phase::Remembering && !self.memory_is_new {
+            self.begin_stage(Stage::ALL[0]);
+        }
+        self.proceed(now);
+    }
+
+    /// What has to be safe before anything else is written to the fabric; answer with [`Manager::handle_persisted`].
+    pub fn poll_persist(&mut self) -> Option<Memory> {
+        if !self.memory_is_new || self.plan.is_none() {
+            return None;
+        }
+        self.memory_is_new = false;
+        Some(self.memory())
     }
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        self.exchange.poll_transmit(now)
+        self.answers.pop_front().or_else(|| self.exchange.poll_transmit(now))
     }
 
     /// The next thing to tell.
@@ -184,7 +253,13 @@ impl Manager {
 
     /// When [`Manager::handle_timeout`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.exchange.poll_timeout()
+        let watch = (self.phase == Phase::Watching).then(|| self.watch.poll_timeout());
+        self.exchange.poll_timeout().into_iter().chain(watch).min()
+    }
+
+    /// Whether something can be done at once, without waiting for time or datagrams.
+    pub fn has_more(&self) -> bool {
+        !self.events.is_empty() || !self.answers.is_empty() || self.memory_is_new && self.plan.is_some()
     }
 
     /// Datagrams sent so far.
@@ -192,222 +267,335 @@ impl Manager {
         self.exchange.counts
     }
 
+    /// How far what is going on has got.
+    pub fn progress(&self) -> Progress {
+        self.exchange.progress
+    }
+
+    /// What the next manager has to know.
+    pub fn memory(&self) -> Memory {
+        Memory {
+            decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
+            bindings: self.bound.to_bindings(),
+            unsupported: self.unsupported.clone(),
+        }
+    }
+
     /// Goes on to the next phase once everything of this one was answered or given up.
-    fn proceed(&mut self) {
+    fn proceed(&mut self, now: Duration) {
         while self.exchange.is_idle() {
             match self.phase {
-                Phase::Waiting => return,
-                Phase::Discovering => self.finish_discovery(),
-                Phase::Reading => self.write(Stage::ALL[0]),
-                Phase::Writing(stage) => match Stage::ALL.into_iter().find(|next| *next > stage) {
-                    Some(next) => self.write(next),
-                    None => {
-                        self.phase = Phase::Waiting;
-                        self.events.push_back(Event::Programmed(self.exchange.counts));
+                Phase::Looking => self.conclude_look(now),
+                Phase::Watching => {
+                    if !self.watch_on(now) {
+                        return;
                     }
-                },
+                }
+                Phase::Reading => self.remember(now),
+                Phase::Remembering => return,
+                Phase::Writing(stage) => self.conclude_stage(now, stage),
             }
         }
     }
 
-    fn write(&mut self, stage: Stage) {
+    /// Looks at what is due; whether anything is.
+    fn watch_on(&mut self, now: Duration) -> bool {
+        self.activity = self.activity.wrapping_add(1);
+        let suspects = self.watch.take_suspects(now);
+        if !suspects.is_empty() {
+            self.begin_look();
+            suspects.into_iter().for_each(|node| self.look_at(node));
+        } else if self.watch.take_sweep(now) {
+            self.sweep();
+        } else {
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn begin_look(&mut self) {
+        self.phase = Phase::Looking;
+        self.look += 1;
+    }
+
+    pub(crate) fn is_looking(&self) -> bool {
+        self.phase == Phase::Looking
+    }
+
+    /// Everybody answered or did not: has the fabric changed, or does anybody hold what it should not?
+    fn conclude_look(&mut self, now: Duration) {
+        self.phase = Phase::Watching;
+        if self.plan.is_none() {
+            self.watch.put_off_sweep(now);
+        }
+        let Some(own) = self.observed.own.filter(|own| self.observed.nodes.contains_key(&own.node)) else {
+            self.observed.own = None;
+            return self.tell(Event::Alone);
+        };
+        self.touched.extend(self.fresh.iter().copied());
+        let mut is_news = false;
+        if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {
+            self.observed.reroute();
+            self.observed.changed = false;
+            match discovery::topology(&self.observed.nodes) {
+                Ok((topology, capabilities)) => {
+                    is_news = self.hand_out(Discovery { topology, capabilities, manager: own.guid });
+                }
+                Err(error) => self.tell(Event::Inconsistent(error)),
+            }
+        }
+        // If the fabric has changed, the next plan is about to come.
+        if !is_news && (!self.touched.is_empty() || self.plan_is_new()) {
+            self.tell_drift();
+            self.begin_pass();
+        }
+        self.fresh.clear();
+    }
+
+    /// Tells what was found, if it is not what was told before.
+    fn hand_out(&mut self, found: Discovery) -> bool {
+        let is_news = self.handed.as_deref() != Some(&found);
+        if is_news {
+            self.handed = Some(Box::new(found.clone()));
+            self.tell(Event::Discovered(Box::new(found)));
+        }
+        is_news
+    }
+
+    fn plan_is_new(&self) -> bool {
+        match (&self.plan, &self.settled) {
+            (Some(plan), Some(settled)) => !Arc::ptr_eq(plan, settled),
+            (plan, _) => plan.is_some(),
+        }
+    }
+
+    /// Tells what nodes hold that should not, unless they are as if new or the plan is.
+    fn tell_drift(&mut self) {
+        let Some(plan) = self.settled.clone() else { return };
+        let touched = self.touched.difference(&self.fresh).copied().collect();
+        let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
+        let comparison = self.comparison(&plan, &scope);
+        let stages = [Stage::Addresses, Stage::Routes, Stage::Tops, Stage::Groups, Stage::Links, Stage::Keys];
+        let drifts: Vec<Event> = stages
+            .into_iter()
+            .flat_map(|stage| comparison.writes(stage))
+            .map(|write| Event::Drift { node: write.node, attribute: write.key.0, modifier: write.key.1 })
+            .collect();
+        drifts.into_iter().for_each(|drift| self.tell(drift));
+    }
+
+    fn begin_pass(&mut self) {
+        let Some(plan) = self.plan.clone() else { return };
+        self.phase = Phase::Reading;
+        self.sets_before = self.exchange.counts.sets;
+        self.scope = Scope::between(self.settled.as_deref(), &plan, &self.touched, &self.observed.nodes);
+        let scope = std::mem::take(&mut self.scope);
+        let reads = self.comparison(&plan, &scope).reads();
+        self.scope = scope;
+        reads.into_iter().for_each(|place| self.read(place));
+    }
+
+    /// Everything is known: what was decided has to be safe before it is done.
+    fn remember(&mut self, now: Duration) {
+        if !self.silent.is_empty() {
+            self.interrupt(now);
+        } else if self.memory_is_new {
+            self.phase = Phase::Remembering;
+        } else {
+            self.begin_stage(Stage::ALL[0]);
+        }
+    }
+
+    fn begin_stage(&mut self, stage: Stage) {
+        self.bound.seal();
         self.phase = Phase::Writing(stage);
         let Some(plan) = self.plan.clone() else { return };
-        for write in self.compare(&plan).writes(stage) {
-            self.ask(Method::SET, write.node, write.port, write.key, write.data);
+        for Write { node, port, key, data } in self.comparison(&plan, &self.scope).writes(stage) {
+            let keeps_state = matches!(stage, Stage::Addresses | Stage::Links);
+            let data = if keeps_state { without_state(data) } else { data };
+            self.write((node, port, key), data);
         }
     }
 
-    fn compare<'a>(&'a self, plan: &'a FabricPlan) -> Comparison<'a> {
-        Comparison { plan, nodes: &self.nodes, secret: self.secret.as_ref() }
+    fn conclude_stage(&mut self, now: Duration, stage: Stage) {
+        if !self.silent.is_empty() {
+            return self.interrupt(now);
+        }
+        match stage.next() {
+            Some(next) => self.begin_stage(next),
+            None => self.conclude_pass(now),
+        }
     }
 
-    fn finish_discovery(&mut self) {
-        self.phase = Phase::Waiting;
-        let Some(own) = self.own else { return self.events.push_back(Event::Alone) };
-        self.events.push_back(match discovery::topology(&self.nodes) {
-            Ok((topology, capabilities)) => {
-                Event::Discovered(Box::new(Discovery { topology, capabilities, manager: own.guid }))
+    /// A step may rely on the one before: nothing goes on before everybody did it.
+    fn interrupt(&mut self, now: Duration) {
+        for node in std::mem::take(&mut self.silent) {
+            self.touched.insert(node);
+            self.watch.suspect(now, node);
+        }
+        self.settled = None;
+        self.phase = Phase::Watching;
+        self.tell(Event::Interrupted);
+    }
+
+    fn conclude_pass(&mut self, now: Duration) {
+        self.phase = Phase::Watching;
+        let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
+        self.settled = self.plan.clone();
+        for guid in std::mem::take(&mut self.touched) {
+            if let Some(node) = self.observed.nodes.get_mut(&guid) {
+                node.strikes = 0;
             }
-            Err(error) => Event::Inconsistent(error),
-        });
+        }
+        if is_news {
+            self.watch.put_off_sweep(now);
+            self.tell(Event::Programmed(self.exchange.counts));
+        }
     }
 
-    /// Asks who is at a location, as the node that was met there before if it is under a key.
-    fn probe(&mut self, from: Option<Location>, route: DirectedRoute) {
-        let expected = self.secret.as_ref().and_then(|_| self.bound.node(from));
-        self.probe_as(from, route, expected);
+    fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {
+        Comparison {
+            plan,
+            scope,
+            nodes: &self.observed.nodes,
+            secret: self.secret.as_ref(),
+            unsupported: &self.unsupported,
+        }
     }
 
-    fn probe_as(&mut self, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
-        /// Stands for the device behind which nothing is known yet, before the first answer.
-        const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
-            Some(guid) => guid,
-            None => unreachable!(),
-        };
-        let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
-        mad.set_m_key(expected.and_then(|guid| self.secret.as_ref().map(|secret| secret.key(guid))));
-        let near = from.map_or(NOBODY, |location| location.near);
-        self.exchange.ask(near, mad, Purpose::Probe { from, route, expected });
+    pub(crate) fn read(&mut self, place: Place) {
+        self.ask_for(place, Purpose::Read { place });
     }
 
-    fn ask(&mut self, method: Method, node: Guid, port: PortNum, key: TableKey, data: [u8; SMP_DATA_LEN]) {
-        let Some(route) = self.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
+    pub(crate) fn write(&mut self, place: Place, data: [u8; SMP_DATA_LEN]) {
+        self.ask(Method::SET, place, data, Purpose::Write { place });
+    }
+
+    pub(crate) fn ask_for(&mut self, place: Place, purpose: Purpose) {
+        self.ask(Method::GET, place, [0; SMP_DATA_LEN], purpose);
+    }
+
+    fn ask(&mut self, method: Method, place: Place, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
+        let (node, port, key) = place;
+        let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mut mad = Mad::directed(method, key.0, key.1, route);
         *mad.smp_data_mut() = data;
-        mad.set_m_key(self.key_for(node, port));
-        self.exchange.ask(node, mad, Purpose::Attribute { node, port, key });
+        mad.set_m_key(self.key_of(node));
+        self.exchange.ask(node, mad, purpose);
     }
 
-    /// The key to present: that of the node, once it is known to be under it.
-    fn key_for(&self, node: Guid, port: PortNum) -> Option<MKey> {
-        let seen = self.nodes.get(&node)?;
-        let keyed = seen.keyed.contains(&seen.guard(port));
-        self.secret.as_ref().filter(|_| keyed).map(|secret| secret.key(node))
+    /// The key to present. A node that is not under it yet takes any.
+    fn key_of(&self, node: Guid) -> Option<MKey> {
+        self.secret.as_ref().map(|secret| secret.key(node))
     }
 
-    fn report_silent(&mut self, silent: impl IntoIterator<Item = Purpose>) {
+    fn take_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
         for purpose in silent {
             match purpose {
                 // Not the node that was met there before, or it lost its key: ask as a stranger would.
                 Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
                 Purpose::Probe { from, .. } => {
                     let last = self.bound.node(from);
-                    self.events.push_back(Event::SilentLocation { location: from, last });
+                    if self.unmet.insert(from, None) != Some(None) {
+                        self.tell(Event::SilentLocation { location: from, last });
+                    }
                 }
-                Purpose::Attribute { node, key, .. } => {
-                    self.events.push_back(Event::Silent { node, attribute: key.0 });
+                Purpose::ForeignManager { node, port } => {
+                    self.tell(Event::ForeignManager { node, port, info: None });
                 }
+                Purpose::Read { place }
+                | Purpose::Audit { place }
+                | Purpose::Glance { place }
+                | Purpose::Suspect { place }
+                | Purpose::Write { place } => self.take_silence_of(now, place),
             }
         }
     }
 
-    fn understand(&mut self, purpose: Purpose, mad: &Mad) {
+    /// A node that answered before does not: in a look it counts as gone, in a pass it is looked at.
+    fn take_silence_of(&mut self, now: Duration, place: Place) {
+        let (guid, port, key) = place;
+        self.tell(Event::Silent { node: guid, attribute: key.0 });
+        let is_looking = self.is_looking();
+        let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
+        // Whether it did what it did not confirm is not known.
+        node.tables.remove(&(port, key));
+        node.strikes = node.strikes.saturating_add(1);
+        if is_looking || node.strikes >= STRIKES_MAX {
+            self.observed.disconnect_all(guid);
+        }
+        if !is_looking {
+            self.silent.insert(guid);
+            self.watch.suspect(now, guid);
+        }
+    }
+
+    fn understand(&mut self, purpose: Purpose, asked: &Mad, mad: &Mad) {
+        let data = mad.smp_data();
+        let is_ok = mad.status() == Status::OK;
         match purpose {
             Purpose::Probe { from, route, expected } => {
-                if let Ok(info) = NodeInfo::decode(mad.smp_data()) {
+                if let Some(info) = NodeInfo::decode(data).ok().filter(|_| is_ok) {
                     self.meet(info, from, route, expected);
                 }
             }
-            Purpose::Attribute { node, port, key } => {
-                let understood = mad.status() == Status::OK && self.note(node, port, key, mad.smp_data());
-                if !understood {
-                    let status = Some(mad.status()).filter(|status| *status != Status::OK);
-                    self.events.push_back(Event::Refused { node, attribute: key.0, modifier: key.1, status });
-                }
+            Purpose::ForeignManager { node, port } => self.note_foreign_manager(node, port, data),
+            Purpose::Read { place } => {
+                let understood = is_ok && self.note(place, data);
+                self.expect(understood, place, mad);
+            }
+            Purpose::Audit { place } => {
+                self.compare_with_known(place, data);
+                let understood = is_ok && self.note(place, data);
+                self.expect(understood, place, mad);
+            }
+            Purpose::Glance { place } => {
+                let understood = is_ok && self.note_switch(place, data, false);
+                self.expect(understood, place, mad);
+            }
+            Purpose::Suspect { place } => {
+                let understood = is_ok && self.note_switch(place, data, true);
+                self.expect(understood, place, mad);
+            }
+            Purpose::Write { place } => {
+                self.learn(place, asked, mad);
+                let understood = is_ok && self.note(place, data);
+                self.expect(understood, place, mad);
             }
         }
     }
 
-    /// A node answered a probe.
-    fn meet(&mut self, info: NodeInfo, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
-        let (guid, entered, port_guid) = (info.node_guid, info.local_port, info.port_guid);
-        let is_switch = info.kind == NodeKind::Switch;
-        let is_new = !self.nodes.contains_key(&guid);
-        if is_new && self.nodes.len() >= NODES_MAX {
-            return;
-        }
-        if from.is_none() {
-            self.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
-        }
-        self.bound.bind(from, guid);
-        if let Some(location) = from
-            && let Some(near) = self.nodes.get_mut(&location.near)
+    /// Notes what a Set left as it was.
+    fn learn(&mut self, place: Place, asked: &Mad, mad: &Mad) {
+        let (guid, port, key) = place;
+        let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
+        if let Some(before) = before.filter(|_| mad.status() == Status::OK)
+            && self.unsupported.learn(place, &before, asked.smp_data(), mad.smp_data())
         {
-            near.links.insert(location.port, (guid, entered));
-        }
-        let whole_node = questions_about_node(&info);
-        let node = self.nodes.entry(guid).or_insert_with(|| new_node(info));
-        node.links.extend(from.map(|location| (entered, (location.near, location.port))));
-        if expected == Some(guid) {
-            // It answered to its key, or needs none yet; which, PortInfo will tell.
-            node.keyed.insert(node.guard(entered));
-        }
-        let is_new_adapter_port = !is_switch && !node.routes.contains_key(&entered);
-        let questions = if is_new {
-            whole_node
-        } else if is_new_adapter_port {
-            vec![question_about_port(entered)]
-        } else {
-            return;
-        };
-        node.routes.insert(entered, route);
-        node.port_guids.insert(entered, port_guid);
-        for (port, key) in questions {
-            self.ask(Method::GET, guid, port, key, [0; SMP_DATA_LEN]);
+            self.memory_is_new = true;
+            self.tell(Event::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
         }
     }
 
-    /// Notes what an attribute holds; false if the bytes make no sense.
-    fn note(&mut self, guid: Guid, port: PortNum, key: TableKey, data: &[u8; SMP_DATA_LEN]) -> bool {
-        let Some(node) = self.nodes.get_mut(&guid) else { return false };
-        match key.0 {
-            Attribute::NODE_DESCRIPTION => node.description = Some(NodeDescription(*data)),
-            Attribute::SWITCH_INFO => match SwitchInfo::decode(data) {
-                Ok(info) => node.switch = Some(info),
-                Err(_) => return false,
-            },
-            Attribute::PORT_INFO => match (PortInfo::decode(data), PortInfo::port_of_modifier(key.1)) {
-                (Ok(info), Some(number)) => self.note_port(guid, number, info),
-                _ => return false,
-            },
-            _ => {
-                node.tables.insert((port, key), *data);
-            }
-        }
-        true
-    }
-
-    fn note_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
-        let is_up = info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down;
-        let own = self.own.is_some_and(|own| own.node == guid && own.number == number);
-        let expected = self.secret.as_ref().map(|secret| secret.key(guid));
-        let Some(node) = self.nodes.get_mut(&guid) else { return };
-        if node.guard(number) == number {
-            // A node shows its key to whoever knows it.
-            if info.m_key.is_some() && info.m_key == expected {
-                node.keyed.insert(number);
-            } else {
-                node.keyed.remove(&number);
-            }
-        }
-        node.ports.insert(number, info);
-        // Adapters end a route; only the one the manager sits on begins one.
-        let leads_on = is_up && number != PortNum::MANAGEMENT && (node.is_switch() || own);
-        if self.phase == Phase::Discovering && leads_on && !node.links.contains_key(&number) {
-            let route = node.route(number).and_then(|route| route.then(number));
-            if let Some(route) = route {
-                self.probe(Some(Location { near: guid, port: number }), route);
-            }
+    fn compare_with_known(&mut self, place: Place, data: &[u8; SMP_DATA_LEN]) {
+        let (guid, port, key) = place;
+        let known = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
+        if known.is_none_or(|known| known != *data) {
+            self.touched.insert(guid);
         }
     }
-}
 
-/// What to ask a node that was never met before: its name, and every port that the answering one can speak for.
-fn questions_about_node(info: &NodeInfo) -> Vec<(PortNum, TableKey)> {
-    let name = (info.local_port, (Attribute::NODE_DESCRIPTION, 0));
-    if info.kind != NodeKind::Switch {
-        return vec![name, question_about_port(info.local_port)];
+    fn expect(&mut self, understood: bool, place: Place, mad: &Mad) {
+        if !understood {
+            let (node, _, (attribute, modifier)) = place;
+            let status = Some(mad.status()).filter(|status| *status != Status::OK);
+            self.tell(Event::Refused { node, attribute, modifier, status });
+        }
     }
-    let own = |key| (PortNum::MANAGEMENT, key);
-    let ports = (0..=info.port_count).map(|port| own((Attribute::PORT_INFO, port.into())));
-    [name, own((Attribute::SWITCH_INFO, 0))].into_iter().chain(ports).collect()
-}
 
-fn question_about_port(port: PortNum) -> (PortNum, TableKey) {
-    (port, (Attribute::PORT_INFO, port.to_wire().into()))
-}
-
-fn new_node(info: NodeInfo) -> ObservedNode {
-    ObservedNode {
-        info,
-        description: None,
-        switch: None,
-        routes: BTreeMap::new(),
-        keyed: BTreeSet::new(),
-        ports: BTreeMap::new(),
-        port_guids: BTreeMap::new(),
-        links: BTreeMap::new(),
-        tables: BTreeMap::new(),
+    pub(crate) fn tell(&mut self, event: Event) {
+        if self.events.len() < EVENTS_MAX || !matches!(event, Event::Trapped { .. }) {
+            self.events.push_back(event);
+        }
     }
 }

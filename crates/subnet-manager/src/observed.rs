@@ -1,11 +1,11 @@
-//! What devices were last seen to hold.
+//! What devices were last seen to hold, and how they are connected.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fabric_model::intent::{Capabilities, PortCapability, PortName, SwitchCapability};
 use ib_wire::{
-    Attribute, DirectedRoute, Guid, NodeDescription, NodeInfo, NodeKind, PortInfo, PortNum, SMP_DATA_LEN,
-    SwitchInfo,
+    Attribute, DirectedRoute, Guid, NodeDescription, NodeInfo, NodeKind, PhysicalState, PortInfo, PortNum,
+    PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
 /// A table of a node, or a part of one: the attribute and the modifier that selects it.
@@ -21,15 +21,33 @@ pub(crate) struct ObservedNode {
     pub routes: BTreeMap<PortNum, DirectedRoute>,
     pub ports: BTreeMap<PortNum, PortInfo>,
     pub port_guids: BTreeMap<PortNum, Guid>,
-    /// Ports that answered to the key of this node: they are under it. Of a switch, port 0.
-    pub keyed: BTreeSet<PortNum>,
     /// The other end of each cable that was followed.
     pub links: BTreeMap<PortNum, (Guid, PortNum)>,
     /// Tables that were read or written, as blocks: of a switch under port 0, of an adapter under the port they belong to.
     pub tables: BTreeMap<(PortNum, TableKey), [u8; SMP_DATA_LEN]>,
+    /// The look in which it was last met and asked about itself.
+    pub met: u64,
+    /// Passes in a row in which it did not answer to a Set.
+    pub strikes: u8,
 }
 
 impl ObservedNode {
+    /// A node of which nothing is known but what it says it is.
+    pub fn new(info: NodeInfo) -> Self {
+        Self {
+            info,
+            description: None,
+            switch: None,
+            routes: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            port_guids: BTreeMap::new(),
+            links: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            met: 0,
+            strikes: 0,
+        }
+    }
+
     pub fn is_switch(&self) -> bool {
         self.info.kind == NodeKind::Switch
     }
@@ -39,9 +57,15 @@ impl ObservedNode {
         if self.is_switch() { self.routes.values().next() } else { self.routes.get(&port) }
     }
 
-    /// The port whose key guards `port`: a switch's port 0, an adapter's port itself.
-    pub fn guard(&self, port: PortNum) -> PortNum {
-        if self.is_switch() { PortNum::MANAGEMENT } else { port }
+    /// What an attribute held when it was last read or written.
+    pub fn held(&self, port: PortNum, key: TableKey) -> Option<[u8; SMP_DATA_LEN]> {
+        match key.0 {
+            Attribute::PORT_INFO => {
+                PortInfo::port_of_modifier(key.1).and_then(|port| self.ports.get(&port)).map(PortInfo::encode)
+            }
+            Attribute::SWITCH_INFO => self.switch.as_ref().map(SwitchInfo::encode),
+            _ => self.tables.get(&(port, key)).copied(),
+        }
     }
 
     /// What the node can hold, for whoever compiles a plan.
@@ -64,5 +88,106 @@ impl ObservedNode {
             };
             all.switches.insert(node, capability);
         }
+    }
+}
+
+/// Whether something is connected at the other end.
+pub(crate) fn is_up(info: &PortInfo) -> bool {
+    info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down
+}
+
+/// The port the manager sits on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnPort {
+    pub node: Guid,
+    pub number: PortNum,
+    pub guid: Guid,
+}
+
+/// Everything that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    pub nodes: BTreeMap<Guid, ObservedNode>,
+    pub own: Option<OwnPort>,
+    /// Nodes or cables came or went since this was last taken back.
+    pub changed: bool,
+}
+
+impl Observed {
+    /// Whether packets can go on from a port: adapters end a route, but for the one the manager sits on.
+    pub fn leads_on(&self, guid: Guid, port: PortNum) -> bool {
+        let own = self.own.is_some_and(|own| own.node == guid && own.number == port);
+        let is_switch = self.nodes.get(&guid).is_some_and(ObservedNode::is_switch);
+        port != PortNum::MANAGEMENT && (is_switch || own)
+    }
+
+    /// Notes a cable.
+    pub fn connect(&mut self, a: (Guid, PortNum), b: (Guid, PortNum)) {
+        for ((guid, port), peer) in [(a, b), (b, a)] {
+            if let Some(node) = self.nodes.get_mut(&guid) {
+                self.changed |= node.links.insert(port, peer) != Some(peer);
+            }
+        }
+    }
+
+    /// Notes that a cable is gone; whether there was one.
+    pub fn disconnect(&mut self, guid: Guid, port: PortNum) -> bool {
+        let lost = self.nodes.get_mut(&guid).and_then(|node| node.links.remove(&port));
+        let Some(peer) = lost else { return false };
+        self.changed = true;
+        if let Some(node) = self.nodes.get_mut(&peer.0)
+            && node.links.get(&peer.1) == Some(&(guid, port))
+        {
+            node.links.remove(&peer.1);
+        }
+        true
+    }
+
+    /// Takes a node that does not answer any more out of all its cables.
+    pub fn disconnect_all(&mut self, guid: Guid) {
+        let ports: Vec<PortNum> =
+            self.nodes.get(&guid).map(|node| node.links.keys().copied().collect()).unwrap_or_default();
+        for port in ports {
+            self.disconnect(guid, port);
+        }
+    }
+
+    /// Finds the shortest route to every port that can be reached, and forgets nodes that cannot.
+    pub fn reroute(&mut self) {
+        let Some(own) = self.own else { return };
+        self.nodes.values_mut().for_each(|node| node.routes.clear());
+        let mut reached = BTreeSet::new();
+        let mut queue = VecDeque::from([(own.node, own.number, DirectedRoute::default())]);
+        while let Some((guid, entered, route)) = queue.pop_front() {
+            let Some(node) = self.nodes.get_mut(&guid) else { continue };
+            if node.routes.contains_key(&entered) || node.is_switch() && reached.contains(&guid) {
+                continue;
+            }
+            reached.insert(guid);
+            node.routes.insert(entered, route.clone());
+            let exits: Vec<_> = node.links.iter().map(|(port, peer)| (*port, *peer)).collect();
+            for (port, (peer, peer_port)) in exits {
+                if self.leads_on(guid, port) {
+                    queue.extend(route.then(port).map(|route| (peer, peer_port, route)));
+                }
+            }
+        }
+        let before = self.nodes.len();
+        self.nodes.retain(|guid, _| reached.contains(guid));
+        self.changed |= self.nodes.len() != before;
+    }
+
+    /// Ports behind which somebody is connected who was not met.
+    pub fn open_ends(&self) -> Vec<(Guid, PortNum, DirectedRoute)> {
+        let mut ends = Vec::new();
+        for (guid, node) in &self.nodes {
+            let unknown =
+                node.ports.iter().filter(|(port, info)| is_up(info) && !node.links.contains_key(port));
+            for (port, _) in unknown.filter(|(port, _)| self.leads_on(*guid, **port)) {
+                let route = node.route(*port).and_then(|route| route.then(*port));
+                ends.extend(route.map(|route| (*guid, *port, route)));
+            }
+        }
+        ends
     }
 }

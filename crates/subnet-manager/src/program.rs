@@ -11,32 +11,46 @@ use ib_wire::{
 
 use crate::keys::SiteSecret;
 use crate::observed::{ObservedNode, TableKey};
+use crate::scope::Scope;
+use crate::unsupported::{Place, Unsupported};
 
-/// The steps of programming, in the order in which each is safe: nothing is reachable before its partition is enforced,
-/// and nothing becomes active before everything is in place.
+/// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
+/// anything new begins, nothing is reachable before its partition is enforced, and nothing becomes active before
+/// everything is in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
+    /// LIDs, and management keys.
     Addresses,
+    /// Ports that the plan does not know stop carrying data.
+    Closed,
+    /// Partitions and groups, as far as they shrink.
+    Shrunk,
     Routes,
     Tops,
     Groups,
-    Keys,
     Links,
+    Keys,
     Armed,
     Active,
 }
 
 impl Stage {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Addresses,
+        Self::Closed,
+        Self::Shrunk,
         Self::Routes,
         Self::Tops,
         Self::Groups,
-        Self::Keys,
         Self::Links,
+        Self::Keys,
         Self::Armed,
         Self::Active,
     ];
+
+    pub fn next(self) -> Option<Self> {
+        Self::ALL.into_iter().find(|next| *next > self)
+    }
 }
 
 /// How long a subnet may take, as an exponent of 4.096 µs: a little over a second.
@@ -52,57 +66,61 @@ pub(crate) struct Write {
     pub data: [u8; SMP_DATA_LEN],
 }
 
+impl Write {
+    pub fn place(&self) -> Place {
+        (self.node, self.port, self.key)
+    }
+}
+
 /// The nodes as they were last seen, and the plan they are compared with.
 pub(crate) struct Comparison<'a> {
     pub plan: &'a FabricPlan,
+    pub scope: &'a Scope,
     pub nodes: &'a BTreeMap<Guid, ObservedNode>,
     /// What nodes are put under keys with, if they are.
     pub secret: Option<&'a SiteSecret>,
+    pub unsupported: &'a Unsupported,
 }
 
 impl Comparison<'_> {
     /// Tables that have to be known before anything is compared. A switch whose table is empty needs no reading.
-    pub fn reads(&self) -> Vec<(Guid, PortNum, TableKey)> {
+    pub fn reads(&self) -> Vec<Place> {
         let stages = [Stage::Routes, Stage::Groups, Stage::Keys];
         let tables = stages.into_iter().flat_map(|stage| self.wanted(stage));
-        tables
-            .filter(|write| !self.is_blank(write))
-            .map(|write| (write.node, write.port, write.key))
-            .collect()
+        tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
     }
 
     /// What a step has to write: the differences, and nothing else.
     pub fn writes(&self, stage: Stage) -> Vec<Write> {
-        let differs = |write: &Write| {
-            let node = self.nodes.get(&write.node);
-            node.and_then(|node| node.tables.get(&(write.port, write.key))) != Some(&write.data)
-        };
-        match stage {
-            Stage::Routes | Stage::Groups | Stage::Keys => {
-                self.wanted(stage).into_iter().filter(differs).collect()
-            }
-            _ => self.wanted(stage),
+        let mut writes = self.wanted(stage);
+        if !matches!(stage, Stage::Closed | Stage::Armed | Stage::Active) {
+            writes.retain(|write| self.differs(write));
         }
+        writes
+    }
+
+    fn differs(&self, write: &Write) -> bool {
+        let held = self.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
+        held.is_none_or(|held| self.unsupported.differs(write.place(), &held, &write.data))
     }
 
     /// Routes of a switch that has none yet are written without having been read.
-    fn is_blank(&self, write: &Write) -> bool {
-        let top = self
-            .nodes
-            .get(&write.node)
-            .and_then(|node| node.switch.as_ref())
-            .map(|switch| switch.linear_fdb_top);
-        write.key.0 == Attribute::LINEAR_FORWARDING && top == Some(0)
+    fn is_known(&self, write: &Write) -> bool {
+        let Some(node) = self.nodes.get(&write.node) else { return true };
+        let is_blank = write.key.0 == Attribute::LINEAR_FORWARDING
+            && node.switch.as_ref().is_some_and(|switch| switch.linear_fdb_top == 0);
+        is_blank || node.tables.contains_key(&(write.port, write.key))
     }
 
+    /// Everything the plan says about a step, but for what cannot be said of ports that were not seen.
     fn wanted(&self, stage: Stage) -> Vec<Write> {
         let mut writes = Vec::new();
-        for switch in self.plan.switches() {
+        for switch in self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid)) {
             if let Some(node) = self.nodes.get(&switch.guid) {
                 self.wanted_of_switch(stage, switch, node, &mut writes);
             }
         }
-        for port in self.plan.adapter_ports() {
+        for port in self.scope.adapter_ports.iter().filter_map(|guid| self.plan.adapter_port(*guid)) {
             if let Some(node) = self.nodes.get(&port.name.node) {
                 self.wanted_of_adapter(stage, port, node, &mut writes);
             }
@@ -117,63 +135,55 @@ impl Comparison<'_> {
         node: &ObservedNode,
         writes: &mut Vec<Write>,
     ) {
-        let own = |key, data| Write { node: plan.guid, port: PortNum::MANAGEMENT, key, data };
+        let own = |(key, data)| Write { node: plan.guid, port: PortNum::MANAGEMENT, key, data };
         match stage {
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
                     address(info, plan.lid, self.plan.manager().lid);
                     self.guard(info, plan.guid);
                 };
-                writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(|(key, data)| own(key, data)));
+                writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
             }
-            Stage::Routes => writes
-                .extend((0..plan.linear.block_count()).map(|block| {
-                    own((Attribute::LINEAR_FORWARDING, block.into()), plan.linear_block(block))
-                })),
-            Stage::Tops => {
-                writes.extend(switch_info(plan, node).map(|data| own((Attribute::SWITCH_INFO, 0), data)))
+            Stage::Closed => {
+                let stray = |port: &PortNum| *port != PortNum::MANAGEMENT && plan.port(*port).is_none();
+                writes.extend(
+                    node.ports.keys().copied().filter(stray).filter_map(|it| close(node, it)).map(own),
+                );
             }
+            Stage::Shrunk => {}
+            Stage::Routes => {
+                writes.extend((0..plan.linear.block_count()).map(|block| {
+                    own(((Attribute::LINEAR_FORWARDING, block.into()), plan.linear_block(block)))
+                }))
+            }
+            Stage::Tops => writes.extend(switch_info(plan, node).map(own)),
             Stage::Groups => {
                 let positions = node.info.port_count / 16 + 1;
                 for block in 0..plan.multicast.block_count().max(1) {
                     writes.extend((0..positions).map(|position| {
                         let modifier = MulticastBlock::to_modifier(block, position);
-                        own(
-                            (Attribute::MULTICAST_FORWARDING, modifier),
-                            plan.multicast_block(block, position).encode(),
-                        )
+                        let data = plan.multicast_block(block, position).encode();
+                        own(((Attribute::MULTICAST_FORWARDING, modifier), data))
                     }));
-                }
-            }
-            Stage::Keys => {
-                writes.extend(
-                    keys(&plan.pkeys, 0, node.info.partition_capacity).map(|(key, data)| own(key, data)),
-                );
-                let capacity = node.switch.as_ref().map_or(0, |switch| switch.partition_enforcement_capacity);
-                for port in &plan.ports {
-                    if let Enforcement::Both(table) = &port.enforcement {
-                        let number = port.number.to_wire().into();
-                        writes.extend(keys(table, number, capacity).map(|(key, data)| own(key, data)));
-                    }
                 }
             }
             Stage::Links => {
                 let wanted = |port: &SwitchPortPlan| port_info(node, port.number, |info| link(info, port));
-                writes.extend(plan.ports.iter().filter_map(wanted).map(|(key, data)| own(key, data)));
+                writes.extend(plan.ports.iter().filter_map(wanted).map(own));
+            }
+            Stage::Keys => {
+                writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own));
+                let capacity = node.switch.as_ref().map_or(0, |switch| switch.partition_enforcement_capacity);
+                for port in &plan.ports {
+                    if let Enforcement::Both(table) = &port.enforcement {
+                        writes.extend(keys(table, port.number.to_wire().into(), capacity).map(own));
+                    }
+                }
             }
             Stage::Armed | Stage::Active => {
                 let wanted = |port: &SwitchPortPlan| step(node, port.number, stage);
-                writes.extend(plan.ports.iter().filter_map(wanted).map(|(key, data)| own(key, data)));
+                writes.extend(plan.ports.iter().filter_map(wanted).map(own));
             }
-        }
-    }
-
-    /// Closed to everybody without the node's own key, for as long as it runs.
-    fn guard(&self, info: &mut PortInfo, node: Guid) {
-        if let Some(secret) = self.secret {
-            info.m_key = Some(secret.key(node));
-            info.m_key_protection = MKeyProtection::Closed;
-            info.m_key_lease_period_s = 0;
         }
     }
 
@@ -185,7 +195,7 @@ impl Comparison<'_> {
         writes: &mut Vec<Write>,
     ) {
         let port = plan.name.port;
-        let own = |key, data| Write { node: plan.name.node, port, key, data };
+        let own = |(key, data)| Write { node: plan.name.node, port, key, data };
         match stage {
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
@@ -193,17 +203,20 @@ impl Comparison<'_> {
                     self.guard(info, plan.name.node);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
                 };
-                writes.extend(port_info(node, port, wanted).map(|(key, data)| own(key, data)));
+                writes.extend(port_info(node, port, wanted).map(own));
             }
-            Stage::Keys => {
-                writes.extend(
-                    keys(&plan.pkeys, 0, node.info.partition_capacity).map(|(key, data)| own(key, data)),
-                );
-            }
-            Stage::Armed | Stage::Active => {
-                writes.extend(step(node, port, stage).map(|(key, data)| own(key, data)))
-            }
-            Stage::Routes | Stage::Tops | Stage::Groups | Stage::Links => {}
+            Stage::Keys => writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own)),
+            Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),
+            Stage::Closed | Stage::Shrunk | Stage::Routes | Stage::Tops | Stage::Groups | Stage::Links => {}
+        }
+    }
+
+    /// Closed to everybody without the node's own key, for as long as it runs.
+    fn guard(&self, info: &mut PortInfo, node: Guid) {
+        if let Some(secret) = self.secret {
+            info.m_key = Some(secret.key(node));
+            info.m_key_protection = MKeyProtection::Closed;
+            info.m_key_lease_period_s = 0;
         }
     }
 }
@@ -221,20 +234,24 @@ fn link(info: &mut PortInfo, plan: &SwitchPortPlan) {
     (info.enforce_inbound, info.enforce_outbound) = (enforced, enforced);
 }
 
-/// The Set that makes a port's PortInfo what it should be, if it is not; its state is left alone.
+/// What a port's PortInfo should be; its state is as it was seen.
 fn port_info(
     node: &ObservedNode,
     port: PortNum,
     change: impl FnOnce(&mut PortInfo),
 ) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
-    let seen = node.ports.get(&port)?;
-    let mut wanted = seen.clone();
+    let mut wanted = node.ports.get(&port)?.clone();
     change(&mut wanted);
-    if wanted == *seen {
-        return None;
-    }
-    (wanted.state, wanted.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), wanted.encode()))
+}
+
+/// A Set of PortInfo that changes no state.
+pub(crate) fn without_state(mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_DATA_LEN] {
+    if let Ok(mut info) = PortInfo::decode(&data) {
+        (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
+        data = info.encode();
+    }
+    data
 }
 
 /// The Set that takes a port one step up, if it is on the step below.
@@ -248,13 +265,19 @@ fn step(node: &ObservedNode, port: PortNum, stage: Stage) -> Option<(TableKey, [
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
-fn switch_info(plan: &SwitchPlan, node: &ObservedNode) -> Option<[u8; SMP_DATA_LEN]> {
+/// The Set that stops a port from carrying data, if it does: its link trains again and stays in its first state.
+fn close(node: &ObservedNode, port: PortNum) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+    let carries = |info: &&PortInfo| matches!(info.state, PortState::Armed | PortState::Active);
+    let mut info = node.ports.get(&port).filter(carries)?.clone();
+    (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
+    Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
+}
+
+/// SwitchInfo as it should be. PortStateChange is cleared by writing it.
+fn switch_info(plan: &SwitchPlan, node: &ObservedNode) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
-    if info.linear_fdb_top == plan.linear.top() && !info.port_state_change {
-        return None;
-    }
     info.linear_fdb_top = plan.linear.top();
-    Some(info.encode())
+    Some(((Attribute::SWITCH_INFO, 0), info.encode()))
 }
 
 /// All blocks of a P_Key table: what the plan does not name is empty.

@@ -1,12 +1,12 @@
 //! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go
 //! up and then down as unicast packets do.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fabric_model::plan::{Finding, PortSet};
 use ib_wire::{Guid, PortNum};
 
-use crate::fabric::{AdapterPort, Fabric, Place};
+use crate::fabric::{Fabric, Place};
 use crate::partitions::Partition;
 use crate::routing::hash;
 use crate::routing::order::Order;
@@ -16,8 +16,6 @@ use crate::routing::order::Order;
 pub(super) struct Planter<'a> {
     fabric: &'a Fabric<'a>,
     order: &'a Order,
-    /// By port GUID.
-    adapters: HashMap<Guid, &'a AdapterPort>,
     /// How many trees each switch is the top of.
     tops: Vec<u32>,
 }
@@ -49,8 +47,14 @@ struct Reach {
 
 impl<'a> Planter<'a> {
     pub fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
-        let adapters = fabric.adapter_ports.iter().map(|port| (port.guid, port)).collect();
-        Self { fabric, order, adapters, tops: vec![0; fabric.switches.len()] }
+        Self { fabric, order, tops: vec![0; fabric.switches.len()] }
+    }
+
+    /// Counts a tree that stands already.
+    pub fn count(&mut self, root: Option<Place>) {
+        if let Some(root) = root {
+            self.tops[root] += 1;
+        }
     }
 
     /// The tree of a partition's adapter ports.
@@ -58,7 +62,7 @@ impl<'a> Planter<'a> {
         let mut tree = Tree::default();
         let mut members = Vec::new();
         for guid in partition.members.keys() {
-            let Some(port) = self.adapters.get(guid) else { continue };
+            let Some(port) = self.fabric.adapter_port(*guid) else { continue };
             members.push(*guid);
             if let Some((place, number)) = port.attached {
                 tree.exits.entry(place).or_default().insert(number);

@@ -85,6 +85,7 @@ fn routes(
             .map(|(place, switch)| (switch.guid, uplinks.decision(place, order.heights[place])))
             .collect(),
         turn: turns.turn(),
+        further_turns: turns.further(),
     };
     let guid = |place: usize| fabric.switches[place].guid;
     let finding = missing.witness.map(|(from, to)| Finding::NoRoute {

@@ -7,9 +7,9 @@
 //! Where cables are missing so that this does not help, further turns are allowed one by one, each after a search that
 //! finds no ring through it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use fabric_model::decisions::Scheme;
+use fabric_model::decisions::{Scheme, TurnAt};
 use ib_wire::Guid;
 
 use super::order::Order;
@@ -80,6 +80,19 @@ impl<'a> Turns<'a> {
     /// The turn, to be stored.
     pub fn turn(&self) -> Option<Guid> {
         self.tree.as_ref().map(|tree| self.fabric.switches[tree.turn].guid)
+    }
+
+    /// The turns that were allowed one by one, to be stored.
+    pub fn further(&self) -> BTreeSet<TurnAt> {
+        let guid = |place: Place| self.fabric.switches[place].guid;
+        let mut turns = BTreeSet::new();
+        for (channel, allowed) in &self.allowed {
+            let from = self.first_channel.partition_point(|first| first <= channel) - 1;
+            let at = self.fabric.switches[from].neighbours[channel - self.first_channel[from]].place;
+            let to = allowed.iter().map(|next| self.fabric.switches[at].neighbours[*next].place);
+            turns.extend(to.map(|to| TurnAt { from: guid(from), at: guid(at), to: guid(to) }));
+        }
+        turns
     }
 
     /// The switch that has to have a route before others can go by the tree.

@@ -3,6 +3,8 @@
 //! A [`FabricPlan`] leaves nothing to choose for whoever sends it. It cannot be changed; tables are shared between
 //! plans by [`FabricPlan::sharing_tables_with`]. It holds no secrets: management keys are derived where they are used.
 
+mod basis;
+mod channels;
 mod finding;
 mod switch;
 mod tables;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, QKey, ServiceLevel};
 
+pub use basis::Basis;
 pub use finding::Finding;
 pub use switch::{Enforcement, SwitchPlan, SwitchPortPlan};
 pub use tables::{LinearTable, MulticastTable, PkeyTable, PortSet};
@@ -44,6 +47,7 @@ pub struct PlanParts {
 pub struct FabricPlan {
     parts: PlanParts,
     by_lid: BTreeMap<Lid, Guid>,
+    basis: Option<Basis>,
 }
 
 impl FabricPlan {
@@ -56,7 +60,24 @@ impl FabricPlan {
         let adapters = parts.adapter_ports.iter().map(|port| (port.lid, port.guid));
         let switches = parts.switches.iter().map(|switch| (switch.lid, switch.port_guid));
         let by_lid = adapters.chain(switches).collect();
-        Self { parts, by_lid }
+        Self { parts, by_lid, basis: None }
+    }
+
+    /// The same plan, made from this.
+    #[must_use]
+    pub fn with_basis(mut self, basis: Basis) -> Self {
+        self.basis = Some(basis);
+        self
+    }
+
+    /// What it was made from, if that is known.
+    pub fn basis(&self) -> Option<Basis> {
+        self.basis
+    }
+
+    /// Its parts; lists are in order.
+    pub fn parts(&self) -> &PlanParts {
+        &self.parts
     }
 
     /// The subnet manager's port.
@@ -122,13 +143,26 @@ impl FabricPlan {
         &self.parts.decisions
     }
 
-    /// The same plan, its forwarding tables sharing memory with those of an older plan where they are equal.
+    /// The same plan, its tables sharing memory with those of an older plan where they are equal, so that whoever looks
+    /// for differences can skip them.
     #[must_use]
     pub fn sharing_tables_with(mut self, older: &Self) -> Self {
         for switch in &mut self.parts.switches {
-            if let Some(old) = older.switch(switch.guid) {
-                share(&mut switch.linear, &old.linear);
-                share(&mut switch.multicast, &old.multicast);
+            let Some(old) = older.switch(switch.guid) else { continue };
+            share(&mut switch.linear, &old.linear);
+            share(&mut switch.multicast, &old.multicast);
+            share(&mut switch.pkeys, &old.pkeys);
+            for port in &mut switch.ports {
+                let old = old.port(port.number).map(|port| &port.enforcement);
+                if let (Enforcement::Both(keys), Some(Enforcement::Both(old))) = (&mut port.enforcement, old)
+                {
+                    share(keys, old);
+                }
+            }
+        }
+        for port in &mut self.parts.adapter_ports {
+            if let Some(old) = older.adapter_port(port.guid) {
+                share(&mut port.pkeys, &old.pkeys);
             }
         }
         self

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,6 +32,12 @@ pub struct Client {
     set_aside: VecDeque<FramedReceived>,
     /// Frames on their way out; kept for its memory.
     unsent: Vec<u8>,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
 }
 
 /// What a client receives.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -40,6 +40,12 @@ pub struct Client {
     timeout: Option<Duration>,
     /// What came together with a datagram that was asked for alone.
     set_aside: VecDeque<DataMessage>,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.data.as_fd()
+    }
 }
 
 /// Why a client is not attached, or a question not answered.

@@ -14,11 +14,9 @@ mod host;
 mod outbox;
 mod stream;
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,6 +28,7 @@ pub use outbox::Outbox;
 use crate::counters::Counters;
 use crate::ibsim::{InvalidName, SocketName};
 use crate::sys::{self, Epoll, Event, ReceiveBatch, SendBatch, Watch};
+use crate::waker::Waker;
 use clients::{Link, ManagerChange};
 
 /// Between two looks for clients that died without a word. A dead client costs nothing but its slot.
@@ -54,7 +53,7 @@ pub struct Server<P> {
     control: UnixDatagram,
     door: Option<Door>,
     epoll: Epoll,
-    wake: Arc<File>,
+    wake: Waker,
     outbox: Outbox<P>,
     received: ReceiveBatch,
     sending: SendBatch,
@@ -117,18 +116,6 @@ pub enum ListenError {
     },
 }
 
-/// Interrupts the wait of a server, from any thread.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<File>);
-
-impl Waker {
-    /// Lets the server call [`Host::tick`] soon.
-    pub fn wake(&self) {
-        // The one failure there is, a counter at its limit, means that the server is about to wake up anyway.
-        let _ = (&*self.0).write(&1_u64.to_ne_bytes());
-    }
-}
-
 impl<P: Copy + Eq> Server<P> {
     /// Opens the door of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`.
     pub fn bind(name: &str) -> Result<Self, BindError> {
@@ -177,7 +164,7 @@ impl<P: Copy + Eq> Server<P> {
 
     /// Something with which other threads can interrupt the wait.
     pub fn waker(&self) -> Waker {
-        Waker(Arc::clone(&self.wake))
+        self.wake.clone()
     }
 
     /// What was counted so far.
@@ -198,7 +185,7 @@ impl<P: Copy + Eq> Server<P> {
     fn with_control(name: SocketName, control: UnixDatagram) -> io::Result<Self> {
         control.set_nonblocking(true)?;
         sys::allow_open_files(OPEN_FILES);
-        let wake = File::from(sys::event_counter()?);
+        let wake = Waker::new()?;
         let epoll = Epoll::new()?;
         epoll.add(&control, TOKEN_CONTROL)?;
         epoll.add(&wake, TOKEN_WAKE)?;
@@ -207,7 +194,7 @@ impl<P: Copy + Eq> Server<P> {
             control,
             door: None,
             epoll,
-            wake: Arc::new(wake),
+            wake,
             outbox: Outbox::new(),
             received: ReceiveBatch::new(),
             sending: SendBatch::new(),
@@ -227,8 +214,7 @@ impl<P: Copy + Eq> Server<P> {
         match event.token {
             TOKEN_CONTROL => self.serve_control(host),
             TOKEN_WAKE => {
-                // The count does not matter: one wake-up serves all wakers.
-                let _ = (&*self.wake).read(&mut [0; 8]);
+                self.wake.clear();
             }
             TOKEN_LISTENER => self.accept(host),
             token => self.serve_client(host, ClientId(token as u16), event),

@@ -17,7 +17,8 @@ use ib_wire::{
 
 use self::header::{Header, Layout, RegisterAgent};
 use crate::role::Role;
-use crate::sys::RawDevice;
+use crate::sys::{self, RawDevice};
+use crate::waker::Waker;
 use sysfs::PortFiles;
 
 /// How long the kernel waits for the answer to a request before it reports the request as lost. The caller decides
@@ -27,6 +28,9 @@ const RESPONSE_TIMEOUT_MS: u32 = 1000;
 /// For how long a LID that was read is taken for the port's: reading it anew for each datagram costs more than the
 /// datagram, and it changes only when a subnet manager starts over.
 const OWN_LID_AGE: Duration = Duration::from_secs(1);
+
+/// How long a wait lasts at most where it cannot be interrupted.
+const PRELOADED_WAIT: Duration = Duration::from_millis(20);
 
 /// Methods of requests that reach a subnet manager by subnet management datagrams.
 const MANAGER_METHODS: [Method; 5] =
@@ -174,6 +178,15 @@ impl Umad {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
+        }
+    }
+
+    /// Waits until there is something to read, the time is over, or `waker` was used.
+    pub(crate) fn wait(&self, waker: &Waker, timeout: Duration) -> io::Result<()> {
+        match self.device.kernel_fd() {
+            Some(device) => sys::wait_for_either(device, waker, timeout),
+            // libumad2sim waits for one descriptor at a time: the waker is seen a little later.
+            None => self.device.wait_readable(timeout.min(PRELOADED_WAIT)).map(drop),
         }
     }
 

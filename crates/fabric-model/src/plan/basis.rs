@@ -1,0 +1,161 @@
+//! What a plan was made from, told by a number.
+
+use std::fmt;
+
+use ib_wire::{Guid, PortNum};
+
+use crate::intent::{Intents, PortCapability, SwitchCapability};
+use crate::topology::{Node, Topology};
+
+/// Stands for everything that addresses and routes follow from besides decisions: the cables, the manager's port, and
+/// what the devices can hold. Fabrics that differ in one of them have different ones, but for odds of 1 in 2¹²⁸; the
+/// order of nodes in a file, names, and wishes for partitions do not matter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Basis(u128);
+
+impl Basis {
+    /// What a fabric and wishes for it stand on.
+    pub fn of(topology: &Topology, intents: &Intents) -> Self {
+        let nodes = topology.nodes().map(|(_, node)| of_node(topology, node));
+        let cables = nodes.fold(Digest::of(1), Digest::together);
+        let limits = of_capabilities(intents);
+        Self(cables.then(limits.0).then(limits.1).then(intents.manager.to_wire()).number())
+    }
+
+    /// From the number.
+    pub const fn from_number(number: u128) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn number(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Basis({self})")
+    }
+}
+
+/// A node with its cables; those that have none count too, since plans name what they leave out.
+fn of_node(topology: &Topology, node: &Node) -> Digest {
+    let own = node.port(PortNum::MANAGEMENT).map_or(0, |port| port.guid.to_wire());
+    let start = Digest::of(2).then(node.guid.to_wire()).then(node.kind.to_wire().into()).then(own);
+    node.ports().filter_map(|(number, port)| Some((number, port, port.peer?))).fold(
+        start,
+        |digest, (number, port, peer)| {
+            let numbers = u64::from(number.to_wire()) << 8 | u64::from(peer.port.to_wire());
+            digest.then(numbers).then(port.guid.to_wire()).then(topology[peer.node].guid.to_wire())
+        },
+    )
+}
+
+fn of_capabilities(intents: &Intents) -> Digest {
+    let capabilities = &intents.capabilities;
+    let mut digest = of_port(Digest::of(3), &capabilities.usual_port);
+    digest = of_switch(digest, &capabilities.usual_switch);
+    for (name, port) in &capabilities.ports {
+        digest = of_port(digest.then(4).then(name.node.to_wire()).then(name.port.to_wire().into()), port);
+    }
+    for (guid, switch) in &capabilities.switches {
+        digest = of_switch(digest.then(5).then(Guid::to_wire(*guid)), switch);
+    }
+    digest
+}
+
+fn of_port(digest: Digest, port: &PortCapability) -> Digest {
+    let PortCapability { pkeys, mtu, lanes } = port;
+    digest.then(u64::from(*pkeys) << 16 | u64::from(mtu.to_wire()) << 8 | u64::from(lanes.to_wire()))
+}
+
+fn of_switch(digest: Digest, switch: &SwitchCapability) -> Digest {
+    let SwitchCapability { linear, multicast, enforced_pkeys, own_pkeys } = switch;
+    let tables = u64::from(*linear) << 16 | u64::from(*multicast);
+    digest.then(tables << 32 | u64::from(*enforced_pkeys) << 16 | u64::from(*own_pkeys))
+}
+
+/// Two numbers that every word stirs, each in its own way.
+#[derive(Clone, Copy, Debug)]
+struct Digest(u64, u64);
+
+impl Digest {
+    fn of(word: u64) -> Self {
+        Self(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f).then(word)
+    }
+
+    /// Followed by a word.
+    #[inline]
+    fn then(self, word: u64) -> Self {
+        let stir = |state: u64, factor: u64| {
+            let wide = u128::from(state ^ word) * u128::from(factor);
+            (wide as u64 ^ (wide >> 64) as u64).wrapping_add(state.rotate_left(23)) ^ word.rotate_left(41)
+        };
+        Self(stir(self.0, 0xff51_afd7_ed55_8ccd), stir(self.1, 0xa076_1d64_78bd_642f))
+    }
+
+    /// With another, in whichever order.
+    fn together(self, other: Self) -> Self {
+        let other = other.then(6);
+        Self(self.0.wrapping_add(other.0), self.1.wrapping_add(other.1))
+    }
+
+    fn number(self) -> u128 {
+        u128::from(self.0) << 64 | u128::from(self.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::FatTree;
+    use crate::{Endpoint, TopologyBuilder, ibnetdiscover};
+
+    #[test]
+    fn what_plans_follow_from_tells_and_nothing_else() {
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
+        let guids: Vec<Guid> =
+            tree.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect();
+        let intents = Intents::new(guids[0]);
+        let basis = Basis::of(&tree, &intents);
+        let mut seen = std::collections::BTreeSet::from([basis]);
+
+        let mut wishes = intents.clone();
+        wishes.partitions.push(crate::intent::PartitionIntent {
+            name: "blue".to_owned(),
+            number: None,
+            members: Vec::new(),
+            ipoib: None,
+        });
+        assert_eq!(Basis::of(&tree, &wishes), basis);
+        let read = ibnetdiscover::parse(&ibnetdiscover::write(&tree)).unwrap();
+        assert_eq!(Basis::of(&read, &intents), basis);
+
+        assert!(seen.insert(Basis::of(&tree, &Intents::new(guids[1]))), "another manager");
+        let mut less = intents.clone();
+        less.capabilities.usual_switch.own_pkeys -= 1;
+        assert!(seen.insert(Basis::of(&tree, &less)), "smaller tables");
+        for link in tree.links() {
+            let mut builder = TopologyBuilder::from(tree.clone());
+            builder.disconnect(link.a).unwrap();
+            assert!(seen.insert(Basis::of(&builder.build().unwrap(), &intents)), "a missing cable");
+        }
+        // Two hosts that change places.
+        let mut builder = TopologyBuilder::from(tree.clone());
+        let ends: Vec<Endpoint> = guids[1..3].iter().map(|guid| tree.by_port_guid(*guid).unwrap()).collect();
+        let peers: Vec<Endpoint> = ends.iter().map(|end| tree.peer(*end).unwrap()).collect();
+        for end in &ends {
+            builder.disconnect(*end).unwrap();
+        }
+        builder.connect(ends[0], peers[1], None).unwrap();
+        builder.connect(ends[1], peers[0], None).unwrap();
+        assert!(seen.insert(Basis::of(&builder.build().unwrap(), &intents)), "cables swapped");
+    }
+}

@@ -1,0 +1,108 @@
+//! What a manager has to tell.
+
+use fabric_model::intent::Capabilities;
+use fabric_model::{BuildError, Topology};
+use ib_wire::notice::Trap;
+use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
+
+use crate::exchange::Counts;
+use crate::keys::Location;
+
+/// What a manager has to tell.
+#[derive(Debug)]
+pub enum Event {
+    /// The fabric is known, or has changed; somebody may compile a plan for it and [`apply`](crate::Manager::apply) it.
+    Discovered(Box<Discovery>),
+    /// Not even the node the manager sits on answers.
+    Alone,
+    /// What was found is no fabric: two nodes with one GUID, a cable with three ends.
+    Inconsistent(BuildError),
+    /// The fabric is equal to the plan, but for what was refused.
+    Programmed(Counts),
+    /// Somebody did not answer in the middle of a pass: it is looked at, then the pass begins again.
+    Interrupted,
+    /// Somebody is there, but does not answer: broken, or under a key that is not ours.
+    SilentLocation {
+        /// Where; `None` is where the manager itself sits.
+        location: Option<Location>,
+        /// Who was last met there.
+        last: Option<Guid>,
+    },
+    /// Somebody who has no key answers as a node that was met elsewhere. It is left out; no key is shown to it.
+    Stranger {
+        /// Where it sits.
+        location: Option<Location>,
+        /// Who it says it is.
+        claims: Guid,
+    },
+    /// A node that answered before does not answer any more.
+    Silent {
+        /// The node.
+        node: Guid,
+        /// What it was asked for.
+        attribute: Attribute,
+    },
+    /// A node refused a request, or answered nonsense.
+    Refused {
+        /// The node.
+        node: Guid,
+        /// What it was asked for.
+        attribute: Attribute,
+        /// The modifier.
+        modifier: u32,
+        /// Its status; `None` if the answer made no sense.
+        status: Option<Status>,
+    },
+    /// Part of an attribute stayed as it was right after a Set: the node does not support it. Told once.
+    Unsupported {
+        /// The node.
+        node: Guid,
+        /// The attribute.
+        attribute: Attribute,
+        /// The modifier.
+        modifier: u32,
+    },
+    /// Somebody else changed what a node holds; it is repaired.
+    Drift {
+        /// The node.
+        node: Guid,
+        /// The attribute.
+        attribute: Attribute,
+        /// The modifier.
+        modifier: u32,
+    },
+    /// A node reported something. Nobody vouches for it.
+    Trapped {
+        /// The node, by the LID the report came from.
+        node: Guid,
+        /// What it says.
+        trap: Trap,
+    },
+    /// Another subnet manager runs on the fabric.
+    ForeignManager {
+        /// The node it runs on.
+        node: Guid,
+        /// The port.
+        port: PortNum,
+        /// What it says of itself; `None` if it does not answer.
+        info: Option<SmInfo>,
+    },
+    /// It does not run there any more.
+    ForeignManagerGone {
+        /// The node it ran on.
+        node: Guid,
+        /// The port.
+        port: PortNum,
+    },
+}
+
+/// What discovery found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// Nodes and cables.
+    pub topology: Topology,
+    /// What devices can hold.
+    pub capabilities: Capabilities,
+    /// The port the manager sits on.
+    pub manager: Guid,
+}

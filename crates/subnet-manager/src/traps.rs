@@ -1,0 +1,82 @@
+//! What others send to a subnet manager unasked: traps, and questions who is master.
+
+use std::time::Duration;
+
+use fabric_model::FabricPlan;
+use ib_wire::notice::Notice;
+use ib_wire::{Attribute, Datagram, Guid, LidAddress, Mad, ManagementClass, Method, SmInfo, SmState, Status};
+
+use crate::event::Event;
+use crate::manager::Manager;
+
+/// Datagrams that wait to be sent as answers; more are not given.
+const ANSWERS_MAX: usize = 1024;
+
+impl Manager {
+    /// Takes a subnet management datagram that is no answer.
+    pub(crate) fn handle_request(&mut self, now: Duration, datagram: &Datagram) {
+        let mad = &datagram.mad;
+        match (mad.method(), mad.attribute()) {
+            (Method::TRAP, Attribute::NOTICE) => self.handle_trap(now, datagram),
+            (Method::GET | Method::SET, Attribute::SM_INFO) => self.answer_sm_info(datagram),
+            _ => {}
+        }
+    }
+
+    /// A trap says where to look and nothing more: anybody could have sent it.
+    fn handle_trap(&mut self, now: Duration, datagram: &Datagram) {
+        let Some(plan) = &self.plan else { return };
+        let (Some(node), Ok(notice)) =
+            (node_of(plan, datagram.slid), Notice::decode_smp(datagram.mad.smp_data()))
+        else {
+            return;
+        };
+        let manager = LidAddress::Unicast(plan.manager().lid);
+        let mut mad = datagram.mad.clone();
+        mad.set_method(Method::TRAP_REPRESS);
+        mad.set_m_key(None);
+        self.answer(Datagram::subnet_management(manager, datagram.slid, mad));
+        self.watch.suspect(now, node);
+        if let Some(trap) = notice.trap() {
+            self.tell(Event::Trapped { node, trap: trap.clone() });
+        }
+    }
+
+    /// Tells who is master. Nobody is obeyed who says otherwise.
+    fn answer_sm_info(&mut self, request: &Datagram) {
+        let info = SmInfo {
+            guid: self.observed.own.map(|own| own.guid),
+            sm_key: self.settings.sm_key,
+            activity: self.activity,
+            priority: self.settings.priority.min(15),
+            state: if self.plan.is_some() { SmState::Master } else { SmState::Discovering },
+        };
+        let mut mad: Mad = request.mad.clone();
+        let is_read = mad.method() == Method::GET;
+        mad.set_method(Method::GET_RESP);
+        mad.set_m_key(None);
+        mad.set_status(if is_read { Status::OK } else { Status::INVALID_FIELD });
+        if mad.class() == ManagementClass::SUBNET_DIRECTED {
+            mad.set_returning();
+        }
+        *mad.smp_data_mut() = info.encode();
+        self.answer(Datagram { slid: request.dlid, dlid: request.slid, mad, ..request.clone() });
+    }
+
+    fn answer(&mut self, datagram: Datagram) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back(datagram);
+        }
+    }
+}
+
+/// The node that has a LID.
+fn node_of(plan: &FabricPlan, lid: LidAddress) -> Option<Guid> {
+    let LidAddress::Unicast(lid) = lid else { return None };
+    let owner = plan.lid_owner(lid)?;
+    match plan.adapter_port(owner) {
+        Some(port) => Some(port.name.node),
+        // The GUID of a switch's own port is usually the switch's, but need not be.
+        None => plan.switches().find(|switch| switch.port_guid == owner).map(|switch| switch.guid),
+    }
+}

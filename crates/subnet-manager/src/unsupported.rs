@@ -1,0 +1,156 @@
+//! What devices do not take: bits that stayed as they were right after a Set. They are written down once and not fought.
+
+use std::collections::BTreeMap;
+
+use ib_wire::{Attribute, Guid, PortNum, SMP_DATA_LEN};
+use serde::{Deserialize, Serialize};
+
+use crate::observed::TableKey;
+
+/// Where a device keeps something: node, the port it belongs to, attribute and modifier.
+pub(crate) type Place = (Guid, PortNum, TableKey);
+
+/// Bits of attributes that devices did not take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Entry>", into = "Vec<Entry>")]
+pub struct Unsupported {
+    places: BTreeMap<Place, [u8; SMP_DATA_LEN]>,
+}
+
+/// One line of the list, as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    node: Guid,
+    port: PortNum,
+    attribute: u16,
+    modifier: u32,
+    /// Bytes with bits that the device did not take: offset and mask.
+    bits: Vec<(u8, u8)>,
+}
+
+impl Unsupported {
+    /// Notes which of the bits that a Set was to change did not change; whether that is news.
+    pub(crate) fn learn(
+        &mut self,
+        place: Place,
+        before: &[u8; SMP_DATA_LEN],
+        asked: &[u8; SMP_DATA_LEN],
+        answered: &[u8; SMP_DATA_LEN],
+    ) -> bool {
+        let counts = mask_that_counts(place.2.0);
+        let stayed: [u8; SMP_DATA_LEN] =
+            std::array::from_fn(|i| (asked[i] ^ before[i]) & (asked[i] ^ answered[i]) & counts[i]);
+        if stayed == [0; SMP_DATA_LEN] {
+            return false;
+        }
+        let known = self.places.entry(place).or_insert([0; SMP_DATA_LEN]);
+        let all: [u8; SMP_DATA_LEN] = std::array::from_fn(|i| known[i] | stayed[i]);
+        std::mem::replace(known, all) != all
+    }
+
+    /// Whether what a device holds differs from what it is to hold in anything it takes.
+    pub(crate) fn differs(
+        &self,
+        place: Place,
+        held: &[u8; SMP_DATA_LEN],
+        wanted: &[u8; SMP_DATA_LEN],
+    ) -> bool {
+        held != wanted
+            && match self.places.get(&place) {
+                None => true,
+                Some(mask) => (0..SMP_DATA_LEN).any(|i| (held[i] ^ wanted[i]) & !mask[i] != 0),
+            }
+    }
+
+    /// How many attributes of devices it speaks of.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether every device takes everything.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+/// Bits that say what a Set left behind. States and one-time commands do not.
+fn mask_that_counts(attribute: Attribute) -> [u8; SMP_DATA_LEN] {
+    let mut mask = [0xff; SMP_DATA_LEN];
+    match attribute {
+        Attribute::PORT_INFO => {
+            // PortState, PortPhysicalState, ClientReregister and the violation counters.
+            (mask[32], mask[33], mask[51]) = (0xf0, 0x0f, 0x7f);
+            mask[44..50].fill(0);
+        }
+        // PortStateChange.
+        Attribute::SWITCH_INFO => mask[11] = 0xfb,
+        _ => {}
+    }
+    mask
+}
+
+impl From<Vec<Entry>> for Unsupported {
+    fn from(entries: Vec<Entry>) -> Self {
+        let mut places = BTreeMap::new();
+        for entry in entries {
+            let mut mask = [0; SMP_DATA_LEN];
+            for (offset, bits) in entry.bits {
+                if let Some(byte) = mask.get_mut(usize::from(offset)) {
+                    *byte = bits;
+                }
+            }
+            places.insert((entry.node, entry.port, (Attribute(entry.attribute), entry.modifier)), mask);
+        }
+        Self { places }
+    }
+}
+
+impl From<Unsupported> for Vec<Entry> {
+    fn from(unsupported: Unsupported) -> Self {
+        let entry = |((node, port, key), mask): (Place, [u8; SMP_DATA_LEN])| Entry {
+            node,
+            port,
+            attribute: key.0.0,
+            modifier: key.1,
+            bits: (0..).zip(mask).filter(|(_, bits)| *bits != 0).collect(),
+        };
+        unsupported.places.into_iter().map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(attribute: Attribute) -> Place {
+        (Guid::from_wire(7).unwrap(), PortNum::MANAGEMENT, (attribute, 3))
+    }
+
+    #[test]
+    fn what_stays_as_it_was_after_a_set_does_not_differ_any_more() {
+        let mut unsupported = Unsupported::default();
+        let place = place(Attribute::PORT_INFO);
+        let (before, mut asked, mut answered) = ([0; 64], [0; 64], [0; 64]);
+        asked[36] = 0x40;
+        asked[16] = 9;
+        answered[16] = 9;
+        assert!(unsupported.differs(place, &before, &asked));
+        assert!(unsupported.learn(place, &before, &asked, &answered));
+        assert!(!unsupported.learn(place, &before, &asked, &answered), "no news");
+        assert!(!unsupported.differs(place, &answered, &asked));
+        answered[16] = 8;
+        assert!(unsupported.differs(place, &answered, &asked), "what it takes still counts");
+
+        let json = serde_json::to_string(&unsupported).unwrap();
+        assert_eq!(serde_json::from_str::<Unsupported>(&json).unwrap(), unsupported);
+    }
+
+    #[test]
+    fn states_and_counters_are_not_taken_for_lack_of_support() {
+        let mut unsupported = Unsupported::default();
+        let mut asked = [0; 64];
+        (asked[32], asked[33], asked[45], asked[51]) = (0x03, 0x50, 1, 0x80);
+        assert!(!unsupported.learn(place(Attribute::PORT_INFO), &[0; 64], &asked, &[0; 64]));
+        assert!(unsupported.learn(place(Attribute::PKEY_TABLE), &[0; 64], &asked, &[0; 64]));
+    }
+}

@@ -1,0 +1,186 @@
+//! Control sockets: one line of JSON asks, lines of JSON answer. Only who owns the socket may use it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, ensure};
+use ib_transport::Waker;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Connections served at once.
+const CONNECTIONS_MAX: usize = 16;
+
+/// How long a connection may keep its thread waiting.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers that may wait for a reader before it is cut off.
+const ANSWERS_WAITING_MAX: usize = 4096;
+
+/// A request on its way to the thread that can carry it out.
+#[derive(Debug)]
+pub struct Command<R> {
+    /// What is asked.
+    pub request: R,
+    /// Where answers go.
+    pub answers: Answers,
+}
+
+/// Where the answers to a request go: one, or many. Dropped, it ends the connection.
+#[derive(Debug)]
+pub struct Answers(SyncSender<Result<Value, String>>);
+
+impl Answers {
+    /// Sends an answer; whether anybody still reads them fast enough.
+    pub fn send(&self, answer: Result<Value, String>) -> bool {
+        match self.0.try_send(answer) {
+            Ok(()) => true,
+            // Whoever asked may have gone; what was done stays done.
+            Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => false,
+        }
+    }
+}
+
+/// A control socket while it is served; removed when dropped.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A file that stays behind is replaced by the next one of the same name.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Opens a control socket that takes requests of up to `request_max` bytes; `waker` is used whenever one waits.
+///
+/// Whoever calls this has made sure that nobody else serves the same path: what is there is replaced.
+pub fn listen<R>(
+    path: &Path,
+    request_max: u64,
+    waker: Waker,
+) -> anyhow::Result<(Socket, Receiver<Command<R>>)>
+where
+    R: DeserializeOwned + Send + 'static,
+{
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+        }
+        _ => {}
+    }
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    let (sender, commands) = mpsc::channel();
+    let connections = Arc::new(());
+    std::thread::Builder::new().name("control".into()).spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (sender, waker) = (sender.clone(), waker.clone());
+            // One that dawdles is cut off by its time limit; the others need not wait for it.
+            while Arc::strong_count(&connections) > CONNECTIONS_MAX {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let connection = Arc::clone(&connections);
+            let served = std::thread::Builder::new().name("control".into()).spawn(move || {
+                let _connection = connection;
+                if let Err(error) = serve(stream, request_max, &sender, &waker) {
+                    tracing::info!("control connection: {error:#}");
+                }
+            });
+            if let Err(error) = served {
+                tracing::warn!("cannot serve a control connection: {error}");
+            }
+        }
+    })?;
+    Ok((Socket { path: path.to_owned() }, commands))
+}
+
+fn serve<R: DeserializeOwned>(
+    mut stream: UnixStream,
+    request_max: u64,
+    commands: &Sender<Command<R>>,
+    waker: &Waker,
+) -> anyhow::Result<()> {
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new(stream.try_clone()?.take(request_max)).read_line(&mut line)?;
+    let request = match serde_json::from_str(&line) {
+        Ok(request) => request,
+        Err(error) => return say(&mut stream, Err(format!("not a request: {error}"))),
+    };
+    drop(line);
+    let (sender, answers) = mpsc::sync_channel(ANSWERS_WAITING_MAX);
+    if commands.send(Command { request, answers: Answers(sender) }).is_err() {
+        return say(&mut stream, Err("it is stopping".to_owned()));
+    }
+    waker.wake();
+    answers.into_iter().try_for_each(|answer| say(&mut stream, answer))
+}
+
+fn say(stream: &mut UnixStream, answer: Result<Value, String>) -> anyhow::Result<()> {
+    let reply = match answer {
+        Ok(value) => Reply::Ok(value),
+        Err(text) => Reply::Error(text),
+    };
+    Ok(writeln!(stream, "{}", serde_json::to_string(&reply)?)?)
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Reply {
+    Ok(Value),
+    Error(String),
+}
+
+/// The answers to a request, as they come.
+pub fn ask(
+    path: &Path,
+    request: &impl Serialize,
+) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Value>>> {
+    let place = path.display();
+    let mut stream = UnixStream::connect(path).with_context(|| format!("nobody answers at {place}"))?;
+    writeln!(stream, "{}", serde_json::to_string(request)?)?;
+    Ok(BufReader::new(stream).lines().map(|line| {
+        let line = line.context("the connection broke")?;
+        match serde_json::from_str(&line).context("the answer is nonsense")? {
+            Reply::Ok(value) => Ok(value),
+            Reply::Error(text) => Err(anyhow!(text)),
+        }
+    }))
+}
+
+/// The one answer to a request.
+pub fn ask_once(path: &Path, request: &impl Serialize) -> anyhow::Result<Value> {
+    ask(path, request)?.next().context("the connection was closed without an answer")?
+}
+
+/// Makes sure that a directory is there and that nobody but this user can enter it, or put something else in its place.
+pub fn own_directory(directory: &Path) -> anyhow::Result<()> {
+    let place = directory.display();
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {place}"));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory).with_context(|| format!("cannot look at {place}"))?;
+    let private = found.is_dir() && found.uid() == owner()? && found.mode() & 0o077 == 0;
+    ensure!(private, "{place} is not a directory that only its owner can enter: remove it, or chmod 700");
+    Ok(())
+}
+
+/// The user this process runs as.
+pub fn owner() -> anyhow::Result<u32> {
+    Ok(fs::metadata("/proc/self").context("cannot tell who runs this")?.uid())
+}

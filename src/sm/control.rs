@@ -1,0 +1,125 @@
+//! The control socket of a subnet manager: takes plans, tells what it observes.
+
+use ib_wire::{Guid, PortNum};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use subnet_manager::{Event, Location};
+
+use super::metrics;
+use super::station::Station;
+use crate::control_socket::Command;
+
+/// Longest request: a plan for the largest fabrics.
+pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// What can be asked of a running subnet manager.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// What happened so far.
+    Status,
+    /// The fabric as it was last seen, then every event as it happens.
+    Watch,
+    /// Read the file of partitions again; answered when the fabric is equal to the plan.
+    Reload,
+    /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
+    AdoptNode { node: Guid, behind: Option<PortName> },
+    /// What happened so far, for Prometheus.
+    Metrics,
+}
+
+/// A port, by node and number.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct PortName {
+    pub node: Guid,
+    pub port: PortNum,
+}
+
+/// Does what is asked, and answers.
+pub fn carry_out(station: &mut Station, command: Command<Request>) {
+    let Command { request, answers } = command;
+    station.ledger.count(station.manager.counts());
+    match request {
+        Request::Status => {
+            answers.send(Ok(json!(station.ledger)));
+        }
+        Request::Metrics => {
+            let text = metrics::text(&station.ledger).map(Value::String);
+            answers.send(text.map_err(|error| error.to_string()));
+        }
+        Request::Watch => {
+            let now = match station.planner.discovery() {
+                Some(discovery) => {
+                    json!({ "event": "discovered", "fabric": fabric_model::Document::of(&discovery.topology) })
+                }
+                None => json!({ "event": "discovering" }),
+            };
+            if answers.send(Ok(now)) {
+                station.watchers.push(answers);
+            }
+        }
+        Request::Reload => match station.planner.reread() {
+            Ok(plan) => match station.apply(plan) {
+                Ok(()) => station.waiting.push(answers),
+                Err(error) => drop(answers.send(Err(format!("{error:#}")))),
+            },
+            Err(error) => drop(answers.send(Err(format!("{error:#}")))),
+        },
+        Request::AdoptNode { node, behind } => {
+            let location = behind.map(|name| Location { near: name.node, port: name.port });
+            let now = station.started.elapsed();
+            station.manager.rebind(now, location, node);
+            answers.send(Ok(json!("bound; it is looked at now")));
+        }
+    }
+}
+
+/// An event as those who watch see it.
+pub fn line(event: &Event) -> Value {
+    match event {
+        Event::Discovered(discovery) => json!({
+            "event": "discovered",
+            "fabric": fabric_model::Document::of(&discovery.topology),
+        }),
+        Event::Alone => json!({ "event": "alone" }),
+        Event::Inconsistent(error) => json!({ "event": "inconsistent", "reason": error.to_string() }),
+        Event::Programmed(counts) => {
+            json!({ "event": "programmed", "gets": counts.gets, "sets": counts.sets })
+        }
+        Event::Interrupted => json!({ "event": "interrupted" }),
+        Event::SilentLocation { location, last } => {
+            json!({ "event": "silent-location", "location": location, "last": last })
+        }
+        Event::Stranger { location, claims } => {
+            json!({ "event": "stranger", "location": location, "claims": claims })
+        }
+        Event::Silent { node, attribute } => {
+            json!({ "event": "silent", "node": node, "attribute": format!("{attribute:?}") })
+        }
+        Event::Refused { node, attribute, modifier, status } => json!({
+            "event": "refused",
+            "node": node,
+            "attribute": format!("{attribute:?}"),
+            "modifier": modifier,
+            "status": status.map(|status| status.0),
+        }),
+        Event::Unsupported { node, attribute, modifier } => {
+            changed("unsupported", node, attribute.0, *modifier)
+        }
+        Event::Drift { node, attribute, modifier } => changed("drift", node, attribute.0, *modifier),
+        Event::Trapped { node, trap } => json!({ "event": "trap", "node": node, "number": trap.number() }),
+        Event::ForeignManager { node, port, info } => json!({
+            "event": "foreign-manager",
+            "node": node,
+            "port": port,
+            "priority": info.as_ref().map(|info| info.priority),
+        }),
+        Event::ForeignManagerGone { node, port } => {
+            json!({ "event": "foreign-manager-gone", "node": node, "port": port })
+        }
+    }
+}
+
+fn changed(event: &str, node: &Guid, attribute: u16, modifier: u32) -> Value {
+    json!({ "event": event, "node": node, "attribute": attribute, "modifier": modifier })
+}

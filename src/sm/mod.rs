@@ -1,0 +1,253 @@
+//! `heddle sm`: the subnet manager behind a device.
+
+mod control;
+mod ledger;
+mod metrics;
+mod planner;
+mod progress;
+mod secret;
+mod state;
+mod station;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use ib_transport::{Device, DeviceSpec, Role, Waker};
+use ib_wire::Guid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use subnet_manager::{Limits, Location, Manager, Settings, Watchfulness};
+
+use crate::control_socket;
+use control::Request;
+use ledger::Ledger;
+use planner::Planner;
+use progress::Bar;
+pub use secret::{NodeKeyArgs, show_key};
+use state::State;
+use station::{Station, Stop};
+
+/// Run a subnet manager: make a fabric equal to what is decided for it, and keep it so.
+///
+/// Whatever the fabric holds already and may keep is left alone: a restart with the same `--state` writes nothing. With
+/// `--secret`, every node is put under a management key of its own, derived from that secret, and answers nobody else
+/// from then on; `heddle node-key` shows the key of a node to who owns the secret.
+///
+///     head -c 32 /dev/urandom > site.secret && chmod 600 site.secret
+///     heddle sm --device ibsim:demo@host-00001 --state fabric.json --secret site.secret
+///
+/// It stays, follows traps, sweeps the fabric, repairs what others change, and reads `--partitions` again on SIGHUP.
+/// SIGTERM and Ctrl-C end it; the fabric goes on as it is.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub struct SmArgs {
+    #[command(subcommand)]
+    command: Option<SmCommand>,
+    #[command(flatten)]
+    serve: Option<ServeArgs>,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Where the fabric is: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
+    #[arg(long)]
+    device: DeviceSpec,
+    /// Configure the fabric and end.
+    #[arg(long)]
+    once: bool,
+    /// Partitions, in the grammar of opensm's partitions.conf. Read again on SIGHUP.
+    #[arg(long)]
+    partitions: Option<PathBuf>,
+    /// What was decided and who was met where: read from here, and written here before anything is changed.
+    #[arg(long)]
+    state: Option<PathBuf>,
+    /// Put every node under a key of its own, derived from the random bytes in this file. Needs `--state`.
+    #[arg(long, requires = "state")]
+    secret: Option<PathBuf>,
+    /// Write what happened to this file as JSON, whenever the fabric has become equal to the plan.
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
+    /// Write metrics to this file in the text format of Prometheus, for its textfile collector.
+    #[arg(long, value_name = "FILE.prom")]
+    metrics: Option<PathBuf>,
+    /// Take commands at this socket, and tell what happens (`heddle sm watch`).
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// What other subnet managers are told, 0 to 15: the one with the highest priority is master.
+    #[arg(long, default_value_t = Settings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
+    priority: u8,
+    /// Requests in flight.
+    #[arg(long, default_value_t = Limits::default().window)]
+    window: usize,
+    /// Seconds between sweeps, which find what no trap told.
+    #[arg(long, default_value_t = Watchfulness::default().sweep.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    sweep: u64,
+}
+
+#[derive(Debug, Subcommand)]
+enum SmCommand {
+    /// Tell what happened so far, as JSON.
+    Status(ControlArgs),
+    /// Tell what is seen and what happens, one line of JSON each, until interrupted.
+    Watch(ControlArgs),
+    /// Read the file of partitions again; returns when the fabric is equal to the plan.
+    Reload(ControlArgs),
+    /// Print metrics in the text format of Prometheus.
+    Metrics(ControlArgs),
+    /// Say that a node was moved: its key may be shown behind another port from now on.
+    ///
+    /// A node under its key is silent to everybody who does not show it, and its key is shown only where it was met
+    /// before. Either tell a running manager, or change the state of one that does not run.
+    AdoptNode(AdoptNodeArgs),
+}
+
+#[derive(Debug, Args)]
+struct ControlArgs {
+    /// The control socket of the running manager.
+    #[arg(long, value_name = "SOCKET")]
+    control: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct AdoptNodeArgs {
+    /// The node GUID.
+    node: Guid,
+    /// Where it sits now: the node and port before it, as in reports of silent locations (GUID[PORT]); without it, the
+    /// node that the manager itself sits on.
+    #[arg(long, value_name = "GUID[PORT]", value_parser = location)]
+    behind: Option<Location>,
+    /// The control socket of the running manager.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "state", required_unless_present = "state")]
+    control: Option<PathBuf>,
+    /// The state of a manager that does not run.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+/// Files that are written as things happen.
+struct Outputs {
+    report: Option<PathBuf>,
+    metrics: Option<PathBuf>,
+}
+
+/// What the outside asks of a running manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    Stop,
+    Reload,
+}
+
+pub fn run(args: SmArgs) -> anyhow::Result<()> {
+    match (args.command, args.serve) {
+        (Some(command), _) => control_manager(command),
+        (None, Some(serve)) => serve_fabric(serve),
+        (None, None) => bail!("--device says where the fabric is; see heddle sm --help"),
+    }
+}
+
+fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
+    let state = State::at(args.state);
+    let memory = state.read()?;
+    let secret = args.secret.as_deref().map(secret::read).transpose()?;
+    let planner = Planner::new(args.partitions, memory.decisions.clone())?;
+    let mut device = Device::open(&args.device)?;
+    if !args.once {
+        device.set_role(Role::SubnetManager)?;
+    }
+    let waker = Waker::new()?;
+    let (_socket, commands) = match &args.control {
+        Some(path) => {
+            let (socket, commands) = control_socket::listen(path, control::REQUEST_BYTES_MAX, waker.clone())?;
+            (Some(socket), Some(commands))
+        }
+        None => (None, None),
+    };
+    let settings = Settings {
+        limits: Limits { window: args.window.max(1), ..Limits::default() },
+        watchfulness: Watchfulness { sweep: Duration::from_secs(args.sweep), ..Watchfulness::default() },
+        priority: args.priority,
+        ..Settings::default()
+    };
+    let mut station = Station {
+        device,
+        manager: Manager::new(settings, secret, &memory),
+        planner,
+        state,
+        ledger: Ledger::default(),
+        outputs: Outputs { report: args.report, metrics: args.metrics },
+        started: Instant::now(),
+        signals: signals(waker.clone())?,
+        waker,
+        commands,
+        waiting: Vec::new(),
+        watchers: Vec::new(),
+        bar: Bar::new(),
+        metrics_written: None,
+    };
+    let stop = station.run(args.once)?;
+    let (refused, unmet) = (station.ledger.refused.count, station.ledger.unmet.len());
+    if stop == Stop::Programmed && refused + unmet as u64 > 0 {
+        bail!("{refused} requests were refused, {unmet} ports lead to somebody who does not answer");
+    }
+    Ok(())
+}
+
+/// Hands signals over to the station.
+fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in &mut signals {
+            let signal = if signal == SIGHUP { Signal::Reload } else { Signal::Stop };
+            if sender.send(signal).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    })?;
+    Ok(receiver)
+}
+
+fn control_manager(command: SmCommand) -> anyhow::Result<()> {
+    let (args, request) = match command {
+        SmCommand::Status(args) => (args, Request::Status),
+        SmCommand::Watch(args) => (args, Request::Watch),
+        SmCommand::Reload(args) => (args, Request::Reload),
+        SmCommand::Metrics(args) => (args, Request::Metrics),
+        SmCommand::AdoptNode(args) => return adopt_node(args),
+    };
+    let is_watch = matches!(request, Request::Watch);
+    for answer in control_socket::ask(&args.control, &request)? {
+        match answer? {
+            serde_json::Value::String(text) => crate::say(text.trim_end())?,
+            value if is_watch => crate::say(value)?,
+            value => crate::say(serde_json::to_string_pretty(&value)?)?,
+        }
+    }
+    Ok(())
+}
+
+fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
+    if let Some(control) = args.control {
+        let behind = args.behind.map(|it| control::PortName { node: it.near, port: it.port });
+        let answer = control_socket::ask_once(&control, &Request::AdoptNode { node: args.node, behind })?;
+        return crate::say(answer.as_str().unwrap_or_default());
+    }
+    let state = State::at(args.state);
+    let mut memory = state.read()?;
+    memory.bindings.rebind(args.behind, args.node);
+    state.write(&memory)?;
+    crate::say("bound; the next manager shows its key there")
+}
+
+/// Reads GUID[PORT], as reports write it.
+fn location(text: &str) -> Result<Location, String> {
+    let parts = text.strip_suffix(']').and_then(|text| text.split_once('['));
+    let (near, port) = parts.ok_or_else(|| format!("{text:?} is not GUID[PORT]"))?;
+    let near = near.parse().map_err(|error| format!("{near:?}: {error}"))?;
+    let port = port.parse().ok().and_then(ib_wire::PortNum::new);
+    Ok(Location { near, port: port.ok_or_else(|| format!("{text:?} names no port"))? })
+}

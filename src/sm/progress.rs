@@ -1,0 +1,46 @@
+//! How far long work has got, for people who watch a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use subnet_manager::Progress;
+
+/// Work that takes less is not worth a line.
+const QUIET: Duration = Duration::from_millis(300);
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// One line on a terminal that shows how far something has got; nothing elsewhere.
+#[derive(Debug)]
+pub struct Bar {
+    is_terminal: bool,
+    started: Instant,
+    drawn: Option<Instant>,
+}
+
+impl Bar {
+    pub fn new() -> Self {
+        Self { is_terminal: io::stderr().is_terminal(), started: Instant::now(), drawn: None }
+    }
+
+    /// Shows how far it has got, not too often.
+    pub fn show(&mut self, progress: Progress) {
+        if progress.done == progress.total {
+            self.clear();
+            self.started = Instant::now();
+        }
+        let is_due = self.drawn.is_none_or(|at| at.elapsed() > REDRAW);
+        if self.is_terminal && self.started.elapsed() > QUIET && is_due {
+            let Progress { done, total } = progress;
+            // A terminal that is gone is no reason to stop.
+            let _ = write!(io::stderr(), "\r\x1b[K{done} of {total} requests answered");
+            self.drawn = Some(Instant::now());
+        }
+    }
+
+    /// Makes room for other lines.
+    pub fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
