@@ -6,6 +6,7 @@ mod probe;
 mod process;
 mod scratch;
 mod sim;
+mod sm;
 mod stock;
 mod subnet_list;
 mod walk;
@@ -18,6 +19,8 @@ pub enum BenchCommand {
     Sim(sim::BenchSimArgs),
     /// opensm on the emulated fabric and on ibsim, and what other tools say of the result.
     BringUp(bring_up::BenchBringUpArgs),
+    /// `heddle sm` and opensm side by side: bring-up, changes, queries.
+    Sm(sm::BenchSmArgs),
     /// `heddle sm` on fabrics of every shape, judged by stock tools and by a walk through the tables.
     Judge(judge::BenchJudgeArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
@@ -32,6 +35,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::BringUp(args) => bring_up::run(args),
+        BenchCommand::Sm(args) => sm::run(args),
         BenchCommand::Judge(args) => judge::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }

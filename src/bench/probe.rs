@@ -1,7 +1,7 @@
 //! Reads what the nodes of a fabric hold, with datagrams of its own: a witness that is neither manager nor emulation.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -46,6 +46,8 @@ pub struct Probe<'a> {
     client: Client,
     topology: &'a Topology,
     routes: BTreeMap<NodeIndex, DirectedRoute>,
+    /// The ports by which those routes leave nodes and enter them.
+    used: BTreeSet<Endpoint>,
 }
 
 impl<'a> Probe<'a> {
@@ -53,7 +55,8 @@ impl<'a> Probe<'a> {
     pub fn attach(name: &SocketName, node: NodeIndex, topology: &'a Topology) -> anyhow::Result<Self> {
         let id = &topology.node(node).context("no such node")?.id;
         let client = Client::connect(name, id, Role::Ordinary)?;
-        Ok(Self { client, topology, routes: routes(topology, node)? })
+        let (routes, used) = routes(topology, node)?;
+        Ok(Self { client, topology, routes, used })
     }
 
     /// The way to a port: to its switch, and from there through its cable; a switch answers for its ports itself.
@@ -66,6 +69,11 @@ impl<'a> Probe<'a> {
             }
             _ => Ok(known(end.node)?.clone()),
         }
+    }
+
+    /// Whether the way to some node leads through the cable of this port.
+    pub fn uses(&self, end: Endpoint) -> bool {
+        self.used.contains(&end)
     }
 
     /// Reads LIDs, port states and unicast routes of the whole fabric.
@@ -181,7 +189,11 @@ fn request(number: usize, question: &Question) -> anyhow::Result<DataMessage> {
 }
 
 /// The shortest directed routes from one node to all that can be reached.
-fn routes(topology: &Topology, from: NodeIndex) -> anyhow::Result<BTreeMap<NodeIndex, DirectedRoute>> {
+type Routes = BTreeMap<NodeIndex, DirectedRoute>;
+
+/// Finds the shortest routes, and the ports they pass.
+fn routes(topology: &Topology, from: NodeIndex) -> anyhow::Result<(Routes, BTreeSet<Endpoint>)> {
+    let mut used = BTreeSet::new();
     let mut found = BTreeMap::from([(from, DirectedRoute::default())]);
     let mut queue = VecDeque::from([from]);
     while let Some(at) = queue.pop_front() {
@@ -195,9 +207,10 @@ fn routes(topology: &Topology, from: NodeIndex) -> anyhow::Result<BTreeMap<NodeI
         for (exit, end) in exits {
             if let Entry::Vacant(place) = found.entry(end.node) {
                 place.insert(here.then(exit).context("a route that is too long")?);
+                used.extend([end, Endpoint::new(at, exit)]);
                 queue.push_back(end.node);
             }
         }
     }
-    Ok(found)
+    Ok((found, used))
 }

@@ -45,18 +45,25 @@ impl Stock {
     }
 
     fn output(&self, program: &str, arguments: &[&str]) -> anyhow::Result<Output> {
-        Command::new("timeout")
+        self.command("timeout")
             .arg(TIME_LIMIT_S.to_string())
             .arg(program)
             .args(arguments)
+            .output()
+            .with_context(|| format!("cannot run {program}"))
+    }
+
+    /// A program that attaches to the fabric, and leaves its files in the scratch directory.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
             .current_dir(&self.directory)
             .env("LD_PRELOAD", self.preload)
             .env("IBSIM_SOCKNAME", &self.name)
             .env("SIM_HOST", &self.node)
             .env("OSM_TMP_DIR", &self.directory)
-            .env("OSM_CACHE_DIR", &self.directory)
-            .output()
-            .with_context(|| format!("cannot run {program}"))
+            .env("OSM_CACHE_DIR", &self.directory);
+        command
     }
 
     /// Configures the fabric with opensm, once; fails unless it says that the subnet is up.
