@@ -1,5 +1,6 @@
 //! `heddle bench judge`: `heddle sm` configures fabrics of every shape on both emulations, and others say whether it is right.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use clap::Args;
 use fabric_model::generate::{DragonflyPlus, FatTree, RandomFabric, Torus};
 use fabric_model::{Endpoint, NodeIndex, Topology, ibnetdiscover};
 use ib_transport::ibsim::SocketName;
-use ib_wire::PortNum;
+use ib_wire::{ForwardingBlock, PortNum};
 use serde::Serialize;
 
 use super::probe::{Probe, Snapshot};
@@ -227,9 +228,18 @@ fn compare_samples(stock: &Stock, topology: &Topology, seen: &Snapshot) -> anyho
         let printed = walk::printed_routes(&stock.run("ibroute", &["-n", &lid])?);
         let held = table.iter().enumerate().filter(|(_, exit)| **exit != u8::MAX);
         let held = held.filter_map(|(lid, exit)| Some((u16::try_from(lid).ok()?, PortNum::new(*exit)?)));
+        let last = held.clone().map(|(lid, _)| lid).max().unwrap_or(0);
+        // ibroute forgets the last LID where it is the first of its block.
+        let held = held.filter(|(lid, _)| *lid != last || last % ForwardingBlock::ENTRIES as u16 != 0);
+        let held: BTreeMap<u16, PortNum> = held.collect();
+        if let Some((other, port)) = held.iter().find(|(lid, port)| printed.get(*lid) != Some(*port)) {
+            bail!("ibroute {lid} does not print that LID {other} leaves by port {port}");
+        }
         ensure!(
-            held.collect::<std::collections::BTreeMap<_, _>>() == printed,
-            "ibroute {lid} prints other routes"
+            held.len() == printed.len(),
+            "ibroute {lid} prints {} routes, {} were read",
+            printed.len(),
+            held.len()
         );
     }
     let ends = walk::adapter_ports(topology, seen)?;

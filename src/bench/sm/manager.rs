@@ -18,11 +18,11 @@ const UP_TIMEOUT: Duration = Duration::from_secs(900);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Processor time in a window in which a manager does nothing but wait.
-const IDLE_CPU: Duration = Duration::from_micros(500);
-const IDLE_WINDOW: Duration = Duration::from_millis(50);
+const IDLE_CPU: Duration = Duration::from_micros(50);
+const IDLE_WINDOW: Duration = Duration::from_millis(5);
 
 /// Windows without work after which a manager has finished: longer than any pause between its steps.
-const IDLE_WINDOWS: u32 = 10;
+const IDLE_WINDOWS: u32 = 100;
 
 /// The two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
