@@ -35,3 +35,19 @@ fn a_fabric_recorded_from_real_machines_is_right_on_both_emulations() {
     assert_eq!(rows.len(), 2);
     assert_eq!(rows[0]["ibdmchk_paths"], rows[1]["ibdmchk_paths"]);
 }
+
+#[test]
+fn the_emulation_counts_who_asked_for_what() {
+    let server = rig::Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
+    let asked = |node: &str, method: &str, attribute: &str| {
+        let status: serde_json::Value = serde_json::from_str(&server.control(&["status"]).stdout).unwrap();
+        status["requests"][node][method][attribute].as_u64().unwrap_or(0)
+    };
+    let (first, second) = ("H-0002c90300100000", "H-0002c90300100010");
+    assert!(server.tool("host-00001", "smpquery", &["-D", "switchinfo", "0,1"]).success);
+    assert_eq!(asked(first, "get", "SWITCH_INFO"), 1);
+    assert_eq!((asked(second, "get", "SWITCH_INFO"), asked(first, "set", "SWITCH_INFO")), (0, 0));
+    server.bring_up("host-00002", &[]);
+    assert_eq!(asked(second, "set", "LINEAR_FORWARDING"), 6, "one block for each switch");
+    assert_eq!(asked(first, "set", "LINEAR_FORWARDING"), 0);
+}
