@@ -26,7 +26,7 @@ use super::{subnet_list, walk};
 /// walks random pairs; ibroute and smpquery have to print what was read. Any failure ends the run.
 #[derive(Debug, Args)]
 pub struct BenchJudgeArgs {
-    /// What to configure: fat-tree:HOSTS[:RADIX], torus:AxBxC, dragonfly-plus:GROUPS, random:SWITCHES:DEGREE:SEED, or
+    /// What to configure: `fat-tree:HOSTS[:RADIX]`, `torus:AxBxC`, `dragonfly-plus:GROUPS`, `random:SWITCHES:DEGREE:SEED`, or
     /// a topology file.
     #[arg(long = "fabric", default_values = DEFAULT_FABRICS)]
     fabrics: Vec<FabricSpec>,
