@@ -50,6 +50,12 @@ END
     printf '\n## Bring-up with opensm\n\n'
     echo "bench: heddle bench bring-up" >&2
     "$heddle" bench bring-up
+    printf '\n## The subnet manager next to opensm\n\n'
+    echo "bench: heddle bench sm" >&2
+    "$heddle" bench sm
+    printf '\n## What the subnet manager leaves behind\n\n'
+    echo "bench: heddle bench judge" >&2
+    "$heddle" bench judge
 } >"$draft"
 
 chmod 644 "$draft"

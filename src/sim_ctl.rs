@@ -62,7 +62,7 @@ enum Action {
     Counters { node: String, port: Option<PortNum> },
     /// Show the tables of a node: partition keys, routes, service levels. Keys that guard are never shown.
     Tables { node: String },
-    /// Show what was dropped and why, traps sent, and what clients did.
+    /// Show what was dropped and why, traps sent, what clients did, and which node asked for what.
     Status,
 }
 

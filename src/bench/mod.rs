@@ -1,10 +1,15 @@
 //! `heddle bench`: benchmarks that print both sides of a comparison in one run.
 
 mod bring_up;
+mod judge;
+mod probe;
 mod process;
 mod scratch;
 mod sim;
+mod sm;
 mod stock;
+mod subnet_list;
+mod walk;
 
 use clap::Subcommand;
 
@@ -14,6 +19,10 @@ pub enum BenchCommand {
     Sim(sim::BenchSimArgs),
     /// opensm on the emulated fabric and on ibsim, and what other tools say of the result.
     BringUp(bring_up::BenchBringUpArgs),
+    /// `heddle sm` and opensm side by side: bring-up, changes, queries.
+    Sm(sm::BenchSmArgs),
+    /// `heddle sm` on fabrics of every shape, judged by stock tools and by a walk through the tables.
+    Judge(judge::BenchJudgeArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -26,6 +35,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::BringUp(args) => bring_up::run(args),
+        BenchCommand::Sm(args) => sm::run(args),
+        BenchCommand::Judge(args) => judge::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }

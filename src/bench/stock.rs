@@ -22,6 +22,9 @@ pub struct Stock {
 }
 
 impl Stock {
+    /// The file in which opensm tells other programs of the fabric.
+    pub const SUBNET_LIST: &str = "opensm-subnet.lst";
+
     /// Programs that sit on `node` of the fabric `name`. They leave files behind in `directory`.
     pub fn new(name: &str, node: &str, directory: &Path) -> anyhow::Result<Self> {
         let found = PRELOADS.into_iter().find(|path| Path::new(path).exists());
@@ -42,18 +45,25 @@ impl Stock {
     }
 
     fn output(&self, program: &str, arguments: &[&str]) -> anyhow::Result<Output> {
-        Command::new("timeout")
+        self.command("timeout")
             .arg(TIME_LIMIT_S.to_string())
             .arg(program)
             .args(arguments)
+            .output()
+            .with_context(|| format!("cannot run {program}"))
+    }
+
+    /// A program that attaches to the fabric, and leaves its files in the scratch directory.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
             .current_dir(&self.directory)
             .env("LD_PRELOAD", self.preload)
             .env("IBSIM_SOCKNAME", &self.name)
             .env("SIM_HOST", &self.node)
             .env("OSM_TMP_DIR", &self.directory)
-            .env("OSM_CACHE_DIR", &self.directory)
-            .output()
-            .with_context(|| format!("cannot run {program}"))
+            .env("OSM_CACHE_DIR", &self.directory);
+        command
     }
 
     /// Configures the fabric with opensm, once; fails unless it says that the subnet is up.
@@ -71,6 +81,11 @@ impl Stock {
         std::fs::read_to_string(&path).with_context(|| format!("no {} was left", path.display()))
     }
 
+    /// Puts a file where programs find it.
+    pub fn leave(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        std::fs::write(self.directory.join(name), text).with_context(|| format!("cannot write {name}"))
+    }
+
     /// Lets ibdmchk judge the routes that the switches hold, as dump_fts reads them: paths scanned, or why not.
     pub fn check_routes(&self) -> anyhow::Result<u64> {
         let tables = forwarding_dump(&self.run("dump_fts", &[])?);
@@ -78,7 +93,7 @@ impl Stock {
         std::fs::write(self.directory.join("empty.mcfdbs"), "")?;
         // Offline: without the preload. It crashes while it ends, after the last line: judge by what it printed.
         let output = Command::new("timeout")
-            .args([&TIME_LIMIT_S.to_string(), "ibdmchk", "-s", "opensm-subnet.lst", "-f", "routes.fdbs"])
+            .args([&TIME_LIMIT_S.to_string(), "ibdmchk", "-s", Self::SUBNET_LIST, "-f", "routes.fdbs"])
             .args(["-m", "empty.mcfdbs"])
             .current_dir(&self.directory)
             .output()

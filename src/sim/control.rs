@@ -11,6 +11,7 @@ use ib_wire::PortNum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::tally::Tally;
 use crate::control_socket::{self, Command, Socket};
 
 /// Longest request line: node names are short, so anything longer is nonsense.
@@ -38,13 +39,20 @@ pub enum Request {
     Counters { node: String, port: Option<PortNum> },
     /// The tables of a node.
     Tables { node: String },
-    /// What was dropped and reported, and what clients did.
+    /// What was dropped and reported, what clients did, and what they asked for.
     Status,
 }
 
 /// Carries a request out and answers it.
-pub fn answer(command: Command<Request>, now: Duration, fabric: &mut Fabric, counters: &Counters) {
-    let answer = carry_out(&command.request, now, fabric, counters).map_err(|error| format!("{error:#}"));
+pub fn answer(
+    command: Command<Request>,
+    now: Duration,
+    fabric: &mut Fabric,
+    counters: &Counters,
+    tally: &Tally,
+) {
+    let answer =
+        carry_out(&command.request, now, fabric, counters, tally).map_err(|error| format!("{error:#}"));
     command.answers.send(answer);
 }
 
@@ -63,6 +71,11 @@ pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
     control_socket::ask_once(&socket_path(name)?, request).with_context(|| format!("the emulation {name:?}"))
 }
 
+/// Asks a running emulation that was started with this runtime directory.
+pub fn ask_in(runtime: &Path, name: &str, request: &Request) -> anyhow::Result<Value> {
+    control_socket::ask_once(&socket_in(&runtime.join("heddle"), name), request)
+}
+
 /// In a directory only its owner can enter: whoever may act on a fabric is whoever runs it.
 fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -74,7 +87,11 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
         Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("heddle"),
         _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::owner()?)),
     };
-    Ok(directory.join(format!("sim-{name}.sock")))
+    Ok(socket_in(&directory, name))
+}
+
+fn socket_in(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("sim-{name}.sock"))
 }
 
 fn carry_out(
@@ -82,6 +99,7 @@ fn carry_out(
     now: Duration,
     fabric: &mut Fabric,
     counters: &Counters,
+    tally: &Tally,
 ) -> anyhow::Result<Value> {
     let linked = |linked: bool, what: &str| {
         if linked { Ok(json!(what)) } else { bail!("that port has no cable") }
@@ -123,7 +141,10 @@ fn carry_out(
             Ok(json!(fabric.port_view(find_port(fabric, node, *port)?)))
         }
         Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, node)?))),
-        Request::Status => Ok(json!({ "fabric": fabric.statistics(), "clients": counters })),
+        Request::Status => {
+            let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
+            Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, LidAddress, ManagementClass, Pkey, PortState};
 
 use super::control::{self, Request};
+use super::tally::Tally;
 use crate::control_socket::Command;
 
 /// An emulated fabric as the host of a server.
@@ -17,11 +18,12 @@ pub struct SimHost {
     fabric: Fabric,
     started: Instant,
     commands: Receiver<Command<Request>>,
+    tally: Tally,
 }
 
 impl SimHost {
     pub fn new(fabric: Fabric, commands: Receiver<Command<Request>>) -> Self {
-        Self { fabric, started: Instant::now(), commands }
+        Self { fabric, started: Instant::now(), commands, tally: Tally::default() }
     }
 
     fn now(&self) -> Duration {
@@ -93,6 +95,7 @@ impl SimHost {
 
     fn carry(&mut self, from: PortId, datagram: Datagram, outbox: &mut Outbox<PortId>) {
         let now = outbox.now().duration_since(self.started);
+        self.tally.count(from, &datagram.mad);
         self.fabric.handle_datagram(now, from, datagram);
         self.pass_on(outbox);
     }
@@ -174,7 +177,7 @@ impl Host for SimHost {
         let now = outbox.now().duration_since(self.started);
         self.fabric.handle_timeout(now);
         while let Ok(command) = self.commands.try_recv() {
-            control::answer(command, now, &mut self.fabric, outbox.counters());
+            control::answer(command, now, &mut self.fabric, outbox.counters(), &self.tally);
         }
         self.pass_on(outbox);
         self.fabric.poll_timeout().map(|due| due.saturating_sub(now))

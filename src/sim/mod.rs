@@ -2,6 +2,7 @@
 
 pub mod control;
 mod host;
+mod tally;
 
 use std::fs;
 use std::path::PathBuf;
