@@ -16,6 +16,7 @@
 //! | `traps` | what others send unasked |
 //! | `observed` | what devices were last seen to hold, and how they are connected |
 //! | `discovery` | from what was seen to a topology |
+//! | `pass` | from what devices hold to what a plan says, step by step |
 //! | `scope` | which devices a pass has to look at |
 //! | `survey` | looking without touching |
 //! | `program` | what has to be read and written for a plan |
@@ -31,6 +32,7 @@ mod keys;
 mod look;
 mod manager;
 mod observed;
+mod pass;
 mod program;
 mod scope;
 mod survey;

@@ -11,13 +11,13 @@ use ib_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::administration::{Administration, AdministrationCounts, Directory, ManagerFacts};
+use crate::administration::{Administration, AdministrationCounts, Directory};
 use crate::discovery;
 use crate::event::{Discovery, Event};
 use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
 use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
-use crate::observed::{Observed, ObservedNode};
-use crate::program::{Comparison, Stage, without_state};
+use crate::observed::Observed;
+use crate::program::{Comparison, Stage};
 use crate::scope::Scope;
 use crate::transition::RouteStep;
 use crate::unsupported::{Place, Unsupported};
@@ -72,15 +72,15 @@ pub struct Manager {
     pub(crate) watch: Watch,
     pub(crate) plan: Option<Arc<FabricPlan>>,
     /// The plan that the fabric was last seen to be equal to.
-    settled: Option<Arc<FabricPlan>>,
+    pub(crate) settled: Option<Arc<FabricPlan>>,
     /// The fabric as it was last handed out.
-    handed: Option<Box<Discovery>>,
+    pub(crate) handed: Option<Box<Discovery>>,
     pub(crate) phase: Phase,
     pub(crate) scope: Scope,
     /// How routes change from here on.
-    route_steps: VecDeque<RouteStep>,
+    pub(crate) route_steps: VecDeque<RouteStep>,
     /// Until then, packets are given time to leave by the old routes.
-    drained: Option<Duration>,
+    pub(crate) drained: Option<Duration>,
     /// Counts looks at the fabric.
     pub(crate) look: u64,
     /// Nodes that were met in this look as if for the first time.
@@ -88,18 +88,18 @@ pub struct Manager {
     /// Nodes that may hold something else than the plan says.
     pub(crate) touched: BTreeSet<Guid>,
     /// Nodes that did not answer in this pass.
-    silent: BTreeSet<Guid>,
+    pub(crate) silent: BTreeSet<Guid>,
     /// Locations where somebody is who does not answer, or answers as somebody else; each is told once.
     pub(crate) unmet: BTreeMap<Option<Location>, Option<Guid>>,
     /// Sets sent when the present pass began.
-    sets_before: u64,
+    pub(crate) sets_before: u64,
     /// Other subnet managers.
     pub(crate) managers: BTreeSet<(Guid, PortNum)>,
     /// What has to be on disk is not what was last written there.
     pub(crate) memory_is_new: bool,
     pub(crate) administration: Administration,
     /// What the administration answers from, or will.
-    directory: Option<Arc<Directory>>,
+    pub(crate) directory: Option<Arc<Directory>>,
     /// Nodes say something else of themselves than the directory knows.
     pub(crate) facts_are_new: bool,
     /// When the last verb was used.
@@ -400,144 +400,6 @@ impl Manager {
             self.tell(Event::Discovered(Box::new(found)));
         }
         is_news
-    }
-
-    fn plan_is_new(&self) -> bool {
-        match (&self.plan, &self.settled) {
-            (Some(plan), Some(settled)) => !Arc::ptr_eq(plan, settled),
-            (plan, _) => plan.is_some(),
-        }
-    }
-
-    /// Tells what nodes hold that should not, unless they are as if new or the plan is.
-    fn tell_drift(&mut self) {
-        let Some(plan) = self.settled.clone() else { return };
-        let touched = self.touched.difference(&self.fresh).copied().collect();
-        let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
-        let differences = self.comparison(&plan, &scope).differences();
-        let drifts = differences.into_iter().map(|write| {
-            let (attribute, modifier) = write.key;
-            Event::Drift { node: write.node, attribute, modifier }
-        });
-        drifts.for_each(|drift| self.tell(drift));
-    }
-
-    pub(crate) fn begin_pass(&mut self) {
-        let Some(plan) = self.plan.clone() else { return };
-        self.phase = Phase::Reading;
-        self.sets_before = self.exchange.counts.sets;
-        self.scope = Scope::between(self.settled.as_deref(), &plan, &self.touched, &self.observed.nodes);
-        let scope = std::mem::take(&mut self.scope);
-        let reads = self.comparison(&plan, &scope).reads();
-        self.scope = scope;
-        reads.into_iter().for_each(|place| self.read(place));
-    }
-
-    /// Everything is known: what was decided has to be safe before it is done.
-    fn remember(&mut self, now: Duration) {
-        if !self.silent.is_empty() {
-            return self.interrupt(now);
-        }
-        self.announce();
-        if self.memory_is_new {
-            self.phase = Phase::Remembering;
-        } else {
-            self.begin_stage(Stage::ALL[0]);
-        }
-    }
-
-    /// From now on nobody is told what the next plan does not allow.
-    fn announce(&mut self) {
-        if let (Some(directory), Some(plan), true) = (&self.directory, &self.plan, self.plan_is_new()) {
-            let next = Arc::new(directory.after(Arc::clone(plan)));
-            self.administration.announce(Arc::clone(&next));
-            self.directory = Some(next);
-        }
-    }
-
-    /// From now on everybody may be told what the plan allows.
-    fn publish(&mut self) {
-        let Some(plan) = &self.plan else { return };
-        if std::mem::take(&mut self.facts_are_new) || self.directory.is_none() {
-            let facts = ManagerFacts { priority: self.settings.priority, activity: self.activity };
-            let nodes = self.observed.nodes.values().filter_map(ObservedNode::facts);
-            self.directory = Some(Arc::new(Directory::new(Arc::clone(plan), facts, nodes)));
-        }
-        if let Some(directory) = &self.directory {
-            self.administration.publish(Arc::clone(directory));
-        }
-    }
-
-    fn begin_stage(&mut self, stage: Stage) {
-        self.bound.seal();
-        self.phase = Phase::Writing(stage);
-        let Some(plan) = self.plan.clone() else { return };
-        let comparison = self.comparison(&plan, &self.scope);
-        if stage == Stage::Routes {
-            self.route_steps = comparison.route_steps().into();
-            return;
-        }
-        for write in comparison.writes(stage) {
-            let data = if stage.keeps_state() { without_state(write.data) } else { write.data };
-            self.write(write.place(), data);
-        }
-    }
-
-    /// Begins the next step by which routes change; whether there is one.
-    fn begin_route_step(&mut self, now: Duration) -> bool {
-        let (Some(plan), Some(step)) = (self.plan.clone(), self.route_steps.pop_front()) else {
-            return false;
-        };
-        for write in self.comparison(&plan, &self.scope).writes_of_step(&step) {
-            self.write(write.place(), write.data);
-        }
-        if step.drain {
-            self.drained = Some(now + self.settings.drain);
-        }
-        true
-    }
-
-    fn conclude_stage(&mut self, now: Duration, stage: Stage) {
-        self.drained = None;
-        if !self.silent.is_empty() {
-            return self.interrupt(now);
-        }
-        if stage == Stage::Routes && self.begin_route_step(now) {
-            return;
-        }
-        match stage.next() {
-            Some(next) => self.begin_stage(next),
-            None => self.conclude_pass(now),
-        }
-    }
-
-    /// A step may rely on the one before: nothing goes on before everybody did it.
-    fn interrupt(&mut self, now: Duration) {
-        for node in std::mem::take(&mut self.silent) {
-            self.touched.insert(node);
-            self.watch.suspect(now, node);
-        }
-        self.settled = None;
-        self.phase = Phase::Watching;
-        self.tell(Event::Interrupted);
-    }
-
-    fn conclude_pass(&mut self, now: Duration) {
-        self.phase = Phase::Watching;
-        let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
-        if is_news {
-            self.publish();
-        }
-        self.settled = self.plan.clone();
-        for guid in std::mem::take(&mut self.touched) {
-            if let Some(node) = self.observed.nodes.get_mut(&guid) {
-                node.strikes = 0;
-            }
-        }
-        if is_news {
-            self.watch.put_off_sweep(now);
-            self.tell(Event::Programmed(self.exchange.counts));
-        }
     }
 
     pub(crate) fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {

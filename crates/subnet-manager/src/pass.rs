@@ -1,0 +1,151 @@
+//! A pass over the fabric: from what devices hold to what a plan says, step by step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::administration::{Directory, ManagerFacts};
+use crate::event::Event;
+use crate::manager::{Manager, Phase};
+use crate::observed::ObservedNode;
+use crate::program::{Stage, without_state};
+use crate::scope::Scope;
+
+impl Manager {
+    pub(crate) fn plan_is_new(&self) -> bool {
+        match (&self.plan, &self.settled) {
+            (Some(plan), Some(settled)) => !Arc::ptr_eq(plan, settled),
+            (plan, _) => plan.is_some(),
+        }
+    }
+
+    /// Tells what nodes hold that should not, unless they are as if new or the plan is.
+    pub(crate) fn tell_drift(&mut self) {
+        let Some(plan) = self.settled.clone() else { return };
+        let touched = self.touched.difference(&self.fresh).copied().collect();
+        let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
+        let differences = self.comparison(&plan, &scope).differences();
+        let drifts = differences.into_iter().map(|write| {
+            let (attribute, modifier) = write.key;
+            Event::Drift { node: write.node, attribute, modifier }
+        });
+        drifts.for_each(|drift| self.tell(drift));
+    }
+
+    pub(crate) fn begin_pass(&mut self) {
+        let Some(plan) = self.plan.clone() else { return };
+        self.phase = Phase::Reading;
+        self.sets_before = self.exchange.counts.sets;
+        self.scope = Scope::between(self.settled.as_deref(), &plan, &self.touched, &self.observed.nodes);
+        let scope = std::mem::take(&mut self.scope);
+        let reads = self.comparison(&plan, &scope).reads();
+        self.scope = scope;
+        reads.into_iter().for_each(|place| self.read(place));
+    }
+
+    /// Everything is known: what was decided has to be safe before it is done.
+    pub(crate) fn remember(&mut self, now: Duration) {
+        if !self.silent.is_empty() {
+            return self.interrupt(now);
+        }
+        self.announce();
+        if self.memory_is_new {
+            self.phase = Phase::Remembering;
+        } else {
+            self.begin_stage(Stage::ALL[0]);
+        }
+    }
+
+    /// From now on nobody is told what the next plan does not allow.
+    fn announce(&mut self) {
+        if let (Some(directory), Some(plan), true) = (&self.directory, &self.plan, self.plan_is_new()) {
+            let next = Arc::new(directory.after(Arc::clone(plan)));
+            self.administration.announce(Arc::clone(&next));
+            self.directory = Some(next);
+        }
+    }
+
+    /// From now on everybody may be told what the plan allows.
+    pub(crate) fn publish(&mut self) {
+        let Some(plan) = &self.plan else { return };
+        if std::mem::take(&mut self.facts_are_new) || self.directory.is_none() {
+            let facts = ManagerFacts { priority: self.settings.priority, activity: self.activity };
+            let nodes = self.observed.nodes.values().filter_map(ObservedNode::facts);
+            self.directory = Some(Arc::new(Directory::new(Arc::clone(plan), facts, nodes)));
+        }
+        if let Some(directory) = &self.directory {
+            self.administration.publish(Arc::clone(directory));
+        }
+    }
+
+    pub(crate) fn begin_stage(&mut self, stage: Stage) {
+        self.bound.seal();
+        self.phase = Phase::Writing(stage);
+        let Some(plan) = self.plan.clone() else { return };
+        let comparison = self.comparison(&plan, &self.scope);
+        if stage == Stage::Routes {
+            self.route_steps = comparison.route_steps().into();
+            return;
+        }
+        for write in comparison.writes(stage) {
+            let data = if stage.keeps_state() { without_state(write.data) } else { write.data };
+            self.write(write.place(), data);
+        }
+    }
+
+    /// Begins the next step by which routes change; whether there is one.
+    fn begin_route_step(&mut self, now: Duration) -> bool {
+        let (Some(plan), Some(step)) = (self.plan.clone(), self.route_steps.pop_front()) else {
+            return false;
+        };
+        for write in self.comparison(&plan, &self.scope).writes_of_step(&step) {
+            self.write(write.place(), write.data);
+        }
+        if step.drain {
+            self.drained = Some(now + self.settings.drain);
+        }
+        true
+    }
+
+    pub(crate) fn conclude_stage(&mut self, now: Duration, stage: Stage) {
+        self.drained = None;
+        if !self.silent.is_empty() {
+            return self.interrupt(now);
+        }
+        if stage == Stage::Routes && self.begin_route_step(now) {
+            return;
+        }
+        match stage.next() {
+            Some(next) => self.begin_stage(next),
+            None => self.conclude_pass(now),
+        }
+    }
+
+    /// A step may rely on the one before: nothing goes on before everybody did it.
+    fn interrupt(&mut self, now: Duration) {
+        for node in std::mem::take(&mut self.silent) {
+            self.touched.insert(node);
+            self.watch.suspect(now, node);
+        }
+        self.settled = None;
+        self.phase = Phase::Watching;
+        self.tell(Event::Interrupted);
+    }
+
+    fn conclude_pass(&mut self, now: Duration) {
+        self.phase = Phase::Watching;
+        let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
+        if is_news {
+            self.publish();
+        }
+        self.settled = self.plan.clone();
+        for guid in std::mem::take(&mut self.touched) {
+            if let Some(node) = self.observed.nodes.get_mut(&guid) {
+                node.strikes = 0;
+            }
+        }
+        if is_news {
+            self.watch.put_off_sweep(now);
+            self.tell(Event::Programmed(self.exchange.counts));
+        }
+    }
+}
