@@ -76,15 +76,20 @@ impl Planner {
         Ok(self.keep(plan))
     }
 
-    /// The plan after the file of partitions has changed.
+    /// The plan after the file of partitions has changed. If there is none, everything stays as it is.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
         let partitions = self.read_partitions()?;
         ensure!(!self.is_guided, "plans come from outside");
-        let (discovery, intents) = self.known()?;
-        let intents = Intents { partitions, ..intents.clone() };
-        let plan = self.compile(discovery, &intents)?;
+        let (Some(discovery), Some(mut intents)) = (&self.discovery, self.intents.take()) else {
+            bail!("the fabric is not known yet");
+        };
+        let before = std::mem::replace(&mut intents.partitions, partitions);
+        let plan = self.compile(discovery, &intents);
+        if plan.is_err() {
+            intents.partitions = before;
+        }
         self.intents = Some(intents);
-        Ok(self.keep(plan))
+        Ok(self.keep(plan?))
     }
 
     fn known(&self) -> anyhow::Result<(&Discovery, &Intents)> {

@@ -73,7 +73,7 @@ impl<P> Default for Queue<P> {
 
 #[derive(Debug)]
 struct Request<P> {
-    mad: Mad,
+    mad: Box<Mad>,
     purpose: P,
     retries_left: u8,
 }
@@ -82,7 +82,7 @@ struct Request<P> {
 #[derive(Debug)]
 pub(crate) struct Answered<P> {
     pub purpose: P,
-    pub asked: Mad,
+    pub asked: Box<Mad>,
 }
 
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl<P> Exchange<P> {
             self.progress = Progress::default();
         }
         self.progress.total += 1;
-        let request = Request { mad, purpose, retries_left: self.limits.retries };
+        let request = Request { mad: Box::new(mad), purpose, retries_left: self.limits.retries };
         self.devices.entry(device).or_default().waiting.push_back(request);
         self.list(device);
     }
@@ -148,8 +148,8 @@ impl<P> Exchange<P> {
             Method::SET => self.counts.sets += 1,
             _ => self.counts.gets += 1,
         }
-        let datagram =
-            Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, request.mad.clone());
+        let mad = request.mad.as_ref().clone();
+        let datagram = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
         let due = now + self.limits.timeout;
         self.deadlines.insert((due, self.transactions), ());
         self.in_flight.insert(self.transactions, InFlight { device, request, due });

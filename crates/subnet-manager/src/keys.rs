@@ -88,6 +88,8 @@ pub(crate) struct BoundNodes {
     nodes: BTreeMap<Location, Guid>,
     /// Nodes that were put under their keys, or were bound before this manager began.
     sealed: BTreeSet<Guid>,
+    /// Nodes that were bound since.
+    unsealed: Vec<Guid>,
 }
 
 impl BoundNodes {
@@ -105,8 +107,7 @@ impl BoundNodes {
 
     /// Every node that is bound is about to be put under its key: from now on it has to know it.
     pub fn seal(&mut self) {
-        self.sealed.extend(self.own);
-        self.sealed.extend(self.nodes.values());
+        self.sealed.extend(self.unsealed.drain(..));
     }
 
     /// Whether a node was put under its key.
@@ -128,7 +129,11 @@ impl BoundNodes {
             None => self.own.replace(node),
             Some(location) => self.nodes.insert(location, node),
         };
-        before != Some(node)
+        let is_news = before != Some(node);
+        if is_news {
+            self.unsealed.push(node);
+        }
+        is_news
     }
 
     pub fn to_bindings(&self) -> Bindings {

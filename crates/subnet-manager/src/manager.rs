@@ -517,6 +517,9 @@ impl Manager {
     /// Notes what a Set left as it was.
     fn learn(&mut self, place: Place, asked: &Mad, mad: &Mad) {
         let (guid, port, key) = place;
+        if mad.smp_data() == asked.smp_data() {
+            return;
+        }
         let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
         if let Some(before) = before.filter(|_| mad.status() == Status::OK)
             && self.unsupported.learn(place, &before, asked.smp_data(), mad.smp_data())
