@@ -3,5 +3,6 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub mod fleet;
+pub mod resident;
 pub mod tables;
 pub mod world;

@@ -192,6 +192,9 @@ impl Manager {
         if !is_up || has_bounced {
             self.lose_link(guid, number);
         }
+        if !is_up {
+            self.unmet.remove(&Some(Location { near: guid, port: number }));
+        }
         let node = &self.observed.nodes[&guid];
         let leads_on = is_up && self.observed.leads_on(guid, number);
         if self.is_looking() && leads_on && !node.links.contains_key(&number) {
@@ -207,7 +210,6 @@ impl Manager {
         if self.observed.disconnect(guid, number) {
             self.watch.suspect(self.now, guid);
         }
-        self.unmet.remove(&Some(Location { near: guid, port: number }));
     }
 
     /// Notes whether a subnet manager runs behind a port, and asks a new one who it is.

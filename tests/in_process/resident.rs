@@ -1,0 +1,142 @@
+//! A manager that stays, on an emulated fabric, in one process and in its own time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_compiler::{partitions_conf, recompile};
+use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_sim::{Capacities, Fabric, Output, PortId};
+use ib_wire::{Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN};
+use subnet_manager::{Counts, Discovery, Event, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
+
+/// A shell would do what this does, with sockets and a clock.
+pub struct Resident {
+    pub fabric: Fabric,
+    pub manager: Manager,
+    pub station: PortId,
+    pub now: Duration,
+    pub kept: Memory,
+    pub plan: Option<Arc<FabricPlan>>,
+    pub discovery: Option<Discovery>,
+    pub partitions: String,
+    /// Everything the manager told, newest last.
+    pub events: Vec<Event>,
+    /// Traps do not reach the manager.
+    pub is_deaf: bool,
+}
+
+impl Resident {
+    pub fn new(topology: Topology, is_guarding: bool, kept: Memory) -> Self {
+        let fabric = Fabric::new(topology.clone(), Capacities::default(), 1).unwrap();
+        Self::on(fabric, &topology, is_guarding, kept)
+    }
+
+    /// On a fabric that somebody else may have configured.
+    pub fn on(mut fabric: Fabric, topology: &Topology, is_guarding: bool, kept: Memory) -> Self {
+        let (_, host) = topology.end_nodes().next().unwrap();
+        let station = fabric.find_port(&host.id).unwrap();
+        fabric.set_is_sm(Duration::ZERO, station, true);
+        let secret = is_guarding.then(|| SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap());
+        let manager = Manager::new(Settings::default(), secret, &kept);
+        let (now, plan, discovery) = (Duration::ZERO, None, None);
+        let (partitions, events) = (String::new(), Vec::new());
+        Self { fabric, manager, station, now, kept, plan, discovery, partitions, events, is_deaf: false }
+    }
+
+    /// Lets time pass, and everything happen that happens in it.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.exchange();
+            let due = [self.manager.poll_timeout(), self.fabric.poll_timeout()].into_iter().flatten().min();
+            let Some(due) = due.filter(|due| *due <= end) else { break };
+            self.now = self.now.max(due);
+            self.fabric.handle_timeout(self.now);
+            self.manager.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+
+    /// Moves datagrams until nothing moves any more.
+    fn exchange(&mut self) {
+        loop {
+            self.deliver();
+            self.persist();
+            self.take_events();
+            let Some(datagram) = self.manager.poll_transmit(self.now) else { break };
+            self.fabric.handle_datagram(self.now, self.station, datagram);
+        }
+    }
+
+    fn persist(&mut self) {
+        if let Some(memory) = self.manager.poll_persist() {
+            self.kept = memory;
+            self.manager.handle_persisted(self.now);
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(output) = self.fabric.poll_output() {
+            match output {
+                Output::Deliver { port, datagram } if port == self.station => {
+                    if !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
+                        self.manager.handle_datagram(self.now, &datagram);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.manager.poll_event() {
+            if let Event::Discovered(discovery) = &event {
+                self.discovery = Some(discovery.as_ref().clone());
+                self.decide();
+            }
+            self.events.push(event);
+        }
+    }
+
+    /// Makes a plan for what was found and what is asked for, and has it done.
+    pub fn decide(&mut self) {
+        let discovery = self.discovery.as_ref().unwrap();
+        let mut intents = Intents::new(discovery.manager);
+        intents.capabilities = discovery.capabilities.clone();
+        intents.partitions = partitions_conf::parse(&self.partitions).unwrap();
+        let plan = match &self.plan {
+            Some(plan) => recompile(&discovery.topology, &intents, plan),
+            None => fabric_compiler::compile(&discovery.topology, &intents, &self.kept.decisions),
+        };
+        let plan = Arc::new(plan.unwrap());
+        self.plan = Some(Arc::clone(&plan));
+        self.manager.apply(self.now, plan);
+    }
+
+    /// What was sent since.
+    pub fn sent_since(&self, before: Counts) -> (u64, u64) {
+        let counts = self.manager.counts();
+        (counts.gets - before.gets, counts.sets - before.sets)
+    }
+
+    pub fn told(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.events.iter().filter(|event| is(event)).count()
+    }
+
+    /// Somebody on another host writes an attribute along a route.
+    pub fn write_from(
+        &mut self,
+        host: &str,
+        route: &[u8],
+        what: (ib_wire::Attribute, u32),
+        data: [u8; SMP_DATA_LEN],
+    ) {
+        let route = DirectedRoute::new(route.iter().map(|port| PortNum::new(*port).unwrap())).unwrap();
+        let mut mad = Mad::directed(Method::SET, what.0, what.1, &route);
+        *mad.smp_data_mut() = data;
+        let permissive = ib_wire::LidAddress::Permissive;
+        let port = self.fabric.find_port(host).unwrap();
+        self.fabric.handle_datagram(self.now, port, Datagram::subnet_management(permissive, permissive, mad));
+        while self.fabric.poll_output().is_some() {}
+    }
+}

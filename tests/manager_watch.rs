@@ -1,0 +1,258 @@
+//! A manager that stays: what it notices by traps and by sweeps, what it does about it, and what that costs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod in_process;
+
+use std::time::Duration;
+
+use fabric_model::Topology;
+use fabric_model::generate::FatTree;
+use ib_wire::{Attribute, Pkey, PkeyBlock, PortState};
+use in_process::resident::Resident;
+use subnet_manager::{Event, Memory};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn tree() -> Topology {
+    FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap()
+}
+
+/// A manager that has made its fabric what it should be.
+fn up(is_guarding: bool) -> Resident {
+    let mut resident = Resident::new(tree(), is_guarding, Memory::default());
+    resident.run_for(SECOND);
+    assert_eq!(resident.told(|event| matches!(event, Event::Programmed(_))), 1);
+    resident.events.clear();
+    resident
+}
+
+fn is_programmed(event: &Event) -> bool {
+    matches!(event, Event::Programmed(_))
+}
+
+fn states(resident: &Resident, host: &str) -> (PortState, PortState) {
+    let port = resident.fabric.find_port(host).unwrap();
+    let peer = resident.fabric.gate(port).peer.unwrap();
+    (resident.fabric.state_of(port), resident.fabric.state_of(peer))
+}
+
+#[test]
+fn while_nothing_happens_sweeps_read_and_write_nothing() {
+    for is_guarding in [false, true] {
+        let mut resident = up(is_guarding);
+        let before = resident.manager.counts();
+        resident.run_for(60 * SECOND);
+        let (gets, sets) = resident.sent_since(before);
+        assert!(gets > 0 && sets == 0, "{gets} Gets, {sets} Sets");
+        assert_eq!(resident.events.len(), 0, "{:?}", resident.events);
+    }
+}
+
+#[test]
+fn a_cable_that_is_pulled_and_plugged_again_costs_what_it_changes() {
+    let mut resident = up(true);
+    let leaf = resident.fabric.gate(resident.fabric.find_port("host-00002").unwrap()).peer.unwrap();
+    let uplink = resident
+        .fabric
+        .ports_of(resident.fabric.device_id_of(leaf))
+        .filter(|port| {
+            let peer = resident.fabric.gate(*port).peer;
+            peer.is_some_and(|peer| resident.fabric.node_of(peer).kind == ib_wire::NodeKind::Switch)
+        })
+        .last()
+        .unwrap();
+    let old = resident.plan.clone().unwrap();
+    let before = resident.manager.counts();
+    resident.fabric.unplug(resident.now, uplink);
+    resident.run_for(SECOND);
+    let new = resident.plan.clone().unwrap();
+    let changed: u64 = new
+        .switches()
+        .map(|switch| {
+            let old = old.switch(switch.guid).unwrap();
+            let blocks = 0..switch.linear.block_count();
+            blocks.filter(|block| old.linear_block(*block) != switch.linear_block(*block)).count() as u64
+        })
+        .sum();
+    let (gets, sets) = resident.sent_since(before);
+    assert!(changed > 0, "the routes change");
+    // Two switches say that they have been heard; a block may be written twice, emptied first.
+    assert!(sets <= 2 * changed + 2, "{sets} Sets for {changed} blocks that change");
+    assert!(gets < 60, "{gets} Gets: only the two switches at the ends are looked at");
+    assert_eq!(resident.told(is_programmed), 1);
+
+    resident.fabric.plug(resident.now, uplink);
+    resident.run_for(5 * SECOND);
+    assert_eq!(resident.fabric.state_of(uplink), PortState::Active, "it carries data again");
+    let routes = |plan: &fabric_model::FabricPlan| -> Vec<_> {
+        plan.switches().map(|switch| switch.linear.exits().to_vec()).collect()
+    };
+    assert_eq!(routes(&old), routes(resident.plan.as_ref().unwrap()), "as before");
+}
+
+#[test]
+fn sweeps_find_what_no_trap_told() {
+    let mut resident = up(true);
+    resident.is_deaf = true;
+    let host = resident.fabric.find_port("host-00005").unwrap();
+    resident.fabric.flap(resident.now, host, Duration::from_millis(50));
+    resident.run_for(SECOND);
+    assert_ne!(states(&resident, "host-00005").0, PortState::Active, "nobody told");
+    resident.run_for(15 * SECOND);
+    assert_eq!(states(&resident, "host-00005"), (PortState::Active, PortState::Active));
+}
+
+#[test]
+fn a_node_that_restarts_is_made_what_it_was_under_its_key() {
+    for name in ["host-00007", "leaf-02", "spine-01"] {
+        let mut resident = up(true);
+        let device = resident.fabric.find_device(name).unwrap();
+        resident.fabric.reboot(resident.now, device);
+        resident.run_for(20 * SECOND);
+        assert!(resident.told(is_programmed) >= 1, "{name}");
+        for port in resident.fabric.ports_of(device).filter(|port| resident.fabric.gate(*port).peer.is_some())
+        {
+            assert_eq!(resident.fabric.state_of(port), PortState::Active, "{name}");
+        }
+        let guard = resident.fabric.ports_of(device).next().unwrap();
+        assert!(resident.fabric.port_view(guard).m_key_set, "{name} is closed again");
+        let before = resident.manager.counts();
+        resident.run_for(30 * SECOND);
+        assert_eq!(resident.sent_since(before).1, 0, "{name}: nothing is left to do");
+    }
+}
+
+#[test]
+fn what_somebody_else_changes_is_told_and_repaired() {
+    let mut resident = up(false);
+    let victim = resident.fabric.find_port("host-00003").unwrap();
+    let rogue = Pkey::from_wire(0x8666).unwrap();
+    let mut keys = PkeyBlock([None; 32]);
+    (keys.0[0], keys.0[1]) = (Some(Pkey::DEFAULT_FULL), Some(rogue));
+    // From the first host of the same leaf: out, and back to the third.
+    resident.write_from("host-00002", &[1, 3], (Attribute::PKEY_TABLE, 0), keys.encode());
+    resident.write_from("host-00002", &[1], (Attribute::LINEAR_FORWARDING, 0), [1; 64]);
+    assert!(resident.fabric.holds_pkey(victim, rogue), "the fabric is open");
+    let before = resident.manager.counts();
+    resident.run_for(15 * SECOND);
+    assert!(!resident.fabric.holds_pkey(victim, rogue));
+    let drift = |what: Attribute| {
+        resident.told(|event| matches!(event, Event::Drift { attribute, .. } if *attribute == what))
+    };
+    assert_eq!((drift(Attribute::PKEY_TABLE), drift(Attribute::LINEAR_FORWARDING)), (1, 1));
+    let (_, sets) = resident.sent_since(before);
+    assert!((2..=4).contains(&sets), "{sets} Sets");
+
+    let mut closed = up(true);
+    closed.write_from("host-00002", &[1, 3], (Attribute::PKEY_TABLE, 0), keys.encode());
+    let victim = closed.fabric.find_port("host-00003").unwrap();
+    assert!(!closed.fabric.holds_pkey(victim, rogue), "a guarded fabric takes it from nobody");
+}
+
+#[test]
+fn a_flood_of_traps_leads_to_few_reads() {
+    let mut resident = up(false);
+    let leaf = resident.fabric.gate(resident.fabric.find_port("host-00002").unwrap()).peer.unwrap();
+    let issuer =
+        resident.fabric.lid(resident.fabric.ports_of(resident.fabric.device_id_of(leaf)).next().unwrap());
+    let trap = ib_wire::notice::Trap::LinkStateChanged(ib_wire::notice::SwitchEvent {
+        lid: issuer.map(ib_wire::LidAddress::from),
+    });
+    let notice = ib_wire::notice::Notice::generic(trap, issuer.map(ib_wire::LidAddress::from));
+    let class = ib_wire::ManagementClass::SUBNET_LID;
+    let mut mad = ib_wire::Mad::new(class, ib_wire::Method::TRAP, Attribute::NOTICE, 0);
+    *mad.smp_data_mut() = notice.encode_smp();
+    let lid = ib_wire::LidAddress::from(issuer.unwrap());
+    let own = ib_wire::LidAddress::from(resident.plan.as_ref().unwrap().manager().lid);
+    let datagram = ib_wire::Datagram::subnet_management(lid, own, mad);
+    let before = resident.manager.counts();
+    for _ in 0..100_000 {
+        resident.manager.handle_datagram(resident.now, &datagram);
+    }
+    resident.run_for(SECOND / 2);
+    let (gets, sets) = resident.sent_since(before);
+    assert!(gets > 0 && gets < 20, "one look at one switch: {gets} Gets");
+    assert_eq!(sets, 0);
+}
+
+#[test]
+fn without_the_key_nobody_is_taken_for_a_node_that_was_met_elsewhere() {
+    let mut first = up(true);
+    let (kept, topology) = (first.kept.clone(), tree());
+    let (here, there) = ("host-00006", "host-00007");
+    let guid = |name: &str| {
+        let port = first.fabric.find_port(name).unwrap();
+        first.fabric.node_of(port).node_guid
+    };
+    let location = |name: &str| {
+        let peer = first.fabric.gate(first.fabric.find_port(name).unwrap()).peer.unwrap();
+        let near = first.fabric.node_of(peer).node_guid;
+        subnet_manager::Location { near, port: first.fabric.gate(peer).number }
+    };
+    let mut wrong = kept.clone();
+    wrong.bindings.rebind(Some(location(here)), guid(there));
+    wrong.bindings.rebind(Some(location(there)), guid(here));
+    let (guid_here, location_here) = (guid(here), location(here));
+    let (guid_there, location_there) = (guid(there), location(there));
+    let device = first.fabric.find_device(here).unwrap();
+    first.fabric.reboot(first.now, device);
+    first.run_for(Duration::ZERO);
+
+    let mut next = Resident::on(first.fabric, &topology, true, wrong);
+    next.now = first.now;
+    next.run_for(10 * SECOND);
+    let stranger = |event: &Event| {
+        matches!(event, Event::Stranger { location, claims }
+            if *location == Some(location_here) && *claims == guid_here)
+    };
+    assert_eq!(next.told(stranger), 1, "told once");
+    let silent = |event: &Event| {
+        matches!(event, Event::SilentLocation { location, last }
+            if *location == Some(location_there) && *last == Some(guid_here))
+    };
+    assert_eq!(next.told(silent), 1, "the other has its key, and is shown another");
+    assert_eq!(next.plan.as_ref().unwrap().adapter_ports().len(), 14, "both are left out");
+    let port = next.fabric.find_port(here).unwrap();
+    assert!(!next.fabric.port_view(port).m_key_set, "and got no key");
+
+    next.manager.rebind(next.now, Some(location_here), guid_here);
+    next.run_for(10 * SECOND);
+    assert_eq!(next.plan.as_ref().unwrap().adapter_ports().len(), 15, "until somebody vouches for it");
+    assert!(next.fabric.port_view(port).m_key_set);
+    next.manager.rebind(next.now, Some(location_there), guid_there);
+    next.run_for(10 * SECOND);
+    assert_eq!(next.plan.as_ref().unwrap().adapter_ports().len(), 16);
+}
+
+#[test]
+fn another_manager_is_told_once_and_told_who_is_master() {
+    let mut resident = up(true);
+    let other = resident.fabric.find_port("host-00009").unwrap();
+    resident.fabric.set_is_sm(resident.now, other, true);
+    resident.run_for(30 * SECOND);
+    assert_eq!(resident.told(|event| matches!(event, Event::ForeignManager { .. })), 1);
+    resident.fabric.set_is_sm(resident.now, other, false);
+    resident.run_for(30 * SECOND);
+    assert_eq!(resident.told(|event| matches!(event, Event::ForeignManagerGone { .. })), 1);
+}
+
+#[test]
+fn a_partition_costs_two_writes_a_member_and_reads_nothing() {
+    let mut resident = up(true);
+    let members: Vec<String> = (2..=5)
+        .map(|host| {
+            let port = resident.fabric.find_port(&format!("host-{host:05}")).unwrap();
+            format!("{}=full", resident.fabric.guid_of(port))
+        })
+        .collect();
+    let before = resident.manager.counts();
+    resident.partitions = format!("blue=0x123 : {};", members.join(", "));
+    resident.decide();
+    resident.run_for(SECOND);
+    assert_eq!(resident.sent_since(before), (0, 8), "each adapter port and its switch port");
+    let before = resident.manager.counts();
+    resident.partitions.clear();
+    resident.decide();
+    resident.run_for(SECOND);
+    assert_eq!(resident.sent_since(before), (0, 8));
+}
