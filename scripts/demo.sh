@@ -19,7 +19,7 @@ readonly wait_seconds=30
 # ---- processes: only what was started here is ended, by its id, however the demo ends
 
 scratch=$(mktemp -d)
-sim_pid='' opensm_pid='' tool_pid=''
+sim_pid='' opensm_pid='' manager_pid='' tool_pid=''
 
 end_process() { # pid
     if [[ -n $1 ]] && kill -TERM "$1" 2>/dev/null; then
@@ -32,6 +32,7 @@ clean_up() {
     trap - EXIT INT TERM
     end_process "$tool_pid"
     end_process "$opensm_pid"
+    end_process "$manager_pid"
     end_process "$sim_pid"
     if [[ $status != 0 ]]; then
         printf '\ndemo: stopped before its end. What the tools said: %s\n' "$evidence" >&2
@@ -237,14 +238,59 @@ step "The emulation tells what happened"
 sed -n '/"drops"/,/}/p;/"traps"/,/}/p' "$evidence/status.json" | show
 expect '"management_key": [1-9]' "$evidence/status.json" "datagrams refused for their key are counted"
 
-step "All of it ends"
+step "Heddle's own manager takes a fabric over: every node under a key of its own"
 kill -TERM "$opensm_pid"
 wait "$opensm_pid" || fail "opensm did not end well"
 opensm_pid=''
 kill -TERM "$sim_pid"
 wait "$sim_pid" || fail "heddle sim did not end well"
 sim_pid=''
-held "opensm and heddle sim ended with status 0"
+"$heddle" sim "$evidence/fabric.topo" --name "$name" >"$evidence/sim-2.txt" 2>&1 &
+sim_pid=$!
+wait_for "$sim_pid" "$evidence/sim-2.txt" '^ready' "a new emulation is ready"
+(umask 077 && head -c 32 /dev/urandom >"$scratch/site.secret")
+printf 'blue=0x123 : 0x0002c90300100001=full, 0x0002c903001000f1=full;\n' >"$evidence/partitions.conf"
+manager() { # output: a manager that stays
+    "$heddle" sm --device "ibsim:$name@$first" --state "$scratch/fabric.json" --secret "$scratch/site.secret" \
+        --partitions "$evidence/partitions.conf" --control "$scratch/sm.sock" >"$1" 2>&1 &
+    manager_pid=$!
+    wait_for "$manager_pid" "$1" '^up:' "heddle sm says that the fabric is up"
+    grep '^up:' "$1" | show
+}
+manager "$evidence/sm.txt"
+if tool sm-without-key smpquery -t 100 -D nodedesc 0,1,2; then fail "a node answers without its key"; fi
+expect 'failed' "$evidence/sm-without-key.txt" "smpquery without a key gets no answer"
+other_key=$("$heddle" node-key 0x0002c90300200000 --secret "$scratch/site.secret")
+if tool sm-other-key smpquery -t 100 -y "$other_key" -D nodedesc 0,1,2; then fail "a node answers to another's key"; fi
+expect 'failed' "$evidence/sm-other-key.txt" "nor with the key of another node"
+own_key=$("$heddle" node-key 0x0002c90300100010 --secret "$scratch/site.secret")
+tool sm-own-key smpquery -y "$own_key" -D nodedesc 0,1,2 || fail "host-00002 does not answer to its key"
+expect 'host-00002' "$evidence/sm-own-key.txt" "with its own key host-00002 answers"
+
+step "It answers queries, each host only about those it may talk to"
+tool sm-path saquery PR --slid 1 --dlid 16 || fail "saquery failed (see $evidence/sm-path.txt)"
+expect 'pkey\.+0x8123' "$evidence/sm-path.txt" "the path to $last has the key of their partition"
+tool sm-hidden env SIM_HOST=host-00002 saquery PR --slid 2 --dlid 16 || true
+! grep -q 'dgid' "$evidence/sm-hidden.txt" || fail "host-00002 is told of $last (see $evidence/sm-hidden.txt)"
+held "host-00002 is told of no path to $last"
+
+step "Killed at once and started again, it has nothing to write; a partition costs what it changes"
+kill -KILL "$manager_pid"
+wait "$manager_pid" 2>/dev/null || true
+manager "$evidence/sm-again.txt"
+expect '^up:.* 0 Sets ' "$evidence/sm-again.txt" "0 Sets"
+printf '# nobody\n' >"$evidence/partitions.conf"
+"$heddle" sm reload --control "$scratch/sm.sock" >"$evidence/sm-reload.txt" || fail "no reload"
+expect '^up:.* 4 Sets ' "$evidence/sm-reload.txt" "two ports leave a partition: 4 Sets, two adapters and their switch ports"
+
+step "All of it ends"
+kill -TERM "$manager_pid"
+wait "$manager_pid" || fail "heddle sm did not end well"
+manager_pid=''
+kill -TERM "$sim_pid"
+wait "$sim_pid" || fail "heddle sim did not end well"
+sim_pid=''
+held "opensm, heddle sm and heddle sim ended with status 0"
 
 printf '\nEvery step held, in %s. What the tools said, and the picture fabric.svg: %s\n' \
     "$(took "$demo_start")" "$evidence"

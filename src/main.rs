@@ -36,7 +36,6 @@ enum Command {
     Sim(sim::SimArgs),
     /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
     SimCtl(sim_ctl::SimCtlArgs),
-    /// Configure a fabric: LIDs, routes, partitions, ports active. Sends only what differs.
     Sm(sm::SmArgs),
     /// Show the management key of a node to who owns the site secret.
     NodeKey(sm::NodeKeyArgs),
