@@ -208,6 +208,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         waiting: Vec::new(),
         watchers: Vec::new(),
         bar: Bar::new(),
+        unsent: Vec::new(),
         metrics_written: None,
     };
     let stop = station.run(args.once)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fabric_model::{FabricPlan, Found};
 use ib_transport::{Device, Received, Waker};
+use ib_wire::Datagram;
 use subnet_manager::{Event, Manager};
 
 use super::adoption;
@@ -28,6 +29,9 @@ const INTERRUPTIONS_MAX: u64 = 20;
 /// How often metrics are written while nothing happens.
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Datagrams that are taken before new ones are sent: the fabric works on those meanwhile.
+const BURST: usize = 16;
+
 /// A manager and everything around it.
 pub struct Station {
     pub device: Device,
@@ -47,6 +51,8 @@ pub struct Station {
     /// Who wants to know everything.
     pub watchers: Vec<Answers>,
     pub bar: Bar,
+    /// Kept for its memory.
+    pub unsent: Vec<Datagram>,
     pub metrics_written: Option<Instant>,
 }
 
@@ -74,23 +80,28 @@ impl Station {
     /// Runs until the fabric is equal to the plan for the first time (`once`), or until it is asked to stop.
     pub fn run(&mut self, once: bool) -> anyhow::Result<Stop> {
         let mut heard = Instant::now();
+        let mut received_burst = false;
         loop {
             self.persist()?;
             if let Some(stop) = self.take_events(once)? {
                 return Ok(stop);
             }
             let now = self.now();
-            while let Some(datagram) = self.manager.poll_transmit(now) {
-                self.device.send(&datagram)?;
-            }
+            self.unsent.extend(std::iter::from_fn(|| self.manager.poll_transmit(now)));
+            self.device.send_batch(&self.unsent)?;
+            self.unsent.clear();
             self.bar.show(self.manager.progress());
-            let due = self.manager.poll_timeout().unwrap_or(now + METRICS_INTERVAL);
-            let mut wait = due.saturating_sub(self.now()).min(METRICS_INTERVAL);
-            if self.manager.has_more() {
-                wait = Duration::ZERO;
+            if !received_burst {
+                let due = self.manager.poll_timeout().unwrap_or(now + METRICS_INTERVAL);
+                let wait = match self.manager.has_more() {
+                    true => Duration::ZERO,
+                    false => due.saturating_sub(self.now()).min(METRICS_INTERVAL),
+                };
+                self.device.wait(&self.waker, wait)?;
             }
-            self.device.wait(&self.waker, wait)?;
-            if self.receive()? {
+            let received = self.receive()?;
+            received_burst = received == BURST;
+            if received > 0 {
                 heard = Instant::now();
             }
             if once && heard.elapsed() > SILENCE_MAX {
@@ -109,18 +120,17 @@ impl Station {
         self.started.elapsed()
     }
 
-    /// Takes everything that came; whether anything did.
-    fn receive(&mut self) -> anyhow::Result<bool> {
-        let mut any = false;
-        while let Some(received) = self.device.receive(Duration::ZERO)? {
-            any = true;
-            let now = self.now();
+    /// Takes what came, but not too much at once; how much.
+    fn receive(&mut self) -> anyhow::Result<usize> {
+        let now = self.now();
+        for count in 0..BURST {
+            let Some(received) = self.device.receive(Duration::ZERO)? else { return Ok(count) };
             match received {
                 Received::Datagram(datagram) => self.manager.handle_datagram(now, &datagram),
                 Received::Lost(transaction) => self.manager.handle_lost(now, transaction),
             }
         }
-        Ok(any)
+        Ok(BURST)
     }
 
     /// What has to be safe is made safe; only then the manager goes on.

@@ -145,6 +145,19 @@ impl Device {
         Ok(())
     }
 
+    /// Sends datagrams, in order, with as few system calls as the transport allows.
+    pub fn send_batch(&mut self, datagrams: &[Datagram]) -> Result<(), DeviceError> {
+        match &mut self.0 {
+            Transport::Ibsim { client, .. } => {
+                let messages: Vec<_> = datagrams.iter().map(Into::into).collect();
+                client.send_batch(&messages)?;
+            }
+            Transport::Framed(client) => client.send_batch(datagrams)?,
+            Transport::Umad(_) => datagrams.iter().try_for_each(|datagram| self.send(datagram))?,
+        }
+        Ok(())
+    }
+
     /// Receives a datagram or the loss of one; `None` if nothing came in time.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, DeviceError> {
         Ok(match &mut self.0 {

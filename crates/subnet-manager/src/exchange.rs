@@ -45,6 +45,8 @@ pub(crate) struct Exchange<P> {
     in_flight: BTreeMap<u32, InFlight<P>>,
     deadlines: BTreeMap<(Duration, u32), ()>,
     transactions: u32,
+    /// Requests that were not sent yet.
+    waiting: usize,
     pub counts: Counts,
     pub progress: Progress,
 }
@@ -101,6 +103,7 @@ impl<P> Exchange<P> {
             in_flight: BTreeMap::new(),
             deadlines: BTreeMap::new(),
             transactions: 0,
+            waiting: 0,
             counts: Counts::default(),
             progress: Progress::default(),
         }
@@ -114,12 +117,19 @@ impl<P> Exchange<P> {
         self.progress.total += 1;
         let request = Request { mad: Box::new(mad), purpose, retries_left: self.limits.retries };
         self.devices.entry(device).or_default().waiting.push_back(request);
+        self.waiting += 1;
         self.list(device);
+    }
+
+    /// How many requests were not sent yet.
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Forgets what has not been sent yet; what is in flight stays so.
     pub fn drop_waiting(&mut self) {
         self.ready.clear();
+        self.waiting = 0;
         for queue in self.devices.values_mut() {
             queue.waiting.clear();
             queue.listed = false;
@@ -140,6 +150,7 @@ impl<P> Exchange<P> {
         let queue = self.devices.get_mut(&device)?;
         queue.listed = false;
         let mut request = queue.waiting.pop_front()?;
+        self.waiting -= 1;
         queue.in_flight += 1;
         self.list(device);
         self.transactions = self.transactions.wrapping_add(1).max(1);
@@ -202,6 +213,7 @@ impl<P> Exchange<P> {
         request.retries_left -= 1;
         self.counts.retries += 1;
         self.devices.entry(device).or_default().waiting.push_front(request);
+        self.waiting += 1;
         self.list(device);
         None
     }

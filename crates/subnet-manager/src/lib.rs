@@ -9,6 +9,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `manager` | the phases, and the verbs the caller uses |
+//! | `backlog` | reads and writes that wait for their turn |
 //! | `exchange` | requests in flight: windows, retries, time limits |
 //! | `keys` | a management key for every node, derived; where each may be shown |
 //! | `look` | looking at the fabric: who is there, what has changed |
@@ -25,6 +26,7 @@
 //! | `administration` | answers what ports ask about the subnet; a machine of its own, [`Administration`] |
 
 mod administration;
+mod backlog;
 mod discovery;
 mod event;
 mod exchange;

@@ -12,6 +12,7 @@ use ib_wire::{
 use serde::{Deserialize, Serialize};
 
 use crate::administration::{Administration, AdministrationCounts, Directory};
+use crate::backlog::Backlog;
 use crate::discovery;
 use crate::event::{Discovery, Event};
 use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
@@ -66,6 +67,7 @@ pub struct Manager {
     pub(crate) settings: Settings,
     pub(crate) secret: Option<SiteSecret>,
     pub(crate) exchange: Exchange<Purpose>,
+    pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
     pub(crate) unsupported: Unsupported,
     pub(crate) observed: Observed,
@@ -160,6 +162,7 @@ impl Manager {
             settings,
             secret,
             exchange: Exchange::new(settings.limits),
+            backlog: Backlog::default(),
             bound: BoundNodes::new(&memory.bindings),
             unsupported: memory.unsupported.clone(),
             observed: Observed::default(),
@@ -198,6 +201,7 @@ impl Manager {
         self.plan = Some(plan);
         if !matches!(self.phase, Phase::Looking) {
             self.exchange.drop_waiting();
+            self.backlog.clear();
             self.begin_pass();
         }
         self.proceed(now);
@@ -304,7 +308,8 @@ impl Manager {
 
     /// How far what is going on has got.
     pub fn progress(&self) -> Progress {
-        self.exchange.progress
+        let Progress { done, total } = self.exchange.progress;
+        Progress { done, total: total + self.backlog.len() }
     }
 
     /// What the next manager has to know.
@@ -318,7 +323,11 @@ impl Manager {
 
     /// Goes on to the next phase once everything of this one was answered or given up.
     pub(crate) fn proceed(&mut self, now: Duration) {
-        while self.exchange.is_idle() {
+        loop {
+            self.refill();
+            if !self.exchange.is_idle() {
+                return;
+            }
             match self.phase {
                 Phase::Looking => self.conclude_look(now),
                 Phase::Watching => {

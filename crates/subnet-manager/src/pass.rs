@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::administration::{Directory, ManagerFacts};
+use crate::backlog::Job;
 use crate::event::Event;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
@@ -39,7 +40,7 @@ impl Manager {
         let scope = std::mem::take(&mut self.scope);
         let reads = self.comparison(&plan, &scope).reads();
         self.scope = scope;
-        reads.into_iter().for_each(|place| self.read(place));
+        self.backlog.fill(reads.into_iter().map(|place| Job { place, data: None }));
     }
 
     /// Everything is known: what was decided has to be safe before it is done.
@@ -86,10 +87,10 @@ impl Manager {
             self.route_steps = comparison.route_steps().into();
             return;
         }
-        for write in comparison.writes(stage) {
-            let data = if stage.keeps_state() { without_state(write.data) } else { write.data };
-            self.write(write.place(), data);
-        }
+        let writes = comparison.writes(stage);
+        let data = |data| if stage.keeps_state() { without_state(data) } else { data };
+        self.backlog
+            .fill(writes.into_iter().map(|write| Job { place: write.place(), data: Some(data(write.data)) }));
     }
 
     /// Begins the next step by which routes change; whether there is one.
@@ -97,9 +98,9 @@ impl Manager {
         let (Some(plan), Some(step)) = (self.plan.clone(), self.route_steps.pop_front()) else {
             return false;
         };
-        for write in self.comparison(&plan, &self.scope).writes_of_step(&step) {
-            self.write(write.place(), write.data);
-        }
+        let writes = self.comparison(&plan, &self.scope).writes_of_step(&step);
+        self.backlog
+            .fill(writes.into_iter().map(|write| Job { place: write.place(), data: Some(write.data) }));
         if step.drain {
             self.drained = Some(now + self.settings.drain);
         }

@@ -7,6 +7,7 @@ use fabric_model::plan::{LinearTable, PkeyTable};
 use fabric_model::{FabricPlan, Found};
 use ib_wire::{Attribute, Guid, PkeyBlock, PkeyPosition, PortNum, SMP_DATA_LEN};
 
+use crate::backlog::Job;
 use crate::event::Event;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
@@ -36,7 +37,7 @@ impl Manager {
         self.phase = Phase::Surveying;
         let places: Vec<Place> =
             self.observed.nodes.iter().flat_map(|(guid, node)| tables(*guid, node)).collect();
-        places.into_iter().for_each(|place| self.read(place));
+        self.backlog.fill(places.into_iter().map(|place| Job { place, data: None }));
         self.proceed(now);
     }
 
