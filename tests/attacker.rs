@@ -563,10 +563,14 @@ fn who_rewrites_its_own_partition_table_gets_nothing_past_its_switch_port() {
         assert_eq!(port["peer"].as_str(), Some("H-0002c90300100050[1]"), "the port the attacker sits behind");
         port["counters"]["receive_constraint_errors"].as_u64().unwrap()
     };
-    for pkey in [BLUE, BLUE & 0x7fff] {
+    // It may not raise itself from a limited member of the default partition to a full one either.
+    for pkey in [BLUE, BLUE & 0x7fff, 0xffff] {
         let before = dropped();
         assert!(!arrives(&mut attacker, &mut receiver, pkey), "{pkey:#x}");
         assert_eq!(dropped(), before + 1, "{pkey:#x} went no further than the switch port");
         assert!(arrives(&mut rightful, &mut receiver, BLUE), "the same message of a member");
     }
+    drop((receiver, rightful));
+    let mut manager = Adapter::attach(&stage.server, "host-00001", Role::SubnetManager);
+    assert!(arrives(&mut attacker, &mut manager, 0x7fff), "as the limited member it is, it reaches the manager");
 }
