@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +16,9 @@ pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 
 /// Longer than any one tool takes on a busy machine.
 const TOOL_LIMIT_S: &str = "120";
+
+/// Longer than anything takes to become so on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A name no other test and no other run has.
 pub fn unique(purpose: &str) -> String {
@@ -154,6 +158,13 @@ impl Server {
 
     /// opensm as a service, once the subnet is up. Ended when dropped.
     pub fn opensm(&self, node: &str, options: &[&str]) -> Manager {
+        let manager = self.opensm_beside(node, options);
+        manager.wait_for("SUBNET UP");
+        manager
+    }
+
+    /// opensm as a service, whatever comes of it. Ended when dropped.
+    pub fn opensm_beside(&self, node: &str, options: &[&str]) -> Manager {
         let log = self.scratch().join(unique("opensm"));
         // -d 2 flushes the log after every line.
         let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
@@ -164,9 +175,28 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let manager = Manager { child, log };
-        manager.wait_for("SUBNET UP");
-        manager
+        Manager { child, log }
+    }
+
+    /// How `heddle sm` gets to this fabric from `node`.
+    pub fn device_spec(&self, node: &str) -> String {
+        match self.scratch().join("door") {
+            door if door.exists() => format!("heddle:{}@{node}", door.display()),
+            _ => format!("ibsim:{}@{node}", self.name),
+        }
+    }
+
+    /// A file of this server's own, to be handed to a program.
+    pub fn file(&self, name: &str) -> String {
+        self.scratch().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A site secret that only its owner can read.
+    pub fn secret(&self, bytes: &[u8]) -> String {
+        let path = self.file("site.secret");
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
     }
 }
 
@@ -204,9 +234,123 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         // `timeout` passes the signal on to opensm.
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        signal("TERM", &self.child);
         let _ = self.child.wait();
     }
+}
+
+/// A `heddle sm` that stays, with a control socket of its own. Ended by SIGTERM when dropped.
+pub struct Resident {
+    child: Child,
+    control: PathBuf,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Resident {
+    /// Starts it on `node` with the state of this server and frequent sweeps.
+    pub fn start(server: &Server, node: &str, options: &[&str]) -> Self {
+        let place = |what: &str| server.scratch().join(unique(what));
+        let (control, stdout, stderr) = (place("control"), place("stdout"), place("stderr"));
+        let create = |path: &Path| std::fs::File::create(path).unwrap();
+        let child = mortal(HEDDLE)
+            .args(["sm", "--device", &server.device_spec(node), "--state", &server.file("state.json")])
+            .args(["--sweep", "1", "--control"])
+            .arg(&control)
+            .args(options)
+            .env("HEDDLE_LOG", "trace")
+            .stdout(create(&stdout))
+            .stderr(create(&stderr))
+            .spawn()
+            .unwrap();
+        Self { child, control, stdout, stderr }
+    }
+
+    /// Starts it, and returns once the fabric is equal to the plan.
+    pub fn up(server: &Server, node: &str, options: &[&str]) -> Self {
+        let mut resident = Self::start(server, node, options);
+        resident.wait_for_up(1);
+        resident
+    }
+
+    /// Waits until the fabric has become equal to the plan `times` times, and returns how that was told.
+    pub fn wait_for_up(&mut self, times: usize) -> String {
+        let mut told = Vec::new();
+        eventually("the manager is up", || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the manager ended: {ended:?}\n{}", self.stderr());
+            told = self.ups();
+            told.len() >= times
+        });
+        told.remove(times - 1)
+    }
+
+    /// The lines that tell that the fabric had become equal to the plan.
+    pub fn ups(&self) -> Vec<String> {
+        self.stdout().lines().filter(|line| line.starts_with("up:")).map(str::to_owned).collect()
+    }
+
+    pub fn stdout(&self) -> String {
+        std::fs::read_to_string(&self.stdout).unwrap()
+    }
+
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.control
+    }
+
+    /// `heddle sm COMMAND --control` on this manager.
+    pub fn control(&self, arguments: &[&str]) -> Printed {
+        Printed::of(self.command(arguments).output().unwrap())
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = mortal(HEDDLE);
+        command.arg("sm").args(arguments).arg("--control").arg(&self.control);
+        command
+    }
+
+    /// What it says that happened so far.
+    pub fn status(&self) -> serde_json::Value {
+        let printed = self.control(&["status"]);
+        serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}\n{}", self.stderr()))
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        signal("HUP", &self.child);
+    }
+
+    /// Ends it by SIGKILL: nothing is tidied up.
+    pub fn crash(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal("TERM", &self.child);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Waits until something is so; what changes a fabric takes a sweep or two until it is seen.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "it never is so: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(name: &str, child: &Child) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
 }
 
 /// What a program printed and how it ended.

@@ -1,0 +1,791 @@
+//! A subnet manager that stays: beside others, through crashes, faults and changes, asked by stock tools.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ib_transport::{Received, Role};
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, Pkey, PkeyBlock, PortNum, Status,
+    TransactionId,
+};
+use rig::{Printed, Resident, Server, eventually};
+use serde_json::{Value, json};
+
+/// Where the manager sits.
+const HOST: &str = "host-00001";
+
+fn tree() -> Server {
+    Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[])
+}
+
+fn public_tree() -> Server {
+    Server::ibsim(&rig::fixture("tree-16.ibnetdiscover"))
+}
+
+/// A host of the tree, by its number.
+fn host(number: u64) -> String {
+    format!("host-{number:05}")
+}
+
+/// The GUIDs that the tree gives a host, as a node and as a port.
+fn guids(number: u64) -> (String, String) {
+    let node = 0x0002_c903_0010_0000 + (number - 1) * 0x10;
+    (format!("{node:#018x}"), format!("{:#018x}", node + 1))
+}
+
+/// The GUID of a leaf of the tree, by its number.
+fn leaf_guid(number: u64) -> String {
+    format!("{:#018x}", 0x0002_c903_0020_0000_u64 + (number - 1) * 0x10)
+}
+
+fn tree_nodes() -> Vec<String> {
+    let switches = ["leaf-01", "leaf-02", "leaf-03", "leaf-04", "spine-01", "spine-02"];
+    (1..=16).map(host).chain(switches.map(str::to_owned)).collect()
+}
+
+fn json(printed: &Printed) -> Value {
+    serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}"))
+}
+
+/// Everything that management decides about every node: tables, addresses, states and keys, but no counters.
+fn snapshot(server: &Server) -> BTreeMap<String, Value> {
+    let decided = ["number", "lid", "lmc", "state", "physical_state", "m_key_set", "m_key_protection"];
+    let look = |node: String| {
+        let tables = json(&server.control(&["tables", &node]));
+        let shown = json(&server.control(&["counters", &node]));
+        let ports = shown["ports"].as_array().unwrap().iter();
+        let ports: Vec<_> = ports.map(|port| decided.map(|key| (key, port[key].clone()))).collect();
+        (node, json!({ "tables": tables, "ports": ports }))
+    };
+    tree_nodes().into_iter().map(look).collect()
+}
+
+/// The names of nodes that are not as they were.
+fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<String> {
+    before.iter().filter(|(name, value)| after[*name] != **value).map(|(name, _)| name.clone()).collect()
+}
+
+fn is_as_before(server: &Server, before: &BTreeMap<String, Value>, what: &str) {
+    let mut last = Vec::new();
+    let started = std::time::Instant::now();
+    while started.elapsed() < Duration::from_secs(40) {
+        last = changed(before, &snapshot(server));
+        if last.is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("after {what} these never get as they were: {last:?}");
+}
+
+/// The partition keys of a node's port.
+fn pkeys(server: &Server, node: &str, port: &str) -> Vec<u64> {
+    let tables = json(&server.control(&["tables", node]));
+    tables["pkeys"][port].as_array().unwrap().iter().filter_map(Value::as_u64).collect()
+}
+
+/// Writes that software on any node asked for so far.
+fn sets_asked(server: &Server) -> u64 {
+    let status = json(&server.control(&["status"]));
+    let ports = status["requests"].as_object().unwrap().values();
+    ports.flat_map(|asked| asked["set"].as_object().unwrap().values()).filter_map(Value::as_u64).sum()
+}
+
+/// `heddle sm --once` on a server.
+fn once(server: &Server, options: &[&str]) -> Printed {
+    let output = Command::new(rig::HEDDLE)
+        .args(["sm", "--once", "--device", &server.device_spec(HOST)])
+        .args(options)
+        .output()
+        .unwrap();
+    Printed {
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+        success: output.status.success(),
+    }
+}
+
+fn node_key(guid: &str, secret: &str) -> String {
+    let output = Command::new(rig::HEDDLE).args(["node-key", guid, "--secret", secret]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+// Beside other managers.
+
+#[test]
+fn opensm_beside_a_guarding_manager_changes_nothing_and_is_reported() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let before = snapshot(&server);
+    let other = server.opensm_beside(&host(7), &[]);
+    other.wait_for("SM port is down");
+    let place = format!("{}[1]", guids(7).0);
+    eventually("the other manager and its attempt are reported", || {
+        let status = manager.status();
+        status["foreign_managers"].get(&place).is_some() && status["traps"]["256"].as_u64() >= Some(1)
+    });
+    let said = format!("another subnet manager runs at {place}");
+    assert!(manager.stderr().contains(&said), "{}", manager.stderr());
+    assert!(!other.log().contains("SUBNET UP"), "{}", other.log());
+    assert_eq!(changed(&before, &snapshot(&server)), Vec::<String>::new());
+    drop(other);
+    eventually("it is gone", || manager.status()["foreign_managers"].get(&place).is_none());
+
+    let open = tree();
+    let untouched = snapshot(&open);
+    let log = open.bring_up(&host(7), &[]);
+    assert!(log.contains("SUBNET UP") && changed(&untouched, &snapshot(&open)).len() == 22);
+}
+
+#[test]
+fn opensm_with_the_key_of_its_own_node_gets_no_further_than_its_own_port() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let before = snapshot(&server);
+    let options = server.file("opensm.conf");
+    let key = node_key(&guids(7).0, &secret);
+    std::fs::write(&options, format!("m_key {key}\nm_key_protection_level 2\nm_key_lease_period 0\n"))
+        .unwrap();
+    let violations = |server: &Server| -> u64 {
+        json(&server.control(&["counters", "leaf-02"]))["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|port| port["m_key_violations"].as_u64())
+            .sum()
+    };
+    let other = server.opensm_beside(&host(7), &["-F", &options]);
+    eventually("it has tried the switch before it", || violations(&server) > 0);
+    eventually("it is reported", || manager.status()["traps"]["256"].as_u64() >= Some(1));
+    std::thread::sleep(Duration::from_secs(2));
+    let touched = changed(&before, &snapshot(&server));
+    assert!(touched.iter().all(|name| *name == host(7)), "{touched:?}");
+    drop(other);
+    is_as_before(&server, &before, "opensm");
+}
+
+#[test]
+fn without_keys_opensm_stays_standby_beside_the_manager() {
+    let server = public_tree();
+    let manager = Resident::up(&server, HOST, &[]);
+    let other = server.opensm_beside(&host(3), &[]);
+    other.wait_for("Entering STANDBY state");
+    let info = server.tool(&host(2), "sminfo", &[]).stdout;
+    assert!(info.contains("sm guid 0x2c90300100001,"), "{info}");
+    assert!(info.contains("priority 15 state 3 SMINFO_MASTER"), "{info}");
+    let place = format!("{}[1]", guids(3).0);
+    eventually("it is reported", || {
+        let says = manager.status()["foreign_managers"][&place].clone();
+        says.as_str().is_some_and(|says| says.ends_with("with priority 0"))
+    });
+    assert!(!other.log().contains("SUBNET UP"), "{}", other.log());
+    drop(other);
+
+    let alone = public_tree();
+    let master = alone.opensm(&host(3), &[]);
+    assert!(!master.log().contains("STANDBY"));
+}
+
+#[test]
+fn the_priority_that_others_are_told_can_be_chosen() {
+    let server = public_tree();
+    let _manager = Resident::up(&server, HOST, &["--priority", "9"]);
+    let info = server.tool(&host(2), "sminfo", &[]).stdout;
+    assert!(info.contains("priority 9 state 3 SMINFO_MASTER"), "{info}");
+    let refused = once(&server, &["--priority", "16"]);
+    assert!(!refused.success && refused.stderr.contains("16"), "{refused:?}");
+}
+
+// Through crashes and faults.
+
+#[test]
+fn a_manager_that_was_killed_writes_nothing_when_it_comes_back() {
+    let guarded = tree();
+    let secret = guarded.secret(&[0x5a; 32]);
+    let public = public_tree();
+    for (server, options) in [(&guarded, &["--secret", &secret][..]), (&public, &[])] {
+        let mut first = Resident::start(server, HOST, options);
+        assert!(!first.wait_for_up(1).contains(" 0 Sets "), "the first one has to write");
+        first.crash();
+        let mut second = Resident::start(server, HOST, options);
+        let told = second.wait_for_up(1);
+        assert!(told.contains(" 0 Sets "), "{told}");
+    }
+}
+
+#[test]
+fn what_comes_back_after_a_fault_is_as_it_was_and_under_its_key() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let mut manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let before = snapshot(&server);
+    for (name, node) in &before {
+        // The first port speaks for a switch, the only one for a host.
+        let first = node["ports"][0].to_string();
+        let is_closed = first.contains(r#"["m_key_set",true],["m_key_protection",2]"#);
+        assert!(is_closed, "{name}: {first}");
+    }
+    for (node, port) in [("leaf-02", "5"), ("leaf-02", "1"), ("spine-01", "8")] {
+        let times = manager.ups().len();
+        assert!(server.control(&["link", "down", node, port]).success);
+        manager.wait_for_up(times + 1);
+        assert!(server.control(&["link", "up", node, port]).success);
+        is_as_before(&server, &before, &format!("the cable at {node} {port} was plugged again"));
+    }
+    for node in ["host-00009", "leaf-03", "spine-02"] {
+        let times = manager.ups().len();
+        assert!(server.control(&["reboot", node]).success);
+        manager.wait_for_up(times + 1);
+        is_as_before(&server, &before, &format!("{node} was rebooted"));
+    }
+    // Host 10 sits on the leaf that was rebooted, next to the host that was.
+    for (path, guid) in [("0,1", leaf_guid(3)), ("0,1,1", guids(9).0)] {
+        let ask = |options: &[&str]| {
+            let arguments = [&["-t", "50", "-D"], options, &["nodeinfo", path]].concat();
+            server.tool(&host(10), "smpquery", &arguments)
+        };
+        assert!(!ask(&[]).success, "{path} answers without a key");
+        let answer = ask(&["-y", &node_key(&guid, &secret)]);
+        assert_eq!(answer.value("Guid"), Some(guid.as_str()), "{path} answers to its key: {answer:?}");
+    }
+    let status = manager.status();
+    assert_eq!((&status["refused"]["count"], &status["unmet"]), (&json!(0), &json!({})), "{status}");
+}
+
+#[test]
+fn what_was_rebooted_or_unplugged_at_once_is_no_drift() {
+    let server = tree();
+    let manager = Resident::up(&server, HOST, &[]);
+    let before = snapshot(&server);
+    for command in [
+        &["link", "down", "leaf-02", "1"][..],
+        &["link", "down", "leaf-02", "5"],
+        &["link", "up", "leaf-02", "1"],
+        &["link", "up", "leaf-02", "5"],
+        &["reboot", "host-00009"],
+        &["reboot", "spine-02"],
+    ] {
+        assert!(server.control(command).success);
+    }
+    is_as_before(&server, &before, "many faults");
+    let status = manager.status();
+    assert_eq!(status["drift"]["count"], 0, "nobody changed anything: {status}");
+}
+
+// Somebody else writes.
+
+/// Writes an attribute behind a directed route, as software on `node`, and returns the answer.
+fn write(
+    server: &Server,
+    node: &str,
+    hops: &[u8],
+    attribute: Attribute,
+    modifier: u32,
+    data: [u8; 64],
+) -> Mad {
+    let mut device = server.device(node, Role::Ordinary);
+    let route = DirectedRoute::new(hops.iter().map(|hop| PortNum::new(*hop).unwrap())).unwrap();
+    let mut mad = Mad::directed(Method::SET, attribute, modifier, &route);
+    *mad.smp_data_mut() = data;
+    mad.set_transaction(TransactionId(7));
+    device.send(&Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad)).unwrap();
+    match device.receive(Duration::from_secs(20)).unwrap().expect("an answer or its loss") {
+        Received::Datagram(answer) => answer.mad.clone(),
+        Received::Lost(_) => panic!("{attribute:?} of {hops:?} is not answered"),
+    }
+}
+
+#[test]
+fn what_others_change_is_told_and_restored() {
+    let server = tree();
+    let mut manager = Resident::up(&server, HOST, &[]);
+    let before = snapshot(&server);
+    let sets = manager.status()["sets"].as_u64().unwrap();
+    assert_eq!(manager.status()["drift"]["count"], 0);
+
+    // Host 5 gives host 6 on the same leaf the key of a manager, and sends what leaves it for LID 9 another way.
+    let mut block = PkeyBlock([None; 32]);
+    block.0[0] = Pkey::from_wire(0xffff);
+    let keys = block.encode();
+    let answer = write(&server, &host(5), &[1, 2], Attribute::PKEY_TABLE, 0, keys);
+    assert_eq!((answer.status(), answer.smp_data()), (Status::OK, &keys), "it was taken");
+    let mut routes = [0xff; 64];
+    for (lid, port) in before["leaf-02"]["tables"]["linear_forwarding"].as_object().unwrap() {
+        routes[lid.parse::<usize>().unwrap()] = u8::try_from(port.as_u64().unwrap()).unwrap();
+    }
+    routes[9] = if routes[9] == 5 { 6 } else { 5 };
+    let answer = write(&server, &host(5), &[1], Attribute::LINEAR_FORWARDING, 0, routes);
+    assert_eq!((answer.status(), answer.smp_data()), (Status::OK, &routes), "it was taken");
+
+    manager.wait_for_up(2);
+    is_as_before(&server, &before, "drift");
+    let status = manager.status();
+    let told = status["drift"]["last"].to_string();
+    for what in [format!("{} PKEY_TABLE 0x0", guids(6).0), format!("{} LINEAR_FORWARDING 0x0", leaf_guid(2))]
+    {
+        assert!(told.contains(&what), "{what}: {status}");
+    }
+    assert_eq!(status["drift"]["count"], 2, "nothing else is told: {status}");
+    assert_eq!(status["sets"].as_u64().unwrap(), sets + 2, "nothing else is written: {status}");
+}
+
+// Partitions.
+
+/// A partition of full and limited members, as a line of a file.
+fn partition(name: &str, number: u16, full: &[u64], limited: &[u64]) -> String {
+    let list = |hosts: &[u64], how: &'static str| -> Vec<String> {
+        hosts.iter().map(|number| format!("{}={how}", guids(*number).1)).collect()
+    };
+    let members = [list(full, "full"), list(limited, "limited")].concat().join(", ");
+    format!("{name}={number:#x} : {members};\n")
+}
+
+const BLUE_FULL: u64 = 0x8123;
+const BLUE_LIMITED: u64 = 0x0123;
+
+/// The hosts that hold a key.
+fn holders(server: &Server, key: u64) -> Vec<u64> {
+    (1..=16).filter(|number| pkeys(server, &host(*number), "1").contains(&key)).collect()
+}
+
+#[test]
+fn partitions_follow_their_file_on_reload_and_on_sighup() {
+    for by_signal in [false, true] {
+        let server = tree();
+        let conf = server.file("partitions.conf");
+        std::fs::write(&conf, "# nobody\n").unwrap();
+        let mut manager = Resident::up(&server, HOST, &["--partitions", &conf]);
+        let reload = |manager: &mut Resident| -> Result<(), String> {
+            if !by_signal {
+                let printed = manager.control(&["reload"]);
+                return if printed.success { Ok(()) } else { Err(printed.stderr) };
+            }
+            let (ups, refusals) =
+                (manager.ups().len(), manager.stderr().matches("nothing was changed").count());
+            manager.hang_up();
+            eventually("it took or refused the file", || {
+                let refused = manager.stderr().matches("nothing was changed").count() > refusals;
+                refused || manager.ups().len() > ups
+            });
+            if manager.ups().len() > ups { Ok(()) } else { Err(manager.stderr()) }
+        };
+        assert!(holders(&server, BLUE_FULL).is_empty());
+
+        std::fs::write(&conf, partition("blue", 0x123, &[2, 6], &[3])).unwrap();
+        reload(&mut manager).unwrap();
+        assert_eq!(holders(&server, BLUE_FULL), [2, 6]);
+        assert_eq!(holders(&server, BLUE_LIMITED), [3]);
+        assert!(pkeys(&server, "leaf-02", "2").contains(&BLUE_FULL), "the switch port enforces it");
+        assert!(!pkeys(&server, "leaf-02", "1").contains(&BLUE_FULL));
+
+        let before = snapshot(&server);
+        for broken in ["blue=0x123 : nonsense=full;\n", "blue=0x123, colour=7 : ALL=full;\n", "blue=0x123 : "]
+        {
+            std::fs::write(&conf, broken).unwrap();
+            let why = reload(&mut manager).unwrap_err();
+            assert!(why.contains("partitions.conf: line "), "{broken:?}: {why}");
+            assert_eq!(changed(&before, &snapshot(&server)), Vec::<String>::new(), "{broken:?}");
+        }
+        std::fs::write(&conf, partition("blue", 0x123, &[2], &[])).unwrap();
+        reload(&mut manager).unwrap();
+        assert_eq!(holders(&server, BLUE_FULL), [2]);
+        assert!(holders(&server, BLUE_LIMITED).is_empty());
+    }
+}
+
+// Subnet administration.
+
+/// The values behind a key in what saquery prints.
+fn values(printed: &Printed, key: &str) -> Vec<String> {
+    let value = |line: &str| {
+        let rest = line.trim().strip_prefix(key)?.trim_start_matches(':');
+        rest.starts_with("..").then(|| rest.trim_start_matches('.').to_owned())
+    };
+    printed.stdout.lines().filter_map(value).collect()
+}
+
+/// A manager with a partition of 2, 3 (full), 6 and 7 (limited), and one of 4 and 5. Hosts have their number as LID.
+fn administered() -> (Server, Resident) {
+    let server = tree();
+    let conf = server.file("partitions.conf");
+    let text = partition("blue", 0x123, &[2, 3], &[6, 7]) + &partition("red", 0x124, &[4, 5], &[]);
+    std::fs::write(&conf, text).unwrap();
+    let manager = Resident::up(&server, HOST, &["--partitions", &conf]);
+    for number in 1..=16 {
+        let printed = server.tool(&host(number), "smpquery", &["-D", "portinfo", "0"]);
+        assert_eq!(printed.value("Lid"), Some(number.to_string().as_str()), "{printed:?}");
+    }
+    (server, manager)
+}
+
+#[test]
+fn saquery_tells_hosts_who_the_manager_is_and_what_it_can_do() {
+    let (server, _manager) = administered();
+    for number in [2, 7, 16] {
+        let class = server.tool(&host(number), "saquery", &["-c"]);
+        assert!(class.success && class.stdout.contains("SA ClassPortInfo"), "{class:?}");
+        let managers = server.tool(&host(number), "saquery", &["-s"]);
+        assert_eq!(values(&managers, "EndPortLid"), ["1"], "{managers:?}");
+        let info = server.tool(&host(number), "saquery", &["SMIR"]);
+        assert_eq!((values(&info, "LID"), values(&info, "Priority")), (vec!["1".into()], vec!["15".into()]));
+        assert_eq!(values(&info, "SM_Key"), ["0x0000000000000000"]);
+    }
+}
+
+#[test]
+fn saquery_agrees_with_smpquery_about_every_host() {
+    let (server, _manager) = administered();
+    for number in 1..=16 {
+        let lid = number.to_string();
+        let direct = server.tool(HOST, "smpquery", &["nodeinfo", &lid]);
+        let record = server.tool(HOST, "saquery", &["NR", &lid]);
+        for (key, shown) in [("Guid", "node_guid"), ("PortGuid", "port_guid"), ("SystemGuid", "sys_guid")] {
+            assert_eq!(values(&record, shown), [direct.value(key).unwrap()], "{lid} {key}");
+        }
+        assert_eq!(values(&record, "NodeDescription"), [host(number)]);
+        assert_eq!(values(&record, "lid"), [lid.as_str()]);
+        let direct = server.tool(HOST, "smpquery", &["portinfo", &lid]);
+        let record = server.tool(HOST, "saquery", &["PIR", &lid]);
+        for key in ["Lid", "SMLid", "LinkState", "NeighborMTU", "LinkWidthActive", "VLCap", "LMC"] {
+            assert_eq!(values(&record, key), [direct.value(key).unwrap()], "{lid} {key}");
+        }
+    }
+}
+
+#[test]
+fn saquery_tells_of_ports_only_who_shares_a_partition_with_them() {
+    let (server, _manager) = administered();
+    let asked = |from: u64, arguments: &[&str]| server.tool(&host(from), "saquery", arguments);
+    for (from, about, is_told) in [
+        (2, 3, true),
+        (2, 6, true),
+        (6, 2, true),
+        (4, 5, true),
+        (2, 4, false),
+        (4, 2, false),
+        (2, 9, false),
+        (6, 7, false),
+        (16, 2, false),
+        (1, 16, true),
+    ] {
+        let lid = about.to_string();
+        let named = values(&asked(from, &["NR", &lid]), "NodeDescription");
+        assert_eq!(named.contains(&host(about)), is_told, "{from} asks about node {about}: {named:?}");
+        let port = values(&asked(from, &["PIR", &lid]), "EndPortLid");
+        assert_eq!(!port.is_empty(), is_told, "{from} asks about port {about}: {port:?}");
+    }
+    for (from, about, is_told) in [(2, 2, true), (2, 3, false), (16, 2, false), (1, 2, true), (1, 16, true)] {
+        let keys = asked(from, &["PKTR", &about.to_string()]).stdout;
+        assert_eq!(keys.contains("PKey Table"), is_told, "{from} asks for the keys of {about}: {keys}");
+        assert_eq!(keys.contains("0x8123"), is_told && about == 2, "{from} and {about}: {keys}");
+    }
+}
+
+#[test]
+fn paths_exist_inside_partitions_only_and_carry_their_key() {
+    let (server, _manager) = administered();
+    let path = |asker: u64, from: u64, to: u64| {
+        let (from, to) = (from.to_string(), to.to_string());
+        server.tool(&host(asker), "saquery", &["PR", "--slid", &from, "--dlid", &to])
+    };
+    for (from, to, key) in [
+        (2, 3, "0x8123"),
+        (2, 6, "0x8123"),
+        (6, 2, "0x123"),
+        (4, 5, "0x8124"),
+        (16, 1, "0x7FFF"),
+        (1, 16, "0xFFFF"),
+    ] {
+        let printed = path(from, from, to);
+        let value = |key: &str| values(&printed, key);
+        assert_eq!(value("pkey"), [key], "{from} to {to}: {printed:?}");
+        assert_eq!((value("slid"), value("dlid")), (vec![from.to_string()], vec![to.to_string()]));
+        assert_eq!((value("sl"), value("mtu")), (vec!["0x0".into()], vec!["0x84".into()]), "{printed:?}");
+    }
+    for (asker, from, to) in [(2, 2, 4), (4, 4, 2), (6, 6, 7), (16, 16, 2), (16, 2, 3)] {
+        let printed = path(asker, from, to);
+        assert!(values(&printed, "dlid").is_empty(), "{asker} asks for {from} to {to}: {printed:?}");
+    }
+    assert_eq!(values(&path(1, 2, 3), "pkey"), ["0x8123"], "the manager's port is told of everybody");
+}
+
+// Taking over from somebody else.
+
+/// LIDs and forwarding tables of every node, by GUID, as directed-route tools see them.
+fn routes(server: &Server, nodes: &[String]) -> BTreeMap<String, Value> {
+    let look = |name: &String| {
+        let tables = json(&server.control(&["tables", name]));
+        let shown = json(&server.control(&["counters", name]));
+        let lids: Vec<_> =
+            shown["ports"].as_array().unwrap().iter().map(|port| port["lid"].clone()).collect();
+        (name.clone(), json!({ "lids": lids, "routes": tables["linear_forwarding"] }))
+    };
+    nodes.iter().map(look).collect()
+}
+
+fn lids(routes: &BTreeMap<String, Value>) -> Vec<Value> {
+    routes.values().map(|node| node["lids"].clone()).collect()
+}
+
+#[test]
+fn a_fabric_that_opensm_runs_is_compared_without_a_write_and_then_taken_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let torus = rig::generate(directory.path(), &["torus", "--dimensions", "3x3"]);
+    for (net, engine) in [
+        (rig::fixture("tree-16.ibnetdiscover"), "minhop"),
+        (rig::fixture("tree-16.ibnetdiscover"), "ftree"),
+        (torus, "minhop"),
+    ] {
+        let topology = fabric_model::ibnetdiscover::read(&std::fs::read(&net).unwrap()).unwrap();
+        let nodes: Vec<String> = topology.nodes().map(|(_, node)| node.id.clone()).collect();
+        let server = Server::heddle(&net, &[]);
+        server.bring_up(HOST, &["-R", engine]);
+        let (given, sets) = (routes(&server, &nodes), sets_asked(&server));
+
+        let compared = once(&server, &["--adopt"]);
+        assert!(compared.success, "{compared:?}");
+        let count = format!("adopted: {0} of {0} LIDs and ", nodes.len());
+        assert!(compared.stdout.contains(&count), "{compared:?}");
+        assert!(
+            compared.stdout.contains("\ndiffers in ") && !compared.stdout.contains("up:"),
+            "{compared:?}"
+        );
+        assert_eq!(sets_asked(&server), sets, "nothing is written without --apply");
+        assert_eq!(routes(&server, &nodes), given);
+
+        let state = server.file("state.json");
+        let taken = once(&server, &["--adopt", "--apply", "--state", &state]);
+        assert!(taken.success && taken.stdout.contains("\nup: "), "{taken:?}");
+        assert!(sets_asked(&server) > sets);
+        assert_eq!(lids(&routes(&server, &nodes)), lids(&given), "LIDs stay as opensm gave them");
+
+        let (ours, sets) = (routes(&server, &nodes), sets_asked(&server));
+        let again = once(&server, &["--adopt", "--apply", "--state", &state]);
+        assert!(
+            again.stdout.contains("differs in nothing") && again.stdout.contains(" 0 Sets in"),
+            "{again:?}"
+        );
+        let restarted = once(&server, &["--state", &state]);
+        assert!(restarted.stdout.contains(" 0 Sets in"), "{restarted:?}");
+        assert_eq!((routes(&server, &nodes), sets_asked(&server)), (ours, sets));
+    }
+}
+
+// The control socket.
+
+/// Says something to a control socket, and returns all that is answered.
+fn say(manager: &Resident, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(manager.socket()).unwrap();
+    // Whoever is cut off in the middle of nonsense sees an error here.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn nonsense_on_the_control_socket_is_answered_by_an_error_and_harms_nobody() {
+    let server = tree();
+    let manager = Resident::up(&server, HOST, &[]);
+    let before = snapshot(&server);
+    for nonsense in [
+        &b"nonsense\n"[..],
+        b"\n",
+        b"{\"command\":\"obey\"}\n",
+        b"{\"command\":\"plan\",\"plan\":{}}\n",
+        b"{\"command\":\"adopt-node\",\"node\":\"0x0\"}\n",
+        b"{\"command\":\"adopt-node\",\"node\":\"0x1\",\"where\":\"there\"}\n",
+        b"[[[[[[[[[[[[[[[[",
+    ] {
+        let answer = say(&manager, nonsense);
+        assert!(answer.starts_with("{\"error\":\"not a request"), "{nonsense:?}: {answer:?}");
+    }
+    assert!(say(&manager, b"\xff\xfe\xfd\n").is_empty(), "what is no text is not read");
+    assert!(say(&manager, b"{\"command\":\"status\"}\n").starts_with("{\"ok\":{"), "the control");
+    let gone = Command::new(rig::HEDDLE).args(["sm", "status", "--control", "/no/such"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("nobody answers at /no/such"), "{gone:?}");
+    assert_eq!(changed(&before, &snapshot(&server)), Vec::<String>::new());
+    assert_eq!(manager.ups().len(), 1);
+}
+
+#[test]
+fn watchers_see_the_fabric_first_and_then_what_happens() {
+    let server = tree();
+    let conf = server.file("partitions.conf");
+    std::fs::write(&conf, "").unwrap();
+    let manager = Resident::up(&server, HOST, &["--partitions", &conf]);
+    let mut watcher = manager.command(&["watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let first = next();
+    assert_eq!(first["event"], "discovered");
+    assert_eq!(first["manager"], json!(guids(1).1));
+    let topology = first["topology"].as_str().unwrap();
+    assert_eq!(topology.matches("\nSwitch\t").count() + topology.matches("\nCa\t").count(), 22, "{topology}");
+
+    std::fs::write(&conf, partition("blue", 0x123, &[2, 3], &[])).unwrap();
+    assert!(manager.control(&["reload"]).success);
+    let later = next();
+    assert_eq!(later["event"], "programmed", "{later}");
+    assert_eq!(later["sets"], manager.status()["sets"]);
+    watcher.kill().unwrap();
+    watcher.wait().unwrap();
+    assert!(manager.control(&["reload"]).success, "a watcher that is gone stops nobody");
+}
+
+#[test]
+fn metrics_and_the_report_tell_the_same_as_the_status() {
+    let server = tree();
+    let (report, metrics) = (server.file("report.json"), server.file("metrics.prom"));
+    let manager = Resident::up(&server, HOST, &["--report", &report, "--metrics", &metrics]);
+    let status = manager.status();
+    let shown = manager.control(&["metrics"]).stdout;
+    eventually("metrics are written", || std::fs::exists(&metrics).unwrap());
+    for text in [shown, std::fs::read_to_string(&metrics).unwrap()] {
+        let sets = format!("\nheddle_sm_sets_total {}\n", status["sets"]);
+        assert!(text.contains(&sets) && text.contains("\nheddle_sm_adapters 16\n"), "{sets:?}: {text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+    let written: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(fields(&written), fields(&status));
+    for field in ["adapters", "drift", "findings", "foreign_managers", "gets", "partitions", "traps", "unmet"]
+    {
+        assert!(written.get(field).is_some(), "{field}: {written}");
+    }
+    for field in ["switches", "adapters", "lids", "partitions", "sets", "programmed"] {
+        assert_eq!(written[field], status[field], "{field}");
+    }
+}
+
+#[test]
+fn no_secret_and_no_key_is_ever_told() {
+    let server = tree();
+    let secret: Vec<u8> = (0..32).map(|index: u8| index.wrapping_mul(37).wrapping_add(11)).collect();
+    let path = server.secret(&secret);
+    let report = server.file("report.json");
+    let manager = Resident::up(&server, HOST, &["--secret", &path, "--report", &report]);
+    // Attempts with a wrong key, and with none, are told of too.
+    let key = node_key(&guids(7).0, &path);
+    assert!(!server.tool(&host(7), "smpquery", &["-t", "50", "-D", "-y", &key, "nodeinfo", "0,1"]).success);
+    assert!(server.tool(&host(7), "smpquery", &["-t", "50", "-D", "-y", &key, "nodeinfo", "0"]).success);
+    eventually("the attempt is told", || manager.status()["traps"]["256"].as_u64() >= Some(1));
+    assert!(server.control(&["reboot", "host-00009"]).success);
+    eventually("it is repaired", || manager.ups().len() >= 2);
+
+    let broken = once(&server, &["--secret", &path, "--state", &report]);
+    assert!(!broken.success);
+    let said = [
+        manager.stdout(),
+        manager.stderr(),
+        manager.status().to_string(),
+        manager.control(&["metrics"]).stdout,
+        std::fs::read_to_string(&report).unwrap(),
+        std::fs::read_to_string(server.file("state.json")).unwrap(),
+        broken.stderr,
+    ]
+    .concat()
+    .to_lowercase();
+    assert!(said.contains(guids(9).0.trim_start_matches("0x")), "what is looked for would be found");
+    assert!(manager.stderr().contains("TRACE") || manager.stderr().contains("DEBUG"), "it talks a lot");
+    let hex: String = secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let list: Vec<String> = secret[..4].iter().map(u8::to_string).collect();
+    assert!(!said.contains(&hex) && !said.contains(&list.join(", ")) && !said.contains(&list.join(",")));
+    let switches = (0..6).map(|index| leaf_guid(index + 1));
+    for guid in (1..=16).map(|number| guids(number).0).chain(switches) {
+        let key = node_key(&guid, &path);
+        let raw = u64::from_str_radix(key.trim_start_matches("0x"), 16).unwrap();
+        let bytes = raw.to_be_bytes().map(|byte| byte.to_string()).join(", ");
+        for needle in [format!("{raw:x}"), raw.to_string(), bytes] {
+            assert!(!said.contains(&needle), "the key of {guid} is told");
+        }
+    }
+}
+
+// Nodes that were moved.
+
+/// Takes every binding of a node out of a state file.
+fn forget(path: &str, guid: &str) {
+    let forgotten = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        if let Some(nodes) = value.pointer_mut("/bindings/nodes").and_then(Value::as_array_mut) {
+            nodes.retain(|binding| binding[1] != guid);
+        }
+        format!("{value}\n")
+    };
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(guid));
+    std::fs::write(path, text.lines().map(forgotten).collect::<String>()).unwrap();
+}
+
+#[test]
+fn a_node_that_is_not_expected_there_is_reported_until_it_is_adopted() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let state = server.file("state.json");
+    let options = ["--secret", &secret, "--state", &state];
+    assert!(once(&server, &options).success);
+    let (node, stranger, place) = (guids(5).0, guids(16).0, format!("{}[1]", leaf_guid(2)));
+    let adopt = |guid: &str| {
+        Command::new(rig::HEDDLE)
+            .args(["sm", "adopt-node", guid, "--behind", &place, "--state", &state])
+            .output()
+            .unwrap()
+    };
+    assert!(adopt(&stranger).status.success());
+    let lost = once(&server, &options);
+    let said = format!("no answer from behind {place}, where {stranger} was last met");
+    assert!(!lost.success && lost.stderr.contains(&said), "{lost:?}");
+    assert!(adopt(&node).status.success());
+    let found = once(&server, &options);
+    assert!(found.success && !found.stderr.contains("no answer"), "{found:?}");
+}
+
+/// A fabric as it was, a manager that has forgotten where host 5 sits, and that place.
+fn forgetful() -> (Server, BTreeMap<String, Value>, Resident, String) {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let state = server.file("state.json");
+    assert!(once(&server, &["--secret", &secret, "--state", &state]).success);
+    let before = snapshot(&server);
+    forget(&state, &guids(5).0);
+    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    (server, before, manager, format!("{}[1]", leaf_guid(2)))
+}
+
+#[test]
+fn a_running_manager_is_told_where_a_node_sits() {
+    let (server, before, mut manager, place) = forgetful();
+    let said = format!("no answer from behind {place}, where nobody was last met");
+    assert!(manager.stderr().contains(&said), "{}", manager.stderr());
+    assert!(manager.status()["unmet"].get(&place).is_some());
+    let shown = json(&server.control(&["counters", "leaf-02", "1"]));
+    assert_ne!(shown["state"], "Active", "nobody gets through who is not known: {shown}");
+
+    let refused = manager.control(&["adopt-node", &guids(5).0, "--behind", "nonsense"]);
+    assert!(!refused.success && refused.stderr.contains("is not GUID[PORT]"), "{refused:?}");
+    let adopted = manager.control(&["adopt-node", &guids(5).0, "--behind", &place]);
+    assert!(adopted.success, "{adopted:?}");
+    manager.wait_for_up(2);
+    is_as_before(&server, &before, "the node was adopted");
+}
+
+#[test]
+fn who_answers_again_is_no_longer_reported_as_silent() {
+    let (server, before, manager, place) = forgetful();
+    assert!(manager.status()["unmet"].get(&place).is_some());
+    assert!(manager.control(&["adopt-node", &guids(5).0, "--behind", &place]).success);
+    is_as_before(&server, &before, "the node was adopted");
+    let status = manager.status();
+    assert_eq!(status["unmet"], json!({}), "{status}");
+}
