@@ -94,7 +94,7 @@ fn request(action: Action) -> Request {
         Action::Delay { longest_ms } => Request::Delay { longest_ms },
         Action::Counters { node, port } => Request::Counters { node, port },
         Action::Tables { node } => Request::Tables { node },
-        Action::Status => Request::Status,
+        Action::Status => Request::Status {},
     }
 }
 

@@ -572,5 +572,8 @@ fn who_rewrites_its_own_partition_table_gets_nothing_past_its_switch_port() {
     }
     drop((receiver, rightful));
     let mut manager = Adapter::attach(&stage.server, "host-00001", Role::SubnetManager);
-    assert!(arrives(&mut attacker, &mut manager, 0x7fff), "as the limited member it is, it reaches the manager");
+    assert!(
+        arrives(&mut attacker, &mut manager, 0x7fff),
+        "as the limited member it is, it reaches the manager"
+    );
 }

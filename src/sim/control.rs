@@ -40,7 +40,7 @@ pub enum Request {
     /// The tables of a node.
     Tables { node: String },
     /// What was dropped and reported, what clients did, and what they asked for.
-    Status,
+    Status {},
 }
 
 /// Carries a request out and answers it.
@@ -141,7 +141,7 @@ fn carry_out(
             Ok(json!(fabric.port_view(find_port(fabric, node, *port)?)))
         }
         Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, node)?))),
-        Request::Status => {
+        Request::Status {} => {
             let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }

@@ -20,17 +20,17 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// What happened so far.
-    Status,
+    Status {},
     /// The fabric as it was last seen, then every event as it happens.
-    Watch,
+    Watch {},
     /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it.
     Plan { plan: Box<FabricPlan> },
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
-    Reload,
+    Reload {},
     /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
     AdoptNode { node: Guid, behind: Option<PortName> },
     /// What happened so far, for Prometheus.
-    Metrics,
+    Metrics {},
 }
 
 /// A port, by node and number.
@@ -45,14 +45,14 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
     let Command { request, answers } = command;
     station.ledger.count(station.manager.counts());
     match request {
-        Request::Status => {
+        Request::Status {} => {
             answers.send(Ok(json!(station.ledger)));
         }
-        Request::Metrics => {
+        Request::Metrics {} => {
             let text = metrics::text(&station.ledger).map(Value::String);
             answers.send(text.map_err(|error| error.to_string()));
         }
-        Request::Watch => {
+        Request::Watch {} => {
             let now = match station.planner.discovery() {
                 Some(discovery) => fabric(discovery),
                 None => json!({ "event": "discovering" }),
@@ -65,7 +65,7 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
             let plan = station.planner.take(*plan);
             apply(station, plan, answers);
         }
-        Request::Reload => {
+        Request::Reload {} => {
             let plan = station.planner.reread();
             apply(station, plan, answers);
         }
@@ -115,6 +115,7 @@ pub fn line(event: &Event) -> Value {
         Event::Stranger { location, claims } => {
             json!({ "event": "stranger", "location": location, "claims": claims })
         }
+        Event::Answered { location } => json!({ "event": "answered", "location": location }),
         Event::Silent { node, attribute } => {
             json!({ "event": "silent", "node": node, "attribute": format!("{attribute:?}") })
         }

@@ -96,6 +96,11 @@ impl Ledger {
                 );
                 self.unmet.insert(place, format!("answers as {claims} without its key"));
             }
+            Event::Answered { location } => {
+                let place = place(*location);
+                tracing::info!(%place, "no longer silent");
+                self.unmet.remove(&place);
+            }
             Event::Silent { node, attribute } => {
                 tracing::warn!(%node, ?attribute, "no answer");
                 self.silent.push(format!("{node} {attribute:?}"));

@@ -238,10 +238,10 @@ fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
 
 fn control_manager(command: SmCommand) -> anyhow::Result<()> {
     let (args, request) = match command {
-        SmCommand::Status(args) => (args, Request::Status),
-        SmCommand::Watch(args) => (args, Request::Watch),
-        SmCommand::Reload(args) => (args, Request::Reload),
-        SmCommand::Metrics(args) => (args, Request::Metrics),
+        SmCommand::Status(args) => (args, Request::Status {}),
+        SmCommand::Watch(args) => (args, Request::Watch {}),
+        SmCommand::Reload(args) => (args, Request::Reload {}),
+        SmCommand::Metrics(args) => (args, Request::Metrics {}),
         SmCommand::Plan(args) => {
             let place = args.file.display();
             let text = std::fs::read(&args.file).with_context(|| format!("cannot read {place}"))?;
@@ -250,7 +250,7 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
         }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };
-    let is_watch = matches!(request, Request::Watch);
+    let is_watch = matches!(request, Request::Watch {});
     for answer in control_socket::ask(&args.control, &request)? {
         match answer? {
             serde_json::Value::String(text) => crate::say(text.trim_end())?,

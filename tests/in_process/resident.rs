@@ -77,13 +77,11 @@ impl Resident {
 
     fn deliver(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
-            match output {
-                Output::Deliver { port, datagram } if port == self.station => {
-                    if !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
-                        self.manager.handle_datagram(self.now, &datagram);
-                    }
-                }
-                _ => {}
+            if let Output::Deliver { port, datagram } = output
+                && port == self.station
+                && !(self.is_deaf && datagram.mad.method() == Method::TRAP)
+            {
+                self.manager.handle_datagram(self.now, &datagram);
             }
         }
     }

@@ -40,6 +40,11 @@ pub enum Event {
         /// Who it says it is.
         claims: Guid,
     },
+    /// Where somebody was silent or a stranger, a node answers as itself now, or nobody is connected any more.
+    Answered {
+        /// Where.
+        location: Option<Location>,
+    },
     /// A node that answered before does not answer any more.
     Silent {
         /// The node.
@@ -83,7 +88,7 @@ pub enum Event {
         /// What it says.
         trap: Trap,
     },
-    /// Another subnet manager runs on the fabric.
+    /// Another subnet manager runs on the fabric, or says something else than before.
     ForeignManager {
         /// The node it runs on.
         node: Guid,

@@ -1,5 +1,7 @@
 //! Looking at the fabric: who is there, what it says of itself, and whether that is what was known.
 
+use std::collections::btree_map::Entry;
+
 use ib_wire::{
     Attribute, Capability, DirectedRoute, Guid, Mad, Method, NodeDescription, NodeInfo, NodeKind, PortInfo,
     PortNum, PortState, SMP_DATA_LEN, SmInfo, SwitchInfo,
@@ -48,6 +50,10 @@ impl Manager {
             let place = (guid, PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
             self.ask_for(place, Purpose::Glance { place });
         }
+        let managers: Vec<(Guid, PortNum)> = self.managers.keys().copied().collect();
+        for (node, port) in managers {
+            self.ask_manager(node, port, false);
+        }
         for (near, port, route) in self.observed.open_ends() {
             self.probe(Some(Location { near, port }), route);
         }
@@ -95,6 +101,7 @@ impl Manager {
     ) {
         let (guid, entered, port_guid) = (info.node_guid, info.local_port, info.port_guid);
         let known = self.observed.nodes.get(&guid);
+        let is_new = known.is_none_or(|node| node.met < self.look);
         if known.is_none() && self.observed.nodes.len() >= NODES_MAX {
             return;
         }
@@ -104,9 +111,8 @@ impl Manager {
             }
             return;
         }
-        self.unmet.remove(&from);
+        self.forget_unmet(from);
         self.memory_is_new |= self.bound.bind(from, guid);
-        let is_new = known.is_none_or(|node| node.met < self.look);
         if from.is_none() {
             self.observed.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
         }
@@ -193,7 +199,7 @@ impl Manager {
             self.lose_link(guid, number);
         }
         if !is_up {
-            self.unmet.remove(&Some(Location { near: guid, port: number }));
+            self.forget_unmet(Some(Location { near: guid, port: number }));
         }
         let node = &self.observed.nodes[&guid];
         let leads_on = is_up && self.observed.leads_on(guid, number);
@@ -202,6 +208,13 @@ impl Manager {
             if let Some(route) = route {
                 self.probe(Some(Location { near: guid, port: number }), route);
             }
+        }
+    }
+
+    /// Nobody silent or strange is at a location any more.
+    fn forget_unmet(&mut self, location: Option<Location>) {
+        if self.unmet.remove(&location).is_some() {
+            self.tell(Event::Answered { location });
         }
     }
 
@@ -216,13 +229,18 @@ impl Manager {
     fn note_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
         let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
         if !is_manager || own {
-            if self.managers.remove(&(node, port)) {
+            if self.managers.remove(&(node, port)).is_some() {
                 self.tell(Event::ForeignManagerGone { node, port });
             }
-        } else if self.managers.insert((node, port)) {
-            let place = (node, port, (Attribute::SM_INFO, 0));
-            self.ask_for(place, Purpose::ForeignManager { node, port });
+        } else if let Entry::Vacant(unknown) = self.managers.entry((node, port)) {
+            unknown.insert(None);
+            self.ask_manager(node, port, true);
         }
+    }
+
+    fn ask_manager(&mut self, node: Guid, port: PortNum, is_first: bool) {
+        let place = (node, port, (Attribute::SM_INFO, 0));
+        self.ask_for(place, Purpose::ForeignManager { node, port, is_first });
     }
 
     /// A switch said whether something changed at its ports.
@@ -250,9 +268,16 @@ impl Manager {
         true
     }
 
-    /// Another manager told who it is.
+    /// Another manager told who it is, or what it is doing now.
     pub(crate) fn note_foreign_manager(&mut self, node: Guid, port: PortNum, data: &[u8; SMP_DATA_LEN]) {
-        self.tell(Event::ForeignManager { node, port, info: SmInfo::decode(data).ok() });
+        let info = SmInfo::decode(data).ok();
+        let says = info.as_ref().map(|info| (info.state, info.priority));
+        if let Some(last) = self.managers.get_mut(&(node, port))
+            && (last.is_none() || *last != says)
+        {
+            *last = says;
+            self.tell(Event::ForeignManager { node, port, info });
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{
     Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, NodeInfo, PortNum, SMP_DATA_LEN,
-    SmKey, Status, TransactionId,
+    SmKey, SmState, Status, TransactionId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -95,8 +95,8 @@ pub struct Manager {
     pub(crate) unmet: BTreeMap<Option<Location>, Option<Guid>>,
     /// Sets sent when the present pass began.
     pub(crate) sets_before: u64,
-    /// Other subnet managers.
-    pub(crate) managers: BTreeSet<(Guid, PortNum)>,
+    /// Other subnet managers, and what each said last, if it did: its state and priority.
+    pub(crate) managers: BTreeMap<(Guid, PortNum), Option<(SmState, u8)>>,
     /// What has to be on disk is not what was last written there.
     pub(crate) memory_is_new: bool,
     pub(crate) administration: Administration,
@@ -145,8 +145,8 @@ pub(crate) enum Purpose {
     Suspect { place: Place },
     /// An attribute is written.
     Write { place: Place },
-    /// Who is this other manager?
-    ForeignManager { node: Guid, port: PortNum },
+    /// Who is this other manager, of whom nobody knew, or what has become of it?
+    ForeignManager { node: Guid, port: PortNum, is_first: bool },
 }
 
 /// Passes in a row that a node may interrupt by not answering before it is left out.
@@ -180,7 +180,7 @@ impl Manager {
             silent: BTreeSet::new(),
             unmet: BTreeMap::new(),
             sets_before: 0,
-            managers: BTreeSet::new(),
+            managers: BTreeMap::new(),
             memory_is_new: true,
             administration: Administration::new(),
             directory: None,
@@ -398,7 +398,6 @@ impl Manager {
         } else if self.facts_are_new && self.settled.is_some() && !self.plan_is_new() {
             self.publish();
         }
-        self.fresh.clear();
     }
 
     /// Tells what was found, if it is not what was told before.
@@ -458,8 +457,10 @@ impl Manager {
                         self.tell(Event::SilentLocation { location: from, last });
                     }
                 }
-                Purpose::ForeignManager { node, port } => {
-                    self.tell(Event::ForeignManager { node, port, info: None });
+                Purpose::ForeignManager { node, port, is_first } => {
+                    if is_first {
+                        self.tell(Event::ForeignManager { node, port, info: None });
+                    }
                 }
                 Purpose::Read { place }
                 | Purpose::Audit { place }
@@ -497,7 +498,7 @@ impl Manager {
                     self.meet(info, from, route, expected);
                 }
             }
-            Purpose::ForeignManager { node, port } => self.note_foreign_manager(node, port, data),
+            Purpose::ForeignManager { node, port, .. } => self.note_foreign_manager(node, port, data),
             Purpose::Read { place } => {
                 let understood = is_ok && self.note(place, data);
                 self.expect(understood, place, mad);

@@ -24,7 +24,7 @@ impl Manager {
         let Some(plan) = self.settled.clone() else { return };
         let touched = self.touched.difference(&self.fresh).copied().collect();
         let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
-        let differences = self.comparison(&plan, &scope).differences();
+        let differences = self.comparison(&plan, &scope).known_differences();
         let drifts = differences.into_iter().map(|write| {
             let (attribute, modifier) = write.key;
             Event::Drift { node: write.node, attribute, modifier }
@@ -139,6 +139,7 @@ impl Manager {
             self.publish();
         }
         self.settled = self.plan.clone();
+        self.fresh.clear();
         for guid in std::mem::take(&mut self.touched) {
             if let Some(node) = self.observed.nodes.get_mut(&guid) {
                 node.strikes = 0;

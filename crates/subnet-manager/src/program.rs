@@ -117,7 +117,15 @@ impl Comparison<'_> {
         tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
     }
 
-    /// What devices hold that they should not.
+    /// What devices are known to hold that they should not.
+    pub fn known_differences(&self) -> Vec<Write> {
+        let is_known = |write: &Write| {
+            self.nodes.get(&write.node).is_some_and(|node| node.held(write.port, write.key).is_some())
+        };
+        self.differences().into_iter().filter(is_known).collect()
+    }
+
+    /// What devices hold that they should not, or may.
     pub fn differences(&self) -> Vec<Write> {
         let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
         let tables = Stage::TABLES.into_iter().flat_map(wanted);

@@ -179,7 +179,7 @@ impl Arena<'_> {
         if self.kind != Kind::Heddle {
             return Ok(None);
         }
-        let status = control::ask_in(&self.runtime, &self.name, &Request::Status)?;
+        let status = control::ask_in(&self.runtime, &self.name, &Request::Status {})?;
         let asked = &status["requests"][self.manager_id()?];
         let sum = |method: &str| -> u64 {
             let counts = asked[method].as_object().into_iter().flatten();
