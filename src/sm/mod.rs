@@ -132,7 +132,7 @@ struct PlanArgs {
 struct AdoptNodeArgs {
     /// The node GUID.
     node: Guid,
-    /// Where it sits now: the node and port before it, as in reports of silent locations (GUID[PORT]); without it, the
+    /// Where it sits now: the node and port before it, as in reports of silent locations (`GUID[PORT]`); without it, the
     /// node that the manager itself sits on.
     #[arg(long, value_name = "GUID[PORT]", value_parser = location)]
     behind: Option<Location>,
@@ -274,7 +274,7 @@ fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
     crate::say("bound; the next manager shows its key there")
 }
 
-/// Reads GUID[PORT], as reports write it.
+/// Reads `GUID[PORT]`, as reports write it.
 fn location(text: &str) -> Result<Location, String> {
     let parts = text.strip_suffix(']').and_then(|text| text.split_once('['));
     let (near, port) = parts.ok_or_else(|| format!("{text:?} is not GUID[PORT]"))?;
