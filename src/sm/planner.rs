@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile};
+use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile_on};
+use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Found, Intents};
 use subnet_manager::Discovery;
 
@@ -16,6 +17,8 @@ pub struct Planner {
     partitions: Option<PathBuf>,
     intents: Option<Intents>,
     discovery: Option<Box<Discovery>>,
+    /// What stands for both, but for partitions.
+    basis: Option<Basis>,
     /// What was decided before the first plan.
     decisions: Decisions,
     plan: Option<Arc<FabricPlan>>,
@@ -26,8 +29,15 @@ pub struct Planner {
 impl Planner {
     /// Reads partitions from a file, if there is one; a file that makes no sense is told at once.
     pub fn new(partitions: Option<PathBuf>, decisions: Decisions) -> anyhow::Result<Self> {
-        let planner =
-            Self { partitions, intents: None, discovery: None, decisions, plan: None, is_guided: false };
+        let planner = Self {
+            partitions,
+            intents: None,
+            discovery: None,
+            basis: None,
+            decisions,
+            plan: None,
+            is_guided: false,
+        };
         planner.read_partitions()?;
         Ok(planner)
     }
@@ -40,6 +50,7 @@ impl Planner {
             Some(known) => known.partitions,
             None => self.read_partitions()?,
         };
+        self.basis = Some(Basis::of(&discovery.topology, &intents));
         (self.intents, self.discovery) = (Some(intents), Some(discovery));
         Ok(())
     }
@@ -73,6 +84,10 @@ impl Planner {
             discovery.manager
         );
         self.is_guided = true;
+        let plan = match &self.plan {
+            Some(older) => plan.sharing_tables_with(older),
+            None => plan,
+        };
         Ok(self.keep(plan))
     }
 
@@ -113,7 +128,10 @@ impl Planner {
     fn compile(&self, discovery: &Discovery, intents: &Intents) -> Result<FabricPlan, CompileError> {
         let began = Instant::now();
         let plan = match &self.plan {
-            Some(previous) => recompile(&discovery.topology, intents, previous),
+            Some(previous) => {
+                let basis = self.basis.unwrap_or_else(|| Basis::of(&discovery.topology, intents));
+                recompile_on(basis, &discovery.topology, intents, previous)
+            }
             None => compile(&discovery.topology, intents, &self.decisions),
         };
         tracing::debug!(elapsed = ?began.elapsed(), "compiled");
@@ -121,10 +139,6 @@ impl Planner {
     }
 
     fn keep(&mut self, plan: FabricPlan) -> Arc<FabricPlan> {
-        let plan = match &self.plan {
-            Some(older) => plan.sharing_tables_with(older),
-            None => plan,
-        };
         let plan = Arc::new(plan);
         self.plan = Some(Arc::clone(&plan));
         plan

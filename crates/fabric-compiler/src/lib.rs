@@ -123,7 +123,16 @@ pub fn recompile(
     intents: &Intents,
     previous: &FabricPlan,
 ) -> Result<FabricPlan, CompileError> {
-    let basis = Basis::of(topology, intents);
+    recompile_on(Basis::of(topology, intents), topology, intents, previous)
+}
+
+/// The same for who kept the [`Basis`] of the topology and the intents: to find it out again takes a while.
+pub fn recompile_on(
+    basis: Basis,
+    topology: &Topology,
+    intents: &Intents,
+    previous: &FabricPlan,
+) -> Result<FabricPlan, CompileError> {
     if previous.basis() == Some(basis)
         && let Some(plan) = recompile::recompile(topology, intents, previous)?
     {

@@ -77,7 +77,7 @@ impl Bindings {
     pub fn rebind(&mut self, location: Option<Location>, node: Guid) {
         let mut bound = BoundNodes::new(self);
         bound.bind(location, node);
-        *self = bound.to_bindings();
+        *self = bound.list();
     }
 }
 
@@ -90,6 +90,8 @@ pub(crate) struct BoundNodes {
     sealed: BTreeSet<Guid>,
     /// Nodes that were bound since.
     unsealed: Vec<Guid>,
+    /// As a list, while nothing changes.
+    listed: Option<Bindings>,
 }
 
 impl BoundNodes {
@@ -132,15 +134,16 @@ impl BoundNodes {
         let is_news = before != Some(node);
         if is_news {
             self.unsealed.push(node);
+            self.listed = None;
         }
         is_news
     }
 
-    pub fn to_bindings(&self) -> Bindings {
-        Bindings {
-            own: self.own,
-            nodes: self.nodes.iter().map(|(location, node)| (*location, *node)).collect(),
-        }
+    pub fn list(&mut self) -> Bindings {
+        let (own, nodes) = (self.own, &self.nodes);
+        let all =
+            || Bindings { own, nodes: nodes.iter().map(|(location, node)| (*location, *node)).collect() };
+        self.listed.get_or_insert_with(all).clone()
     }
 }
 

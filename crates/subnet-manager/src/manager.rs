@@ -312,11 +312,10 @@ impl Manager {
         Progress { done, total: total + self.backlog.len() }
     }
 
-    /// What the next manager has to know.
-    pub fn memory(&self) -> Memory {
+    fn memory(&mut self) -> Memory {
         Memory {
             decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
-            bindings: self.bound.to_bindings(),
+            bindings: self.bound.list(),
             unsupported: self.unsupported.clone(),
         }
     }
