@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
@@ -16,10 +16,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Connections served at once.
-const CONNECTIONS_MAX: usize = 16;
+const CONNECTIONS_MAX: usize = 64;
 
 /// How long a connection may keep its thread waiting.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How soon it is noticed that nobody waits for answers any more.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Answers that may wait for a reader before it is cut off.
 const ANSWERS_WAITING_MAX: usize = 4096;
@@ -61,9 +64,8 @@ impl Drop for Socket {
     }
 }
 
-/// Opens a control socket that takes requests of up to `request_max` bytes; `waker` is used whenever one waits.
-///
-/// Whoever calls this has made sure that nobody else serves the same path: what is there is replaced.
+/// Opens a control socket that takes requests of up to `request_max` bytes; `waker` is used whenever one waits. A socket
+/// that nobody serves any more is replaced; anything else that is there stays.
 pub fn listen<R>(
     path: &Path,
     request_max: u64,
@@ -72,12 +74,7 @@ pub fn listen<R>(
 where
     R: DeserializeOwned + Send + 'static,
 {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
-        }
-        _ => {}
-    }
+    remove_dead(path)?;
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
@@ -86,9 +83,9 @@ where
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for stream in listener.incoming().flatten() {
             let (sender, waker) = (sender.clone(), waker.clone());
-            // One that dawdles is cut off by its time limit; the others need not wait for it.
-            while Arc::strong_count(&connections) > CONNECTIONS_MAX {
-                std::thread::sleep(Duration::from_millis(10));
+            if Arc::strong_count(&connections) > CONNECTIONS_MAX {
+                refuse(stream);
+                continue;
             }
             let connection = Arc::clone(&connections);
             let served = std::thread::Builder::new().name("control".into()).spawn(move || {
@@ -103,6 +100,23 @@ where
         }
     })?;
     Ok((Socket { path: path.to_owned() }, commands))
+}
+
+fn refuse(mut stream: UnixStream) {
+    let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+    // Whoever is refused may have gone already.
+    let _ = say(&mut stream, Err(format!("{CONNECTIONS_MAX} others are served already")));
+}
+
+fn remove_dead(path: &Path) -> anyhow::Result<()> {
+    let place = path.display();
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.with_context(|| format!("cannot look at {place}"))?,
+    };
+    ensure!(found.file_type().is_socket(), "{place} exists and is not a socket");
+    ensure!(UnixStream::connect(path).is_err(), "somebody else serves {place}");
+    fs::remove_file(path).with_context(|| format!("cannot replace {place}"))
 }
 
 fn serve<R: DeserializeOwned>(
@@ -125,7 +139,20 @@ fn serve<R: DeserializeOwned>(
         return say(&mut stream, Err("it is stopping".to_owned()));
     }
     waker.wake();
-    answers.into_iter().try_for_each(|answer| say(&mut stream, answer))
+    loop {
+        match answers.recv_timeout(LIVENESS_INTERVAL) {
+            Ok(answer) => say(&mut stream, answer)?,
+            Err(RecvTimeoutError::Timeout) if is_gone(&mut stream) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// Whether nobody waits for answers any more.
+fn is_gone(stream: &mut UnixStream) -> bool {
+    let quickly = stream.set_read_timeout(Some(Duration::from_millis(1)));
+    quickly.is_err() || matches!(stream.read(&mut [0; 64]), Ok(0))
 }
 
 fn say(stream: &mut UnixStream, answer: Result<Value, String>) -> anyhow::Result<()> {

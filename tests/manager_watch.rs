@@ -200,7 +200,7 @@ fn without_the_key_nobody_is_taken_for_a_node_that_was_met_elsewhere() {
 
     let mut next = Resident::on(first.fabric, &topology, true, wrong);
     next.now = first.now;
-    next.run_for(10 * SECOND);
+    next.run_for(40 * SECOND);
     let stranger = |event: &Event| {
         matches!(event, Event::Stranger { location, claims }
             if *location == Some(location_here) && *claims == guid_here)
@@ -216,11 +216,11 @@ fn without_the_key_nobody_is_taken_for_a_node_that_was_met_elsewhere() {
     assert!(!next.fabric.port_view(port).m_key_set, "and got no key");
 
     next.manager.rebind(next.now, Some(location_here), guid_here);
-    next.run_for(10 * SECOND);
+    next.run_for(40 * SECOND);
     assert_eq!(next.plan.as_ref().unwrap().adapter_ports().len(), 15, "until somebody vouches for it");
     assert!(next.fabric.port_view(port).m_key_set);
     next.manager.rebind(next.now, Some(location_there), guid_there);
-    next.run_for(10 * SECOND);
+    next.run_for(40 * SECOND);
     assert_eq!(next.plan.as_ref().unwrap().adapter_ports().len(), 16);
 }
 
@@ -255,4 +255,24 @@ fn a_partition_costs_two_writes_a_member_and_reads_nothing() {
     resident.decide();
     resident.run_for(SECOND);
     assert_eq!(resident.sent_since(before), (0, 8));
+}
+
+#[test]
+fn a_manager_that_is_cut_off_does_not_say_that_its_plan_is_in_force() {
+    let mut resident = up(true);
+    let member = resident.fabric.find_port("host-00006").unwrap();
+    let key = Pkey::from_wire(0x8123).unwrap();
+    resident.partitions = format!("blue=0x123 : {}=full;", resident.fabric.guid_of(member));
+    resident.fabric.unplug(resident.now, resident.station);
+    resident.run_until_cut_off();
+    resident.events.clear();
+    resident.apply_anyway();
+    resident.run_for(30 * SECOND);
+    assert_eq!(resident.told(is_programmed), 0, "nobody was reached");
+    assert!(!resident.fabric.holds_pkey(member, key));
+
+    resident.fabric.plug(resident.now, resident.station);
+    resident.run_for(5 * SECOND);
+    assert!(resident.told(is_programmed) >= 1, "and soon after it is");
+    assert!(resident.fabric.holds_pkey(member, key));
 }

@@ -789,3 +789,32 @@ fn who_answers_again_is_no_longer_reported_as_silent() {
     let status = manager.status();
     assert_eq!(status["unmet"], json!({}), "{status}");
 }
+
+#[test]
+fn what_is_only_looked_at_is_not_kept_and_what_is_not_a_socket_is_not_replaced() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let state = server.file("state.json");
+    assert!(once(&server, &["--state", &state, "--adopt"]).success);
+    assert!(!std::path::Path::new(&state).exists(), "a comparison decides nothing");
+    assert!(once(&server, &["--state", &state, "--adopt", "--apply"]).success);
+    assert!(std::path::Path::new(&state).exists());
+
+    let refused = once(&server, &["--state", &state, "--secret", &secret, "--control", &secret]);
+    assert!(!refused.success && refused.stderr.contains("is not a socket"), "{refused:?}");
+    assert_eq!(std::fs::read(&secret).unwrap(), [0x5a; 32], "the secret is still there");
+}
+
+#[test]
+fn another_secret_and_a_second_manager_are_refused() {
+    let server = tree();
+    let (secret, state) = (server.secret(&[0x5a; 32]), server.file("state.json"));
+    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let second = once(&server, &["--secret", &secret, "--state", &state]);
+    assert!(!second.success && second.stderr.contains("another manager uses"), "{second:?}");
+    drop(manager);
+    assert!(once(&server, &["--secret", &secret, "--state", &state]).success, "now it is free");
+    let other = server.secret(&[0x5b; 32]);
+    let wrong = once(&server, &["--secret", &other, "--state", &state]);
+    assert!(!wrong.success && wrong.stderr.contains("keys of another secret"), "{wrong:?}");
+}

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use ib_transport::{Device, DeviceSpec, Role, Waker};
 use ib_wire::Guid;
@@ -83,12 +83,12 @@ struct ServeArgs {
     /// Take commands at this socket, and tell what happens (`heddle sm watch`).
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// What other subnet managers are told, 0 to 15: the one with the highest priority is master.
+    /// What other subnet managers are told, 0 to 15. opensm yields to a higher priority; this manager yields to nobody yet.
     #[arg(long, default_value_t = Settings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
     priority: u8,
     /// Requests in flight.
-    #[arg(long, default_value_t = Limits::default().window)]
-    window: usize,
+    #[arg(long, default_value_t = Limits::default().window as u64, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    window: u64,
     /// Seconds between sweeps, which find what no trap told.
     #[arg(long, default_value_t = Watchfulness::default().sweep.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     sweep: u64,
@@ -132,10 +132,12 @@ struct PlanArgs {
 struct AdoptNodeArgs {
     /// The node GUID.
     node: Guid,
-    /// Where it sits now: the node and port before it, as in reports of silent locations (`GUID[PORT]`); without it, the
-    /// node that the manager itself sits on.
-    #[arg(long, value_name = "GUID[PORT]", value_parser = location)]
+    /// Where it sits now: the node and port before it, as in reports of silent locations (`GUID[PORT]`).
+    #[arg(long, value_name = "GUID[PORT]", value_parser = location, required_unless_present = "here")]
     behind: Option<Location>,
+    /// It is the node that the manager itself sits on.
+    #[arg(long, conflicts_with = "behind")]
+    here: bool,
     /// The control socket of the running manager.
     #[arg(long, value_name = "SOCKET", conflicts_with = "state", required_unless_present = "state")]
     control: Option<PathBuf>,
@@ -166,9 +168,12 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
 }
 
 fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
-    let state = State::at(args.state);
+    let state = State::at(args.state)?;
     let memory = state.read()?;
     let secret = args.secret.as_deref().map(secret::read).transpose()?;
+    if let (Some(secret), Some(mark)) = (&secret, memory.secret) {
+        ensure!(secret.mark() == mark, "the nodes in --state are under keys of another secret");
+    }
     let planner = Planner::new(args.partitions, memory.decisions.clone())?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
@@ -188,7 +193,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         None => (None, None),
     };
     let settings = Settings {
-        limits: Limits { window: args.window.max(1), ..Limits::default() },
+        limits: Limits { window: args.window as usize, ..Limits::default() },
         watchfulness: Watchfulness { sweep: Duration::from_secs(args.sweep), ..Watchfulness::default() },
         priority: args.priority,
         ..Settings::default()
@@ -201,6 +206,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         ledger: Ledger::default(),
         outputs: Outputs { report: args.report, metrics: args.metrics },
         started: Instant::now(),
+        once: args.once,
         signals: signals(waker.clone())?,
         waker,
         commands,
@@ -211,7 +217,8 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         unsent: Vec::new(),
         metrics_written: None,
     };
-    let stop = station.run(args.once)?;
+    let stop = station.run()?;
+    ensure!(!(args.once && stop == Stop::Asked), "stopped before the fabric was configured");
     let (refused, unmet) = (station.ledger.refused.count, station.ledger.unmet.len());
     if stop == Stop::Programmed && refused + unmet as u64 > 0 {
         bail!("{refused} requests were refused, {unmet} ports lead to somebody who does not answer");
@@ -251,13 +258,16 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };
     let is_watch = matches!(request, Request::Watch {});
+    let mut is_answered = false;
     for answer in control_socket::ask(&args.control, &request)? {
+        is_answered = true;
         match answer? {
             serde_json::Value::String(text) => crate::say(text.trim_end())?,
             value if is_watch => crate::say(value)?,
             value => crate::say(serde_json::to_string_pretty(&value)?)?,
         }
     }
+    ensure!(is_answered, "the manager ended before it answered");
     Ok(())
 }
 
@@ -267,7 +277,9 @@ fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
         let answer = control_socket::ask_once(&control, &Request::AdoptNode { node: args.node, behind })?;
         return crate::say(answer.as_str().unwrap_or_default());
     }
-    let mut state = State::at(args.state);
+    let path = args.state.context("--state or --control says whose nodes these are")?;
+    ensure!(path.exists(), "there is no {}", path.display());
+    let mut state = State::at(Some(path))?;
     let mut memory = state.read()?;
     memory.bindings.rebind(args.behind, args.node);
     state.write(memory)?;

@@ -76,13 +76,9 @@ impl Planner {
 
     /// Takes a plan of somebody else, who decides from now on.
     pub fn take(&mut self, plan: FabricPlan) -> anyhow::Result<Arc<FabricPlan>> {
-        let (discovery, _) = self.known()?;
-        ensure!(
-            plan.manager().guid == discovery.manager,
-            "the plan is for a manager at port {}, this one sits at {}",
-            plan.manager().guid,
-            discovery.manager
-        );
+        self.known()?;
+        let (ours, theirs) = (self.basis, plan.basis());
+        ensure!(theirs.is_some() && ours == theirs, "the plan was made for another fabric than this one");
         self.is_guided = true;
         let plan = match &self.plan {
             Some(older) => plan.sharing_tables_with(older),

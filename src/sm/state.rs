@@ -23,6 +23,8 @@ pub struct State {
     kept: Option<Memory>,
     /// Bytes of changes in the file.
     appended: usize,
+    /// Held while the file is ours.
+    _lock: Option<fs::File>,
 }
 
 /// What changed since the line before.
@@ -39,11 +41,15 @@ struct Change {
     bindings: Option<Bindings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unsupported: Option<Unsupported>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<u64>,
 }
 
 impl State {
-    pub fn at(path: Option<PathBuf>) -> Self {
-        Self { path, kept: None, appended: 0 }
+    /// Takes a file for this process alone.
+    pub fn at(path: Option<PathBuf>) -> anyhow::Result<Self> {
+        let lock = path.as_deref().map(lock).transpose()?;
+        Ok(Self { path, kept: None, appended: 0, _lock: lock })
     }
 
     /// What was kept; nothing if there is no file yet.
@@ -108,6 +114,7 @@ impl Change {
             decisions: changed(&rest(&old.decisions), &rest(&new.decisions)),
             bindings: changed(&old.bindings, &new.bindings),
             unsupported: changed(&old.unsupported, &new.unsupported),
+            secret: new.secret.filter(|_| new.secret != old.secret),
         }
     }
 
@@ -123,8 +130,28 @@ impl Change {
             }
         }
         memory.bindings = self.bindings.unwrap_or(mem::take(&mut memory.bindings));
+        memory.secret = self.secret.or(memory.secret);
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
     }
+}
+
+/// Two managers that write one file would forget each other's nodes.
+fn lock(path: &Path) -> anyhow::Result<fs::File> {
+    let beside = beside(path, ".lock");
+    let file = fs::File::create(&beside).with_context(|| format!("cannot write {}", beside.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => bail!("another manager uses {}", path.display()),
+        Err(fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", beside.display()))
+        }
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    path.with_file_name(name)
 }
 
 fn changed<T: PartialEq + Clone>(old: &T, new: &T) -> Option<T> {
@@ -139,9 +166,7 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
 
 /// Replaces a file whole: whoever is killed in the middle leaves the old one.
 pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let draft = path.with_file_name(name);
+    let draft = beside(path, ".new");
     let write = || -> std::io::Result<()> {
         let mut file = fs::File::create(&draft)?;
         file.write_all(bytes)?;
@@ -178,7 +203,7 @@ mod tests {
     fn changes_add_up_to_what_was_last_written() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        let mut state = State::at(Some(path.clone()));
+        let mut state = State::at(Some(path.clone())).unwrap();
         assert_eq!(state.read().unwrap(), Memory::default());
         let steps = [
             memory(&[(1, 1), (2, 2)], &[]),
@@ -187,7 +212,8 @@ mod tests {
         ];
         for step in &steps {
             state.write(step.clone()).unwrap();
-            assert_eq!(State::at(Some(path.clone())).read().unwrap(), *step);
+            assert_eq!(parse(&fs::read_to_string(&path).unwrap()).unwrap(), *step);
+            assert!(State::at(Some(path.clone())).is_err(), "it is in use");
         }
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3, "only changes are appended");
     }
@@ -196,7 +222,7 @@ mod tests {
     fn a_change_that_was_cut_off_did_not_happen_and_nonsense_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        let mut state = State::at(Some(path.clone()));
+        let mut state = State::at(Some(path.clone())).unwrap();
         let (first, second) = (memory(&[(1, 1)], &[]), memory(&[(1, 1), (2, 2)], &[]));
         state.write(first.clone()).unwrap();
         let whole = fs::read_to_string(&path).unwrap();

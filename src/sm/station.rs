@@ -30,7 +30,7 @@ const INTERRUPTIONS_MAX: u64 = 20;
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Datagrams that are taken before new ones are sent: the fabric works on those meanwhile.
-const BURST: usize = 16;
+const BURST: usize = 32;
 
 /// A manager and everything around it.
 pub struct Station {
@@ -41,6 +41,8 @@ pub struct Station {
     pub ledger: Ledger,
     pub outputs: Outputs,
     pub started: Instant,
+    /// One pass is all that is wanted.
+    pub once: bool,
     pub waker: Waker,
     pub signals: Receiver<Signal>,
     pub commands: Option<Receiver<Command<Request>>>,
@@ -77,8 +79,9 @@ pub enum Stop {
 }
 
 impl Station {
-    /// Runs until the fabric is equal to the plan for the first time (`once`), or until it is asked to stop.
-    pub fn run(&mut self, once: bool) -> anyhow::Result<Stop> {
+    /// Runs until the fabric is equal to the plan for the first time, if that is all, or until it is asked to stop.
+    pub fn run(&mut self) -> anyhow::Result<Stop> {
+        let once = self.once;
         let mut heard = Instant::now();
         let mut received_burst = false;
         loop {
@@ -177,12 +180,15 @@ impl Station {
                     self.conclude()?;
                     stop = once.then_some(Stop::Programmed);
                 }
-                Event::Alone if once => bail!("nobody answers, not even the node this manager sits on"),
+                Event::Alone if once => bail!(
+                    "nobody answers, not even the node this manager sits on; is it under a key that --secret and --state \
+                     do not know? heddle sm adopt-node --here tells which node it is"
+                ),
                 Event::Inconsistent(error) if once => {
                     return Err(error).context("what answers is no fabric");
                 }
                 Event::Interrupted if once && self.ledger.interruptions > INTERRUPTIONS_MAX => {
-                    bail!("interrupted {INTERRUPTIONS_MAX} times: somebody answers to reads only");
+                    bail!("interrupted {INTERRUPTIONS_MAX} times: too many requests are not answered");
                 }
                 _ => {}
             }
@@ -200,6 +206,9 @@ impl Station {
             Err(error) if once => Err(error),
             Err(error) => {
                 tracing::error!("no plan for this fabric: {error:#}");
+                for answers in self.waiting.drain(..) {
+                    answers.send(Err(format!("no plan for this fabric: {error:#}")));
+                }
                 Ok(())
             }
         }
@@ -249,15 +258,22 @@ impl Station {
             answers.send(Ok(serde_json::json!(up)));
         }
         if let Some(path) = &self.outputs.report {
-            state::replace(path, &serde_json::to_vec_pretty(&self.ledger)?)?;
+            warn(state::replace(path, &serde_json::to_vec_pretty(&self.ledger)?));
         }
         self.metrics_written = None;
         Ok(())
     }
 
+    /// Tells people. A manager that stays does so also where nobody listens any more.
     fn say(&mut self, line: &str) -> anyhow::Result<()> {
         self.bar.clear();
-        crate::say(line)
+        match crate::say(line) {
+            Err(error) if !self.once => {
+                tracing::warn!("cannot print: {error:#}");
+                Ok(())
+            }
+            said => said,
+        }
     }
 
     /// Does what signals ask for; whether it is to stop.
@@ -294,9 +310,16 @@ impl Station {
         let Some(path) = &self.outputs.metrics else { return Ok(()) };
         if self.metrics_written.is_none_or(|at| at.elapsed() > METRICS_INTERVAL) {
             self.ledger.count(self.manager.counts());
-            state::replace(path, metrics::text(&self.ledger)?.as_bytes())?;
+            warn(state::replace(path, metrics::text(&self.ledger)?.as_bytes()));
             self.metrics_written = Some(Instant::now());
         }
         Ok(())
+    }
+}
+
+/// Files beside the work of a manager are no reason to stop it.
+fn warn(written: anyhow::Result<()>) {
+    if let Err(error) = written {
+        tracing::warn!("{error:#}");
     }
 }

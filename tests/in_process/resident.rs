@@ -96,9 +96,24 @@ impl Resident {
         }
     }
 
+    /// Lets the manager notice that its own cable is out. There is no plan for what is left.
+    pub fn run_until_cut_off(&mut self) {
+        let last = self.discovery.clone();
+        self.run_for(Duration::from_secs(15));
+        self.discovery = last;
+    }
+
+    /// Makes a plan for the fabric as it was before, and wants it done.
+    pub fn apply_anyway(&mut self) {
+        self.decide();
+    }
+
     /// Makes a plan for what was found and what is asked for, and has it done.
     pub fn decide(&mut self) {
         let discovery = self.discovery.as_ref().unwrap();
+        if discovery.topology.switches().count() == 0 {
+            return;
+        }
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
         intents.partitions = partitions_conf::parse(&self.partitions).unwrap();

@@ -20,7 +20,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { window: 64, device_window: 4, timeout: Duration::from_millis(500), retries: 3 }
+        Self { window: 64, device_window: 4, timeout: Duration::from_millis(500), retries: 5 }
     }
 }
 

@@ -38,13 +38,20 @@ impl SiteSecret {
             .expect("one of 256 random numbers is not 0")
     }
 
+    /// A number that tells this secret from others and nothing else about it.
+    pub fn mark(&self) -> u64 {
+        self.number(&[b"heddle mark 1"])
+    }
+
     fn candidate(&self, guid: Guid, round: u8) -> Option<MKey> {
+        MKey::from_wire(self.number(&[b"heddle M_Key 1", &guid.to_wire().to_be_bytes(), &[round]]))
+    }
+
+    fn number(&self, parts: &[&[u8]]) -> u64 {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(b"heddle M_Key 1");
-        mac.update(&guid.to_wire().to_be_bytes());
-        mac.update(&[round]);
+        parts.iter().for_each(|part| mac.update(part));
         let digest = mac.finalize().into_bytes();
-        MKey::from_wire(digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Memory {
     pub bindings: Bindings,
     /// What devices do not take.
     pub unsupported: Unsupported,
+    /// Tells the site secret from others; [`SiteSecret::mark`].
+    pub secret: Option<u64>,
 }
 
 /// A subnet manager. Feed it with the `handle_` verbs; after each, empty `poll_persist`, `poll_transmit` and
@@ -202,6 +204,7 @@ impl Manager {
         if !matches!(self.phase, Phase::Looking) {
             self.exchange.drop_waiting();
             self.backlog.clear();
+            self.phase = Phase::Watching;
             self.begin_pass();
         }
         self.proceed(now);
@@ -266,7 +269,7 @@ impl Manager {
 
     /// What has to be safe before anything else is written to the fabric; answer with [`Manager::handle_persisted`].
     pub fn poll_persist(&mut self) -> Option<Memory> {
-        if !self.memory_is_new || self.plan.is_none() {
+        if !self.has_memory() {
             return None;
         }
         self.memory_is_new = false;
@@ -293,7 +296,12 @@ impl Manager {
 
     /// Whether something can be done at once, without waiting for time or datagrams.
     pub fn has_more(&self) -> bool {
-        !self.events.is_empty() || !self.answers.is_empty() || self.memory_is_new && self.plan.is_some()
+        !self.events.is_empty() || !self.answers.is_empty() || self.has_memory()
+    }
+
+    /// Whether something has to be safe. While a plan is only looked at, nothing was decided.
+    fn has_memory(&self) -> bool {
+        self.memory_is_new && self.plan.is_some() && self.phase != Phase::Comparing
     }
 
     /// Datagrams sent so far.
@@ -317,6 +325,7 @@ impl Manager {
             decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
             bindings: self.bound.list(),
             unsupported: self.unsupported.clone(),
+            secret: self.secret.as_ref().map(SiteSecret::mark),
         }
     }
 
@@ -378,6 +387,10 @@ impl Manager {
             self.observed.own = None;
             return self.tell(Event::Alone);
         };
+        if self.observed.nodes.len() == 1 {
+            // Cut off: nobody can tell when that is over.
+            self.watch.suspect(now, own.node);
+        }
         self.touched.extend(self.fresh.iter().copied());
         let mut is_news = false;
         if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {

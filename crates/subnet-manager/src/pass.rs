@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric_model::FabricPlan;
+
 use crate::administration::{Directory, ManagerFacts};
 use crate::backlog::Job;
 use crate::event::Event;
@@ -32,8 +34,15 @@ impl Manager {
         drifts.for_each(|drift| self.tell(drift));
     }
 
+    /// Whether every node of a plan is there. If not, the fabric has changed and another plan has to come.
+    fn can_reach_all_of(&self, plan: &FabricPlan) -> bool {
+        let nodes = &self.observed.nodes;
+        plan.switches().all(|switch| nodes.contains_key(&switch.guid))
+            && plan.adapter_ports().all(|port| nodes.contains_key(&port.name.node))
+    }
+
     pub(crate) fn begin_pass(&mut self) {
-        let Some(plan) = self.plan.clone() else { return };
+        let Some(plan) = self.plan.clone().filter(|plan| self.can_reach_all_of(plan)) else { return };
         self.phase = Phase::Reading;
         self.sets_before = self.exchange.counts.sets;
         self.scope = Scope::between(self.settled.as_deref(), &plan, &self.touched, &self.observed.nodes);

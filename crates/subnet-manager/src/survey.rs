@@ -48,7 +48,9 @@ impl Manager {
         }
         self.plan = Some(plan);
         self.begin_pass();
-        self.phase = Phase::Comparing;
+        if self.phase == Phase::Reading {
+            self.phase = Phase::Comparing;
+        }
         self.proceed(now);
     }
 

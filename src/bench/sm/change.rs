@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::super::probe::{Probe, Question, Snapshot};
 use super::super::walk;
-use super::manager::{ManagerProcess, Setup, Signaller};
+use super::manager::{EVERYBODY, ManagerProcess, Setup, Signaller};
 use super::{Arena, Requests};
 use crate::sim::control::{self, Request};
 
@@ -78,7 +78,7 @@ pub fn partition(
 
     let guids = members.iter().filter_map(|end| arena.topology.port(*end));
     let list: Vec<String> = guids.map(|port| format!("{}=full", port.guid)).collect();
-    let with = format!("bench={PARTITION:#06x} : {};\n", list.join(", "));
+    let with = format!("{EVERYBODY}bench={PARTITION:#06x} : {};\n", list.join(", "));
     let mut signaller = Signaller::start()?;
     let mut step = |text: &str, held: bool| -> anyhow::Result<Step> {
         let before = (arena.requests()?, manager.cpu()?);
@@ -99,7 +99,7 @@ pub fn partition(
             requests,
         })
     };
-    Ok(PartitionChange { add: step(&with, true)?, remove: step("# none\n", false)? })
+    Ok(PartitionChange { add: step(&with, true)?, remove: step(EVERYBODY, false)? })
 }
 
 /// Whether every member's table holds the partition, or none does.

@@ -64,12 +64,15 @@ pub struct ManagerProcess {
     peak_kib: u64,
 }
 
+/// A partition of all hosts, so that there are paths between them: in the default one they are limited members.
+pub const EVERYBODY: &str = "everybody=0x7ffe : ALL_CAS=full;\n";
+
 impl ManagerProcess {
     /// Starts a manager with a fresh memory.
     pub fn start(side: Side, setup: &Setup) -> anyhow::Result<Self> {
         fs::create_dir_all(setup.directory)?;
         if !setup.partitions().exists() {
-            fs::write(setup.partitions(), "# none\n")?;
+            fs::write(setup.partitions(), EVERYBODY)?;
         }
         let said = setup.directory.join("said");
         let mut command = match side {

@@ -244,6 +244,12 @@ impl Directory {
         self.keys(from).shared(self.keys(to))
     }
 
+    /// The partition in which a port talks to another, as far as a third that is in it may know.
+    pub(super) fn shared_before(&self, asker: &EndPort, from: &EndPort, to: &EndPort) -> Option<Shared> {
+        let asker = self.keys(asker);
+        self.keys(from).shared_where(self.keys(to), |partition| asker.has(partition))
+    }
+
     /// A partition, if a port may talk to another in it.
     pub(super) fn shared_in(
         &self,

@@ -81,12 +81,18 @@ impl KeySet {
     /// so too; the default partition has the highest number and is taken last.
     #[inline]
     pub fn shared(&self, other: &Self) -> Option<Shared> {
+        self.shared_where(other, |_| true)
+    }
+
+    /// The same, of the partitions that may be spoken of.
+    #[inline]
+    pub fn shared_where(&self, other: &Self, may: impl Fn(PartitionNumber) -> bool) -> Option<Shared> {
         let (mut ours, mut theirs) = (self.held.as_slice(), other.held.as_slice());
         while let ([first, rest @ ..], [second, others @ ..]) = (ours, theirs) {
             match first.partition.cmp(&second.partition) {
                 Ordering::Less => ours = rest,
                 Ordering::Greater => theirs = others,
-                Ordering::Equal if first.reaches(second) => {
+                Ordering::Equal if first.reaches(second) && may(first.partition) => {
                     return Some(Shared { key: first.key(), sl: first.sl });
                 }
                 Ordering::Equal => (ours, theirs) = (rest, others),

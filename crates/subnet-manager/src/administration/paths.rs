@@ -71,11 +71,16 @@ fn ends<'a>(
 #[inline]
 fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> Option<PathRecord> {
     let directory = question.directory;
+    // Who asks about its own paths knows both ends, if they share a partition. Of others it may know what it shares.
+    let is_own = question.is_manager || [from.guid, to.guid].contains(&question.asker.guid);
     let shared = match wish.pkey {
-        Some(key) => directory.shared_in(from, to, key.partition())?,
-        None => directory.shared(from, to)?,
+        Some(key) if is_own || directory.is_member(question.asker, key.partition()) => {
+            directory.shared_in(from, to, key.partition())?
+        }
+        Some(_) => return None,
+        None if is_own => directory.shared(from, to)?,
+        None => directory.shared_before(question.asker, from, to)?,
     };
-    // Who asks about its own paths knows both ends, if they share a partition.
     if from.guid != question.asker.guid && !question.sees(to) {
         return None;
     }

@@ -117,6 +117,28 @@ fn a_hidden_port_is_answered_byte_for_byte_as_one_that_does_not_exist() {
 }
 
 #[test]
+fn of_two_it_knows_nobody_learns_of_a_partition_it_is_not_in() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+    let world = World::new(tree).with(0x8001, [2, 3]).with(0x8002, [2, 3, 6]);
+    let mut administration = world.administration();
+    let mut path = |asker: u16, key: Option<u16>| {
+        let key_asked = key.unwrap_or(0).to_be_bytes();
+        let pattern: [(usize, &[u8]); 3] =
+            [(40, &3_u16.to_be_bytes()), (42, &2_u16.to_be_bytes()), (50, &key_asked)];
+        let mask = PathRecord::DLID | PathRecord::SLID;
+        let mask = if key.is_some() { mask | PathRecord::PKEY } else { mask };
+        let mad = question::<PathRecord>(Method::GET, &pattern, mask);
+        get::<PathRecord>(&mut administration, &request(asker, 0x7fff, mad))
+            .map(|path| path.pkey.unwrap().to_wire())
+    };
+    assert_eq!((path(2, None), path(2, Some(0x8001))), (Ok(0x8001), Ok(0x8001)), "its own path");
+    assert_eq!(path(6, None), Ok(0x8002), "of paths between others only what it shares");
+    assert_eq!(path(6, Some(0x8002)), Ok(0x8002));
+    assert_eq!(path(6, Some(0x8001)), Err(Status::SA_NO_RECORDS));
+    assert_eq!(path(1, Some(0x8001)), Ok(0x8001), "the manager sees all");
+}
+
+#[test]
 fn nobody_learns_of_paths_between_others() {
     let world = overlapping();
     let mut administration = world.administration();
