@@ -40,7 +40,7 @@ pub struct BenchSmArgs {
     #[arg(long, value_delimiter = ',', default_values = ["heddle", "ibsim"])]
     on: Vec<On>,
     /// Largest fabric that opensm also brings up with quality of service.
-    #[arg(long, default_value_t = 11664)]
+    #[arg(long, default_value_t = 4860)]
     qos_hosts: u32,
     /// Routing engine of opensm.
     #[arg(long, default_value = "minhop")]
