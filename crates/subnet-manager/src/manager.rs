@@ -106,6 +106,8 @@ pub struct Manager {
     pub(crate) directory: Option<Arc<Directory>>,
     /// Nodes say something else of themselves than the directory knows.
     pub(crate) facts_are_new: bool,
+    /// It was seen what devices do not take: kept when the pass is over, since losing it costs a few writes and no more.
+    pub(crate) has_learned: bool,
     /// When the last verb was used.
     pub(crate) now: Duration,
     /// Counts up while the manager lives.
@@ -187,6 +189,7 @@ impl Manager {
             administration: Administration::new(),
             directory: None,
             facts_are_new: true,
+            has_learned: false,
             now: Duration::ZERO,
             activity: 0,
             answers: VecDeque::new(),
@@ -546,7 +549,7 @@ impl Manager {
         if let Some(before) = before.filter(|_| mad.status() == Status::OK)
             && self.unsupported.learn(place, &before, asked.smp_data(), mad.smp_data())
         {
-            self.memory_is_new = true;
+            self.has_learned = true;
             self.tell(Event::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
         }
     }

@@ -148,6 +148,7 @@ impl Manager {
             self.publish();
         }
         self.settled = self.plan.clone();
+        self.memory_is_new |= std::mem::take(&mut self.has_learned);
         self.fresh.clear();
         for guid in std::mem::take(&mut self.touched) {
             if let Some(node) = self.observed.nodes.get_mut(&guid) {
