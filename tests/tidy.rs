@@ -27,8 +27,8 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
         "controller",
         &["controller-api", "fabric-compiler", "fabric-verifier", "fabric-model", "ib-wire", "tenant-view"],
     ),
-    ("node-agent", &["controller-api", "fabric-model", "ib-wire"]),
     ("guest", &["ib-transport", "ib-wire"]),
+    ("node-agent", &["controller-api", "fabric-model", "guest", "ib-wire"]),
     (
         "heddle",
         &[

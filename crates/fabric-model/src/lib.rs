@@ -26,6 +26,7 @@ pub mod ibnetdiscover;
 pub mod intent;
 mod json;
 mod link_rate;
+mod mac;
 mod packed;
 pub mod picture;
 pub mod plan;
@@ -40,6 +41,7 @@ pub use found::Found;
 pub use intent::Intents;
 pub use json::Document;
 pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};
+pub use mac::{MacAddress, NotAMacAddress};
 pub use plan::FabricPlan;
 pub use summary::{RateCount, Summary};
 pub use topology::{

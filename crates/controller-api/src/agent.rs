@@ -1,0 +1,213 @@
+//! What the controller orders from the agent of a host, and what the agent reports.
+//!
+//! The agent serves HTTP at a unix socket that only its owner can open:
+//!
+//! | request | meaning |
+//! |---|---|
+//! | `GET /v1/hosts` | names of the hosts this agent serves |
+//! | `PUT /v1/hosts/{host}` with [`Orders`] | the virtual machines that are to be, all of them; kept on disk before the answer, 204 |
+//! | `GET /v1/hosts/{host}?after=N` | [`Report`], as soon as its number is above `N` or a few seconds have passed |
+//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with [`crate::session::Open`] | 101, then a session; see [`crate::session`] |
+//!
+//! Orders are complete: a virtual machine that is not in them is removed, with everything it had.
+
+use std::path::PathBuf;
+
+use fabric_model::MacAddress;
+use ib_wire::{Guid, MulticastLid, Pkey, PortNum, ServiceLevel};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::cluster::CpuMode;
+use crate::{MemorySize, Name};
+
+/// Everything a host is to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Orders {
+    /// Virtual machines, by id.
+    pub vms: Vec<VmOrder>,
+}
+
+/// A virtual machine that is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmOrder {
+    /// Its id.
+    pub id: Uuid,
+    /// For people who look at the host: tenant, cluster and number.
+    pub label: String,
+    /// Virtual cores.
+    pub cores: u32,
+    /// Memory.
+    pub memory: MemorySize,
+    /// How it gets them.
+    pub mode: CpuMode,
+    /// What it boots from.
+    pub image: ImageOrder,
+    /// How it is on the fabric.
+    pub adapter: AdapterOrder,
+    /// What it is told about itself and its cluster. May change while it runs; nothing else may.
+    pub context: Context,
+}
+
+/// An image, as agents need it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageOrder {
+    /// What people call it.
+    pub name: Name,
+    /// Where it is.
+    pub directory: PathBuf,
+    /// SHA-256 of its `image.json`.
+    pub digest: String,
+}
+
+/// A virtual function of an emulated adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdapterOrder {
+    /// GUID of the adapter's port.
+    pub port_guid: Guid,
+    /// Number of the port.
+    pub port: PortNum,
+    /// Which virtual function, from 1.
+    pub function: u8,
+    /// Its address as an Ethernet device.
+    pub mac: MacAddress,
+    /// The one partition key it may use.
+    pub pkey: Pkey,
+    /// Where broadcasts go.
+    pub group: Option<MulticastLid>,
+}
+
+/// What a virtual machine is told about itself and its cluster.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// Grows with every change. A guest says for which one it is ready.
+    pub generation: u64,
+    /// Name of the cluster.
+    pub cluster: Name,
+    /// Host name.
+    pub hostname: String,
+    /// Address and prefix length, such as `10.128.0.1/16`.
+    pub address: String,
+    /// Largest packet of its network device.
+    pub mtu: u16,
+    /// All nodes of the cluster, in order.
+    pub peers: Vec<Peer>,
+    /// Who may log in.
+    pub authorized_keys: Vec<String>,
+    /// Key pair by which the nodes of the cluster trust each other.
+    pub cluster_key: ClusterKey,
+    /// What applications use on the wire.
+    pub pkey: Pkey,
+    /// Likewise.
+    pub sl: ServiceLevel,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context")
+            .field("generation", &self.generation)
+            .field("hostname", &self.hostname)
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A node of a cluster, as the others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// Host name.
+    pub hostname: String,
+    /// Address, without prefix length.
+    pub address: String,
+    /// MPI ranks it can take.
+    pub slots: u32,
+}
+
+/// A key pair of OpenSSH. The private half does not print.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterKey {
+    /// One line, as in `authorized_keys`.
+    pub public: String,
+    /// The file `id_ed25519`.
+    pub private: String,
+}
+
+impl std::fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClusterKey({})", self.public)
+    }
+}
+
+/// What a host runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Grows with every change, also over restarts of the agent.
+    pub number: u64,
+    /// Cores of the machine that dedicated virtual machines may have, and how many of them do.
+    pub cores: Share,
+    /// MiB of memory, likewise.
+    pub memory_mib: Share,
+    /// How virtual machines run.
+    pub accelerator: Accelerator,
+    /// Whether the emulated fabric takes frames.
+    pub fabric: bool,
+    /// Virtual machines that are ordered, or still there.
+    pub vms: Vec<VmReport>,
+}
+
+/// How much of something is given away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// In all.
+    pub total: u32,
+    /// Given away.
+    pub used: u32,
+}
+
+/// How virtual machines run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// On the processor itself: a probe guest really ran.
+    Kvm,
+    /// By translation.
+    Tcg,
+}
+
+/// How a virtual machine stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmReport {
+    /// Which.
+    pub id: Uuid,
+    /// How far it is.
+    pub state: VmState,
+    /// The context for which its guest said that it is ready.
+    pub ready: Option<u64>,
+    /// Why it is not well: one sentence, with numbers.
+    pub reason: Option<String>,
+    /// Cores of the machine that it has to itself.
+    pub pinned: Vec<u32>,
+}
+
+/// How far a virtual machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VmState {
+    /// Its disk and domain are being made.
+    Preparing,
+    /// It runs.
+    Running,
+    /// It has ended by itself, and is started again.
+    Stopped,
+    /// It cannot be; the reason says why. Tried again when orders change.
+    Failed,
+    /// It is not ordered any more and is being removed.
+    Removing,
+}

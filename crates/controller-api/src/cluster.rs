@@ -1,0 +1,192 @@
+//! Virtual clusters and their nodes.
+
+use std::fmt;
+
+use ib_wire::PartitionNumber;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::{MemorySize, Name};
+
+/// A virtual cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cluster {
+    /// Its id; names may be used again, ids never.
+    pub id: Uuid,
+    /// Whose it is.
+    pub tenant: Name,
+    /// What it is called; one of a tenant's.
+    pub name: Name,
+    /// What is wanted.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// How far it is.
+    pub phase: Phase,
+    /// Why it failed, or what is being waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Its partition on the fabric, once it has one.
+    #[schema(value_type = Option<String>)]
+    pub partition: Option<PartitionNumber>,
+    /// Its nodes, in order.
+    pub nodes: Vec<Node>,
+    /// Since when.
+    #[schema(value_type = String)]
+    pub created: Timestamp,
+}
+
+/// What a cluster is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Shape {
+    /// Virtual machines that are wanted.
+    pub size: u32,
+    /// Virtual cores of each.
+    pub cores: u32,
+    /// Memory of each.
+    pub memory: MemorySize,
+    /// How they get their cores and memory.
+    pub mode: CpuMode,
+    /// What they boot from.
+    pub image: Name,
+}
+
+/// How virtual machines get cores and memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CpuMode {
+    /// Virtual cores float over the cores of the host and may be more than those.
+    #[default]
+    Shared,
+    /// A core for each virtual core, emulation elsewhere, memory fully backed, nothing overcommitted.
+    Dedicated,
+}
+
+impl fmt::Display for CpuMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Shared => "shared",
+            Self::Dedicated => "dedicated",
+        })
+    }
+}
+
+/// How far a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// It was asked for.
+    Requested,
+    /// Every node has a host, and the cluster a partition.
+    Placed,
+    /// The fabric lets its nodes, and nobody else, talk to each other.
+    NetworkProgrammed,
+    /// Its virtual machines start.
+    Starting,
+    /// Every node has said so itself.
+    Ready,
+    /// It is being taken down.
+    Deleting,
+    /// It cannot be; the reason says why.
+    Failed,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Requested => "requested",
+            Self::Placed => "placed",
+            Self::NetworkProgrammed => "network-programmed",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Deleting => "deleting",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// A node of a cluster: a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its id.
+    pub id: Uuid,
+    /// Its number in the cluster, from 1.
+    pub number: u32,
+    /// Its host name.
+    pub name: String,
+    /// Its address in the cluster's own network.
+    pub address: String,
+    /// Where it runs. Told to operators only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Name>,
+    /// How far it is.
+    pub state: NodeState,
+    /// Why, if it is not well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// How far a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeState {
+    /// It has a host, no more.
+    Placed,
+    /// Its virtual machine starts.
+    Starting,
+    /// It has said that it is ready.
+    Ready,
+    /// Its virtual machine has stopped.
+    Stopped,
+    /// It could not be started.
+    Failed,
+    /// It is being taken down.
+    Leaving,
+}
+
+impl fmt::Display for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Placed => "placed",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+            Self::Leaving => "leaving",
+        })
+    }
+}
+
+/// Asks for a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewCluster {
+    /// What it is to be called.
+    pub name: Name,
+    /// Virtual machines.
+    pub size: u32,
+    /// Virtual cores of each.
+    pub cores: u32,
+    /// Memory of each.
+    pub memory: MemorySize,
+    /// How they get their cores and memory.
+    #[serde(default)]
+    pub mode: CpuMode,
+    /// What they boot from.
+    pub image: Name,
+    /// Public keys that may log in, one line each as in `authorized_keys`.
+    #[serde(default)]
+    pub ssh_keys: Vec<String>,
+    /// Whose it is to be; only operators may name another tenant than their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Name>,
+}
+
+/// Asks for a cluster to grow or shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Virtual machines from now on. The last ones go first.
+    pub size: u32,
+}

@@ -1,0 +1,68 @@
+//! The fabric, as operators see it.
+
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Name;
+
+/// The fabric as it was last seen and programmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Fabric {
+    /// How the subnet manager stands.
+    pub state: FabricState,
+    /// Switches that were seen.
+    pub switches: u32,
+    /// Adapters that were seen.
+    pub adapters: u32,
+    /// Cables that were seen.
+    pub links: u32,
+    /// Partitions of clusters.
+    pub partitions: Vec<Partition>,
+    /// What plans found wanting, such as parts that the manager does not reach.
+    pub findings: Vec<String>,
+    /// Nodes and cables, in the format of ibnetdiscover.
+    pub topology: String,
+}
+
+/// How the subnet manager stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricState {
+    /// The manager does not answer.
+    ManagerSilent,
+    /// The fabric is not yet equal to the plan.
+    Programming,
+    /// The fabric is equal to the plan.
+    Programmed,
+}
+
+/// The partition of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Partition {
+    /// Its number.
+    #[schema(value_type = String)]
+    pub number: PartitionNumber,
+    /// Whose cluster.
+    pub tenant: Name,
+    /// Which cluster.
+    pub cluster: Name,
+    /// LID of its broadcast group.
+    #[schema(value_type = Option<String>)]
+    pub group: Option<MulticastLid>,
+    /// Its members.
+    pub members: Vec<PartitionMember>,
+}
+
+/// A port in the partition of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartitionMember {
+    /// The host.
+    pub host: Name,
+    /// Its port.
+    #[schema(value_type = String)]
+    pub port_guid: Guid,
+    /// LID of that port.
+    #[schema(value_type = Option<u16>)]
+    pub lid: Option<Lid>,
+}

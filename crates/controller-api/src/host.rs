@@ -1,0 +1,55 @@
+//! The hosts on which virtual machines run.
+
+use ib_wire::Guid;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{MemorySize, Name};
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Host {
+    /// What it is called; the same name its adapter has on the fabric.
+    pub name: Name,
+    /// The port by which it is on the fabric, once that port was seen.
+    #[schema(value_type = Option<String>)]
+    pub port_guid: Option<Guid>,
+    /// Whether its agent answers.
+    pub state: HostState,
+    /// What virtual machines may use in all.
+    pub cores: u32,
+    /// Likewise.
+    pub memory: MemorySize,
+    /// What virtual machines were given.
+    pub cores_used: u32,
+    /// Likewise.
+    pub memory_used: MemorySize,
+    /// Virtual machines placed on it.
+    pub nodes: u32,
+}
+
+/// Whether a host can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostState {
+    /// Its agent answers, and it is on the fabric.
+    Up,
+    /// Its agent does not answer.
+    AgentSilent,
+    /// Its port was not seen on the fabric.
+    OffFabric,
+}
+
+/// Asks for a host to be used: its agent, and what may be given away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewHost {
+    /// What its adapter is called on the fabric.
+    pub name: Name,
+    /// The socket of its agent.
+    pub agent: String,
+    /// Cores for virtual machines: in shared mode, threads that float over what the machine has.
+    pub cores: u32,
+    /// Memory for virtual machines.
+    pub memory: MemorySize,
+}

@@ -1,0 +1,28 @@
+//! What the controller, its clients and the agents of hosts say to each other.
+//!
+//! * [`cluster`], [`tenant`], [`host`], [`image`], [`operation`], [`event`], [`fabric`] — the resources of the REST interface.
+//! * [`Problem`] — how errors are told.
+//! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
+//! * [`session`] — the stream behind `exec` and `ssh`, once a request was upgraded to it.
+//! * [`Client`] — asks a controller.
+//!
+//! One type serves the wire, the store and the command line; what has rules has a checked door.
+
+pub mod agent;
+mod client;
+pub mod cluster;
+pub mod event;
+pub mod fabric;
+pub mod host;
+pub mod image;
+mod name;
+pub mod operation;
+mod problem;
+mod quantity;
+pub mod session;
+pub mod tenant;
+
+pub use client::{Client, ClientError, ClusterRef};
+pub use name::{Name, NotAName};
+pub use problem::Problem;
+pub use quantity::{MemorySize, NotAMemorySize};
