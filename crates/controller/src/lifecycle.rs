@@ -59,7 +59,7 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> 
         cluster.nodes.iter_mut().for_each(|node| node.leaving = true);
     }
     observe(cluster, sight);
-    give_up(cluster, now, &mut outcome);
+    give_up(cluster, sight, now, &mut outcome);
     let_go(cluster, sight);
     if cluster.phase == Phase::Deleting {
         if cluster.nodes.is_empty() {
@@ -116,12 +116,14 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
 }
 
 /// Ends what cannot come true, and takes back what was begun for it.
-fn give_up(cluster: &mut ClusterRow, now: Timestamp, outcome: &mut Outcome) {
+fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome: &mut Outcome) {
     let Some(operation) = cluster.operation.as_ref().filter(|it| it.state == OperationState::Running) else {
         return;
     };
     let kind = operation.kind;
-    let reason = match (failed_node(cluster), is_overdue(operation, now)) {
+    // Who is not heard may be well: a controller that was away for long does not give up what it has not looked at.
+    let are_heard = cluster.nodes.iter().all(|node| sight.vm(&node.host, node.id) != VmSight::Unknown);
+    let reason = match (failed_node(cluster), are_heard && is_overdue(operation, now)) {
         (Some(reason), _) => reason,
         (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waits_for(cluster)),
         (None, false) => return,
@@ -269,3 +271,6 @@ impl Outcome {
         self.happenings.push(Happening { at, tenant, cluster: name, kind, text });
     }
 }
+
+#[cfg(test)]
+mod tests;
