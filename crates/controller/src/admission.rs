@@ -154,7 +154,8 @@ fn nodes(cluster: &ClusterRow, chosen: &[Name], used: &HashMap<Name, Usage>, see
         let lid = place.and_then(|place| seen.fabric.lid(place.port_guid));
         let function = (1..=FUNCTIONS_MAX).find(|function| !taken.contains(function));
         // Hosts without these were no candidates.
-        let (Some(place), Some(lid), Some(function), Some(number)) = (place, lid, function, numbers.next()) else {
+        let (Some(place), Some(lid), Some(function), Some(number)) = (place, lid, function, numbers.next())
+        else {
             continue;
         };
         taken.insert(function);

@@ -90,11 +90,16 @@ impl Agent {
     }
 
     /// Tells the agent its orders whenever they change, and notes what it tells. Returns when it does not answer.
-    async fn exchange(&self, site: &Site, orders: &mut watch::Receiver<Arc<AllOrders>>) -> anyhow::Result<()> {
+    async fn exchange(
+        &self,
+        site: &Site,
+        orders: &mut watch::Receiver<Arc<AllOrders>>,
+    ) -> anyhow::Result<()> {
         let mut given: Option<Arc<Orders>> = None;
         let mut after = 0;
         loop {
-            let wanted = orders.borrow_and_update().as_ref().as_ref().and_then(|all| all.get(&self.host).cloned());
+            let wanted =
+                orders.borrow_and_update().as_ref().as_ref().and_then(|all| all.get(&self.host).cloned());
             let Some(wanted) = wanted else {
                 // Nothing is known yet: what runs goes on.
                 let _ = orders.changed().await;

@@ -6,7 +6,8 @@ use ssh_key::{Algorithm, LineEnding, PrivateKey};
 
 /// A new key pair.
 pub fn generate() -> anyhow::Result<ClusterKey> {
-    let mut key = PrivateKey::random(&mut ssh_key::rand_core::OsRng, Algorithm::Ed25519).context("no random numbers")?;
+    let mut key = PrivateKey::random(&mut ssh_key::rand_core::OsRng, Algorithm::Ed25519)
+        .context("no random numbers")?;
     key.set_comment("heddle");
     Ok(ClusterKey {
         public: key.public_key().to_openssh()?,

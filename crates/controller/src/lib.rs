@@ -56,9 +56,15 @@ pub struct Settings {
 }
 
 /// Serves until `shutdown` is ready.
-pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
+pub async fn serve(
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
     let address = settings.listen;
-    ensure!(address.ip().is_loopback(), "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1");
+    ensure!(
+        address.ip().is_loopback(),
+        "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
+    );
     let store = Store::open(&settings.database)
         .await
         .with_context(|| format!("cannot open {}", settings.database.display()))?;

@@ -196,12 +196,15 @@ fn join(cluster: &mut ClusterRow) {
 fn progress(cluster: &mut ClusterRow, now: Timestamp, outcome: &mut Outcome) {
     let generation = cluster.generation;
     let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
-    let is_ready = |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation) && node.joined;
+    let is_ready =
+        |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation) && node.joined;
     let phase = if nodes().next().is_none() {
         Phase::Requested
     } else if nodes().all(is_ready) {
         Phase::Ready
-    } else if cluster.phase == Phase::Ready && nodes().all(|node| node.state == NodeState::Ready || !node.joined) {
+    } else if cluster.phase == Phase::Ready
+        && nodes().all(|node| node.state == NodeState::Ready || !node.joined)
+    {
         // Growing or told of a change: what runs goes on.
         Phase::Ready
     } else if nodes().any(|node| node.state != NodeState::Placed) {

@@ -59,7 +59,10 @@ async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
         let event = read_answer(&line)?;
         match event["event"].as_str() {
             Some("discovered") => discovered(site, event).await?,
-            Some(kind @ ("drift" | "stranger" | "silent-location" | "foreign-manager" | "foreign-manager-gone")) => {
+            Some(
+                kind
+                @ ("drift" | "stranger" | "silent-location" | "foreign-manager" | "foreign-manager-gone"),
+            ) => {
                 let text = describe(kind, &event);
                 site.note(fabric_event(kind), text).await?;
             }
@@ -83,8 +86,12 @@ fn fabric_event(kind: &str) -> &'static str {
 fn describe(kind: &str, event: &Value) -> String {
     let text = |field: &str| event[field].as_str().map_or_else(|| event[field].to_string(), str::to_owned);
     match kind {
-        "drift" => format!("somebody changed attribute {} of {}; it is put back", event["attribute"], text("node")),
-        "stranger" => format!("{} claims to be {}, which does not sit there", event["location"], text("claims")),
+        "drift" => {
+            format!("somebody changed attribute {} of {}; it is put back", event["attribute"], text("node"))
+        }
+        "stranger" => {
+            format!("{} claims to be {}, which does not sit there", event["location"], text("claims"))
+        }
         "silent-location" => format!("nobody answers at {}; it was {}", event["location"], event["last"]),
         "foreign-manager" => format!("another subnet manager sits on {}", text("node")),
         _ => format!("the other subnet manager on {} has gone", text("node")),
@@ -206,7 +213,8 @@ async fn refuse_newest(
     let clusters = site.store.cluster_list().await?;
     let newest = clusters.into_iter().rev().find(|cluster| {
         let Some(partition) = cluster.partition else { return false };
-        let waits = |node: &crate::store::NodeRow| !node.networked && members.contains(&(partition, node.port_guid));
+        let waits =
+            |node: &crate::store::NodeRow| !node.networked && members.contains(&(partition, node.port_guid));
         cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
     });
     if let Some(before) = newest {

@@ -54,7 +54,8 @@ pub async fn pass(site: &Site) -> Result<bool, StoreError> {
         let before = cluster.clone();
         let outcome = advance(cluster, &seen, now);
         if outcome.is_removed || *cluster != before {
-            let save = site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings, now);
+            let save =
+                site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings, now);
             save.await?;
             is_changed = true;
         }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use controller_api::MemorySize;
 use controller_api::agent::{ClusterKey, ImageOrder};
 use controller_api::cluster::CpuMode;
-use controller_api::MemorySize;
 use fabric_model::MacAddress;
 use ib_wire::{Lid, PortNum};
 use proptest::prelude::*;
@@ -182,7 +182,10 @@ fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
     assert_eq!(cluster.nodes.len(), 2, "virtual machines are still there");
     world.order(&cluster);
     advance(&mut cluster, &world, now(3));
-    assert!(cluster.nodes.iter().all(|node| node.gone) && cluster.partition.is_some(), "ports still hold the key");
+    assert!(
+        cluster.nodes.iter().all(|node| node.gone) && cluster.partition.is_some(),
+        "ports still hold the key"
+    );
     world.program(&cluster);
     advance(&mut cluster, &world, now(4));
     assert_eq!((cluster.nodes.len(), cluster.partition), (0, None));

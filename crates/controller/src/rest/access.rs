@@ -47,8 +47,10 @@ impl Caller {
             // Whether the other tenant exists is not told.
             (Self::Tenant(_), Some(named)) => Err(Refusal::missing("tenant", named)),
             (Self::Operator, Some(named)) => Ok(named.clone()),
-            (Self::Operator, None) => Err(Refusal::invalid("tenant", "an operator has no clusters of their own")
-                .hint("say whose: ?tenant=NAME, or --tenant NAME")),
+            (Self::Operator, None) => {
+                Err(Refusal::invalid("tenant", "an operator has no clusters of their own")
+                    .hint("say whose: ?tenant=NAME, or --tenant NAME"))
+            }
         }
     }
 

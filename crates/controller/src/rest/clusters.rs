@@ -88,7 +88,9 @@ pub async fn create(
     let image = image(&site, &new.image).await?;
     let clusters = site.store.cluster_list().await?;
     if clusters.iter().any(|cluster| cluster.tenant == tenant && cluster.name == new.name) {
-        return Err(Refusal::conflict("name-taken", format!("there is a cluster {} already", new.name)).at("name"));
+        return Err(
+            Refusal::conflict("name-taken", format!("there is a cluster {} already", new.name)).at("name")
+        );
     }
     let now = Timestamp::now();
     let mut cluster = ClusterRow {
@@ -122,7 +124,10 @@ pub async fn create(
         tenant: Some(cluster.tenant.clone()),
         cluster: Some(cluster.name.clone()),
         kind: "cluster.placed",
-        text: format!("asked for and placed: {} nodes of {} cores, {}", cluster.size, cluster.cores, cluster.memory),
+        text: format!(
+            "asked for and placed: {} nodes of {} cores, {}",
+            cluster.size, cluster.cores, cluster.memory
+        ),
     };
     site.store.cluster_create(&cluster, &happening).await?;
     site.noted();
@@ -193,7 +198,9 @@ pub async fn delete(
     reach(&mut after, Phase::Deleting, now, &mut outcome);
     let operation = after.operation.clone();
     save(&site, &before, &after, outcome, ("cluster.delete-asked", "to be deleted".to_owned()), now).await?;
-    operation.map(|operation| (StatusCode::ACCEPTED, Json(operation))).ok_or_else(|| Refusal::missing("cluster", name))
+    operation
+        .map(|operation| (StatusCode::ACCEPTED, Json(operation)))
+        .ok_or_else(|| Refusal::missing("cluster", name))
 }
 
 /// Operations, the newest first.
@@ -230,22 +237,30 @@ fn check(new: &NewCluster) -> Result<(), Refusal> {
         return Err(Refusal::invalid("cores", format!("{} cores; 1 to {CORES_MAX} can be", new.cores)));
     }
     if new.memory < MEMORY_MIN {
-        return Err(Refusal::invalid("memory", format!("{} is too little; {MEMORY_MIN} at least", new.memory)));
+        return Err(Refusal::invalid(
+            "memory",
+            format!("{} is too little; {MEMORY_MIN} at least", new.memory),
+        ));
     }
     if new.ssh_keys.len() > SSH_KEYS_MAX {
-        return Err(Refusal::invalid("ssh_keys", format!("{} keys; at most {SSH_KEYS_MAX}", new.ssh_keys.len())));
+        return Err(Refusal::invalid(
+            "ssh_keys",
+            format!("{} keys; at most {SSH_KEYS_MAX}", new.ssh_keys.len()),
+        ));
     }
     let is_key = |key: &String| {
         let mut words = key.split(' ');
-        let kind = words.next().is_some_and(|kind| {
-            ["ssh-", "ecdsa-", "sk-"].iter().any(|start| kind.starts_with(start))
-        });
+        let kind = words
+            .next()
+            .is_some_and(|kind| ["ssh-", "ecdsa-", "sk-"].iter().any(|start| kind.starts_with(start)));
         let body = words.next().is_some_and(|body| body.len() > 16);
         kind && body && key.len() <= SSH_KEY_BYTES_MAX && !key.chars().any(char::is_control)
     };
     match new.ssh_keys.iter().position(|key| !is_key(key)) {
-        Some(index) => Err(Refusal::invalid("ssh_keys", format!("key {} is no public key of ssh", index + 1))
-            .hint("the one line of a file such as id_ed25519.pub")),
+        Some(index) => {
+            Err(Refusal::invalid("ssh_keys", format!("key {} is no public key of ssh", index + 1))
+                .hint("the one line of a file such as id_ed25519.pub"))
+        }
         None => Ok(()),
     }
 }
@@ -261,7 +276,11 @@ async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
     let images = site.store.image_list().await?;
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     let image = images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
-        let hint = if names.is_empty() { "there are none yet".to_owned() } else { format!("there is {}", names.join(", ")) };
+        let hint = if names.is_empty() {
+            "there are none yet".to_owned()
+        } else {
+            format!("there is {}", names.join(", "))
+        };
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", format!("there is no image {name}"))
             .at("image")
             .hint(hint)

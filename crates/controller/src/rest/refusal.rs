@@ -17,7 +17,14 @@ impl Refusal {
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Refused").to_owned();
         let detail = Some(detail.into());
-        Self(Problem { kind: kind.to_owned(), title, status: status.as_u16(), detail, place: None, hint: None })
+        Self(Problem {
+            kind: kind.to_owned(),
+            title,
+            status: status.as_u16(),
+            detail,
+            place: None,
+            hint: None,
+        })
     }
 
     /// What was sent makes no sense.
@@ -54,7 +61,9 @@ impl IntoResponse for Refusal {
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, Problem::MEDIA_TYPE)], body).into_response();
         if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
         }
         response
     }
@@ -122,5 +131,6 @@ pub async fn no_such_path(uri: Uri) -> Refusal {
 /// Something else can be asked there.
 pub async fn no_such_method(method: Method, uri: Uri) -> Refusal {
     let detail = format!("{method} is not for {}", uri.path());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail).hint("/v1/openapi.json says what is")
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail)
+        .hint("/v1/openapi.json says what is")
 }

@@ -39,7 +39,8 @@ pub async fn open(
             .hint(format!("send Connection: upgrade and Upgrade: {}", session::PROTOCOL)));
     }
     let upgraded = hyper::upgrade::on(&mut request);
-    let Json(open) = <Json<session::Open> as axum::extract::FromRequest<_>>::from_request(request, &site).await?;
+    let Json(open) =
+        <Json<session::Open> as axum::extract::FromRequest<_>>::from_request(request, &site).await?;
     check(&open)?;
     let cluster = find(&site, &caller, &name, &whose).await?;
     let node = cluster.nodes.iter().find(|node| node.number == number && !node.leaving);
@@ -48,7 +49,10 @@ pub async fn open(
             .hint(format!("it has {}", cluster.nodes.iter().filter(|node| !node.leaving).count()))
     })?;
     let hosts = site.store.host_list().await?;
-    let host = hosts.iter().find(|host| host.name == node.host).ok_or_else(|| Refusal::missing("host", &node.host))?;
+    let host = hosts
+        .iter()
+        .find(|host| host.name == node.host)
+        .ok_or_else(|| Refusal::missing("host", &node.host))?;
     let unavailable = |error: anyhow::Error| {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "node-not-reachable", format!("{error:#}"))
             .hint("is the node ready? heddle cluster show tells")

@@ -85,7 +85,9 @@ pub async fn token_create(
     if let Some(tenant) = &new.tenant
         && !site.store.tenant_exists(tenant).await?
     {
-        return Err(Refusal::missing("tenant", tenant).at("tenant").hint("heddle tenant list tells who there is"));
+        return Err(Refusal::missing("tenant", tenant)
+            .at("tenant")
+            .hint("heddle tenant list tells who there is"));
     }
     Ok((StatusCode::CREATED, Json(access::issue(&site, new.tenant).await?)))
 }
@@ -231,7 +233,8 @@ async fn check_image(new: &NewImage) -> Result<(), Refusal> {
         Err(error) => Err(error),
     };
     let manifest = manifest.map_err(|error| {
-        Refusal::invalid("directory", format!("cannot read {place}: {error}")).hint("make image prints where it is")
+        Refusal::invalid("directory", format!("cannot read {place}: {error}"))
+            .hint("make image prints where it is")
     })?;
     serde_json::from_slice::<controller_api::image::Manifest>(&manifest)
         .map_err(|error| Refusal::invalid("directory", format!("{place} is no manifest: {error}")))?;

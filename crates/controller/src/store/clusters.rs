@@ -122,7 +122,11 @@ impl Store {
     }
 
     /// A new cluster, with its partition taken from the pool.
-    pub async fn cluster_create(&self, cluster: &ClusterRow, happening: &Happening) -> Result<(), StoreError> {
+    pub async fn cluster_create(
+        &self,
+        cluster: &ClusterRow,
+        happening: &Happening,
+    ) -> Result<(), StoreError> {
         let mut change = self.pool.begin().await?;
         write_cluster(&mut change, cluster).await?;
         write_rest(&mut change, cluster).await?;
@@ -145,9 +149,15 @@ impl Store {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let mut change = self.pool.begin().await?;
-        sqlx::query("DELETE FROM nodes WHERE cluster = ?").bind(after.id.to_string()).execute(&mut *change).await?;
+        sqlx::query("DELETE FROM nodes WHERE cluster = ?")
+            .bind(after.id.to_string())
+            .execute(&mut *change)
+            .await?;
         if is_removed {
-            sqlx::query("DELETE FROM clusters WHERE id = ?").bind(after.id.to_string()).execute(&mut *change).await?;
+            sqlx::query("DELETE FROM clusters WHERE id = ?")
+                .bind(after.id.to_string())
+                .execute(&mut *change)
+                .await?;
             write_operation_of(&mut change, after).await?;
         } else {
             write_cluster(&mut change, after).await?;
@@ -219,7 +229,10 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
     }
     if let Some(number) = cluster.partition {
         let number = number.to_wire();
-        sqlx::query("DELETE FROM resting_partitions WHERE number = ?").bind(number).execute(&mut **change).await?;
+        sqlx::query("DELETE FROM resting_partitions WHERE number = ?")
+            .bind(number)
+            .execute(&mut **change)
+            .await?;
     }
     write_operation_of(change, cluster).await
 }

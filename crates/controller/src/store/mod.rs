@@ -11,7 +11,9 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use thiserror::Error;
 
 pub use clusters::{ClusterRow, NodeRow};

@@ -67,7 +67,11 @@ impl Store {
     }
 
     /// Events of a tenant, or all: those after a number, or the latest.
-    pub async fn event_list(&self, tenant: Option<&Name>, after: Option<i64>) -> Result<Vec<Event>, StoreError> {
+    pub async fn event_list(
+        &self,
+        tenant: Option<&Name>,
+        after: Option<i64>,
+    ) -> Result<Vec<Event>, StoreError> {
         let sql = "SELECT * FROM (SELECT * FROM events WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR number > ?2) \
                    ORDER BY CASE WHEN ?2 IS NULL THEN -number ELSE number END LIMIT ?3) ORDER BY number";
         let query = sqlx::query(sql).bind(tenant.map(Name::as_str)).bind(after).bind(LISTED_MAX);
@@ -128,7 +132,8 @@ pub(super) fn operation(row: &SqliteRow) -> Result<Operation, StoreError> {
 }
 
 fn event(row: &SqliteRow) -> Result<Event, StoreError> {
-    let name = |column| row.maybe_text(column).and_then(|name| name.map(|name| parsed("name", &name)).transpose());
+    let name =
+        |column| row.maybe_text(column).and_then(|name| name.map(|name| parsed("name", &name)).transpose());
     Ok(Event {
         number: row.number("number")?,
         at: row.time("at")?,

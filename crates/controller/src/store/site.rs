@@ -77,7 +77,8 @@ impl Store {
 
     /// The token with a hash.
     pub async fn token_by_hash(&self, hash: TokenHash) -> Result<Option<Token>, StoreError> {
-        let query = sqlx::query("SELECT id, tenant, created FROM tokens WHERE hash = ?").bind(hash.as_slice());
+        let query =
+            sqlx::query("SELECT id, tenant, created FROM tokens WHERE hash = ?").bind(hash.as_slice());
         query.fetch_optional(&self.pool).await?.as_ref().map(token).transpose()
     }
 
@@ -167,7 +168,8 @@ impl Store {
 
     /// Numbers that rest, with since when, and the one that was given away last.
     pub async fn partition_pool(&self) -> Result<(Vec<(PartitionNumber, Timestamp)>, u16), StoreError> {
-        let rows = sqlx::query("SELECT number, released FROM resting_partitions").fetch_all(&self.pool).await?;
+        let rows =
+            sqlx::query("SELECT number, released FROM resting_partitions").fetch_all(&self.pool).await?;
         let resting = rows.iter().map(|row| Ok((partition(row.number("number")?)?, row.time("released")?)));
         let resting = resting.collect::<Result<_, StoreError>>()?;
         let last = sqlx::query_scalar("SELECT last_partition FROM fabric").fetch_optional(&self.pool).await?;
