@@ -70,7 +70,7 @@ pub enum ToGuest {
         /// Comes back in the welcome.
         nonce: u64,
     },
-    /// Documents that replace the guest's: a seed as JSON.
+    /// Documents that replace the guest's, as [`crate::seed::Seed::to_context`] writes them.
     Context(Vec<u8>),
     /// Begins a session.
     Open {

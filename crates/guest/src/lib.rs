@@ -4,4 +4,6 @@
 //! |---|---|---|
 //! | [`channel`] | frames and messages on the virtio-serial port between guest and host | both |
 
+pub mod apply;
 pub mod channel;
+pub mod seed;

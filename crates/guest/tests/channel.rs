@@ -76,7 +76,7 @@ proptest! {
         piece in 1..5_000_usize,
     ) {
         let bytes: Vec<u8> = messages.iter().flat_map(encoded).collect();
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<ToHost>::new();
         let received: Vec<ToHost> = bytes.chunks(piece).flat_map(|piece| decoded(&mut decoder, piece)).collect();
         prop_assert_eq!(received, messages);
         prop_assert_eq!(decoder.broken(), 0);
@@ -87,7 +87,7 @@ proptest! {
         noise in vec(any::<u8>(), 0..60_000),
         message in to_host(),
     ) {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<ToHost>::new();
         decoded(&mut decoder, &noise);
         decoded(&mut decoder, &[0]);
         prop_assert_eq!(decoded(&mut decoder, &encoded(&message)), vec![message]);
@@ -102,7 +102,7 @@ proptest! {
         let bytes = encoded(&first);
         // Without its first byte at least: a whole frame would be understood, rightly.
         let skipped = 1 + skipped.index(bytes.len() - 1);
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<ToHost>::new();
         decoded(&mut decoder, &bytes[skipped..]);
         prop_assert_eq!(decoded(&mut decoder, &encoded(&second)), vec![second]);
     }
@@ -171,7 +171,7 @@ proptest! {
 #[test]
 fn the_longest_context_travels_and_a_longer_one_does_not() {
     let longest = ToGuest::Context(vec![7; CONTEXT_BYTES_MAX]);
-    assert_eq!(decoded(&mut Decoder::new(), &encoded(&longest)), [longest]);
+    assert_eq!(decoded(&mut Decoder::<ToGuest>::new(), &encoded(&longest)), [longest]);
 
     let mut out = b"before".to_vec();
     let longer = ToGuest::Context(vec![7; CONTEXT_BYTES_MAX + 1]);
@@ -207,7 +207,7 @@ fn a_command_that_is_too_long_is_refused_before_it_is_sent() {
         assert!(encode(&open(argument), &mut out).is_err());
         assert!(out.is_empty());
     }
-    assert_eq!(decoded(&mut Decoder::new(), &encoded(&open(10_000))), [open(10_000)]);
+    assert_eq!(decoded(&mut Decoder::<ToGuest>::new(), &encoded(&open(10_000))), [open(10_000)]);
 }
 
 #[test]
