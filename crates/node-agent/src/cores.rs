@@ -86,9 +86,9 @@ impl fmt::Display for Cores {
                 _ => ranges.push((core, core)),
             }
         }
-        let ranges = ranges.iter().map(|(first, last)| {
-            if first == last { first.to_string() } else { format!("{first}-{last}") }
-        });
+        let ranges = ranges
+            .iter()
+            .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
         f.pad(&ranges.collect::<Vec<_>>().join(","))
     }
 }
@@ -99,7 +99,9 @@ mod tests {
 
     #[test]
     fn cores_are_written_as_they_are_read() {
-        for (text, written, count) in [("0", "0", 1), ("0-3,6", "0-3,6", 5), ("1,0", "0-1", 2), ("5,5-7", "5-7", 3)] {
+        for (text, written, count) in
+            [("0", "0", 1), ("0-3,6", "0-3,6", 5), ("1,0", "0-1", 2), ("5,5-7", "5-7", 3)]
+        {
             let cores: Cores = text.parse().unwrap();
             assert_eq!((cores.to_string().as_str(), cores.count()), (written, count));
         }

@@ -67,6 +67,8 @@ pub struct Domain<'a> {
 /// Where a domain runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cpus {
+    /// Wherever the host likes.
+    Anywhere,
     /// Anywhere on these cores.
     Floating(Cores),
     /// Each virtual core on a core of its own.
@@ -160,8 +162,8 @@ impl Mark {
                 _ => continue,
             };
             let attribute = |name: &str| {
-                let found = found.attributes().flatten().find(|found| found.key.as_ref() == name.as_bytes())?;
-                String::from_utf8(found.value.into_owned()).ok()
+                let found = found.attributes().flatten().find(|found| found.key.as_ref() == name)?;
+                Some(found.value.into_owned())
             };
             let cores = attribute("cores")?;
             return Some(Self {
@@ -236,9 +238,9 @@ impl Domain<'_> {
             .child(self.boot.to_element())
             .child(self.features())
             .child(self.cpu())
-            // A guest that ends is started by the agent, so that it is counted and slowed down.
+            // A guest that ends or starts over is started by the agent: counted, slowed down, and from a fresh seed.
             .child(element("on_poweroff").text("destroy"))
-            .child(element("on_reboot").text("restart"))
+            .child(element("on_reboot").text("destroy"))
             .child(element("on_crash").text("destroy"))
             .child(self.devices())
             .children(self.user.map(label))
@@ -306,7 +308,7 @@ impl Cpus {
         let vcpu = element("vcpu").with("placement", "static");
         let vcpu = match self {
             Self::Floating(cores) => vcpu.with("cpuset", cores),
-            Self::Pinned { .. } => vcpu,
+            Self::Anywhere | Self::Pinned { .. } => vcpu,
         };
         vcpu.text(count)
     }
@@ -314,10 +316,12 @@ impl Cpus {
     fn tuning(&self) -> Element {
         let tuning = element("cputune");
         match self {
+            Self::Anywhere => tuning,
             Self::Floating(cores) => tuning.child(element("emulatorpin").with("cpuset", cores)),
             Self::Pinned { cores, emulation, .. } => {
                 let pins = cores.iter().enumerate();
-                let pins = pins.map(|(vcpu, core)| element("vcpupin").with("vcpu", vcpu).with("cpuset", core));
+                let pins =
+                    pins.map(|(vcpu, core)| element("vcpupin").with("vcpu", vcpu).with("cpuset", core));
                 tuning.children(pins).child(element("emulatorpin").with("cpuset", emulation))
             }
         }
@@ -355,7 +359,8 @@ impl Disk<'_> {
                     .child(source(base))
                     .child(element("backingStore"));
                 // The disk is made anew from its image if the machine dies; speed is worth more than its cache.
-                let driver = element("driver").with("name", "qemu").with("type", "qcow2").with("cache", "unsafe");
+                let driver =
+                    element("driver").with("name", "qemu").with("type", "qcow2").with("cache", "unsafe");
                 disk.children([driver, source(path), base, target])
             }
             Self::ReadOnly(path) => {

@@ -77,7 +77,8 @@ impl Hypervisor {
 
     /// Starts a domain that libvirt forgets when it ends.
     pub async fn create(&self, xml: String) -> Result<(), HypervisorError> {
-        self.call(move |connection| Domain::create_xml(connection, &xml, sys::VIR_DOMAIN_NONE).map(drop)).await
+        self.call(move |connection| Domain::create_xml(connection, &xml, sys::VIR_DOMAIN_NONE).map(drop))
+            .await
     }
 
     /// Ends a domain of an agent; fine if there is none. QEMU gets the time to write what it has.
@@ -158,7 +159,12 @@ impl Hypervisor {
     }
 
     /// Keeps the emulation of a running domain on these cores; its virtual cores stay where they are.
-    pub async fn confine_emulation(&self, instance: &str, id: Uuid, cores: &Cores) -> Result<(), HypervisorError> {
+    pub async fn confine_emulation(
+        &self,
+        instance: &str,
+        id: Uuid,
+        cores: &Cores,
+    ) -> Result<(), HypervisorError> {
         let (name, bits) = (domain_name(instance, id), cores.to_bits());
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
@@ -227,7 +233,9 @@ fn mark(domain: &Domain) -> Result<Option<Mark>, virt::error::Error> {
     let kind = sys::VIR_DOMAIN_METADATA_ELEMENT.cast_signed();
     match domain.get_metadata(kind, Some(MARK_NAMESPACE), sys::VIR_DOMAIN_AFFECT_CURRENT) {
         Ok(xml) => Ok(Mark::read(&xml)),
-        Err(error) if [ErrorNumber::NoDomainMetadata, ErrorNumber::NoDomain].contains(&error.code()) => Ok(None),
+        Err(error) if [ErrorNumber::NoDomainMetadata, ErrorNumber::NoDomain].contains(&error.code()) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -235,7 +243,9 @@ fn mark(domain: &Domain) -> Result<Option<Mark>, virt::error::Error> {
 fn none_is_fine(done: Result<(), virt::error::Error>) -> Result<(), virt::error::Error> {
     match done {
         // It was there a moment ago and has ended by itself.
-        Err(error) if [ErrorNumber::NoDomain, ErrorNumber::OperationInvalid].contains(&error.code()) => Ok(()),
+        Err(error) if [ErrorNumber::NoDomain, ErrorNumber::OperationInvalid].contains(&error.code()) => {
+            Ok(())
+        }
         done => done,
     }
 }
@@ -247,7 +257,9 @@ fn meaning(state: sys::virDomainState, reason: i32) -> DomainState {
             DomainState::Halted("its disk cannot be written; the host's may be full")
         }
         // libvirt has it as paused for a moment while it starts.
-        sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_STARTING_UP.cast_signed() => DomainState::Running,
+        sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_STARTING_UP.cast_signed() => {
+            DomainState::Running
+        }
         sys::VIR_DOMAIN_PAUSED => DomainState::Halted("it was paused"),
         sys::VIR_DOMAIN_CRASHED => DomainState::Halted("it has crashed"),
         sys::VIR_DOMAIN_SHUTDOWN | sys::VIR_DOMAIN_SHUTOFF => DomainState::Gone,
@@ -264,14 +276,13 @@ fn shorten(message: &str) -> String {
 /// Reads `<secmodel><model>dac</model>…<baselabel>+64055:+64055</baselabel>` out of libvirt's capabilities.
 fn qemu_user(capabilities: &str) -> Option<QemuUser> {
     let mut reader = Reader::from_str(capabilities);
-    let (mut element, mut model) = (Vec::new(), String::new());
+    let (mut element, mut model) = (String::new(), String::new());
     loop {
         match reader.read_event().ok()? {
-            Event::Start(start) => element = start.name().as_ref().to_vec(),
+            Event::Start(start) => element = start.name().as_ref().to_owned(),
             Event::End(_) => element.clear(),
-            Event::Text(text) if element == b"model" => model = String::from_utf8_lossy(&text).into_owned(),
-            Event::Text(text) if element == b"baselabel" && model == "dac" => {
-                let text = String::from_utf8_lossy(&text);
+            Event::Text(text) if element == "model" => model = text.to_string(),
+            Event::Text(text) if element == "baselabel" && model == "dac" => {
                 let (uid, gid) = text.trim().split_once(':')?;
                 let number = |text: &str| text.strip_prefix('+').and_then(|digits| digits.parse().ok());
                 return Some(QemuUser { uid: number(uid)?, gid: number(gid)? });

@@ -130,7 +130,8 @@ impl Images {
             return Err(ImageError::NotBeside(said.file.clone()));
         }
         let path = directory.join(&said.file);
-        let found = self.checksum(&path).map_err(|source| ImageError::Unreadable { path: path.clone(), source })?;
+        let found =
+            self.checksum(&path).map_err(|source| ImageError::Unreadable { path: path.clone(), source })?;
         if !found.eq_ignore_ascii_case(&said.sha256) {
             let (file, said) = (said.file.clone(), said.sha256.clone());
             return Err(ImageError::OtherFile { file, found, said });
