@@ -125,6 +125,8 @@ fill_root() { # root guest
     # Made by every machine for itself: in an image they would be the same for all tenants.
     rm -f "$root"/etc/ssh/ssh_host_*
     : >"$root/etc/machine-id"
+    # cloud-init writes its files, and it brings up the network.
+    chroot "$root" systemctl --quiet enable systemd-networkd.service
     sed 's/#.*//' image/units | while read -r unit; do
         [[ -z $unit ]] || ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done

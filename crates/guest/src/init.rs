@@ -12,6 +12,7 @@ mod network;
 mod supervise;
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -92,7 +93,7 @@ fn make_host_key() -> std::io::Result<std::process::Child> {
     command("/usr/bin/ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", HOST_KEY]).spawn()
 }
 
-fn command(program: &str) -> Command {
+fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).env("HOME", "/root").current_dir("/");
     command
