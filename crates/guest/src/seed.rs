@@ -175,6 +175,13 @@ pub struct ContextFile {
     pub peers: Vec<Peer>,
 }
 
+impl ContextFile {
+    /// Reads the file; `None` if it is something else.
+    pub fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
 /// The user's keys and that of the cluster, one line each.
 fn authorized_keys(input: &SeedInput) -> Vec<String> {
     let keys = input.authorized_keys.iter().chain([&input.cluster_key.public]);

@@ -7,6 +7,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::{CONTEXT_FILE, ContextFile};
+
 /// All documents of a seed.
 #[derive(Clone, Debug)]
 pub struct Documents {
@@ -51,6 +53,14 @@ pub struct UserData {
     /// Keys that are not understood.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
+}
+
+impl UserData {
+    /// That of the context among its files.
+    pub fn generation(&self) -> Option<u64> {
+        let file = self.write_files.iter().find(|file| file.path == CONTEXT_FILE)?;
+        ContextFile::read(&file.content).map(|context| context.generation)
+    }
 }
 
 impl fmt::Debug for UserData {
