@@ -141,24 +141,30 @@ const FIRST_QUEUE_PAIR: u32 = 0x100;
 const GROUP_QUEUE_PAIR: QueuePair = QueuePair::from_wire(0xff_ffff).expect("24 bits");
 
 impl Fabric {
-    /// Attaches a virtual function in place of what was attached there under its number. Attaching the same again
-    /// changes nothing; anything else counts from 0.
-    pub fn attach(&mut self, function: VirtualFunction) -> Result<FunctionId, AttachError> {
-        let VirtualFunction { id, mac, .. } = function;
+    /// Whether a virtual function can be attached.
+    pub fn check_function(&self, function: &VirtualFunction) -> Result<(), AttachError> {
+        let VirtualFunction { id, mac, .. } = *function;
         if self.is_switch(id.port) {
             return Err(AttachError::Switch);
         }
         if mac.lid().is_none() {
             return Err(AttachError::NoPlace { mac });
         }
-        let owner = self.functions.others(id.port, id).find(|other| other.mac == mac);
-        if let Some(owner) = owner {
-            return Err(AttachError::Taken { mac, owner: owner.id.number });
+        match self.functions.others(id.port, id).find(|other| other.mac == mac) {
+            Some(owner) => Err(AttachError::Taken { mac, owner: owner.id.number }),
+            None => Ok(()),
         }
+    }
+
+    /// Attaches a virtual function in place of what was attached there under its number. Attaching the same again
+    /// changes nothing; anything else counts from 0.
+    pub fn attach(&mut self, function: VirtualFunction) -> Result<(), AttachError> {
+        self.check_function(&function)?;
+        let id = function.id;
         if self.functions.seats.get(&id).is_none_or(|seat| seat.function != function) {
             self.functions.seats.insert(id, Seat { function, counters: FrameCounters::default() });
         }
-        Ok(id)
+        Ok(())
     }
 
     /// Detaches a function; whether it was attached.
