@@ -257,21 +257,25 @@ impl Fabric {
         receivers: &mut Vec<FunctionId>,
     ) {
         let flow = self.flow(sender, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
-        let mut reached = vec![sender.id.port];
         let traffic = Traffic::Data { flow, cast: Cast::Multi, payload };
+        let mut reached = Vec::new();
         self.spread(sender.id.port, group, &traffic, &mut reached, |fabric, reason| {
             fabric.count_frame_drop(sender.id, reason);
         });
+        self.join(sender, group, sender.id.port, receivers);
         for end in reached {
             match self.accept_partition(end, &flow) {
-                Ok(()) => {
-                    let others = self.functions.others(end, sender.id);
-                    let joined = others.filter(|other| other.group == Some(group));
-                    receivers.extend(joined.filter(|it| self.takes(it, sender.pkey)).map(|it| it.id));
-                }
+                Ok(()) => self.join(sender, group, end, receivers),
                 Err(reason) => self.count_frame_drop(sender.id, reason),
             }
         }
+    }
+
+    /// Adds the functions of a port that take what somebody else sends to a group.
+    fn join(&self, sender: &VirtualFunction, group: MulticastLid, end: PortId, to: &mut Vec<FunctionId>) {
+        let others = self.functions.others(end, sender.id);
+        let members = others.filter(|it| it.group == Some(group) && self.takes(it, sender.pkey));
+        to.extend(members.map(|it| it.id));
     }
 
     /// Whether a function takes packets with a key: its own is of the same partition, and stands in its port's table.

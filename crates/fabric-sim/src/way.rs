@@ -126,7 +126,12 @@ impl Fabric {
                 lost(self, reason);
                 continue;
             }
-            for out in self.multicast_exits(at, group) {
+            let Some(exits) = self.multicast_exits(at, group) else {
+                self.port_mut(at).counters.relay_errors += 1;
+                lost(self, DropReason::NoRoute);
+                continue;
+            };
+            for out in exits {
                 if self.port(out).number == PortNum::MANAGEMENT {
                     reached.push(out);
                     continue;
@@ -287,21 +292,20 @@ impl Fabric {
         payload <= usize::from(self.port(out).info.neighbor_mtu.bytes())
     }
 
-    /// The exit ports of a switch for a group, without the one the packet came in by.
-    fn multicast_exits(&self, at: PortId, group: MulticastLid) -> Vec<PortId> {
+    /// The exit ports of a switch for a group, without the one the packet came in by; `None` if it knows no such group.
+    fn multicast_exits(&self, at: PortId, group: MulticastLid) -> Option<Vec<PortId>> {
         let device = self.device_of(at);
-        let Some(switch) = &device.switch else { return Vec::new() };
         let positions = multicast_positions(device.info.port_count);
         let first = group.table_index() * positions;
-        let masks = switch.multicast.get(first..first + positions).unwrap_or_default();
-        device
-            .ports()
-            .filter(|id| *id != at)
-            .filter(|id| {
-                let number = self.port(*id).number.index();
-                masks.get(number / 16).is_some_and(|mask| mask >> (number % 16) & 1 == 1)
-            })
-            .collect()
+        let masks = device.switch.as_ref()?.multicast.get(first..first + positions)?;
+        if masks.iter().all(|mask| *mask == 0) {
+            return None;
+        }
+        let is_member = |id: &PortId| {
+            let number = self.port(*id).number.index();
+            masks.get(number / 16).is_some_and(|mask| mask >> (number % 16) & 1 == 1)
+        };
+        Some(device.ports().filter(|id| *id != at && is_member(id)).collect())
     }
 }
 
