@@ -30,13 +30,16 @@ Hca 1 "b"
 [1] "far"[1]
 "#;
 
-/// Every node: its name, its LID, the way to it from `a`, and for switches the exits by LID.
-const NODES: [(&str, u16, &[u8], Option<[u8; 6]>); 5] = [
-    ("a", 1, &[], None),
-    ("leaf", 2, &[1], Some([0xff, 1, 0, 2, 2, 2])),
-    ("spine", 3, &[1, 2], Some([0xff, 1, 1, 0, 2, 2])),
-    ("far", 4, &[1, 2, 2], Some([0xff, 2, 2, 2, 0, 1])),
-    ("b", 5, &[1, 2, 2, 1], None),
+/// A node: its LID, the way to it from `a`, and for switches the exits by LID.
+type Setup = (u16, &'static [u8], Option<[u8; 6]>);
+
+/// From `a` to `b`, in the order of the way.
+const NODES: [Setup; 5] = [
+    (1, &[], None),
+    (2, &[1], Some([0xff, 1, 0, 2, 2, 2])),
+    (3, &[1, 2], Some([0xff, 1, 1, 0, 2, 2])),
+    (4, &[1, 2, 2], Some([0xff, 2, 2, 2, 0, 1])),
+    (5, &[1, 2, 2, 1], None),
 ];
 
 const FRAMES: u32 = 3_000_000;
@@ -71,7 +74,7 @@ fn main() {
 }
 
 fn configure(fabric: &mut Fabric) {
-    for (_, lid, hops, exits) in NODES {
+    for (lid, hops, exits) in NODES {
         change_port(fabric, hops, 0, |info| info.lid = Lid::from_wire(lid));
         if let Some(exits) = exits {
             let mut table = [0xff; 64];
@@ -84,7 +87,7 @@ fn configure(fabric: &mut Fabric) {
         }
     }
     for state in [PortState::Armed, PortState::Active] {
-        for (_, _, hops, exits) in NODES {
+        for (_, hops, exits) in NODES {
             for port in 1..=if exits.is_some() { 2 } else { 1 } {
                 change_port(fabric, hops, port, |info| info.state = state);
             }
