@@ -73,7 +73,7 @@ pub struct Emulation<'a> {
 
 /// Carries a request out and answers it.
 pub fn answer(command: Command<Request>, emulation: Emulation<'_>) {
-    let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}"));
+    let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
 
