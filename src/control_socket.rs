@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use ib_transport::Waker;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Connections served at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -38,11 +38,26 @@ pub struct Command<R> {
 
 /// Where the answers to a request go: one, or many. Dropped, it ends the connection.
 #[derive(Debug)]
-pub struct Answers(SyncSender<Result<Value, String>>);
+pub struct Answers(SyncSender<Result<Value, Refusal>>);
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// For people.
+    pub text: String,
+    /// For programs, where they may have to tell it from others.
+    pub code: Option<&'static str>,
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Self {
+        Self { text, code: None }
+    }
+}
 
 impl Answers {
     /// Sends an answer; whether anybody still reads them fast enough.
-    pub fn send(&self, answer: Result<Value, String>) -> bool {
+    pub fn send(&self, answer: Result<Value, Refusal>) -> bool {
         match self.0.try_send(answer) {
             Ok(()) => true,
             // Whoever asked may have gone; what was done stays done.
@@ -105,7 +120,7 @@ where
 fn refuse(mut stream: UnixStream) {
     let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
     // Whoever is refused may have gone already.
-    let _ = say(&mut stream, Err(format!("{CONNECTIONS_MAX} others are served already")));
+    let _ = say(&mut stream, Err(format!("{CONNECTIONS_MAX} others are served already").into()));
 }
 
 fn remove_dead(path: &Path) -> anyhow::Result<()> {
@@ -131,12 +146,12 @@ fn serve<R: DeserializeOwned>(
     BufReader::new(stream.try_clone()?.take(request_max)).read_line(&mut line)?;
     let request = match serde_json::from_str(&line) {
         Ok(request) => request,
-        Err(error) => return say(&mut stream, Err(format!("not a request: {error}"))),
+        Err(error) => return say(&mut stream, Err(format!("not a request: {error}").into())),
     };
     drop(line);
     let (sender, answers) = mpsc::sync_channel(ANSWERS_WAITING_MAX);
     if commands.send(Command { request, answers: Answers(sender) }).is_err() {
-        return say(&mut stream, Err("it is stopping".to_owned()));
+        return say(&mut stream, Err("it is stopping".to_owned().into()));
     }
     waker.wake();
     loop {
@@ -155,19 +170,13 @@ fn is_gone(stream: &mut UnixStream) -> bool {
     quickly.is_err() || matches!(stream.read(&mut [0; 64]), Ok(0))
 }
 
-fn say(stream: &mut UnixStream, answer: Result<Value, String>) -> anyhow::Result<()> {
+fn say(stream: &mut UnixStream, answer: Result<Value, Refusal>) -> anyhow::Result<()> {
     let reply = match answer {
-        Ok(value) => Reply::Ok(value),
-        Err(text) => Reply::Error(text),
+        Ok(value) => json!({ "ok": value }),
+        Err(Refusal { text, code: None }) => json!({ "error": text }),
+        Err(Refusal { text, code: Some(code) }) => json!({ "error": text, "code": code }),
     };
-    Ok(writeln!(stream, "{}", serde_json::to_string(&reply)?)?)
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Reply {
-    Ok(Value),
-    Error(String),
+    Ok(writeln!(stream, "{reply}")?)
 }
 
 /// The answers to a request, as they come.
@@ -180,9 +189,10 @@ pub fn ask(
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     Ok(BufReader::new(stream).lines().map(|line| {
         let line = line.context("the connection broke")?;
-        match serde_json::from_str(&line).context("the answer is nonsense")? {
-            Reply::Ok(value) => Ok(value),
-            Reply::Error(text) => Err(anyhow!(text)),
+        let mut reply: Value = serde_json::from_str(&line).context("the answer is nonsense")?;
+        match reply.get("error") {
+            Some(text) => Err(anyhow!("{}", text.as_str().unwrap_or("it says nothing of why"))),
+            None => Ok(reply.get_mut("ok").context("the answer is nonsense")?.take()),
         }
     }))
 }

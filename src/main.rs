@@ -5,6 +5,7 @@ mod control_socket;
 mod sim;
 mod sim_ctl;
 mod sm;
+mod smp;
 mod topology;
 
 use std::io::{self, IsTerminal, Write};
@@ -37,6 +38,7 @@ enum Command {
     /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
     SimCtl(sim_ctl::SimCtlArgs),
     Sm(sm::SmArgs),
+    Smp(smp::SmpArgs),
     /// Show the management key of a node to who owns the site secret.
     NodeKey(sm::NodeKeyArgs),
     /// Compare with other software, side by side in one run.
@@ -61,8 +63,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("heddle: {error:#}");
-            ExitCode::FAILURE
+            status(&error)
         }
+    }
+}
+
+/// Tells supervisors what is worth another try.
+fn status(error: &anyhow::Error) -> ExitCode {
+    /// EX_TEMPFAIL of sysexits.h.
+    const TRY_AGAIN: u8 = 75;
+    match error.downcast_ref::<sm::FabricGone>() {
+        Some(_) => ExitCode::from(TRY_AGAIN),
+        None => ExitCode::FAILURE,
     }
 }
 
@@ -79,6 +91,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Sim(args) => sim::run(args),
         Command::SimCtl(args) => sim_ctl::run(args),
         Command::Sm(args) => sm::run(args),
+        Command::Smp(args) => smp::run(args),
         Command::NodeKey(args) => sm::show_key(args),
         Command::Bench(command) => bench::run(command),
         Command::Completion { shell } => {

@@ -1,8 +1,11 @@
 //! `heddle sim-ctl`: acts on a running emulation.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
+use fabric_model::MacAddress;
 use fabric_sim::Probability;
-use ib_wire::PortNum;
+use ib_wire::{MulticastLid, Pkey, PortNum};
 use serde_json::Value;
 
 use crate::sim::control::{self, Request};
@@ -14,10 +17,11 @@ use crate::sim::control::{self, Request};
 ///     heddle sim-ctl demo link down leaf-01 3
 ///     heddle sim-ctl demo loss 0.01
 ///     heddle sim-ctl demo tables leaf-01
+///     heddle sim-ctl /run/demo/sim.sock functions
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct SimCtlArgs {
-    /// Name of the emulation (`heddle sim --name`).
+    /// Name of the emulation (`heddle sim --name`), or the path of its control socket (`--control`) with a slash in it.
     name: String,
     #[command(subcommand)]
     action: Action,
@@ -64,6 +68,47 @@ enum Action {
     Tables { node: String },
     /// Show what was dropped and why, traps sent, what clients did, and which node asked for what.
     Status,
+    /// Put a virtual machine on the fabric, in place of what the virtual function had before.
+    ///
+    /// QEMU gets `-netdev dgram,id=n0,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC` and a device
+    /// with the same address; it may be started before or after.
+    Attach(AttachArgs),
+    /// Take a virtual machine off the fabric. Its socket goes.
+    Detach {
+        /// Node of the adapter.
+        node: String,
+        /// Port of the adapter.
+        port: PortNum,
+        /// Number of the virtual function.
+        function: u8,
+    },
+    /// Show all virtual functions, and what became of their frames.
+    Functions,
+}
+
+#[derive(Debug, Args)]
+struct AttachArgs {
+    /// Node of the adapter.
+    node: String,
+    /// Port of the adapter.
+    port: PortNum,
+    /// Number of the virtual function at that port.
+    function: u8,
+    /// Its Ethernet address: 02, the LID of the port in two bytes, the number of the function, 00:00.
+    #[arg(long)]
+    mac: MacAddress,
+    /// Its partition key, such as 0x8001.
+    #[arg(long)]
+    pkey: Pkey,
+    /// The multicast LID that broadcasts go to, such as 0xc001; without it, they are dropped.
+    #[arg(long, value_parser = multicast_lid)]
+    group: Option<MulticastLid>,
+    /// The datagram socket that the virtual machine binds.
+    #[arg(long)]
+    guest: PathBuf,
+    /// The datagram socket that it sends to, which is made here.
+    #[arg(long)]
+    fabric: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -74,15 +119,15 @@ enum LinkChange {
 }
 
 pub fn run(args: SimCtlArgs) -> anyhow::Result<()> {
-    match control::ask(&args.name, &request(args.action))? {
+    match control::ask(&args.name, &request(args.action)?)? {
         Value::String(text) => crate::say(text)?,
         value => crate::say(serde_json::to_string_pretty(&value)?)?,
     }
     Ok(())
 }
 
-fn request(action: Action) -> Request {
-    match action {
+fn request(action: Action) -> anyhow::Result<Request> {
+    Ok(match action {
         Action::Link { change: LinkChange::Down, node, port, .. } => Request::LinkDown { node, port },
         Action::Link { change: LinkChange::Up, node, port, .. } => Request::LinkUp { node, port },
         Action::Link { change: LinkChange::Flap, node, port, down_ms } => {
@@ -95,7 +140,29 @@ fn request(action: Action) -> Request {
         Action::Counters { node, port } => Request::Counters { node, port },
         Action::Tables { node } => Request::Tables { node },
         Action::Status => Request::Status {},
-    }
+        Action::Attach(args) => Request::Attach {
+            node: args.node,
+            port: args.port,
+            function: args.function,
+            mac: args.mac,
+            pkey: args.pkey,
+            group: args.group,
+            // The emulation may run elsewhere in the file system.
+            guest: std::path::absolute(args.guest)?,
+            fabric: std::path::absolute(args.fabric)?,
+        },
+        Action::Detach { node, port, function } => Request::Detach { node, port, function },
+        Action::Functions => Request::Functions {},
+    })
+}
+
+fn multicast_lid(text: &str) -> Result<MulticastLid, String> {
+    let raw = match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let lid = raw.ok().and_then(MulticastLid::from_wire);
+    lid.ok_or_else(|| format!("{text:?} is not a multicast LID: 0xc000 to 0xfffe"))
 }
 
 fn probability(text: &str) -> Result<Probability, String> {

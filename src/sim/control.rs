@@ -5,12 +5,14 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use fabric_sim::{DeviceId, Fabric, PortId, Probability};
+use fabric_model::MacAddress;
+use fabric_sim::{DeviceId, Fabric, FunctionId, PortId, Probability, VirtualFunction};
 use ib_transport::{Counters, Waker};
-use ib_wire::PortNum;
+use ib_wire::{MulticastLid, Pkey, PortNum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::frames::{Frames, Sockets};
 use super::tally::Tally;
 use crate::control_socket::{self, Command, Socket};
 
@@ -41,18 +43,37 @@ pub enum Request {
     Tables { node: String },
     /// What was dropped and reported, what clients did, and what they asked for.
     Status {},
+    /// Put a virtual machine behind a virtual function of an adapter, in place of the one that was there. The machine
+    /// binds a datagram socket at `guest` and sends its frames to `fabric`.
+    Attach {
+        node: String,
+        port: PortNum,
+        function: u8,
+        mac: MacAddress,
+        pkey: Pkey,
+        #[serde(default)]
+        group: Option<MulticastLid>,
+        guest: PathBuf,
+        fabric: PathBuf,
+    },
+    /// Take it away again.
+    Detach { node: String, port: PortNum, function: u8 },
+    /// All virtual functions, with what became of their frames.
+    Functions {},
+}
+
+/// Everything a request may look at and change.
+pub struct Emulation<'a> {
+    pub now: Duration,
+    pub fabric: &'a mut Fabric,
+    pub frames: &'a mut Frames,
+    pub counters: &'a Counters,
+    pub tally: &'a Tally,
 }
 
 /// Carries a request out and answers it.
-pub fn answer(
-    command: Command<Request>,
-    now: Duration,
-    fabric: &mut Fabric,
-    counters: &Counters,
-    tally: &Tally,
-) {
-    let answer =
-        carry_out(&command.request, now, fabric, counters, tally).map_err(|error| format!("{error:#}"));
+pub fn answer(command: Command<Request>, emulation: Emulation<'_>) {
+    let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
 
@@ -66,9 +87,15 @@ pub fn listen(name: &str, waker: Waker) -> anyhow::Result<(Socket, Receiver<Comm
     control_socket::listen(&path, REQUEST_BYTES_MAX, waker)
 }
 
-/// Asks a running emulation.
+/// Opens a control socket at a place of the caller's choosing.
+pub fn listen_at(path: &Path, waker: Waker) -> anyhow::Result<(Socket, Receiver<Command<Request>>)> {
+    control_socket::listen(path, REQUEST_BYTES_MAX, waker)
+}
+
+/// Asks a running emulation, by its name or by the path of its control socket, which has a slash.
 pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
-    control_socket::ask_once(&socket_path(name)?, request).with_context(|| format!("the emulation {name:?}"))
+    let path = if name.contains('/') { PathBuf::from(name) } else { socket_path(name)? };
+    control_socket::ask_once(&path, request).with_context(|| format!("the emulation {name:?}"))
 }
 
 /// Asks a running emulation that was started with this runtime directory.
@@ -94,57 +121,63 @@ fn socket_in(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("sim-{name}.sock"))
 }
 
-fn carry_out(
-    request: &Request,
-    now: Duration,
-    fabric: &mut Fabric,
-    counters: &Counters,
-    tally: &Tally,
-) -> anyhow::Result<Value> {
+fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value> {
+    let Emulation { now, fabric, frames, counters, tally } = emulation;
     let linked = |linked: bool, what: &str| {
         if linked { Ok(json!(what)) } else { bail!("that port has no cable") }
     };
     match request {
         Request::LinkDown { node, port } => {
-            linked(fabric.unplug(now, find_port(fabric, node, *port)?), "link down")
+            linked(fabric.unplug(now, find_port(fabric, &node, port)?), "link down")
         }
         Request::LinkUp { node, port } => {
-            linked(fabric.plug(now, find_port(fabric, node, *port)?), "link up")
+            linked(fabric.plug(now, find_port(fabric, &node, port)?), "link up")
         }
         Request::LinkFlap { node, port, down_ms } => {
-            let port = find_port(fabric, node, *port)?;
-            linked(fabric.flap(now, port, Duration::from_millis(*down_ms)), "link flaps")
+            let port = find_port(fabric, &node, port)?;
+            linked(fabric.flap(now, port, Duration::from_millis(down_ms)), "link flaps")
         }
         Request::Reboot { node } => {
-            fabric.reboot(now, find_node(fabric, node)?);
+            fabric.reboot(now, find_node(fabric, &node)?);
             Ok(json!("rebooted"))
         }
         Request::Loss { probability, node, port } => {
             let port = match (node, port) {
-                (Some(node), Some(port)) => Some(find_port(fabric, node, *port)?),
+                (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
                 (None, None) => None,
                 _ => bail!("loss of one link needs both its node and its port"),
             };
-            fabric.set_loss(port, *probability);
+            fabric.set_loss(port, probability);
             Ok(json!("loss set"))
         }
         Request::Duplicate { probability } => {
-            fabric.set_duplication(*probability);
+            fabric.set_duplication(probability);
             Ok(json!("duplication set"))
         }
         Request::Delay { longest_ms } => {
-            fabric.set_delay_max(Duration::from_millis(*longest_ms));
+            fabric.set_delay_max(Duration::from_millis(longest_ms));
             Ok(json!("delay set"))
         }
-        Request::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, node)?))),
+        Request::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, &node)?))),
         Request::Counters { node, port: Some(port) } => {
-            Ok(json!(fabric.port_view(find_port(fabric, node, *port)?)))
+            Ok(json!(fabric.port_view(find_port(fabric, &node, port)?)))
         }
-        Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, node)?))),
+        Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, &node)?))),
         Request::Status {} => {
             let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }
+        Request::Attach { node, port, function, mac, pkey, group, guest, fabric: socket } => {
+            let id = FunctionId::new(find_port(fabric, &node, port)?, function);
+            let sockets = Sockets { guest, fabric: socket };
+            frames.attach(fabric, VirtualFunction { id, mac, pkey, group }, &sockets)?;
+            Ok(json!("attached"))
+        }
+        Request::Detach { node, port, function } => {
+            let id = FunctionId::new(find_port(fabric, &node, port)?, function);
+            Ok(json!(if frames.detach(fabric, id) { "detached" } else { "was not attached" }))
+        }
+        Request::Functions {} => Ok(frames.view(fabric)),
     }
 }
 

@@ -8,7 +8,8 @@ use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, LidAddress, ManagementClass, Pkey, PortState};
 
-use super::control::{self, Request};
+use super::control::{self, Emulation, Request};
+use super::frames::Frames;
 use super::tally::Tally;
 use crate::control_socket::Command;
 
@@ -19,11 +20,12 @@ pub struct SimHost {
     started: Instant,
     commands: Receiver<Command<Request>>,
     tally: Tally,
+    frames: Frames,
 }
 
 impl SimHost {
-    pub fn new(fabric: Fabric, commands: Receiver<Command<Request>>) -> Self {
-        Self { fabric, started: Instant::now(), commands, tally: Tally::default() }
+    pub fn new(fabric: Fabric, frames: Frames, commands: Receiver<Command<Request>>) -> Self {
+        Self { fabric, started: Instant::now(), commands, tally: Tally::default(), frames }
     }
 
     fn now(&self) -> Duration {
@@ -173,13 +175,27 @@ impl Host for SimHost {
         }
     }
 
+    fn handle_ready(&mut self, outbox: &mut Outbox<PortId>) {
+        let now = outbox.now().duration_since(self.started);
+        self.frames.carry(&mut self.fabric, outbox.now(), now);
+        self.pass_on(outbox);
+    }
+
     fn tick(&mut self, outbox: &mut Outbox<PortId>) -> Option<Duration> {
         let now = outbox.now().duration_since(self.started);
         self.fabric.handle_timeout(now);
         while let Ok(command) = self.commands.try_recv() {
-            control::answer(command, now, &mut self.fabric, outbox.counters(), &self.tally);
+            let emulation = Emulation {
+                now,
+                fabric: &mut self.fabric,
+                frames: &mut self.frames,
+                counters: outbox.counters(),
+                tally: &self.tally,
+            };
+            control::answer(command, emulation);
         }
         self.pass_on(outbox);
-        self.fabric.poll_timeout().map(|due| due.saturating_sub(now))
+        let fabric = self.fabric.poll_timeout().map(|due| due.saturating_sub(now));
+        fabric.into_iter().chain(self.frames.flush(outbox.now())).min()
     }
 }

@@ -1,6 +1,7 @@
 //! `heddle sim`: serves an emulated fabric to stock tools and to Heddle's own parts.
 
 pub mod control;
+mod frames;
 mod host;
 mod tally;
 
@@ -16,6 +17,7 @@ use fabric_sim::{Capacities, Fabric};
 use ib_transport::Server;
 use ib_wire::{DataLanes, Mtu};
 
+use frames::Frames;
 use host::SimHost;
 
 /// Emulate the fabric that a topology file describes.
@@ -26,7 +28,8 @@ use host::SimHost;
 ///     IBSIM_SOCKNAME=NAME SIM_HOST=NODE LD_PRELOAD=/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so smpquery nodeinfo -D 0
 ///
 /// SIM_HOST names the node a tool sits on, by id or description; without it, the first of the file. `heddle sim-ctl`
-/// acts on the running emulation.
+/// acts on the running emulation, and puts virtual machines on it, whose frames go where the tables of the fabric let
+/// them.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct SimArgs {
@@ -65,6 +68,9 @@ pub struct SimArgs {
     /// Also listen on this unix socket for clients of Heddle's own framing (`--device heddle:SOCKET`).
     #[arg(long)]
     socket: Option<PathBuf>,
+    /// Take commands of `heddle sim-ctl` at this socket instead of at one that is found by name.
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
 }
 
 /// LIDs a fabric needs beyond its ports, so that a manager has room: ibsim's default table, doubled steps above.
@@ -90,8 +96,13 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
     if let Some(socket) = &args.socket {
         server.listen(socket)?;
     }
-    let (_control, commands) = control::listen(&args.name, server.waker())?;
-    let mut host = SimHost::new(fabric, commands);
+    let (_control, commands) = match &args.control {
+        Some(path) => control::listen_at(path, server.waker())?,
+        None => control::listen(&args.name, server.waker())?,
+    };
+    let frames = Frames::new()?;
+    server.watch(frames.guests()).context("cannot watch the sockets of virtual machines")?;
+    let mut host = SimHost::new(fabric, frames, commands);
     crate::say(format_args!(
         "ready {}: {switches} switches, {adapters} adapters, {links} links; attach with IBSIM_SOCKNAME={}",
         args.name, args.name

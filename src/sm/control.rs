@@ -23,7 +23,9 @@ pub enum Request {
     Status {},
     /// The fabric as it was last seen, then every event as it happens.
     Watch {},
-    /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it.
+    /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it, also if it was already. Where
+    /// it is refused with a code ([`Untaken`](super::planner::Untaken)), another plan is wanted, for the fabric that a
+    /// watcher is told of next.
     Plan { plan: Box<FabricPlan> },
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
     Reload {},
@@ -50,7 +52,7 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
         }
         Request::Metrics {} => {
             let text = metrics::text(&station.ledger).map(Value::String);
-            answers.send(text.map_err(|error| error.to_string()));
+            answers.send(text.map_err(|error| error.to_string().into()));
         }
         Request::Watch {} => {
             let now = match station.planner.discovery() {
@@ -61,10 +63,10 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
                 station.watchers.push(answers);
             }
         }
-        Request::Plan { plan } => {
-            let plan = station.planner.take(*plan);
-            apply(station, plan, answers);
-        }
+        Request::Plan { plan } => match station.planner.take(*plan) {
+            Ok(plan) => apply(station, Ok(plan), answers),
+            Err(untaken) => drop(answers.send(Err(untaken.into()))),
+        },
         Request::Reload {} => {
             let plan = station.planner.reread();
             apply(station, plan, answers);
@@ -82,7 +84,7 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
 fn apply(station: &mut Station, plan: anyhow::Result<Arc<FabricPlan>>, answers: Answers) {
     match plan.and_then(|plan| station.apply(plan)) {
         Ok(()) => station.waiting.push(answers),
-        Err(error) => drop(answers.send(Err(format!("{error:#}")))),
+        Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
     }
 }
 

@@ -24,10 +24,11 @@ use subnet_manager::{Limits, Location, Manager, Settings, Watchfulness};
 use crate::control_socket;
 use control::Request;
 use ledger::Ledger;
-use planner::Planner;
+use planner::{Decider, Planner};
 use progress::Bar;
-pub use secret::{NodeKeyArgs, show_key};
+pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
+pub use station::FabricGone;
 use station::{Adopt, Station, Stop};
 
 /// Run a subnet manager: make a fabric equal to what is decided for it, and keep it so.
@@ -40,7 +41,12 @@ use station::{Adopt, Station, Stop};
 ///     heddle sm --device ibsim:demo@host-00001 --state fabric.json --secret site.secret
 ///
 /// It stays, follows traps, sweeps the fabric, repairs what others change, and reads `--partitions` again on SIGHUP.
-/// SIGTERM and Ctrl-C end it; the fabric goes on as it is.
+/// SIGTERM and Ctrl-C end it; the fabric goes on as it is. If the device fails under it, it ends with status 75.
+///
+/// With `--guided` it decides nothing: it looks, tells at `--control` what it sees, and waits for a plan. Until one
+/// comes, nothing is written and queries of subnet administration get no answer; a fabric that is configured goes on as
+/// it is. From then on it keeps the fabric equal to the plan, also where devices restart and lose their tables, and waits
+/// again where the fabric has become another one.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct SmArgs {
@@ -65,6 +71,9 @@ struct ServeArgs {
     /// Make the changes that `--adopt` tells, and go on.
     #[arg(long, requires = "adopt")]
     apply: bool,
+    /// Plans come from outside, at `--control`, from the first one on. Nothing is written before.
+    #[arg(long, requires = "control", conflicts_with_all = ["once", "adopt", "partitions"])]
+    guided: bool,
     /// Partitions, in the grammar of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
@@ -174,7 +183,8 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     if let (Some(secret), Some(mark)) = (&secret, memory.secret) {
         ensure!(secret.mark() == mark, "the nodes in --state are under keys of another secret");
     }
-    let planner = Planner::new(args.partitions, memory.decisions.clone())?;
+    let decider = if args.guided { Decider::Outside } else { Decider::Own };
+    let planner = Planner::new(decider, args.partitions, memory.decisions.clone())?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,

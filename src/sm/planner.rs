@@ -1,5 +1,6 @@
 //! Decides what the fabric is to be, from what was found and what is asked for.
 
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +11,56 @@ use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, r
 use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Found, Intents};
 use subnet_manager::Discovery;
+
+use crate::control_socket::Refusal;
+
+/// Why a plan of somebody else is not taken, or not carried out to its end. Whoever made it looks at the fabric again
+/// and makes another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untaken {
+    /// The fabric is being looked at for the first time.
+    NotDiscovered,
+    /// It was made for other cables, devices, or a manager elsewhere.
+    OtherFabric,
+    /// It was taken, and the fabric has changed since.
+    FabricChanged,
+}
+
+impl Untaken {
+    /// What programs tell it by.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::NotDiscovered => "not-discovered",
+            Self::OtherFabric => "other-fabric",
+            Self::FabricChanged => "fabric-changed",
+        }
+    }
+}
+
+impl fmt::Display for Untaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotDiscovered => "the fabric is not known yet",
+            Self::OtherFabric => "the plan was made for another fabric than this one",
+            Self::FabricChanged => "the fabric changed before it was equal to the plan",
+        })
+    }
+}
+
+impl From<Untaken> for Refusal {
+    fn from(why: Untaken) -> Self {
+        Self { text: why.to_string(), code: Some(why.code()) }
+    }
+}
+
+/// Who decides what the fabric is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decider {
+    /// The manager itself.
+    Own,
+    /// Somebody else: plans come from outside.
+    Outside,
+}
 
 /// Where plans come from.
 #[derive(Debug)]
@@ -22,22 +73,14 @@ pub struct Planner {
     /// What was decided before the first plan.
     decisions: Decisions,
     plan: Option<Arc<FabricPlan>>,
-    /// Somebody else decides: plans come from outside.
-    is_guided: bool,
+    decider: Decider,
 }
 
 impl Planner {
     /// Reads partitions from a file, if there is one; a file that makes no sense is told at once.
-    pub fn new(partitions: Option<PathBuf>, decisions: Decisions) -> anyhow::Result<Self> {
-        let planner = Self {
-            partitions,
-            intents: None,
-            discovery: None,
-            basis: None,
-            decisions,
-            plan: None,
-            is_guided: false,
-        };
+    pub fn new(decider: Decider, partitions: Option<PathBuf>, decisions: Decisions) -> anyhow::Result<Self> {
+        let planner =
+            Self { partitions, intents: None, discovery: None, basis: None, decisions, plan: None, decider };
         planner.read_partitions()?;
         Ok(planner)
     }
@@ -55,10 +98,11 @@ impl Planner {
         Ok(())
     }
 
-    /// The plan for what was found; `None` if somebody else decides.
+    /// The plan for what was found; `None` if somebody else decides, and has not done so for this fabric.
     pub fn decide(&mut self) -> anyhow::Result<Option<Arc<FabricPlan>>> {
-        if self.is_guided {
-            return Ok(None);
+        if self.decider == Decider::Outside {
+            let basis = self.basis;
+            return Ok(self.plan.clone().filter(|plan| basis.is_some() && plan.basis() == basis));
         }
         let (discovery, intents) = self.known()?;
         let plan = self.compile(discovery, intents)?;
@@ -75,11 +119,12 @@ impl Planner {
     }
 
     /// Takes a plan of somebody else, who decides from now on.
-    pub fn take(&mut self, plan: FabricPlan) -> anyhow::Result<Arc<FabricPlan>> {
-        self.known()?;
-        let (ours, theirs) = (self.basis, plan.basis());
-        ensure!(theirs.is_some() && ours == theirs, "the plan was made for another fabric than this one");
-        self.is_guided = true;
+    pub fn take(&mut self, plan: FabricPlan) -> Result<Arc<FabricPlan>, Untaken> {
+        let basis = self.basis.ok_or(Untaken::NotDiscovered)?;
+        if plan.basis() != Some(basis) {
+            return Err(Untaken::OtherFabric);
+        }
+        self.decider = Decider::Outside;
         let plan = match &self.plan {
             Some(older) => plan.sharing_tables_with(older),
             None => plan,
@@ -90,7 +135,7 @@ impl Planner {
     /// The plan after the file of partitions has changed. If there is none, everything stays as it is.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
         let partitions = self.read_partitions()?;
-        ensure!(!self.is_guided, "plans come from outside");
+        ensure!(self.decider == Decider::Own, "plans come from outside");
         let (Some(discovery), Some(mut intents)) = (&self.discovery, self.intents.take()) else {
             bail!("the fabric is not known yet");
         };

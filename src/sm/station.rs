@@ -14,7 +14,7 @@ use super::adoption;
 use super::control::{self, Request};
 use super::ledger::Ledger;
 use super::metrics;
-use super::planner::Planner;
+use super::planner::{Planner, Untaken};
 use super::progress::Bar;
 use super::state::{self, State};
 use super::{Outputs, Signal};
@@ -67,6 +67,16 @@ pub enum Adopt {
     AndApply,
 }
 
+/// The device has failed under a manager that was using it: whoever started it may start it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricGone;
+
+impl std::fmt::Display for FabricGone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the fabric is gone")
+    }
+}
+
 /// Why a station stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -91,7 +101,7 @@ impl Station {
             }
             let now = self.now();
             self.unsent.extend(std::iter::from_fn(|| self.manager.poll_transmit(now)));
-            self.device.send_batch(&self.unsent)?;
+            self.device.send_batch(&self.unsent).context(FabricGone)?;
             self.unsent.clear();
             self.bar.show(self.manager.progress());
             if !received_burst {
@@ -100,7 +110,7 @@ impl Station {
                     true => Duration::ZERO,
                     false => due.saturating_sub(self.now()).min(METRICS_INTERVAL),
                 };
-                self.device.wait(&self.waker, wait)?;
+                self.device.wait(&self.waker, wait).context(FabricGone)?;
             }
             let received = self.receive()?;
             received_burst = received == BURST;
@@ -127,7 +137,8 @@ impl Station {
     fn receive(&mut self) -> anyhow::Result<usize> {
         let now = self.now();
         for count in 0..BURST {
-            let Some(received) = self.device.receive(Duration::ZERO)? else { return Ok(count) };
+            let received = self.device.receive(Duration::ZERO).context(FabricGone)?;
+            let Some(received) = received else { return Ok(count) };
             match received {
                 Received::Datagram(datagram) => self.manager.handle_datagram(now, &datagram),
                 Received::Lost(transaction) => self.manager.handle_lost(now, transaction),
@@ -200,14 +211,16 @@ impl Station {
         match self.planner.decide() {
             Ok(Some(plan)) => self.apply(plan),
             Ok(None) => {
-                tracing::warn!("the fabric has changed; plans come from outside");
-                Ok(())
+                for answers in self.waiting.drain(..) {
+                    answers.send(Err(Untaken::FabricChanged.into()));
+                }
+                self.say("waits for a plan")
             }
             Err(error) if once => Err(error),
             Err(error) => {
                 tracing::error!("no plan for this fabric: {error:#}");
                 for answers in self.waiting.drain(..) {
-                    answers.send(Err(format!("no plan for this fabric: {error:#}")));
+                    answers.send(Err(format!("no plan for this fabric: {error:#}").into()));
                 }
                 Ok(())
             }

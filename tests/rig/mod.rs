@@ -56,20 +56,7 @@ impl Server {
     pub fn heddle(net: &Path, options: &[&str]) -> Self {
         let name = unique("sim");
         let scratch = tempfile::tempdir().unwrap();
-        let mut child = mortal(HEDDLE)
-            .arg("sim")
-            .arg(net)
-            .args(["--name", &name])
-            .arg("--socket")
-            .arg(scratch.path().join("door"))
-            .args(options)
-            .env("XDG_RUNTIME_DIR", scratch.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "{line:?}");
+        let child = start_sim(net, &name, scratch.path(), options);
         Self { child, name, scratch }
     }
 
@@ -200,6 +187,45 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Ends it by SIGKILL: nothing is tidied up. What is in its directory stays.
+    pub fn crash(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it by SIGTERM.
+    pub fn stop(&mut self) {
+        signal("TERM", &self.child);
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// `heddle sim` again, in the same directory and under the same name, with nothing in its tables.
+    pub fn restart(&mut self, net: &Path) {
+        let scratch = self.scratch.path();
+        self.child = start_sim(net, &self.name, scratch, &[]);
+    }
+}
+
+/// Starts `heddle sim`, and returns once it says that it is ready.
+fn start_sim(net: &Path, name: &str, scratch: &Path, options: &[&str]) -> Child {
+    let mut child = mortal(HEDDLE)
+        .arg("sim")
+        .arg(net)
+        .args(["--name", name])
+        .arg("--socket")
+        .arg(scratch.join("door"))
+        .args(options)
+        .env("XDG_RUNTIME_DIR", scratch)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("ready"), "{line:?}");
+    child
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -319,9 +345,29 @@ impl Resident {
         serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}\n{}", self.stderr()))
     }
 
+    /// Waits until it has ended by itself, and returns its status.
+    pub fn wait_for_end(&mut self) -> Option<i32> {
+        let mut ended = None;
+        eventually("the manager ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended.and_then(|status| status.code())
+    }
+
     /// Sends SIGHUP.
     pub fn hang_up(&self) {
         signal("HUP", &self.child);
+    }
+
+    /// Makes it stand still, so that what it would change at once can be looked at.
+    pub fn pause(&self) {
+        signal("STOP", &self.child);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        signal("CONT", &self.child);
     }
 
     /// Ends it by SIGKILL: nothing is tidied up.
@@ -335,6 +381,8 @@ impl Drop for Resident {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             signal("TERM", &self.child);
+            // A test that fails may leave it standing still.
+            signal("CONT", &self.child);
             let _ = self.child.wait();
         }
     }

@@ -49,32 +49,46 @@ pub struct Counters {
     pub multicast_receive_packets: u64,
 }
 
-/// A management packet on the wire: local route 8, base transport 12, datagram extended transport 8, payload 256,
-/// invariant CRC 4, all in words.
-const MANAGEMENT_PACKET_WORDS: u64 = (8 + 12 + 8 + 256 + 4) / 4;
+/// Whether a packet is for one receiver or for many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cast {
+    Uni,
+    Multi,
+}
+
+/// Bytes of a management datagram.
+pub(crate) const MANAGEMENT_PAYLOAD: usize = 256;
+
+/// What a packet has besides its payload: local route 8, base transport 12, datagram extended transport 8, invariant
+/// CRC 4.
+const PACKET_OVERHEAD: usize = 8 + 12 + 8 + 4;
+
+/// The size of a packet on the wire, in words; payloads are padded to whole ones.
+#[inline]
+fn words(payload: usize) -> u64 {
+    (PACKET_OVERHEAD + payload).div_ceil(4) as u64
+}
 
 impl Counters {
-    /// Counts a management packet that leaves.
+    /// Counts a packet that leaves.
     #[inline]
-    pub(crate) fn sent(&mut self, multicast: bool) {
+    pub(crate) fn sent(&mut self, cast: Cast, payload: usize) {
         self.transmit_packets += 1;
-        self.transmit_data += MANAGEMENT_PACKET_WORDS;
-        if multicast {
-            self.multicast_transmit_packets += 1;
-        } else {
-            self.unicast_transmit_packets += 1;
+        self.transmit_data += words(payload);
+        match cast {
+            Cast::Uni => self.unicast_transmit_packets += 1,
+            Cast::Multi => self.multicast_transmit_packets += 1,
         }
     }
 
-    /// Counts a management packet that arrives.
+    /// Counts a packet that arrives.
     #[inline]
-    pub(crate) fn received(&mut self, multicast: bool) {
+    pub(crate) fn received(&mut self, cast: Cast, payload: usize) {
         self.receive_packets += 1;
-        self.receive_data += MANAGEMENT_PACKET_WORDS;
-        if multicast {
-            self.multicast_receive_packets += 1;
-        } else {
-            self.unicast_receive_packets += 1;
+        self.receive_data += words(payload);
+        match cast {
+            Cast::Uni => self.unicast_receive_packets += 1,
+            Cast::Multi => self.multicast_receive_packets += 1,
         }
     }
 

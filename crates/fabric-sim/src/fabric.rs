@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::capacities::{BadCapacity, Capacities};
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
+use crate::forward::Functions;
 use crate::travel::Twin;
 
 /// What the fabric wants done.
@@ -34,7 +35,7 @@ pub enum Output {
     },
 }
 
-/// Why a datagram went no further.
+/// Why a datagram or a frame went no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
@@ -66,8 +67,20 @@ pub enum DropReason {
     Unanswered,
     /// The answer has no address to go to.
     NoReturnAddress,
-    /// It is not a datagram of any class known here.
+    /// It is not a datagram of any class known here, or too short for a frame.
     Malformed,
+    /// It does not fit into the largest packet of a link.
+    TooLarge,
+    /// A frame has the source address of somebody else.
+    Spoofed,
+    /// A frame's sender has a partition key that its port does not hold.
+    PartitionAtSender,
+    /// A frame is for many, and its sender is in no group.
+    NoGroup,
+    /// A frame's destination address is not one of a virtual function.
+    UnknownAddress,
+    /// A frame reached its port, and no function there has its destination address.
+    NoFunction,
 }
 
 /// An emulated fabric.
@@ -85,6 +98,7 @@ pub struct Fabric {
     pub(crate) drops: BTreeMap<DropReason, u64>,
     pub(crate) traps_sent: BTreeMap<u16, u64>,
     pub(crate) trap_transactions: u64,
+    pub(crate) functions: Functions,
     /// What it was built from, and what reboots restore. Devices have the order of its nodes.
     blueprint: Topology,
     outputs: VecDeque<Output>,
@@ -122,6 +136,7 @@ impl Fabric {
             drops: BTreeMap::new(),
             traps_sent: BTreeMap::new(),
             trap_transactions: 0,
+            functions: Functions::default(),
             blueprint: topology,
             outputs: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -217,21 +232,21 @@ impl Fabric {
         self.find_device(name).map(|device| self.devices[device.index()].first_port)
     }
 
-    /// The node by id, else by description, else by GUID; an empty name is the first node.
+    /// The node by id, else by description, else by its GUID or that of a port; an empty name is the first node.
     pub fn find_device(&self, name: &str) -> Option<DeviceId> {
         if name.is_empty() {
             return (!self.devices.is_empty()).then_some(DeviceId(0));
         }
         let topology = &self.blueprint;
-        let by_guid = || name.parse().ok().and_then(|guid: Guid| topology.by_guid(guid));
+        let by_guid = || name.parse().ok().and_then(|guid| node_with(topology, guid));
         let found = topology.by_id(name).or_else(|| topology.by_description(name)).or_else(by_guid);
         found.map(|node| DeviceId(node.index() as u32))
     }
 
-    /// All nodes that a name could mean: the one with that id or GUID, else those with that description.
+    /// All nodes that a name could mean: the one with that id, GUID or port GUID, else those with that description.
     pub fn find_devices(&self, name: &str) -> impl Iterator<Item = DeviceId> {
         let topology = &self.blueprint;
-        let by_guid = || name.parse().ok().and_then(|guid: Guid| topology.by_guid(guid));
+        let by_guid = || name.parse().ok().and_then(|guid| node_with(topology, guid));
         let one = topology.by_id(name).or_else(by_guid);
         let described = topology.nodes().filter(move |(_, node)| one.is_none() && node.description == name);
         one.into_iter().chain(described.map(|(index, _)| index)).map(|node| DeviceId(node.index() as u32))
@@ -312,4 +327,9 @@ impl Fabric {
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         *self.drops.entry(reason).or_default() += 1;
     }
+}
+
+/// The node with this GUID, else the one with a port of this GUID.
+fn node_with(topology: &Topology, guid: Guid) -> Option<model::NodeIndex> {
+    topology.by_guid(guid).or_else(|| topology.by_port_guid(guid).map(|end| end.node))
 }

@@ -11,6 +11,7 @@ use crate::counters::Counters;
 use crate::device::{DeviceId, PortId};
 use crate::fabric::{DropReason, Fabric};
 use crate::faults::Probability;
+use crate::forward::FrameCounters;
 
 /// What happened since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +20,8 @@ pub struct Statistics {
     pub drops: BTreeMap<DropReason, u64>,
     /// Traps sent, by number, repetitions included.
     pub traps: BTreeMap<u16, u64>,
+    /// Frames of virtual functions.
+    pub frames: FrameCounters,
 }
 
 /// A node and its ports.
@@ -98,7 +101,11 @@ pub struct Gate<'a> {
 impl Fabric {
     /// What happened since the start.
     pub fn statistics(&self) -> Statistics {
-        Statistics { drops: self.drops.clone(), traps: self.traps_sent.clone() }
+        Statistics {
+            drops: self.drops.clone(),
+            traps: self.traps_sent.clone(),
+            frames: self.functions.total().clone(),
+        }
     }
 
     /// A node and its ports.
@@ -273,7 +280,7 @@ impl Fabric {
 }
 
 fn multicast_view(masks: &[u16], port_count: u8) -> BTreeMap<u16, Vec<u8>> {
-    let positions = crate::travel::multicast_positions(port_count);
+    let positions = crate::way::multicast_positions(port_count);
     let groups = masks.chunks(positions).enumerate();
     let members = groups.map(|(group, masks)| {
         let ports = (0..=port_count).filter(|port| {

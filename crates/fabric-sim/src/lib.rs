@@ -12,7 +12,9 @@
 //! | module | what it does |
 //! |---|---|
 //! | `fabric` | datagrams and time in, deliveries out |
-//! | `travel` | directed routes, forwarding tables, partitions and lanes on the way |
+//! | `way` | link by link: forwarding tables, partitions and lanes |
+//! | `travel` | how management goes that way, and directed routes |
+//! | `forward` | how frames of virtual functions go that way |
 //! | `agent` | who may ask, what is answered |
 //! | `notices` | traps and their repetition |
 //! | `links`, `faults` | what changes underneath |
@@ -24,15 +26,18 @@ mod counters;
 mod device;
 mod fabric;
 mod faults;
+mod forward;
 mod inspect;
 mod links;
 mod notices;
 mod rates;
 mod travel;
+mod way;
 
 pub use capacities::{BadCapacity, Capacities};
 pub use counters::Counters;
 pub use device::{DeviceId, PortId};
 pub use fabric::{DropReason, Fabric, Output};
 pub use faults::{NotAProbability, Probability};
+pub use forward::{AttachError, FrameCounters, FunctionId, VirtualFunction};
 pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};

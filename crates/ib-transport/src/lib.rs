@@ -11,6 +11,8 @@
 //! [`Device`] opens any of them from one line of text. [`Server`] is the other end of the first two: a single
 //! thread that feeds a [`Host`] (an emulated fabric) with what clients send and brings back what the host delivers.
 //!
+//! [`Guests`] are the sockets by which virtual machines send whole Ethernet frames to an emulated fabric.
+//!
 //! # Transaction identifiers
 //!
 //! Only the low 32 bits of a [`TransactionId`] are the application's. The server writes the
@@ -20,7 +22,9 @@
 mod counters;
 mod device;
 pub mod framed;
+mod guests;
 pub mod ibsim;
+mod place;
 mod role;
 mod server;
 mod sys;
@@ -31,10 +35,11 @@ use ib_wire::TransactionId;
 
 pub use counters::Counters;
 pub use device::{Device, DeviceError, DeviceSpec, Received, SpecError};
+pub use guests::{FRAME_BYTES_MAX, FrameBuffer, GuestCounters, GuestError, Guests};
+pub use place::ListenError;
 pub use role::Role;
 pub use server::{
-    BindError, CLIENTS_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, ListenError, Outbox, Sent,
-    Server, Vendor,
+    BindError, CLIENTS_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, Outbox, Sent, Server, Vendor,
 };
 pub use waker::Waker;
 

@@ -147,7 +147,7 @@ impl Watch {
     }
 }
 
-/// Level-triggered epoll.
+/// Level-triggered epoll. It is itself readable while one of its sockets is.
 pub(crate) struct Epoll {
     fd: OwnedFd,
     events: [libc::epoll_event; Self::EVENTS_MAX],
@@ -206,6 +206,18 @@ impl Epoll {
         // SAFETY: the kernel reads one event that outlives the call.
         check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, socket.as_raw_fd(), &mut event) })
             .map(drop)
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Epoll({})", self.fd.as_raw_fd())
     }
 }
 

@@ -254,7 +254,8 @@ impl Manager {
         {
             self.touched.insert(guid);
         }
-        if has_changed {
+        // Before there is a plan, nothing is written: then it is read every time.
+        if has_changed && self.plan.is_some() {
             // First cleared, then read: what changes after this is told again.
             self.write(place, *data);
         }

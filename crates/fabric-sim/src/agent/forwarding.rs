@@ -5,7 +5,7 @@ use ib_wire::{ForwardingBlock, MulticastBlock, PortMask, Status};
 use super::{AttributeData, Operation, put_grown, table_start};
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::travel::multicast_positions;
+use crate::way::multicast_positions;
 
 impl Fabric {
     pub(super) fn access_linear(

@@ -14,7 +14,7 @@ use ib_wire::{
 
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric, Timer};
-use crate::travel::Arrival;
+use crate::way::Arrival;
 
 /// What an agent did with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use ib_wire::{
 use super::{Access, AttributeData, Operation};
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::travel::Arrival;
+use crate::way::Arrival;
 
 impl Fabric {
     pub(super) fn access_port_info(

@@ -46,6 +46,12 @@ pub trait Host {
     /// Takes one datagram that a client sent; what comes of it goes to `outbox`, now or in a later call.
     fn handle(&mut self, from: Self::Port, sent: Sent, outbox: &mut Outbox<Self::Port>);
 
+    /// Called while something that the host has asked to [watch](super::Server::watch) is readable. What is left when it
+    /// returns is seen by the next round, so that a host takes a bounded amount.
+    fn handle_ready(&mut self, outbox: &mut Outbox<Self::Port>) {
+        let _ = outbox;
+    }
+
     /// Called once per wake-up, after all input was handled (timers, deferred work).
     ///
     /// Returns the time until the next call is wanted; input and a [`Waker`](super::Waker) bring it earlier.

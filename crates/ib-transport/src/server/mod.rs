@@ -15,6 +15,7 @@ mod outbox;
 mod stream;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,7 @@ pub use outbox::Outbox;
 
 use crate::counters::Counters;
 use crate::ibsim::{InvalidName, SocketName};
+use crate::place::ListenError;
 use crate::sys::{self, Epoll, Event, ReceiveBatch, SendBatch, Watch};
 use crate::waker::Waker;
 use clients::{Link, ManagerChange};
@@ -46,6 +48,7 @@ const OPEN_FILES: u64 = 4 * CLIENTS_MAX as u64;
 const TOKEN_CONTROL: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
 const TOKEN_LISTENER: u64 = u64::MAX - 2;
+const TOKEN_HOST: u64 = u64::MAX - 3;
 
 /// A server of the ibsim protocol and of the own framing.
 pub struct Server<P> {
@@ -91,31 +94,6 @@ pub enum BindError {
     },
 }
 
-/// Why a server has no second door.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// Another server answers there.
-    #[error("a server already answers at {}", path.display())]
-    InUse {
-        /// Where.
-        path: PathBuf,
-    },
-    /// Something else is there, which is left alone.
-    #[error("{} exists and is not a socket", path.display())]
-    NotASocket {
-        /// Where.
-        path: PathBuf,
-    },
-    /// The operating system refused.
-    #[error("cannot listen at {}", path.display())]
-    System {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
-
 impl<P: Copy + Eq> Server<P> {
     /// Opens the door of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`.
     pub fn bind(name: &str) -> Result<Self, BindError> {
@@ -138,6 +116,11 @@ impl<P: Copy + Eq> Server<P> {
             .map_err(|source| ListenError::System { path: path.to_owned(), source })?;
         self.door = Some(Door { listener, path: path.to_owned(), is_shut: false });
         Ok(())
+    }
+
+    /// Watches something of the host's own: [`Host::handle_ready`] is called while it is readable.
+    pub fn watch(&self, source: impl AsFd) -> io::Result<()> {
+        self.epoll.add(source, TOKEN_HOST)
     }
 
     /// Serves until `stop` is set, which is seen within half a second, or at once with a [`Waker`].
@@ -217,6 +200,7 @@ impl<P: Copy + Eq> Server<P> {
                 self.wake.clear();
             }
             TOKEN_LISTENER => self.accept(host),
+            TOKEN_HOST => host.handle_ready(&mut self.outbox),
             token => self.serve_client(host, ClientId(token as u16), event),
         }
     }

@@ -1,8 +1,6 @@
 //! The second door: streams of the own framing.
 
-use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -10,8 +8,9 @@ use super::backlog::Bytes;
 use super::clients::Link;
 use super::data::claim;
 use super::host::{ClientId, Host, Sent};
-use super::{ListenError, Server, TOKEN_LISTENER};
+use super::{Server, TOKEN_LISTENER};
 use crate::framed::{Attach, Attached, Frame, Refusal};
+use crate::place::{self, ListenError};
 use crate::sys::{self, Watch};
 
 /// Connections accepted per round.
@@ -169,20 +168,7 @@ impl<P: Copy + Eq> Server<P> {
 
 /// Listens at a path; a socket file on which nobody answers is replaced.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
-    let system = |source| ListenError::System { path: path.to_owned(), source };
-    match sys::listen_private(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-        result => return result.map_err(system),
-    }
-    if !fs::symlink_metadata(path).map_err(system)?.file_type().is_socket() {
-        return Err(ListenError::NotASocket { path: path.to_owned() });
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        _ => return Err(ListenError::InUse { path: path.to_owned() }),
-    }
-    fs::remove_file(path).map_err(system)?;
-    sys::listen_private(path).map_err(system)
+    place::bind(path, sys::listen_private, |path| UnixStream::connect(path).map(drop))
 }
 
 /// Sends what waits for a client: whether all of it went. An error means that the client is gone.

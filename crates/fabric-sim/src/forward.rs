@@ -1,0 +1,315 @@
+//! Frames of virtual functions: Ethernet goes in and comes out, and in between are the tables that management programs.
+//!
+//! A function sits on a port of an adapter, with an address that says where it is and one partition key. What it sends
+//! is one packet on service level 0, carried by the code that carries management ([`crate::way`]): nothing reaches a
+//! function but through link states, forwarding tables, lanes and partition keys as they are at that moment.
+//!
+//! Faults that lose packets lose frames too; those that duplicate and delay are for management only.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fabric_model::MacAddress;
+use ib_wire::{LidAddress, MulticastLid, Pkey, QueuePair, ServiceLevel};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::counters::Cast;
+use crate::device::PortId;
+use crate::fabric::{DropReason, Fabric};
+use crate::notices::Flow;
+use crate::way::Traffic;
+
+/// A virtual function: its port, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId {
+    port: PortId,
+    number: u8,
+}
+
+impl FunctionId {
+    /// The function with this number at a port, whether it is attached or not.
+    pub const fn new(port: PortId, number: u8) -> Self {
+        Self { port, number }
+    }
+
+    /// The port it sits on.
+    pub const fn port(self) -> PortId {
+        self.port
+    }
+
+    /// Its number there.
+    pub const fn number(self) -> u8 {
+        self.number
+    }
+}
+
+/// What a virtual function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualFunction {
+    /// Where it is.
+    pub id: FunctionId,
+    /// Its address: the one it may send from, and the one it is reached by.
+    pub mac: MacAddress,
+    /// The one key it sends with and accepts by. Counts only while it stands in the table of the port.
+    pub pkey: Pkey,
+    /// Where frames for many go, and from where it takes them.
+    pub group: Option<MulticastLid>,
+}
+
+/// What a function has sent and received, or all of them together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FrameCounters {
+    /// Frames it sent, whatever became of them.
+    pub sent: u64,
+    /// Frames that reached it.
+    pub received: u64,
+    /// Frames it sent, or copies of them, that came to nothing, by reason.
+    pub drops: BTreeMap<DropReason, u64>,
+}
+
+impl FrameCounters {
+    fn count_drop(&mut self, reason: DropReason) {
+        *self.drops.entry(reason).or_default() += 1;
+    }
+}
+
+/// Why a function cannot be attached.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AttachError {
+    /// The port is a switch's.
+    #[error("a virtual function sits on a port of an adapter, and this is a switch")]
+    Switch,
+    /// Nobody could send to that address.
+    #[error(
+        "{mac} says no place: the address of a virtual function is 02, the LID of its port, its number, 00:00"
+    )]
+    NoPlace {
+        /// The address.
+        mac: MacAddress,
+    },
+    /// Another function of the port has it.
+    #[error("{mac} is the address of function {owner} of the same port")]
+    Taken {
+        /// The address.
+        mac: MacAddress,
+        /// Who has it.
+        owner: u8,
+    },
+}
+
+/// All attached functions.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    seats: BTreeMap<FunctionId, Seat>,
+    /// What all of them did, those that are gone included.
+    total: FrameCounters,
+}
+
+#[derive(Debug)]
+struct Seat {
+    function: VirtualFunction,
+    counters: FrameCounters,
+}
+
+impl Functions {
+    /// The functions at a port, without one that asks.
+    fn others(&self, port: PortId, but: FunctionId) -> impl Iterator<Item = &VirtualFunction> {
+        let all = FunctionId::new(port, 0)..=FunctionId::new(port, u8::MAX);
+        self.seats.range(all).map(|(_, seat)| &seat.function).filter(move |function| function.id != but)
+    }
+
+    fn count(&mut self, id: FunctionId, count: impl Fn(&mut FrameCounters)) {
+        if let Some(seat) = self.seats.get_mut(&id) {
+            count(&mut seat.counters);
+        }
+        count(&mut self.total);
+    }
+
+    pub(crate) fn total(&self) -> &FrameCounters {
+        &self.total
+    }
+}
+
+/// Destination, source and type.
+const HEADER_BYTES: usize = 14;
+
+/// Reports of violations name a function by this queue pair and those that follow.
+const FIRST_QUEUE_PAIR: u32 = 0x100;
+
+/// What every sender to a group addresses.
+const GROUP_QUEUE_PAIR: QueuePair = QueuePair::from_wire(0xff_ffff).expect("24 bits");
+
+impl Fabric {
+    /// Whether a virtual function can be attached.
+    pub fn check_function(&self, function: &VirtualFunction) -> Result<(), AttachError> {
+        let VirtualFunction { id, mac, .. } = *function;
+        if self.is_switch(id.port) {
+            return Err(AttachError::Switch);
+        }
+        if mac.lid().is_none() {
+            return Err(AttachError::NoPlace { mac });
+        }
+        match self.functions.others(id.port, id).find(|other| other.mac == mac) {
+            Some(owner) => Err(AttachError::Taken { mac, owner: owner.id.number }),
+            None => Ok(()),
+        }
+    }
+
+    /// Attaches a virtual function in place of what was attached there under its number. Attaching the same again
+    /// changes nothing; anything else counts from 0.
+    pub fn attach(&mut self, function: VirtualFunction) -> Result<(), AttachError> {
+        self.check_function(&function)?;
+        let id = function.id;
+        if self.functions.seats.get(&id).is_none_or(|seat| seat.function != function) {
+            self.functions.seats.insert(id, Seat { function, counters: FrameCounters::default() });
+        }
+        Ok(())
+    }
+
+    /// Detaches a function; whether it was attached.
+    pub fn detach(&mut self, id: FunctionId) -> bool {
+        self.functions.seats.remove(&id).is_some()
+    }
+
+    /// The attached functions and what they counted, by port and number.
+    pub fn functions(&self) -> impl Iterator<Item = (&VirtualFunction, &FrameCounters)> {
+        self.functions.seats.values().map(|seat| (&seat.function, &seat.counters))
+    }
+
+    /// Carries a frame that a function sends, and tells in `receivers` to which others it comes.
+    ///
+    /// Violations on the way are counted and reported as those of datagrams are: empty [`Fabric::poll_output`] after it.
+    pub fn forward(
+        &mut self,
+        now: Duration,
+        from: FunctionId,
+        frame: &[u8],
+        receivers: &mut Vec<FunctionId>,
+    ) {
+        self.handle_timeout(now);
+        receivers.clear();
+        let Some(seat) = self.functions.seats.get(&from) else { return };
+        let sender = seat.function;
+        self.functions.count(from, |counters| counters.sent += 1);
+        if let Err(reason) = self.carry_frame(&sender, frame, receivers) {
+            self.count_frame_drop(from, reason);
+        }
+        for id in receivers {
+            self.functions.count(*id, |counters| counters.received += 1);
+        }
+    }
+
+    fn carry_frame(
+        &mut self,
+        sender: &VirtualFunction,
+        frame: &[u8],
+        receivers: &mut Vec<FunctionId>,
+    ) -> Result<(), DropReason> {
+        let (destination, source) = addresses(frame).ok_or(DropReason::Malformed)?;
+        let port = sender.id.port;
+        if source != sender.mac {
+            return Err(DropReason::Spoofed);
+        }
+        if !self.has_room(port, frame.len()) {
+            return Err(DropReason::TooLarge);
+        }
+        if !self.holds_pkey(port, sender.pkey) {
+            return Err(DropReason::PartitionAtSender);
+        }
+        if destination.is_group() {
+            let group = sender.group.ok_or(DropReason::NoGroup)?;
+            self.carry_to_group(sender, group, frame.len(), receivers);
+            Ok(())
+        } else {
+            receivers.push(self.carry_to_one(sender, destination, frame.len())?);
+            Ok(())
+        }
+    }
+
+    /// To the port that the address names, and there to the function that has it.
+    fn carry_to_one(
+        &mut self,
+        sender: &VirtualFunction,
+        destination: MacAddress,
+        payload: usize,
+    ) -> Result<FunctionId, DropReason> {
+        let lid = destination.lid().ok_or(DropReason::UnknownAddress)?;
+        let number = destination.bytes()[3];
+        let flow = self.flow(sender, lid.into(), queue_pair(number));
+        let end = self.route(sender.id.port, lid, &Traffic::Data { flow, cast: Cast::Uni, payload })?.end;
+        self.accept_partition(end, &flow)?;
+        let owner = self.functions.others(end, sender.id).find(|other| other.mac == destination);
+        let receiver = *owner.ok_or(DropReason::NoFunction)?;
+        if self.takes(&receiver, sender.pkey) {
+            Ok(receiver.id)
+        } else {
+            Err(self.refuse_partition(end, &flow))
+        }
+    }
+
+    /// To every function that has joined the group: inside the adapter, and wherever the tables lead.
+    fn carry_to_group(
+        &mut self,
+        sender: &VirtualFunction,
+        group: MulticastLid,
+        payload: usize,
+        receivers: &mut Vec<FunctionId>,
+    ) {
+        let flow = self.flow(sender, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
+        let traffic = Traffic::Data { flow, cast: Cast::Multi, payload };
+        let mut reached = Vec::new();
+        self.spread(sender.id.port, group, &traffic, &mut reached, |fabric, reason| {
+            fabric.count_frame_drop(sender.id, reason);
+        });
+        self.join(sender, group, sender.id.port, receivers);
+        for end in reached {
+            match self.accept_partition(end, &flow) {
+                Ok(()) => self.join(sender, group, end, receivers),
+                Err(reason) => self.count_frame_drop(sender.id, reason),
+            }
+        }
+    }
+
+    /// Adds the functions of a port that take what somebody else sends to a group.
+    fn join(&self, sender: &VirtualFunction, group: MulticastLid, end: PortId, to: &mut Vec<FunctionId>) {
+        let others = self.functions.others(end, sender.id);
+        let members = others.filter(|it| it.group == Some(group) && self.takes(it, sender.pkey));
+        to.extend(members.map(|it| it.id));
+    }
+
+    /// Whether a function takes packets with a key: its own is of the same partition, and stands in its port's table.
+    fn takes(&self, receiver: &VirtualFunction, key: Pkey) -> bool {
+        key.is_accepted_by(receiver.pkey) && self.holds_pkey(receiver.id.port, receiver.pkey)
+    }
+
+    fn flow(&self, sender: &VirtualFunction, destination: LidAddress, to: QueuePair) -> Flow {
+        Flow {
+            pkey: sender.pkey,
+            sl: ServiceLevel::default(),
+            source: self.lid(sender.id.port).map_or(LidAddress::Permissive, LidAddress::from),
+            destination,
+            source_qp: queue_pair(sender.id.number),
+            destination_qp: to,
+            source_gid: None,
+            destination_gid: None,
+        }
+    }
+
+    fn count_frame_drop(&mut self, from: FunctionId, reason: DropReason) {
+        self.functions.count(from, |counters| counters.count_drop(reason));
+    }
+}
+
+/// Whom a frame is for, and from whom it says to be.
+fn addresses(frame: &[u8]) -> Option<(MacAddress, MacAddress)> {
+    let (header, _) = frame.split_first_chunk::<HEADER_BYTES>()?;
+    let (destination, rest) = header.split_first_chunk::<6>()?;
+    let (source, _) = rest.split_first_chunk::<6>()?;
+    Some((MacAddress::from_bytes(*destination), MacAddress::from_bytes(*source)))
+}
+
+/// The queue pair of a function, as reports name it.
+fn queue_pair(number: u8) -> QueuePair {
+    QueuePair::from_wire(FIRST_QUEUE_PAIR + u32::from(number)).expect("a byte above it is below 24 bits")
+}

@@ -1,0 +1,321 @@
+//! The way of a packet, link by link: what management sends and what virtual functions send pass the same ports and
+//! tables, by the code of this file and no other.
+
+use ib_wire::{
+    Datagram, Lid, LidAddress, MulticastLid, PhysicalState, PortNum, PortState, SlToVl, VirtualLane,
+};
+
+use crate::counters::{Cast, MANAGEMENT_PAYLOAD};
+use crate::device::{DEFAULT_SL_TO_VL, PortId, lane_count};
+use crate::fabric::{DropReason, Fabric};
+use crate::notices::Flow;
+
+/// Switches a LID-routed packet may pass. Real packets have no such limit and circle until their lifetime ends;
+/// longer than any sane path, short enough to stop a loop at once.
+const HOPS_MAX: usize = 64;
+
+/// Copies one multicast packet may turn into: bounds the work of a looping multicast tree.
+const MULTICAST_COPIES_MAX: usize = 65_536;
+
+/// Where a packet ended up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// The port it came in by, or the sending port itself.
+    pub entered: PortId,
+    /// The end port it is for: port 0 of a switch, else `entered`.
+    pub end: PortId,
+}
+
+/// What a packet needs to pass a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Traffic {
+    /// Subnet management: lane 15, passes as soon as the link is up, knows no partition.
+    Management,
+    /// Everything else: needs active ports, its partition, room for its payload, and a lane on every turn.
+    Data {
+        flow: Flow,
+        cast: Cast,
+        /// Bytes of payload.
+        payload: usize,
+    },
+}
+
+impl Traffic {
+    /// A general management datagram.
+    pub fn of(datagram: &Datagram) -> Self {
+        let cast = match datagram.dlid {
+            LidAddress::Multicast(_) => Cast::Multi,
+            LidAddress::Unicast(_) | LidAddress::Permissive => Cast::Uni,
+        };
+        Self::Data { flow: Flow::of(datagram), cast, payload: MANAGEMENT_PAYLOAD }
+    }
+
+    fn size(&self) -> (Cast, usize) {
+        match self {
+            Self::Management => (Cast::Uni, MANAGEMENT_PAYLOAD),
+            Self::Data { cast, payload, .. } => (*cast, *payload),
+        }
+    }
+}
+
+impl Fabric {
+    /// Carries a packet to the port that owns a LID, through the forwarding tables.
+    pub(crate) fn route(
+        &mut self,
+        from: PortId,
+        dlid: Lid,
+        traffic: &Traffic,
+    ) -> Result<Arrival, DropReason> {
+        if self.port(from).owns(dlid) {
+            return Ok(Arrival { entered: from, end: from });
+        }
+        let mut at = from;
+        if !self.is_switch(from) {
+            self.inject(from, traffic)?;
+            at = self.cross(from, traffic)?;
+        }
+        for _ in 0..HOPS_MAX {
+            if !self.is_switch(at) {
+                return self.receive_at_adapter(at, dlid);
+            }
+            self.enforce(at, traffic, Direction::Inbound)?;
+            let out = self.next_hop(at, dlid)?;
+            if self.port(out).number == PortNum::MANAGEMENT {
+                let owned = self.port(out).owns(dlid);
+                return if owned {
+                    Ok(Arrival { entered: at, end: out })
+                } else {
+                    Err(DropReason::WrongPort)
+                };
+            }
+            at = self.relay(at, out, traffic)?;
+        }
+        Err(DropReason::HopLimit)
+    }
+
+    /// Carries a packet along the multicast tables and notes the end ports it comes to, the sender's never; `lost` is
+    /// told of every copy that comes to nothing.
+    pub(crate) fn spread(
+        &mut self,
+        from: PortId,
+        group: MulticastLid,
+        traffic: &Traffic,
+        reached: &mut Vec<PortId>,
+        mut lost: impl FnMut(&mut Self, DropReason),
+    ) {
+        let mut pending = Vec::new();
+        let mut copies = 0;
+        if self.is_switch(from) {
+            pending.push(from);
+        } else {
+            match self.inject(from, traffic).and_then(|()| self.cross(from, traffic)) {
+                Ok(at) => pending.push(at),
+                Err(reason) => lost(self, reason),
+            }
+        }
+        while let Some(at) = pending.pop() {
+            copies += 1;
+            if copies > MULTICAST_COPIES_MAX {
+                return lost(self, DropReason::HopLimit);
+            }
+            if !self.is_switch(at) {
+                reached.push(at);
+                continue;
+            }
+            if let Err(reason) = self.enforce(at, traffic, Direction::Inbound) {
+                lost(self, reason);
+                continue;
+            }
+            let Some(exits) = self.multicast_exits(at, group) else {
+                self.port_mut(at).counters.relay_errors += 1;
+                lost(self, DropReason::NoRoute);
+                continue;
+            };
+            for out in exits {
+                if self.port(out).number == PortNum::MANAGEMENT {
+                    reached.push(out);
+                    continue;
+                }
+                match self.relay(at, out, traffic) {
+                    Ok(peer) => pending.push(peer),
+                    Err(reason) => lost(self, reason),
+                }
+            }
+        }
+    }
+
+    /// An end port accepts only what carries a partition key it holds.
+    pub(crate) fn accept_partition(&mut self, end: PortId, flow: &Flow) -> Result<(), DropReason> {
+        if self.port(end).accepts(flow.pkey) {
+            return Ok(());
+        }
+        Err(self.refuse_partition(end, flow))
+    }
+
+    /// Counts and reports a packet that found no partition key in common at its end.
+    pub(crate) fn refuse_partition(&mut self, end: PortId, flow: &Flow) -> DropReason {
+        let port = self.port_mut(end);
+        port.info.pkey_violations = port.info.pkey_violations.saturating_add(1);
+        self.report_bad_pkey(end, *flow);
+        DropReason::PartitionAtReceiver
+    }
+
+    fn receive_at_adapter(&mut self, at: PortId, dlid: Lid) -> Result<Arrival, DropReason> {
+        if self.port(at).owns(dlid) {
+            return Ok(Arrival { entered: at, end: at });
+        }
+        self.port_mut(at).counters.receive_errors += 1;
+        Err(DropReason::WrongPort)
+    }
+
+    /// A switch sends a packet that came in by one port out by another.
+    fn relay(&mut self, input: PortId, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
+        self.turn(input, out, traffic)?;
+        self.enforce(out, traffic, Direction::Outbound)?;
+        self.cross(out, traffic)
+    }
+
+    /// The exit port of a switch for a LID.
+    fn next_hop(&mut self, at: PortId, dlid: Lid) -> Result<PortId, DropReason> {
+        let device = self.device_of(at);
+        let switch = device.switch.as_ref().ok_or(DropReason::NoRoute)?;
+        let entry = if dlid.to_wire() > switch.info.linear_fdb_top {
+            None
+        } else {
+            switch.linear.get(usize::from(dlid.to_wire())).copied()
+        };
+        match entry.and_then(PortNum::new).and_then(|exit| device.port(exit)) {
+            Some(out) => Ok(out),
+            None => {
+                self.port_mut(at).counters.relay_errors += 1;
+                Err(DropReason::NoRoute)
+            }
+        }
+    }
+
+    /// An adapter puts data on the lane of its service level.
+    fn inject(&mut self, from: PortId, traffic: &Traffic) -> Result<(), DropReason> {
+        let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
+        let lane = self.port(from).injection_lane(flow.sl);
+        self.check_lane(from, lane)
+    }
+
+    /// A switch maps the service level of data to a lane of the exit port.
+    fn turn(&mut self, input: PortId, output: PortId, traffic: &Traffic) -> Result<(), DropReason> {
+        let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
+        let mapping = self.turn_mapping(self.port(input).number, output);
+        self.check_lane(output, SlToVl::decode(&mapping).lane(flow.sl))
+    }
+
+    /// The service levels to lanes from an input to an output port of the same switch.
+    pub(crate) fn turn_mapping(&self, input: PortNum, output: PortId) -> [u8; SlToVl::LEN] {
+        let device = self.device_of(output);
+        let width = usize::from(device.info.port_count) + 1;
+        let index = input.index() * width + self.port(output).number.index();
+        let written = device.switch.as_ref().and_then(|switch| switch.sl_to_vl.get(index));
+        written.copied().unwrap_or(DEFAULT_SL_TO_VL)
+    }
+
+    fn check_lane(&mut self, out: PortId, lane: VirtualLane) -> Result<(), DropReason> {
+        if lane.to_wire() < lane_count(self.port(out).info.operational_vls) {
+            return Ok(());
+        }
+        self.port_mut(out).counters.transmit_discards += 1;
+        Err(DropReason::ServiceLevel)
+    }
+
+    /// A switch port lets only its partitions pass, in the directions in which it enforces them.
+    fn enforce(&mut self, port: PortId, traffic: &Traffic, direction: Direction) -> Result<(), DropReason> {
+        let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
+        let state = self.port(port);
+        let passes = match direction {
+            Direction::Inbound => !state.info.enforce_inbound || state.lets_send(flow.pkey),
+            Direction::Outbound => !state.info.enforce_outbound || state.accepts(flow.pkey),
+        };
+        if passes || state.number == PortNum::MANAGEMENT {
+            return Ok(());
+        }
+        let state = self.port_mut(port);
+        state.info.pkey_violations = state.info.pkey_violations.saturating_add(1);
+        match direction {
+            Direction::Inbound => state.counters.receive_constraint_errors += 1,
+            Direction::Outbound => state.counters.transmit_constraint_errors += 1,
+        }
+        self.report_bad_pkey_at_switch(port, *flow);
+        Err(DropReason::PartitionAtSwitch)
+    }
+
+    /// Crosses the link behind a port.
+    pub(crate) fn cross(&mut self, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
+        let peer = match self.other_end(out, traffic) {
+            Ok(peer) => peer,
+            Err(reason) => {
+                self.port_mut(out).counters.transmit_discards += 1;
+                return Err(reason);
+            }
+        };
+        let (cast, payload) = traffic.size();
+        self.port_mut(out).counters.sent(cast, payload);
+        if self.faults.loses(out, peer) {
+            self.port_mut(peer).counters.receive_errors += 1;
+            return Err(DropReason::Injected);
+        }
+        self.port_mut(peer).counters.received(cast, payload);
+        Ok(peer)
+    }
+
+    /// The port behind a link, if the link carries such a packet now.
+    fn other_end(&self, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
+        let sender = self.port(out);
+        let up = |info: &ib_wire::PortInfo| {
+            info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down
+        };
+        let peer = match sender.peer {
+            Some(peer) if sender.plugged && up(&sender.info) && up(&self.port(peer).info) => peer,
+            _ => return Err(DropReason::LinkDown),
+        };
+        match traffic {
+            Traffic::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),
+            Traffic::Data { payload, .. } if !self.has_room(out, *payload) => Err(DropReason::TooLarge),
+            _ => Ok(peer),
+        }
+    }
+
+    /// Data leaves active ports only; an armed port already receives it.
+    fn carries_data(&self, out: PortId, peer: PortId) -> bool {
+        self.port(out).info.state == PortState::Active
+            && matches!(self.port(peer).info.state, PortState::Active | PortState::Armed)
+    }
+
+    /// Whether a payload is no larger than what the manager lets the port send.
+    pub(crate) fn has_room(&self, out: PortId, payload: usize) -> bool {
+        payload <= usize::from(self.port(out).info.neighbor_mtu.bytes())
+    }
+
+    /// The exit ports of a switch for a group, without the one the packet came in by; `None` if it knows no such group.
+    fn multicast_exits(&self, at: PortId, group: MulticastLid) -> Option<Vec<PortId>> {
+        let device = self.device_of(at);
+        let positions = multicast_positions(device.info.port_count);
+        let first = group.table_index() * positions;
+        let masks = device.switch.as_ref()?.multicast.get(first..first + positions)?;
+        if masks.iter().all(|mask| *mask == 0) {
+            return None;
+        }
+        let is_member = |id: &PortId| {
+            let number = self.port(*id).number.index();
+            masks.get(number / 16).is_some_and(|mask| mask >> (number % 16) & 1 == 1)
+        };
+        Some(device.ports().filter(|id| *id != at && is_member(id)).collect())
+    }
+}
+
+/// Words of sixteen ports a switch with this many ports needs for a group.
+pub(crate) fn multicast_positions(port_count: u8) -> usize {
+    usize::from(port_count) / 16 + 1
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Inbound,
+    Outbound,
+}
