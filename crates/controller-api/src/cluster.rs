@@ -28,7 +28,7 @@ pub struct Cluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Its partition on the fabric, once it has one.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<u16>)]
     pub partition: Option<PartitionNumber>,
     /// Its nodes, in order.
     pub nodes: Vec<Node>,

@@ -41,14 +41,14 @@ pub enum FabricState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Partition {
     /// Its number.
-    #[schema(value_type = String)]
+    #[schema(value_type = u16)]
     pub number: PartitionNumber,
     /// Whose cluster.
     pub tenant: Name,
     /// Which cluster.
     pub cluster: Name,
     /// LID of its broadcast group.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<u16>)]
     pub group: Option<MulticastLid>,
     /// Its members.
     pub members: Vec<PartitionMember>,

@@ -1,1 +1,139 @@
-//! controller
+//! Keeps what tenants asked for, and makes it so.
+//!
+//! ```text
+//!  REST requests ──► store ──► reconcile: lifecycle ──► orders ──► agents of hosts ──► reports ─┐
+//!       ▲              │             ▲                                                          │
+//!       │              └► manager: network ──► plan ──► subnet manager ──► sightings ──► seen ◄─┘
+//!       └── operations, events                                                            │
+//!                                    └────────────────────────────────────────────────────┘
+//! ```
+//!
+//! What is wanted stands in the store before anybody acts on it; what is seen is asked for again after a restart. So the
+//! controller may be killed at any instant and goes on where it was. `lifecycle`, `placement`, `admission` and `network`
+//! decide and do no I/O.
+
+mod admission;
+mod agents;
+mod keys;
+mod lifecycle;
+mod manager;
+mod network;
+mod placement;
+mod reconcile;
+mod rest;
+mod site;
+mod store;
+
+use std::future::Future;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use site::Site;
+use store::Store;
+use tokio::net::TcpListener;
+
+/// How often old records are forgotten.
+const TRIM_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What has to survive.
+    pub database: PathBuf,
+    /// Where requests come in: loopback only, as tokens travel in the clear.
+    pub listen: SocketAddr,
+    /// The control socket of the subnet manager.
+    pub sm_control: PathBuf,
+    /// A file for the token of the first operator: written if it does not hold one that is known.
+    pub operator_token: PathBuf,
+    /// A file for the address, written when requests are taken.
+    pub endpoint: PathBuf,
+}
+
+/// Serves until `shutdown` is ready.
+pub async fn serve(
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let address = settings.listen;
+    ensure!(
+        address.ip().is_loopback(),
+        "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
+    );
+    let store = Store::open(&settings.database)
+        .await
+        .with_context(|| format!("cannot open {}", settings.database.display()))?;
+    let decisions = store.fabric_decisions().await?;
+    let site = Arc::new(Site::new(store, decisions));
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
+    let address = listener.local_addr()?;
+    provide_operator_token(&site, &settings.operator_token).await?;
+    tokio::spawn(reconcile::run(Arc::clone(&site)));
+    tokio::spawn(agents::run(Arc::clone(&site)));
+    tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
+    tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
+    tokio::spawn(trim(Arc::clone(&site)));
+    write_file(&settings.endpoint, 0o644, &format!("http://{address}\n"))?;
+    // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.
+    tokio::select! {
+        served = axum::serve(listener, rest::router(site)) => served.context("cannot take requests")?,
+        () = shutdown => {}
+    }
+    Ok(())
+}
+
+/// The description of the REST interface, as it is committed.
+pub fn openapi() -> String {
+    let text = rest::openapi().to_pretty_json();
+    text.expect("the description has names as keys only") + "\n"
+}
+
+async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> {
+    if let Ok(secret) = std::fs::read_to_string(path)
+        && rest::read_token(site, &secret).await?.is_some()
+    {
+        return Ok(());
+    }
+    let issued = rest::issue(site, None).await?;
+    write_file(path, 0o600, &format!("{}\n", issued.secret))
+}
+
+/// Replaces a file, so that nobody reads half of it.
+fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
+    let place = path.display();
+    let beside = path.with_extension("new");
+    let written = (|| {
+        // What a killed one left may have another mode.
+        let _ = std::fs::remove_file(&beside);
+        let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(mode).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    })();
+    written.with_context(|| format!("cannot write {place}"))
+}
+
+async fn trim(site: Arc<Site>) -> ! {
+    loop {
+        if let Err(error) = site.store.record_trim().await {
+            tracing::warn!("{}", chain(&error));
+        }
+        tokio::time::sleep(TRIM_INTERVAL).await;
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}

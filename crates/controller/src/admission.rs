@@ -1,0 +1,185 @@
+//! Whether a cluster can be, and where: what hosts, ports and machines have left. No I/O.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use controller_api::Name;
+use controller_api::cluster::{CpuMode, NodeState};
+use controller_api::host::NewHost;
+use fabric_model::MacAddress;
+use fabric_model::intent::PortName;
+use ib_wire::{Guid, PartitionNumber};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::placement::{Candidate, FUNCTIONS_MAX, Machine, Need, NoPlace, place};
+use crate::site::{Place, Seen};
+use crate::store::{ClusterRow, NodeRow};
+
+/// Keys that every port holds besides those of clusters: the default partition's, limited and full.
+const DEFAULT_KEYS: u16 = 2;
+
+/// Why nodes cannot be placed.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum NotPlaced {
+    /// What is there is not known yet.
+    #[error("the fabric is not known yet")]
+    NotYet,
+    /// There is no place.
+    #[error(transparent)]
+    NoPlace(#[from] NoPlace),
+}
+
+/// Finds places for `wanted` more nodes of a cluster.
+pub fn admit(
+    cluster: &ClusterRow,
+    wanted: u32,
+    hosts: &[NewHost],
+    clusters: &[ClusterRow],
+    seen: &Seen,
+) -> Result<Vec<NodeRow>, NotPlaced> {
+    if seen.fabric.sighting.is_none() || seen.fabric.plan.is_none() {
+        return Err(NotPlaced::NotYet);
+    }
+    let (machines, machine_of) = machines(hosts, clusters, seen);
+    let used = usage(clusters);
+    let candidates: Vec<Candidate> = hosts
+        .iter()
+        .filter_map(|host| {
+            let is_up = seen.agents.get(&host.name).is_some_and(|agent| agent.answers);
+            let place = seen.fabric.places.get(&host.name).filter(|_| is_up)?;
+            seen.fabric.lid(place.port_guid)?;
+            Some(candidate(host, place, used.get(&host.name), seen, machine_of[&host.agent]))
+        })
+        .collect();
+    let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
+    let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode };
+    let chosen = place(&candidates, &machines, need, wanted, &taken)?;
+    Ok(nodes(cluster, &chosen, &used, seen))
+}
+
+/// What is in use on a host.
+#[derive(Clone, Debug, Default)]
+struct Usage {
+    cores: u32,
+    memory_mib: u32,
+    nodes: u32,
+    functions: BTreeSet<u8>,
+    partitions: BTreeSet<PartitionNumber>,
+}
+
+fn usage(clusters: &[ClusterRow]) -> HashMap<Name, Usage> {
+    let mut used: HashMap<Name, Usage> = HashMap::new();
+    for cluster in clusters {
+        for node in &cluster.nodes {
+            let usage = used.entry(node.host.clone()).or_default();
+            usage.cores += cluster.cores;
+            usage.memory_mib += cluster.memory.mib();
+            usage.nodes += 1;
+            usage.functions.insert(node.function);
+            usage.partitions.extend(cluster.partition);
+        }
+    }
+    used
+}
+
+fn candidate(host: &NewHost, place: &Place, used: Option<&Usage>, seen: &Seen, machine: usize) -> Candidate {
+    let none = Usage::default();
+    let used = used.unwrap_or(&none);
+    let memory = host.memory.mib().saturating_sub(used.memory_mib);
+    let capacity = key_capacity(place, seen);
+    Candidate {
+        host: host.name.clone(),
+        leaf: place.leaf,
+        cores: host.cores.saturating_sub(used.cores),
+        memory: controller_api::MemorySize::from_mib(memory),
+        functions: FUNCTIONS_MAX - used.functions.len().min(FUNCTIONS_MAX.into()) as u8,
+        partitions: capacity.saturating_sub(used.partitions.len() as u16),
+        nodes: used.nodes,
+        machine,
+    }
+}
+
+/// Keys of clusters that the port of a host, and the switch port before it, can hold.
+fn key_capacity(place: &Place, seen: &Seen) -> u16 {
+    let Some(sighting) = &seen.fabric.sighting else { return 0 };
+    let capabilities = &sighting.intents.capabilities;
+    let node = sighting.topology.by_port_guid(place.port_guid);
+    let guid = node.and_then(|end| sighting.topology.node(end.node)).map(|node| node.guid);
+    let Some(guid) = guid else { return 0 };
+    let own = capabilities.port(PortName { node: guid, port: place.port }).pkeys;
+    let enforced = capabilities.switch(place.leaf).enforced_pkeys;
+    own.min(enforced).saturating_sub(DEFAULT_KEYS)
+}
+
+/// Machines by what their agents say of them, and which agent is on which. What was promised to nodes that do not run yet is
+/// given away already.
+fn machines<'a>(
+    hosts: &'a [NewHost],
+    clusters: &[ClusterRow],
+    seen: &Seen,
+) -> (Vec<Machine>, BTreeMap<&'a String, usize>) {
+    let mut index = BTreeMap::new();
+    let mut machines: Vec<Machine> = Vec::new();
+    for host in hosts {
+        let at = *index.entry(&host.agent).or_insert_with(|| {
+            machines.push(Machine::default());
+            machines.len() - 1
+        });
+        if let Some(agent) = seen.agents.get(&host.name) {
+            let cores = agent.report.cores;
+            machines[at] = Machine { total: cores.total, left: cores.total.saturating_sub(cores.used) };
+        }
+    }
+    let agent_of: HashMap<&Name, &String> = hosts.iter().map(|host| (&host.name, &host.agent)).collect();
+    for cluster in clusters.iter().filter(|cluster| cluster.mode == CpuMode::Dedicated) {
+        for node in cluster.nodes.iter().filter(|node| node.state == NodeState::Placed) {
+            if let Some(at) = agent_of.get(&node.host).and_then(|agent| index.get(*agent)) {
+                machines[*at].left = machines[*at].left.saturating_sub(cluster.cores);
+            }
+        }
+    }
+    (machines, index)
+}
+
+/// Numbers, functions and addresses for nodes on these hosts.
+fn nodes(cluster: &ClusterRow, chosen: &[Name], used: &HashMap<Name, Usage>, seen: &Seen) -> Vec<NodeRow> {
+    let mut functions: HashMap<&Name, BTreeSet<u8>> = HashMap::new();
+    let mut numbers = (1..).filter(|number| cluster.nodes.iter().all(|node| node.number != *number));
+    let mut nodes = Vec::new();
+    for host in chosen {
+        let taken = functions
+            .entry(host)
+            .or_insert_with(|| used.get(host).map(|usage| usage.functions.clone()).unwrap_or_default());
+        let place = seen.fabric.places.get(host);
+        let lid = place.and_then(|place| seen.fabric.lid(place.port_guid));
+        let function = (1..=FUNCTIONS_MAX).find(|function| !taken.contains(function));
+        // Hosts without these were no candidates.
+        let (Some(place), Some(lid), Some(function), Some(number)) = (place, lid, function, numbers.next())
+        else {
+            continue;
+        };
+        taken.insert(function);
+        nodes.push(node(number, host, place, function, MacAddress::of_function(lid, function)));
+    }
+    nodes
+}
+
+fn node(number: u32, host: &Name, place: &Place, function: u8, mac: MacAddress) -> NodeRow {
+    let port_guid: Guid = place.port_guid;
+    NodeRow {
+        id: Uuid::new_v4(),
+        number,
+        host: host.clone(),
+        port_guid,
+        port: place.port,
+        function,
+        mac,
+        leaving: false,
+        joined: true,
+        networked: false,
+        gone: false,
+        state: NodeState::Placed,
+        reason: None,
+        ready: None,
+    }
+}

@@ -1,0 +1,28 @@
+//! Key pairs by which the nodes of a cluster trust each other.
+
+use anyhow::Context as _;
+use controller_api::agent::ClusterKey;
+use ssh_key::{Algorithm, LineEnding, PrivateKey};
+
+/// A new key pair.
+pub fn generate() -> anyhow::Result<ClusterKey> {
+    let mut key = PrivateKey::random(&mut ssh_key::rand_core::OsRng, Algorithm::Ed25519)
+        .context("no random numbers")?;
+    key.set_comment("heddle");
+    Ok(ClusterKey {
+        public: key.public_key().to_openssh()?,
+        private: key.to_openssh(LineEnding::LF)?.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn keys_are_as_openssh_writes_them_and_do_not_print() {
+        let key = super::generate().unwrap();
+        assert!(key.public.starts_with("ssh-ed25519 ") && !key.public.contains('\n'));
+        assert!(key.private.starts_with("-----BEGIN OPENSSH PRIVATE KEY-----\n"));
+        assert!(!format!("{key:?}").contains("PRIVATE"));
+        assert_ne!(key.public, super::generate().unwrap().public);
+    }
+}

@@ -1,0 +1,279 @@
+//! How a cluster goes on: a function of what is wanted, what is seen, and the time. No I/O.
+//!
+//! ```text
+//! requested ─► placed ─► network-programmed ─► starting ─► ready ─► deleting ─► (nothing)
+//!                 └──────────────┴─────────────────┴─► failed ─► (nothing but the reason)
+//! ```
+//!
+//! The order is safe: a virtual machine is ordered only after the fabric knows its port, and the fabric forgets the port
+//! only after the virtual machine is no more.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use controller_api::Name;
+use controller_api::agent::{VmReport, VmState};
+use controller_api::cluster::{NodeState, Phase};
+use controller_api::operation::{Operation, OperationKind, OperationState, Step};
+use ib_wire::{Guid, PartitionNumber};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::store::{ClusterRow, Happening, NodeRow};
+
+/// How long nodes may take from the order to saying that they are ready: translated guests on a busy machine take minutes.
+const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// What is seen of hosts and the fabric.
+pub trait Sight {
+    /// How the virtual machine of a node stands on its host.
+    fn vm(&self, host: &Name, id: Uuid) -> VmSight<'_>;
+    /// Whether the fabric lets a port talk in a partition; `None` if that is not known now.
+    fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool>;
+}
+
+/// How a virtual machine stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmSight<'a> {
+    /// The agent does not answer, or has not yet taken the latest orders.
+    Unknown,
+    /// The agent has the latest orders, and there is nothing of it.
+    Absent,
+    /// The agent tells.
+    Reported(&'a VmReport),
+}
+
+/// What has become of a cluster.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What happened on the way.
+    pub happenings: Vec<Happening>,
+    /// Nothing of it is left.
+    pub is_removed: bool,
+}
+
+/// Takes a cluster as far as what is seen allows.
+pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> Outcome {
+    let mut outcome = Outcome::default();
+    if cluster.phase == Phase::Deleting {
+        cluster.nodes.iter_mut().for_each(|node| node.leaving = true);
+    }
+    observe(cluster, sight);
+    give_up(cluster, sight, now, &mut outcome);
+    let_go(cluster, sight);
+    if cluster.phase == Phase::Deleting {
+        if cluster.nodes.is_empty() {
+            finish(cluster, OperationState::Done, None, now);
+            outcome.note(cluster, now, "cluster.deleted", "nothing of it is left".to_owned());
+            outcome.is_removed = true;
+        }
+        return outcome;
+    }
+    if cluster.phase == Phase::Failed {
+        if cluster.nodes.is_empty() {
+            cluster.partition = None;
+        }
+        return outcome;
+    }
+    join(cluster);
+    progress(cluster, now, &mut outcome);
+    outcome
+}
+
+/// Notes what is seen of each node.
+fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
+    let partition = cluster.partition;
+    for node in &mut cluster.nodes {
+        if let Some(partition) = partition
+            && !node.leaving
+        {
+            node.networked |= sight.is_member(partition, node.port_guid) == Some(true);
+        }
+        let vm = sight.vm(&node.host, node.id);
+        if node.leaving {
+            node.state = NodeState::Leaving;
+            // What never had a network was never ordered.
+            node.gone |= !node.networked || vm == VmSight::Absent;
+            continue;
+        }
+        match vm {
+            VmSight::Reported(report) => {
+                node.ready = report.ready;
+                node.reason = report.reason.clone();
+                node.state = match report.state {
+                    VmState::Preparing | VmState::Removing => NodeState::Starting,
+                    VmState::Running if report.ready.is_some() => NodeState::Ready,
+                    VmState::Running => NodeState::Starting,
+                    VmState::Stopped => NodeState::Stopped,
+                    VmState::Failed => NodeState::Failed,
+                };
+            }
+            VmSight::Absent => (node.state, node.ready) = (NodeState::Placed, None),
+            // What was last seen stands: agents come and go without their virtual machines.
+            VmSight::Unknown => {}
+        }
+    }
+}
+
+/// Ends what cannot come true, and takes back what was begun for it.
+fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome: &mut Outcome) {
+    let Some(operation) = cluster.operation.as_ref().filter(|it| it.state == OperationState::Running) else {
+        return;
+    };
+    let kind = operation.kind;
+    // Who is not heard may be well: a controller that was away for long does not give up what it has not looked at.
+    let are_heard = cluster.nodes.iter().all(|node| sight.vm(&node.host, node.id) != VmSight::Unknown);
+    let reason = match (failed_node(cluster), are_heard && is_overdue(operation, now)) {
+        (Some(reason), _) => reason,
+        (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waits_for(cluster)),
+        (None, false) => return,
+    };
+    match kind {
+        OperationKind::Create => fail(cluster, reason, now, outcome),
+        OperationKind::Resize => {
+            for node in cluster.nodes.iter_mut().filter(|node| !node.joined) {
+                node.leaving = true;
+            }
+            cluster.size = cluster.nodes.iter().filter(|node| !node.leaving).count() as u32;
+            outcome.note(cluster, now, "cluster.resize-failed", reason.clone());
+            finish(cluster, OperationState::Failed, Some(reason), now);
+        }
+        // Deleting goes on until it is done.
+        OperationKind::Delete => {}
+    }
+}
+
+/// Marks a cluster as failed; what it had is given back.
+pub fn fail(cluster: &mut ClusterRow, reason: String, now: Timestamp, outcome: &mut Outcome) {
+    cluster.phase = Phase::Failed;
+    cluster.reason = Some(reason.clone());
+    for node in &mut cluster.nodes {
+        (node.leaving, node.state) = (true, NodeState::Leaving);
+    }
+    outcome.note(cluster, now, "cluster.failed", reason.clone());
+    finish(cluster, OperationState::Failed, Some(reason), now);
+}
+
+/// Why a node that is being started cannot be.
+fn failed_node(cluster: &ClusterRow) -> Option<String> {
+    let starting = |node: &&NodeRow| !node.leaving && (cluster.phase != Phase::Ready || !node.joined);
+    let node = cluster.nodes.iter().filter(starting).find(|node| node.state == NodeState::Failed)?;
+    let reason = node.reason.as_deref().unwrap_or("its host does not say why");
+    Some(format!("{}: {reason}", node_name(cluster, node)))
+}
+
+fn is_overdue(operation: &Operation, now: Timestamp) -> bool {
+    now.duration_since(operation.started).unsigned_abs() > START_TIMEOUT
+}
+
+/// Forgets nodes of which nothing is left, neither a virtual machine nor a place in the partition.
+fn let_go(cluster: &mut ClusterRow, sight: &impl Sight) {
+    let staying: BTreeSet<Guid> =
+        cluster.nodes.iter().filter(|node| !node.gone).map(|node| node.port_guid).collect();
+    let partition = cluster.partition;
+    cluster.nodes.retain(|node| {
+        let is_forgotten = || match partition {
+            Some(partition) => sight.is_member(partition, node.port_guid) == Some(false),
+            None => true,
+        };
+        // Another node of the cluster may be behind the same port: then the port stays.
+        !(node.gone && (staying.contains(&node.port_guid) || is_forgotten()))
+    });
+}
+
+/// New nodes that are ready are told to the others.
+fn join(cluster: &mut ClusterRow) {
+    let new = || cluster.nodes.iter().filter(|node| !node.joined && !node.leaving);
+    if new().next().is_some() && new().all(|node| node.state == NodeState::Ready) {
+        for node in cluster.nodes.iter_mut().filter(|node| !node.leaving) {
+            node.joined = true;
+        }
+        cluster.generation += 1;
+    }
+}
+
+/// The phase that follows from the nodes.
+fn progress(cluster: &mut ClusterRow, now: Timestamp, outcome: &mut Outcome) {
+    let generation = cluster.generation;
+    let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
+    let is_ready =
+        |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation) && node.joined;
+    let phase = if nodes().next().is_none() {
+        Phase::Requested
+    } else if nodes().all(is_ready) {
+        Phase::Ready
+    } else if cluster.phase == Phase::Ready
+        && nodes().all(|node| node.state == NodeState::Ready || !node.joined)
+    {
+        // Growing or told of a change: what runs goes on.
+        Phase::Ready
+    } else if nodes().any(|node| node.state != NodeState::Placed) {
+        Phase::Starting
+    } else if nodes().all(|node| node.networked) {
+        Phase::NetworkProgrammed
+    } else {
+        Phase::Placed
+    };
+    let is_settled = nodes().all(is_ready) && nodes().count() == cluster.nodes.len();
+    cluster.reason = (phase != Phase::Ready).then(|| waits_for(cluster));
+    if phase != cluster.phase {
+        reach(cluster, phase, now, outcome);
+    }
+    if phase == Phase::Ready && is_settled {
+        finish(cluster, OperationState::Done, None, now);
+    }
+}
+
+/// Notes that a phase is reached.
+pub fn reach(cluster: &mut ClusterRow, phase: Phase, now: Timestamp, outcome: &mut Outcome) {
+    cluster.phase = phase;
+    if let Some(operation) = cluster.operation.as_mut().filter(|it| it.state == OperationState::Running) {
+        operation.steps.push(Step { phase, at: now });
+    }
+    let (kind, text) = match phase {
+        Phase::Requested => ("cluster.requested", "asked for".to_owned()),
+        Phase::Placed => ("cluster.placed", format!("{} nodes have a host", cluster.nodes.len())),
+        Phase::NetworkProgrammed => ("cluster.network-programmed", "the fabric knows its nodes".to_owned()),
+        Phase::Starting => ("cluster.starting", "its nodes start".to_owned()),
+        Phase::Ready => ("cluster.ready", format!("{} nodes have said that they are ready", cluster.size)),
+        Phase::Deleting => ("cluster.deleting", "it is being taken down".to_owned()),
+        Phase::Failed => ("cluster.failed", cluster.reason.clone().unwrap_or_default()),
+    };
+    outcome.note(cluster, now, kind, text);
+}
+
+/// Ends the operation that is under way.
+pub fn finish(cluster: &mut ClusterRow, state: OperationState, reason: Option<String>, now: Timestamp) {
+    if let Some(operation) = cluster.operation.as_mut().filter(|it| it.state == OperationState::Running) {
+        (operation.state, operation.reason, operation.ended) = (state, reason, Some(now));
+    }
+}
+
+/// What is being waited for.
+fn waits_for(cluster: &ClusterRow) -> String {
+    let waiting = cluster.nodes.iter().filter(|node| {
+        !node.leaving && (node.state != NodeState::Ready || node.ready < Some(cluster.generation))
+    });
+    let names: Vec<String> = waiting
+        .map(|node| match &node.reason {
+            Some(reason) => format!("{} ({reason})", node_name(cluster, node)),
+            None => format!("{} ({})", node_name(cluster, node), node.state),
+        })
+        .collect();
+    if names.is_empty() { "waits for hosts".to_owned() } else { format!("waits for {}", names.join(", ")) }
+}
+
+/// The host name of a node.
+pub fn node_name(cluster: &ClusterRow, node: &NodeRow) -> String {
+    format!("{}-{}", cluster.name, node.number)
+}
+
+impl Outcome {
+    fn note(&mut self, cluster: &ClusterRow, at: Timestamp, kind: &'static str, text: String) {
+        let (tenant, name) = (Some(cluster.tenant.clone()), Some(cluster.name.clone()));
+        self.happenings.push(Happening { at, tenant, cluster: name, kind, text });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! Clusters in worlds that do as they are told, sooner or later, or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use controller_api::MemorySize;
+use controller_api::agent::{ClusterKey, ImageOrder};
+use controller_api::cluster::CpuMode;
+use fabric_model::MacAddress;
+use ib_wire::{Lid, PortNum};
+use proptest::prelude::*;
+
+use super::*;
+use crate::network::{Membership, membership};
+
+/// Hosts and a fabric that obey when they are asked to.
+#[derive(Default)]
+struct World {
+    vms: BTreeMap<Uuid, VmReport>,
+    ordered: BTreeSet<Uuid>,
+    members: Option<Membership>,
+}
+
+impl Sight for World {
+    fn vm(&self, _host: &Name, id: Uuid) -> VmSight<'_> {
+        match self.vms.get(&id) {
+            Some(report) => VmSight::Reported(report),
+            None if self.ordered.contains(&id) => VmSight::Unknown,
+            None => VmSight::Absent,
+        }
+    }
+
+    fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
+        Some(self.members.as_ref()?.contains(&(partition, port)))
+    }
+}
+
+impl World {
+    fn program(&mut self, cluster: &ClusterRow) {
+        self.members = Some(membership(std::slice::from_ref(cluster)));
+    }
+
+    /// The agents take orders: what they are not told to run is removed.
+    fn order(&mut self, cluster: &ClusterRow) {
+        let wanted = cluster.nodes.iter().filter(|node| node.networked && !node.leaving);
+        self.ordered = wanted.map(|node| node.id).collect();
+        self.vms.retain(|id, _| self.ordered.contains(id));
+        for id in &self.ordered {
+            self.vms.entry(*id).or_insert_with(|| report(*id, VmState::Preparing, None));
+        }
+    }
+
+    fn boot(&mut self, cluster: &ClusterRow) {
+        for vm in self.vms.values_mut().filter(|vm| vm.state != VmState::Failed) {
+            (vm.state, vm.ready) = (VmState::Running, Some(cluster.generation));
+        }
+    }
+}
+
+fn report(id: Uuid, state: VmState, ready: Option<u64>) -> VmReport {
+    VmReport { id, state, ready, reason: None, pinned: Vec::new() }
+}
+
+fn now(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+fn node(number: u32) -> NodeRow {
+    NodeRow {
+        id: Uuid::from_u128(number.into()),
+        number,
+        // Two nodes behind each port.
+        host: format!("host-{}", number / 2).parse().unwrap(),
+        port_guid: Guid::from_wire(0x100 + u64::from(number / 2)).unwrap(),
+        port: PortNum::new(1).unwrap(),
+        function: number as u8,
+        mac: MacAddress::of_function(Lid::from_wire(1).unwrap(), number as u8),
+        leaving: false,
+        joined: true,
+        networked: false,
+        gone: false,
+        state: NodeState::Placed,
+        reason: None,
+        ready: None,
+    }
+}
+
+fn cluster(size: u32) -> ClusterRow {
+    let name: Name = "blue".parse().unwrap();
+    let mut cluster = ClusterRow {
+        id: Uuid::from_u128(99),
+        tenant: "tenant".parse().unwrap(),
+        name: name.clone(),
+        size,
+        cores: 1,
+        memory: MemorySize::from_mib(384),
+        mode: CpuMode::Shared,
+        image: ImageOrder { name, directory: "/image".into(), digest: String::new() },
+        ssh_keys: Vec::new(),
+        key: ClusterKey { public: String::new(), private: String::new() },
+        phase: Phase::Placed,
+        reason: None,
+        partition: PartitionNumber::from_wire(0x101),
+        generation: 1,
+        created: now(0),
+        nodes: (1..=size).map(node).collect(),
+        operation: None,
+    };
+    ask(&mut cluster, OperationKind::Create);
+    cluster
+}
+
+fn ask(cluster: &mut ClusterRow, kind: OperationKind) {
+    cluster.operation = Some(Operation {
+        id: Uuid::from_u128(7),
+        tenant: cluster.tenant.clone(),
+        cluster: cluster.name.clone(),
+        cluster_id: cluster.id,
+        kind,
+        state: OperationState::Running,
+        reason: None,
+        started: now(0),
+        ended: None,
+        steps: Vec::new(),
+    });
+}
+
+fn state(cluster: &ClusterRow) -> OperationState {
+    cluster.operation.as_ref().unwrap().state
+}
+
+/// A cluster that has become ready, in its world.
+fn ready(size: u32) -> (ClusterRow, World) {
+    let (mut cluster, mut world) = (cluster(size), World::default());
+    for _ in 0..3 {
+        world.program(&cluster);
+        world.order(&cluster);
+        world.boot(&cluster);
+        advance(&mut cluster, &world, now(1));
+    }
+    assert_eq!((cluster.phase, state(&cluster)), (Phase::Ready, OperationState::Done));
+    (cluster, world)
+}
+
+#[test]
+fn a_cluster_comes_through_its_phases_in_order() {
+    let (mut cluster, mut world) = (cluster(2), World::default());
+    let mut phases = vec![cluster.phase];
+    let mut step = |cluster: &mut ClusterRow, world: &World| {
+        advance(cluster, world, now(1));
+        if phases.last() != Some(&cluster.phase) {
+            phases.push(cluster.phase);
+        }
+    };
+    step(&mut cluster, &world);
+    world.order(&cluster);
+    assert!(world.ordered.is_empty(), "nothing runs before the fabric knows it");
+    world.program(&cluster);
+    step(&mut cluster, &world);
+    world.order(&cluster);
+    step(&mut cluster, &world);
+    world.boot(&cluster);
+    step(&mut cluster, &world);
+    assert_eq!(phases, [Phase::Placed, Phase::NetworkProgrammed, Phase::Starting, Phase::Ready]);
+    assert_eq!(state(&cluster), OperationState::Done);
+}
+
+#[test]
+fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
+    let (mut cluster, mut world) = (cluster(2), World::default());
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(1));
+    world.order(&cluster);
+    let failed = VmReport {
+        reason: Some("the disk is full".to_owned()),
+        ..report(cluster.nodes[1].id, VmState::Failed, None)
+    };
+    world.vms.insert(failed.id, failed);
+    let outcome = advance(&mut cluster, &world, now(2));
+    assert_eq!((cluster.phase, state(&cluster)), (Phase::Failed, OperationState::Failed));
+    assert_eq!(cluster.reason.as_deref(), Some("blue-2: the disk is full"));
+    assert_eq!(outcome.happenings.last().unwrap().kind, "cluster.failed");
+    assert_eq!(cluster.nodes.len(), 2, "virtual machines are still there");
+    world.order(&cluster);
+    advance(&mut cluster, &world, now(3));
+    assert!(
+        cluster.nodes.iter().all(|node| node.gone) && cluster.partition.is_some(),
+        "ports still hold the key"
+    );
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(4));
+    assert_eq!((cluster.nodes.len(), cluster.partition), (0, None));
+}
+
+#[test]
+fn the_fabric_forgets_a_port_only_after_the_last_virtual_machine_behind_it() {
+    let (mut cluster, mut world) = ready(3);
+    cluster.phase = Phase::Deleting;
+    ask(&mut cluster, OperationKind::Delete);
+    let port = cluster.nodes[1].port_guid;
+    assert_eq!(port, cluster.nodes[2].port_guid);
+    advance(&mut cluster, &world, now(2));
+    world.vms.remove(&cluster.nodes[2].id);
+    world.ordered.clear();
+    advance(&mut cluster, &world, now(3));
+    assert!(membership(std::slice::from_ref(&cluster)).contains(&(cluster.partition.unwrap(), port)));
+    world.vms.clear();
+    assert!(!advance(&mut cluster, &world, now(4)).is_removed, "the fabric still knows it");
+    assert!(membership(std::slice::from_ref(&cluster)).is_empty());
+    world.program(&cluster);
+    assert!(advance(&mut cluster, &world, now(5)).is_removed);
+    assert_eq!(state(&cluster), OperationState::Done);
+}
+
+#[test]
+fn new_nodes_are_told_to_the_others_when_they_are_ready() {
+    let (mut cluster, mut world) = ready(2);
+    cluster.nodes.push(NodeRow { joined: false, ..node(3) });
+    cluster.size = 3;
+    ask(&mut cluster, OperationKind::Resize);
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(2));
+    world.order(&cluster);
+    advance(&mut cluster, &world, now(3));
+    assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "what runs goes on");
+    world.boot(&cluster);
+    advance(&mut cluster, &world, now(4));
+    assert_eq!((cluster.generation, state(&cluster)), (2, OperationState::Running));
+    world.boot(&cluster);
+    advance(&mut cluster, &world, now(5));
+    assert_eq!((cluster.phase, state(&cluster)), (Phase::Ready, OperationState::Done));
+}
+
+#[test]
+fn growth_that_fails_is_taken_back_and_the_rest_goes_on() {
+    let (mut cluster, mut world) = ready(2);
+    cluster.nodes.push(NodeRow { joined: false, ..node(3) });
+    cluster.size = 3;
+    ask(&mut cluster, OperationKind::Resize);
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(2));
+    world.order(&cluster);
+    world.vms.get_mut(&Uuid::from_u128(3)).unwrap().state = VmState::Failed;
+    advance(&mut cluster, &world, now(3));
+    assert_eq!((cluster.phase, state(&cluster), cluster.size), (Phase::Ready, OperationState::Failed, 2));
+    world.order(&cluster);
+    advance(&mut cluster, &world, now(4));
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(5));
+    assert_eq!((cluster.nodes.len(), cluster.phase), (2, Phase::Ready));
+}
+
+#[test]
+fn what_is_not_heard_is_not_given_up() {
+    let (mut cluster, mut world) = (cluster(1), World::default());
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(1));
+    world.ordered.insert(cluster.nodes[0].id);
+    let late = START_TIMEOUT.as_secs() as i64 + 1;
+    advance(&mut cluster, &world, now(late));
+    assert_ne!(cluster.phase, Phase::Failed);
+    world.order(&cluster);
+    advance(&mut cluster, &world, now(late));
+    assert_eq!(cluster.phase, Phase::Failed, "heard, and not ready");
+}
+
+#[test]
+fn a_node_that_ends_makes_its_cluster_start_again() {
+    let (mut cluster, mut world) = ready(2);
+    let vm = world.vms.values_mut().next().unwrap();
+    (vm.state, vm.ready) = (VmState::Stopped, None);
+    advance(&mut cluster, &world, now(9));
+    assert_eq!(cluster.phase, Phase::Starting);
+    world.boot(&cluster);
+    advance(&mut cluster, &world, now(10));
+    assert_eq!(cluster.phase, Phase::Ready);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Look,
+    Program,
+    Order,
+    Boot,
+    /// Nobody knows for a while what the fabric holds.
+    Forget,
+    Shrink,
+    Grow,
+    Delete,
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    prop_oneof![
+        4 => Just(Turn::Look),
+        2 => Just(Turn::Program),
+        2 => Just(Turn::Order),
+        2 => Just(Turn::Boot),
+        1 => Just(Turn::Forget),
+        1 => Just(Turn::Shrink),
+        1 => Just(Turn::Grow),
+        1 => Just(Turn::Delete),
+    ]
+}
+
+proptest! {
+    /// In whatever order things happen: no virtual machine is ordered without its network, no port loses its network
+    /// before its virtual machines, and in the end the cluster is what was asked for, or nothing.
+    #[test]
+    fn every_order_of_events_is_safe_and_ends_well(turns in prop::collection::vec(turn(), 0..60)) {
+        let (mut cluster, mut world) = (cluster(3), World::default());
+        let (mut is_removed, mut next) = (false, 4);
+        for turn in turns {
+            match turn {
+                Turn::Look => is_removed |= advance(&mut cluster, &world, now(1)).is_removed,
+                Turn::Program => world.program(&cluster),
+                Turn::Order => world.order(&cluster),
+                Turn::Boot => world.boot(&cluster),
+                Turn::Forget => world.members = None,
+                Turn::Shrink | Turn::Grow if cluster.phase != Phase::Ready || state(&cluster) == OperationState::Running => {}
+                Turn::Shrink => {
+                    if let Some(last) = cluster.nodes.iter_mut().rev().find(|node| !node.leaving && node.number > 1) {
+                        last.leaving = true;
+                        cluster.size -= 1;
+                        cluster.generation += 1;
+                        ask(&mut cluster, OperationKind::Resize);
+                    }
+                }
+                Turn::Grow => {
+                    cluster.nodes.push(NodeRow { joined: false, ..node(next) });
+                    (cluster.size, next) = (cluster.size + 1, next + 1);
+                    ask(&mut cluster, OperationKind::Resize);
+                }
+                Turn::Delete => {
+                    cluster.phase = Phase::Deleting;
+                    ask(&mut cluster, OperationKind::Delete);
+                }
+            }
+            let partition = cluster.partition.unwrap();
+            let wanted = membership(std::slice::from_ref(&cluster));
+            for id in world.vms.keys().filter(|_| !is_removed) {
+                let owner = cluster.nodes.iter().find(|node| node.id == *id);
+                prop_assert!(owner.is_some(), "a virtual machine that nobody knows of");
+                prop_assert!(wanted.contains(&(partition, owner.unwrap().port_guid)), "its port is to lose its network");
+            }
+            prop_assert!(!is_removed || world.vms.is_empty());
+            if is_removed {
+                return Ok(());
+            }
+        }
+        for _ in 0..8 {
+            world.program(&cluster);
+            world.order(&cluster);
+            world.boot(&cluster);
+            is_removed |= advance(&mut cluster, &world, now(2)).is_removed;
+        }
+        prop_assert_eq!(is_removed, cluster.phase == Phase::Deleting);
+        if !is_removed {
+            prop_assert_eq!(cluster.phase, Phase::Ready);
+            prop_assert_eq!(cluster.nodes.len() as u32, cluster.size);
+            prop_assert_eq!(state(&cluster), OperationState::Done);
+        }
+    }
+}

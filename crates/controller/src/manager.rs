@@ -1,0 +1,255 @@
+//! The subnet manager: what it sees of the fabric, and the plans it is given.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use controller_api::Name;
+use controller_api::fabric::FabricState;
+use fabric_compiler::CompileError;
+use fabric_model::intent::Capabilities;
+use fabric_model::{FabricPlan, Intents, Topology, ibnetdiscover};
+use ib_wire::Guid;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use crate::lifecycle::{Outcome, fail};
+use crate::network::{self, Membership, Sighting};
+use crate::site::{FabricSight, Place, Site};
+
+/// How long to wait before the manager is asked again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// How long the manager may take to make the fabric equal to a plan; a cold fabric of 11,664 hosts takes seconds.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Watches the fabric for as long as it is polled.
+pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
+    let mut was_silent = false;
+    loop {
+        let error = match follow(&site, &control).await {
+            Ok(()) => anyhow!("the connection was closed"),
+            Err(error) => error,
+        };
+        let has_gone = site.see(|seen| {
+            let had = seen.fabric.state != FabricState::ManagerSilent;
+            (seen.fabric.state, seen.fabric.programmed) = (FabricState::ManagerSilent, None);
+            seen.fabric.epoch += 1;
+            had
+        });
+        if has_gone || !was_silent {
+            tracing::warn!("the subnet manager does not answer: {error:#}");
+        }
+        was_silent = true;
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
+    let stream = UnixStream::connect(control).await.context("nobody is there")?;
+    let (answers, mut requests) = stream.into_split();
+    requests.write_all(b"{\"command\":\"watch\"}\n").await?;
+    let mut lines = BufReader::new(answers).lines();
+    while let Some(line) = lines.next_line().await? {
+        let event = read_answer(&line)?;
+        match event["event"].as_str() {
+            Some("discovered") => discovered(site, event).await?,
+            Some(
+                kind
+                @ ("drift" | "stranger" | "silent-location" | "foreign-manager" | "foreign-manager-gone"),
+            ) => {
+                let text = describe(kind, &event);
+                site.note(fabric_event(kind), text).await?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The word for an event of the fabric.
+fn fabric_event(kind: &str) -> &'static str {
+    match kind {
+        "drift" => "fabric.drift",
+        "stranger" => "fabric.stranger",
+        "silent-location" => "fabric.silent-location",
+        "foreign-manager" => "fabric.foreign-manager",
+        _ => "fabric.foreign-manager-gone",
+    }
+}
+
+fn describe(kind: &str, event: &Value) -> String {
+    let text = |field: &str| event[field].as_str().map_or_else(|| event[field].to_string(), str::to_owned);
+    match kind {
+        "drift" => {
+            format!("somebody changed attribute {} of {}; it is put back", event["attribute"], text("node"))
+        }
+        "stranger" => {
+            format!("{} claims to be {}, which does not sit there", event["location"], text("claims"))
+        }
+        "silent-location" => format!("nobody answers at {}; it was {}", event["location"], event["last"]),
+        "foreign-manager" => format!("another subnet manager sits on {}", text("node")),
+        _ => format!("the other subnet manager on {} has gone", text("node")),
+    }
+}
+
+/// The part of a sighting that is needed here.
+#[derive(Deserialize)]
+struct Discovered {
+    manager: Guid,
+    topology: String,
+    capabilities: Capabilities,
+}
+
+async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
+    let found: Discovered = serde_json::from_value(event).context("the manager tells nonsense")?;
+    let topology = ibnetdiscover::parse(&found.topology).context("the manager tells nonsense")?;
+    let mut intents = Intents::new(found.manager);
+    intents.capabilities = found.capabilities;
+    let places = places(&topology);
+    let text = format!(
+        "{} switches, {} adapters, {} links",
+        topology.switches().count(),
+        topology.end_nodes().count(),
+        topology.links().count()
+    );
+    site.see(|seen| {
+        let fabric = &mut seen.fabric;
+        fabric.epoch += 1;
+        fabric.state = FabricState::Programming;
+        fabric.sighting = Some(Arc::new(Sighting { topology, intents }));
+        fabric.places = Arc::new(places);
+        fabric.programmed = None;
+    });
+    site.note("fabric.discovered", text).await?;
+    Ok(())
+}
+
+/// Where hosts are: adapters by their name, with their first cabled port. Of two with the same name neither counts.
+fn places(topology: &Topology) -> HashMap<Name, Place> {
+    let mut places: HashMap<Name, Option<Place>> = HashMap::new();
+    for (_, node) in topology.end_nodes() {
+        let Ok(name) = node.description.parse() else { continue };
+        let place = node.cabled_ports().find_map(|(port, peer)| {
+            let leaf = topology.node(peer.node)?.guid;
+            Some(Place { port_guid: node.port(port)?.guid, port, leaf })
+        });
+        places.entry(name).and_modify(|known| *known = None).or_insert(place);
+    }
+    places.into_iter().filter_map(|(name, place)| Some((name, place?))).collect()
+}
+
+/// Keeps the fabric equal to what clusters need, for as long as it is polled.
+pub async fn program(site: Arc<Site>, control: PathBuf) -> ! {
+    let mut woken = site.woken.subscribe();
+    loop {
+        woken.mark_unchanged();
+        if let Err(error) = program_once(&site, &control).await {
+            tracing::warn!("the fabric was not programmed: {error:#}");
+            tokio::time::sleep(RETRY).await;
+        } else {
+            // The site keeps the sender for as long as this runs.
+            let _ = woken.changed().await;
+        }
+    }
+}
+
+async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
+    let fabric = site.look(|seen| seen.fabric.clone());
+    let Some(sighting) = fabric.sighting.clone() else { return Ok(()) };
+    if fabric.state == FabricState::ManagerSilent {
+        return Ok(());
+    }
+    let clusters = site.store.cluster_list().await?;
+    let members = Arc::new(network::membership(&clusters));
+    if fabric.programmed.as_ref() == Some(&members) {
+        return Ok(());
+    }
+    site.see_quietly(|seen| seen.fabric.state = FabricState::Programming);
+    let plan = match compile(sighting, Arc::clone(&members), &fabric).await? {
+        Ok(plan) => Arc::new(plan),
+        Err(error) => {
+            refuse_newest(site, &members, &fabric, &error).await?;
+            return Err(error.into());
+        }
+    };
+    // What is decided is safe before anybody hears of it.
+    site.store.fabric_decide(plan.decisions()).await?;
+    site.see_quietly(|seen| seen.fabric.decisions = Arc::new(plan.decisions().clone()));
+    send(control, &plan).await?;
+    site.see(|seen| {
+        seen.fabric.plan = Some(plan);
+        if seen.fabric.epoch == fabric.epoch {
+            (seen.fabric.state, seen.fabric.programmed) = (FabricState::Programmed, Some(members));
+        }
+    });
+    Ok(())
+}
+
+async fn compile(
+    sighting: Arc<Sighting>,
+    members: Arc<Membership>,
+    fabric: &FabricSight,
+) -> anyhow::Result<Result<FabricPlan, CompileError>> {
+    let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
+    let work = move || network::plan(&sighting, &members, previous.as_deref(), &decisions);
+    tokio::task::spawn_blocking(work).await.context("the compiler broke")
+}
+
+/// What was asked for last is what the fabric cannot take: it fails, so that everything else goes on.
+async fn refuse_newest(
+    site: &Site,
+    members: &Membership,
+    fabric: &FabricSight,
+    error: &CompileError,
+) -> anyhow::Result<()> {
+    let _writer = site.writer.lock().await;
+    let is_new = |member: (_, _)| fabric.programmed.as_ref().is_none_or(|known| !known.contains(&member));
+    let clusters = site.store.cluster_list().await?;
+    let newest = clusters.into_iter().rev().find(|cluster| {
+        let Some(partition) = cluster.partition else { return false };
+        let waits =
+            |node: &crate::store::NodeRow| !node.networked && members.contains(&(partition, node.port_guid));
+        cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
+    });
+    if let Some(before) = newest {
+        let (mut after, now) = (before.clone(), Timestamp::now());
+        let mut outcome = Outcome::default();
+        fail(&mut after, format!("the fabric cannot take it: {error}"), now, &mut outcome);
+        site.store.cluster_save(&before, &after, false, &outcome.happenings, now).await?;
+        site.noted();
+        site.wake();
+    }
+    Ok(())
+}
+
+/// Gives the manager a plan; returns when the fabric is equal to it.
+async fn send(control: &Path, plan: &FabricPlan) -> anyhow::Result<()> {
+    let asked = async {
+        let mut stream = UnixStream::connect(control).await.context("the subnet manager does not answer")?;
+        let mut request = serde_json::to_vec(&json!({ "command": "plan", "plan": plan }))?;
+        request.push(b'\n');
+        stream.write_all(&request).await?;
+        let answer = BufReader::new(stream).lines().next_line().await?;
+        read_answer(&answer.context("the subnet manager ended before it answered")?)
+    };
+    let answer = tokio::time::timeout(PLAN_TIMEOUT, asked).await;
+    answer.with_context(|| format!("the fabric was not equal to the plan after {PLAN_TIMEOUT:?}"))??;
+    Ok(())
+}
+
+/// A line of the manager: something, or why not.
+fn read_answer(line: &str) -> anyhow::Result<Value> {
+    let mut answer: Value = serde_json::from_str(line).context("the subnet manager tells nonsense")?;
+    if let Some(error) = answer["error"].as_str() {
+        bail!("the subnet manager refuses: {error}");
+    }
+    let value = answer["ok"].take();
+    ensure!(!value.is_null(), "the subnet manager tells nonsense");
+    Ok(value)
+}

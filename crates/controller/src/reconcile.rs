@@ -1,0 +1,138 @@
+//! The loop that takes clusters on, and tells hosts and fabric what they are to be.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_api::Name;
+use controller_api::agent::{AdapterOrder, Context, Orders, Peer, VmOrder};
+use controller_api::cluster::Phase;
+use ib_wire::{Membership, ServiceLevel};
+use jiff::Timestamp;
+
+use crate::lifecycle::{advance, node_name};
+use crate::network::broadcast_group;
+use crate::site::{FabricSight, Site};
+use crate::store::{ClusterRow, NodeRow, StoreError};
+
+/// How often clusters are looked at when nothing happens: deadlines pass without an event.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Largest packet of a guest: with the Ethernet header it fits the 2048 bytes of an InfiniBand packet.
+const GUEST_MTU: u16 = 2030;
+
+/// The network that every cluster has to itself: they are apart, so all have the same.
+const NETWORK: [u8; 2] = [10, 128];
+
+/// Nodes of a cluster: what the cluster's own network can address and one partition sensibly holds.
+pub const CLUSTER_SIZE_MAX: u32 = 4096;
+
+/// Takes clusters on for as long as it is polled.
+pub async fn run(site: Arc<Site>) -> StoreError {
+    loop {
+        match pass(&site).await {
+            Ok(true) => site.wake(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!("{}", crate::chain(&error));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+        // Whichever comes first; a wake-up that came meanwhile is kept.
+        let _ = tokio::time::timeout(INTERVAL, site.changed.notified()).await;
+    }
+}
+
+/// Takes every cluster as far as it can go; whether anything changed.
+pub async fn pass(site: &Site) -> Result<bool, StoreError> {
+    let _writer = site.writer.lock().await;
+    let seen = site.seen();
+    let now = Timestamp::now();
+    let mut is_changed = false;
+    let mut clusters = site.store.cluster_list().await?;
+    for cluster in &mut clusters {
+        let before = cluster.clone();
+        let outcome = advance(cluster, &seen, now);
+        if outcome.is_removed || *cluster != before {
+            let save =
+                site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings, now);
+            save.await?;
+            is_changed = true;
+        }
+        if !outcome.happenings.is_empty() {
+            site.noted();
+        }
+    }
+    let hosts = site.store.host_list().await?;
+    site.order(orders(&clusters, hosts.into_iter().map(|host| host.name), &seen.fabric));
+    Ok(is_changed)
+}
+
+/// What every host is to run. Follows from what is stored alone: what is not seen for a while goes on.
+fn orders(
+    clusters: &[ClusterRow],
+    hosts: impl Iterator<Item = Name>,
+    fabric: &FabricSight,
+) -> HashMap<Name, Arc<Orders>> {
+    let mut all: HashMap<Name, Orders> = hosts.map(|host| (host, Orders::default())).collect();
+    for cluster in clusters.iter().filter(|cluster| cluster.phase != Phase::Failed) {
+        for node in cluster.nodes.iter().filter(|node| node.networked && !node.leaving) {
+            if let (Some(orders), Some(order)) = (all.get_mut(&node.host), order(cluster, node, fabric)) {
+                orders.vms.push(order);
+            }
+        }
+    }
+    all.into_iter().map(|(host, orders)| (host, Arc::new(orders))).collect()
+}
+
+fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<VmOrder> {
+    let partition = cluster.partition?;
+    let pkey = partition.key(Membership::Full);
+    Some(VmOrder {
+        id: node.id,
+        label: format!("{}/{}", cluster.tenant, node_name(cluster, node)),
+        cores: cluster.cores,
+        memory: cluster.memory,
+        mode: cluster.mode,
+        image: cluster.image.clone(),
+        adapter: AdapterOrder {
+            port_guid: node.port_guid,
+            port: node.port,
+            function: node.function,
+            mac: node.mac,
+            pkey,
+            group: broadcast_group(&fabric.decisions, partition),
+        },
+        context: Context {
+            generation: cluster.generation,
+            cluster: cluster.name.clone(),
+            hostname: node_name(cluster, node),
+            address: format!("{}/16", address(node.number)),
+            mtu: GUEST_MTU,
+            peers: peers(cluster, node),
+            authorized_keys: cluster.ssh_keys.clone(),
+            cluster_key: cluster.key.clone(),
+            pkey,
+            sl: ServiceLevel::default(),
+        },
+    })
+}
+
+/// The nodes that a node is told of: those that have joined, and a new one of all others, so that a job that starts now
+/// does not wait for nodes that are not yet there.
+fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
+    let known = cluster.nodes.iter().filter(|peer| !peer.leaving && (peer.joined || !node.joined));
+    let peer = |peer: &NodeRow| Peer {
+        hostname: node_name(cluster, peer),
+        address: address(peer.number),
+        slots: cluster.cores,
+    };
+    known.map(peer).collect()
+}
+
+/// The address of a node in its cluster's own network.
+pub fn address(number: u32) -> String {
+    let [a, b] = NETWORK;
+    let [_, _, c, d] = number.to_be_bytes();
+    format!("{a}.{b}.{c}.{d}")
+}

@@ -1,0 +1,376 @@
+//! Clusters and operations: what tenants ask for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use controller_api::agent::ImageOrder;
+use controller_api::cluster::{Cluster, NewCluster, Node, Phase, Resize, Shape};
+use controller_api::operation::{Operation, OperationKind, OperationState, Step};
+use controller_api::{MemorySize, Name, Problem};
+use ib_wire::PartitionNumber;
+use jiff::Timestamp;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::refusal::{Json, Path, Query, Refusal};
+use crate::admission::{NotPlaced, admit};
+use crate::lifecycle::{Outcome, finish, node_name, reach};
+use crate::reconcile::{CLUSTER_SIZE_MAX, address};
+use crate::site::Site;
+use crate::store::{ClusterRow, Happening, NodeRow};
+use crate::{keys, network};
+
+/// The least with which an image boots.
+const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
+
+/// Virtual cores of a node: more than any host of the field has.
+const CORES_MAX: u32 = 512;
+
+/// Keys that may log in.
+const SSH_KEYS_MAX: usize = 64;
+
+/// Longest key: RSA of 16,384 bits with a comment.
+const SSH_KEY_BYTES_MAX: usize = 4096;
+
+type Shared = State<Arc<Site>>;
+type Accepted = (StatusCode, Json<Operation>);
+
+/// Whose cluster is meant, if not the asker's.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Whose {
+    /// The tenant; operators have to say it.
+    #[param(value_type = Option<String>)]
+    tenant: Option<Name>,
+}
+
+/// Clusters: a tenant's own, or all for operators.
+#[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem)))]
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, Refusal> {
+    let all = site.store.cluster_list().await?;
+    let own = all.into_iter().filter(|cluster| caller.scope().is_none_or(|tenant| cluster.tenant == *tenant));
+    Ok(Json(own.map(|cluster| told(cluster, &caller)).collect()))
+}
+
+/// A cluster.
+#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), Whose), responses((status = 200, body = Cluster), (status = "4XX", body = Problem)))]
+pub async fn show(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<Cluster>, Refusal> {
+    let cluster = find(&site, &caller, &name, &whose).await?;
+    Ok(Json(told(cluster, &caller)))
+}
+
+/// Asks for a cluster. What cannot be placed is refused at once.
+#[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = Problem)))]
+pub async fn create(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewCluster>,
+) -> Result<Accepted, Refusal> {
+    check(&new)?;
+    let tenant = caller.tenant(new.tenant.as_ref())?;
+    if !site.store.tenant_exists(&tenant).await? {
+        return Err(Refusal::missing("tenant", tenant).at("tenant"));
+    }
+    let key = keys::generate().map_err(|error| {
+        tracing::error!("no key for a cluster: {error:#}");
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "cannot make a key for the cluster")
+    })?;
+    let _writer = site.writer.lock().await;
+    let image = image(&site, &new.image).await?;
+    let clusters = site.store.cluster_list().await?;
+    if clusters.iter().any(|cluster| cluster.tenant == tenant && cluster.name == new.name) {
+        return Err(
+            Refusal::conflict("name-taken", format!("there is a cluster {} already", new.name)).at("name")
+        );
+    }
+    let now = Timestamp::now();
+    let mut cluster = ClusterRow {
+        id: Uuid::new_v4(),
+        tenant,
+        name: new.name,
+        size: new.size,
+        cores: new.cores,
+        memory: new.memory,
+        mode: new.mode,
+        image,
+        ssh_keys: new.ssh_keys,
+        key,
+        phase: Phase::Requested,
+        reason: None,
+        partition: None,
+        generation: 1,
+        created: now,
+        nodes: Vec::new(),
+        operation: None,
+    };
+    let mut operation = operation(&cluster, OperationKind::Create, now);
+    operation.steps.push(Step { phase: Phase::Requested, at: now });
+    cluster.partition = Some(partition(&site, &clusters, now).await?);
+    cluster.nodes = grow(&site, &cluster, new.size, &clusters).await?;
+    cluster.phase = Phase::Placed;
+    operation.steps.push(Step { phase: Phase::Placed, at: now });
+    cluster.operation = Some(operation.clone());
+    let happening = Happening {
+        at: now,
+        tenant: Some(cluster.tenant.clone()),
+        cluster: Some(cluster.name.clone()),
+        kind: "cluster.placed",
+        text: format!(
+            "asked for and placed: {} nodes of {} cores, {}",
+            cluster.size, cluster.cores, cluster.memory
+        ),
+    };
+    site.store.cluster_create(&cluster, &happening).await?;
+    site.noted();
+    site.wake();
+    Ok((StatusCode::ACCEPTED, Json(operation)))
+}
+
+/// Asks for a cluster to grow or shrink; what runs goes on.
+#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), Whose), request_body = Resize, responses((status = 202, body = Operation), (status = "4XX", body = Problem)))]
+pub async fn resize(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Query(whose): Query<Whose>,
+    Json(resize): Json<Resize>,
+) -> Result<Accepted, Refusal> {
+    check_size(resize.size)?;
+    let _writer = site.writer.lock().await;
+    let before = find(&site, &caller, &name, &whose).await?;
+    if before.operation.is_some() || before.phase != Phase::Ready {
+        let detail = format!("cluster {name} is {}; only a ready one can be resized", before.phase);
+        return Err(Refusal::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
+    }
+    let (mut after, now) = (before.clone(), Timestamp::now());
+    after.size = resize.size;
+    let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
+    if resize.size > staying {
+        let clusters = site.store.cluster_list().await?;
+        let mut new = grow(&site, &before, resize.size - staying, &clusters).await?;
+        new.iter_mut().for_each(|node| node.joined = false);
+        after.nodes.extend(new);
+    } else if resize.size < staying {
+        let leaving = after.nodes.iter_mut().rev().filter(|node| !node.leaving);
+        leaving.take((staying - resize.size) as usize).for_each(|node| node.leaving = true);
+        after.generation += 1;
+    }
+    let operation = operation(&after, OperationKind::Resize, now);
+    after.operation = Some(operation.clone());
+    let text = format!("from {} to {} nodes", before.size, after.size);
+    save(&site, &before, &after, Outcome::default(), ("cluster.resizing", text), now).await?;
+    Ok((StatusCode::ACCEPTED, Json(operation)))
+}
+
+/// Asks for a cluster to be taken down, whatever it is doing.
+#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), Whose), responses((status = 202, body = Operation), (status = "4XX", body = Problem)))]
+pub async fn delete(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Query(whose): Query<Whose>,
+) -> Result<Accepted, Refusal> {
+    let _writer = site.writer.lock().await;
+    let mut before = find(&site, &caller, &name, &whose).await?;
+    if let (Phase::Deleting, Some(operation)) = (before.phase, &before.operation) {
+        return Ok((StatusCode::ACCEPTED, Json(operation.clone())));
+    }
+    let now = Timestamp::now();
+    if before.operation.is_some() {
+        // The one that is under way ends first; each cluster has one at most.
+        let mut ended = before.clone();
+        finish(&mut ended, OperationState::Failed, Some("the cluster was deleted meanwhile".to_owned()), now);
+        site.store.cluster_save(&before, &ended, false, &[], now).await?;
+        before = ended;
+    }
+    let mut after = before.clone();
+    after.operation = Some(operation(&after, OperationKind::Delete, now));
+    let mut outcome = Outcome::default();
+    reach(&mut after, Phase::Deleting, now, &mut outcome);
+    let operation = after.operation.clone();
+    save(&site, &before, &after, outcome, ("cluster.delete-asked", "to be deleted".to_owned()), now).await?;
+    operation
+        .map(|operation| (StatusCode::ACCEPTED, Json(operation)))
+        .ok_or_else(|| Refusal::missing("cluster", name))
+}
+
+/// Operations, the newest first.
+#[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = Problem)))]
+pub async fn operation_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Operation>>, Refusal> {
+    Ok(Json(site.store.operation_list(caller.scope()).await?))
+}
+
+/// An operation.
+#[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = Problem)))]
+pub async fn operation_show(
+    State(site): Shared,
+    caller: Caller,
+    Path(id): Path<Uuid>,
+) -> Result<Json<Operation>, Refusal> {
+    let operation = site.store.operation_show(id).await?;
+    let own = operation.filter(|operation| caller.scope().is_none_or(|tenant| operation.tenant == *tenant));
+    own.map(Json).ok_or_else(|| Refusal::missing("operation", id))
+}
+
+/// A cluster that the caller may know of; somebody else's is not there.
+pub async fn find(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> Result<ClusterRow, Refusal> {
+    let missing = || Refusal::missing("cluster", name);
+    let tenant = match (caller.scope(), &whose.tenant) {
+        (Some(own), Some(named)) if own != named => return Err(missing()),
+        _ => caller.tenant(whose.tenant.as_ref())?,
+    };
+    site.store.cluster_find(&tenant, name).await?.ok_or_else(missing)
+}
+
+fn check(new: &NewCluster) -> Result<(), Refusal> {
+    check_size(new.size)?;
+    if !(1..=CORES_MAX).contains(&new.cores) {
+        return Err(Refusal::invalid("cores", format!("{} cores; 1 to {CORES_MAX} can be", new.cores)));
+    }
+    if new.memory < MEMORY_MIN {
+        return Err(Refusal::invalid(
+            "memory",
+            format!("{} is too little; {MEMORY_MIN} at least", new.memory),
+        ));
+    }
+    if new.ssh_keys.len() > SSH_KEYS_MAX {
+        return Err(Refusal::invalid(
+            "ssh_keys",
+            format!("{} keys; at most {SSH_KEYS_MAX}", new.ssh_keys.len()),
+        ));
+    }
+    let is_key = |key: &String| {
+        let mut words = key.split(' ');
+        let kind = words
+            .next()
+            .is_some_and(|kind| ["ssh-", "ecdsa-", "sk-"].iter().any(|start| kind.starts_with(start)));
+        let body = words.next().is_some_and(|body| body.len() > 16);
+        kind && body && key.len() <= SSH_KEY_BYTES_MAX && !key.chars().any(char::is_control)
+    };
+    match new.ssh_keys.iter().position(|key| !is_key(key)) {
+        Some(index) => {
+            Err(Refusal::invalid("ssh_keys", format!("key {} is no public key of ssh", index + 1))
+                .hint("the one line of a file such as id_ed25519.pub"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_size(size: u32) -> Result<(), Refusal> {
+    match (1..=CLUSTER_SIZE_MAX).contains(&size) {
+        true => Ok(()),
+        false => Err(Refusal::invalid("size", format!("{size} nodes; 1 to {CLUSTER_SIZE_MAX} can be"))),
+    }
+}
+
+async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
+    let images = site.store.image_list().await?;
+    let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
+    let image = images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
+        let hint = if names.is_empty() {
+            "there are none yet".to_owned()
+        } else {
+            format!("there is {}", names.join(", "))
+        };
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", format!("there is no image {name}"))
+            .at("image")
+            .hint(hint)
+    })?;
+    Ok(ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest })
+}
+
+async fn partition(site: &Site, clusters: &[ClusterRow], now: Timestamp) -> Result<PartitionNumber, Refusal> {
+    let in_use: BTreeSet<_> = clusters.iter().filter_map(|cluster| cluster.partition).collect();
+    let (resting, last) = site.store.partition_pool().await?;
+    network::next_partition(&in_use, &resting, last, now).ok_or_else(|| {
+        let detail = format!("{} partitions are in use, {} rest", in_use.len(), resting.len());
+        Refusal::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
+    })
+}
+
+async fn grow(
+    site: &Site,
+    cluster: &ClusterRow,
+    wanted: u32,
+    clusters: &[ClusterRow],
+) -> Result<Vec<NodeRow>, Refusal> {
+    let hosts = site.store.host_list().await?;
+    admit(cluster, wanted, &hosts, clusters, &site.seen()).map_err(|error| match error {
+        NotPlaced::NotYet => {
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
+        }
+        NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", error.to_string())
+            .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),
+    })
+}
+
+fn operation(cluster: &ClusterRow, kind: OperationKind, now: Timestamp) -> Operation {
+    Operation {
+        id: Uuid::new_v4(),
+        tenant: cluster.tenant.clone(),
+        cluster: cluster.name.clone(),
+        cluster_id: cluster.id,
+        kind,
+        state: OperationState::Running,
+        reason: None,
+        started: now,
+        ended: None,
+        steps: Vec::new(),
+    }
+}
+
+async fn save(
+    site: &Site,
+    before: &ClusterRow,
+    after: &ClusterRow,
+    mut outcome: Outcome,
+    (kind, text): (&'static str, String),
+    at: Timestamp,
+) -> Result<(), Refusal> {
+    let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
+    outcome.happenings.insert(0, Happening { at, tenant, cluster, kind, text });
+    site.store.cluster_save(before, after, false, &outcome.happenings, at).await?;
+    site.noted();
+    site.wake();
+    Ok(())
+}
+
+/// A cluster as it is told: where its nodes run is for operators.
+fn told(cluster: ClusterRow, caller: &Caller) -> Cluster {
+    let is_operator = *caller == Caller::Operator;
+    let node = |node: &NodeRow| Node {
+        id: node.id,
+        number: node.number,
+        name: node_name(&cluster, node),
+        address: address(node.number),
+        host: is_operator.then(|| node.host.clone()),
+        state: node.state,
+        reason: node.reason.clone(),
+    };
+    Cluster {
+        nodes: cluster.nodes.iter().map(node).collect(),
+        id: cluster.id,
+        tenant: cluster.tenant,
+        name: cluster.name,
+        shape: Shape {
+            size: cluster.size,
+            cores: cluster.cores,
+            memory: cluster.memory,
+            mode: cluster.mode,
+            image: cluster.image.name,
+        },
+        phase: cluster.phase,
+        reason: cluster.reason,
+        partition: cluster.partition,
+        created: cluster.created,
+    }
+}

@@ -1,0 +1,87 @@
+//! The fabric and what happened.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use controller_api::Problem;
+use controller_api::event::Event;
+use controller_api::fabric::{Fabric, Partition, PartitionMember};
+use fabric_model::ibnetdiscover;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::access::Caller;
+use super::refusal::{Json, Query, Refusal};
+use crate::network::broadcast_group;
+use crate::site::Site;
+
+/// How long somebody may wait for an event.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The fabric as it was last seen and programmed.
+#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = Fabric), (status = "4XX", body = Problem)))]
+pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Fabric>, Refusal> {
+    caller.operator()?;
+    let fabric = site.look(|seen| seen.fabric.clone());
+    let mut partitions = Vec::new();
+    for cluster in site.store.cluster_list().await? {
+        let Some(number) = cluster.partition else { continue };
+        let members: BTreeMap<_, _> = cluster.nodes.iter().map(|node| (node.port_guid, &node.host)).collect();
+        let member = |(port_guid, host): (_, &controller_api::Name)| PartitionMember {
+            host: host.clone(),
+            port_guid,
+            lid: fabric.lid(port_guid),
+        };
+        partitions.push(Partition {
+            number,
+            group: broadcast_group(&fabric.decisions, number),
+            members: members.into_iter().map(member).collect(),
+            tenant: cluster.tenant,
+            cluster: cluster.name,
+        });
+    }
+    let topology = fabric.sighting.as_ref().map(|sighting| &sighting.topology);
+    Ok(Json(Fabric {
+        state: fabric.state,
+        switches: topology.map_or(0, |topology| topology.switches().count() as u32),
+        adapters: topology.map_or(0, |topology| topology.end_nodes().count() as u32),
+        links: topology.map_or(0, |topology| topology.links().count() as u32),
+        partitions,
+        findings: fabric.plan.iter().flat_map(|plan| plan.findings()).map(ToString::to_string).collect(),
+        topology: topology.map(ibnetdiscover::write).unwrap_or_default(),
+    }))
+}
+
+/// Which events are asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct EventQuery {
+    /// Those after this number; without it, the latest.
+    after: Option<i64>,
+    /// Wait a few seconds for one if there is none.
+    #[serde(default)]
+    wait: bool,
+}
+
+/// What happened: to a tenant what concerns it, to operators everything.
+#[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = Problem)))]
+pub async fn event_list(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+    Query(query): Query<EventQuery>,
+) -> Result<Json<Vec<Event>>, Refusal> {
+    let mut noted = site.noted.subscribe();
+    let until = tokio::time::Instant::now() + WAIT_MAX;
+    loop {
+        noted.mark_unchanged();
+        let events = site.store.event_list(caller.scope(), query.after).await?;
+        if !events.is_empty() || !query.wait {
+            return Ok(Json(events));
+        }
+        if tokio::time::timeout_at(until, noted.changed()).await.is_err() {
+            return Ok(Json(events));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The REST interface: who asks, what they may, and how it is told.
+
+mod access;
+mod clusters;
+mod fabric;
+mod refusal;
+mod sessions;
+mod site;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::site::Site;
+
+pub use access::{issue, read_token};
+
+/// Largest request: a cluster with many keys is far below.
+const REQUEST_BYTES_MAX: usize = 1024 * 1024;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Heddle",
+        description = "Virtual InfiniBand clusters: created, grown, shrunk and deleted. Requests carry a token as \
+                       `Authorization: Bearer …`. Errors are problem details (RFC 9457): `type` is a word that programs can rely \
+                       on, `detail` says what was wrong, `place` where, `hint` what would work."
+    ),
+    modifiers(&Bearer),
+    security(("token" = []))
+)]
+struct Description;
+
+struct Bearer;
+
+impl utoipa::Modify for Bearer {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        openapi.components.get_or_insert_default().add_security_scheme("token", scheme);
+    }
+}
+
+/// Everything that can be asked, and its description.
+fn interface() -> OpenApiRouter<Arc<Site>> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(site::tenant_list, site::tenant_create))
+        .routes(routes!(site::tenant_delete))
+        .routes(routes!(site::token_list, site::token_create))
+        .routes(routes!(site::token_revoke))
+        .routes(routes!(site::host_list, site::host_add))
+        .routes(routes!(site::host_remove))
+        .routes(routes!(site::image_list, site::image_add))
+        .routes(routes!(site::image_remove))
+        .routes(routes!(clusters::list, clusters::create))
+        .routes(routes!(clusters::show, clusters::resize, clusters::delete))
+        .routes(routes!(sessions::open))
+        .routes(routes!(clusters::operation_list))
+        .routes(routes!(clusters::operation_show))
+        .routes(routes!(fabric::event_list))
+        .routes(routes!(fabric::show))
+}
+
+/// The interface, ready to be served.
+pub fn router(site: Arc<Site>) -> Router {
+    let (router, _) = interface().split_for_parts();
+    router
+        .route("/v1/openapi.json", axum::routing::get(|| async { axum::Json(openapi()) }))
+        .fallback(refusal::no_such_path)
+        .method_not_allowed_fallback(refusal::no_such_method)
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .with_state(site)
+}
+
+/// The description of the interface.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    interface().split_for_parts().1
+}

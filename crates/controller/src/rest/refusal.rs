@@ -1,0 +1,136 @@
+//! How requests are refused: as problem details.
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use controller_api::Problem;
+
+use crate::store::StoreError;
+
+/// A request that is refused.
+#[derive(Debug)]
+pub struct Refusal(Problem);
+
+impl Refusal {
+    /// What is wrong, in a word for programs and a sentence for people.
+    pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Refused").to_owned();
+        let detail = Some(detail.into());
+        Self(Problem {
+            kind: kind.to_owned(),
+            title,
+            status: status.as_u16(),
+            detail,
+            place: None,
+            hint: None,
+        })
+    }
+
+    /// What was sent makes no sense.
+    pub fn invalid(place: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).at(place)
+    }
+
+    /// There is no such thing, or it is somebody else's, which is not told.
+    pub fn missing(what: &str, name: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_FOUND, &format!("no-such-{what}"), format!("there is no {what} {name}"))
+    }
+
+    /// It cannot be now.
+    pub fn conflict(kind: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, kind, detail)
+    }
+
+    /// Where it is wrong.
+    pub fn at(mut self, place: &str) -> Self {
+        self.0.place = Some(place.to_owned());
+        self
+    }
+
+    /// What would work.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let mut response = (status, [(header::CONTENT_TYPE, Problem::MEDIA_TYPE)], body).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// What is wrong with the store is for who runs it, not for who asks.
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        tracing::error!("{}", crate::chain(&error));
+        let detail = "the store does not work; the controller's log says why";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "store", detail)
+    }
+}
+
+impl From<JsonRejection> for Refusal {
+    fn from(rejection: JsonRejection) -> Self {
+        let status = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(status, "invalid", rejection.body_text()).at("body")
+    }
+}
+
+impl From<PathRejection> for Refusal {
+    fn from(rejection: PathRejection) -> Self {
+        Self::invalid("path", rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Refusal {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::invalid("query", rejection.body_text())
+    }
+}
+
+/// A body in JSON, refused as a problem.
+#[derive(FromRequest)]
+#[from_request(via(axum::Json), rejection(Refusal))]
+pub struct Json<T>(pub T);
+
+/// Parts of a path, refused as a problem.
+#[derive(FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(Refusal))]
+pub struct Path<T>(pub T);
+
+/// Parameters, refused as a problem.
+#[derive(FromRequestParts)]
+#[from_request(via(axum::extract::Query), rejection(Refusal))]
+pub struct Query<T>(pub T);
+
+impl<T: serde::Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
+    }
+}
+
+/// Nothing is there.
+pub async fn no_such_path(uri: Uri) -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "no-such-path", format!("there is nothing at {}", uri.path()))
+        .hint("/v1/openapi.json says what is")
+}
+
+/// Something else can be asked there.
+pub async fn no_such_method(method: Method, uri: Uri) -> Refusal {
+    let detail = format!("{method} is not for {}", uri.path());
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail)
+        .hint("/v1/openapi.json says what is")
+}

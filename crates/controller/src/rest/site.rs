@@ -1,0 +1,261 @@
+//! Tenants, tokens, hosts and images: what operators look after.
+
+use std::collections::HashMap;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use controller_api::host::{Host, HostState, NewHost};
+use controller_api::image::{Image, NewImage};
+use controller_api::tenant::{IssuedToken, NewTenant, NewToken, Tenant, Token};
+use controller_api::{MemorySize, Name, Problem};
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::access::{self, Caller};
+use super::refusal::{Json, Path, Refusal};
+use crate::site::Site;
+
+/// Largest `image.json`: three names and three hashes.
+const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
+
+type Shared = State<Arc<Site>>;
+
+/// All tenants.
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem)))]
+pub async fn tenant_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(site.store.tenant_list().await?))
+}
+
+/// A new tenant.
+#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem)))]
+pub async fn tenant_create(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewTenant>,
+) -> Result<(StatusCode, Json<Tenant>), Refusal> {
+    caller.operator()?;
+    let created = Timestamp::now();
+    site.store.tenant_create(&new.name, created).await.map_err(|error| match error.is_taken() {
+        true => Refusal::conflict("name-taken", format!("there is a tenant {} already", new.name)).at("name"),
+        false => error.into(),
+    })?;
+    site.note("tenant.created", format!("tenant {}", new.name)).await?;
+    Ok((StatusCode::CREATED, Json(Tenant { name: new.name, created, clusters: 0 })))
+}
+
+/// Removes a tenant that has no clusters, with its tokens.
+#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+pub async fn tenant_delete(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    let _writer = site.writer.lock().await;
+    let removed = site.store.tenant_delete(&name).await.map_err(|error| match error.is_needed() {
+        true => Refusal::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first"),
+        false => error.into(),
+    })?;
+    if !removed {
+        return Err(Refusal::missing("tenant", name));
+    }
+    site.note("tenant.deleted", format!("tenant {name}")).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All tokens, without their secrets.
+#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem)))]
+pub async fn token_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(site.store.token_list().await?))
+}
+
+/// A new token; its secret is told this once.
+#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", request_body = NewToken, responses((status = 201, body = IssuedToken), (status = "4XX", body = Problem)))]
+pub async fn token_create(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewToken>,
+) -> Result<(StatusCode, Json<IssuedToken>), Refusal> {
+    caller.operator()?;
+    if let Some(tenant) = &new.tenant
+        && !site.store.tenant_exists(tenant).await?
+    {
+        return Err(Refusal::missing("tenant", tenant)
+            .at("tenant")
+            .hint("heddle tenant list tells who there is"));
+    }
+    Ok((StatusCode::CREATED, Json(access::issue(&site, new.tenant).await?)))
+}
+
+/// Revokes a token.
+#[utoipa::path(delete, path = "/v1/tokens/{id}", operation_id = "token_revoke", params(("id" = Uuid, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+pub async fn token_revoke(
+    State(site): Shared,
+    caller: Caller,
+    Path(id): Path<Uuid>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    match site.store.token_revoke(id).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Refusal::missing("token", id)),
+    }
+}
+
+/// All hosts, with what they have left.
+#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem)))]
+pub async fn host_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(hosts(&site).await?))
+}
+
+async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
+    let seen = site.seen();
+    let mut used: HashMap<Name, (u32, u32, u32)> = HashMap::new();
+    for cluster in site.store.cluster_list().await? {
+        for node in &cluster.nodes {
+            let (cores, memory, nodes) = used.entry(node.host.clone()).or_default();
+            (*cores, *memory, *nodes) = (*cores + cluster.cores, *memory + cluster.memory.mib(), *nodes + 1);
+        }
+    }
+    let host = |new: NewHost| {
+        let (cores, memory, nodes) = used.get(&new.name).copied().unwrap_or_default();
+        let place = seen.fabric.places.get(&new.name);
+        let state = match (seen.agents.get(&new.name).is_some_and(|agent| agent.answers), place) {
+            (false, _) => HostState::AgentSilent,
+            (true, None) => HostState::OffFabric,
+            (true, Some(_)) => HostState::Up,
+        };
+        Host {
+            port_guid: place.map(|place| place.port_guid),
+            name: new.name,
+            state,
+            cores: new.cores,
+            memory: new.memory,
+            cores_used: cores,
+            memory_used: MemorySize::from_mib(memory),
+            nodes,
+        }
+    };
+    Ok(site.store.host_list().await?.into_iter().map(host).collect())
+}
+
+/// Adds a host, or changes what is known of it.
+#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem)))]
+pub async fn host_add(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewHost>,
+) -> Result<(StatusCode, Json<Host>), Refusal> {
+    caller.operator()?;
+    if !FilePath::new(&new.agent).is_absolute() {
+        return Err(Refusal::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
+            .hint("an absolute path, as heddle-agent --socket has it"));
+    }
+    let writer = site.writer.lock().await;
+    let is_known = site.store.host_list().await?.contains(&new);
+    if !is_known {
+        site.store.host_put(&new).await?;
+        site.note("host.added", format!("host {}: {} cores, {}", new.name, new.cores, new.memory)).await?;
+    }
+    drop(writer);
+    site.wake();
+    let host = hosts(&site).await?.into_iter().find(|host| host.name == new.name);
+    host.map(|host| (StatusCode::CREATED, Json(host))).ok_or_else(|| Refusal::missing("host", new.name))
+}
+
+/// Removes a host on which nothing runs.
+#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+pub async fn host_remove(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    let _writer = site.writer.lock().await;
+    let removed = site.store.host_remove(&name).await.map_err(|error| match error.is_needed() {
+        true => Refusal::conflict("in-use", format!("nodes of clusters are on host {name}"))
+            .hint("delete the clusters first"),
+        false => error.into(),
+    })?;
+    if !removed {
+        return Err(Refusal::missing("host", name));
+    }
+    site.note("host.removed", format!("host {name}")).await?;
+    site.wake();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All images.
+#[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem)))]
+pub async fn image_list(State(site): Shared, _caller: Caller) -> Result<Json<Vec<Image>>, Refusal> {
+    Ok(Json(site.store.image_list().await?))
+}
+
+/// Adds an image, or another one of the same name; clusters that run keep theirs.
+#[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = Problem)))]
+pub async fn image_add(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewImage>,
+) -> Result<(StatusCode, Json<Image>), Refusal> {
+    caller.operator()?;
+    check_image(&new).await?;
+    let image =
+        Image { name: new.name, directory: new.directory, digest: new.digest, created: Timestamp::now() };
+    let known = site.store.image_list().await?.into_iter().find(|known| {
+        (&known.name, &known.directory, &known.digest) == (&image.name, &image.directory, &image.digest)
+    });
+    if let Some(known) = known {
+        return Ok((StatusCode::CREATED, Json(known)));
+    }
+    site.store.image_put(&image).await?;
+    site.note("image.added", format!("image {} at {}", image.name, image.directory)).await?;
+    Ok((StatusCode::CREATED, Json(image)))
+}
+
+/// Looks at what can be looked at from here; the files are checked where they are used.
+async fn check_image(new: &NewImage) -> Result<(), Refusal> {
+    let directory = FilePath::new(&new.directory);
+    if !directory.is_absolute() {
+        return Err(Refusal::invalid("directory", format!("{:?} is not an absolute path", new.directory)));
+    }
+    let path = directory.join("image.json");
+    let place = path.display().to_string();
+    let size = tokio::fs::metadata(&path).await.map(|found| found.len());
+    let manifest = match size {
+        Ok(size) if size <= MANIFEST_BYTES_MAX => tokio::fs::read(&path).await,
+        Ok(_) => return Err(Refusal::invalid("directory", format!("{place} is too long to be a manifest"))),
+        Err(error) => Err(error),
+    };
+    let manifest = manifest.map_err(|error| {
+        Refusal::invalid("directory", format!("cannot read {place}: {error}"))
+            .hint("make image prints where it is")
+    })?;
+    serde_json::from_slice::<controller_api::image::Manifest>(&manifest)
+        .map_err(|error| Refusal::invalid("directory", format!("{place} is no manifest: {error}")))?;
+    let digest: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
+    if digest != new.digest {
+        let detail = format!("{place} has the checksum {digest}, not {:.64}", new.digest);
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-checksum", detail).at("digest"));
+    }
+    Ok(())
+}
+
+/// Forgets an image; clusters that run keep theirs.
+#[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+pub async fn image_remove(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    match site.store.image_remove(&name).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Refusal::missing("image", name)),
+    }
+}

@@ -1,0 +1,191 @@
+//! What the loops and the requests share: the store, what is seen, and who is to be woken.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use controller_api::Name;
+use controller_api::agent::{Orders, Report};
+use controller_api::fabric::FabricState;
+use fabric_model::{Decisions, FabricPlan};
+use ib_wire::{Guid, Lid, PartitionNumber, PortNum};
+use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+use crate::lifecycle::{Sight, VmSight};
+use crate::network::{Membership, Sighting};
+use crate::store::{Happening, Store, StoreError};
+
+/// Everything there is.
+#[derive(Debug)]
+pub struct Site {
+    /// What has to survive.
+    pub store: Store,
+    /// Held by whoever reads, decides and writes, so that nobody decides on what is changing.
+    pub writer: tokio::sync::Mutex<()>,
+    /// Clusters may go on.
+    pub changed: Notify,
+    /// Counts what was asked for and seen: the fabric may have to change.
+    pub woken: watch::Sender<u64>,
+    /// Counts what was noted: wakes those who wait for events.
+    pub noted: watch::Sender<u64>,
+    seen: Mutex<Seen>,
+    orders: watch::Sender<Arc<AllOrders>>,
+}
+
+/// What every host is to run. `None` until it is known.
+pub type AllOrders = Option<HashMap<Name, Arc<Orders>>>;
+
+/// What is seen of hosts and the fabric.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What agents told, by host.
+    pub agents: HashMap<Name, AgentSight>,
+    /// The fabric.
+    pub fabric: FabricSight,
+}
+
+/// What an agent told.
+#[derive(Clone, Debug)]
+pub struct AgentSight {
+    /// The orders it had taken when it told.
+    pub orders: Arc<Orders>,
+    /// What it told.
+    pub report: Arc<Report>,
+    /// Whether it still answers.
+    pub answers: bool,
+}
+
+/// What is seen of the fabric.
+#[derive(Clone, Debug)]
+pub struct FabricSight {
+    /// How the manager stands.
+    pub state: FabricState,
+    /// Counts sightings: what was programmed before another one does not count.
+    pub epoch: u64,
+    /// Nodes, cables, and what devices can hold.
+    pub sighting: Option<Arc<Sighting>>,
+    /// Where hosts are on it.
+    pub places: Arc<HashMap<Name, Place>>,
+    /// The plan that the fabric was last made equal to.
+    pub plan: Option<Arc<FabricPlan>>,
+    /// What has to stay as it was decided.
+    pub decisions: Arc<Decisions>,
+    /// Who is in which partition, once the fabric was made so in this epoch.
+    pub programmed: Option<Arc<Membership>>,
+}
+
+/// Where a host is on the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its port.
+    pub port_guid: Guid,
+    /// The number of that port.
+    pub port: PortNum,
+    /// The switch it is cabled to.
+    pub leaf: Guid,
+}
+
+impl Site {
+    /// A site of which nothing is seen yet.
+    pub fn new(store: Store, decisions: Decisions) -> Self {
+        let fabric = FabricSight {
+            state: FabricState::ManagerSilent,
+            epoch: 0,
+            sighting: None,
+            places: Arc::default(),
+            plan: None,
+            decisions: Arc::new(decisions),
+            programmed: None,
+        };
+        Self {
+            store,
+            writer: tokio::sync::Mutex::new(()),
+            changed: Notify::new(),
+            woken: watch::Sender::new(0),
+            noted: watch::Sender::new(0),
+            seen: Mutex::new(Seen { agents: HashMap::new(), fabric }),
+            orders: watch::Sender::new(Arc::new(None)),
+        }
+    }
+
+    /// What is seen now.
+    pub fn seen(&self) -> Seen {
+        self.look(Clone::clone)
+    }
+
+    /// Looks at what is seen.
+    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes what is seen, and wakes those who wait for it.
+    pub fn see<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
+        let seen = self.see_quietly(see);
+        self.wake();
+        seen
+    }
+
+    /// Notes what is on its way to be seen.
+    pub fn see_quietly<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
+        see(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Something was asked for or seen.
+    pub fn wake(&self) {
+        self.changed.notify_one();
+        self.woken.send_modify(|count| *count += 1);
+    }
+
+    /// Says what every host is to run.
+    pub fn order(&self, orders: HashMap<Name, Arc<Orders>>) {
+        self.orders.send_if_modified(|now| {
+            let is_new = now.as_ref().as_ref() != Some(&orders);
+            if is_new {
+                *now = Arc::new(Some(orders));
+            }
+            is_new
+        });
+    }
+
+    /// What hosts are to run, as it changes.
+    pub fn orders(&self) -> watch::Receiver<Arc<AllOrders>> {
+        self.orders.subscribe()
+    }
+
+    /// Wakes those who wait for events.
+    pub fn noted(&self) {
+        self.noted.send_modify(|count| *count += 1);
+    }
+
+    /// Notes an event that concerns no cluster.
+    pub async fn note(&self, kind: &'static str, text: String) -> Result<(), StoreError> {
+        tracing::info!(kind, "{text}");
+        let happening = Happening { at: Timestamp::now(), tenant: None, cluster: None, kind, text };
+        self.store.event_note(&happening).await?;
+        self.noted();
+        Ok(())
+    }
+}
+
+impl FabricSight {
+    /// The LID of a port, as it was decided.
+    pub fn lid(&self, port: Guid) -> Option<Lid> {
+        self.decisions.end_ports.get(&port).map(|decision| decision.lid)
+    }
+}
+
+impl Sight for Seen {
+    fn vm(&self, host: &Name, id: Uuid) -> VmSight<'_> {
+        let Some(agent) = self.agents.get(host) else { return VmSight::Unknown };
+        match agent.report.vms.iter().find(|vm| vm.id == id) {
+            Some(vm) => VmSight::Reported(vm),
+            None if agent.orders.vms.iter().any(|order| order.id == id) => VmSight::Unknown,
+            None => VmSight::Absent,
+        }
+    }
+
+    fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
+        Some(self.fabric.programmed.as_ref()?.contains(&(partition, port)))
+    }
+}

@@ -1,0 +1,293 @@
+//! Clusters with their nodes and the operation that is under way: read whole, written whole.
+
+use std::collections::HashMap;
+
+use controller_api::agent::{ClusterKey, ImageOrder};
+use controller_api::cluster::{CpuMode, NodeState, Phase};
+use controller_api::operation::Operation;
+use controller_api::{MemorySize, Name};
+use fabric_model::MacAddress;
+use ib_wire::{Guid, PartitionNumber, PortNum};
+use jiff::Timestamp;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Sqlite, Transaction};
+use uuid::Uuid;
+
+use super::records::Happening;
+use super::site::partition;
+use super::words::{Columns, json, read_json, read_word, word};
+use super::{Store, StoreError, parsed};
+
+/// A cluster: what is wanted of it, and how far it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterRow {
+    /// Its id.
+    pub id: Uuid,
+    /// Whose it is.
+    pub tenant: Name,
+    /// What it is called.
+    pub name: Name,
+    /// Nodes that are wanted.
+    pub size: u32,
+    /// Virtual cores of each.
+    pub cores: u32,
+    /// Memory of each.
+    pub memory: MemorySize,
+    /// How they get both.
+    pub mode: CpuMode,
+    /// What they boot from: the image as it was when the cluster was asked for.
+    pub image: ImageOrder,
+    /// Who may log in.
+    pub ssh_keys: Vec<String>,
+    /// By which its nodes trust each other.
+    pub key: ClusterKey,
+    /// How far it is.
+    pub phase: Phase,
+    /// Why.
+    pub reason: Option<String>,
+    /// Its partition.
+    pub partition: Option<PartitionNumber>,
+    /// Of what its nodes are told.
+    pub generation: u64,
+    /// Since when.
+    pub created: Timestamp,
+    /// Its nodes, by number.
+    pub nodes: Vec<NodeRow>,
+    /// What is under way.
+    pub operation: Option<Operation>,
+}
+
+/// A node: where it is to be, and how far it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeRow {
+    /// Its id.
+    pub id: Uuid,
+    /// Its number, from 1.
+    pub number: u32,
+    /// Where it runs.
+    pub host: Name,
+    /// The port by which it is on the fabric.
+    pub port_guid: Guid,
+    /// The number of that port.
+    pub port: PortNum,
+    /// Which virtual function it has there.
+    pub function: u8,
+    /// Its address as an Ethernet device.
+    pub mac: MacAddress,
+    /// It is to go.
+    pub leaving: bool,
+    /// The others are told of it.
+    pub joined: bool,
+    /// The fabric knows it.
+    pub networked: bool,
+    /// Its virtual machine is no more.
+    pub gone: bool,
+    /// How far it is.
+    pub state: NodeState,
+    /// Why.
+    pub reason: Option<String>,
+    /// What it is ready for.
+    pub ready: Option<u64>,
+}
+
+impl Store {
+    /// All clusters, oldest first.
+    pub async fn cluster_list(&self) -> Result<Vec<ClusterRow>, StoreError> {
+        let mut read = self.pool.begin().await?;
+        let query = sqlx::query("SELECT * FROM operations WHERE state = 'running'");
+        let mut operations = HashMap::new();
+        for row in query.fetch_all(&mut *read).await? {
+            let operation = super::records::operation(&row)?;
+            operations.insert(operation.cluster_id, operation);
+        }
+        let mut nodes: HashMap<String, Vec<NodeRow>> = HashMap::new();
+        for row in sqlx::query("SELECT * FROM nodes ORDER BY cluster, number").fetch_all(&mut *read).await? {
+            nodes.entry(row.text("cluster")?).or_default().push(node(&row)?);
+        }
+        let rows = sqlx::query("SELECT * FROM clusters ORDER BY created, id").fetch_all(&mut *read).await?;
+        rows.iter()
+            .map(|row| {
+                let mut cluster = cluster(row)?;
+                cluster.nodes = nodes.remove(&row.text("id")?).unwrap_or_default();
+                cluster.operation = operations.remove(&cluster.id);
+                Ok(cluster)
+            })
+            .collect()
+    }
+
+    /// A cluster by whose it is and what it is called.
+    pub async fn cluster_find(&self, tenant: &Name, name: &Name) -> Result<Option<ClusterRow>, StoreError> {
+        let all = self.cluster_list().await?;
+        Ok(all.into_iter().find(|cluster| cluster.tenant == *tenant && cluster.name == *name))
+    }
+
+    /// A new cluster, with its partition taken from the pool.
+    pub async fn cluster_create(
+        &self,
+        cluster: &ClusterRow,
+        happening: &Happening,
+    ) -> Result<(), StoreError> {
+        let mut change = self.pool.begin().await?;
+        write_cluster(&mut change, cluster).await?;
+        write_rest(&mut change, cluster).await?;
+        if let Some(number) = cluster.partition {
+            let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
+                       ON CONFLICT (one) DO UPDATE SET last_partition = excluded.last_partition";
+            sqlx::query(sql).bind(number.to_wire()).execute(&mut *change).await?;
+        }
+        super::records::write_event(&mut change, happening).await?;
+        Ok(change.commit().await?)
+    }
+
+    /// What has become of a cluster: something else, or nothing. Its partition rests if it has given it back.
+    pub async fn cluster_save(
+        &self,
+        before: &ClusterRow,
+        after: &ClusterRow,
+        is_removed: bool,
+        happenings: &[Happening],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let mut change = self.pool.begin().await?;
+        sqlx::query("DELETE FROM nodes WHERE cluster = ?")
+            .bind(after.id.to_string())
+            .execute(&mut *change)
+            .await?;
+        if is_removed {
+            sqlx::query("DELETE FROM clusters WHERE id = ?")
+                .bind(after.id.to_string())
+                .execute(&mut *change)
+                .await?;
+            write_operation_of(&mut change, after).await?;
+        } else {
+            write_cluster(&mut change, after).await?;
+            write_rest(&mut change, after).await?;
+        }
+        if let Some(number) = before.partition
+            && (is_removed || after.partition != before.partition)
+        {
+            sqlx::query("INSERT OR REPLACE INTO resting_partitions VALUES (?, ?)")
+                .bind(number.to_wire())
+                .bind(now.to_string())
+                .execute(&mut *change)
+                .await?;
+        }
+        for happening in happenings {
+            super::records::write_event(&mut change, happening).await?;
+        }
+        Ok(change.commit().await?)
+    }
+}
+
+async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
+    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+               size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
+               partition = excluded.partition, generation = excluded.generation";
+    sqlx::query(sql)
+        .bind(cluster.id.to_string())
+        .bind(cluster.tenant.as_str())
+        .bind(cluster.name.as_str())
+        .bind(cluster.size)
+        .bind(cluster.cores)
+        .bind(cluster.memory.mib())
+        .bind(word(&cluster.mode))
+        .bind(json(&cluster.image))
+        .bind(json(&cluster.ssh_keys))
+        .bind(&cluster.key.public)
+        .bind(&cluster.key.private)
+        .bind(word(&cluster.phase))
+        .bind(&cluster.reason)
+        .bind(cluster.partition.map(PartitionNumber::to_wire))
+        .bind(cluster.generation as i64)
+        .bind(cluster.created.to_string())
+        .execute(&mut **change)
+        .await?;
+    Ok(())
+}
+
+/// The nodes, the operation, and that the partition is in use.
+async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
+    for node in &cluster.nodes {
+        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .bind(node.id.to_string())
+            .bind(cluster.id.to_string())
+            .bind(node.number)
+            .bind(node.host.as_str())
+            .bind(node.port_guid.to_string())
+            .bind(node.port.to_wire())
+            .bind(node.function)
+            .bind(node.mac.to_string())
+            .bind(node.leaving)
+            .bind(node.joined)
+            .bind(node.networked)
+            .bind(node.gone)
+            .bind(word(&node.state))
+            .bind(&node.reason)
+            .bind(node.ready.map(|ready| ready as i64))
+            .execute(&mut **change)
+            .await?;
+    }
+    if let Some(number) = cluster.partition {
+        let number = number.to_wire();
+        sqlx::query("DELETE FROM resting_partitions WHERE number = ?")
+            .bind(number)
+            .execute(&mut **change)
+            .await?;
+    }
+    write_operation_of(change, cluster).await
+}
+
+async fn write_operation_of(
+    change: &mut Transaction<'_, Sqlite>,
+    cluster: &ClusterRow,
+) -> Result<(), StoreError> {
+    match &cluster.operation {
+        Some(operation) => super::records::write_operation(change, operation).await,
+        None => Ok(()),
+    }
+}
+
+fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
+    Ok(ClusterRow {
+        id: parsed("id of a cluster", &row.text("id")?)?,
+        tenant: parsed("name of a tenant", &row.text("tenant")?)?,
+        name: parsed("name of a cluster", &row.text("name")?)?,
+        size: row.number("size")?,
+        cores: row.number("cores")?,
+        memory: MemorySize::from_mib(row.number("memory_mib")?),
+        mode: read_word("mode", &row.text("mode")?)?,
+        image: read_json("image", &row.text("image")?)?,
+        ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?,
+        key: ClusterKey { public: row.text("key_public")?, private: row.text("key_private")? },
+        phase: read_word("phase", &row.text("phase")?)?,
+        reason: row.maybe_text("reason")?,
+        partition: row.maybe_number("partition")?.map(partition).transpose()?,
+        generation: row.number("generation")?,
+        created: row.time("created")?,
+        nodes: Vec::new(),
+        operation: None,
+    })
+}
+
+fn node(row: &SqliteRow) -> Result<NodeRow, StoreError> {
+    Ok(NodeRow {
+        id: parsed("id of a node", &row.text("id")?)?,
+        number: row.number("number")?,
+        host: parsed("name of a host", &row.text("host")?)?,
+        port_guid: parsed("GUID of a port", &row.text("port_guid")?)?,
+        port: port(row.number("port")?)?,
+        function: row.number("function")?,
+        mac: parsed("address", &row.text("mac")?)?,
+        leaving: row.flag("leaving")?,
+        joined: row.flag("joined")?,
+        networked: row.flag("networked")?,
+        gone: row.flag("gone")?,
+        state: read_word("state of a node", &row.text("state")?)?,
+        reason: row.maybe_text("reason")?,
+        ready: row.maybe_number("ready")?,
+    })
+}
+
+fn port(raw: u8) -> Result<PortNum, StoreError> {
+    PortNum::new(raw).ok_or_else(|| StoreError::Nonsense { what: "number of a port", value: raw.to_string() })
+}

@@ -1,0 +1,296 @@
+//! A whole site but for virtual machines: a controller, a subnet manager and agents that do what they are told.
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its world has failed")]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Path as UrlPath, Query, State};
+use axum::http::StatusCode;
+use axum::{Json, Router, routing};
+use controller_api::agent::{Accelerator, Orders, Report, Share, VmReport, VmState};
+use controller_api::host::NewHost;
+use controller_api::image::NewImage;
+use controller_api::operation::{Operation, OperationState};
+use controller_api::{Client, MemorySize, Name};
+use fabric_model::generate::FatTree;
+use fabric_model::{FabricPlan, Topology, ibnetdiscover};
+use ib_wire::{Guid, PartitionNumber};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the fakes know.
+#[derive(Default)]
+pub struct World {
+    /// What hosts were told to run.
+    pub orders: BTreeMap<String, Orders>,
+    /// Who is in which partition of a cluster.
+    pub members: BTreeSet<(PartitionNumber, Guid)>,
+    /// Every virtual machine that ever ran, with the partition key it was given.
+    pub ran: BTreeMap<Uuid, u16>,
+    /// Virtual machines that ran while their port was not in their partition.
+    pub unsafe_vms: Vec<Uuid>,
+    /// What virtual machines are to fail with.
+    pub failure: Option<String>,
+    number: u64,
+}
+
+pub type Shared = Arc<Mutex<World>>;
+
+/// A site.
+pub struct Site {
+    pub directory: tempfile::TempDir,
+    pub world: Shared,
+    fakes: Runtime,
+    controller: Option<Runtime>,
+    pub hosts: Vec<Name>,
+}
+
+impl Site {
+    /// A site with a fat-tree of hosts.
+    pub fn new(hosts: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let world = Shared::default();
+        let fakes = Runtime::new().unwrap();
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(hosts as u32) }.generate().unwrap();
+        let names = tree.end_nodes().map(|(_, node)| node.description.parse().unwrap()).collect();
+        {
+            let _inside = fakes.enter();
+            let manager = UnixListener::bind(directory.path().join("sm")).unwrap();
+            fakes.spawn(serve_manager(manager, Arc::new(tree), Arc::clone(&world)));
+            let agent = UnixListener::bind(directory.path().join("agent")).unwrap();
+            fakes.spawn(serve_agent(agent, Arc::clone(&world)));
+        }
+        let mut site = Self { directory, world, fakes, controller: None, hosts: names };
+        site.start();
+        site.prepare();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts the controller.
+    pub fn start(&mut self) {
+        let runtime = Runtime::new().unwrap();
+        let settings = controller::Settings {
+            database: self.path("store"),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            sm_control: self.path("sm"),
+            operator_token: self.path("token"),
+            endpoint: self.path("endpoint"),
+        };
+        let _ = std::fs::remove_file(&settings.endpoint);
+        runtime.spawn(async {
+            controller::serve(settings, std::future::pending()).await.expect("the controller serves");
+        });
+        self.controller = Some(runtime);
+    }
+
+    /// Ends the controller wherever it is.
+    pub fn kill(&mut self) {
+        self.controller.take().unwrap().shutdown_background();
+    }
+
+    /// Asks as whoever a token belongs to.
+    pub fn client(&self, token: String) -> Client {
+        let endpoint = self.path("endpoint");
+        eventually("the controller listens", || endpoint.exists());
+        Client::new(std::fs::read_to_string(endpoint).unwrap().trim(), token).unwrap()
+    }
+
+    /// Asks as the operator.
+    pub fn operator(&self) -> Client {
+        let token = self.path("token");
+        eventually("there is a token", || token.exists());
+        self.client(std::fs::read_to_string(token).unwrap().trim().to_owned())
+    }
+
+    /// Waits for an answer.
+    pub fn ask<T>(&self, question: impl Future<Output = T>) -> T {
+        self.fakes.block_on(question)
+    }
+
+    fn prepare(&self) {
+        let operator = self.operator();
+        for name in &self.hosts {
+            let host = NewHost {
+                name: name.clone(),
+                agent: self.path("agent").display().to_string(),
+                cores: 4,
+                memory: MemorySize::from_mib(4096),
+            };
+            self.ask(operator.host_add(&host)).unwrap();
+        }
+        self.ask(operator.image_add(&image(self.directory.path()))).unwrap();
+        eventually("hosts are up", || {
+            let hosts = self.ask(operator.host_list()).unwrap();
+            hosts.iter().all(|host| host.state == controller_api::host::HostState::Up)
+        });
+        eventually("the fabric is programmed", || {
+            self.ask(operator.fabric_show()).unwrap().state == controller_api::fabric::FabricState::Programmed
+        });
+    }
+
+    /// A tenant, and who asks for it.
+    pub fn tenant(&self, name: &str) -> Client {
+        let operator = self.operator();
+        let tenant: Name = name.parse().unwrap();
+        self.ask(operator.tenant_create(&controller_api::tenant::NewTenant { name: tenant.clone() }))
+            .unwrap();
+        let new = controller_api::tenant::NewToken { tenant: Some(tenant) };
+        self.client(self.ask(operator.token_create(&new)).unwrap().secret)
+    }
+
+    /// Waits until an operation has ended.
+    pub fn wait(&self, client: &Client, operation: &Operation) -> Operation {
+        let mut last = operation.clone();
+        eventually("the operation ends", || {
+            last = self.ask(client.operation_show(operation.id)).unwrap();
+            last.state != OperationState::Running
+        });
+        last
+    }
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An image of which only the description exists.
+pub fn image(directory: &Path) -> NewImage {
+    let file = json!({ "file": "x", "sha256": "00" });
+    let manifest =
+        json!({ "root": file, "root_format": "raw", "kernel": file, "initrd": file, "command_line": "" });
+    let text = serde_json::to_vec(&manifest).unwrap();
+    std::fs::write(directory.join("image.json"), &text).unwrap();
+    NewImage {
+        name: "debian-mpi".parse().unwrap(),
+        directory: directory.display().to_string(),
+        digest: Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+async fn serve_manager(listener: UnixListener, tree: Arc<Topology>, world: Shared) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        tokio::spawn(manage(stream, Arc::clone(&tree), Arc::clone(&world)));
+    }
+}
+
+async fn manage(stream: UnixStream, tree: Arc<Topology>, world: Shared) -> std::io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    let Some(line) = lines.next_line().await? else { return Ok(()) };
+    let mut request: Value = serde_json::from_str(&line).unwrap();
+    if request["command"] == "watch" {
+        let manager = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid;
+        let capabilities = fabric_model::intent::Capabilities::default();
+        let topology = ibnetdiscover::write(&tree);
+        let event = json!({ "event": "discovered", "manager": manager, "topology": topology, "capabilities": capabilities });
+        write.write_all(format!("{}\n", json!({ "ok": event })).as_bytes()).await?;
+        let _ = lines.next_line().await;
+        return Ok(());
+    }
+    let plan: FabricPlan = serde_json::from_value(request["plan"].take()).unwrap();
+    {
+        let mut world = world.lock().unwrap();
+        world.members = plan
+            .partitions()
+            .filter(|partition| partition.number != PartitionNumber::DEFAULT)
+            .flat_map(|partition| partition.members.keys().map(|port| (partition.number, *port)))
+            .collect();
+        world.look();
+    }
+    write.write_all(b"{\"ok\":\"up\"}\n").await
+}
+
+async fn serve_agent(listener: UnixListener, world: Shared) {
+    let router =
+        Router::new().route("/v1/hosts/{host}", routing::put(take_orders).get(tell)).with_state(world);
+    axum::serve(listener, router).await.unwrap();
+}
+
+async fn take_orders(
+    State(world): State<Shared>,
+    UrlPath(host): UrlPath<String>,
+    Json(orders): Json<Orders>,
+) -> StatusCode {
+    let mut world = world.lock().unwrap();
+    for vm in &orders.vms {
+        world.ran.insert(vm.id, u16::from(vm.adapter.pkey));
+    }
+    world.orders.insert(host, orders);
+    world.number += 1;
+    world.look();
+    StatusCode::NO_CONTENT
+}
+
+async fn tell(
+    State(world): State<Shared>,
+    UrlPath(host): UrlPath<String>,
+    Query(query): Query<HashMap<String, u64>>,
+) -> Json<Report> {
+    let after = query.get("after").copied().unwrap_or(0);
+    for _ in 0..200 {
+        {
+            let world = world.lock().unwrap();
+            if world.number + 1 > after {
+                return Json(world.report(&host));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Json(world.lock().unwrap().report(&host))
+}
+
+impl World {
+    /// Changes what is told from now on.
+    pub fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
+        self.number += 1;
+    }
+
+    fn report(&self, host: &str) -> Report {
+        let vm = |order: &controller_api::agent::VmOrder| VmReport {
+            id: order.id,
+            state: if self.failure.is_some() { VmState::Failed } else { VmState::Running },
+            ready: self.failure.is_none().then_some(order.context.generation),
+            reason: self.failure.clone(),
+            pinned: Vec::new(),
+        };
+        let vms = self.orders.get(host).map(|orders| orders.vms.iter().map(vm).collect());
+        Report {
+            number: self.number + 1,
+            cores: Share { total: 1, used: 0 },
+            memory_mib: Share { total: 4096, used: 0 },
+            accelerator: Accelerator::Tcg,
+            fabric: true,
+            vms: vms.unwrap_or_default(),
+        }
+    }
+
+    /// Notes virtual machines that run without their network.
+    fn look(&mut self) {
+        let running = self.orders.values().flat_map(|orders| &orders.vms);
+        let outside = running.filter(|vm| {
+            let partition = PartitionNumber::from_wire(u16::from(vm.adapter.pkey) & 0x7fff).unwrap();
+            !self.members.contains(&(partition, vm.adapter.port_guid))
+        });
+        self.unsafe_vms.extend(outside.map(|vm| vm.id).collect::<Vec<_>>());
+    }
+}

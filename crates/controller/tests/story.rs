@@ -1,0 +1,203 @@
+//! What tenants and operators ask of a site, and what they get.
+#![allow(clippy::unwrap_used, reason = "a test that cannot ask has failed")]
+
+mod site;
+
+use controller_api::cluster::{CpuMode, NewCluster, Phase, Resize};
+use controller_api::operation::OperationState;
+use controller_api::{Client, ClientError, ClusterRef, MemorySize, Problem};
+use site::{Site, eventually};
+
+fn wish(name: &str, size: u32) -> NewCluster {
+    NewCluster {
+        name: name.parse().unwrap(),
+        size,
+        cores: 1,
+        memory: MemorySize::from_mib(384),
+        mode: CpuMode::Shared,
+        image: "debian-mpi".parse().unwrap(),
+        ssh_keys: Vec::new(),
+        tenant: None,
+    }
+}
+
+fn by_name(name: &str) -> ClusterRef {
+    ClusterRef { name: name.parse().unwrap(), tenant: None }
+}
+
+fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
+    match result {
+        Err(ClientError::Refused(problem)) => *problem,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn ready(site: &Site, client: &Client, name: &str, size: u32) {
+    let operation = site.ask(client.cluster_create(&wish(name, size))).unwrap();
+    let ended = site.wait(client, &operation);
+    assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
+}
+
+#[test]
+fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
+    let site = Site::new(16);
+    let blue = site.tenant("blue");
+    ready(&site, &blue, "one", 2);
+    let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
+    assert_eq!((cluster.phase, cluster.nodes.len()), (Phase::Ready, 2));
+    assert_eq!(cluster.nodes[1].name, "one-2");
+    assert_eq!(cluster.nodes[0].host, None, "where nodes run is not for tenants");
+    let partition = cluster.partition.unwrap();
+    assert_eq!(site.world.lock().unwrap().members.len(), 2);
+
+    let grow = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 3 })).unwrap();
+    assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
+    {
+        let world = site.world.lock().unwrap();
+        let told: Vec<usize> =
+            world.orders.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
+        assert_eq!(told, [3, 3, 3], "everybody knows everybody");
+    }
+    let shrink = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 1 })).unwrap();
+    assert_eq!(site.wait(&blue, &shrink).state, OperationState::Done);
+    assert_eq!(site.ask(blue.cluster_show(&by_name("one"))).unwrap().nodes.len(), 1);
+    assert_eq!(site.world.lock().unwrap().members.len(), 1);
+
+    let delete = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
+    assert_eq!(site.wait(&blue, &delete).state, OperationState::Done);
+    assert_eq!(problem(site.ask(blue.cluster_show(&by_name("one")))).kind, "no-such-cluster");
+    let world = site.world.lock().unwrap();
+    assert!(world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty()));
+    assert!(world.unsafe_vms.is_empty(), "{:?}", world.unsafe_vms);
+    drop(world);
+    ready(&site, &blue, "one", 1);
+    let again = site.ask(blue.cluster_show(&by_name("one"))).unwrap().partition.unwrap();
+    assert_ne!(again, partition, "numbers rest before they are used again");
+}
+
+#[test]
+fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
+    let site = Site::new(16);
+    let (blue, red) = (site.tenant("blue"), site.tenant("red"));
+    ready(&site, &blue, "secret", 1);
+    let foreign = by_name("secret");
+    let with_owner = ClusterRef { tenant: Some("blue".parse().unwrap()), ..foreign.clone() };
+    let nothing = ClusterRef { name: "nothing".parse().unwrap(), tenant: None };
+    let replace = |problem: Problem| format!("{problem:?}").replace("secret", "nothing");
+    let absent = replace(problem(site.ask(red.cluster_show(&nothing))));
+    for name in [&foreign, &with_owner] {
+        assert_eq!(replace(problem(site.ask(red.cluster_show(name)))), absent);
+        assert_eq!(replace(problem(site.ask(red.cluster_delete(name)))), absent);
+        assert_eq!(replace(problem(site.ask(red.cluster_resize(name, Resize { size: 2 })))), absent);
+        let open = controller_api::session::Open::Ssh {};
+        assert_eq!(replace(problem(site.ask(red.session(name, 1, &open)).map(|_| ()))), absent);
+    }
+    assert!(site.ask(red.cluster_list()).unwrap().is_empty());
+    assert!(site.ask(red.event_list(None, false)).unwrap().is_empty());
+    let operation = site.ask(blue.operation_list()).unwrap()[0].id;
+    assert_eq!(problem(site.ask(red.operation_show(operation))).status, 404);
+    // The controls: the owner and the operator see it, and the other tenant may use the same name.
+    assert_eq!(site.ask(blue.cluster_list()).unwrap().len(), 1);
+    assert!(site.ask(site.operator().cluster_show(&with_owner)).unwrap().nodes[0].host.is_some());
+    ready(&site, &red, "secret", 1);
+}
+
+#[test]
+fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
+    let site = Site::new(4);
+    let blue = site.tenant("blue");
+    let refused = |wish: NewCluster| problem(site.ask(blue.cluster_create(&wish)));
+    let no_image = refused(NewCluster { image: "nothing".parse().unwrap(), ..wish("one", 1) });
+    assert_eq!(
+        (no_image.kind.as_str(), no_image.hint.as_deref()),
+        ("no-such-image", Some("there is debian-mpi"))
+    );
+    let too_many = refused(wish("one", 17));
+    assert_eq!((too_many.kind.as_str(), too_many.status), ("no-capacity", 409));
+    assert!(too_many.detail.unwrap().contains("16 would"), "numbers are told");
+    let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
+    assert!(dedicated.detail.unwrap().contains("1 of 1 cores for dedicated nodes are left"));
+    assert_eq!(refused(wish("one", 0)).place.as_deref(), Some("size"));
+    assert_eq!(refused(NewCluster { cores: 0, ..wish("one", 1) }).place.as_deref(), Some("cores"));
+    let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..wish("one", 1) };
+    assert_eq!(refused(key).place.as_deref(), Some("ssh_keys"));
+    let stranger = site.client("heddle_0000".to_owned());
+    assert_eq!(problem(site.ask(stranger.cluster_list())).status, 401);
+    assert_eq!(problem(site.ask(blue.tenant_list())).kind, "not-allowed");
+    let mut wrong = site::image(site.directory.path());
+    wrong.digest = "00".repeat(32);
+    assert_eq!(problem(site.ask(site.operator().image_add(&wrong))).kind, "wrong-checksum");
+    ready(&site, &blue, "one", 1);
+    assert_eq!(refused(wish("one", 1)).kind, "name-taken");
+    assert_eq!(site.ask(blue.cluster_list()).unwrap().len(), 1);
+    assert_eq!(site.world.lock().unwrap().members.len(), 1);
+}
+
+#[test]
+fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
+    let site = Site::new(4);
+    let blue = site.tenant("blue");
+    site.world
+        .lock()
+        .unwrap()
+        .change(|world| world.failure = Some("the disk is full: 0 of 90 MiB".to_owned()));
+    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let ended = site.wait(&blue, &operation);
+    assert_eq!(ended.state, OperationState::Failed);
+    assert_eq!(ended.reason.as_deref(), Some("one-1: the disk is full: 0 of 90 MiB"));
+    eventually("its hosts and ports are given back", || {
+        let world = site.world.lock().unwrap();
+        world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty())
+    });
+    assert_eq!(site.ask(blue.cluster_show(&by_name("one"))).unwrap().phase, Phase::Failed);
+    site.world.lock().unwrap().change(|world| world.failure = None);
+    let delete = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
+    assert_eq!(site.wait(&blue, &delete).state, OperationState::Done);
+    ready(&site, &blue, "one", 2);
+}
+
+/// The controller is ended wherever it is, twenty times, while clusters come, grow and go.
+#[test]
+fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
+    let mut site = Site::new(16);
+    let blue = site.tenant("blue");
+    let token = blue_token(&site);
+    drop(blue);
+    let mut seed = 0x9e37_79b9_u64;
+    for round in 0..20 {
+        let client = site.client(token.clone());
+        let name = format!("c{}", round % 5);
+        // Whatever it is: some are refused because another is under way.
+        let _ = match round % 3 {
+            0 => site.ask(client.cluster_create(&wish(&name, 2))),
+            1 => site
+                .ask(client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), Resize { size: 3 })),
+            _ => site.ask(client.cluster_delete(&by_name(&format!("c{}", (round - 2) % 5)))),
+        };
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(std::time::Duration::from_millis(seed >> 57));
+        site.kill();
+        site.start();
+    }
+    let client = site.client(token);
+    eventually("everything has ended", || {
+        let operations = site.ask(client.operation_list()).unwrap();
+        operations.iter().all(|operation| operation.state != OperationState::Running)
+    });
+    let clusters = site.ask(client.cluster_list()).unwrap();
+    assert!(clusters.iter().all(|cluster| cluster.phase == Phase::Ready), "{clusters:?}");
+    let wanted: usize = clusters.iter().map(|cluster| cluster.nodes.len()).sum();
+    assert!(wanted > 0, "something was asked for");
+    let world = site.world.lock().unwrap();
+    let running: usize = world.orders.values().map(|orders| orders.vms.len()).sum();
+    assert_eq!((running, world.members.len()), (wanted, wanted));
+    assert!(world.unsafe_vms.is_empty());
+    let keys: std::collections::BTreeSet<_> =
+        clusters.iter().filter_map(|cluster| cluster.partition).collect();
+    assert_eq!(keys.len(), clusters.len(), "no partition is used twice");
+}
+
+fn blue_token(site: &Site) -> String {
+    let new = controller_api::tenant::NewToken { tenant: Some("blue".parse().unwrap()) };
+    site.ask(site.operator().token_create(&new)).unwrap().secret
+}
