@@ -25,7 +25,7 @@ pub struct ControllerArgs {
     /// Directory of its database, the operator's token, and the address it listens at.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Where to listen. The interface is not encrypted: put it on the network behind a proxy that is.
+    /// Where to listen: on this machine only, as tokens travel in the clear. Others reach it through a tunnel.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
     /// The control socket of the subnet manager.

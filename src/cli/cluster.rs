@@ -85,14 +85,33 @@ Ctrl-C ends the waiting, not the cluster.")]
 pub struct Which {
     /// Name of the cluster
     name: Name,
-    /// Whose cluster; only operators have to say
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// Whose clusters are meant.
+#[derive(Clone, Debug, Args)]
+pub struct Whose {
+    /// Whose cluster; only operators have to say [env: HEDDLE_TENANT]
     #[arg(long)]
     tenant: Option<Name>,
 }
 
-impl From<Which> for ClusterRef {
-    fn from(which: Which) -> Self {
-        Self { name: which.name, tenant: which.tenant }
+impl Whose {
+    /// The tenant that was named, if any.
+    fn tenant(&self) -> anyhow::Result<Option<Name>> {
+        match (&self.tenant, env::var("HEDDLE_TENANT")) {
+            (Some(tenant), _) => Ok(Some(tenant.clone())),
+            (None, Ok(tenant)) if !tenant.is_empty() => Ok(Some(tenant.parse().context("in HEDDLE_TENANT")?)),
+            (None, _) => Ok(None),
+        }
+    }
+}
+
+impl Which {
+    /// The cluster that is meant.
+    pub fn cluster(&self) -> anyhow::Result<ClusterRef> {
+        Ok(ClusterRef { name: self.name.clone(), tenant: self.whose.tenant()? })
     }
 }
 
@@ -160,9 +179,8 @@ pub struct DeleteArgs {
     /// Names of the clusters
     #[arg(required = true)]
     names: Vec<Name>,
-    /// Whose clusters; only operators have to say
-    #[arg(long)]
-    tenant: Option<Name>,
+    #[command(flatten)]
+    whose: Whose,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -177,11 +195,12 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         ClusterCommand::Show(which) => {
-            format.print(&client.cluster_show(&which.into()).await?, show)?;
+            format.print(&client.cluster_show(&which.cluster()?).await?, show)?;
             Ok(ExitCode::SUCCESS)
         }
         ClusterCommand::Resize(args) => {
-            let operation = client.cluster_resize(&args.which.into(), Resize { size: args.nodes }).await?;
+            let operation =
+                client.cluster_resize(&args.which.cluster()?, Resize { size: args.nodes }).await?;
             conclude(&client, format, operation, &args.wait).await
         }
         ClusterCommand::Delete(args) => delete(&client, format, args).await,
@@ -192,25 +211,27 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
 }
 
 async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Result<ExitCode> {
+    let ClusterRef { name, tenant } = args.which.cluster()?;
     let new = NewCluster {
-        name: args.which.name,
+        name,
         size: args.nodes,
         cores: args.cores,
         memory: args.memory,
         mode: args.mode.into(),
         image: args.image,
         ssh_keys: ssh_keys(&args.ssh_key)?,
-        tenant: args.which.tenant,
+        tenant,
     };
     let operation = client.cluster_create(&new).await?;
     conclude(client, format, operation, &args.wait).await
 }
 
 async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
+    let tenant = args.whose.tenant()?;
     let mut operations = Vec::new();
     let mut refused = None;
     for name in args.names {
-        let cluster = ClusterRef { name, tenant: args.tenant.clone() };
+        let cluster = ClusterRef { name, tenant: tenant.clone() };
         match client.cluster_delete(&cluster).await {
             Ok(operation) => operations.push(operation),
             Err(error) => {

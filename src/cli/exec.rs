@@ -39,7 +39,7 @@ pub struct ExecArgs {
 
 /// Runs a command in one node or all of them; its exit status becomes ours.
 pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
-    let (cluster, open) = (args.which.into(), Open::Exec { argv: args.command });
+    let (cluster, open) = (args.which.cluster()?, Open::Exec { argv: args.command });
     let outcome = if args.all {
         run_everywhere(client, &cluster, &open).await
     } else {

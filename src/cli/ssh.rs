@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use controller_api::Client;
 use controller_api::cluster::NodeState;
 use controller_api::session::Open;
-use controller_api::{Client, ClusterRef};
 
 use super::cluster::Which;
 use super::connection::SiteArgs;
@@ -40,7 +40,7 @@ pub struct ProxyArgs {
 
 /// Becomes ssh.
 pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Result<ExitCode> {
-    let cluster: ClusterRef = args.which.clone().into();
+    let cluster = args.which.cluster()?;
     let found = client.cluster_show(&cluster).await?;
     let node = found.nodes.iter().find(|node| node.number == args.node);
     let node = node.with_context(|| {
@@ -68,7 +68,7 @@ pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Res
 
 /// Carries the bytes of an ssh connection.
 pub async fn proxy(client: &Client, args: ProxyArgs) -> anyhow::Result<ExitCode> {
-    let stream = client.session(&args.which.into(), args.node, &Open::Ssh {}).await?;
+    let stream = client.session(&args.which.cluster()?, args.node, &Open::Ssh {}).await?;
     let status = exec::carry(stream, Some(tokio::io::stdin()), |stream, bytes| stream.write(bytes)).await?;
     Ok(exec::exit_code(status))
 }

@@ -60,7 +60,7 @@ pub struct UpArgs {
     /// Emulate the fabric in this file, in the format of ibnetdiscover; adapters are hosts
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// Where the controller listens
+    /// Where the controller listens: on this machine, as tokens travel in the clear
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
     /// Cores that each host offers; in shared mode they float over those of this machine
@@ -249,7 +249,10 @@ impl Plan {
             true => String::new(),
             false => format!("export HEDDLE_HOME={}; ", self.site.directory().display()),
         };
-        Ok(format!("http://{}, {}; try: {home}{next}", self.listen, count(self.hosts.len(), "host")))
+        // The port may have been left to the system.
+        let url =
+            fs::read_to_string(self.site.endpoint()).context("the controller did not say where it is")?;
+        Ok(format!("{}, {}; try: {home}{next}", url.trim(), count(self.hosts.len(), "host")))
     }
 
     fn sim(&self) -> Program {
