@@ -10,7 +10,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 10
 
-.PHONY: help setup demo test bench fmt lint doc fuzz
+.PHONY: help setup demo image test bench fmt lint doc fuzz
 
 help: ## Explain these commands
 	@echo 'Heddle turns a shared InfiniBand cluster into many private ones. README.md has a tour.'
@@ -22,6 +22,9 @@ setup: ## Install what is missing (Debian 12; every other command does it first)
 
 demo: setup ## Two tenants, a virtual cluster of each, MPI and proof of isolation; writes target/demo/report.md
 	@scripts/demo.sh
+
+image: setup ## Build the image that virtual machines boot from (minutes, once; as root or with sudo)
+	@scripts/image.sh
 
 test: setup ## Everything that has to pass: format, lints, tests, documentation
 	cargo fmt --all --check

@@ -1,1 +1,16 @@
-//! guest
+//! What runs inside virtual machines, and the words the host shares with it.
+//!
+//! | module | what | who uses it |
+//! |---|---|---|
+//! | [`channel`] | frames and messages on the virtio-serial port between guest and host | both |
+//! | [`seed`] | the documents a machine starts from | both |
+//! | [`apply`] | makes files of documents | the guest |
+//! | [`serve`] | the guest's side of the channel: says how it stands, runs sessions | the guest |
+//! | [`init`] | the first process of a machine | the guest |
+
+pub mod apply;
+pub mod channel;
+pub mod init;
+pub mod seed;
+pub mod serve;
+mod sys;

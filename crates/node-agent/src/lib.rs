@@ -1,1 +1,49 @@
-//! node-agent
+//! Runs the virtual machines of hosts: the agent `heddle-agent`.
+//!
+//! Orders come in by HTTP ([`http`]) and are on disk before they are answered ([`agent`]). A task per virtual machine
+//! makes it so ([`vm`]): image checked, disks made, domain started by libvirt, adapter put on the emulated fabric,
+//! guest heard and spoken to. What is found running after a restart is adopted, what is not ordered is removed.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`agent`], [`orders`] | orders, and which virtual machines follow from them |
+//! | [`vm`], [`shared`] | one virtual machine; what all have in common |
+//! | [`place`], [`durable`] | files, sockets, and writing so that it lasts |
+//! | [`image`], [`disk`] | images that are what they say; overlays and seeds |
+//! | [`capacity`], [`cores`], [`promise`] | what the machine has; whether promises are kept |
+//! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt, and whether KVM works |
+//! | [`fabric`] | the emulated fabric |
+//! | [`link`], [`session`] | the guest's channel; sessions of people and tools |
+//! | [`board`], [`http`] | reports; the interface |
+
+pub mod accelerator;
+pub mod agent;
+pub mod board;
+pub mod capacity;
+pub mod cores;
+pub mod disk;
+pub mod domain;
+pub mod durable;
+pub mod fabric;
+pub mod http;
+pub mod hypervisor;
+pub mod image;
+pub mod link;
+pub mod orders;
+pub mod place;
+pub mod promise;
+pub mod session;
+pub mod shared;
+pub mod vm;
+pub mod xml;
+
+/// An error with all it came from, in one line.
+pub fn told_whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}

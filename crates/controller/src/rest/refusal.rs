@@ -10,21 +10,21 @@ use crate::store::StoreError;
 
 /// A request that is refused.
 #[derive(Debug)]
-pub struct Refusal(Problem);
+pub struct Refusal(Box<Problem>);
 
 impl Refusal {
     /// What is wrong, in a word for programs and a sentence for people.
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Refused").to_owned();
         let detail = Some(detail.into());
-        Self(Problem {
+        Self(Box::new(Problem {
             kind: kind.to_owned(),
             title,
             status: status.as_u16(),
             detail,
             place: None,
             hint: None,
-        })
+        }))
     }
 
     /// What was sent makes no sense.

@@ -1,0 +1,172 @@
+//! The seed volume, and names of virtio-serial ports.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::{PAUSE, load_module};
+use crate::channel::CONTEXT_BYTES_MAX;
+use crate::seed::Seed;
+
+/// What the volume is called, in letters of either case.
+const LABEL: &str = "cidata";
+
+/// How long it may take to appear.
+const APPEARS: Duration = Duration::from_secs(10);
+
+/// Where it is read.
+const PLACE: &str = "/run/heddle/seed";
+
+/// A kind of file system and where its label is.
+const KINDS: [(&str, u64, usize); 3] = [
+    // Volume identifier of the primary volume descriptor, the 17th sector.
+    ("iso9660", 16 * 2048 + 40, 32),
+    // FAT12 and FAT16, then FAT32.
+    ("vfat", 43, 11),
+    ("vfat", 71, 11),
+];
+
+/// Why there is no seed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoSeed {
+    #[error("no disk has the label {LABEL}; disks are {disks:?}")]
+    NoVolume { disks: Vec<PathBuf> },
+    #[error("the seed on {device} could not be mounted as {kind}")]
+    Mount {
+        device: PathBuf,
+        kind: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{file} of the seed could not be read")]
+    Read {
+        file: &'static str,
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Finds the volume and reads it. It does not stay mounted: its `user-data` holds a private key.
+pub(super) fn read_seed() -> Result<Seed, NoSeed> {
+    let (device, kind) = wait_for_volume()?;
+    let failed = |error: io::Error| NoSeed::Mount { device: device.clone(), kind, error };
+    fs::create_dir_all(PLACE).map_err(failed)?;
+    match mount_volume(&device, kind) {
+        // The kernel does not know the file system yet.
+        Err(nix::Error::ENODEV) => {
+            load_module(if kind == "iso9660" { "isofs" } else { kind });
+            mount_volume(&device, kind)
+        }
+        mounted => mounted,
+    }
+    .map_err(|error| failed(error.into()))?;
+    let seed = read_files(Path::new(PLACE));
+    // Whoever is root can mount it again: this is order, not safety.
+    let _ = umount2(PLACE, MntFlags::MNT_DETACH);
+    seed
+}
+
+fn mount_volume(device: &Path, kind: &'static str) -> nix::Result<()> {
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some(device), PLACE, Some(kind), flags, None::<&str>)
+}
+
+fn read_files(folder: &Path) -> Result<Seed, NoSeed> {
+    let text = |file: &'static str| {
+        let mut text = String::new();
+        let limit = CONTEXT_BYTES_MAX as u64;
+        let read = File::open(folder.join(file)).and_then(|open| open.take(limit).read_to_string(&mut text));
+        read.map(|_| text).map_err(|error| NoSeed::Read { file, error })
+    };
+    Ok(Seed {
+        meta_data: text("meta-data")?,
+        user_data: text("user-data")?,
+        network_config: text("network-config")?,
+    })
+}
+
+fn wait_for_volume() -> Result<(PathBuf, &'static str), NoSeed> {
+    let deadline = Instant::now() + APPEARS;
+    loop {
+        let disks = disks();
+        if let Some(found) = disks.iter().find_map(|disk| label_kind(disk).map(|kind| (disk.clone(), kind))) {
+            return Ok(found);
+        }
+        if Instant::now() > deadline {
+            return Err(NoSeed::NoVolume { disks });
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// All disks, in order.
+fn disks() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut disks: Vec<PathBuf> = entries.map(|entry| Path::new("/dev").join(entry.file_name())).collect();
+    disks.sort();
+    disks
+}
+
+/// The kind of file system on a disk that has the label.
+fn label_kind(disk: &Path) -> Option<&'static str> {
+    let disk = File::open(disk).ok()?;
+    let has_label = |(_, at, length): &&(&str, u64, usize)| {
+        let mut bytes = vec![0; *length];
+        disk.read_exact_at(&mut bytes, *at).is_ok()
+            && String::from_utf8_lossy(&bytes).trim_end_matches([' ', '\0']).eq_ignore_ascii_case(LABEL)
+    };
+    KINDS.iter().find(has_label).map(|(kind, _, _)| *kind)
+}
+
+/// Names of ports in /dev, as udev makes them. The server of the channel does not need them; people do.
+pub(super) fn link_ports() {
+    let ports = fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten();
+    for port in ports {
+        let name = fs::read_to_string(port.path().join("name")).unwrap_or_default();
+        let name = name.trim_end();
+        if name.is_empty() || name.contains('/') {
+            continue;
+        }
+        // They are a convenience: without one, all goes on.
+        let _ = fs::create_dir_all("/dev/virtio-ports");
+        let _ = symlink(Path::new("..").join(port.file_name()), Path::new("/dev/virtio-ports").join(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(at: usize, label: &str) -> tempfile::NamedTempFile {
+        let mut bytes = vec![0; 40_000];
+        bytes[at..at + label.len()].copy_from_slice(label.as_bytes());
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), bytes).expect("ours");
+        file
+    }
+
+    #[test]
+    fn a_volume_is_found_by_its_label_in_either_kind_of_file_system() {
+        let kind = |at, label| label_kind(disk(at, label).path());
+        assert_eq!(kind(32_808, "cidata                          "), Some("iso9660"));
+        assert_eq!(kind(32_808, "CIDATA"), Some("iso9660"));
+        assert_eq!(kind(43, "CIDATA     "), Some("vfat"));
+        assert_eq!(kind(71, "cidata"), Some("vfat"));
+        assert_eq!(kind(32_808, "cidata2"), None);
+        assert_eq!(kind(100, "cidata"), None);
+        assert_eq!(label_kind(Path::new("/no/such/disk")), None);
+    }
+
+    #[test]
+    fn a_file_that_is_missing_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("meta-data"), "{}").expect("ours");
+        let missing = read_files(folder.path()).expect_err("it is not there");
+        assert_eq!(missing.to_string(), "user-data of the seed could not be read");
+    }
+}

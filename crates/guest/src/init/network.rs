@@ -1,0 +1,140 @@
+//! The network device.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{PAUSE, load_module};
+use crate::seed::Ethernet;
+use crate::sys::{Change, change_device};
+
+/// How long a device may take to appear.
+const APPEARS: Duration = Duration::from_secs(10);
+
+/// Why there is no network.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoNetwork {
+    #[error("there is no network device {mac}; devices have {found:?}")]
+    NoDevice { mac: String, found: Vec<String> },
+    #[error(
+        "network-config gives {device} the address {address:?}; heddle-guest takes one such as 10.0.0.1/16"
+    )]
+    Address { device: String, address: String },
+    #[error("network device {device}: {change} failed")]
+    Change {
+        device: String,
+        change: String,
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Brings up the device that every machine has.
+pub(super) fn loopback() -> Result<(), NoNetwork> {
+    change("lo", Change::Up)
+}
+
+/// Waits for a device and makes it as it should be.
+pub(super) fn bring_up(device: &Ethernet) -> Result<(), NoNetwork> {
+    let name = device.set_name.as_str();
+    let mut changes = Vec::new();
+    for address in &device.addresses {
+        let invalid = || NoNetwork::Address { device: name.to_owned(), address: address.clone() };
+        let (address, mask) = parse_address(address).ok_or_else(invalid)?;
+        changes.extend([Change::Address(address), Change::Netmask(mask)]);
+    }
+    if device.addresses.len() > 1 {
+        // A second address would replace the first.
+        let address = device.addresses.join(", ");
+        return Err(NoNetwork::Address { device: name.to_owned(), address });
+    }
+    let found = wait_for_device(&device.matching.macaddress)?;
+    if found != name {
+        change(&found, Change::Name(name))?;
+    }
+    for step in [Change::Mtu(device.mtu)].into_iter().chain(changes).chain([Change::Up]) {
+        change(name, step)?;
+    }
+    Ok(())
+}
+
+fn change(device: &str, change: Change<'_>) -> Result<(), NoNetwork> {
+    change_device(device, change).map_err(|error| NoNetwork::Change {
+        device: device.to_owned(),
+        change: format!("{change:?}"),
+        error,
+    })
+}
+
+fn wait_for_device(mac: &str) -> Result<String, NoNetwork> {
+    let deadline = Instant::now() + APPEARS;
+    let mut loaded = false;
+    loop {
+        let devices = devices(Path::new("/sys/class/net"));
+        if let Some((name, _)) = devices.iter().find(|(_, found)| found.eq_ignore_ascii_case(mac)) {
+            return Ok(name.clone());
+        }
+        if !loaded {
+            load_module("virtio_net");
+            loaded = true;
+        } else if Instant::now() > deadline {
+            let found = devices.into_iter().map(|(name, mac)| format!("{name} {mac}")).collect();
+            return Err(NoNetwork::NoDevice { mac: mac.to_owned(), found });
+        } else {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Names and addresses of all devices, in order.
+fn devices(class: &Path) -> Vec<(String, String)> {
+    let mut devices: Vec<(String, String)> = fs::read_dir(class)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let address = fs::read_to_string(entry.path().join("address")).ok()?;
+            Some((entry.file_name().into_string().ok()?, address.trim_end().to_owned()))
+        })
+        .collect();
+    devices.sort();
+    devices
+}
+
+/// An address with a prefix length.
+fn parse_address(text: &str) -> Option<(Ipv4Addr, Ipv4Addr)> {
+    let (address, length) = text.split_once('/')?;
+    let length = length.parse::<u32>().ok().filter(|length| *length <= 32)?;
+    let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+    Some((address.parse().ok()?, mask.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_prefix_length() {
+        let mask = |text| parse_address(text).map(|(_, mask)| mask.to_string());
+        assert_eq!(mask("10.128.0.1/16").as_deref(), Some("255.255.0.0"));
+        assert_eq!(mask("10.128.0.1/32").as_deref(), Some("255.255.255.255"));
+        assert_eq!(mask("10.128.0.1/0").as_deref(), Some("0.0.0.0"));
+        for wrong in ["10.128.0.1", "10.128.0.1/33", "10.128.0/16", "fe80::1/64", "/", ""] {
+            assert_eq!(mask(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn devices_are_told_by_their_addresses() {
+        let class = tempfile::tempdir().expect("a folder");
+        for (name, mac) in [("lo", "00:00:00:00:00:00"), ("eth0", "02:00:00:00:00:01")] {
+            fs::create_dir(class.path().join(name)).expect("ours");
+            fs::write(class.path().join(name).join("address"), format!("{mac}\n")).expect("ours");
+        }
+        let expected = [("eth0", "02:00:00:00:00:01"), ("lo", "00:00:00:00:00:00")];
+        assert_eq!(devices(class.path()), expected.map(|(name, mac)| (name.to_owned(), mac.to_owned())));
+    }
+}

@@ -1,0 +1,120 @@
+//! What runs as long as the machine does.
+
+use std::process::Child;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::reboot::{RebootMode, reboot, set_cad_enabled};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, sync};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{command, say};
+
+/// How long to wait before a service that has ended is started again: one that ends at once costs little.
+const RESTART: Duration = Duration::from_secs(1);
+
+/// How long processes have to end before the power goes.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A program that is started again whenever it ends.
+struct Service {
+    name: &'static str,
+    program: &'static str,
+    arguments: &'static [&'static str],
+    child: Option<Child>,
+}
+
+/// All of them.
+pub(super) struct Services([Service; 2]);
+
+impl Services {
+    /// Starts them.
+    pub(super) fn start() -> Self {
+        let mut services = [
+            Service {
+                name: "ssh",
+                program: "/usr/sbin/sshd",
+                // Without PAM, a login is half a second faster under emulation, and root is the only user.
+                arguments: &["-D", "-o", "UsePAM=no"],
+                child: None,
+            },
+            Service { name: "channel", program: "/proc/self/exe", arguments: &["serve"], child: None },
+        ];
+        services.iter_mut().for_each(Service::start);
+        Self(services)
+    }
+
+    /// Waits for processes and signals, for as long as the machine runs.
+    pub(super) fn run(mut self) -> ! {
+        // Ctrl-Alt-Del comes as SIGINT instead of a reset.
+        let _ = set_cad_enabled(false);
+        let mut signals = match Signals::new([SIGCHLD, SIGTERM, SIGINT]) {
+            Ok(signals) => signals,
+            Err(error) => {
+                say(&format!("cannot wait for signals: {error}"));
+                power_off()
+            }
+        };
+        loop {
+            // First: processes may have ended before anybody listened.
+            self.reap();
+            if signals.wait().any(|signal| signal != SIGCHLD) {
+                say("power off");
+                power_off();
+            }
+        }
+    }
+
+    /// Takes leave of processes that have ended, most of them nobody's but ours now.
+    fn reap(&mut self) {
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
+                    for service in self.0.iter_mut().filter(|service| service.is(pid)) {
+                        say(&format!("{} has ended; it is started again", service.name));
+                        thread::sleep(RESTART);
+                        service.start();
+                    }
+                }
+                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Service {
+    fn start(&mut self) {
+        match command(self.program).args(self.arguments).spawn() {
+            Ok(child) => self.child = Some(child),
+            Err(error) => {
+                self.child = None;
+                say(&format!("cannot start {}: {error}", self.name));
+            }
+        }
+    }
+
+    fn is(&self, pid: Pid) -> bool {
+        self.child.as_ref().is_some_and(|child| i64::from(child.id()) == i64::from(pid.as_raw()))
+    }
+}
+
+/// Ends everything and powers off.
+fn power_off() -> ! {
+    let everybody = Pid::from_raw(-1);
+    // An error means that there is nobody.
+    let _ = kill(everybody, Signal::SIGTERM);
+    thread::sleep(GRACE);
+    let _ = kill(everybody, Signal::SIGKILL);
+    sync();
+    loop {
+        // It does not come back but with an error.
+        let Err(error) = reboot(RebootMode::RB_POWER_OFF);
+        say(&format!("cannot power off: {error}"));
+        thread::sleep(GRACE);
+    }
+}

@@ -1,0 +1,146 @@
+//! Files that every node of a cluster has.
+
+use std::fmt::Write;
+
+use super::{CONTEXT_FILE, ContextFile, SeedInput, WriteFile};
+
+/// For cloud-init: the service says ready once the files are there, and again after every start.
+pub(super) const START_SERVICE: [&str; 4] = ["systemctl", "enable", "--now", "heddle-guest.service"];
+
+/// Everybody may read it.
+const PUBLIC: &str = "0644";
+
+/// Only root may: ssh refuses private keys that others can read.
+const SECRET: &str = "0600";
+
+/// Where MPI finds the nodes.
+const HOSTFILE: &str = "/etc/heddle/hostfile";
+
+/// The nodes of a cluster are made and removed all the time, so nothing is to be remembered about them. The key exchange
+/// is the cheapest there is: under emulation the default one takes seconds.
+const SSH_CONFIG: &str = "\
+StrictHostKeyChecking no
+UserKnownHostsFile /dev/null
+LogLevel ERROR
+KexAlgorithms curve25519-sha256
+";
+
+const SERVICE: &str = "\
+[Unit]
+Description=Answers the host of this virtual machine
+After=ssh.service
+ConditionPathExists=/sbin/heddle-guest
+
+[Service]
+ExecStart=/sbin/heddle-guest serve
+Restart=always
+RestartSec=1
+# Commands that people run are their own; a restart of the service does not end them.
+KillMode=process
+
+[Install]
+WantedBy=multi-user.target
+";
+
+/// In the order in which they are written.
+pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
+    let environment = environment(input);
+    let file = |path: &str, permissions: &str, content: String| WriteFile {
+        path: path.to_owned(),
+        permissions: permissions.to_owned(),
+        content,
+    };
+    vec![
+        file("/etc/hosts", PUBLIC, hosts(input)),
+        file(HOSTFILE, PUBLIC, hostfile(input)),
+        file("/etc/openmpi/openmpi-mca-params.conf", PUBLIC, open_mpi()),
+        file("/etc/environment", PUBLIC, lines(&environment, "")),
+        file("/etc/profile.d/heddle.sh", PUBLIC, lines(&environment, "export ")),
+        file("/etc/ssh/sshd_config.d/20-heddle.conf", PUBLIC, sshd_config(&environment)),
+        file("/root/.ssh/config", SECRET, SSH_CONFIG.to_owned()),
+        file("/root/.ssh/id_ed25519", SECRET, ended(&input.cluster_key.private)),
+        file("/root/.ssh/id_ed25519.pub", PUBLIC, ended(&input.cluster_key.public)),
+        file("/etc/systemd/system/heddle-guest.service", PUBLIC, SERVICE.to_owned()),
+        // Last: whoever finds it finds the others as well.
+        file(CONTEXT_FILE, PUBLIC, context(input)),
+    ]
+}
+
+fn hosts(input: &SeedInput) -> String {
+    let mut text = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
+    for peer in &input.peers {
+        writeln!(text, "{} {}", peer.address, peer.hostname).expect("a String takes everything");
+    }
+    text
+}
+
+fn hostfile(input: &SeedInput) -> String {
+    let line = |peer: &super::Peer| format!("{} slots={}\n", peer.hostname, peer.slots);
+    input.peers.iter().map(line).collect()
+}
+
+/// So that a plain `mpirun -np 2 program` uses the cluster.
+fn open_mpi() -> String {
+    format!(
+        "orte_default_hostfile = {HOSTFILE}\n\
+         # Every node is started from here; a tree of ssh connections is slower below hundreds of nodes.\n\
+         plm_rsh_no_tree_spawn = 1\n\
+         # The adapter is an Ethernet device, and the only one that reaches other nodes.\n\
+         pml = ob1\n\
+         btl = tcp,vader,self\n\
+         btl_tcp_if_include = eth0\n\
+         oob_tcp_if_include = eth0\n"
+    )
+}
+
+/// What libraries read to find the partition and the service level of the cluster.
+fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
+    let key = input.pkey.to_string();
+    // UCX refuses the membership bit.
+    let partition = format!("{:#06x}", input.pkey.partition().to_wire());
+    let level = input.sl.to_wire().to_string();
+    vec![
+        ("HEDDLE_CLUSTER", input.cluster.clone()),
+        ("HEDDLE_PKEY", key.clone()),
+        ("HEDDLE_SL", level.clone()),
+        ("UCX_IB_PKEY", partition.clone()),
+        ("UCX_IB_SL", level.clone()),
+        // NCCL takes the place in the table; the key of the cluster is the first that a virtual machine sees.
+        ("NCCL_IB_PKEY", "0".to_owned()),
+        ("NCCL_IB_SL", level.clone()),
+        ("OMPI_MCA_btl_openib_pkey", partition),
+        ("OMPI_MCA_btl_openib_ib_service_level", level.clone()),
+        ("MV2_DEFAULT_PKEY", key),
+        ("MV2_DEFAULT_SERVICE_LEVEL", level),
+        // Root is the user of the node.
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()),
+    ]
+}
+
+fn lines(environment: &[(&str, String)], before: &str) -> String {
+    environment.iter().map(|(name, value)| format!("{before}{name}={value}\n")).collect()
+}
+
+/// Commands over ssh, such as the daemons of MPI, read neither profile nor /etc/environment.
+fn sshd_config(environment: &[(&str, String)]) -> String {
+    let values: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("SetEnv {}\n", values.join(" "))
+}
+
+fn context(input: &SeedInput) -> String {
+    super::json(&ContextFile {
+        generation: input.generation,
+        cluster: input.cluster.clone(),
+        hostname: input.hostname.clone(),
+        address: input.address.clone(),
+        pkey: input.pkey,
+        sl: input.sl,
+        peers: input.peers.clone(),
+    })
+}
+
+/// ssh wants the last line of a key to be ended.
+fn ended(text: &str) -> String {
+    format!("{}\n", text.trim_end())
+}

@@ -1,0 +1,349 @@
+//! The guest's side of the channel: says how the node stands, and runs sessions.
+//!
+//! One thread waits for the port and for the pipes of all sessions. It never waits for one of them alone: what a
+//! session may send is bounded by its window, and nobody's pipe is read while the port is behind.
+
+mod node;
+mod port;
+mod session;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::SIGCHLD;
+
+pub use node::{Node, Standing};
+pub(crate) use node::{chain, report_failure, ssh_is_served};
+pub use port::open as open_port;
+use session::{Ending, Pipe, Session};
+
+use crate::channel::{self, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, What};
+
+/// Above this, pipes of sessions are not read: the host takes less than they give.
+const BEHIND_BYTES: usize = 64 * 1024;
+
+/// Above this, the port is not read either: the host asks faster than it listens.
+const OUTGOING_BYTES_MAX: usize = 256 * 1024;
+
+/// How long to rest while no host is there. The port gives no sign to wait for but this.
+const AWAY: Duration = Duration::from_millis(200);
+
+/// How often to look whether ssh is served, until it is.
+const SSH_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether a host is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It is.
+    Up,
+    /// It is not, or not any more.
+    Down,
+}
+
+/// The guest's side of the channel.
+#[derive(Debug)]
+pub struct Server {
+    port: File,
+    node: Node,
+    decoder: Decoder<ToGuest>,
+    messages: VecDeque<ToGuest>,
+    outgoing: VecDeque<u8>,
+    /// What the host was told last; nothing before it has said hello.
+    told: Option<Standing>,
+    greeted: bool,
+    sessions: BTreeMap<SessionId, Session>,
+    endings: Vec<Ending>,
+    /// Has something to read whenever a process has ended.
+    children: UnixStream,
+    buffer: Vec<u8>,
+}
+
+/// What a turn waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Port,
+    Children,
+    Session(SessionId, Pipe),
+}
+
+impl Server {
+    /// At an open port, which does not block.
+    pub fn new(port: File, node: Node) -> io::Result<Self> {
+        let (children, signal) = UnixStream::pair()?;
+        children.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(SIGCHLD, signal)?;
+        Ok(Self {
+            port,
+            node,
+            decoder: Decoder::new(),
+            messages: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            told: None,
+            greeted: false,
+            sessions: BTreeMap::new(),
+            endings: Vec::new(),
+            children,
+            buffer: vec![0; channel::DATA_BYTES_MAX],
+        })
+    }
+
+    /// Serves for ever; comes back only with an error of the port.
+    pub fn run(&mut self) -> io::Result<std::convert::Infallible> {
+        loop {
+            if self.turn()? == Link::Down {
+                std::thread::sleep(AWAY);
+            }
+        }
+    }
+
+    /// Waits until something can be done, and does it.
+    pub fn turn(&mut self) -> io::Result<Link> {
+        let link = self.exchange()?;
+        let now = Instant::now();
+        self.finish_sessions(now);
+        self.report();
+        if link == Link::Down {
+            self.hang_up(now);
+        }
+        Ok(link)
+    }
+
+    /// Moves bytes wherever there are some.
+    fn exchange(&mut self) -> io::Result<Link> {
+        let mut link = Link::Up;
+        for (source, events) in self.wait()? {
+            match source {
+                Source::Port => {
+                    if events.contains(PollFlags::POLLOUT) {
+                        self.send()?;
+                    }
+                    // A hang-up is found by reading: there may be bytes before it.
+                    if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+                        link = self.receive()?;
+                    }
+                }
+                Source::Children => drain(&self.children),
+                Source::Session(id, pipe) => {
+                    if let Some(session) = self.sessions.get_mut(&id) {
+                        let message = session.pump(pipe, &mut self.buffer);
+                        queue(&mut self.outgoing, message);
+                    }
+                }
+            }
+        }
+        Ok(link)
+    }
+
+    fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
+        let mut sources = vec![Source::Port, Source::Children];
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::POLLIN, self.outgoing.len() < OUTGOING_BYTES_MAX);
+        events.set(PollFlags::POLLOUT, !self.outgoing.is_empty());
+        let mut waits = vec![
+            PollFd::new(self.port.as_fd(), events),
+            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
+        ];
+        for (id, session) in &self.sessions {
+            for (pipe, file, events) in session.waits(self.is_behind()) {
+                sources.push(Source::Session(*id, pipe));
+                waits.push(PollFd::new(file.as_fd(), events));
+            }
+        }
+        match poll(&mut waits, self.timeout(Instant::now())) {
+            Ok(_) => {}
+            Err(nix::Error::EINTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        // What is not known here is an error, which reading finds.
+        let found = waits.iter().map(|wait| wait.revents().unwrap_or(PollFlags::POLLERR));
+        Ok(sources.into_iter().zip(found).filter(|(_, events)| !events.is_empty()).collect())
+    }
+
+    fn is_behind(&self) -> bool {
+        self.outgoing.len() > BEHIND_BYTES
+    }
+
+    /// Until when there is nothing to do if nothing comes.
+    fn timeout(&self, now: Instant) -> PollTimeout {
+        // While the port is behind, sessions wait for it, not for a time.
+        let lingering = self.sessions.values().filter(|_| !self.is_behind()).filter_map(Session::deadline);
+        let ending = self.endings.iter().map(Ending::deadline);
+        let ssh = (self.node.standing() == Standing::Waiting).then(|| now + SSH_PAUSE);
+        let Some(first) = lingering.chain(ending).chain(ssh).min() else { return PollTimeout::NONE };
+        // Rounded up: a millisecond early would be a turn for nothing.
+        let wait = first.saturating_duration_since(now) + Duration::from_millis(1);
+        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.outgoing.is_empty() {
+            match self.port.write(self.outgoing.as_slices().0) {
+                Ok(written) => drop(self.outgoing.drain(..written)),
+                Err(error) if is_later(&error) => break,
+                // The host has gone; reading says so as well.
+                Err(error) if is_gone(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Link> {
+        match self.port.read(&mut self.buffer) {
+            Ok(0) => return Ok(Link::Down),
+            Ok(length) => self.decoder.push(&self.buffer[..length], &mut self.messages),
+            Err(error) if is_later(&error) => return Ok(Link::Up),
+            Err(error) if is_gone(&error) => return Ok(Link::Down),
+            Err(error) => return Err(error),
+        }
+        while let Some(message) = self.messages.pop_front() {
+            self.handle(message);
+        }
+        Ok(Link::Up)
+    }
+
+    fn handle(&mut self, message: ToGuest) {
+        match message {
+            ToGuest::Hello { nonce } => self.greet(nonce),
+            ToGuest::Context(json) => {
+                self.node.apply(&json);
+                self.told = None;
+            }
+            ToGuest::Open { session, what } => {
+                if let Err(reason) = self.open(session, what) {
+                    self.refuse(session, reason);
+                }
+            }
+            ToGuest::Close { session } => {
+                if let Some(open) = self.sessions.remove(&session) {
+                    self.endings.push(open.end(Some(session), Instant::now()));
+                }
+            }
+            // These may be on their way while a session ends: there is nobody to tell.
+            ToGuest::Input { session, bytes } => {
+                match self.sessions.get_mut(&session).map(|open| open.input(bytes)) {
+                    Some(Ok(credit)) => queue(&mut self.outgoing, credit),
+                    Some(Err(overrun)) => self.refuse(session, overrun.to_string()),
+                    None => {}
+                }
+            }
+            ToGuest::Credit { session, bytes } => {
+                let taken = self.sessions.get_mut(&session).map(|open| open.grant(bytes));
+                if let Some(Err(overrun)) = taken {
+                    self.refuse(session, overrun.to_string());
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, nonce: u64) {
+        self.end_sessions(Instant::now());
+        let boot = self.node.boot_id();
+        queue(&mut self.outgoing, [ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot }]);
+        self.greeted = true;
+        self.told = None;
+    }
+
+    fn open(&mut self, session: SessionId, what: What) -> Result<(), String> {
+        if self.sessions.contains_key(&session) {
+            return Err(format!("session {} is open already", session.0));
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            return Err(format!(
+                "{SESSIONS_MAX} sessions are open, which is as many as a node takes; end one"
+            ));
+        }
+        let open = Session::start(session, what, &self.node.environment())?;
+        self.sessions.insert(session, open);
+        Ok(())
+    }
+
+    /// Says why there is no session, and ends it if there was one.
+    fn refuse(&mut self, session: SessionId, reason: String) {
+        if let Some(open) = self.sessions.remove(&session) {
+            self.endings.push(open.end(None, Instant::now()));
+        }
+        queue(&mut self.outgoing, [ToHost::Refused { session, reason: node::cut(reason) }]);
+    }
+
+    /// Ends without a word: the host that opened them is gone.
+    fn end_sessions(&mut self, now: Instant) {
+        let ending = std::mem::take(&mut self.sessions).into_values().map(|open| open.end(None, now));
+        self.endings.extend(ending);
+    }
+
+    fn hang_up(&mut self, now: Instant) {
+        self.end_sessions(now);
+        self.outgoing.clear();
+        self.decoder = Decoder::new();
+        self.greeted = false;
+    }
+
+    fn finish_sessions(&mut self, now: Instant) {
+        let behind = self.is_behind();
+        for session in self.sessions.values_mut() {
+            session.look(now);
+            if !behind && session.lingers(now) {
+                let last = [Pipe::Output, Pipe::Error].map(|pipe| session.pump(pipe, &mut self.buffer));
+                if last == [None, None] {
+                    session.close();
+                }
+                queue(&mut self.outgoing, last.into_iter().flatten());
+            }
+        }
+        let outgoing = &mut self.outgoing;
+        self.sessions.retain(|id, open| {
+            let exit = open.finished().map(|status| ToHost::Exit { session: *id, status });
+            let stays = exit.is_none();
+            queue(outgoing, exit);
+            stays
+        });
+        self.endings.retain_mut(|ending| {
+            let Some(status) = ending.finished(now) else { return true };
+            queue(outgoing, ending.session.map(|session| ToHost::Exit { session, status }));
+            false
+        });
+        self.node.look();
+    }
+
+    /// Tells a host how the node stands, once and after every change.
+    fn report(&mut self) {
+        let standing = self.node.standing();
+        if !self.greeted || self.told.as_ref() == Some(&standing) {
+            return;
+        }
+        let message = match standing.clone() {
+            Standing::Waiting => None,
+            Standing::Ready { generation } => Some(ToHost::Ready { generation }),
+            Standing::Failed { generation, reason } => Some(ToHost::Failed { generation, reason }),
+        };
+        queue(&mut self.outgoing, message);
+        self.told = Some(standing);
+    }
+}
+
+fn queue(outgoing: &mut VecDeque<u8>, messages: impl IntoIterator<Item = ToHost>) {
+    let mut bytes = Vec::new();
+    for message in messages {
+        channel::encode(&message, &mut bytes).expect("buffers and reasons are cut to fit a frame");
+    }
+    outgoing.extend(bytes);
+}
+
+fn drain(mut pipe: &UnixStream) {
+    let mut bytes = [0; 64];
+    while pipe.read(&mut bytes).is_ok_and(|length| length > 0) {}
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}

@@ -1,0 +1,222 @@
+//! How the node stands, and what its commands find around them.
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::apply;
+use crate::channel::DATA_BYTES_MAX;
+use crate::seed::{CONTEXT_FILE, ContextFile, Seed, UserData};
+
+/// Where init leaves word of what went wrong, below the root.
+const FAILURE_FILE: &str = "run/heddle/failed";
+
+/// What commands get before anything else.
+const ENVIRONMENT: [(&str, &str); 6] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/root"),
+    ("USER", "root"),
+    ("LOGNAME", "root"),
+    ("SHELL", "/bin/bash"),
+    ("LANG", "C.UTF-8"),
+];
+
+/// How the node stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// There is no context yet, or ssh is not served yet.
+    Waiting,
+    /// It is as its context says.
+    Ready {
+        /// Of the context.
+        generation: u64,
+    },
+    /// It is not.
+    Failed {
+        /// Of the context; 0 if it could not be read.
+        generation: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The machine that is served.
+#[derive(Debug)]
+pub struct Node {
+    root: PathBuf,
+    /// Whether ssh has to be served before the node is ready.
+    awaits_ssh: bool,
+    standing: Standing,
+}
+
+/// What commands find around them.
+#[derive(Clone, Debug)]
+pub(super) struct Environment {
+    /// Variables.
+    pub(super) variables: Vec<(String, String)>,
+    /// Where they start.
+    pub(super) folder: PathBuf,
+}
+
+impl Node {
+    /// This machine: ready once ssh is served.
+    pub fn this() -> Self {
+        Self::at("/".into(), true)
+    }
+
+    /// A machine whose files are below a folder, without ssh.
+    pub fn below(root: &Path) -> Self {
+        Self::at(root.to_owned(), false)
+    }
+
+    fn at(root: PathBuf, awaits_ssh: bool) -> Self {
+        let mut node = Self { root, awaits_ssh, standing: Standing::Waiting };
+        node.look();
+        node
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        self.standing.clone()
+    }
+
+    /// Looks whether what was waited for has come.
+    pub(super) fn look(&mut self) {
+        if self.standing == Standing::Waiting && (!self.awaits_ssh || ssh_is_served()) {
+            self.standing = self.found();
+        }
+    }
+
+    /// Applies a new context, whole or not at all, as far as it can be told before writing.
+    pub(super) fn apply(&mut self, context: &[u8]) {
+        // What init could not do is out of date: it is done now, or the reason is another.
+        let _ = fs::remove_file(self.root.join(FAILURE_FILE));
+        let documents = Seed::from_context(context).and_then(|seed| seed.read());
+        self.standing = match documents {
+            Err(error) => Standing::Failed { generation: 0, reason: chain(&error) },
+            Ok(documents) => match self.write(&documents.user) {
+                Ok(()) => Standing::Waiting,
+                Err(error) => {
+                    let generation = documents.user.generation().unwrap_or(0);
+                    Standing::Failed { generation, reason: chain(&*error) }
+                }
+            },
+        };
+        self.look();
+    }
+
+    fn write(&self, user: &UserData) -> Result<(), Box<dyn Error>> {
+        apply::files(&self.root, user)?;
+        if self.root == Path::new("/") {
+            nix::unistd::sethostname(&user.hostname)?;
+        }
+        Ok(())
+    }
+
+    fn found(&self) -> Standing {
+        let generation = self.generation();
+        match fs::read_to_string(self.root.join(FAILURE_FILE)) {
+            Ok(reason) => Standing::Failed { generation, reason: cut(reason) },
+            Err(_) if generation == 0 => Standing::Waiting,
+            Err(_) => Standing::Ready { generation },
+        }
+    }
+
+    /// That of the context that is in force; 0 without one.
+    fn generation(&self) -> u64 {
+        let below = CONTEXT_FILE.trim_start_matches('/');
+        let text = fs::read_to_string(self.root.join(below)).unwrap_or_default();
+        ContextFile::read(&text).map_or(0, |context| context.generation)
+    }
+
+    pub(super) fn boot_id(&self) -> String {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.trim_end().to_owned()
+    }
+
+    /// That of a login, without the shell that would read it.
+    pub(super) fn environment(&self) -> Environment {
+        let mut variables: Vec<(String, String)> =
+            ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let text = fs::read_to_string(self.root.join("etc/environment")).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| line.split_once('='));
+        variables.extend(lines.map(|(name, value)| (name.trim().to_owned(), value.to_owned())));
+        let home = self.root.join("root");
+        Environment { variables, folder: if home.is_dir() { home } else { self.root.clone() } }
+    }
+}
+
+/// Leaves word of what init could not do, for the host.
+pub(crate) fn report_failure(root: &Path, reason: &str) -> io::Result<()> {
+    let file = root.join(FAILURE_FILE);
+    fs::create_dir_all(file.parent().expect("it has a folder"))?;
+    fs::write(file, reason)
+}
+
+/// Whether somebody listens at port 22, by what the kernel says: a connection would make sshd start a process.
+pub(crate) fn ssh_is_served() -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .any(|file| fs::read_to_string(file).is_ok_and(|table| listens(&table, 22)))
+}
+
+/// Reads a table of the kernel: `sl local_address rem_address st …`, where 0A means that it listens.
+fn listens(table: &str, port: u16) -> bool {
+    let at_port = format!(":{port:04X}");
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, _, state) = (fields.next(), fields.next(), fields.next());
+        local.is_some_and(|local| local.ends_with(&at_port)) && state == Some("0A")
+    })
+}
+
+/// An error and what it came from, in one line that fits a frame.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text += &format!(": {inner}");
+        source = inner.source();
+    }
+    cut(text)
+}
+
+pub(super) fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(DATA_BYTES_MAX / 16));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernel prints it.
+    const TABLE: &str = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:1F90 0100007F:0016 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 100 0 0 10 0
+";
+
+    #[test]
+    fn only_a_listening_socket_counts_as_served() {
+        assert!(listens(TABLE, 22));
+        assert!(!listens(TABLE, 0x1f90));
+        assert!(!listens("", 22));
+    }
+
+    #[test]
+    fn what_init_could_not_do_is_told() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert_eq!(Node::below(root.path()).standing(), Standing::Waiting);
+        report_failure(root.path(), "no seed").expect("written");
+        let failed = Standing::Failed { generation: 0, reason: "no seed".to_owned() };
+        assert_eq!(Node::below(root.path()).standing(), failed);
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let reason = cut("é".repeat(DATA_BYTES_MAX));
+        assert!(reason.len() <= DATA_BYTES_MAX / 16 && reason.ends_with('é'));
+    }
+}

@@ -1,0 +1,303 @@
+//! One session: a process, its pipes, and windows for both directions.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::PollFlags;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use super::is_later;
+use super::node::Environment;
+use crate::channel::{Overrun, SessionId, ToHost, What, Window};
+
+/// How long processes have between being asked to end and being made to: time for mpirun to end its ranks on other
+/// nodes.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long to listen to a pipe after the command has ended: what it left in the background may keep it for ever.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// A pipe of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pipe {
+    Input,
+    Output,
+    Error,
+}
+
+/// A session that is open.
+#[derive(Debug)]
+pub(super) struct Session {
+    id: SessionId,
+    child: Child,
+    /// Standard input, until it is closed by either side.
+    input: Option<File>,
+    /// What standard input has yet to take; bounded by the window.
+    pending: VecDeque<u8>,
+    /// The host has ended the input; the pipe is closed when nothing is pending.
+    input_ended: bool,
+    incoming: Window,
+    output: Option<File>,
+    error: Option<File>,
+    outgoing: Window,
+    /// Once the process has ended.
+    ended: Option<(ExitStatus, Instant)>,
+    /// Input and output are one socket.
+    is_socket: bool,
+}
+
+/// A session whose processes are being ended.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// Whom to tell; nobody if the host that opened it is gone.
+    pub(super) session: Option<SessionId>,
+    child: Child,
+    killed_at: Instant,
+}
+
+impl Session {
+    /// Starts the process. What went wrong is for people.
+    pub(super) fn start(id: SessionId, what: What, around: &Environment) -> Result<Self, String> {
+        match what {
+            What::Exec { argv } => {
+                let Some((program, arguments)) = argv.split_first() else {
+                    return Err("there is no command to run".to_owned());
+                };
+                let mut command = Command::new(program);
+                command.args(arguments);
+                Self::exec(id, command, around).map_err(|error| format!("cannot run {program:?}: {error}"))
+            }
+            What::Ssh => {
+                Self::ssh(id, around).map_err(|error| format!("cannot start an ssh server: {error}"))
+            }
+        }
+    }
+
+    fn exec(id: SessionId, mut command: Command, around: &Environment) -> io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = surround(&mut command, around).spawn()?;
+        let input = child.stdin.take().map(OwnedFd::from);
+        let output = child.stdout.take().map(OwnedFd::from);
+        let error = child.stderr.take().map(OwnedFd::from);
+        Self::new(id, child, [input, output, error])
+    }
+
+    fn ssh(id: SessionId, around: &Environment) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new("/usr/sbin/sshd");
+        command.args(["-i", "-o", "UsePAM=no"]);
+        command.stdin(OwnedFd::from(theirs.try_clone()?)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
+        let child = surround(&mut command, around).spawn()?;
+        // The command holds the other end as well, and has to let go of it for the end to be seen.
+        drop(command);
+        let input = OwnedFd::from(ours.try_clone()?);
+        let mut session = Self::new(id, child, [Some(input), Some(ours.into()), None])?;
+        session.is_socket = true;
+        Ok(session)
+    }
+
+    fn new(id: SessionId, child: Child, pipes: [Option<OwnedFd>; 3]) -> io::Result<Self> {
+        for pipe in pipes.iter().flatten() {
+            fcntl(pipe.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        let [input, output, error] = pipes.map(|pipe| pipe.map(File::from));
+        Ok(Self {
+            id,
+            child,
+            input,
+            pending: VecDeque::new(),
+            input_ended: false,
+            incoming: Window::new(),
+            output,
+            error,
+            outgoing: Window::new(),
+            ended: None,
+            is_socket: false,
+        })
+    }
+
+    /// What to wait for.
+    pub(super) fn waits(&self, behind: bool) -> impl Iterator<Item = (Pipe, &File, PollFlags)> {
+        let reads = self.outgoing.room() > 0 && !behind;
+        let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
+        let output = self.output.as_ref().filter(|_| reads);
+        let error = self.error.as_ref().filter(|_| reads);
+        let input = input.map(|file| (Pipe::Input, file, PollFlags::POLLOUT));
+        let output = output.map(|file| (Pipe::Output, file, PollFlags::POLLIN));
+        let error = error.map(|file| (Pipe::Error, file, PollFlags::POLLIN));
+        input.into_iter().chain(output).chain(error)
+    }
+
+    /// When to look again although nothing has come.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        // While the host does not read, there is nothing to look for: its credit wakes us.
+        let (_, at) = self.ended.filter(|_| self.outgoing.room() > 0)?;
+        Some(at + LINGER)
+    }
+
+    /// Moves bytes of one pipe, one frame at most, so that all sessions have their turn.
+    pub(super) fn pump(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
+        match pipe {
+            Pipe::Input => self.feed(),
+            Pipe::Output | Pipe::Error => self.read(pipe, buffer),
+        }
+    }
+
+    /// Takes what the host sends.
+    pub(super) fn input(&mut self, bytes: Vec<u8>) -> Result<Option<ToHost>, Overrun> {
+        self.incoming.pass(bytes.len())?;
+        self.input_ended |= bytes.is_empty();
+        self.pending.extend(bytes);
+        self.close_input_when_done();
+        // Without a pipe there is nothing to wait for.
+        Ok(if self.input.is_none() { self.feed() } else { None })
+    }
+
+    /// The host takes that many bytes more.
+    pub(super) fn grant(&mut self, bytes: u32) -> Result<(), Overrun> {
+        self.outgoing.grant(bytes)
+    }
+
+    /// Looks whether the process has ended.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.ended.is_none()
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            self.ended = Some((status, now));
+        }
+    }
+
+    /// Whether the process ended so long ago that only others can keep its pipes open.
+    pub(super) fn lingers(&self, now: Instant) -> bool {
+        self.deadline().is_some_and(|deadline| now >= deadline)
+    }
+
+    /// The exit status, once the process has ended and all it said is on its way.
+    pub(super) fn finished(&self) -> Option<i32> {
+        let (status, _) = self.ended?;
+        (self.output.is_none() && self.error.is_none()).then(|| exit_status(status))
+    }
+
+    /// Listens no more.
+    pub(super) fn close(&mut self) {
+        (self.output, self.error) = (None, None);
+    }
+
+    /// Asks the processes to end, and closes the pipes.
+    pub(super) fn end(self, session: Option<SessionId>, now: Instant) -> Ending {
+        let Self { child, ended, .. } = self;
+        if ended.is_none() {
+            signal(&child, Signal::SIGTERM);
+        }
+        Ending { session, child, killed_at: now + GRACE }
+    }
+
+    fn feed(&mut self) -> Option<ToHost> {
+        let written = match &mut self.input {
+            Some(file) => match file.write(self.pending.as_slices().0) {
+                Ok(written) => written,
+                Err(error) if is_later(&error) => return None,
+                // Nobody reads any more. What comes is thrown away, and the host may go on sending it.
+                Err(_) => {
+                    self.input = None;
+                    self.pending.len()
+                }
+            },
+            None => self.pending.len(),
+        };
+        self.pending.drain(..written);
+        self.close_input_when_done();
+        let credit = self.incoming.consume(written)?;
+        Some(ToHost::Credit { session: self.id, bytes: credit })
+    }
+
+    fn close_input_when_done(&mut self) {
+        if self.input_ended
+            && self.pending.is_empty()
+            && let Some(file) = self.input.take()
+            && self.is_socket
+        {
+            // An error means that the other side was faster.
+            let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&file), Shutdown::Write);
+        }
+    }
+
+    fn read(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
+        let room = self.outgoing.room().min(buffer.len());
+        let file = if pipe == Pipe::Output { &mut self.output } else { &mut self.error };
+        let length = match file.as_mut()?.read(&mut buffer[..room]) {
+            Err(error) if is_later(&error) => return None,
+            // An error of a pipe or socket is its end as well.
+            Ok(0) | Err(_) => {
+                *file = None;
+                return None;
+            }
+            Ok(length) => length,
+        };
+        self.outgoing.pass(length).ok()?;
+        let bytes = buffer[..length].to_vec();
+        Some(match pipe {
+            Pipe::Error => ToHost::Error { session: self.id, bytes },
+            _ => ToHost::Output { session: self.id, bytes },
+        })
+    }
+}
+
+impl Ending {
+    pub(super) fn deadline(&self) -> Instant {
+        self.killed_at
+    }
+
+    /// The exit status, once the process has ended.
+    pub(super) fn finished(&mut self, now: Instant) -> Option<i32> {
+        let has_ended = has_ended(&self.child);
+        if has_ended || now >= self.killed_at {
+            // The group, before its number is free: children of a process that has ended may have stayed.
+            signal(&self.child, Signal::SIGKILL);
+            // A process that hangs in the kernel ends when it can; asking again later costs nothing.
+            self.killed_at = now + GRACE;
+        }
+        match self.child.try_wait() {
+            Ok(status) => status.map(exit_status),
+            // Somebody else has waited for it.
+            Err(_) => Some(128 + Signal::SIGKILL as i32),
+        }
+    }
+}
+
+fn surround<'a>(command: &'a mut Command, around: &Environment) -> &'a mut Command {
+    command
+        .env_clear()
+        .envs(around.variables.iter().map(|(name, value)| (name, value)))
+        .current_dir(&around.folder)
+        .process_group(0)
+}
+
+/// Whether a process has ended, without letting its number go.
+fn has_ended(child: &Child) -> bool {
+    let Ok(id) = i32::try_from(child.id()) else { return false };
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(Pid::from_raw(id)), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+}
+
+/// Sends to the whole group of a process.
+fn signal(child: &Child, signal: Signal) {
+    if let Ok(id) = i32::try_from(child.id()) {
+        // An error means that it has ended already.
+        let _ = killpg(Pid::from_raw(id), signal);
+    }
+}
+
+fn exit_status(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

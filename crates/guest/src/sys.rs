@@ -1,0 +1,103 @@
+//! The system calls that neither std nor nix has a door for. All unsafe code of the crate is here.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// What the kernel calls network devices by: 15 bytes and a zero.
+const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
+
+/// A change of a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    /// Another name, for a device that is down.
+    Name(&'a str),
+    Mtu(u16),
+    Address(Ipv4Addr),
+    /// After the address: setting that sets a mask as well.
+    Netmask(Ipv4Addr),
+    Up,
+}
+
+/// Changes a network device.
+pub(crate) fn change_device(name: &str, change: Change<'_>) -> io::Result<()> {
+    // SAFETY: ifreq is integers and bytes, for which zero is valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    write_name(&mut request.ifr_name, name)?;
+    let operation = match change {
+        Change::Name(new) => {
+            let mut bytes = [0; libc::IFNAMSIZ];
+            write_name(&mut bytes, new)?;
+            request.ifr_ifru.ifru_newname = bytes;
+            libc::SIOCSIFNAME
+        }
+        Change::Mtu(mtu) => {
+            request.ifr_ifru.ifru_mtu = mtu.into();
+            libc::SIOCSIFMTU
+        }
+        Change::Address(address) => {
+            request.ifr_ifru.ifru_addr = socket_address(address);
+            libc::SIOCSIFADDR
+        }
+        Change::Netmask(mask) => {
+            request.ifr_ifru.ifru_netmask = socket_address(mask);
+            libc::SIOCSIFNETMASK
+        }
+        Change::Up => {
+            let up = libc::IFF_UP | libc::IFF_RUNNING;
+            request.ifr_ifru.ifru_flags = up as libc::c_short;
+            libc::SIOCSIFFLAGS
+        }
+    };
+    // SAFETY: a plain call; the result is checked before it becomes a descriptor.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: all of these operations read one ifreq, which is borrowed for the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), operation, &raw const request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn write_name(field: &mut [libc::c_char; libc::IFNAMSIZ], name: &str) -> io::Result<()> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(['\0', '/']) {
+        let what =
+            format!("{name:?} is no name for a network device: those have 1 to {NAME_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    for (place, byte) in field.iter_mut().zip(name.bytes()) {
+        *place = byte.cast_signed();
+    }
+    Ok(())
+}
+
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
+    // SAFETY: sockaddr is integers and bytes, for which zero is valid.
+    let mut general: libc::sockaddr = unsafe { mem::zeroed() };
+    general.sa_family = libc::AF_INET as libc::sa_family_t;
+    // The layout of sockaddr_in: two bytes of port, then the address in network order.
+    for (place, byte) in general.sa_data[2..6].iter_mut().zip(address.octets()) {
+        *place = byte.cast_signed();
+    }
+    general
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_device_can_have_is_refused_before_the_kernel_is_asked() {
+        for name in ["", "sixteen-bytes-xx", "a\0b", "a/b"] {
+            let refused = change_device(name, Change::Mtu(1500)).expect_err("no such name");
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{name:?}");
+        }
+        // The control: a name that could be, of a device that is not.
+        let unknown = change_device("fifteen-bytes-x", Change::Mtu(1500)).expect_err("no such device");
+        assert_ne!(unknown.kind(), io::ErrorKind::InvalidInput);
+    }
+}

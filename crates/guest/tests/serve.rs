@@ -1,0 +1,385 @@
+//! The server of a guest, with a socket instead of its port and real commands.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use guest::channel::{
+    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
+    encode,
+};
+use guest::seed::{KeyPair, Peer, Seed, SeedInput};
+use guest::serve::{Link, Node, Server};
+use ib_wire::{Pkey, ServiceLevel};
+
+/// Longer than anything here takes: a test that waits so long has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The host's side.
+struct Host {
+    stream: UnixStream,
+    decoder: Decoder<ToHost>,
+    messages: VecDeque<ToHost>,
+    root: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let (stream, port) = UnixStream::pair().expect("sockets");
+        port.set_nonblocking(true).expect("a socket");
+        stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+        let node = Node::below(root.path());
+        thread::spawn(move || {
+            let mut server = Server::new(File::from(OwnedFd::from(port)), node).expect("a server");
+            while server.turn().expect("a socket") == Link::Up {}
+        });
+        Self { stream, decoder: Decoder::new(), messages: VecDeque::new(), root }
+    }
+
+    /// One whose server has greeted it.
+    fn greeted() -> Self {
+        let mut host = Self::new();
+        host.say(ToGuest::Hello { nonce: 1 });
+        assert!(matches!(host.hear(), ToHost::Welcome { nonce: 1, .. }));
+        host
+    }
+
+    fn say(&mut self, message: ToGuest) {
+        let mut bytes = Vec::new();
+        encode(&message, &mut bytes).expect("fits");
+        self.stream.write_all(&bytes).expect("the guest reads");
+    }
+
+    fn hear(&mut self) -> ToHost {
+        let mut bytes = [0; 4096];
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return message;
+            }
+            let length = self.stream.read(&mut bytes).expect("the guest says something in time");
+            assert_ne!(length, 0, "the guest has hung up");
+            self.decoder.push(&bytes[..length], &mut self.messages);
+            assert_eq!(self.decoder.broken(), 0);
+        }
+    }
+
+    fn exec(&mut self, session: u16, command: &str) -> SessionId {
+        let session = SessionId(session);
+        let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
+        self.say(ToGuest::Open { session, what: What::Exec { argv } });
+        session
+    }
+
+    fn input(&mut self, session: SessionId, bytes: &[u8]) {
+        self.say(ToGuest::Input { session, bytes: bytes.to_vec() });
+    }
+
+    /// Output, error and exit status of the only session.
+    fn until_exit(&mut self) -> (Vec<u8>, Vec<u8>, i32) {
+        let (mut output, mut error) = (Vec::new(), Vec::new());
+        loop {
+            match self.hear() {
+                ToHost::Output { session, bytes } => {
+                    self.say(ToGuest::Credit { session, bytes: bytes.len() as u32 });
+                    output.extend(bytes);
+                }
+                ToHost::Error { session, bytes } => {
+                    self.say(ToGuest::Credit { session, bytes: bytes.len() as u32 });
+                    error.extend(bytes);
+                }
+                ToHost::Credit { .. } => {}
+                ToHost::Exit { status, .. } => return (output, error, status),
+                other => panic!("{other:?} before the exit"),
+            }
+        }
+    }
+}
+
+fn seed(generation: u64, nodes: u32) -> Seed {
+    let peer =
+        |number: u32| Peer { hostname: format!("n{number}"), address: format!("10.0.0.{number}"), slots: 1 };
+    Seed::new(&SeedInput {
+        instance_id: "1".to_owned(),
+        mac: "02:00:00:00:00:01".to_owned(),
+        generation,
+        cluster: "c".to_owned(),
+        hostname: "n1".to_owned(),
+        address: "10.0.0.1/16".to_owned(),
+        mtu: 1500,
+        peers: (1..=nodes).map(peer).collect(),
+        authorized_keys: Vec::new(),
+        cluster_key: KeyPair { public: "public".to_owned(), private: "private".to_owned() },
+        pkey: Pkey::from_wire(0x8001).expect("a key"),
+        sl: ServiceLevel::from_wire(0).expect("a level"),
+    })
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("text")
+}
+
+#[test]
+fn output_error_and_status_of_a_command_come_back() {
+    let mut host = Host::greeted();
+    host.exec(1, "echo out; echo err >&2; exit 3");
+    let (output, error, status) = host.until_exit();
+    assert_eq!((text(output).as_str(), text(error).as_str(), status), ("out\n", "err\n", 3));
+    host.exec(1, "kill -9 $$");
+    assert_eq!(host.until_exit().2, 128 + 9);
+}
+
+#[test]
+fn a_command_reads_its_input_to_the_end() {
+    let mut host = Host::greeted();
+    let session = host.exec(1, "cat; echo end");
+    host.input(session, b"one ");
+    host.input(session, b"two\n");
+    host.input(session, b"");
+    assert_eq!(text(host.until_exit().0), "one two\nend\n");
+}
+
+#[test]
+fn much_passes_both_ways_with_credit() {
+    let mut host = Host::greeted();
+    let session = host.exec(1, "cat");
+    let sent: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8).collect();
+    let (mut room, mut offset, mut ended) = (WINDOW_BYTES as usize, 0, false);
+    let mut received = Vec::new();
+    loop {
+        while room > 0 && offset < sent.len() {
+            let length = room.min(DATA_BYTES_MAX).min(sent.len() - offset);
+            host.input(session, &sent[offset..offset + length]);
+            (room, offset) = (room - length, offset + length);
+        }
+        if offset == sent.len() && !ended {
+            host.input(session, b"");
+            ended = true;
+        }
+        match host.hear() {
+            ToHost::Credit { bytes, .. } => room += bytes as usize,
+            ToHost::Output { bytes, .. } => {
+                host.say(ToGuest::Credit { session, bytes: bytes.len() as u32 });
+                received.extend(bytes);
+            }
+            ToHost::Exit { status, .. } => break assert_eq!(status, 0),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(received == sent, "{} of {} bytes came back", received.len(), sent.len());
+}
+
+#[test]
+fn a_session_that_is_not_read_stops_no_other() {
+    let mut host = Host::greeted();
+    let slow = host.exec(1, "yes");
+    let mut taken = 0;
+    while taken < WINDOW_BYTES as usize {
+        match host.hear() {
+            ToHost::Output { session, bytes } if session == slow => taken += bytes.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    host.exec(2, "echo quick");
+    // The slow one has used its window to the last byte, so that all that comes now is of the other.
+    assert_eq!(taken, WINDOW_BYTES as usize);
+    assert_eq!(text(host.until_exit().0), "quick\n");
+    host.say(ToGuest::Close { session: slow });
+    assert_eq!(host.hear(), ToHost::Exit { session: slow, status: 128 + 15 });
+}
+
+#[test]
+fn what_a_command_said_before_it_ended_is_kept_until_the_host_takes_it() {
+    let mut host = Host::greeted();
+    let session = host.exec(1, "head -c 200000 /dev/zero");
+    let mut taken = 0;
+    // Without credit: one window, and nothing more.
+    while taken < WINDOW_BYTES as usize {
+        match host.hear() {
+            ToHost::Output { bytes, .. } => taken += bytes.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    host.say(ToGuest::Credit { session, bytes: WINDOW_BYTES });
+    let (output, _, status) = host.until_exit();
+    assert_eq!((taken + output.len(), status), (200_000, 0));
+}
+
+#[test]
+fn a_session_ends_with_its_command_although_something_stays_in_the_background() {
+    let mut host = Host::greeted();
+    host.exec(1, "sleep 1000 & echo $!");
+    let (output, _, status) = host.until_exit();
+    let background = text(output);
+    assert_eq!(status, 0);
+    let process = Path::new("/proc").join(background.trim());
+    assert!(process.exists(), "it stays, as after a login");
+    host.exec(1, &format!("kill {background}"));
+    assert_eq!(host.until_exit().2, 0);
+}
+
+#[test]
+fn closing_a_session_ends_its_command_and_what_that_has_started() {
+    let mut host = Host::greeted();
+    let session = host.exec(1, "trap '' TERM; sleep 1000 & echo $!; wait; wait");
+    let ToHost::Output { bytes, .. } = host.hear() else { panic!("no output") };
+    let child = Path::new("/proc").join(text(bytes).trim());
+    assert!(child.exists());
+    host.say(ToGuest::Close { session });
+    let ToHost::Exit { status, .. } = host.hear() else { panic!("no exit") };
+    // It has ignored the request to end.
+    assert_eq!(status, 128 + 9);
+    // Nobody here waits for it, so that it may stay as a zombie.
+    let state = std::fs::read_to_string(child.join("stat")).unwrap_or_default();
+    assert!(state.is_empty() || state.contains(") Z "), "{state}");
+}
+
+#[test]
+fn a_hello_ends_all_sessions_without_a_word() {
+    let mut host = Host::greeted();
+    let session = host.exec(1, "echo $$; exec sleep 1000");
+    let ToHost::Output { bytes, .. } = host.hear() else { panic!("no output") };
+    let process = Path::new("/proc").join(text(bytes).trim());
+    assert!(process.exists());
+    host.say(ToGuest::Hello { nonce: 2 });
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux has one");
+    let boot = boot.trim_end().to_owned();
+    assert_eq!(host.hear(), ToHost::Welcome { nonce: 2, version: PROTOCOL_VERSION, boot });
+    // The number is free again at once, and the old session says nothing.
+    assert_eq!(host.exec(1, "true"), session);
+    assert_eq!(host.until_exit().2, 0);
+    for _ in 0..100 {
+        if !process.exists() {
+            return;
+        }
+        thread::sleep(LIMIT / 100);
+    }
+    panic!("the old command still runs");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_the_reason() {
+    let mut host = Host::greeted();
+    let session = SessionId(9);
+    let open = |argv: &[&str]| ToGuest::Open {
+        session,
+        what: What::Exec { argv: argv.iter().map(|&argument| argument.to_owned()).collect() },
+    };
+    host.say(open(&["/no/such/program"]));
+    let reason = "cannot run \"/no/such/program\": No such file or directory (os error 2)".to_owned();
+    assert_eq!(host.hear(), ToHost::Refused { session, reason });
+    host.say(open(&[]));
+    assert_eq!(host.hear(), ToHost::Refused { session, reason: "there is no command to run".to_owned() });
+    host.say(open(&[&"x".repeat(16_000)]));
+    assert!(matches!(host.hear(), ToHost::Refused { .. }));
+    host.say(open(&["true"]));
+    assert_eq!(host.hear(), ToHost::Exit { session, status: 0 });
+}
+
+#[test]
+fn there_are_as_many_sessions_as_promised_and_no_more() {
+    let mut host = Host::greeted();
+    for number in 0..SESSIONS_MAX as u16 {
+        host.exec(number, "cat");
+    }
+    let over = host.exec(100, "cat");
+    assert!(matches!(host.hear(), ToHost::Refused { session, .. } if session == over));
+    host.input(SessionId(0), b"");
+    assert_eq!(host.hear(), ToHost::Exit { session: SessionId(0), status: 0 });
+    host.exec(100, "exit 5");
+    assert_eq!(host.until_exit().2, 5);
+}
+
+#[test]
+fn a_host_that_overruns_a_window_loses_that_session_only() {
+    let mut host = Host::greeted();
+    let other = host.exec(2, "cat");
+    let session = host.exec(1, "exec sleep 1000");
+    let piece = vec![0; DATA_BYTES_MAX];
+    for _ in 0..=WINDOW_BYTES as usize * 2 / DATA_BYTES_MAX {
+        host.input(session, &piece);
+    }
+    loop {
+        match host.hear() {
+            ToHost::Credit { .. } => {}
+            ToHost::Refused { session: refused, reason } => {
+                assert_eq!(refused, session);
+                break assert!(reason.contains("room for"), "{reason}");
+            }
+            message => panic!("{message:?}"),
+        }
+    }
+    host.input(other, b"still here\n");
+    host.input(other, b"");
+    assert_eq!(text(host.until_exit().0), "still here\n");
+}
+
+#[test]
+fn a_command_that_has_closed_its_input_stops_no_sender() {
+    let mut host = Host::greeted();
+    let session = host.exec(1, "exec <&-; echo closed; sleep 1000");
+    assert!(matches!(host.hear(), ToHost::Output { .. }));
+    let piece = vec![0; DATA_BYTES_MAX];
+    let mut room = WINDOW_BYTES as usize;
+    for _ in 0..20 {
+        while room < piece.len() {
+            let ToHost::Credit { bytes, .. } = host.hear() else { panic!("no credit") };
+            room += bytes as usize;
+        }
+        host.input(session, &piece);
+        room -= piece.len();
+    }
+}
+
+#[test]
+fn a_new_context_is_applied_and_its_generation_said() {
+    let mut host = Host::greeted();
+    host.say(ToGuest::Context(seed(4, 2).to_context()));
+    assert_eq!(host.hear(), ToHost::Ready { generation: 4 });
+    host.say(ToGuest::Context(seed(5, 3).to_context()));
+    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+    let hosts = std::fs::read_to_string(host.root.path().join("etc/hosts")).expect("written");
+    assert!(hosts.contains("10.0.0.3 n3\n"), "{hosts}");
+    // Another host asks: it is told as well.
+    host.say(ToGuest::Hello { nonce: 3 });
+    assert!(matches!(host.hear(), ToHost::Welcome { nonce: 3, .. }));
+    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+}
+
+#[test]
+fn a_context_that_cannot_be_applied_is_said_to_have_failed_and_the_next_one_is_taken() {
+    let mut host = Host::greeted();
+    host.say(ToGuest::Context(b"nonsense".to_vec()));
+    assert!(matches!(host.hear(), ToHost::Failed { generation: 0, .. }));
+    let mut wrong = seed(6, 2);
+    wrong.user_data = wrong.user_data.replace("\"0644\"", "\"6644\"");
+    host.say(ToGuest::Context(wrong.to_context()));
+    let ToHost::Failed { generation: 6, reason } = host.hear() else { panic!("not refused") };
+    assert!(reason.contains("/etc/hosts") && reason.contains("6644"), "{reason}");
+    host.say(ToGuest::Context(seed(6, 2).to_context()));
+    assert_eq!(host.hear(), ToHost::Ready { generation: 6 });
+}
+
+#[test]
+fn commands_find_the_environment_of_the_cluster() {
+    let mut host = Host::greeted();
+    host.say(ToGuest::Context(seed(1, 1).to_context()));
+    assert_eq!(host.hear(), ToHost::Ready { generation: 1 });
+    host.exec(1, "echo $HEDDLE_PKEY $HOME; pwd");
+    let home = host.root.path().join("root");
+    assert_eq!(text(host.until_exit().0), format!("0x8001 /root\n{}\n", home.display()));
+}
+
+#[test]
+fn noise_on_the_port_is_passed_over() {
+    let mut host = Host::greeted();
+    host.stream.write_all(&[7; 50_000]).expect("the guest reads");
+    host.stream.write_all(&[0]).expect("the guest reads");
+    host.exec(1, "echo heard");
+    assert_eq!(text(host.until_exit().0), "heard\n");
+}

@@ -1,0 +1,159 @@
+//! What the agent reports: one report per host, with a number that grows when it changes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use controller_api::Name;
+use controller_api::agent::{Accelerator, Report, Share, VmReport};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::durable;
+
+/// Numbers between two milliseconds, so that a start finds a number above all earlier ones by the clock alone.
+const NUMBERS_PER_MS: u64 = 1 << 20;
+
+/// What concerns the machine, and so every host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineReport {
+    /// Cores for dedicated virtual machines.
+    pub cores: Share,
+    /// MiB for guests.
+    pub memory_mib: Share,
+    /// How virtual machines run.
+    pub accelerator: Accelerator,
+    /// Whether the emulated fabric takes frames.
+    pub fabric: bool,
+}
+
+/// The reports of all hosts.
+#[derive(Debug)]
+pub struct Board {
+    inner: Mutex<Inner>,
+    hosts: BTreeMap<Name, watch::Sender<Arc<Report>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    machine: MachineReport,
+    vms: BTreeMap<(Name, Uuid), VmReport>,
+    number: u64,
+}
+
+impl Board {
+    /// Empty reports; their numbers begin above `number`.
+    pub fn new(hosts: &[Name], machine: MachineReport, number: u64) -> Self {
+        let empty = report(&machine, Vec::new(), number);
+        let hosts = hosts.iter().map(|host| (host.clone(), watch::Sender::new(Arc::new(empty.clone()))));
+        let inner = Inner { machine, vms: BTreeMap::new(), number };
+        Self { inner: Mutex::new(inner), hosts: hosts.collect() }
+    }
+
+    /// The reports of a host as they change; `None` if there is no such host.
+    pub fn reports(&self, host: &Name) -> Option<watch::Receiver<Arc<Report>>> {
+        self.hosts.get(host).map(watch::Sender::subscribe)
+    }
+
+    /// How a virtual machine stands now.
+    pub fn set_vm(&self, host: &Name, vm: VmReport) {
+        let mut inner = self.inner();
+        inner.vms.insert((host.clone(), vm.id), vm);
+        self.publish(&mut inner);
+    }
+
+    /// Nothing is left of a virtual machine.
+    pub fn remove_vm(&self, host: &Name, id: Uuid) {
+        let mut inner = self.inner();
+        inner.vms.remove(&(host.clone(), id));
+        self.publish(&mut inner);
+    }
+
+    /// Changes what concerns the machine.
+    pub fn set_machine(&self, change: impl FnOnce(&mut MachineReport)) {
+        let mut inner = self.inner();
+        change(&mut inner.machine);
+        self.publish(&mut inner);
+    }
+
+    fn publish(&self, inner: &mut Inner) {
+        for (host, reports) in &self.hosts {
+            let vms = inner.vms.iter().filter(|((at, _), _)| at == host).map(|(_, vm)| vm.clone());
+            let next = report(&inner.machine, vms.collect(), inner.number + 1);
+            reports.send_if_modified(|last| {
+                let changed = Report { number: next.number, ..Report::clone(last) } != next;
+                if changed {
+                    inner.number = next.number;
+                    *last = Arc::new(next);
+                }
+                changed
+            });
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn report(machine: &MachineReport, vms: Vec<VmReport>, number: u64) -> Report {
+    let MachineReport { cores, memory_mib, accelerator, fabric } = machine.clone();
+    Report { number, cores, memory_mib, accelerator, fabric, vms }
+}
+
+/// A number above all that were used before, also if the clock was set back; kept in a file.
+pub fn first_number(path: &Path) -> std::io::Result<u64> {
+    let kept = durable::read(path, 64)?.and_then(|bytes| String::from_utf8(bytes).ok()?.trim().parse().ok());
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let by_clock = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX).saturating_mul(NUMBERS_PER_MS);
+    // Far above what one run counts.
+    let by_file = kept.map_or(0, |kept: u64| kept.saturating_add(1 << 40));
+    let number = by_clock.max(by_file);
+    durable::write(path, number.to_string().as_bytes())?;
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use controller_api::agent::VmState;
+
+    use super::*;
+
+    const MACHINE: MachineReport = MachineReport {
+        cores: Share { total: 1, used: 0 },
+        memory_mib: Share { total: 1024, used: 0 },
+        accelerator: Accelerator::Tcg,
+        fabric: false,
+    };
+
+    #[test]
+    fn numbers_grow_with_changes_and_only_with_them() {
+        let [one, two] = ["one", "two"].map(|name| name.parse::<Name>().unwrap());
+        let board = Board::new(&[one.clone(), two.clone()], MACHINE, 100);
+        let number = |host| board.reports(host).unwrap().borrow().number;
+        assert_eq!((number(&one), number(&two)), (100, 100));
+        let id = Uuid::new_v4();
+        let vm = VmReport { id, state: VmState::Running, ready: None, reason: None, pinned: vec![] };
+        board.set_vm(&one, vm.clone());
+        assert_eq!((number(&one), number(&two)), (101, 100));
+        board.set_vm(&one, vm);
+        assert_eq!((number(&one), number(&two)), (101, 100));
+        board.set_machine(|machine| machine.fabric = true);
+        assert!(number(&one) > 101 && number(&two) > 100);
+        board.remove_vm(&one, id);
+        assert!(board.reports(&one).unwrap().borrow().vms.is_empty());
+    }
+
+    #[test]
+    fn numbers_grow_over_restarts_also_if_the_clock_was_set_back() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("number");
+        let first = first_number(&path).unwrap();
+        let future = first + (1 << 60);
+        std::fs::write(&path, future.to_string()).unwrap();
+        let next = first_number(&path).unwrap();
+        assert!(next > future);
+        assert!(first_number(&path).unwrap() > next);
+    }
+}

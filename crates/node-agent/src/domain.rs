@@ -1,0 +1,400 @@
+//! A virtual machine as libvirt is told about it, and the mark by which an agent knows its own.
+
+use std::path::Path;
+
+use controller_api::agent::{Accelerator, VmOrder};
+use controller_api::image::DiskFormat;
+use controller_api::{MemorySize, Name};
+use fabric_model::MacAddress;
+use quick_xml::Reader;
+use quick_xml::events::Event;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::cores::Cores;
+use crate::image::hex;
+use crate::place::QemuUser;
+use crate::xml::{Element, element};
+
+/// Namespace of the mark.
+pub const MARK_NAMESPACE: &str = "urn:heddle:agent:1";
+
+/// Namespace of arguments that libvirt hands on to QEMU.
+const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
+
+/// MiB of translated code per virtual machine. QEMU's own default is 1 GiB, which adds up.
+const TRANSLATION_CACHE_MIB: u32 = 128;
+
+/// Where the network adapter sits: libvirt fills the bus from slot 1 with ports of its own.
+const ADAPTER_SLOT: &str = "0x10";
+
+/// What the kernel is told before what the image says, which may overrule it.
+const COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
+
+/// Changes when the same order is written in other bytes: digests of another form are not compared.
+const DIGEST_FORM: &str = "1";
+
+/// A domain for libvirt.
+#[derive(Debug)]
+pub struct Domain<'a> {
+    /// Whose it is.
+    pub mark: Mark,
+    /// For people.
+    pub title: &'a str,
+    /// How it runs.
+    pub accelerator: Accelerator,
+    /// Virtual cores.
+    pub cores: u32,
+    /// Memory.
+    pub memory: MemorySize,
+    /// Where it runs.
+    pub cpus: Cpus,
+    /// What it boots.
+    pub boot: Boot<'a>,
+    /// Disks, root first.
+    pub disks: Vec<Disk<'a>>,
+    /// What it says on its serial line.
+    pub console: &'a Path,
+    /// Its virtio-serial port.
+    pub channel: Option<&'a Path>,
+    /// Its network adapter.
+    pub adapter: Option<Adapter<'a>>,
+    /// Who QEMU runs as; files were given to it already.
+    pub user: Option<QemuUser>,
+}
+
+/// Where a domain runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cpus {
+    /// Wherever the host likes.
+    Anywhere,
+    /// Anywhere on these cores.
+    Floating(Cores),
+    /// Each virtual core on a core of its own.
+    Pinned {
+        /// In the order of virtual cores.
+        cores: Cores,
+        /// Where everything else of the domain runs.
+        emulation: Cores,
+        /// How memory is backed.
+        backing: Backing,
+    },
+}
+
+/// How memory is backed from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// By huge pages of 2 MiB.
+    HugePages,
+    /// By ordinary pages.
+    Pages,
+}
+
+/// What a domain boots.
+#[derive(Clone, Copy, Debug)]
+pub struct Boot<'a> {
+    /// Kernel.
+    pub kernel: &'a Path,
+    /// Initial file system.
+    pub initrd: &'a Path,
+    /// What the image tells the kernel.
+    pub command_line: &'a str,
+}
+
+/// A disk.
+#[derive(Clone, Copy, Debug)]
+pub enum Disk<'a> {
+    /// What was changed, over a file that stays as it is.
+    Overlay {
+        /// The changes.
+        path: &'a Path,
+        /// The file below.
+        base: &'a Path,
+        /// How the file below is written.
+        base_format: DiskFormat,
+    },
+    /// A file that is only read.
+    ReadOnly(&'a Path),
+}
+
+/// An adapter on the emulated fabric.
+#[derive(Clone, Copy, Debug)]
+pub struct Adapter<'a> {
+    /// Its address.
+    pub mac: MacAddress,
+    /// The socket of the guest's end.
+    pub guest: &'a Path,
+    /// The socket of the fabric's end.
+    pub fabric: &'a Path,
+}
+
+/// Says whose a domain is and what for: kept by libvirt, found again by the next agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The agent's id.
+    pub instance: String,
+    /// The virtual machine.
+    pub id: Uuid,
+    /// The host it is on.
+    pub host: Name,
+    /// What was ordered; see [`order_digest`].
+    pub order: String,
+    /// Cores of its own.
+    pub cores: Cores,
+    /// Memory it was given.
+    pub memory: MemorySize,
+}
+
+impl Mark {
+    /// The domain's name: an agent touches only domains that are called so and marked.
+    pub fn domain_name(&self) -> String {
+        domain_name(&self.instance, self.id)
+    }
+
+    /// Reads a mark; `None` if it makes no sense.
+    pub fn read(xml: &str) -> Option<Self> {
+        let mut reader = Reader::from_str(xml);
+        loop {
+            let found = match reader.read_event().ok()? {
+                Event::Start(found) | Event::Empty(found) => found,
+                Event::Eof => return None,
+                _ => continue,
+            };
+            let attribute = |name: &str| {
+                let found = found.attributes().flatten().find(|found| found.key.as_ref() == name)?;
+                Some(found.value.into_owned())
+            };
+            let cores = attribute("cores")?;
+            return Some(Self {
+                instance: attribute("instance")?,
+                id: attribute("id")?.parse().ok()?,
+                host: attribute("host")?.parse().ok()?,
+                order: attribute("order")?,
+                cores: if cores.is_empty() { Cores::default() } else { cores.parse().ok()? },
+                memory: attribute("memory")?.parse().ok()?,
+            });
+        }
+    }
+
+    /// Whether a domain is what an order asks for, as far as can be told.
+    pub fn is_for(&self, host: &Name, order: &VmOrder) -> bool {
+        let form = |digest: &str| digest.split_once(':').map(|(form, _)| form.to_owned());
+        let ordered = order_digest(order);
+        self.host == *host && (self.order == ordered || form(&self.order) != form(&ordered))
+    }
+
+    fn to_element(&self) -> Element {
+        element("heddle:vm")
+            .with("xmlns:heddle", MARK_NAMESPACE)
+            .with("instance", &self.instance)
+            .with("id", self.id)
+            .with("host", &self.host)
+            .with("order", &self.order)
+            .with("cores", &self.cores)
+            .with("memory", self.memory)
+    }
+}
+
+/// How domains are called.
+pub fn domain_name(instance: &str, id: Uuid) -> String {
+    format!("heddle-{instance}-{id}")
+}
+
+/// A digest of what may not change while a virtual machine runs: all but its context.
+pub fn order_digest(order: &VmOrder) -> String {
+    #[derive(Serialize)]
+    struct Fixed<'a>(
+        Uuid,
+        u32,
+        MemorySize,
+        controller_api::cluster::CpuMode,
+        &'a controller_api::agent::ImageOrder,
+        controller_api::agent::AdapterOrder,
+    );
+    let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, order.adapter);
+    let bytes = serde_json::to_vec(&fixed).expect("orders came in as JSON");
+    format!("{DIGEST_FORM}:{}", hex(&Sha256::digest(bytes)))
+}
+
+impl Domain<'_> {
+    /// What libvirt is told.
+    pub fn to_xml(&self) -> String {
+        let kind = match self.accelerator {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "qemu",
+        };
+        element("domain")
+            .with("type", kind)
+            .with("xmlns:qemu", QEMU_NAMESPACE)
+            .child(element("name").text(self.mark.domain_name()))
+            .child(element("uuid").text(self.mark.id))
+            .child(element("title").text(self.title))
+            .child(element("metadata").child(self.mark.to_element()))
+            .child(element("memory").with("unit", "MiB").text(self.memory.mib()))
+            .children(self.cpus.backing())
+            .child(self.cpus.vcpu(self.cores))
+            .child(self.cpus.tuning())
+            .child(self.boot.to_element())
+            .child(self.features())
+            .child(self.cpu())
+            // A guest that ends or starts over is started by the agent: counted, slowed down, and from a fresh seed.
+            .child(element("on_poweroff").text("destroy"))
+            .child(element("on_reboot").text("destroy"))
+            .child(element("on_crash").text("destroy"))
+            .child(self.devices())
+            .children(self.user.map(label))
+            .children(self.adapter.map(|adapter| adapter.arguments()))
+            .to_xml()
+    }
+
+    fn features(&self) -> Element {
+        let cache = element("tb-cache").with("unit", "MiB").text(TRANSLATION_CACHE_MIB);
+        let tcg = (self.accelerator == Accelerator::Tcg).then(|| element("tcg").child(cache));
+        element("features").child(element("acpi")).children(tcg)
+    }
+
+    fn cpu(&self) -> Element {
+        match self.accelerator {
+            Accelerator::Kvm => element("cpu").with("mode", "host-passthrough"),
+            Accelerator::Tcg => element("cpu").with("mode", "maximum"),
+        }
+    }
+
+    fn devices(&self) -> Element {
+        let disks = self.disks.iter().zip(["vda", "vdb", "vdc"]).map(|(disk, name)| disk.to_element(name));
+        let channel = self.channel.map(|path| {
+            let name = guest::channel::PORT;
+            element("channel")
+                .with("type", "unix")
+                .child(element("source").with("mode", "bind").with("path", path.display()))
+                .child(element("target").with("type", "virtio").with("name", name))
+        });
+        // Written by virtlogd, which keeps it short.
+        let serial = element("serial")
+            .with("type", "file")
+            .child(element("source").with("path", self.console.display()).with("append", "on"))
+            .child(element("target").with("port", 0));
+        let random = element("backend").with("model", "random").text("/dev/urandom");
+        element("devices")
+            .child(element("emulator").text("/usr/bin/qemu-system-x86_64"))
+            .children(disks)
+            .child(element("controller").with("type", "usb").with("model", "none"))
+            .children(channel)
+            .child(serial)
+            .child(element("rng").with("model", "virtio").child(random))
+            .child(element("memballoon").with("model", "none"))
+    }
+}
+
+impl Cpus {
+    fn backing(&self) -> Option<Element> {
+        let Self::Pinned { backing, .. } = self else { return None };
+        let source = match backing {
+            Backing::HugePages => {
+                element("hugepages").child(element("page").with("size", 2).with("unit", "M"))
+            }
+            Backing::Pages => element("source").with("type", "memfd"),
+        };
+        let (kept, now) = (element("nosharepages"), element("allocation").with("mode", "immediate"));
+        // The order is the schema's.
+        Some(match backing {
+            Backing::HugePages => element("memoryBacking").children([source, kept, now]),
+            Backing::Pages => element("memoryBacking").children([kept, source, now]),
+        })
+    }
+
+    fn vcpu(&self, count: u32) -> Element {
+        let vcpu = element("vcpu").with("placement", "static");
+        let vcpu = match self {
+            Self::Floating(cores) => vcpu.with("cpuset", cores),
+            Self::Anywhere | Self::Pinned { .. } => vcpu,
+        };
+        vcpu.text(count)
+    }
+
+    fn tuning(&self) -> Element {
+        let tuning = element("cputune");
+        match self {
+            Self::Anywhere => tuning,
+            Self::Floating(cores) => tuning.child(element("emulatorpin").with("cpuset", cores)),
+            Self::Pinned { cores, emulation, .. } => {
+                let pins = cores.iter().enumerate();
+                let pins =
+                    pins.map(|(vcpu, core)| element("vcpupin").with("vcpu", vcpu).with("cpuset", core));
+                tuning.children(pins).child(element("emulatorpin").with("cpuset", emulation))
+            }
+        }
+    }
+}
+
+impl Boot<'_> {
+    fn to_element(self) -> Element {
+        let command_line = format!("{COMMAND_LINE} {}", self.command_line);
+        element("os")
+            .child(element("type").with("arch", "x86_64").with("machine", "q35").text("hvm"))
+            // Starts a kernel in a fraction of the time that a full BIOS takes.
+            .child(element("loader").with("type", "rom").text("/usr/share/qemu/qboot.rom"))
+            .child(element("kernel").text(self.kernel.display()))
+            .child(element("initrd").text(self.initrd.display()))
+            .child(element("cmdline").text(command_line.trim_end()))
+    }
+}
+
+impl Disk<'_> {
+    fn to_element(self, name: &str) -> Element {
+        let target = element("target").with("dev", name).with("bus", "virtio");
+        let source = |path: &Path| element("source").with("file", path.display());
+        let disk = element("disk").with("type", "file").with("device", "disk");
+        match self {
+            Self::Overlay { path, base, base_format } => {
+                let base_format = match base_format {
+                    DiskFormat::Raw => "raw",
+                    DiskFormat::Qcow2 => "qcow2",
+                };
+                // Said here so that libvirt does not look for itself what the file below says it is.
+                let base = element("backingStore")
+                    .with("type", "file")
+                    .child(element("format").with("type", base_format))
+                    .child(source(base))
+                    .child(element("backingStore"));
+                // The disk is made anew from its image if the machine dies; speed is worth more than its cache.
+                let driver =
+                    element("driver").with("name", "qemu").with("type", "qcow2").with("cache", "unsafe");
+                disk.children([driver, source(path), base, target])
+            }
+            Self::ReadOnly(path) => {
+                let driver = element("driver").with("name", "qemu").with("type", "raw");
+                disk.children([driver, source(path), target, element("readonly")])
+            }
+        }
+    }
+}
+
+impl Adapter<'_> {
+    /// libvirt 9 has no words for datagrams on unix sockets, so QEMU is told itself.
+    fn arguments(self) -> Element {
+        // QEMU takes a comma for the end of a value unless there are two.
+        let value = |path: &Path| path.display().to_string().replace(',', ",,");
+        let netdev = format!(
+            "dgram,id=fab0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            value(self.guest),
+            value(self.fabric)
+        );
+        let mac = self.mac;
+        let device = format!("virtio-net-pci,netdev=fab0,mac={mac},romfile=,bus=pcie.0,addr={ADAPTER_SLOT}");
+        let arguments = ["-netdev", &netdev, "-device", &device];
+        element("qemu:commandline")
+            .children(arguments.map(|argument| element("qemu:arg").with("value", argument)))
+    }
+}
+
+/// Files were given to QEMU's user already, and those of images are left to their owner.
+fn label(user: QemuUser) -> Element {
+    let owner = format!("+{}:+{}", user.uid, user.gid);
+    element("seclabel")
+        .with("type", "static")
+        .with("model", "dac")
+        .with("relabel", "no")
+        .child(element("label").text(owner))
+}

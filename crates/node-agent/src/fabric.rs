@@ -1,0 +1,266 @@
+//! Virtual machines on the emulated fabric: asks `heddle sim` to carry their frames, and keeps it so when the
+//! emulation was restarted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use controller_api::Name;
+use controller_api::agent::AdapterOrder;
+use fabric_model::MacAddress;
+use ib_wire::{MulticastLid, Pkey, PortNum};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::place::Place;
+
+/// How often to look whether everything is still attached: a restarted emulation knows nobody.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the emulation has for an answer: it serves many, one after the other.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest answer: a list of a few thousand functions.
+const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// How long a virtual machine waits to be attached or detached. Later it is done without it.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A virtual machine on the fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The host whose adapter it uses.
+    pub node: Name,
+    /// How.
+    pub adapter: AdapterOrder,
+    /// The socket of the guest's end.
+    pub guest: PathBuf,
+    /// The socket of the fabric's end.
+    pub fabric: PathBuf,
+}
+
+/// How the fabric was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Turns so far.
+    turn: u64,
+    /// Whether the emulation answers.
+    pub answers: bool,
+    /// Who is on the fabric.
+    attached: BTreeSet<Uuid>,
+    /// Whom the emulation refuses, and why.
+    refused: BTreeMap<Uuid, String>,
+}
+
+/// Keeps virtual machines on the fabric.
+#[derive(Debug)]
+pub struct Fabric {
+    control: PathBuf,
+    place: Arc<Place>,
+    wanted: Mutex<BTreeMap<Uuid, Attachment>>,
+    changed: Notify,
+    seen: watch::Sender<Seen>,
+}
+
+#[derive(Debug, Error)]
+enum AskError {
+    #[error("the emulation at {} does not answer: {source}", path.display())]
+    Silent { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What is asked of the emulation; see `heddle sim-ctl`.
+#[derive(Serialize)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+enum Request<'a> {
+    Attach {
+        node: &'a str,
+        port: PortNum,
+        function: u8,
+        mac: MacAddress,
+        pkey: Pkey,
+        group: Option<MulticastLid>,
+        guest: &'a Path,
+        fabric: &'a Path,
+    },
+    Detach {
+        node: &'a str,
+        port: PortNum,
+        function: u8,
+    },
+    Functions {},
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Reply<T> {
+    Ok(T),
+    Error(String),
+}
+
+/// A function, as the emulation lists it. The rest of what it says is for people.
+#[derive(Deserialize)]
+struct Function {
+    node: String,
+    port: PortNum,
+    function: u8,
+    mac: MacAddress,
+    pkey: Pkey,
+    group: Option<MulticastLid>,
+    guest: Option<PathBuf>,
+}
+
+impl Fabric {
+    /// By the control socket of an emulation.
+    pub fn new(control: PathBuf, place: Arc<Place>) -> Self {
+        Self {
+            control,
+            place,
+            wanted: Mutex::default(),
+            changed: Notify::new(),
+            seen: watch::Sender::new(Seen::default()),
+        }
+    }
+
+    /// How the fabric was found last.
+    pub fn seen(&self) -> watch::Receiver<Seen> {
+        self.seen.subscribe()
+    }
+
+    /// Puts a virtual machine on the fabric, and waits a little until it is there.
+    pub async fn attach(&self, id: Uuid, attachment: Attachment) {
+        self.wanted().insert(id, attachment);
+        self.settle(|seen| seen.attached.contains(&id) || seen.refused.contains_key(&id)).await;
+    }
+
+    /// Takes a virtual machine off the fabric, and waits a little until it is.
+    pub async fn detach(&self, id: Uuid) {
+        if self.wanted().remove(&id).is_some() {
+            self.settle(|seen| !seen.attached.contains(&id)).await;
+        }
+    }
+
+    /// Why a virtual machine is not on the fabric.
+    pub fn complaint(&self, id: Uuid) -> Option<String> {
+        let seen = self.seen.borrow();
+        let refused = seen.refused.get(&id).map(|why| format!("the fabric refuses its adapter: {why}"));
+        refused.or_else(|| (!seen.answers).then(|| "the emulated fabric does not answer".to_owned()))
+    }
+
+    /// Waits for a turn that began after now, in which this holds or the emulation is silent.
+    async fn settle(&self, holds: impl Fn(&Seen) -> bool) {
+        let mut seen = self.seen.subscribe();
+        // The turn that goes on may have begun before.
+        let turn = seen.borrow_and_update().turn + 1;
+        self.changed.notify_one();
+        let settled = seen.wait_for(|seen| seen.turn >= turn && (holds(seen) || !seen.answers));
+        // Later it is done without us.
+        let _ = timeout(SETTLE_TIMEOUT, settled).await;
+    }
+
+    /// Keeps everything attached that is to be, for ever.
+    pub async fn keep(&self) {
+        loop {
+            // Both: one for a change, one for the turn that `settle` waits for.
+            let _ = timeout(INTERVAL, self.changed.notified()).await;
+            let mut next = Seen { turn: self.seen.borrow().turn + 1, ..Seen::default() };
+            if let Err(error) = self.turn(&mut next).await {
+                if self.seen.borrow().answers {
+                    tracing::warn!("{error}");
+                }
+                next = Seen { turn: next.turn, ..Seen::default() };
+            }
+            self.seen.send_replace(next);
+        }
+    }
+
+    async fn turn(&self, next: &mut Seen) -> Result<(), AskError> {
+        let found: Vec<Function> = self.ask(&Request::Functions {}).await?;
+        next.answers = true;
+        let wanted = self.wanted().clone();
+        let by_guest: BTreeMap<&Path, Uuid> =
+            wanted.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
+        for function in &found {
+            let Some(guest) = function.guest.as_deref().filter(|guest| self.place.owns_socket(guest)) else {
+                continue;
+            };
+            match by_guest.get(guest) {
+                Some(id) if wanted.get(id).is_some_and(|wanted| function.is(&wanted.adapter)) => {
+                    next.attached.insert(*id);
+                }
+                // One that is to be otherwise is replaced.
+                Some(_) => {}
+                None => self.take_off(function).await?,
+            }
+        }
+        for (id, attachment) in
+            wanted.iter().filter(|(id, _)| !next.attached.contains(id)).collect::<Vec<_>>()
+        {
+            match self.ask::<serde_json::Value>(&attachment.request()).await {
+                Ok(_) => drop(next.attached.insert(*id)),
+                Err(AskError::Refused(why)) => drop(next.refused.insert(*id, why)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_off(&self, function: &Function) -> Result<(), AskError> {
+        let (node, port, function) = (function.node.as_str(), function.port, function.function);
+        match self.ask::<serde_json::Value>(&Request::Detach { node, port, function }).await {
+            Err(AskError::Refused(why)) => tracing::warn!("cannot take {node} off the fabric: {why}"),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, request: &Request<'_>) -> Result<T, AskError> {
+        let silent = |source| AskError::Silent { path: self.control.clone(), source };
+        let asked = timeout(ANSWER_TIMEOUT, converse(&self.control, request)).await;
+        let line = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(silent)?;
+        match serde_json::from_str(&line) {
+            Ok(Reply::Ok(answer)) => Ok(answer),
+            Ok(Reply::Error(why)) => Err(AskError::Refused(why)),
+            Err(error) => Err(silent(error.into())),
+        }
+    }
+
+    fn wanted(&self) -> std::sync::MutexGuard<'_, BTreeMap<Uuid, Attachment>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn converse(control: &Path, request: &Request<'_>) -> io::Result<String> {
+    let mut stream = UnixStream::connect(control).await?;
+    let mut line = serde_json::to_string(request)?;
+    line.push('\n');
+    stream.write_all(line.as_bytes()).await?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer).await?;
+    Ok(answer)
+}
+
+impl Attachment {
+    fn request(&self) -> Request<'_> {
+        let AdapterOrder { port, function, mac, pkey, group, .. } = self.adapter;
+        let (guest, fabric) = (self.guest.as_path(), self.fabric.as_path());
+        Request::Attach { node: self.node.as_str(), port, function, mac, pkey, group, guest, fabric }
+    }
+}
+
+impl Function {
+    fn is(&self, wanted: &AdapterOrder) -> bool {
+        (self.port, self.function, self.mac, self.pkey, self.group)
+            == (wanted.port, wanted.function, wanted.mac, wanted.pkey, wanted.group)
+    }
+}

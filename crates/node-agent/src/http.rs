@@ -1,0 +1,233 @@
+//! The interface of `controller_api::agent`, at a unix socket that only its owner can open.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path as UrlPath, Query, Request, State};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use controller_api::agent::{Orders, Report};
+use controller_api::session::{Open, PROTOCOL};
+use controller_api::{Name, Problem};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::net::UnixListener;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::agent::{Agent, OrdersError};
+use crate::link::NoSession;
+use crate::session;
+
+/// Longest orders: a full host in a large cluster.
+const ORDERS_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Longest request for a session: a command with its arguments.
+const OPEN_BYTES_MAX: usize = 64 * 1024;
+
+/// How long a report is waited for before the last one is sent again.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no socket.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Something is there that is no socket.
+    #[error("{} exists and is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// Somebody serves it.
+    #[error("somebody else serves {}", .0.display())]
+    Taken(PathBuf),
+    /// It cannot be made.
+    #[error("cannot listen at {}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Opens the socket. One that nobody serves any more is replaced; anything else that is there stays.
+pub fn listen(path: &Path) -> Result<UnixListener, ListenError> {
+    let failed = |source| ListenError::Io { path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(ListenError::NotASocket(path.to_owned())),
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(ListenError::Taken(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    // Under its name it is there only with its mode.
+    let beside = path.with_extension("new");
+    crate::durable::remove(&beside).map_err(failed)?;
+    let listener = UnixListener::bind(&beside).map_err(failed)?;
+    fs::set_permissions(&beside, Permissions::from_mode(0o600)).map_err(failed)?;
+    fs::rename(&beside, path).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Answers requests.
+pub fn router(agent: Arc<Agent>) -> Router {
+    Router::new()
+        .route("/v1/hosts", get(host_list))
+        .route("/v1/hosts/{host}", get(report).put(order))
+        .route("/v1/hosts/{host}/vms/{id}/sessions", post(open_session))
+        .fallback(|| async { Refusal::new(StatusCode::NOT_FOUND, "no-such-path", "there is nothing here") })
+        .layer(DefaultBodyLimit::max(ORDERS_BYTES_MAX))
+        .with_state(agent)
+}
+
+async fn host_list(State(agent): State<Arc<Agent>>) -> Json<Vec<Name>> {
+    Json(agent.hosts().to_vec())
+}
+
+#[derive(Deserialize)]
+struct After {
+    after: Option<u64>,
+}
+
+async fn report(
+    State(agent): State<Arc<Agent>>,
+    UrlPath(host): UrlPath<String>,
+    Query(After { after }): Query<After>,
+) -> Result<Json<Report>, Refusal> {
+    let name = host.parse::<Name>().ok();
+    let reports = name.and_then(|name| agent.shared().board.reports(&name));
+    let mut reports = reports.ok_or_else(|| Refusal::no_such_host(&host))?;
+    if let Some(after) = after {
+        // Whether or not it has changed by then, the report is sent.
+        let _ = timeout(REPORT_TIMEOUT, reports.wait_for(|report| report.number > after)).await;
+    }
+    let report = Report::clone(&reports.borrow());
+    Ok(Json(report))
+}
+
+async fn order(
+    State(agent): State<Arc<Agent>>,
+    UrlPath(host): UrlPath<String>,
+    body: Bytes,
+) -> Result<StatusCode, Refusal> {
+    let name: Name = host.parse().map_err(|_| Refusal::no_such_host(&host))?;
+    let orders: Orders = serde_json::from_slice(&body).map_err(|error| {
+        // What serde says may quote a secret: its place is enough.
+        let what = format!("line {}, column {} makes no sense", error.line(), error.column());
+        Refusal::new(StatusCode::BAD_REQUEST, "not-orders", &format!("orders cannot be read: {what}"))
+    })?;
+    agent.order(&name, orders).await.map_err(Refusal::from)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn open_session(
+    State(agent): State<Arc<Agent>>,
+    UrlPath((host, id)): UrlPath<(String, String)>,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    let no_vm = || {
+        Refusal::new(StatusCode::NOT_FOUND, "no-such-vm", &format!("host {host} has no virtual machine {id}"))
+    };
+    if !wants_session(request.headers()) {
+        let what = format!("a session needs `Connection: upgrade` and `Upgrade: {PROTOCOL}`");
+        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", &what));
+    }
+    let name: Name = host.parse().map_err(|_| no_vm())?;
+    let vm: Uuid = id.parse().map_err(|_| no_vm())?;
+    let upgrade = hyper::upgrade::on(&mut request);
+    let bad = |what: String| Refusal::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
+    let body = axum::body::to_bytes(request.into_body(), OPEN_BYTES_MAX).await;
+    let body = body.map_err(|error| bad(format!("what is to be opened cannot be read: {error}")))?;
+    let what: Open =
+        serde_json::from_slice(&body).map_err(|error| bad(format!("cannot be opened: {error}")))?;
+    let opener = agent.opener(&name, vm).await.ok_or_else(no_vm)?;
+    let silent =
+        |why: &str| Refusal::new(StatusCode::CONFLICT, "no-guest", &format!("virtual machine {vm}: {why}"));
+    let opened = opener.ok_or_else(|| silent("it does not run"))?.open(what).await;
+    let opened = opened.map_err(|error| match error {
+        NoSession::NoGuest(why) => silent(&why),
+        NoSession::TooMany => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too-many-sessions",
+            &format!("virtual machine {vm}: {error}"),
+        ),
+    })?;
+    tokio::spawn(async move {
+        let ended = match upgrade.await {
+            Ok(client) => session::bridge(TokioIo::new(client), opened).await,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%vm, "a session ended: {error}");
+        }
+    });
+    let switched = Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header(CONNECTION, "upgrade")
+        .header(UPGRADE, PROTOCOL)
+        .body(Body::empty());
+    Ok(switched.expect("these headers are fine"))
+}
+
+fn wants_session(headers: &HeaderMap) -> bool {
+    let names = |name, wanted: &str| {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|value| value.trim().eq_ignore_ascii_case(wanted))
+    };
+    names(CONNECTION, "upgrade") && names(UPGRADE, PROTOCOL)
+}
+
+/// An answer that says no.
+#[derive(Debug)]
+struct Refusal(Problem);
+
+impl Refusal {
+    fn new(status: StatusCode, kind: &str, detail: &str) -> Self {
+        Self(Problem {
+            kind: kind.to_owned(),
+            title: status.canonical_reason().unwrap_or("refused").to_owned(),
+            status: status.as_u16(),
+            detail: Some(detail.to_owned()),
+            place: None,
+            hint: None,
+        })
+    }
+
+    fn no_such_host(host: &str) -> Self {
+        let host: String = host.chars().take(64).collect();
+        Self::new(StatusCode::NOT_FOUND, "no-such-host", &format!("this agent does not serve host {host:?}"))
+    }
+}
+
+impl From<OrdersError> for Refusal {
+    fn from(error: OrdersError) -> Self {
+        let (status, kind) = match &error {
+            OrdersError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
+            OrdersError::Bad(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
+            OrdersError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
+            OrdersError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
+            OrdersError::Ending => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+            OrdersError::NotKept { .. } => (StatusCode::INSUFFICIENT_STORAGE, "not-kept"),
+        };
+        let mut refusal = Self::new(status, kind, &error.to_string());
+        if let OrdersError::Bad(bad) = error {
+            refusal.0.place = Some(bad.place);
+        }
+        refusal
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, [(CONTENT_TYPE, Problem::MEDIA_TYPE)], Json(self.0)).into_response()
+    }
+}

@@ -1,0 +1,281 @@
+//! The sessions on one connection to a guest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use controller_api::session::Open;
+use guest::channel::{DATA_BYTES_MAX, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What, Window};
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::inbox::{FromGuest, Inbox};
+use super::plain;
+
+/// What a message costs on the wire besides its data: kind, session, checksum and framing.
+const MESSAGE_BYTES: usize = 32;
+
+/// What is asked of the task that talks to a guest.
+#[derive(Debug)]
+pub enum Command {
+    /// Begin a session.
+    Open {
+        /// What for.
+        what: Open,
+        /// Where the session goes.
+        answer: oneshot::Sender<Result<Session, NoSession>>,
+        /// By which it asks for the rest.
+        commands: mpsc::Sender<Command>,
+    },
+    /// Standard input, for which the session had room.
+    Input(SessionKey, Vec<u8>),
+    /// Output was handed on.
+    Consumed(SessionKey, usize),
+    /// Nobody listens any more.
+    Close(SessionKey),
+}
+
+/// A session's number, and which of those that had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionKey {
+    id: SessionId,
+    serial: u64,
+}
+
+/// Why there is no session.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoSession {
+    /// There is nobody to ask; says why.
+    #[error("{0}")]
+    NoGuest(String),
+    /// There are as many as a guest takes.
+    #[error("{SESSIONS_MAX} sessions are open, which is as many as a node takes; end one")]
+    TooMany,
+}
+
+/// A session, seen from the host. Dropped, it is closed.
+#[derive(Debug)]
+pub struct Session {
+    key: SessionKey,
+    inbox: Arc<Inbox>,
+    room: Arc<Semaphore>,
+    commands: mpsc::Sender<Command>,
+}
+
+/// Asks for a session.
+pub async fn open(commands: &mpsc::Sender<Command>, what: Open) -> Result<Session, NoSession> {
+    let gone = || NoSession::NoGuest("it does not run".to_owned());
+    let (answer, answered) = oneshot::channel();
+    let command = Command::Open { what, answer, commands: commands.clone() };
+    commands.send(command).await.map_err(|_| gone())?;
+    answered.await.unwrap_or_else(|_| Err(gone()))
+}
+
+impl Session {
+    /// Sends standard input as the guest takes it; nothing ends it. `false` once there is nobody to take it.
+    pub async fn input(&self, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return self.commands.send(Command::Input(self.key, Vec::new())).await.is_ok();
+        }
+        for piece in bytes.chunks(DATA_BYTES_MAX) {
+            let count = u32::try_from(piece.len()).expect("a piece is smaller than a window");
+            match self.room.acquire_many(count).await {
+                Ok(room) => room.forget(),
+                Err(_) => return false,
+            }
+            if self.commands.send(Command::Input(self.key, piece.to_vec())).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What the guest says next.
+    pub async fn hear(&self) -> FromGuest {
+        self.inbox.pop().await
+    }
+
+    /// Output of so many bytes was handed on: the guest may send more.
+    pub async fn consumed(&self, bytes: usize) {
+        // Without a connection there is nobody to tell.
+        let _ = self.commands.send(Command::Consumed(self.key, bytes)).await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let (commands, key) = (self.commands.clone(), self.key);
+        if let Err(mpsc::error::TrySendError::Full(close)) = commands.try_send(Command::Close(key))
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move { commands.send(close).await });
+        }
+    }
+}
+
+/// The sessions on one connection.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    open: BTreeMap<SessionId, Slot>,
+    serial: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    serial: u64,
+    /// Bytes to the guest.
+    sending: Window,
+    /// Bytes from the guest.
+    receiving: Window,
+    inbox: Arc<Inbox>,
+    room: Arc<Semaphore>,
+    /// Close was said, and nobody listens: its number is free once the guest has said that it is over.
+    closing: bool,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.room.close();
+        // Whoever has heard a last word does not listen to this one.
+        let _ = self.inbox.push(FromGuest::Refused("its channel was closed".to_owned()));
+    }
+}
+
+impl Sessions {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Does what a session asks for; what to tell the guest.
+    pub fn obey(&mut self, command: Command) -> Option<ToGuest> {
+        match command {
+            Command::Open { what, answer, commands } => self.begin(what, answer, commands),
+            Command::Input(key, bytes) => {
+                let slot = self.slot(key)?;
+                // The session had room for it.
+                slot.sending.pass(bytes.len()).ok()?;
+                Some(ToGuest::Input { session: key.id, bytes })
+            }
+            Command::Consumed(key, bytes) => {
+                let bytes = self.slot(key)?.receiving.consume(bytes)?;
+                Some(ToGuest::Credit { session: key.id, bytes })
+            }
+            Command::Close(key) => {
+                self.slot(key)?.closing = true;
+                Some(ToGuest::Close { session: key.id })
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        what: Open,
+        answer: oneshot::Sender<Result<Session, NoSession>>,
+        commands: mpsc::Sender<Command>,
+    ) -> Option<ToGuest> {
+        let free = (0..).map(SessionId).find(|id| !self.open.contains_key(id));
+        let Some(id) = free.filter(|_| self.open.len() < SESSIONS_MAX) else {
+            drop(answer.send(Err(NoSession::TooMany)));
+            return None;
+        };
+        self.serial += 1;
+        let (inbox, room) = (Arc::default(), Arc::new(Semaphore::new(WINDOW_BYTES as usize)));
+        let slot = Slot {
+            serial: self.serial,
+            sending: Window::new(),
+            receiving: Window::new(),
+            inbox: Arc::clone(&inbox),
+            room: Arc::clone(&room),
+            closing: false,
+        };
+        let key = SessionKey { id, serial: self.serial };
+        // Who asked may be gone again: its session, dropped here, closes itself.
+        drop(answer.send(Ok(Session { key, inbox, room, commands })));
+        self.open.insert(id, slot);
+        let what = match what {
+            Open::Exec { argv } => What::Exec { argv },
+            Open::Ssh {} => What::Ssh,
+        };
+        Some(ToGuest::Open { session: id, what })
+    }
+
+    /// Takes a guest's word; how many bytes of it were asked for, and what to answer.
+    pub fn hear(&mut self, message: ToHost) -> (usize, Option<ToGuest>) {
+        match message {
+            ToHost::Output { session, bytes } => self.output(session, bytes.len(), FromGuest::Output(bytes)),
+            ToHost::Error { session, bytes } => self.output(session, bytes.len(), FromGuest::Error(bytes)),
+            ToHost::Exit { session, status } => self.end(session, FromGuest::Exit(status)),
+            ToHost::Refused { session, reason } => self.end(session, FromGuest::Refused(plain(&reason))),
+            ToHost::Credit { session, bytes } => self.credit(session, bytes),
+            ToHost::Welcome { .. } | ToHost::Ready { .. } | ToHost::Failed { .. } => (0, None),
+        }
+    }
+
+    fn output(&mut self, id: SessionId, length: usize, piece: FromGuest) -> (usize, Option<ToGuest>) {
+        let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
+        if let Err(overrun) = slot.receiving.pass(length) {
+            return (0, self.break_off(id, &format!("its guest sent {overrun}")));
+        }
+        if slot.closing {
+            // On its way while the session was closed; nobody listens, so it is handed on as it is.
+            let credit = slot.receiving.consume(length);
+            return (length + MESSAGE_BYTES, credit.map(|bytes| ToGuest::Credit { session: id, bytes }));
+        }
+        match slot.inbox.push(piece) {
+            Ok(()) => (length + MESSAGE_BYTES, None),
+            Err(_) => (0, self.break_off(id, "its guest sends too many small pieces")),
+        }
+    }
+
+    fn credit(&mut self, id: SessionId, bytes: u32) -> (usize, Option<ToGuest>) {
+        let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
+        match slot.sending.grant(bytes) {
+            // Nothing is granted for nothing.
+            Ok(()) if bytes == 0 => (0, None),
+            Ok(()) => {
+                slot.room.add_permits(bytes as usize);
+                (MESSAGE_BYTES, None)
+            }
+            Err(overrun) => (0, self.break_off(id, &format!("its guest granted {overrun}"))),
+        }
+    }
+
+    /// The guest has said that a session is over.
+    fn end(&mut self, id: SessionId, last_word: FromGuest) -> (usize, Option<ToGuest>) {
+        let Some(slot) = self.open.remove(&id) else { return (0, None) };
+        let taken = slot.inbox.push(last_word);
+        debug_assert_eq!(taken, Ok(()), "there is always room for a last word");
+        (MESSAGE_BYTES, None)
+    }
+
+    /// Tells the guest to end a session whose rules it broke.
+    fn break_off(&mut self, id: SessionId, why: &str) -> Option<ToGuest> {
+        let slot = self.open.get_mut(&id)?;
+        if slot.closing {
+            return None;
+        }
+        slot.closing = true;
+        slot.room.close();
+        let taken = slot.inbox.push(FromGuest::Refused(why.to_owned()));
+        debug_assert_eq!(taken, Ok(()), "there is always room for a last word");
+        Some(ToGuest::Close { session: id })
+    }
+
+    /// A message for a session could not be sent at all.
+    pub fn cannot(&mut self, message: &ToGuest, why: &str) {
+        if let ToGuest::Open { session, .. } = message {
+            self.end(*session, FromGuest::Refused(why.to_owned()));
+        }
+    }
+
+    /// The connection is gone.
+    pub fn end_all(&mut self, why: &str) {
+        for id in self.open.keys().copied().collect::<Vec<_>>() {
+            self.end(id, FromGuest::Refused(why.to_owned()));
+        }
+    }
+
+    fn slot(&mut self, key: SessionKey) -> Option<&mut Slot> {
+        self.open.get_mut(&key.id).filter(|slot| slot.serial == key.serial && !slot.closing)
+    }
+}

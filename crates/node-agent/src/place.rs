@@ -1,0 +1,362 @@
+//! Where an agent keeps what it needs.
+//!
+//! ```text
+//! STATE/                     what survives a restart of the machine
+//!   agent.lock  instance     one agent at a time; who it is
+//!   number                   so that numbers of reports grow over restarts
+//!   orders/HOST.json         what is to be; holds private keys
+//!   images.json              files whose checksums were found right
+//!   vms/ID/                  overlay.qcow2, seed.iso, console.log
+//! RUNTIME/INSTANCE/ID/       sockets of a virtual machine: short paths, since theirs have room for 107 bytes
+//!   guest.sock               its virtio-serial port
+//!   nic.guest nic.fabric     its network adapter, seen from either end
+//! ```
+
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use controller_api::Name;
+use nix::unistd::{Gid, Uid, chown};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::durable;
+
+/// Longest path of a unix socket, without the byte that ends it.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Letters of an instance's id.
+const INSTANCE_LETTERS: usize = 8;
+
+/// Directories that others may pass through, but not list.
+const PASSABLE: u32 = 0o711;
+
+/// The user that QEMU runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QemuUser {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Where an agent keeps what it needs. The lock on it is held as long as this lives.
+#[derive(Debug)]
+pub struct Place {
+    state: PathBuf,
+    runtime: PathBuf,
+    instance: String,
+    _lock: File,
+}
+
+/// The files of a virtual machine.
+#[derive(Clone, Debug)]
+pub struct VmPlace {
+    /// All but sockets.
+    pub directory: PathBuf,
+    /// Its disk.
+    pub overlay: PathBuf,
+    /// What it starts from.
+    pub seed: PathBuf,
+    /// What it says on its serial line.
+    pub console: PathBuf,
+    /// Where sockets are.
+    pub sockets: PathBuf,
+    /// Its virtio-serial port.
+    pub channel: PathBuf,
+    /// Its end of the network adapter.
+    pub nic_guest: PathBuf,
+    /// The fabric's end of the network adapter.
+    pub nic_fabric: PathBuf,
+}
+
+/// A place that cannot be used.
+#[derive(Debug, Error)]
+pub enum PlaceError {
+    /// A file or directory cannot be used.
+    #[error("{}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else works here.
+    #[error("another agent uses {}: end it, or choose another --state", .0.display())]
+    Taken(PathBuf),
+    /// The file that says who the agent is makes no sense.
+    #[error("{} does not hold the {INSTANCE_LETTERS} letters of an agent's id", .0.display())]
+    BadInstance(PathBuf),
+    /// Sockets would have names that are too long.
+    #[error(
+        "{} is too long for a socket: {bytes} bytes, {SOCKET_PATH_BYTES_MAX} fit; choose a shorter --runtime",
+        path.display()
+    )]
+    TooLong {
+        /// Such as this one.
+        path: PathBuf,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// QEMU could not get at a file.
+    #[error(
+        "QEMU runs as user {uid}, who has no access to {} (mode {mode:03o}), so it cannot use {}: chmod it, or \
+         choose another place",
+        path.display(), wanted.display()
+    )]
+    Unreachable {
+        /// The user.
+        uid: u32,
+        /// What it has no access to.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// What it needs it for.
+        wanted: PathBuf,
+    },
+}
+
+impl Place {
+    /// Takes a place for this agent alone; makes what is missing.
+    pub fn open(state: &Path, runtime: &Path) -> Result<Self, PlaceError> {
+        let state = absolute(state)?;
+        make_directory(&state, PASSABLE)?;
+        let lock_path = state.join("agent.lock");
+        let lock = File::create(&lock_path).map_err(at(&lock_path))?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(PlaceError::Taken(state)),
+            Err(TryLockError::Error(source)) => return Err(PlaceError::Io { path: lock_path, source }),
+            Ok(()) => {}
+        }
+        let instance = instance(&state.join("instance"))?;
+        let runtime_root = absolute(runtime)?;
+        make_directory(&runtime_root, PASSABLE)?;
+        let runtime = runtime_root.join(&instance);
+        make_directory(&runtime, PASSABLE)?;
+        let place = Self { state, runtime, instance, _lock: lock };
+        make_directory(&place.state.join("orders"), 0o700)?;
+        make_directory(&place.state.join("vms"), PASSABLE)?;
+        let longest = place.vm(Uuid::nil()).nic_fabric;
+        match longest.as_os_str().len() {
+            bytes if bytes > SOCKET_PATH_BYTES_MAX => Err(PlaceError::TooLong { path: longest, bytes }),
+            _ => Ok(place),
+        }
+    }
+
+    /// Tells this agent's virtual machines from others': made once, with the state.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// The file with a host's orders.
+    pub fn orders(&self, host: &Name) -> PathBuf {
+        self.state.join("orders").join(format!("{host}.json"))
+    }
+
+    /// The file with checksums that were found right.
+    pub fn images(&self) -> PathBuf {
+        self.state.join("images.json")
+    }
+
+    /// The file with the number that reports begin with.
+    pub fn number(&self) -> PathBuf {
+        self.state.join("number")
+    }
+
+    /// The file with what was found out about the accelerator.
+    pub fn accelerator(&self) -> PathBuf {
+        self.state.join("accelerator.json")
+    }
+
+    /// The files of a virtual machine.
+    pub fn vm(&self, id: Uuid) -> VmPlace {
+        let directory = self.state.join("vms").join(id.to_string());
+        let sockets = self.runtime.join(id.to_string());
+        VmPlace {
+            overlay: directory.join("overlay.qcow2"),
+            seed: directory.join("seed.iso"),
+            console: directory.join("console.log"),
+            channel: sockets.join("guest.sock"),
+            nic_guest: sockets.join("nic.guest"),
+            nic_fabric: sockets.join("nic.fabric"),
+            directory,
+            sockets,
+        }
+    }
+
+    /// Whether a path is that of a socket of this agent.
+    pub fn owns_socket(&self, path: &Path) -> bool {
+        path.starts_with(&self.runtime)
+    }
+
+    /// Virtual machines of which there are files.
+    pub fn vms(&self) -> Result<Vec<Uuid>, PlaceError> {
+        let mut found = Vec::new();
+        for directory in [self.state.join("vms"), self.runtime.clone()] {
+            for entry in fs::read_dir(&directory).map_err(at(&directory))? {
+                let name = entry.map_err(at(&directory))?.file_name();
+                found.extend(name.to_str().and_then(|name| Uuid::parse_str(name).ok()));
+            }
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Whether QEMU gets as far as to the files of virtual machines.
+    pub fn check_reachable(&self, user: QemuUser) -> Result<(), PlaceError> {
+        check_access(&self.state.join("vms"), user, Access::Pass)?;
+        check_access(&self.runtime, user, Access::Pass)
+    }
+}
+
+impl VmPlace {
+    /// Makes the directories. QEMU makes sockets, so that of the sockets is its own; nobody else gets at them.
+    pub fn make(&self, user: Option<QemuUser>) -> Result<(), PlaceError> {
+        make_directory(&self.directory, PASSABLE)?;
+        make_directory(&self.sockets, 0o770)?;
+        give(&self.sockets, user, OwnGroup::Kept)
+    }
+
+    /// Removes everything.
+    pub fn remove(&self) -> Result<(), PlaceError> {
+        durable::remove(&self.sockets).map_err(at(&self.sockets))?;
+        durable::remove(&self.directory).map_err(at(&self.directory))
+    }
+}
+
+/// Whether a file that is given away keeps its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnGroup {
+    /// The agent's group keeps its rights.
+    Kept,
+    /// The group is QEMU's, too.
+    Given,
+}
+
+/// Gives a file to QEMU's user.
+pub fn give(path: &Path, user: Option<QemuUser>, group: OwnGroup) -> Result<(), PlaceError> {
+    let Some(user) = user else { return Ok(()) };
+    let gid = (group == OwnGroup::Given).then(|| Gid::from_raw(user.gid));
+    chown(path, Some(Uid::from_raw(user.uid)), gid).map_err(|errno| at(path)(errno.into()))
+}
+
+/// Whether QEMU can read a file.
+pub fn check_readable(path: &Path, user: QemuUser) -> Result<(), PlaceError> {
+    check_access(path, user, Access::Read)
+}
+
+#[derive(Clone, Copy)]
+enum Access {
+    /// Read a file.
+    Read = 0o4,
+    /// Go through a directory.
+    Pass = 0o1,
+}
+
+/// By modes alone: access lists, which may grant more, are not looked at.
+fn check_access(wanted: &Path, user: QemuUser, access: Access) -> Result<(), PlaceError> {
+    if user.uid == 0 {
+        return Ok(());
+    }
+    let directories = wanted.ancestors().skip(1).map(|directory| (directory, Access::Pass));
+    for (path, access) in directories.chain([(wanted, access)]) {
+        if path.as_os_str().is_empty() {
+            continue;
+        }
+        let found = fs::metadata(path).map_err(at(path))?;
+        let shift = match () {
+            () if found.uid() == user.uid => 6,
+            () if found.gid() == user.gid => 3,
+            () => 0,
+        };
+        if found.mode() >> shift & access as u32 == 0 {
+            let (path, mode) = (path.to_owned(), found.mode() & 0o777);
+            return Err(PlaceError::Unreachable { uid: user.uid, path, mode, wanted: wanted.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn instance(path: &Path) -> Result<String, PlaceError> {
+    match durable::read(path, 64).map_err(at(path))? {
+        Some(bytes) => {
+            let text = String::from_utf8(bytes).unwrap_or_default();
+            let plain = text.len() == INSTANCE_LETTERS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if plain { Ok(text) } else { Err(PlaceError::BadInstance(path.to_owned())) }
+        }
+        None => {
+            let mut instance = Uuid::new_v4().simple().to_string();
+            instance.truncate(INSTANCE_LETTERS);
+            durable::write(path, instance.as_bytes()).map_err(at(path))?;
+            Ok(instance)
+        }
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, PlaceError> {
+    std::path::absolute(path).map_err(at(path))
+}
+
+fn make_directory(path: &Path, mode: u32) -> Result<(), PlaceError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        // The mask may have taken something away.
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(at(path)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let parent = path.parent().ok_or(error).map_err(at(path))?;
+            make_directory(parent, 0o755)?;
+            make_directory(path, mode)
+        }
+        Err(error) => Err(at(path)(error)),
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> PlaceError + use<> {
+    let path = path.to_owned();
+    move |source| PlaceError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOMEBODY: QemuUser = QemuUser { uid: 64055, gid: 64055 };
+
+    #[test]
+    fn an_agent_keeps_its_id_and_its_place_to_itself() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (state, runtime) = (scratch.path().join("state"), scratch.path().join("run"));
+        let place = Place::open(&state, &runtime).unwrap();
+        let instance = place.instance().to_owned();
+        assert!(matches!(Place::open(&state, &runtime), Err(PlaceError::Taken(_))));
+        drop(place);
+        assert_eq!(Place::open(&state, &runtime).unwrap().instance(), instance);
+    }
+
+    #[test]
+    fn paths_too_long_for_sockets_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let long = scratch.path().join("x".repeat(60));
+        let error = Place::open(&scratch.path().join("state"), &long).unwrap_err();
+        assert!(error.to_string().contains("choose a shorter --runtime"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_qemu_cannot_enter_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let closed = scratch.path().join("closed");
+        fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+        let place = Place::open(&closed.join("state"), &scratch.path().join("r")).unwrap();
+        place.check_reachable(SOMEBODY).unwrap();
+        fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+        match place.check_reachable(SOMEBODY) {
+            Err(PlaceError::Unreachable { path, .. }) => assert_eq!(path, closed),
+            other => panic!("{other:?}"),
+        }
+        place.check_reachable(QemuUser { uid: 0, gid: 0 }).unwrap();
+    }
+}

@@ -1,0 +1,63 @@
+//! Joins a session of a client, which came by HTTP, to one of a guest.
+
+use std::io;
+
+use controller_api::session::{FRAME_BYTES_MAX, Kind, read_frame, write_frame};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use crate::link::{FromGuest, Session};
+
+/// Carries frames both ways until either side has ended.
+pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io::Result<()> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let inward = async {
+        loop {
+            match read_frame(&mut from_client).await? {
+                Some((Kind::Input, bytes)) => {
+                    if !session.input(&bytes).await {
+                        // The guest has had its last word, which is on its way to the client.
+                        return std::future::pending().await;
+                    }
+                }
+                Some((kind, _)) => {
+                    let what = format!("a client sent a frame {kind:?}, which only guests do");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                }
+                None => return Ok(()),
+            }
+        }
+    };
+    let outward = async {
+        loop {
+            match session.hear().await {
+                FromGuest::Output(bytes) => hand_on(&mut to_client, Kind::Output, &bytes, &session).await?,
+                FromGuest::Error(bytes) => hand_on(&mut to_client, Kind::Error, &bytes, &session).await?,
+                FromGuest::Exit(status) => {
+                    write_frame(&mut to_client, Kind::Exit, &status.to_be_bytes()).await?;
+                    return to_client.shutdown().await;
+                }
+                FromGuest::Refused(why) => {
+                    write_frame(&mut to_client, Kind::Refused, why.as_bytes()).await?;
+                    return to_client.shutdown().await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        ended = inward => ended,
+        ended = outward => ended,
+    }
+}
+
+async fn hand_on(
+    client: &mut (impl AsyncWrite + Unpin),
+    kind: Kind,
+    bytes: &[u8],
+    session: &Session,
+) -> io::Result<()> {
+    for piece in bytes.chunks(FRAME_BYTES_MAX) {
+        write_frame(client, kind, piece).await?;
+    }
+    session.consumed(bytes.len()).await;
+    Ok(())
+}

@@ -1,0 +1,236 @@
+#!/usr/bin/env bash
+# Builds the image that virtual machines boot from, and keeps it. Its last line is the directory of the image:
+#
+#   /var/cache/heddle/images/debian-mpi-KEY/
+#       root.ext4  vmlinux  initrd.cpio.gz  image.json
+#
+# KEY is made of the recipe (image/) and of heddle-guest, so that the same sources give the same directory and a second
+# run has nothing to do. HEDDLE_IMAGES names another place. Needs root, or sudo, to make files of other owners.
+#
+# Debian's packages are fetched once and kept apart from the rest: a new heddle-guest takes seconds, not minutes.
+set -euo pipefail
+readonly self=$(readlink -f "${BASH_SOURCE[0]}")
+cd "$(dirname "$self")/.."
+export PATH="$PATH:/usr/sbin:/sbin:${CARGO_HOME:-$HOME/.cargo}/bin" LC_ALL=C
+
+readonly images=${HEDDLE_IMAGES:-/var/cache/heddle/images}
+readonly triple=x86_64-unknown-linux-gnu
+readonly suite=bookworm
+readonly free_mib_needed=4096 # packages, unpacked, and the disk made of them
+readonly spare_mib=512        # what a machine may write on its disk
+
+say() {
+    printf 'image: %s\n' "$*"
+}
+
+fail() {
+    printf 'image: %s\n' "$@" >&2
+    exit 1
+}
+
+check_tools() {
+    local missing=() tool
+    # Command and package.
+    for tool in mmdebstrap:mmdebstrap mke2fs:e2fsprogs busybox:busybox-static cpio:cpio python3:python3 flock:util-linux; do
+        command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+    done
+    [[ ${#missing[@]} == 0 ]] || fail "these packages are missing: ${missing[*]}" "As root: apt-get install ${missing[*]}"
+    [[ $(uname -m) == x86_64 ]] || fail "images are made for x86_64, this is $(uname -m)."
+}
+
+# ---- heddle-guest: static, as it runs before anything else and in any image
+
+guest_binary() {
+    echo "$(realpath -m "${CARGO_TARGET_DIR:-target}")/$triple/guest/heddle-guest"
+}
+
+build_guest() {
+    # Paths of this machine have no place in it: every checkout is to make the same bytes.
+    local registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
+    RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=heddle --remap-path-prefix=$registry=crates" \
+        cargo build --quiet --locked --profile guest -p guest --bin heddle-guest --target "$triple"
+}
+
+# ---- keys
+
+digest() { # of the contents and names of files
+    sha256sum -- "$@" | sha256sum | cut -c -12
+}
+
+base_key() {
+    digest image/packages image/modules image/base.sh
+}
+
+image_key() {
+    local recipe
+    mapfile -t recipe < <(find image -type f | sort)
+    { digest scripts/image.sh "${recipe[@]}"; sha256sum <"$1"; } | sha256sum | cut -c -12
+}
+
+# ---- making it
+
+work=''
+
+clean_up() {
+    local status=$?
+    trap - EXIT INT TERM
+    if [[ -n $work ]]; then
+        # What a killed mmdebstrap has left mounted, the innermost first.
+        awk -v below="$work/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | sort -r |
+            while read -r place; do umount -l "$place" || true; done
+        rm -rf --one-file-system "$work"
+        [[ $status == 0 ]] || echo "image: not made; nothing is left behind" >&2
+    fi
+    exit "$status"
+}
+
+make_base() { # target
+    local packages sources=/etc/apt/sources.list.d/debian.sources
+    packages=$(sed 's/#.*//' image/packages | xargs | tr ' ' ,)
+    if [[ ! -e $sources ]]; then
+        sources=$work/sources.list
+        printf 'deb http://deb.debian.org/debian%s main\n' " $suite" "-security $suite-security" >"$sources"
+    fi
+    say "fetching and unpacking Debian packages (minutes, once)"
+    TMPDIR=$work mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Apt::Install-Recommends "false"' \
+        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
+        --include="$packages" --customize-hook='image/base.sh "$1"' \
+        "$suite" "$work/base.tar" "$sources" >"$work/base.log" 2>&1 ||
+        { tail -n 30 "$work/base.log" >&2; fail "mmdebstrap failed."; }
+    rm -f "$images"/.base-*.tar
+    mv "$work/base.tar" "$1"
+}
+
+compile_programs() { # root
+    local root=$1 build=$1/tmp/build
+    mkdir "$build"
+    cp image/mpi/*.c image/frames/*.c "$build"
+    # The compiler of the image, as its users would.
+    chroot "$root" sh -eu -c '
+        cd /tmp/build
+        mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-ring ring.c
+        mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-pingpong pingpong.c
+        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/frame-send frame.c'
+    ln -s frame-send "$root/usr/local/bin/frame-count"
+    rm -r "$build"
+}
+
+fill_root() { # root guest
+    local root=$1 unit
+    install -m 755 "$2" "$root/usr/sbin/heddle-guest"
+    install -D -m 644 image/sshd.conf "$root/etc/ssh/sshd_config.d/10-heddle.conf"
+    install -D -m 644 image/cloud-init.cfg "$root/etc/cloud/cloud.cfg.d/99-heddle.cfg"
+    compile_programs "$root"
+    # Made by every machine for itself: in an image they would be the same for all tenants.
+    rm -f "$root"/etc/ssh/ssh_host_*
+    : >"$root/etc/machine-id"
+    sed 's/#.*//' image/units | while read -r unit; do
+        [[ -z $unit ]] || ln -sf /dev/null "$root/etc/systemd/system/$unit"
+    done
+    rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/var/log/* "$root/etc/hostname"
+}
+
+make_initrd() { # root target
+    local root=$1 tree=$work/initrd version module path command
+    version=$(ls "$root/usr/lib/modules")
+    mkdir -p "$tree"/{bin,dev,proc,sys,root,modules}
+    cp "$(command -v busybox)" "$tree/bin/busybox"
+    for command in sh mount insmod sleep switch_root poweroff; do
+        ln -s busybox "$tree/bin/$command"
+    done
+    install -m 755 image/initramfs-init "$tree/init"
+    for module in $(sed -n 's/^boot //p' image/modules); do
+        chroot "$root" modprobe --set-version "$version" --show-depends "$module"
+    done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r path; do
+        cp "$root$path" "$tree/modules/"
+        basename "$path" >>"$tree/modules/order"
+    done
+    (cd "$tree" && find . | sort | cpio --quiet --create --format newc --owner 0:0 | gzip -1n) >"$2"
+}
+
+make_disk() { # root target
+    local mib=$(($(du --summarize --apparent-size --block-size=1M "$1" | cut -f 1) * 5 / 4 + spare_mib))
+    # With a journal: machines are switched off without being asked. Without checksums of metadata: they cost time where
+    # the machine is emulated, and the disk is a file on one that has its own.
+    mke2fs -q -t ext4 -L root -m 0 -J size=16 -O ^metadata_csum -E lazy_itable_init=1 -d "$1" "$2" "${mib}M" >/dev/null
+}
+
+make_manifest() { # directory
+    python3 - "$1" <<'PYTHON'
+import hashlib, json, pathlib, sys
+
+directory = pathlib.Path(sys.argv[1])
+
+def described(name):
+    with open(directory / name, "rb") as file:
+        return {"file": name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+manifest = {
+    "root": described("root.ext4"),
+    "root_format": "raw",
+    "kernel": described("vmlinux"),
+    "initrd": described("initrd.cpio.gz"),
+    "command_line": "root=/dev/vda rw net.ifnames=0 quiet mitigations=off",
+}
+(directory / "image.json").write_text(json.dumps(manifest, indent=2) + "\n")
+PYTHON
+}
+
+make_image() { # target guest
+    local base free root
+    # A guest runs as another user, which has to read it all.
+    umask 022
+    mkdir -p "$images"
+    exec 9>"$images/.lock"
+    flock --nonblock 9 || { say "another one is being made; waiting for it"; flock 9; }
+    [[ ! -e $1/image.json ]] || return 0
+    free=$(df --output=avail --block-size=1M "$images" | tail -n 1)
+    ((free >= free_mib_needed)) ||
+        fail "$images has $free MiB free, making an image takes $free_mib_needed." "HEDDLE_IMAGES names another place."
+
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    # Nobody else makes one now: what is left there is of one that was killed.
+    rm -rf --one-file-system "$images"/.making-*
+    work=$(mktemp -d "$images/.making-XXXXXX")
+    chmod 755 "$work"
+    base=$images/.base-$(base_key).tar
+    [[ -e $base ]] || make_base "$base"
+
+    say "making the disk"
+    root=$work/root
+    mkdir "$root" "$work/image"
+    tar --extract --file "$base" --directory "$root" --numeric-owner --xattrs --xattrs-include='*'
+    fill_root "$root" "$2"
+    make_initrd "$root" "$work/image/initrd.cpio.gz"
+    python3 image/extract-kernel.py "$root/boot/vmlinuz" "$work/image/vmlinux"
+    rm "$root/boot/vmlinuz"
+    make_disk "$root" "$work/image/root.ext4"
+    make_manifest "$work/image"
+    # All of it is there, or nothing is.
+    mv -T "$work/image" "$1"
+}
+
+# ---- from here on
+
+if [[ ${1:-} == --make && $# == 3 ]]; then
+    make_image "$2" "$3"
+    exit
+fi
+[[ $# == 0 ]] || fail "what is '$1'? It takes no arguments."
+check_tools
+build_guest
+guest=$(guest_binary)
+directory=$images/debian-mpi-$(image_key "$guest")
+if [[ ! -e $directory/image.json ]]; then
+    say "making $directory"
+    if [[ $EUID == 0 ]]; then
+        "$self" --make "$directory" "$guest"
+    else
+        command -v sudo >/dev/null || fail "not root, and there is no sudo." "As root: scripts/image.sh"
+        sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest"
+    fi
+fi
+echo "$directory"
