@@ -20,7 +20,7 @@ help: ## Explain these commands
 setup: ## Install what is missing (Debian 12; every other command does it first)
 	@scripts/setup.sh
 
-demo: setup ## Emulate a fabric and let opensm and the InfiniBand tools work on it, every step checked
+demo: setup ## Two tenants, a virtual cluster of each, MPI and proof of isolation; writes target/demo/report.md
 	@scripts/demo.sh
 
 image: setup ## Build the image that virtual machines boot from (minutes, once; as root or with sudo)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Heddle is built and tested with, and only what is missing. Says nothing when all is there.
 #
-#   scripts/setup.sh          compiler, stock InfiniBand tools, test runner
+#   scripts/setup.sh          compiler, stock InfiniBand tools, virtual machines, test runner
 #   scripts/setup.sh fuzz     the same, and what fuzzing needs
 #
 # Made for Debian 12. Elsewhere it names what it misses and ends with status 1.
@@ -9,6 +9,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(gcc libc6-dev make pkg-config ibsim-utils libumad2sim0 opensm infiniband-diags ibutils librsvg2-bin)
+# virtual machines: QEMU and libvirt, and what images are made with
+packages+=(qemu-system-x86 qemu-utils libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
+    libvirt-dev mmdebstrap genisoimage busybox-static cpio openssh-client)
 cargo_tools=(cargo-nextest)
 case "${1:-}" in
     '') ;;
@@ -46,7 +49,8 @@ as_root() {
     if [[ $EUID == 0 ]]; then "$@"; else sudo "$@"; fi
 }
 
-# While this file says 101, installing a package starts no service: opensm must never run here by itself.
+# While this file says 101, installing a package starts no service: opensm and libvirtd must never run here by
+# themselves.
 policy=/usr/sbin/policy-rc.d
 policy_state=untouched
 
@@ -80,6 +84,20 @@ missing_packages() {
     done
 }
 
+# Some machines come with a qemu-utils of backports that is newer than any QEMU to be had, and keeps it out. The one of
+# the release itself replaces it then.
+qemu_downgrade() {
+    local installed candidate codename
+    [[ " $* " == *" qemu-system-x86 "* ]] || return 0
+    installed=$(dpkg-query -W -f '${db:Status-Status} ${Version}' qemu-utils 2>/dev/null) || return 0
+    [[ $installed == 'installed '* ]] || return 0
+    candidate=$(apt-cache policy qemu-system-x86 | sed -n 's/^ *Candidate: //p')
+    [[ -n $candidate && $candidate != '(none)' ]] || return 0
+    dpkg --compare-versions "${installed#installed }" gt "$candidate" || return 0
+    codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+    [[ -z $codename ]] || printf '%s\n' --allow-downgrades "qemu-utils/$codename"
+}
+
 install_packages() {
     echo "setup: installing $*"
     [[ $EUID == 0 ]] || command -v sudo >/dev/null || fail "not root, and there is no sudo." \
@@ -90,8 +108,10 @@ install_packages() {
     forbid_services
     # Old lists may still do.
     as_root apt-get update -qq || echo "setup: apt-get update failed; trying with the lists at hand" >&2
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null ||
-        fail "apt-get could not install: $*"
+    local downgrade
+    mapfile -t downgrade < <(qemu_downgrade "$@")
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" "${downgrade[@]}" \
+        >/dev/null || fail "apt-get could not install: $*"
     if [[ " $* " == *" opensm "* ]] && command -v update-rc.d >/dev/null; then
         # It is here to be called by tests. A manager that starts at boot would take over a real fabric.
         as_root update-rc.d opensm disable >/dev/null 2>&1 || true
@@ -105,7 +125,8 @@ if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
     mapfile -t missing < <(missing_packages)
     [[ ${#missing[@]} == 0 ]] || install_packages "${missing[@]}"
 else
-    for tool in cc make ibsim opensm ibnetdiscover ibdiagnet rsvg-convert; do
+    for tool in cc make ibsim opensm ibnetdiscover ibdiagnet rsvg-convert qemu-system-x86_64 qemu-img libvirtd \
+        mmdebstrap genisoimage cpio ssh; do
         command -v "$tool" >/dev/null || fail "there is no $tool, and no apt-get to install it with." \
             "On Debian 12 these packages have it all: ${packages[*]}"
     done

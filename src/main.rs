@@ -1,12 +1,15 @@
 //! `heddle`: one binary for operators and tenants.
 
 mod bench;
+mod cli;
 mod control_socket;
+mod controller;
 mod sim;
 mod sim_ctl;
 mod sm;
 mod smp;
 mod topology;
+mod up;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -14,13 +17,16 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use cli::{Noun, block_on};
+
 /// Turns a shared InfiniBand cluster into many private ones.
 ///
-/// Try it without hardware: generate a fabric, emulate it, and point stock InfiniBand tools at it.
+/// Try it without hardware: a site with an emulated fabric and real virtual machines, on this machine.
 ///
-///     heddle topology generate fat-tree --hosts 16 -o net
-///     heddle sim net --name demo &
-///     IBSIM_SOCKNAME=demo LD_PRELOAD=/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so ibnetdiscover
+///     heddle up                                     # in one terminal, as root
+///     heddle tenant create acme                     # in another
+///     heddle cluster create blue --tenant acme --nodes 2 --memory 384M
+///     heddle cluster exec blue --tenant acme -- mpirun -np 2 mpi-ring
 #[derive(Debug, Parser)]
 #[command(name = "heddle", version, verbatim_doc_comment)]
 struct Cli {
@@ -30,6 +36,26 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(up::UpArgs),
+    Down(up::DownArgs),
+    Status(up::StatusArgs),
+    /// Virtual clusters: create, look, resize, delete, log in, run commands.
+    Cluster(Noun<cli::cluster::ClusterCommand>),
+    /// Who owns clusters.
+    Tenant(Noun<cli::tenant::TenantCommand>),
+    /// By which the controller knows who asks.
+    Token(Noun<cli::token::TokenCommand>),
+    /// Machines that virtual machines run on.
+    Host(Noun<cli::host::HostCommand>),
+    /// What virtual machines boot from.
+    Image(Noun<cli::image::ImageCommand>),
+    /// What happened.
+    Event(Noun<cli::event::EventCommand>),
+    /// The fabric as it was seen and programmed.
+    Fabric(Noun<cli::fabric::FabricCommand>),
+    Controller(controller::ControllerArgs),
+    #[command(hide = true)]
+    Leash(up::leash::LeashArgs),
     /// Generate topologies, and look at them.
     #[command(subcommand)]
     Topology(topology::TopologyCommand),
@@ -60,9 +86,10 @@ fn main() -> ExitCode {
         .with_writer(io::stderr)
         .init();
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
-            eprintln!("heddle: {error:#}");
+            // Some of it may come from strangers.
+            eprintln!("heddle: {}", cli::output::harmless(&format!("{error:#}")));
             status(&error)
         }
     }
@@ -85,19 +112,38 @@ fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Topology(command) => topology::run(command),
-        Command::Sim(args) => sim::run(args),
-        Command::SimCtl(args) => sim_ctl::run(args),
-        Command::Sm(args) => sm::run(args),
-        Command::Smp(args) => smp::run(args),
-        Command::NodeKey(args) => sm::show_key(args),
-        Command::Bench(command) => bench::run(command),
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut script);
-            Ok(io::stdout().write_all(&script)?)
-        }
+        Command::Up(args) => block_on(up::run(args)),
+        Command::Down(args) => block_on(up::down(args)),
+        Command::Status(args) => block_on(up::status(args)),
+        Command::Cluster(noun) => block_on(cli::cluster::run(noun)),
+        Command::Tenant(noun) => block_on(cli::tenant::run(noun)),
+        Command::Token(noun) => block_on(cli::token::run(noun)),
+        Command::Host(noun) => block_on(cli::host::run(noun)),
+        Command::Image(noun) => block_on(cli::image::run(noun)),
+        Command::Event(noun) => block_on(cli::event::run(noun)),
+        Command::Fabric(noun) => block_on(cli::fabric::run(noun)),
+        Command::Controller(args) => controller::run(args),
+        Command::Leash(args) => up::leash::run(args),
+        Command::Topology(command) => done(topology::run(command)),
+        Command::Sim(args) => done(sim::run(args)),
+        Command::SimCtl(args) => done(sim_ctl::run(args)),
+        Command::Sm(args) => done(sm::run(args)),
+        Command::Smp(args) => done(smp::run(args)),
+        Command::NodeKey(args) => done(sm::show_key(args)),
+        Command::Bench(command) => done(bench::run(command)),
+        Command::Completion { shell } => done(complete(shell)),
     }
+}
+
+/// Success, for commands that either succeed or say why not.
+fn done(outcome: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn complete(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut script);
+    Ok(io::stdout().write_all(&script)?)
 }

@@ -1,0 +1,435 @@
+//! `heddle cluster`: virtual clusters.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use controller_api::cluster::{Cluster, CpuMode, NewCluster, NodeState, Resize};
+use controller_api::operation::{Operation, OperationKind};
+use controller_api::{Client, ClusterRef, MemorySize, Name};
+use jiff::Timestamp;
+
+use super::Noun;
+use super::exec::{self, ExecArgs};
+use super::output::{self, Format, age, count, facts, or_dash, table, took};
+use super::ssh::{self, ProxyArgs, SshArgs};
+use super::wait::{self, Ended, WaitArgs};
+
+/// Longest file of public keys: more than anybody has.
+const KEYS_BYTES_MAX: usize = 64 * 1024;
+
+/// What ssh-keygen calls public keys, best first.
+const USUAL_KEYS: [&str; 3] = ["id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub"];
+
+/// What a shell says of a program that Ctrl-C ended.
+const STATUS_INTERRUPTED: u8 = 130;
+
+/// What can be done with clusters.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Create a cluster, and wait until every node says that it is ready
+    ///
+    /// Its nodes are virtual machines on hosts of the site, in a partition of the fabric of their own. They know each
+    /// other by name, trust each other by a key of the cluster, and have a host file for MPI.
+    #[command(after_help = "Examples:
+  heddle cluster create blue --nodes 2 --cores 1 --memory 384M --image debian-mpi
+  heddle cluster create exact --nodes 4 --cores 2 --memory 2G --mode dedicated --ssh-key ~/.ssh/work.pub
+  heddle cluster create later --no-wait
+
+Ctrl-C ends the waiting, not the cluster.")]
+    Create(CreateArgs),
+    /// List clusters
+    #[command(after_help = "Examples:
+  heddle cluster list
+  heddle cluster list -o json")]
+    List,
+    /// Show a cluster and its nodes
+    #[command(after_help = "Example:
+  heddle cluster show blue")]
+    Show(Which),
+    /// Let a cluster grow or shrink; the nodes with the highest numbers go first
+    #[command(after_help = "Example:
+  heddle cluster resize blue --nodes 3")]
+    Resize(ResizeArgs),
+    /// Delete clusters with all that is on their nodes
+    #[command(after_help = "Example:
+  heddle cluster delete blue green")]
+    Delete(DeleteArgs),
+    /// Log in to a node as root
+    ///
+    /// The connection goes over the controller, so it needs no network to the node. It takes the ssh keys that the
+    /// cluster was created with.
+    #[command(after_help = "Examples:
+  heddle cluster ssh blue
+  heddle cluster ssh blue --node 2 -- uptime
+  heddle cluster ssh blue -- -L 8080:localhost:80")]
+    Ssh(SshArgs),
+    /// Carry the bytes of an ssh connection to a node; for ProxyCommand of ssh
+    #[command(hide = true)]
+    Proxy(ProxyArgs),
+    /// Run a command in a node, or in all of them
+    ///
+    /// Its exit status is that of the command; with --all, that of the first node in which it failed.
+    #[command(after_help = "Examples:
+  heddle cluster exec blue -- mpirun -np 2 mpi-ring
+  heddle cluster exec blue --all -- hostname
+  tar c data | heddle cluster exec blue --node 2 -- tar x -C /root")]
+    Exec(ExecArgs),
+}
+
+/// A cluster by name.
+#[derive(Clone, Debug, Args)]
+pub struct Which {
+    /// Name of the cluster
+    name: Name,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// Whose clusters are meant.
+#[derive(Clone, Debug, Args)]
+pub struct Whose {
+    /// Whose cluster; only operators have to say [env: HEDDLE_TENANT]
+    #[arg(long)]
+    tenant: Option<Name>,
+}
+
+impl Whose {
+    /// The tenant that was named, if any.
+    fn tenant(&self) -> anyhow::Result<Option<Name>> {
+        match (&self.tenant, env::var("HEDDLE_TENANT")) {
+            (Some(tenant), _) => Ok(Some(tenant.clone())),
+            (None, Ok(tenant)) if !tenant.is_empty() => Ok(Some(tenant.parse().context("in HEDDLE_TENANT")?)),
+            (None, _) => Ok(None),
+        }
+    }
+}
+
+impl Which {
+    /// The cluster that is meant.
+    pub fn cluster(&self) -> anyhow::Result<ClusterRef> {
+        Ok(ClusterRef { name: self.name.clone(), tenant: self.whose.tenant()? })
+    }
+}
+
+/// Arguments of `create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Virtual machines
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
+    /// Virtual cores of each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    cores: u32,
+    /// Memory of each, such as 384M or 2G
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    memory: MemorySize,
+    /// What they boot from; see `heddle image list`
+    #[arg(long, default_value = "debian-mpi")]
+    image: Name,
+    /// How they get their cores and memory
+    #[arg(long, value_enum, default_value_t)]
+    mode: Mode,
+    /// File with public keys that may log in; may be repeated [default: the usual ones in ~/.ssh]
+    #[arg(long, value_name = "FILE")]
+    ssh_key: Vec<PathBuf>,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+/// How virtual machines get cores and memory.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Mode {
+    /// Cores float over those of the host and may be more than it has
+    #[default]
+    Shared,
+    /// A core of the host for each, memory fully backed, nothing overcommitted
+    Dedicated,
+}
+
+impl From<Mode> for CpuMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Shared => Self::Shared,
+            Mode::Dedicated => Self::Dedicated,
+        }
+    }
+}
+
+/// Arguments of `resize`.
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Virtual machines from now on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+/// Arguments of `delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// Names of the clusters
+    #[arg(required = true)]
+    names: Vec<Name>,
+    #[command(flatten)]
+    whose: Whose,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    match noun.command {
+        ClusterCommand::Create(args) => create(&client, format, args).await,
+        ClusterCommand::List => {
+            format.print(&client.cluster_list().await?, |clusters| list(clusters, Timestamp::now()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ClusterCommand::Show(which) => {
+            format.print(&client.cluster_show(&which.cluster()?).await?, show)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ClusterCommand::Resize(args) => {
+            let operation =
+                client.cluster_resize(&args.which.cluster()?, Resize { size: args.nodes }).await?;
+            conclude(&client, format, operation, &args.wait).await
+        }
+        ClusterCommand::Delete(args) => delete(&client, format, args).await,
+        ClusterCommand::Ssh(args) => ssh::run(&client, &noun.site, args).await,
+        ClusterCommand::Proxy(args) => ssh::proxy(&client, args).await,
+        ClusterCommand::Exec(args) => exec::run(&client, args).await,
+    }
+}
+
+async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Result<ExitCode> {
+    let ClusterRef { name, tenant } = args.which.cluster()?;
+    let new = NewCluster {
+        name,
+        size: args.nodes,
+        cores: args.cores,
+        memory: args.memory,
+        mode: args.mode.into(),
+        image: args.image,
+        ssh_keys: ssh_keys(&args.ssh_key)?,
+        tenant,
+    };
+    let operation = client.cluster_create(&new).await?;
+    conclude(client, format, operation, &args.wait).await
+}
+
+async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
+    let tenant = args.whose.tenant()?;
+    let mut operations = Vec::new();
+    let mut refused = None;
+    for name in args.names {
+        let cluster = ClusterRef { name, tenant: tenant.clone() };
+        match client.cluster_delete(&cluster).await {
+            Ok(operation) => operations.push(operation),
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    // What was asked for before somebody refused is seen through.
+    for operation in operations {
+        let ended = conclude(client, format, operation, &args.wait).await?;
+        if ended != ExitCode::SUCCESS {
+            return Ok(ended);
+        }
+    }
+    refused.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
+}
+
+/// Waits for an operation if that is wanted, and tells what became of it.
+async fn conclude(
+    client: &Client,
+    format: Format,
+    operation: Operation,
+    wait: &WaitArgs,
+) -> anyhow::Result<ExitCode> {
+    let (name, kind) = (operation.cluster.clone(), operation.kind);
+    let goes_on = match kind {
+        OperationKind::Create => format!("cluster {name} is being created"),
+        OperationKind::Resize => format!("cluster {name} is being resized"),
+        OperationKind::Delete => format!("cluster {name} is being deleted"),
+    };
+    let goes_on = format!("{goes_on}; `heddle cluster show {name}` tells how far it is");
+    let Some(limit) = wait.limit() else {
+        format.print(&operation, |_| goes_on)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let whose = ClusterRef { name: name.clone(), tenant: Some(operation.tenant.clone()) };
+    let done = match wait::follow(client, operation, limit).await? {
+        Ended::Done(done) => done,
+        Ended::Interrupted => {
+            eprintln!("not waiting any more: {goes_on}");
+            return Ok(ExitCode::from(STATUS_INTERRUPTED));
+        }
+    };
+    let time = done.ended.unwrap_or_else(Timestamp::now).duration_since(done.started);
+    let time = took(time.try_into().unwrap_or_default());
+    if kind == OperationKind::Delete {
+        format.print(&done, |_| format!("cluster {name} is deleted, after {time}"))?;
+    } else {
+        let cluster = client.cluster_show(&whose).await?;
+        format.print(&cluster, |cluster| {
+            let nodes = count(cluster.nodes.len(), "node");
+            format!("cluster {name} is {} with {nodes}, after {time}", cluster.phase)
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(clusters: &[Cluster], now: Timestamp) -> String {
+    table(
+        ["name", "tenant", "phase", "nodes", "cores", "memory", "mode", "image", "age"],
+        clusters.iter().map(|cluster| {
+            let shape = &cluster.shape;
+            let ready = cluster.nodes.iter().filter(|node| node.state == NodeState::Ready).count();
+            [
+                cluster.name.to_string(),
+                cluster.tenant.to_string(),
+                cluster.phase.to_string(),
+                format!("{ready}/{}", shape.size),
+                shape.cores.to_string(),
+                shape.memory.to_string(),
+                shape.mode.to_string(),
+                shape.image.to_string(),
+                age(cluster.created, now),
+            ]
+        }),
+    )
+}
+
+fn show(cluster: &Cluster) -> String {
+    let shape = &cluster.shape;
+    let mut known = vec![
+        ("name", cluster.name.to_string()),
+        ("tenant", cluster.tenant.to_string()),
+        ("id", cluster.id.to_string()),
+        ("phase", cluster.phase.to_string()),
+    ];
+    known.extend(cluster.reason.clone().map(|reason| ("reason", reason)));
+    known.extend([
+        (
+            "shape",
+            format!(
+                "{} of {} and {}, {}",
+                count(shape.size as usize, "node"),
+                count(shape.cores as usize, "core"),
+                shape.memory,
+                shape.mode
+            ),
+        ),
+        ("image", shape.image.to_string()),
+        ("partition", or_dash(cluster.partition)),
+        ("created", output::time(cluster.created)),
+    ]);
+    let nodes = table(
+        ["node", "name", "address", "state", "host", "reason"],
+        cluster.nodes.iter().map(|node| {
+            [
+                node.number.to_string(),
+                node.name.clone(),
+                node.address.clone(),
+                node.state.to_string(),
+                or_dash(node.host.as_ref()),
+                node.reason.clone().unwrap_or_default(),
+            ]
+        }),
+    );
+    format!("{}\n\n{nodes}", facts(known))
+}
+
+/// The keys in these files, or the user's usual ones.
+fn ssh_keys(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let mut keys = Vec::new();
+    if files.is_empty() {
+        let ssh = env::home_dir().unwrap_or_default().join(".ssh");
+        for file in USUAL_KEYS.map(|name| ssh.join(name)).iter().filter(|file| file.exists()) {
+            keys.extend(read_keys(file)?);
+        }
+    }
+    for file in files {
+        let found = read_keys(file)?;
+        ensure!(!found.is_empty(), "there is no public key in {}", file.display());
+        keys.extend(found);
+    }
+    Ok(keys)
+}
+
+fn read_keys(file: &Path) -> anyhow::Result<Vec<String>> {
+    let place = file.display();
+    let bytes = fs::read(file).with_context(|| format!("cannot read {place}"))?;
+    ensure!(bytes.len() <= KEYS_BYTES_MAX, "{place} is no file of public keys: it has {} bytes", bytes.len());
+    let text = String::from_utf8(bytes).ok().with_context(|| format!("{place} is no file of public keys"))?;
+    // A private key must not leave the machine, whatever was meant.
+    ensure!(
+        !text.contains("PRIVATE KEY"),
+        "{place} is a private key: the public one is usually {place}.pub beside it"
+    );
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn cluster() -> Cluster {
+        serde_json::from_value(json!({
+            "id": "6f1b7c7e-3b1c-4b8e-9f0e-0a4d8f4b2a11", "tenant": "acme", "name": "blue",
+            "size": 2, "cores": 1, "memory": "384M", "mode": "shared", "image": "debian-mpi",
+            "phase": "starting", "partition": null, "created": "2026-01-02T03:04:05Z",
+            "nodes": [
+                {"id": "6f1b7c7e-3b1c-4b8e-9f0e-0a4d8f4b2a12", "number": 1, "name": "blue-1",
+                 "address": "10.128.0.1", "host": "host-00001", "state": "ready"},
+                {"id": "6f1b7c7e-3b1c-4b8e-9f0e-0a4d8f4b2a13", "number": 2, "name": "blue-2",
+                 "address": "10.128.0.2", "state": "failed", "reason": "no memory"}
+            ]
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_list_says_how_many_nodes_are_ready_of_how_many_are_wanted() {
+        let now = "2026-01-02T03:14:05Z".parse().unwrap();
+        assert_eq!(
+            list(&[cluster()], now),
+            "NAME  TENANT  PHASE     NODES  CORES  MEMORY  MODE    IMAGE       AGE\n\
+             blue  acme    starting  1/2    1      384M    shared  debian-mpi  10 min"
+        );
+    }
+
+    #[test]
+    fn a_cluster_is_shown_with_its_nodes_and_what_is_wrong_with_them() {
+        let text = show(&cluster());
+        assert!(text.contains("shape      2 nodes of 1 core and 384M, shared"), "{text}");
+        assert!(text.contains("2     blue-2  10.128.0.2  failed  -           no memory"), "{text}");
+    }
+
+    #[test]
+    fn public_keys_are_read_and_private_ones_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (public, private) = (directory.path().join("id.pub"), directory.path().join("id"));
+        fs::write(&public, "# mine\nssh-ed25519 AAAA me@there\n\n").unwrap();
+        fs::write(&private, "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n").unwrap();
+        assert_eq!(ssh_keys(&[public]).unwrap(), ["ssh-ed25519 AAAA me@there"]);
+        let error = ssh_keys(&[private]).unwrap_err().to_string();
+        assert!(error.contains("private key") && !error.contains("secret"), "{error}");
+        let empty = directory.path().join("empty");
+        fs::write(&empty, "\n").unwrap();
+        assert!(ssh_keys(&[empty]).is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! Which controller is asked, and as whom.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use controller_api::Client;
+
+use super::output::Format;
+
+/// Where `heddle up` keeps its state unless told otherwise.
+pub const DEFAULT_HOME: &str = "/var/lib/heddle";
+
+/// The file in that directory that says where the controller listens.
+pub const ENDPOINT_FILE: &str = "endpoint";
+
+/// The file in that directory that holds the token of the first operator.
+pub const OPERATOR_TOKEN_FILE: &str = "operator.token";
+
+/// Longest token or address that is read: anything longer is another file.
+const LINE_BYTES_MAX: u64 = 4096;
+
+/// What every command that asks the controller takes.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Controller")]
+pub struct SiteArgs {
+    /// The controller, such as http://127.0.0.1:7420 [env: HEDDLE_URL] [default: that of `heddle up`]
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+    /// File with a token [env: HEDDLE_TOKEN, HEDDLE_TOKEN_FILE] [default: the operator's of `heddle up`]
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// How to print results
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// A controller and the token to show there.
+#[derive(PartialEq, Eq)]
+struct Connection {
+    url: String,
+    token: String,
+}
+
+impl SiteArgs {
+    /// For the controller whose files are in a directory.
+    pub fn of_home(home: &Path) -> anyhow::Result<Client> {
+        let site = Self::default();
+        let home = home.as_os_str().to_owned();
+        site.connect(|name| (name == "HEDDLE_HOME").then(|| home.clone()))
+    }
+
+    /// The controller that arguments and environment name.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        self.connect(|name| env::var_os(name))
+    }
+
+    /// How to print results.
+    pub fn format(&self) -> Format {
+        self.output
+    }
+
+    /// The same arguments again, for a command that this one starts. The token is in a file or in the environment.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let url = self.url.iter().flat_map(|url| ["--url".into(), url.into()]);
+        let token_file = self.token_file.iter().flat_map(|file| ["--token-file".into(), file.into()]);
+        url.chain(token_file).collect()
+    }
+
+    fn connect(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Client> {
+        let Connection { url, token } = self.resolve(environment)?;
+        Ok(Client::new(&url, token)?)
+    }
+
+    fn resolve(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Connection> {
+        let home = environment("HEDDLE_HOME").map_or_else(|| PathBuf::from(DEFAULT_HOME), PathBuf::from);
+        let named = match &self.url {
+            Some(url) => Some(url.clone()),
+            None => text(environment("HEDDLE_URL"), "HEDDLE_URL")?,
+        };
+        let local = read_endpoint(&home)?;
+        let url = match (&named, &local) {
+            (Some(url), _) | (None, Some(url)) => url.trim_end_matches('/').to_owned(),
+            (None, None) => bail!(
+                "no controller is known: {} does not exist. Start one with `heddle up`, or name one with --url or \
+                 HEDDLE_URL",
+                home.join(ENDPOINT_FILE).display()
+            ),
+        };
+        ensure!(
+            url.starts_with("http://"),
+            "{url:?} is not the address of a controller: it begins with http://, such as http://127.0.0.1:7420"
+        );
+        let token = match (&self.token_file, text(environment("HEDDLE_TOKEN"), "HEDDLE_TOKEN")?) {
+            (Some(file), _) => read_token(file)?,
+            (None, Some(token)) => token.trim().to_owned(),
+            (None, None) => match environment("HEDDLE_TOKEN_FILE") {
+                Some(file) => read_token(Path::new(&file))?,
+                // The operator's token of this machine is not shown to controllers elsewhere.
+                None if local.as_deref().is_some_and(|local| local.trim_end_matches('/') == url) => {
+                    read_token(&home.join(OPERATOR_TOKEN_FILE))?
+                }
+                None => bail!("{url} wants a token: --token-file, HEDDLE_TOKEN_FILE or HEDDLE_TOKEN"),
+            },
+        };
+        ensure!(
+            !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()),
+            "the token is not one line of letters, digits and signs"
+        );
+        Ok(Connection { url, token })
+    }
+}
+
+fn text(value: Option<OsString>, name: &str) -> anyhow::Result<Option<String>> {
+    let value = value.filter(|value| !value.is_empty());
+    // What is in the variable may be a secret, so it is not told.
+    value.map(|value| value.into_string().ok().with_context(|| format!("{name} is not text"))).transpose()
+}
+
+fn read_endpoint(home: &Path) -> anyhow::Result<Option<String>> {
+    let path = home.join(ENDPOINT_FILE);
+    match fs::metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        _ => Ok(Some(read_line(&path)?)),
+    }
+}
+
+fn read_token(path: &Path) -> anyhow::Result<String> {
+    let place = path.display();
+    let found = fs::metadata(path).with_context(|| format!("cannot read the token in {place}"))?;
+    let mode = found.permissions().mode();
+    // Pipes and the like are as private as who made them.
+    ensure!(
+        !found.is_file() || mode & 0o077 == 0,
+        "{place} can be read by others (mode {:o}): chmod 600 {place}",
+        mode & 0o777
+    );
+    read_line(path)
+}
+
+fn read_line(path: &Path) -> anyhow::Result<String> {
+    use std::io::Read;
+
+    let place = path.display();
+    let mut text = String::new();
+    let file = fs::File::open(path).with_context(|| format!("cannot open {place}"))?;
+    file.take(LINE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read {place}"))?;
+    ensure!(
+        text.len() as u64 <= LINE_BYTES_MAX,
+        "{place} is too long for one line of at most {LINE_BYTES_MAX} bytes"
+    );
+    Ok(text.trim().to_owned())
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// A directory as `heddle up` leaves it.
+    fn home() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(ENDPOINT_FILE), "http://127.0.0.1:7420\n").unwrap();
+        write_token(&home.path().join(OPERATOR_TOKEN_FILE), "operator-secret", 0o600);
+        home
+    }
+
+    fn write_token(path: &Path, token: &str, mode: u32) {
+        fs::write(path, format!("{token}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn resolve(site: &SiteArgs, home: &Path, variables: &[(&str, &str)]) -> Result<(String, String), String> {
+        let mut variables: BTreeMap<&str, OsString> =
+            variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
+        variables.insert("HEDDLE_HOME", home.into());
+        let found = site.resolve(|name| variables.get(name).cloned());
+        found.map(|it| (it.url, it.token)).map_err(|error| format!("{error:#}"))
+    }
+
+    fn both(url: &str, token: &str) -> Result<(String, String), String> {
+        Ok((url.to_owned(), token.to_owned()))
+    }
+
+    #[test]
+    fn a_running_heddle_up_needs_no_arguments() {
+        let home = home();
+        let found = resolve(&SiteArgs::default(), home.path(), &[]);
+        assert_eq!(found, both("http://127.0.0.1:7420", "operator-secret"));
+    }
+
+    #[test]
+    fn arguments_come_before_the_environment_and_that_before_files() {
+        let home = home();
+        let file = home.path().join("blue.token");
+        write_token(&file, "from-file", 0o600);
+        let variables = [("HEDDLE_URL", "http://127.0.0.1:1/"), ("HEDDLE_TOKEN", "from-variable")];
+        let found = resolve(&SiteArgs::default(), home.path(), &variables);
+        assert_eq!(found, both("http://127.0.0.1:1", "from-variable"));
+        let variables = [("HEDDLE_TOKEN_FILE", file.to_str().unwrap())];
+        let found = resolve(&SiteArgs::default(), home.path(), &variables);
+        assert_eq!(found, both("http://127.0.0.1:7420", "from-file"));
+        let site = SiteArgs {
+            url: Some("http://127.0.0.1:2".into()),
+            token_file: Some(file),
+            ..SiteArgs::default()
+        };
+        let found = resolve(&site, home.path(), &[("HEDDLE_TOKEN", "from-variable")]);
+        assert_eq!(found, both("http://127.0.0.1:2", "from-file"));
+    }
+
+    #[test]
+    fn the_operators_token_is_not_shown_elsewhere() {
+        let home = home();
+        let elsewhere = SiteArgs { url: Some("http://127.0.0.1:9".into()), ..SiteArgs::default() };
+        let error = resolve(&elsewhere, home.path(), &[]).unwrap_err();
+        assert!(error.contains("--token-file"), "{error}");
+        let here = SiteArgs { url: Some("http://127.0.0.1:7420/".into()), ..SiteArgs::default() };
+        assert_eq!(resolve(&here, home.path(), &[]), both("http://127.0.0.1:7420", "operator-secret"));
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_is_refused_and_not_told() {
+        let home = home();
+        let file = home.path().join(OPERATOR_TOKEN_FILE);
+        write_token(&file, "operator-secret", 0o644);
+        let error = resolve(&SiteArgs::default(), home.path(), &[]).unwrap_err();
+        assert!(error.contains("chmod 600") && !error.contains("operator-secret"), "{error}");
+        write_token(&file, "two words", 0o600);
+        let error = resolve(&SiteArgs::default(), home.path(), &[]).unwrap_err();
+        assert!(error.contains("one line") && !error.contains("two words"), "{error}");
+    }
+
+    #[test]
+    fn without_a_controller_it_says_how_to_get_one() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = resolve(&SiteArgs::default(), empty.path(), &[]).unwrap_err();
+        assert!(error.contains("heddle up") && error.contains("--url"), "{error}");
+        let odd = SiteArgs { url: Some("https://example.org".into()), ..SiteArgs::default() };
+        let error = resolve(&odd, empty.path(), &[("HEDDLE_TOKEN", "x")]).unwrap_err();
+        assert!(error.contains("http://"), "{error}");
+    }
+}

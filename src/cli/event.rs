@@ -1,0 +1,111 @@
+//! `heddle event`: what happened.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use controller_api::event::Event;
+use controller_api::{Client, ClientError};
+
+use super::Noun;
+use super::output::{self, Format, harmless, or_dash, table};
+
+/// How long to wait before a controller that does not answer is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What can be done with events.
+#[derive(Debug, Subcommand)]
+pub enum EventCommand {
+    /// List the latest events
+    #[command(after_help = "Examples:
+  heddle event list
+  heddle event list --after 120")]
+    List {
+        /// Only those after the one of this number
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<i64>,
+    },
+    /// Tell events as they happen, until Ctrl-C
+    #[command(after_help = "Examples:
+  heddle event watch
+  heddle event watch -o json | jq -r .text")]
+    Watch {
+        /// Begin after the one of this number, not now
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<i64>,
+    },
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<EventCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    match noun.command {
+        EventCommand::List { after } => {
+            format.print(&client.event_list(after, false).await?, |events| list(events))?
+        }
+        EventCommand::Watch { after } => watch(&client, format, after).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(client: &Client, format: Format, after: Option<i64>) -> anyhow::Result<()> {
+    let mut last = match after {
+        Some(after) => after,
+        None => client.event_list(None, false).await?.iter().map(|event| event.number).max().unwrap_or(0),
+    };
+    loop {
+        match client.event_list(Some(last), true).await {
+            Ok(events) => {
+                for event in events {
+                    last = last.max(event.number);
+                    format.print_next(&event, line)?;
+                }
+            }
+            // It may be restarting; the number says where to go on.
+            Err(ClientError::Unreachable { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn list(events: &[Event]) -> String {
+    table(
+        ["number", "time", "tenant", "cluster", "kind", "what"],
+        events.iter().map(|event| {
+            [
+                event.number.to_string(),
+                output::time(event.at),
+                or_dash(event.tenant.as_ref()),
+                or_dash(event.cluster.as_ref()),
+                event.kind.clone(),
+                event.text.clone(),
+            ]
+        }),
+    )
+}
+
+fn line(event: &Event) -> String {
+    let whose = match (&event.tenant, &event.cluster) {
+        (Some(tenant), Some(cluster)) => format!("{tenant}/{cluster} "),
+        (Some(tenant), None) => format!("{tenant} "),
+        (None, _) => String::new(),
+    };
+    let text = harmless(&event.text).replace('\n', " ");
+    format!("{} {} {whose}{text}", output::time(event.at), harmless(&event.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_whatever_its_text_has() {
+        let event: Event = serde_json::from_value(serde_json::json!({
+            "number": 7, "at": "2026-01-02T03:04:05Z", "tenant": "acme", "cluster": "blue",
+            "kind": "cluster.ready", "text": "two\nlines\u{1b}[2J",
+        }))
+        .unwrap();
+        let text = line(&event);
+        assert!(text.ends_with("cluster.ready acme/blue two lines\u{fffd}[2J"), "{text}");
+    }
+}

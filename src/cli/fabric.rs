@@ -1,0 +1,155 @@
+//! `heddle fabric`: the network below, as operators see it.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+use controller_api::fabric::{Fabric, FabricState};
+use fabric_model::{ibnetdiscover, picture};
+
+use super::Noun;
+use super::output::{count, facts, or_dash, print, table};
+
+/// What can be done with the fabric. For operators.
+#[derive(Debug, Subcommand)]
+pub enum FabricCommand {
+    /// Show the fabric as it was last seen and programmed
+    #[command(after_help = "Examples:
+  heddle fabric show
+  heddle fabric show --format svg > fabric.svg
+  heddle fabric show --format ibnetdiscover | heddle topology show -")]
+    Show {
+        /// What to show
+        #[arg(long, value_enum, default_value_t)]
+        format: Picture,
+    },
+    /// Check that the fabric is equal to its plan and the plan wants nothing; the exit status tells
+    #[command(after_help = "Example:
+  heddle fabric verify && echo sound")]
+    Verify,
+}
+
+/// How to show a fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Picture {
+    /// Counts, partitions and their members; -o json and -o yaml tell all there is
+    #[default]
+    Table,
+    /// A drawing
+    Svg,
+    /// Nodes and cables, as ibnetdiscover prints them
+    Ibnetdiscover,
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    let fabric = client.fabric_show().await?;
+    match noun.command {
+        FabricCommand::Show { format: Picture::Table } => format.print(&fabric, show)?,
+        FabricCommand::Show { format: Picture::Ibnetdiscover } => print(&fabric.topology)?,
+        FabricCommand::Show { format: Picture::Svg } => {
+            let topology = ibnetdiscover::parse(&fabric.topology);
+            let topology = topology.context("what the controller sent is not a topology")?;
+            print(&picture::to_svg(&topology, "fabric"))?;
+        }
+        FabricCommand::Verify => {
+            let wanting = wanting(&fabric);
+            format.print(&serde_json::json!({ "sound": wanting.is_empty(), "findings": wanting }), |_| {
+                let verdict = match wanting.len() {
+                    0 => "sound: the fabric is equal to its plan, and nothing is wanting".to_owned(),
+                    number => format!("not sound: {}", count(number, "finding")),
+                };
+                let findings: Vec<String> = wanting.iter().map(|it| format!("  {it}")).collect();
+                [vec![partitions(&fabric), String::new(), verdict], findings].concat().join("\n")
+            })?;
+            return Ok(if wanting.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What keeps a fabric from being sound.
+fn wanting(fabric: &Fabric) -> Vec<String> {
+    let state = match fabric.state {
+        FabricState::Programmed => None,
+        FabricState::Programming => Some("the fabric is not yet equal to the plan".to_owned()),
+        FabricState::ManagerSilent => Some("the subnet manager does not answer".to_owned()),
+    };
+    // Whoever has no address yet is reached by nobody.
+    let homeless = fabric.partitions.iter().flat_map(|partition| {
+        let without = partition.members.iter().filter(|member| member.lid.is_none());
+        without.map(move |member| {
+            format!("{} of {}/{} has no LID", member.host, partition.tenant, partition.cluster)
+        })
+    });
+    state.into_iter().chain(fabric.findings.iter().cloned()).chain(homeless).collect()
+}
+
+fn show(fabric: &Fabric) -> String {
+    let state = match fabric.state {
+        FabricState::Programmed => "programmed",
+        FabricState::Programming => "programming",
+        FabricState::ManagerSilent => "manager silent",
+    };
+    let mut known = vec![
+        ("state", state.to_owned()),
+        ("switches", fabric.switches.to_string()),
+        ("adapters", fabric.adapters.to_string()),
+        ("links", fabric.links.to_string()),
+    ];
+    known.extend(fabric.findings.iter().map(|finding| ("finding", finding.clone())));
+    format!("{}\n\n{}", facts(known), partitions(fabric))
+}
+
+/// Partitions and their members, a line for each member.
+fn partitions(fabric: &Fabric) -> String {
+    let rows = fabric.partitions.iter().flat_map(|partition| {
+        partition.members.iter().map(|member| {
+            [
+                partition.number.to_string(),
+                format!("{}/{}", partition.tenant, partition.cluster),
+                member.host.to_string(),
+                or_dash(member.lid),
+                member.port_guid.to_string(),
+                or_dash(partition.group),
+            ]
+        })
+    });
+    table(["partition", "cluster", "host", "lid", "port", "group"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fabric(state: &str, findings: &[&str], lid: Option<u16>) -> Fabric {
+        serde_json::from_value(serde_json::json!({
+            "state": state, "switches": 6, "adapters": 16, "links": 32, "findings": findings, "topology": "",
+            "partitions": [{
+                "number": 1, "tenant": "acme", "cluster": "blue", "group": null,
+                "members": [{"host": "host-00001", "port_guid": "0x0002c90300100001", "lid": lid}],
+            }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_fabric_is_sound_only_if_it_is_programmed_and_nothing_is_wanting() {
+        assert_eq!(wanting(&fabric("programmed", &[], Some(7))), [""; 0]);
+        for unsound in [
+            fabric("programming", &[], Some(7)),
+            fabric("manager-silent", &[], Some(7)),
+            fabric("programmed", &["host-00002 is not reached"], Some(7)),
+            fabric("programmed", &[], None),
+        ] {
+            assert_eq!(wanting(&unsound).len(), 1, "{unsound:?}");
+        }
+    }
+
+    #[test]
+    fn partitions_are_shown_with_their_members() {
+        let text = show(&fabric("programmed", &[], Some(7)));
+        assert!(text.contains("acme/blue  host-00001  7    0x0002c90300100001  -"), "{text}");
+    }
+}

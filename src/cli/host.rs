@@ -1,0 +1,120 @@
+//! `heddle host`: machines that virtual machines run on.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use controller_api::host::{Host, HostState, NewHost};
+use controller_api::{MemorySize, Name};
+
+use super::Noun;
+use super::output::{or_dash, print, table};
+
+/// What can be done with hosts. For operators.
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// List hosts, and what is given away of them
+    #[command(after_help = "Example:
+  heddle host list")]
+    List,
+    /// Let virtual machines run on a host
+    ///
+    /// Its agent must serve it, and its adapter be on the fabric under the same name.
+    #[command(after_help = "Example:
+  heddle host add host-00017 --agent /run/heddle/agent.sock --cores 4 --memory 4G")]
+    Add(AddArgs),
+    /// Let no virtual machine run on a host any more; refused while one does
+    #[command(after_help = "Example:
+  heddle host remove host-00017")]
+    Remove {
+        /// Which
+        name: Name,
+    },
+}
+
+/// Arguments of `add`.
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// What its adapter is called on the fabric
+    name: Name,
+    /// The socket of its agent
+    #[arg(long, value_name = "SOCKET")]
+    agent: PathBuf,
+    /// Cores for virtual machines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cores: u32,
+    /// Memory for virtual machines, such as 4G
+    #[arg(long, value_name = "SIZE")]
+    memory: MemorySize,
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    match noun.command {
+        HostCommand::List => format.print(&client.host_list().await?, |hosts| list(hosts))?,
+        HostCommand::Add(AddArgs { name, agent, cores, memory }) => {
+            let agent = std::path::absolute(&agent).context("the agent's socket has no path")?;
+            let agent =
+                agent.into_os_string().into_string().ok().context("the agent's socket is not text")?;
+            let host = client.host_add(&NewHost { name, agent, cores, memory }).await?;
+            format.print(&host, |host| format!("host {} is added", host.name))?;
+        }
+        HostCommand::Remove { name } => {
+            client.host_remove(&name).await?;
+            if format.is_for_people() {
+                print(&format!("host {name} is removed"))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(hosts: &[Host]) -> String {
+    table(
+        ["name", "state", "nodes", "cores", "memory", "port"],
+        hosts.iter().map(|host| {
+            [
+                host.name.to_string(),
+                state(host.state).to_owned(),
+                host.nodes.to_string(),
+                format!("{}/{}", host.cores_used, host.cores),
+                format!("{}/{}", host.memory_used, host.memory),
+                or_dash(host.port_guid),
+            ]
+        }),
+    )
+}
+
+fn state(state: HostState) -> &'static str {
+    match state {
+        HostState::Up => "up",
+        HostState::AgentSilent => "agent-silent",
+        HostState::OffFabric => "off-fabric",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_says_what_is_used_of_what_there_is() {
+        let host = Host {
+            name: "host-00001".parse().unwrap(),
+            port_guid: None,
+            state: HostState::OffFabric,
+            cores: 4,
+            memory: MemorySize::from_mib(4096),
+            cores_used: 1,
+            memory_used: MemorySize::from_mib(384),
+            nodes: 1,
+        };
+        assert_eq!(
+            list(&[host]),
+            "NAME        STATE       NODES  CORES  MEMORY   PORT\n\
+             host-00001  off-fabric  1      1/4    384M/4G  -"
+        );
+    }
+}

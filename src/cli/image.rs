@@ -1,0 +1,161 @@
+//! `heddle image`: what virtual machines boot from.
+
+use std::fmt::Write;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::Subcommand;
+use controller_api::Name;
+use controller_api::image::{Manifest, NewImage};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::Noun;
+use super::output::{age, print, table};
+
+/// The file that describes an image.
+pub const MANIFEST_FILE: &str = "image.json";
+
+/// Longest description of an image: three files and a command line.
+const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
+
+/// How much of a digest people are shown.
+const DIGEST_SHOWN: usize = 12;
+
+/// What can be done with images. For operators; tenants may list them.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Make an image known under a name
+    ///
+    /// From now on, hosts refuse to boot it if any of its files differs from what its image.json says today.
+    #[command(after_help = "Example:
+  heddle image add debian-mpi /var/cache/heddle/images/debian-mpi-0123abcd")]
+    Add {
+        /// What it is called
+        name: Name,
+        /// Where hosts find it: a directory with an image.json
+        directory: PathBuf,
+    },
+    /// List images
+    #[command(after_help = "Example:
+  heddle image list")]
+    List,
+    /// Forget an image; its files stay. Refused while a cluster uses it
+    #[command(after_help = "Example:
+  heddle image remove debian-mpi")]
+    Remove {
+        /// Which
+        name: Name,
+    },
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<ImageCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    match noun.command {
+        ImageCommand::Add { name, directory } => {
+            let image = client.image_add(&describe(name, &directory)?).await?;
+            format.print(&image, |image| format!("image {} is added", image.name))?;
+        }
+        ImageCommand::List => {
+            let now = Timestamp::now();
+            format.print(&client.image_list().await?, |images| {
+                let rows = images.iter().map(|image| {
+                    let digest = image.digest.chars().take(DIGEST_SHOWN).collect();
+                    [image.name.to_string(), digest, image.directory.clone(), age(image.created, now)]
+                });
+                table(["name", "digest", "directory", "age"], rows)
+            })?;
+        }
+        ImageCommand::Remove { name } => {
+            client.image_remove(&name).await?;
+            if format.is_for_people() {
+                print(&format!("image {name} is removed"))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An image in a directory, by the digest of its description.
+pub fn describe(name: Name, directory: &Path) -> anyhow::Result<NewImage> {
+    let place = directory.display();
+    let directory = directory.canonicalize().with_context(|| format!("there is no image in {place}"))?;
+    let path = directory.join(MANIFEST_FILE);
+    let file =
+        fs::File::open(&path).with_context(|| format!("there is no image in {place}: no {MANIFEST_FILE}"))?;
+    let mut bytes = Vec::new();
+    let place = path.display();
+    file.take(MANIFEST_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read {place}"))?;
+    ensure!(bytes.len() as u64 <= MANIFEST_BYTES_MAX, "{place} is longer than {MANIFEST_BYTES_MAX} bytes");
+    let manifest: Manifest =
+        serde_json::from_slice(&bytes).with_context(|| format!("{place} does not describe an image"))?;
+    for part in [&manifest.root, &manifest.kernel, &manifest.initrd] {
+        let is_plain = Path::new(&part.file).file_name().is_some_and(|name| name == part.file.as_str());
+        ensure!(is_plain, "{place} names {:?}, which is not a file beside it", part.file);
+        ensure!(directory.join(&part.file).is_file(), "{place} names {}, which is not there", part.file);
+    }
+    let directory = directory.into_os_string().into_string().ok();
+    let directory = directory.context("the path of the image is not text")?;
+    Ok(NewImage { name, directory, digest: hexadecimal(&Sha256::digest(&bytes)) })
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        write!(text, "{byte:02x}").expect("a String takes everything");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZEROS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+    fn image(root: &str) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        for file in ["root.ext4", "vmlinux", "initrd"] {
+            fs::write(directory.path().join(file), file).unwrap();
+        }
+        let manifest = serde_json::json!({
+            "root": {"file": root, "sha256": ZEROS}, "root_format": "raw",
+            "kernel": {"file": "vmlinux", "sha256": ZEROS},
+            "initrd": {"file": "initrd", "sha256": ZEROS}, "command_line": "quiet",
+        });
+        fs::write(directory.path().join(MANIFEST_FILE), manifest.to_string()).unwrap();
+        directory
+    }
+
+    #[test]
+    fn an_image_is_known_by_the_digest_that_sha256sum_prints() {
+        let directory = image("root.ext4");
+        let new = describe("debian-mpi".parse().unwrap(), directory.path()).unwrap();
+        let printed = std::process::Command::new("sha256sum")
+            .arg(directory.path().join(MANIFEST_FILE))
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(printed.stdout).unwrap();
+        assert_eq!(Some(new.digest.as_str()), printed.split_whitespace().next());
+    }
+
+    #[test]
+    fn what_is_no_image_is_refused_with_what_it_lacks() {
+        let name = || "x".parse().unwrap();
+        for root in ["../root.ext4", "/etc/passwd", "missing", ""] {
+            let error = describe(name(), image(root).path()).unwrap_err().to_string();
+            assert!(error.contains("not there") || error.contains("beside it"), "{root}: {error}");
+        }
+        let empty = tempfile::tempdir().unwrap();
+        let error = describe(name(), empty.path()).unwrap_err().to_string();
+        assert!(error.contains(MANIFEST_FILE), "{error}");
+        fs::write(empty.path().join(MANIFEST_FILE), "{}").unwrap();
+        assert!(describe(name(), empty.path()).is_err());
+    }
+}

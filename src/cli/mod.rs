@@ -1,0 +1,77 @@
+//! Commands that ask the controller, one file per noun.
+
+pub mod cluster;
+pub mod connection;
+pub mod event;
+pub mod exec;
+pub mod fabric;
+pub mod host;
+pub mod image;
+pub mod output;
+pub mod progress;
+pub mod ssh;
+pub mod tenant;
+pub mod token;
+mod wait;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use controller_api::ClientError;
+
+use connection::SiteArgs;
+
+/// A noun: what to do with it, and which controller to ask.
+#[derive(Debug, Args)]
+pub struct Noun<C: Subcommand> {
+    #[command(subcommand)]
+    pub command: C,
+    #[command(flatten)]
+    pub site: SiteArgs,
+}
+
+/// Runs a command that talks to others, on one thread.
+pub fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start")?;
+    let outcome = runtime.block_on(command);
+    // A thread may still wait for input that nobody wants any more.
+    runtime.shutdown_background();
+    outcome.map_err(plain)
+}
+
+/// The same error in one line that says what would work.
+fn plain(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<ClientError>() {
+        Some(unreachable @ ClientError::Unreachable { source, .. }) => {
+            anyhow!("{unreachable} ({}): `heddle up` starts one on this machine", innermost(source))
+        }
+        _ => error,
+    }
+}
+
+fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    error.source().map_or(error, innermost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use controller_api::Client;
+
+    #[test]
+    fn a_controller_that_is_not_there_is_one_clear_line() {
+        // Bound and dropped: nobody listens there.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let client = Client::new(&format!("http://127.0.0.1:{port}"), "token".into()).unwrap();
+        let outcome = block_on(async move {
+            client.cluster_list().await?;
+            Ok(ExitCode::SUCCESS)
+        });
+        let text = format!("{:#}", outcome.unwrap_err());
+        let expected = format!("no controller answers at http://127.0.0.1:{port} (Connection refused");
+        assert!(text.starts_with(&expected) && text.contains("heddle up"), "{text}");
+    }
+}

@@ -1,0 +1,140 @@
+//! `heddle cluster ssh`: a shell in a node, over the controller; no network leads there.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use controller_api::Client;
+use controller_api::cluster::NodeState;
+use controller_api::session::Open;
+
+use super::cluster::Which;
+use super::connection::SiteArgs;
+use super::exec;
+
+/// Arguments of `ssh`.
+#[derive(Debug, Args)]
+pub struct SshArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Which node, by number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    node: u32,
+    /// What ssh is told besides: options of ssh, or a command
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
+/// Arguments of `proxy`.
+#[derive(Debug, Args)]
+pub struct ProxyArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Which node, by number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    node: u32,
+}
+
+/// Becomes ssh.
+pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Result<ExitCode> {
+    let cluster = args.which.cluster()?;
+    let found = client.cluster_show(&cluster).await?;
+    let node = found.nodes.iter().find(|node| node.number == args.node);
+    let node = node.with_context(|| {
+        let numbers: Vec<String> = found.nodes.iter().map(|node| node.number.to_string()).collect();
+        format!("{} has no node {}: it has {}", found.name, args.node, numbers.join(", "))
+    })?;
+    ensure!(
+        node.state == NodeState::Ready,
+        "{} is {}, not ready; `heddle cluster show {}` tells more",
+        node.name,
+        node.state,
+        found.name
+    );
+    let heddle = std::env::current_exe().context("cannot tell which program this is")?;
+    let mut proxy: Vec<OsString> = vec![heddle.into(), "cluster".into(), "proxy".into()];
+    proxy.extend(site.to_arguments());
+    proxy.extend(["--node".into(), args.node.to_string().into()]);
+    if let Some(tenant) = &cluster.tenant {
+        proxy.extend(["--tenant".into(), tenant.as_str().into()]);
+    }
+    proxy.extend(["--".into(), cluster.name.as_str().into()]);
+    let error = Command::new("ssh").args(options(&proxy, &node.name)).args(args.arguments).exec();
+    bail!("cannot start ssh ({error}): it is in the package openssh-client")
+}
+
+/// Carries the bytes of an ssh connection.
+pub async fn proxy(client: &Client, args: ProxyArgs) -> anyhow::Result<ExitCode> {
+    let stream = client.session(&args.which.cluster()?, args.node, &Open::Ssh {}).await?;
+    let status = exec::carry(stream, Some(tokio::io::stdin()), |stream, bytes| stream.write(bytes)).await?;
+    Ok(exec::exit_code(status))
+}
+
+/// How ssh reaches a node, and whom it takes it for.
+fn options(proxy: &[OsString], node: &str) -> Vec<OsString> {
+    let mut command = OsString::from("ProxyCommand=");
+    command.push(shell_words(proxy));
+    let mut options = Vec::new();
+    // The controller knows which node it leads to, and its token says whose: a list of host keys would only
+    // remember nodes that are gone.
+    let fixed = [
+        "StrictHostKeyChecking=no",
+        "UserKnownHostsFile=/dev/null",
+        "LogLevel=ERROR",
+        // Cheap in a guest whose processor is translated; others stay possible.
+        "KexAlgorithms=^curve25519-sha256",
+    ];
+    for option in [command].into_iter().chain(fixed.map(OsString::from)) {
+        options.extend(["-o".into(), option]);
+    }
+    options.extend(["-o".into(), format!("HostKeyAlias={node}").into(), format!("root@{node}").into()]);
+    options
+}
+
+/// A command line for a shell, in which ssh finds nothing to replace.
+fn shell_words(words: &[OsString]) -> OsString {
+    let quoted: Vec<Vec<u8>> = words.iter().map(|word| quote(word)).collect();
+    OsString::from_vec(quoted.join(&b' '))
+}
+
+fn quote(word: &OsStr) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => quoted.extend(b"'\\''"),
+            b'%' => quoted.extend(b"%%"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_words_that_were_meant() {
+        let words = ["/opt/my heddle", "it's", "50%", "$HOME", ""].map(OsString::from);
+        let line = shell_words(&words).into_string().unwrap().replace("%%", "%");
+        let script = format!("printf '%s\\n' {line}");
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "/opt/my heddle\nit's\n50%\n$HOME\n\n");
+    }
+
+    #[test]
+    fn ssh_takes_the_options() {
+        let proxy = ["heddle", "cluster", "proxy"].map(OsString::from);
+        // -G prints what ssh would do, and does nothing.
+        let output = Command::new("ssh").arg("-G").args(options(&proxy, "blue-1")).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for line in ["user root", "hostkeyalias blue-1", "proxycommand 'heddle' 'cluster' 'proxy'"] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+        }
+    }
+}

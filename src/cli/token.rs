@@ -1,0 +1,123 @@
+//! `heddle token`: by which the controller knows who asks.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use controller_api::Name;
+use controller_api::tenant::{NewToken, Token};
+use jiff::Timestamp;
+
+use super::Noun;
+use super::output::{age, print, table};
+
+/// What can be done with tokens. For operators.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Create a token; its secret is told this once
+    #[command(after_help = "Examples:
+  heddle token create --tenant acme --save acme.token
+  HEDDLE_TOKEN_FILE=acme.token heddle cluster list")]
+    Create(CreateArgs),
+    /// List tokens, without their secrets
+    #[command(after_help = "Example:
+  heddle token list")]
+    List,
+    /// Revoke a token
+    #[command(after_help = "Example:
+  heddle token revoke 6f1b7c7e-3b1c-4b8e-9f0e-0a4d8f4b2a11")]
+    Revoke {
+        /// Its id; see `heddle token list`
+        id: uuid::Uuid,
+    },
+}
+
+/// Arguments of `create`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whose").required(true).args(["tenant", "operator"])))]
+pub struct CreateArgs {
+    /// Whose token
+    #[arg(long)]
+    tenant: Option<Name>,
+    /// A token that may do everything
+    #[arg(long)]
+    operator: bool,
+    /// Write the secret to this new file, which only its owner can read, and not to the terminal
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    match noun.command {
+        TokenCommand::Create(CreateArgs { tenant, save, .. }) => {
+            // Made first: a secret that cannot be kept must not be asked for.
+            let file =
+                save.as_deref().map(|path| create_private(path).map(|file| (file, path))).transpose()?;
+            let issued = match client.token_create(&NewToken { tenant }).await {
+                Ok(issued) => issued,
+                Err(error) => {
+                    if let Some((_, path)) = file {
+                        // Nothing is left behind; what the controller said matters more.
+                        let _ = fs::remove_file(path);
+                    }
+                    return Err(error.into());
+                }
+            };
+            match file {
+                Some((mut file, path)) => {
+                    writeln!(file, "{}", issued.secret)
+                        .with_context(|| format!("cannot write {}", path.display()))?;
+                    let saved = |token: &Token| format!("token {} is in {}", token.id, path.display());
+                    format.print(&issued.token, saved)?;
+                }
+                None => format.print(&issued, |issued| issued.secret.clone())?,
+            }
+        }
+        TokenCommand::List => {
+            let now = Timestamp::now();
+            format.print(&client.token_list().await?, |tokens| {
+                let rows = tokens.iter().map(|token| {
+                    let whose =
+                        token.tenant.as_ref().map_or_else(|| "(operator)".to_owned(), Name::to_string);
+                    [token.id.to_string(), whose, age(token.created, now)]
+                });
+                table(["id", "tenant", "age"], rows)
+            })?;
+        }
+        TokenCommand::Revoke { id } => {
+            client.token_revoke(id).await?;
+            if format.is_for_people() {
+                print(&format!("token {id} is revoked"))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A new file that only its owner can read.
+fn create_private(path: &Path) -> anyhow::Result<fs::File> {
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.with_context(|| format!("cannot make {}, which must be a new file", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_kept_in_a_file_of_its_own_that_only_its_owner_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("acme.token");
+        drop(create_private(&path).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(create_private(&path).is_err(), "what is there is not overwritten");
+    }
+}

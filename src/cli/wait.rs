@@ -1,0 +1,181 @@
+//! Following an operation until it has ended.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use clap::Args;
+use controller_api::cluster::{Cluster, NodeState, Phase};
+use controller_api::operation::{Operation, OperationKind, OperationState};
+use controller_api::{Client, ClientError, ClusterRef};
+use jiff::SignedDuration;
+use tokio::time::Instant;
+
+use super::progress::Progress;
+
+/// How often the controller is asked.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+
+/// How long a controller may be away before waiting ends: it may be restarting, and then goes on where it was.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+
+/// Whether and how long to wait.
+#[derive(Debug, Args)]
+pub struct WaitArgs {
+    /// Wait until it is done; this is the default
+    #[arg(long, overrides_with = "no_wait")]
+    wait: bool,
+    /// Return as soon as the controller has taken the request
+    #[arg(long)]
+    no_wait: bool,
+    /// How long to wait at most; what was asked for goes on anyway
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration)]
+    timeout: Duration,
+}
+
+impl WaitArgs {
+    /// How long to wait, if at all.
+    pub fn limit(&self) -> Option<Duration> {
+        (self.wait || !self.no_wait).then_some(self.timeout)
+    }
+}
+
+/// How waiting ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The operation is done.
+    Done(Operation),
+    /// Ctrl-C; the operation goes on.
+    Interrupted,
+}
+
+/// Waits for an operation, shows its progress, and fails if it does.
+pub async fn follow(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Ended> {
+    tokio::select! {
+        ended = watch(client, operation, limit) => ended.map(Ended::Done),
+        _ = tokio::signal::ctrl_c() => Ok(Ended::Interrupted),
+    }
+}
+
+async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Operation> {
+    let cluster = ClusterRef { name: operation.cluster.clone(), tenant: Some(operation.tenant.clone()) };
+    let mut progress = Progress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
+    let (mut latest, mut told, mut answered) = (operation, 0, Instant::now());
+    loop {
+        for step in latest.steps.iter().skip(told) {
+            let since = Duration::try_from(step.at.duration_since(latest.started)).unwrap_or_default();
+            progress.reached_after(since, &format!("{} {}", latest.cluster, step.phase));
+        }
+        told = told.max(latest.steps.len());
+        match latest.state {
+            OperationState::Running => {}
+            OperationState::Done => return Ok(latest),
+            OperationState::Failed => bail!("{}", failure(&latest)),
+        }
+        ensure!(
+            progress.elapsed() < limit,
+            "{} of {} is not done after {} s; it goes on, and `heddle cluster show {}` tells how far it is",
+            noun(latest.kind),
+            latest.cluster,
+            limit.as_secs(),
+            latest.cluster
+        );
+        tokio::time::sleep(POLL_INTERVAL).await;
+        match client.operation_show(latest.id).await {
+            Ok(operation) => (latest, answered) = (operation, Instant::now()),
+            Err(error @ ClientError::Unreachable { .. }) if answered.elapsed() > AWAY_MAX => {
+                return Err(error.into());
+            }
+            Err(ClientError::Unreachable { .. }) => {
+                progress.waits_for("the controller does not answer; it may be restarting");
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // A cluster that is gone is not waited for any more; what became of it is the operation's to tell.
+        if latest.state == OperationState::Running
+            && let Ok(cluster) = client.cluster_show(&cluster).await
+        {
+            progress.waits_for(&standing(&cluster));
+            if let Some(reason) = &cluster.reason {
+                progress.says(&format!("{} {}: {reason}", cluster.name, cluster.phase));
+            }
+        }
+    }
+}
+
+/// How far a cluster is, in a line.
+fn standing(cluster: &Cluster) -> String {
+    let ready = cluster.nodes.iter().filter(|node| node.state == NodeState::Ready).count();
+    match cluster.phase {
+        Phase::Starting | Phase::Ready => {
+            format!("{}: {ready} of {} nodes are ready", cluster.name, cluster.shape.size)
+        }
+        phase => format!("{}: {phase}", cluster.name),
+    }
+}
+
+fn doing(kind: OperationKind) -> &'static str {
+    match kind {
+        OperationKind::Create => "creating",
+        OperationKind::Resize => "resizing",
+        OperationKind::Delete => "deleting",
+    }
+}
+
+fn noun(kind: OperationKind) -> &'static str {
+    match kind {
+        OperationKind::Create => "creation",
+        OperationKind::Resize => "resizing",
+        OperationKind::Delete => "deletion",
+    }
+}
+
+fn failure(operation: &Operation) -> String {
+    let what = match operation.kind {
+        OperationKind::Create => "created",
+        OperationKind::Resize => "resized",
+        OperationKind::Delete => "deleted",
+    };
+    let reason = operation.reason.as_deref().unwrap_or("the controller did not say why");
+    format!("cluster {} could not be {what}: {reason}", operation.cluster)
+}
+
+/// Reads `90s`, `15m`, `1h 30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time such as 90s, 15m or 1h");
+    let parsed: SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(parsed).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Waiting {
+        #[command(flatten)]
+        wait: WaitArgs,
+    }
+
+    fn limit(arguments: &[&str]) -> Option<Duration> {
+        Waiting::try_parse_from([&["x"], arguments].concat()).unwrap().wait.limit()
+    }
+
+    #[test]
+    fn commands_wait_unless_told_not_to_and_the_last_word_counts() {
+        assert_eq!(limit(&[]), Some(Duration::from_secs(900)));
+        assert_eq!(limit(&["--wait", "--timeout", "90s"]), Some(Duration::from_secs(90)));
+        assert_eq!(limit(&["--no-wait"]), None);
+        assert_eq!(limit(&["--no-wait", "--wait"]), Some(Duration::from_secs(900)));
+    }
+
+    #[test]
+    fn times_are_written_with_their_unit() {
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        for bad in ["", "90", "-5s", "soon"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `heddle down` and `heddle status`: a site from outside.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use controller_api::cluster::Phase;
+use controller_api::fabric::FabricState;
+use controller_api::host::HostState;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use super::HomeArgs;
+use super::site::Site;
+use crate::cli::connection::SiteArgs;
+use crate::cli::output::{Format, count, facts, print, took};
+
+/// How often to look whether it has stopped.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long it may take: every part may use its own time to the full.
+const STOP_LIMIT: Duration = Duration::from_secs(150);
+
+/// The parts of a site, as their process files are called.
+const PARTS: [&str; 6] = ["sim", "sm", "controller", "agent", "libvirtd", "virtlogd"];
+
+/// Stop a site that `heddle up` runs, with its virtual machines.
+///
+/// They come back with the next `heddle up`.
+///
+///     heddle down
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct DownArgs {
+    #[command(flatten)]
+    home: HomeArgs,
+}
+
+/// Tell how a site on this machine stands: its processes, fabric, hosts and clusters.
+///
+/// The exit status is 0 only if it runs and all of it is well.
+///
+///     heddle status
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    home: HomeArgs,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Asks a site to stop, and waits until it has.
+pub async fn down(args: DownArgs) -> anyhow::Result<ExitCode> {
+    let site = args.home.site()?;
+    let place = site.directory().display();
+    ensure!(site.is_running(), "`heddle up` does not run in {place}");
+    // Who holds the lock wrote the file.
+    let pid =
+        site.pid("up").with_context(|| format!("{place}/run/up.pid does not say which process runs it"))?;
+    let asked = Instant::now();
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM)
+        .with_context(|| format!("cannot ask process {pid} to stop"))?;
+    while site.is_running() {
+        if asked.elapsed() > STOP_LIMIT {
+            bail!("process {pid} has not stopped after {}", took(STOP_LIMIT));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    print(&format!("stopped after {}", took(asked.elapsed())))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a site stands.
+#[derive(Debug, Default, Serialize)]
+struct Standing {
+    directory: String,
+    is_running: bool,
+    url: Option<String>,
+    /// What stock tools call the fabric.
+    ibsim_name: String,
+    processes: Vec<Process>,
+    fabric: Option<FabricState>,
+    partitions: usize,
+    hosts: usize,
+    hosts_up: usize,
+    clusters: usize,
+    clusters_ready: usize,
+    /// Why the controller could not be asked.
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    name: &'static str,
+    pid: u32,
+}
+
+/// Tells how a site stands.
+pub async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let site = args.home.site()?;
+    let mut standing = Standing {
+        directory: site.directory().display().to_string(),
+        is_running: site.is_running(),
+        url: fs::read_to_string(site.endpoint()).ok().map(|url| url.trim().to_owned()),
+        ibsim_name: site.fabric_name(),
+        ..Standing::default()
+    };
+    if standing.is_running {
+        standing.processes = processes(&site);
+        if let Err(error) = ask(&site, &mut standing).await {
+            standing.problem = Some(format!("{error:#}"));
+        }
+    }
+    args.output.print(&standing, show)?;
+    Ok(if is_well(&standing) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn processes(site: &Site) -> Vec<Process> {
+    let alive = |pid: &u32| kill(Pid::from_raw(pid.cast_signed()), None).is_ok();
+    PARTS.into_iter().filter_map(|name| Some(Process { name, pid: site.pid(name).filter(alive)? })).collect()
+}
+
+async fn ask(site: &Site, standing: &mut Standing) -> anyhow::Result<()> {
+    let client = SiteArgs::of_home(site.directory())?;
+    let fabric = client.fabric_show().await?;
+    standing.fabric = Some(fabric.state);
+    standing.partitions = fabric.partitions.len();
+    let hosts = client.host_list().await?;
+    standing.hosts = hosts.len();
+    standing.hosts_up = hosts.iter().filter(|host| host.state == HostState::Up).count();
+    let clusters = client.cluster_list().await?;
+    standing.clusters = clusters.len();
+    standing.clusters_ready = clusters.iter().filter(|cluster| cluster.phase == Phase::Ready).count();
+    Ok(())
+}
+
+fn is_well(standing: &Standing) -> bool {
+    standing.fabric == Some(FabricState::Programmed) && standing.hosts_up == standing.hosts
+}
+
+fn show(standing: &Standing) -> String {
+    if !standing.is_running {
+        return format!("not running in {}; `heddle up` starts it", standing.directory);
+    }
+    let processes: Vec<String> =
+        standing.processes.iter().map(|it| format!("{} {}", it.name, it.pid)).collect();
+    let mut known = vec![
+        ("directory", standing.directory.clone()),
+        ("processes", processes.join(", ")),
+        ("stock tools", format!("IBSIM_SOCKNAME={}", standing.ibsim_name)),
+    ];
+    known.extend(standing.url.clone().map(|url| ("controller", url)));
+    match (&standing.problem, standing.fabric) {
+        (None, Some(state)) => {
+            let state = match state {
+                FabricState::Programmed => "programmed",
+                FabricState::Programming => "being programmed",
+                FabricState::ManagerSilent => "its manager does not answer",
+            };
+            known.extend([
+                ("fabric", format!("{state}, {}", count(standing.partitions, "partition"))),
+                ("hosts", format!("{} of {} up", standing.hosts_up, standing.hosts)),
+                ("clusters", format!("{} of {} ready", standing.clusters_ready, standing.clusters)),
+            ]);
+        }
+        (problem, _) => known.extend(problem.clone().map(|problem| ("problem", problem))),
+    }
+    facts(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn well() -> Standing {
+        Standing {
+            directory: "/var/lib/heddle".to_owned(),
+            is_running: true,
+            fabric: Some(FabricState::Programmed),
+            hosts: 16,
+            hosts_up: 16,
+            processes: vec![Process { name: "sim", pid: 7 }],
+            ..Standing::default()
+        }
+    }
+
+    #[test]
+    fn a_site_is_well_only_if_all_of_it_is() {
+        assert!(is_well(&well()));
+        for unwell in [
+            Standing { fabric: Some(FabricState::Programming), ..well() },
+            Standing { hosts_up: 15, ..well() },
+            Standing { fabric: None, ..well() },
+        ] {
+            assert!(!is_well(&unwell), "{unwell:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_tells_what_can_be_known() {
+        let text = show(&well());
+        assert!(text.contains("processes    sim 7") && text.contains("16 of 16 up"), "{text}");
+        let text = show(&Standing { problem: Some("no controller answers".to_owned()), ..well() });
+        assert!(text.contains("no controller answers") && !text.contains("hosts"), "{text}");
+        let text = show(&Standing { is_running: false, ..well() });
+        assert!(text.contains("heddle up"), "{text}");
+    }
+}

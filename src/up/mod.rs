@@ -1,0 +1,372 @@
+//! `heddle up`: a whole site on one machine, started and supervised.
+
+mod down;
+pub mod leash;
+mod libvirt;
+mod ready;
+mod site;
+mod supervisor;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use controller_api::{MemorySize, Name};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::connection::DEFAULT_HOME;
+use crate::cli::output::{count, print, took};
+use crate::cli::progress::Progress;
+pub use down::{DownArgs, StatusArgs, down, status};
+use ready::{Capacity, ImageSource};
+use site::Site;
+use supervisor::{Program, Supervisor};
+
+/// How long the agent may take to stop its virtual machines.
+const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the others may take to end: they write what they know as they go.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often to look whether a libvirt that somebody else started is still there.
+const LIBVIRT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Start a whole site on this machine, and keep it running.
+///
+/// An emulated InfiniBand fabric, the subnet manager that programs it, the controller and an agent that runs virtual
+/// machines; libvirt too, if nobody runs it yet. Whatever ends is started again. Everything it keeps is in one directory.
+///
+///     heddle up                                  # in one terminal, as root
+///     heddle tenant create acme                  # in another
+///     heddle cluster create blue --tenant acme --nodes 2 --memory 384M
+///
+/// Ctrl-C stops it, with the virtual machines; the next start boots them again from their disks. Fabric and hosts are
+/// made at the first start and kept.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct UpArgs {
+    #[command(flatten)]
+    home: HomeArgs,
+    /// Hosts of the emulated fat-tree, made at the first start [default: 16]
+    #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    hosts: Option<u32>,
+    /// Emulate the fabric in this file, in the format of ibnetdiscover; adapters are hosts
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// Where the controller listens: on this machine, as tokens travel in the clear
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
+    listen: SocketAddr,
+    /// Cores that each host offers; in shared mode they float over those of this machine
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    host_cores: u32,
+    /// Memory that each host offers
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    host_memory: MemorySize,
+    /// Make an image known; may be repeated [default: the newest that `make image` built]
+    #[arg(long, value_name = "NAME=DIR")]
+    image: Vec<ImageSource>,
+}
+
+/// Where a site is kept.
+#[derive(Clone, Debug, Args)]
+pub struct HomeArgs {
+    /// Directory that holds everything [env: HEDDLE_HOME] [default: /var/lib/heddle]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl HomeArgs {
+    fn site(&self) -> anyhow::Result<Site> {
+        let from_environment = || env::var_os("HEDDLE_HOME").map(PathBuf::from);
+        let directory = self.dir.clone().or_else(from_environment);
+        Site::at(&directory.unwrap_or_else(|| DEFAULT_HOME.into()))
+    }
+}
+
+/// Runs a site until it is told to stop.
+pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
+    let site = args.home.site()?;
+    site.prepare()?;
+    let _lock = site.lock()?;
+    let plan = Plan::new(&site, &args)?;
+    let heddle = plan.heddle.clone();
+    let leash = Arc::new(move |program: &Program| leash::command(&heddle, program));
+    let (mut supervisor, mut notices) = Supervisor::new(site.clone(), leash);
+    let mut stop = Stop::new()?;
+
+    let progress = Progress::new("starting");
+    let outcome = {
+        let starting = plan.start(&mut supervisor, &progress);
+        tokio::pin!(starting);
+        loop {
+            tokio::select! {
+                started = &mut starting => break started.map(Some),
+                Some(notice) = notices.recv() => progress.reached(&notice),
+                () = stop.asked() => break Ok(None),
+            }
+        }
+    };
+    if let Ok(Some(ready)) = &outcome {
+        let time = took(progress.elapsed());
+        drop(progress);
+        print(&format!("ready in {time}: {}", ready.line))?;
+        let mut interval = tokio::time::interval(LIBVIRT_INTERVAL);
+        let mut has_libvirt = ready.has_libvirt;
+        loop {
+            tokio::select! {
+                Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
+                () = stop.asked() => break,
+                _ = interval.tick() => {
+                    // Whoever ran it has stopped it: another site on this machine, perhaps.
+                    if !has_libvirt && !libvirt::answers() {
+                        eprintln!("heddle: libvirt is gone, starting it");
+                        libvirt::programs()?.into_iter().for_each(|program| supervisor.start(program));
+                        has_libvirt = true;
+                    }
+                }
+            }
+        }
+    } else {
+        drop(progress);
+    }
+    eprintln!("heddle: stopping; once more, and it stops at once");
+    {
+        let stopping = supervisor.stop();
+        tokio::pin!(stopping);
+        loop {
+            tokio::select! {
+                () = &mut stopping => break,
+                Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
+                // Everything ends with this process.
+                () = stop.asked() => break,
+            }
+        }
+    }
+    while let Ok(notice) = notices.try_recv() {
+        eprintln!("heddle: {notice}");
+    }
+    // Commands then say that nobody is there, not that nobody answers.
+    let _ = fs::remove_file(site.endpoint());
+    site.remove_pid("up");
+    outcome.map(|_| ExitCode::SUCCESS)
+}
+
+/// What is to be started, decided before anything is.
+struct Plan {
+    site: Site,
+    heddle: PathBuf,
+    agent: PathBuf,
+    topology: PathBuf,
+    hosts: Vec<Name>,
+    secret: PathBuf,
+    listen: SocketAddr,
+    capacity: Capacity,
+    images: Vec<ImageSource>,
+}
+
+/// A site that can be used.
+struct Ready {
+    line: String,
+    has_libvirt: bool,
+}
+
+impl Plan {
+    fn new(site: &Site, args: &UpArgs) -> anyhow::Result<Self> {
+        let (topology, fabric) = site.topology(args.topology.as_deref(), args.hosts)?;
+        Ok(Self {
+            site: site.clone(),
+            heddle: env::current_exe().context("cannot tell which program this is")?,
+            agent: find_program("heddle-agent")
+                .context("there is no heddle-agent beside heddle or in PATH: cargo build builds both")?,
+            topology,
+            hosts: site::hosts(&fabric)?,
+            secret: site.secret()?,
+            listen: args.listen,
+            capacity: Capacity { cores: args.host_cores, memory: args.host_memory },
+            images: args.image.clone(),
+        })
+    }
+
+    /// Starts everything, each as soon as what it needs is there.
+    async fn start(&self, supervisor: &mut Supervisor, progress: &Progress) -> anyhow::Result<Ready> {
+        let site = &self.site;
+        // One of an earlier start leads nowhere.
+        let _ = fs::remove_file(site.endpoint());
+        let has_libvirt = !libvirt::answers();
+        if has_libvirt {
+            for program in libvirt::programs()? {
+                let is_log = program.name == "virtlogd";
+                supervisor.start(program);
+                if is_log {
+                    ready::socket("virtlogd", libvirt::log_socket()).await?;
+                }
+            }
+        }
+        supervisor.start(self.sim());
+        ready::socket("sim", &site.socket("sim")).await?;
+        progress.reached(&format!("fabric emulated: {}", count(self.hosts.len(), "host")));
+        supervisor.start(self.sm());
+        ready::socket("sm", &site.socket("sm")).await?;
+        supervisor.start(self.controller());
+        if has_libvirt {
+            ready::socket("libvirtd", libvirt::socket()).await?;
+            progress.reached("libvirt started");
+        }
+        supervisor.start(self.agent());
+        let client = ready::controller(site).await?;
+        progress.reached("controller answers");
+        ready::socket("agent", &site.socket("agent")).await?;
+        let added = ready::add_hosts(&client, &self.hosts, &site.socket("agent"), self.capacity).await?;
+        if added > 0 {
+            progress.reached(&format!("{} added", count(added, "host")));
+        }
+        for note in ready::add_images(&client, &self.images).await? {
+            progress.reached(&note);
+        }
+        ready::fabric(&client, &self.hosts, progress).await?;
+        progress.reached("fabric programmed, hosts up");
+        Ok(Ready { line: self.summary(&client).await?, has_libvirt })
+    }
+
+    /// What people need to know to go on.
+    async fn summary(&self, client: &controller_api::Client) -> anyhow::Result<String> {
+        let images = client.image_list().await?;
+        let next = match images.first() {
+            Some(image) => format!(
+                "heddle tenant create acme; heddle cluster create blue --tenant acme --nodes 2 --memory 384M --image {}",
+                image.name
+            ),
+            None => "make image; heddle image add debian-mpi DIR".to_owned(),
+        };
+        let home = match self.site.is_default() {
+            true => String::new(),
+            false => format!("export HEDDLE_HOME={}; ", self.site.directory().display()),
+        };
+        // The port may have been left to the system.
+        let url =
+            fs::read_to_string(self.site.endpoint()).context("the controller did not say where it is")?;
+        Ok(format!("{}, {}; try: {home}{next}", url.trim(), count(self.hosts.len(), "host")))
+    }
+
+    fn sim(&self) -> Program {
+        let site = &self.site;
+        self.own(
+            "sim",
+            [
+                "sim".into(),
+                self.topology.clone().into(),
+                "--name".into(),
+                site.fabric_name().into(),
+                "--socket".into(),
+                site.socket("sim").into(),
+                "--control".into(),
+                site.socket("sim-control").into(),
+            ],
+        )
+    }
+
+    fn sm(&self) -> Program {
+        let site = &self.site;
+        let mut device = OsString::from("heddle:");
+        device.push(site.socket("sim"));
+        // It sits on the first host, as a manager in the field sits on some host.
+        device.push(format!("@{}", self.hosts.first().map_or("", Name::as_str)));
+        self.own(
+            "sm",
+            [
+                "sm".into(),
+                "--guided".into(),
+                "--device".into(),
+                device,
+                "--state".into(),
+                site.path("fabric.json").into(),
+                "--secret".into(),
+                self.secret.clone().into(),
+                "--control".into(),
+                site.socket("sm").into(),
+            ],
+        )
+    }
+
+    fn controller(&self) -> Program {
+        let site = &self.site;
+        self.own(
+            "controller",
+            [
+                "controller".into(),
+                "--state".into(),
+                site.directory().into(),
+                "--listen".into(),
+                self.listen.to_string().into(),
+                "--sm-control".into(),
+                site.socket("sm").into(),
+            ],
+        )
+    }
+
+    fn agent(&self) -> Program {
+        let site = &self.site;
+        let mut arguments: Vec<OsString> = vec![
+            "--state".into(),
+            site.path("agent").into(),
+            "--socket".into(),
+            site.socket("agent").into(),
+            "--sim-control".into(),
+            site.socket("sim-control").into(),
+            "--stop-vms-at-exit".into(),
+        ];
+        for host in &self.hosts {
+            arguments.extend(["--host".into(), host.as_str().into()]);
+        }
+        let (name, path) = ("agent", self.agent.clone());
+        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false }
+    }
+
+    fn own(&self, name: &'static str, arguments: impl IntoIterator<Item = OsString>) -> Program {
+        let (path, arguments) = (self.heddle.clone(), arguments.into_iter().collect());
+        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false }
+    }
+}
+
+/// A program beside this one, or in the path, or where only root looks.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let beside = env::current_exe().ok().and_then(|heddle| Some(heddle.parent()?.to_owned()));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places =
+        beside.into_iter().chain(env::split_paths(&path)).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    places.map(|place| place.join(name)).find(|candidate| is_program(candidate))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// The signals by which people and supervisors ask to stop.
+struct Stop([Signal; 3]);
+
+impl Stop {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot handle signals");
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(listen);
+        Ok(Self([interrupt?, terminate?, hangup?]))
+    }
+
+    async fn asked(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}

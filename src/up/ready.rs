@@ -1,0 +1,227 @@
+//! What has to be true before a site is ready, and making it so: sockets answer, hosts and images are known.
+
+use std::env;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use controller_api::fabric::FabricState;
+use controller_api::host::{HostState, NewHost};
+use controller_api::image::NewImage;
+use controller_api::{Client, ClientError, MemorySize, Name};
+use tokio::time::{Instant, sleep};
+
+use super::site::Site;
+use crate::cli::connection::SiteArgs;
+use crate::cli::image::{self, MANIFEST_FILE};
+use crate::cli::progress::Progress;
+
+/// How often to look whether a part is ready.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a part may take; longer than a busy machine needs.
+const PART_LIMIT: Duration = Duration::from_secs(120);
+
+/// Where `make image` puts images.
+const IMAGES: &str = "/var/cache/heddle/images";
+
+/// An image that is to be known: `NAME=DIR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSource {
+    name: Name,
+    directory: PathBuf,
+}
+
+impl FromStr for ImageSource {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, directory) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=DIR"))?;
+        let name = name.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self { name, directory: directory.into() })
+    }
+}
+
+/// What each host may give away.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    pub cores: u32,
+    pub memory: MemorySize,
+}
+
+/// Waits until somebody listens at a socket.
+pub async fn socket(name: &str, path: &Path) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PART_LIMIT;
+    while UnixStream::connect(path).is_err() {
+        if Instant::now() > deadline {
+            bail!("{name} does not listen at {} after {} s", path.display(), PART_LIMIT.as_secs());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Waits until the controller answers.
+pub async fn controller(site: &Site) -> anyhow::Result<Client> {
+    let deadline = Instant::now() + PART_LIMIT;
+    loop {
+        let problem = match answering(site).await {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        let refused =
+            matches!(problem.downcast_ref(), Some(ClientError::Refused(_) | ClientError::Nonsense { .. }));
+        if refused || Instant::now() > deadline {
+            return Err(problem.context("the controller is not ready"));
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+async fn answering(site: &Site) -> anyhow::Result<Client> {
+    let client = SiteArgs::of_home(site.directory())?;
+    client.fabric_show().await?;
+    Ok(client)
+}
+
+/// Lets the controller know every host that it does not know yet; how many those were.
+pub async fn add_hosts(
+    client: &Client,
+    names: &[Name],
+    agent: &Path,
+    capacity: Capacity,
+) -> anyhow::Result<usize> {
+    let known: Vec<Name> = client.host_list().await?.into_iter().map(|host| host.name).collect();
+    let agent = agent.to_str().context("the agent's socket is not text")?;
+    let Capacity { cores, memory } = capacity;
+    let mut added = 0;
+    for name in names.iter().filter(|name| !known.contains(name)) {
+        let new = NewHost { name: name.clone(), agent: agent.to_owned(), cores, memory };
+        client.host_add(&new).await.with_context(|| format!("cannot add {name}"))?;
+        added += 1;
+    }
+    Ok(added)
+}
+
+/// Waits until the fabric is programmed and every host can be used.
+pub async fn fabric(client: &Client, hosts: &[Name], progress: &Progress) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PART_LIMIT;
+    loop {
+        // A controller that is being restarted is asked again.
+        let missing = missing(client, hosts).await.unwrap_or_else(|error| Some(format!("{error:#}")));
+        let Some(missing) = missing else { return Ok(()) };
+        if Instant::now() > deadline {
+            bail!("not ready after {} s: {missing}", PART_LIMIT.as_secs());
+        }
+        progress.waits_for(&missing);
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+async fn missing(client: &Client, hosts: &[Name]) -> anyhow::Result<Option<String>> {
+    let fabric = client.fabric_show().await?;
+    match fabric.state {
+        FabricState::ManagerSilent => return Ok(Some("the subnet manager does not answer".to_owned())),
+        FabricState::Programming => return Ok(Some("the fabric is being programmed".to_owned())),
+        FabricState::Programmed => {}
+    }
+    let known = client.host_list().await?;
+    let unusable = known.iter().filter(|host| hosts.contains(&host.name) && host.state != HostState::Up);
+    Ok(unusable.map(|host| (&host.name, host.state)).next().map(|(name, state)| match state {
+        HostState::OffFabric => format!("{name} is not on the fabric"),
+        HostState::AgentSilent | HostState::Up => format!("the agent of {name} does not answer"),
+    }))
+}
+
+/// Lets the controller know images, by default those that `make image` left; what became of each.
+pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Result<Vec<String>> {
+    let found;
+    let sources = if sources.is_empty() {
+        found = newest_images(&env::var_os("HEDDLE_IMAGES").map_or_else(|| IMAGES.into(), PathBuf::from));
+        &found
+    } else {
+        sources
+    };
+    let mut notes = Vec::new();
+    for source in sources {
+        let new = image::describe(source.name.clone(), &source.directory)?;
+        notes.extend(add_image(client, new).await?);
+    }
+    Ok(notes)
+}
+
+async fn add_image(client: &Client, new: NewImage) -> anyhow::Result<Option<String>> {
+    let known = client.image_list().await?.into_iter().find(|image| image.name == new.name);
+    if known.as_ref().is_some_and(|image| image.digest == new.digest && image.directory == new.directory) {
+        return Ok(None);
+    }
+    if known.is_some() {
+        match client.image_remove(&new.name).await {
+            Ok(()) => {}
+            // A cluster uses it.
+            Err(ClientError::Refused(problem)) => {
+                return Ok(Some(format!("image {} stays as it is: {problem}", new.name)));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    client.image_add(&new).await.with_context(|| format!("cannot add the image {}", new.name))?;
+    Ok(Some(format!("image {}: {}", new.name, new.directory)))
+}
+
+/// The newest image of every name in a directory of images `NAME-KEY`.
+fn newest_images(directory: &Path) -> Vec<ImageSource> {
+    let mut newest: Vec<(SystemTime, ImageSource)> = Vec::new();
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    for entry in entries.flatten() {
+        let file_name = entry.file_name();
+        let name = file_name.to_str().and_then(|name| name.rsplit_once('-')).map(|(name, _)| name.parse());
+        let changed = fs::metadata(entry.path().join(MANIFEST_FILE)).and_then(|manifest| manifest.modified());
+        let (Some(Ok(name)), Ok(changed)) = (name, changed) else { continue };
+        let source = ImageSource { name, directory: entry.path() };
+        match newest.iter_mut().find(|(_, found)| found.name == source.name) {
+            Some(found) if found.0 < changed => *found = (changed, source),
+            Some(_) => {}
+            None => newest.push((changed, source)),
+        }
+    }
+    newest.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+    newest.into_iter().map(|(_, source)| source).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_named_with_their_directory() {
+        let source: ImageSource = "debian-mpi=/srv/images/a=b".parse().unwrap();
+        assert_eq!(
+            (source.name.as_str(), source.directory.to_str()),
+            ("debian-mpi", Some("/srv/images/a=b"))
+        );
+        for bad in ["debian-mpi", "=x", "Debian=x"] {
+            assert!(bad.parse::<ImageSource>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn of_several_builds_of_an_image_the_newest_counts() {
+        let images = tempfile::tempdir().unwrap();
+        let times = [("debian-mpi-aa", 100), ("debian-mpi-bb", 300), ("debian-mpi-cc", 200), ("tiny-dd", 50)];
+        for (name, second) in times {
+            let directory = images.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            let manifest = fs::File::create(directory.join(MANIFEST_FILE)).unwrap();
+            manifest.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
+        }
+        fs::create_dir(images.path().join("debian-mpi-unfinished")).unwrap();
+        let found = newest_images(images.path());
+        let found: Vec<_> =
+            found.iter().map(|it| (it.name.as_str(), it.directory.file_name().unwrap())).collect();
+        assert_eq!(found, [("debian-mpi", "debian-mpi-bb".as_ref()), ("tiny", "tiny-dd".as_ref())]);
+        assert_eq!(newest_images(&images.path().join("nowhere")), []);
+    }
+}

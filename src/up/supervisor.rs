@@ -1,0 +1,225 @@
+//! Keeps programs running: starts them, starts them again, and stops them in turn.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::site::Site;
+use crate::cli::output::{harmless, took};
+
+/// How long a program that ended waits at first before it is started again.
+const RESTART_FIRST: Duration = Duration::from_millis(250);
+
+/// How long it waits at most.
+const RESTART_MAX: Duration = Duration::from_secs(10);
+
+/// A program that ran so long was well: the next wait is short again.
+const STEADY: Duration = Duration::from_secs(30);
+
+/// A log that is larger when its program starts is put aside, and the one put aside before is dropped.
+const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// How much of the end of a log is searched for its last line.
+const LOG_TAIL_BYTES: u64 = 4096;
+
+/// How much of a last line is told.
+const LINE_CHARS_MAX: usize = 300;
+
+/// A program to keep running.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What it is called in messages, logs and process files.
+    pub name: &'static str,
+    /// What to run.
+    pub path: PathBuf,
+    /// What it is told.
+    pub arguments: Vec<OsString>,
+    /// How long it may take to end when asked to; after that it is killed.
+    pub stop_limit: Duration,
+    /// Whether it runs in a network namespace of its own.
+    pub own_network: bool,
+}
+
+/// Keeps programs running until it is told to stop them. If it is dropped, or its process killed, they end at once.
+pub struct Supervisor {
+    site: Site,
+    leash: Leash,
+    notices: mpsc::UnboundedSender<String>,
+    kept: Vec<Kept>,
+}
+
+/// The command that becomes a program and ends with this process.
+pub type Leash = Arc<dyn Fn(&Program) -> std::process::Command + Send + Sync>;
+
+#[derive(Debug)]
+struct Kept {
+    name: &'static str,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Supervisor {
+    /// Of a site. What happens to its programs is told to who receives the notices.
+    pub fn new(site: Site, leash: Leash) -> (Self, mpsc::UnboundedReceiver<String>) {
+        let (notices, received) = mpsc::unbounded_channel();
+        (Self { site, leash, notices, kept: Vec::new() }, received)
+    }
+
+    /// Starts a program, and starts it again whenever it ends.
+    ///
+    /// Must be called on the one thread of the runtime: programs end with the thread that started them.
+    pub fn start(&mut self, program: Program) {
+        let (stop, stopped) = oneshot::channel();
+        let name = program.name;
+        let keeper = Keeper {
+            program,
+            site: self.site.clone(),
+            leash: Arc::clone(&self.leash),
+            notices: self.notices.clone(),
+        };
+        self.kept.push(Kept { name, stop, task: tokio::spawn(keeper.keep(stopped)) });
+    }
+
+    /// Stops everything, last started first: whoever uses another ends before it.
+    pub async fn stop(&mut self) {
+        while let Some(Kept { name, stop, task }) = self.kept.pop() {
+            let asked = Instant::now();
+            // A keeper that is gone has nothing to stop.
+            let _ = stop.send(());
+            let _ = task.await;
+            // Nobody has to listen.
+            let _ = self.notices.send(format!("{name} stopped after {}", took(asked.elapsed())));
+        }
+    }
+}
+
+struct Keeper {
+    program: Program,
+    site: Site,
+    leash: Leash,
+    notices: mpsc::UnboundedSender<String>,
+}
+
+impl Keeper {
+    async fn keep(self, mut stopped: oneshot::Receiver<()>) {
+        let mut patience = Patience::default();
+        loop {
+            let started = Instant::now();
+            let ended = match self.launch() {
+                Ok(mut child) => tokio::select! {
+                    ended = child.wait() => ended.map_or_else(|error| error.to_string(), |status| status.to_string()),
+                    _ = &mut stopped => {
+                        self.end(child).await;
+                        return self.site.remove_pid(self.program.name);
+                    }
+                },
+                Err(error) => format!("{error:#}"),
+            };
+            self.site.remove_pid(self.program.name);
+            let wait = patience.after(started.elapsed());
+            self.tell(&ended, wait);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = &mut stopped => return,
+            }
+        }
+    }
+
+    fn launch(&self) -> anyhow::Result<Child> {
+        let name = self.program.name;
+        let log = open_log(&self.log())?;
+        let mut command = Command::from((self.leash)(&self.program));
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("cannot share a log")?)
+            .stderr(log)
+            // Ctrl-C is for the supervisor, which stops the others in turn.
+            .process_group(0)
+            .kill_on_drop(true);
+        if std::env::var_os("HEDDLE_LOG").is_none() {
+            command.env("HEDDLE_LOG", "info");
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        if let Some(pid) = child.id() {
+            self.site.write_pid(name, pid)?;
+        }
+        Ok(child)
+    }
+
+    async fn end(&self, mut child: Child) {
+        if let Some(pid) = child.id() {
+            // It is not waited for yet, so the number is still its own.
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
+        }
+        if tokio::time::timeout(self.program.stop_limit, child.wait()).await.is_err() {
+            let limit = took(self.program.stop_limit);
+            let _ = self.notices.send(format!("{} did not end within {limit}: killed", self.program.name));
+            let _ = child.kill().await;
+        }
+    }
+
+    fn tell(&self, ended: &str, wait: Duration) {
+        let name = self.program.name;
+        let said = last_line(&self.log()).map_or_else(String::new, |line| format!("; it last said: {line}"));
+        let text = format!("{name} ended ({ended}), starting it again in {}{said}", took(wait));
+        let _ = self.notices.send(text);
+    }
+
+    fn log(&self) -> PathBuf {
+        self.site.path(&format!("log/{}.log", self.program.name))
+    }
+}
+
+/// How long to wait before the next start.
+#[derive(Debug, Default)]
+struct Patience {
+    last: Option<Duration>,
+}
+
+impl Patience {
+    fn after(&mut self, ran: Duration) -> Duration {
+        let wait = match self.last {
+            Some(last) if ran < STEADY => (2 * last).min(RESTART_MAX),
+            _ => RESTART_FIRST,
+        };
+        self.last = Some(wait);
+        wait
+    }
+}
+
+fn open_log(path: &Path) -> anyhow::Result<File> {
+    if fs::metadata(path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+        fs::rename(path, path.with_extension("log.1"))
+            .with_context(|| format!("cannot put {} aside", path.display()))?;
+    }
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    log.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The last line of a log that says something.
+pub fn last_line(path: &Path) -> Option<String> {
+    let mut log = File::open(path).ok()?;
+    let length = log.metadata().ok()?.len();
+    log.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES))).ok()?;
+    let mut tail = Vec::new();
+    log.take(LOG_TAIL_BYTES).read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail);
+    let line = tail.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    Some(harmless(line).chars().take(LINE_CHARS_MAX).collect())
+}
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

@@ -1,0 +1,186 @@
+//! The supervisor, with shell scripts as programs.
+
+use super::*;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Rig {
+    scratch: tempfile::TempDir,
+    site: Site,
+    supervisor: Supervisor,
+    notices: mpsc::UnboundedReceiver<String>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        use std::os::unix::fs::PermissionsExt;
+
+        let scratch = tempfile::tempdir().unwrap();
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let site = Site::at(&scratch.path().join("site")).unwrap();
+        site.prepare().unwrap();
+        let unleashed: Leash = Arc::new(|program: &Program| {
+            let mut command = std::process::Command::new(&program.path);
+            command.args(&program.arguments);
+            command
+        });
+        let (supervisor, notices) = Supervisor::new(site.clone(), unleashed);
+        Self { scratch, site, supervisor, notices }
+    }
+
+    /// Where scripts write what they do, in order.
+    fn diary(&self) -> PathBuf {
+        self.scratch.path().join("diary")
+    }
+
+    fn diary_text(&self) -> String {
+        fs::read_to_string(self.diary()).unwrap_or_default()
+    }
+
+    fn start(&mut self, name: &'static str, script: &str, stop_limit: Duration) {
+        let diary = self.diary();
+        let script = format!("note() {{ echo \"$1\" >>'{}'; }}\n{script}", diary.display());
+        let arguments = ["-c".into(), script.into()].to_vec();
+        let path = "/bin/sh".into();
+        self.supervisor.start(Program { name, path, arguments, stop_limit, own_network: false });
+    }
+
+    async fn notice(&mut self) -> String {
+        let notice = tokio::time::timeout(PATIENCE, self.notices.recv()).await;
+        notice.expect("a notice in time").expect("a supervisor that talks")
+    }
+
+    /// Waits until the diary says so.
+    async fn until(&self, what: impl Fn(&str) -> bool) {
+        let started = Instant::now();
+        while !what(&self.diary_text()) {
+            assert!(started.elapsed() < PATIENCE, "{:?}", self.diary_text());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn run(story: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(story);
+}
+
+/// Says that it runs, and ends when it is asked to.
+fn obedient(name: &str) -> String {
+    format!("trap 'note {name}-ends; exit 0' TERM; note {name}-runs; while :; do sleep 0.01; done")
+}
+
+#[test]
+fn a_program_that_ends_is_started_again_and_its_last_words_are_told() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.start("sm", "note ran; echo no device; echo; exit 3", PATIENCE);
+        let first = rig.notice().await;
+        assert!(first.starts_with("sm ended (exit status: 3)"), "{first}");
+        assert!(first.ends_with("it last said: no device"), "{first}");
+        let second = rig.notice().await;
+        assert!(
+            first.contains("in 0.2 s") && second.contains("in 0.5 s"),
+            "it waits longer: {first}, {second}"
+        );
+        rig.supervisor.stop().await;
+        assert!(rig.diary_text().starts_with("ran\nran\n"), "{}", rig.diary_text());
+    });
+}
+
+#[test]
+fn a_program_that_is_killed_comes_back_as_another_process() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.start("sim", &obedient("sim"), PATIENCE);
+        rig.until(|diary| diary == "sim-runs\n").await;
+        let first = rig.site.pid("sim").unwrap();
+        kill(Pid::from_raw(first as i32), Signal::SIGKILL).unwrap();
+        assert!(rig.notice().await.contains("signal: 9"));
+        rig.until(|diary| diary == "sim-runs\nsim-runs\n").await;
+        assert_ne!(rig.site.pid("sim").unwrap(), first);
+        rig.supervisor.stop().await;
+    });
+}
+
+#[test]
+fn programs_stop_in_turn_the_last_one_first_and_nothing_is_left() {
+    run(async {
+        let mut rig = Rig::new();
+        for (name, runs) in [("sim", "sim-runs\n"), ("agent", "sim-runs\nagent-runs\n")] {
+            rig.start(name, &obedient(name), PATIENCE);
+            rig.until(|diary| diary == runs).await;
+        }
+        let pids = ["sim", "agent"].map(|name| rig.site.pid(name).unwrap());
+        rig.supervisor.stop().await;
+        assert_eq!(rig.diary_text(), "sim-runs\nagent-runs\nagent-ends\nsim-ends\n");
+        for (name, pid) in ["sim", "agent"].into_iter().zip(pids) {
+            assert_eq!(rig.site.pid(name), None);
+            kill(Pid::from_raw(pid as i32), None).expect_err("it has ended");
+        }
+    });
+}
+
+#[test]
+fn a_program_that_does_not_end_when_asked_is_killed() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.start("sim", "trap '' TERM; note runs; while :; do sleep 0.01; done", Duration::from_millis(50));
+        rig.until(|diary| diary == "runs\n").await;
+        let pid = rig.site.pid("sim").unwrap();
+        rig.supervisor.stop().await;
+        assert!(rig.notice().await.contains("killed"));
+        kill(Pid::from_raw(pid as i32), None).expect_err("it has ended");
+    });
+}
+
+#[test]
+fn what_cannot_be_started_is_told_and_tried_again() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.supervisor.start(Program {
+            name: "agent",
+            path: "/nowhere/heddle-agent".into(),
+            arguments: Vec::new(),
+            stop_limit: PATIENCE,
+            own_network: false,
+        });
+        for _ in 0..2 {
+            assert!(rig.notice().await.contains("cannot start agent"));
+        }
+        rig.supervisor.stop().await;
+    });
+}
+
+#[test]
+fn waits_grow_to_a_limit_and_are_short_again_after_a_steady_run() {
+    let mut patience = Patience::default();
+    let waits: Vec<u128> = (0..8).map(|_| patience.after(Duration::ZERO).as_millis()).collect();
+    assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
+    assert_eq!(patience.after(STEADY), RESTART_FIRST);
+}
+
+#[test]
+fn a_log_that_has_grown_is_put_aside_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("sm.log");
+    fs::write(&path, "short\n").unwrap();
+    drop(open_log(&path).unwrap());
+    assert_eq!(last_line(&path).as_deref(), Some("short"), "a short one goes on");
+    File::options().write(true).open(&path).unwrap().set_len(LOG_BYTES_MAX + 1).unwrap();
+    drop(open_log(&path).unwrap());
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    assert_eq!(fs::metadata(scratch.path().join("sm.log.1")).unwrap().len(), LOG_BYTES_MAX + 1);
+}
+
+#[test]
+fn the_last_line_of_a_log_is_short_and_harmless() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("sm.log");
+    assert_eq!(last_line(&path), None);
+    fs::write(&path, format!("first\n{}\u{1b}[2J\n\n", "x".repeat(10_000))).unwrap();
+    let line = last_line(&path).unwrap();
+    assert_eq!(line.chars().count(), LINE_CHARS_MAX);
+    fs::write(&path, "a\u{1b}b\n").unwrap();
+    assert_eq!(last_line(&path).unwrap(), "a\u{fffd}b");
+}
