@@ -148,3 +148,25 @@ pub fn line(event: &Event) -> Value {
 fn changed(event: &str, node: &Guid, attribute: u16, modifier: u32) -> Value {
     json!({ "event": event, "node": node, "attribute": attribute, "modifier": modifier })
 }
+
+#[cfg(test)]
+mod tests {
+    use fabric_compiler::{compile, partitions_conf};
+    use fabric_model::generate::FatTree;
+    use fabric_model::{Decisions, Intents};
+
+    use super::*;
+
+    #[test]
+    fn a_plan_with_groups_arrives_as_it_was_sent() {
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+        let port = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid;
+        let mut intents = Intents::new(port);
+        intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;").unwrap();
+        let sent = compile(&tree, &intents, &Decisions::default()).unwrap();
+        let text = serde_json::to_string(&Request::Plan { plan: Box::new(sent.clone()) }).unwrap();
+        let Request::Plan { plan } = serde_json::from_str(&text).unwrap() else { panic!("another request") };
+        assert_eq!(*plan, sent);
+        assert_eq!(plan.groups().len(), 1);
+    }
+}
