@@ -17,7 +17,7 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// What can be asked of a running subnet manager.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "command", rename_all = "kebab-case", try_from = "Fields")]
 pub enum Request {
     /// What happened so far.
     Status {},
@@ -33,6 +33,39 @@ pub enum Request {
     AdoptNode { node: Guid, behind: Option<PortName> },
     /// What happened so far, for Prometheus.
     Metrics {},
+}
+
+/// A request as it is read: straight into place. Told apart by serde, by its tag, a plan would be kept twice meanwhile, and
+/// lose its numbers where they name entries.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    command: String,
+    plan: Option<Box<FabricPlan>>,
+    node: Option<Guid>,
+    behind: Option<PortName>,
+}
+
+impl TryFrom<Fields> for Request {
+    type Error = String;
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        match fields {
+            Fields { command, plan: Some(plan), node: None, behind: None } if command == "plan" => {
+                Ok(Self::Plan { plan })
+            }
+            Fields { command, plan: None, node: Some(node), behind } if command == "adopt-node" => {
+                Ok(Self::AdoptNode { node, behind })
+            }
+            Fields { command, plan: None, node: None, behind: None } => match command.as_str() {
+                "status" => Ok(Self::Status {}),
+                "watch" => Ok(Self::Watch {}),
+                "reload" => Ok(Self::Reload {}),
+                "metrics" => Ok(Self::Metrics {}),
+                _ => Err("no such command, or it needs more than this".to_owned()),
+            },
+            _ => Err("no such command, or it needs something else".to_owned()),
+        }
+    }
 }
 
 /// A port, by node and number.
