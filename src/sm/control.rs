@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fabric_model::{Document, FabricPlan};
 use ib_wire::{Guid, PortNum};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use subnet_manager::{Discovery, Event, Location};
 
@@ -26,13 +27,22 @@ pub enum Request {
     /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it, also if it was already. Where
     /// it is refused with a code ([`Untaken`](super::planner::Untaken)), another plan is wanted, for the fabric that a
     /// watcher is told of next.
-    Plan { plan: Box<FabricPlan> },
+    Plan {
+        #[serde(deserialize_with = "plan_from_document")]
+        plan: Box<FabricPlan>,
+    },
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
     Reload {},
     /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
     AdoptNode { node: Guid, behind: Option<PortName> },
     /// What happened so far, for Prometheus.
     Metrics {},
+}
+
+/// Reads a plan behind the tag of a request: serde keeps what follows a tag in a form in which keys of maps that are
+/// numbers stay text, which only serde_json turns back.
+fn plan_from_document<'de, D: Deserializer<'de>>(from: D) -> Result<Box<FabricPlan>, D::Error> {
+    serde_json::from_value(Value::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// A port, by node and number.
@@ -147,4 +157,24 @@ pub fn line(event: &Event) -> Value {
 
 fn changed(event: &str, node: &Guid, attribute: u16, modifier: u32) -> Value {
     json!({ "event": event, "node": node, "attribute": attribute, "modifier": modifier })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric_compiler::{compile, partitions_conf};
+    use fabric_model::generate::FatTree;
+    use fabric_model::{Decisions, Intents};
+
+    #[test]
+    fn a_plan_with_partitions_and_groups_arrives_as_it_was_sent() {
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(4) }.generate().unwrap();
+        let manager = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid.unwrap();
+        let mut intents = Intents::new(manager);
+        intents.partitions = partitions_conf::parse("blue=0x100, ipoib: ALL=full;").unwrap();
+        let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
+        let line = serde_json::to_string(&Request::Plan { plan: Box::new(plan.clone()) }).unwrap();
+        let Ok(Request::Plan { plan: arrived }) = serde_json::from_str(&line) else { panic!("{line}") };
+        assert_eq!(*arrived, plan);
+    }
 }
