@@ -16,8 +16,6 @@ pub struct Progress {
     started: Instant,
     /// Only on a terminal.
     spinner: Option<ProgressBar>,
-    /// Said last, so that nothing is said twice.
-    said: String,
 }
 
 impl Progress {
@@ -33,7 +31,7 @@ impl Progress {
             spinner.enable_steady_tick(TICK);
             spinner
         });
-        Self { started: Instant::now(), spinner, said: String::new() }
+        Self { started: Instant::now(), spinner }
     }
 
     /// How long it has been going on.
@@ -55,14 +53,6 @@ impl Progress {
     pub fn waits_for(&self, what: &str) {
         if let Some(spinner) = &self.spinner {
             spinner.set_message(harmless(what).replace('\n', " "));
-        }
-    }
-
-    /// Tells something that happened meanwhile, once.
-    pub fn says(&mut self, what: &str) {
-        if self.said != what {
-            self.said = what.to_owned();
-            self.reached(what);
         }
     }
 

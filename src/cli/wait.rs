@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use clap::Args;
-use controller_api::cluster::{Cluster, NodeState, Phase};
+use controller_api::cluster::{Cluster, NodeState};
 use controller_api::operation::{Operation, OperationKind, OperationState};
 use controller_api::{Client, ClientError, ClusterRef};
 use jiff::SignedDuration;
 use tokio::time::Instant;
 
+use super::output::took;
 use super::progress::Progress;
 
 /// How often the controller is asked.
@@ -58,8 +59,9 @@ pub async fn follow(client: &Client, operation: Operation, limit: Duration) -> a
 
 async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Operation> {
     let cluster = ClusterRef { name: operation.cluster.clone(), tenant: Some(operation.tenant.clone()) };
-    let mut progress = Progress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
+    let progress = Progress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
     let (mut latest, mut told, mut answered) = (operation, 0, Instant::now());
+    let mut standing = doing(latest.kind).to_owned();
     loop {
         for step in latest.steps.iter().skip(told) {
             let since = Duration::try_from(step.at.duration_since(latest.started)).unwrap_or_default();
@@ -73,10 +75,10 @@ async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow
         }
         ensure!(
             progress.elapsed() < limit,
-            "{} of {} is not done after {} s; it goes on, and `heddle cluster show {}` tells how far it is",
+            "{} of {} is not done after {} ({standing}); it goes on, and `heddle cluster show {}` tells how far it is",
             noun(latest.kind),
             latest.cluster,
-            limit.as_secs(),
+            took(limit),
             latest.cluster
         );
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -95,23 +97,18 @@ async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow
         if latest.state == OperationState::Running
             && let Ok(cluster) = client.cluster_show(&cluster).await
         {
-            progress.waits_for(&standing(&cluster));
-            if let Some(reason) = &cluster.reason {
-                progress.says(&format!("{} {}: {reason}", cluster.name, cluster.phase));
-            }
+            standing = tell(&cluster);
+            progress.waits_for(&standing);
         }
     }
 }
 
-/// How far a cluster is, in a line.
-fn standing(cluster: &Cluster) -> String {
+/// How far a cluster is and what it waits for, in a line.
+fn tell(cluster: &Cluster) -> String {
     let ready = cluster.nodes.iter().filter(|node| node.state == NodeState::Ready).count();
-    match cluster.phase {
-        Phase::Starting | Phase::Ready => {
-            format!("{}: {ready} of {} nodes are ready", cluster.name, cluster.shape.size)
-        }
-        phase => format!("{}: {phase}", cluster.name),
-    }
+    let (name, phase, size) = (&cluster.name, cluster.phase, cluster.shape.size);
+    let reason = cluster.reason.as_ref().map_or_else(String::new, |reason| format!(", {reason}"));
+    format!("{name} {phase}: {ready} of {size} nodes ready{reason}")
 }
 
 fn doing(kind: OperationKind) -> &'static str {

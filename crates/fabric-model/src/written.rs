@@ -73,34 +73,6 @@ pub(crate) mod listed {
     }
 }
 
-/// A map by numbers, whose keys are texts in JSON. Read as texts: where a document is looked at before it is read, such as
-/// a request that starts with its kind, serde does not turn them into numbers by itself.
-pub(crate) mod numbered {
-    use std::collections::BTreeMap;
-
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        map: &BTreeMap<K, V>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(map)
-    }
-
-    pub(crate) fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: TryFrom<u16> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        let texts = BTreeMap::<String, V>::deserialize(deserializer)?;
-        let number = |text: &str| text.parse().ok().and_then(|raw: u16| K::try_from(raw).ok());
-        let unknown = |text: &str| D::Error::custom(format_args!("{text:?} is not such a number"));
-        texts.into_iter().map(|(text, value)| Ok((number(&text).ok_or_else(|| unknown(&text))?, value))).collect()
-    }
-}
-
 /// Forwarding tables that plans share, written as if they did not.
 pub(crate) mod shared_tables {
     use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use super::{
 use crate::decisions::Decisions;
 use crate::intent::PortName;
 use crate::packed;
-use crate::written::{known, numbered};
+use crate::written::known;
 
 /// A plan in plain fields.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,7 +45,6 @@ pub(super) struct SwitchEntry {
     /// Packed.
     pub linear: String,
     /// Ports by group.
-    #[serde(with = "numbered")]
     pub multicast: BTreeMap<MulticastLid, Vec<PortNum>>,
     pub pkeys: usize,
     pub ports: Vec<SwitchPortEntry>,
