@@ -6,18 +6,19 @@
 #   target/demo/report.md     what was done, seen and how long it took
 #   target/demo/evidence/     what the tools printed, a file for each
 #
-# Needs root (libvirt), or sudo. HEDDLE_DEMO_KEEP=1 leaves the site running at the end.
+# Needs root (libvirt), or sudo. HEDDLE_DEMO_KEEP=1 leaves the site running at the end; HEDDLE_BIN names a directory with
+# programs that are built already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # InfiniBand tools and libvirtd live in sbin, which is not in everybody's path.
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C
 
 if [[ $EUID != 0 ]]; then
-    exec sudo --preserve-env=PATH,CARGO_HOME,CARGO_TARGET_DIR,RUSTUP_HOME,HOME,HEDDLE_IMAGES,HEDDLE_DEMO_KEEP "$0" "$@"
+    exec sudo --preserve-env=PATH,CARGO_HOME,CARGO_TARGET_DIR,RUSTUP_HOME,HOME,HEDDLE_IMAGES,HEDDLE_DEMO_KEEP,HEDDLE_BIN "$0" "$@"
 fi
 
 readonly target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-readonly heddle=$target/release/heddle
+readonly heddle=${HEDDLE_BIN:-$target/release}/heddle
 readonly results=$(realpath -m target/demo)
 readonly evidence=$results/evidence
 readonly draft=$results/report.draft
@@ -161,7 +162,8 @@ export preload
 
 step "Build, and make the image"
 start=$(now)
-cargo build --release --quiet -p heddle -p node-agent
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --release --quiet -p heddle -p node-agent
+[[ -x $heddle && -x $(dirname "$heddle")/heddle-agent ]] || fail "there is no heddle or heddle-agent beside $heddle"
 held "heddle and heddle-agent are built in $(seconds "$start") s"
 start=$(now)
 scripts/image.sh | tee "$evidence/00-image.txt" | sed 's/^/     /'

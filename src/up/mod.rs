@@ -217,7 +217,6 @@ impl Plan {
         supervisor.start(self.controller());
         if has_libvirt {
             ready::socket("libvirtd", libvirt::socket()).await?;
-            progress.reached("libvirt started");
         }
         supervisor.start(self.agent());
         let client = ready::controller(site).await?;
@@ -232,6 +231,11 @@ impl Plan {
         }
         ready::fabric(&client, &self.hosts, progress).await?;
         progress.reached("fabric programmed, hosts up");
+        if has_libvirt {
+            progress.waits_for("libvirt looks at what QEMU can do");
+            ready::libvirt().await?;
+            progress.reached("libvirt answers");
+        }
         Ok(Ready { line: self.summary(&client).await?, has_libvirt })
     }
 
