@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use fabric_model::{Document, FabricPlan};
 use ib_wire::{Guid, PortNum};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use subnet_manager::{Discovery, Event, Location};
 
@@ -18,7 +17,7 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// What can be asked of a running subnet manager.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "command", rename_all = "kebab-case", try_from = "Fields")]
 pub enum Request {
     /// What happened so far.
     Status {},
@@ -27,10 +26,7 @@ pub enum Request {
     /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it, also if it was already. Where
     /// it is refused with a code ([`Untaken`](super::planner::Untaken)), another plan is wanted, for the fabric that a
     /// watcher is told of next.
-    Plan {
-        #[serde(deserialize_with = "plan_from_document")]
-        plan: Box<FabricPlan>,
-    },
+    Plan { plan: Box<FabricPlan> },
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
     Reload {},
     /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
@@ -39,10 +35,37 @@ pub enum Request {
     Metrics {},
 }
 
-/// Reads a plan behind the tag of a request: serde keeps what follows a tag in a form in which keys of maps that are
-/// numbers stay text, which only serde_json turns back.
-fn plan_from_document<'de, D: Deserializer<'de>>(from: D) -> Result<Box<FabricPlan>, D::Error> {
-    serde_json::from_value(Value::deserialize(from)?).map_err(D::Error::custom)
+/// A request as it is read: straight into place. Told apart by serde, by its tag, a plan would be kept twice meanwhile, and
+/// lose its numbers where they name entries.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    command: String,
+    plan: Option<Box<FabricPlan>>,
+    node: Option<Guid>,
+    behind: Option<PortName>,
+}
+
+impl TryFrom<Fields> for Request {
+    type Error = String;
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        match fields {
+            Fields { command, plan: Some(plan), node: None, behind: None } if command == "plan" => {
+                Ok(Self::Plan { plan })
+            }
+            Fields { command, plan: None, node: Some(node), behind } if command == "adopt-node" => {
+                Ok(Self::AdoptNode { node, behind })
+            }
+            Fields { command, plan: None, node: None, behind: None } => match command.as_str() {
+                "status" => Ok(Self::Status {}),
+                "watch" => Ok(Self::Watch {}),
+                "reload" => Ok(Self::Reload {}),
+                "metrics" => Ok(Self::Metrics {}),
+                _ => Err("no such command, or it needs more than this".to_owned()),
+            },
+            _ => Err("no such command, or it needs something else".to_owned()),
+        }
+    }
 }
 
 /// A port, by node and number.
@@ -161,20 +184,22 @@ fn changed(event: &str, node: &Guid, attribute: u16, modifier: u32) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use fabric_compiler::{compile, partitions_conf};
     use fabric_model::generate::FatTree;
     use fabric_model::{Decisions, Intents};
 
+    use super::*;
+
     #[test]
-    fn a_plan_with_partitions_and_groups_arrives_as_it_was_sent() {
-        let tree = FatTree { radix: 8, ..FatTree::with_hosts(4) }.generate().unwrap();
-        let manager = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid.unwrap();
-        let mut intents = Intents::new(manager);
-        intents.partitions = partitions_conf::parse("blue=0x100, ipoib: ALL=full;").unwrap();
-        let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
-        let line = serde_json::to_string(&Request::Plan { plan: Box::new(plan.clone()) }).unwrap();
-        let Ok(Request::Plan { plan: arrived }) = serde_json::from_str(&line) else { panic!("{line}") };
-        assert_eq!(*arrived, plan);
+    fn a_plan_with_groups_arrives_as_it_was_sent() {
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+        let port = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid;
+        let mut intents = Intents::new(port);
+        intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;").unwrap();
+        let sent = compile(&tree, &intents, &Decisions::default()).unwrap();
+        let text = serde_json::to_string(&Request::Plan { plan: Box::new(sent.clone()) }).unwrap();
+        let Request::Plan { plan } = serde_json::from_str(&text).unwrap() else { panic!("another request") };
+        assert_eq!(*plan, sent);
+        assert_eq!(plan.groups().len(), 1);
     }
 }

@@ -223,6 +223,8 @@ impl<K: Copy + Ord> Guests<K> {
     /// Sends a frame to a machine, now or, if its socket is full, soon.
     pub fn send(&mut self, now: Instant, to: K, frame: &[u8]) {
         let Some(seat) = self.seats.get_mut(&to) else { return };
+        // Machines read while others send: most likely there is room by now.
+        seat.flush(now);
         if seat.unsent.is_empty() {
             match seat.try_send(frame) {
                 Outcome::Sent => return,

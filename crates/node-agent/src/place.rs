@@ -213,6 +213,13 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        // As long as there are sockets of virtual machines in it, it stays.
+        let _ = fs::remove_dir(&self.runtime);
+    }
+}
+
 impl VmPlace {
     /// Makes the directories. QEMU makes sockets, so that of the sockets is its own; nobody else gets at them.
     pub fn make(&self, user: Option<QemuUser>) -> Result<(), PlaceError> {
@@ -221,9 +228,14 @@ impl VmPlace {
         give(&self.sockets, user, OwnGroup::Kept)
     }
 
+    /// Removes what is of no use once it has stopped.
+    pub fn remove_sockets(&self) -> Result<(), PlaceError> {
+        durable::remove(&self.sockets).map_err(at(&self.sockets))
+    }
+
     /// Removes everything.
     pub fn remove(&self) -> Result<(), PlaceError> {
-        durable::remove(&self.sockets).map_err(at(&self.sockets))?;
+        self.remove_sockets()?;
         durable::remove(&self.directory).map_err(at(&self.directory))
     }
 }

@@ -1,11 +1,16 @@
 //! Joins a session of a client, which came by HTTP, to one of a guest.
 
 use std::io;
+use std::time::Duration;
 
 use controller_api::session::{FRAME_BYTES_MAX, Kind, read_frame, write_frame};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::link::{FromGuest, Session};
+
+/// How long a client has to hear the last word. A socket that is closed with input unread takes back what was not read.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Carries frames both ways until either side has ended.
 pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io::Result<()> {
@@ -44,9 +49,13 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
         }
     };
     tokio::select! {
-        ended = inward => ended,
-        ended = outward => ended,
+        ended = inward => return ended,
+        ended = outward => ended?,
     }
+    let drain = async { while from_client.read(&mut [0; 4096]).await.is_ok_and(|length| length > 0) {} };
+    // Who stays longer has heard it, or does not listen.
+    let _ = timeout(LAST_WORD_TIMEOUT, drain).await;
+    Ok(())
 }
 
 async fn hand_on(

@@ -257,8 +257,13 @@ impl Vm {
         hypervisor.destroy(place.instance(), self.id).await.map_err(|error| error.to_string())?;
         fabric.detach(self.id).await;
         self.shared.release(self.id).await;
+        let files = place.vm(self.id);
+        let removed = match remains {
+            Remains::Disk => files.remove_sockets(),
+            Remains::Nothing => files.remove(),
+        };
+        removed.map_err(|error| crate::told_whole(&error))?;
         if remains == Remains::Nothing {
-            place.vm(self.id).remove().map_err(|error| crate::told_whole(&error))?;
             crate::shared::remove_logs(place.instance(), self.id);
         }
         Ok(())
