@@ -6,18 +6,19 @@
 #   target/demo/report.md     what was done, seen and how long it took
 #   target/demo/evidence/     what the tools printed, a file for each
 #
-# Needs root (libvirt), or sudo. HEDDLE_DEMO_KEEP=1 leaves the site running at the end.
+# Needs root (libvirt), or sudo. HEDDLE_DEMO_KEEP=1 leaves the site running at the end; HEDDLE_BIN names a directory with
+# programs that are built already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # InfiniBand tools and libvirtd live in sbin, which is not in everybody's path.
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C
 
 if [[ $EUID != 0 ]]; then
-    exec sudo --preserve-env=PATH,CARGO_HOME,CARGO_TARGET_DIR,RUSTUP_HOME,HOME,HEDDLE_IMAGES,HEDDLE_DEMO_KEEP "$0" "$@"
+    exec sudo --preserve-env=PATH,CARGO_HOME,CARGO_TARGET_DIR,RUSTUP_HOME,HOME,HEDDLE_IMAGES,HEDDLE_DEMO_KEEP,HEDDLE_BIN "$0" "$@"
 fi
 
 readonly target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-readonly heddle=$target/release/heddle
+readonly heddle=${HEDDLE_BIN:-$target/release}/heddle
 readonly results=$(realpath -m target/demo)
 readonly evidence=$results/evidence
 readonly draft=$results/report.draft
@@ -161,7 +162,8 @@ export preload
 
 step "Build, and make the image"
 start=$(now)
-cargo build --release --quiet -p heddle -p node-agent
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --release --quiet -p heddle -p node-agent
+[[ -x $heddle && -x $(dirname "$heddle")/heddle-agent ]] || fail "there is no heddle or heddle-agent beside $heddle"
 held "heddle and heddle-agent are built in $(seconds "$start") s"
 start=$(now)
 scripts/image.sh | tee "$evidence/00-image.txt" | sed 's/^/     /'
@@ -226,7 +228,9 @@ held "from order to a ring in both clusters: $order_to_mpi s (promised: $promise
 for pair in acme:blue umbra:green; do
     tenant=${pair%:*} cluster=${pair#*:}
     must "pingpong-$cluster" by "$tenant" cluster exec "$cluster" -- mpirun -np 2 mpi-pingpong 65536
-    held "$cluster: $(grep -v -e '^\$' -e '^(exit' "$evidence/$kept" | tail -n 1)" "$kept"
+    grep -q '^pingpong: ok' "$evidence/$kept" || fail "the ping-pong did not end well (see $evidence/$kept)"
+    held "$cluster: $(awk '$1 == 1 { half = $3 } $1 == 65536 { rate = $4 } END {
+        printf "ping-pong: half a round trip %.1f ms, 64 KiB at %.1f MB/s", half / 1000, rate }' "$evidence/$kept")" "$kept"
 done
 
 step "No frame that a machine of acme can send reaches one of umbra"
@@ -242,6 +246,9 @@ count_frames() { # tenant cluster node mark file: listens in the background
     in_node "$1" "$2" "$3" frame-count --mark "$4" --seconds "$listen_seconds" >"$5" 2>&1 &
     listeners+=($!)
 }
+marked_in() { # file: how many frames with the mark arrived
+    sed -n 's/^frames [0-9]* marked \([0-9]*\)$/\1/p' "$1"
+}
 attempt() { # mark what destination source|-: blue-1 sends, blue-2 and both of umbra listen
     local mark=$1 what=$2 source=()
     [[ $4 == - ]] || source=(--src "$4")
@@ -249,18 +256,24 @@ attempt() { # mark what destination source|-: blue-1 sends, blue-2 and both of u
     count_frames acme blue 2 "$mark" "$scratch/heard-blue"
     count_frames umbra green 1 "$mark" "$scratch/heard-green-1"
     count_frames umbra green 2 "$mark" "$scratch/heard-green-2"
-    sleep 2 # until all of them listen, which takes a process in each guest
+    local file deadline=$((SECONDS + 60))
+    for file in "$scratch"/heard-*; do
+        until grep -q '^listening' "$file"; do
+            ((SECONDS < deadline)) || fail "nobody listens in $(basename "$file")"
+            sleep 0.05
+        done
+    done
     must "send-$mark" in_node acme blue 1 frame-send --dst "$3" "${source[@]}" --count "$marked" --mark "$mark"
     wait "${listeners[@]}" || fail "a listener failed"
     { echo "blue-2: $(cat "$scratch/heard-blue")" &&
         echo "green-1: $(cat "$scratch/heard-green-1")" &&
         echo "green-2: $(cat "$scratch/heard-green-2")"; } >>"$evidence/$kept"
-    heard_blue=$(grep -oE '^[0-9]+' "$scratch/heard-blue" | head -n 1)
+    heard_blue=$(marked_in "$scratch/heard-blue")
     local green
     for green in 1 2; do
-        [[ $(grep -oE '^[0-9]+' "$scratch/heard-green-$green" | head -n 1) == 0 ]] ||
-            fail "green-$green heard $what (see $evidence/$kept)"
+        [[ $(marked_in "$scratch/heard-green-$green") == 0 ]] || fail "green-$green heard $what (see $evidence/$kept)"
     done
+    rm -f "$scratch"/heard-*
 }
 attempt own "frames to a node of its own cluster" "$blue_2" -
 ((heard_blue > 0)) || fail "control: blue-2 heard nothing (see $evidence/$kept)"
@@ -317,7 +330,7 @@ must verify "$heddle" fabric verify
 held "heddle fabric verify: sound" "$kept"
 
 step "Drift: one P_Key entry, then one route is removed behind the manager's back, and it repairs both"
-device=heddle:$site/run/sim.sock@$("$heddle" host list -o json | pick 'it[0]["name"]')
+device=heddle:$site/run/sim.sock@manager
 guid_of() { # description
     "$heddle" fabric show --format ibnetdiscover | awk -v name="\"$1\"" '
         /^(ca|switch)guid=/ { split($1, part, "="); guid = substr(part[2], 1, 18) }

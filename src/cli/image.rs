@@ -30,7 +30,8 @@ const DIGEST_SHOWN: usize = 12;
 pub enum ImageCommand {
     /// Make an image known under a name
     ///
-    /// From now on, hosts refuse to boot it if any of its files differs from what its image.json says today.
+    /// From now on, hosts refuse to boot it if any of its files differs from what its image.json says today. Another image
+    /// of the same name takes its place for new clusters; those that are there keep theirs.
     #[command(after_help = "Example:
   heddle image add debian-mpi /var/cache/heddle/images/debian-mpi-0123abcd")]
     Add {
@@ -43,7 +44,7 @@ pub enum ImageCommand {
     #[command(after_help = "Example:
   heddle image list")]
     List,
-    /// Forget an image; its files stay. Refused while a cluster uses it
+    /// Forget an image; its files stay, and clusters keep theirs
     #[command(after_help = "Example:
   heddle image remove debian-mpi")]
     Remove {

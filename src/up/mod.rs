@@ -26,7 +26,7 @@ use crate::cli::output::{count, print, took};
 use crate::cli::progress::Progress;
 pub use down::{DownArgs, StatusArgs, down, status};
 use ready::{Capacity, ImageSource};
-use site::Site;
+use site::{Adapters, Site};
 use supervisor::{Program, Supervisor};
 
 /// How long the agent may take to stop its virtual machines.
@@ -57,7 +57,8 @@ pub struct UpArgs {
     /// Hosts of the emulated fat-tree, made at the first start [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hosts: Option<u32>,
-    /// Emulate the fabric in this file, in the format of ibnetdiscover; adapters are hosts
+    /// Emulate the fabric in this file, in the format of ibnetdiscover; the subnet manager sits on the adapter called
+    /// `manager`, or the first, and the others are hosts
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     /// Where the controller listens: on this machine, as tokens travel in the clear
@@ -164,6 +165,8 @@ struct Plan {
     heddle: PathBuf,
     agent: PathBuf,
     topology: PathBuf,
+    /// The adapter that the subnet manager sits on.
+    manager: String,
     hosts: Vec<Name>,
     secret: PathBuf,
     listen: SocketAddr,
@@ -179,14 +182,15 @@ struct Ready {
 
 impl Plan {
     fn new(site: &Site, args: &UpArgs) -> anyhow::Result<Self> {
-        let (topology, fabric) = site.topology(args.topology.as_deref(), args.hosts)?;
+        let (topology, Adapters { manager, hosts }) = site.fabric(args.topology.as_deref(), args.hosts)?;
         Ok(Self {
             site: site.clone(),
             heddle: env::current_exe().context("cannot tell which program this is")?,
             agent: find_program("heddle-agent")
                 .context("there is no heddle-agent beside heddle or in PATH: cargo build builds both")?,
             topology,
-            hosts: site::hosts(&fabric)?,
+            manager,
+            hosts,
             secret: site.secret()?,
             listen: args.listen,
             capacity: Capacity { cores: args.host_cores, memory: args.host_memory },
@@ -217,7 +221,6 @@ impl Plan {
         supervisor.start(self.controller());
         if has_libvirt {
             ready::socket("libvirtd", libvirt::socket()).await?;
-            progress.reached("libvirt started");
         }
         supervisor.start(self.agent());
         let client = ready::controller(site).await?;
@@ -232,6 +235,11 @@ impl Plan {
         }
         ready::fabric(&client, &self.hosts, progress).await?;
         progress.reached("fabric programmed, hosts up");
+        if has_libvirt {
+            progress.waits_for("libvirt looks at what QEMU can do");
+            ready::libvirt().await?;
+            progress.reached("libvirt answers");
+        }
         Ok(Ready { line: self.summary(&client).await?, has_libvirt })
     }
 
@@ -276,8 +284,7 @@ impl Plan {
         let site = &self.site;
         let mut device = OsString::from("heddle:");
         device.push(site.socket("sim"));
-        // It sits on the first host, as a manager in the field sits on some host.
-        device.push(format!("@{}", self.hosts.first().map_or("", Name::as_str)));
+        device.push(format!("@{}", self.manager));
         self.own(
             "sm",
             [

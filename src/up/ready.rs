@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -61,6 +62,27 @@ pub async fn socket(name: &str, path: &Path) -> anyhow::Result<()> {
         sleep(POLL_INTERVAL).await;
     }
     Ok(())
+}
+
+/// Waits until libvirt does what it is asked: it listens long before, while it looks at what QEMU can do.
+pub async fn libvirt() -> anyhow::Result<()> {
+    let deadline = Instant::now() + PART_LIMIT;
+    loop {
+        let mut virsh = tokio::process::Command::new("virsh");
+        virsh.args(["-q", "-c", "qemu:///system", "version"]).kill_on_drop(true);
+        let said = match tokio::time::timeout(PART_LIMIT, virsh.output()).await {
+            Ok(Ok(output)) if output.status.success() => return Ok(()),
+            Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            // Without virsh there is nobody to ask; the agent will find out.
+            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it does not answer".to_owned(),
+        };
+        if Instant::now() > deadline {
+            bail!("libvirt is not ready after {} s: {said}", PART_LIMIT.as_secs());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
 }
 
 /// Waits until the controller answers.
@@ -152,23 +174,13 @@ pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Res
     Ok(notes)
 }
 
+/// Clusters keep the image they were made with, so another of the same name may take its place.
 async fn add_image(client: &Client, new: NewImage) -> anyhow::Result<Option<String>> {
-    let known = client.image_list().await?.into_iter().find(|image| image.name == new.name);
-    if known.as_ref().is_some_and(|image| image.digest == new.digest && image.directory == new.directory) {
-        return Ok(None);
-    }
-    if known.is_some() {
-        match client.image_remove(&new.name).await {
-            Ok(()) => {}
-            // A cluster uses it.
-            Err(ClientError::Refused(problem)) => {
-                return Ok(Some(format!("image {} stays as it is: {problem}", new.name)));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let is_new = !client.image_list().await?.iter().any(|known| {
+        (&known.name, &known.directory, &known.digest) == (&new.name, &new.directory, &new.digest)
+    });
     client.image_add(&new).await.with_context(|| format!("cannot add the image {}", new.name))?;
-    Ok(Some(format!("image {}: {}", new.name, new.directory)))
+    Ok(is_new.then(|| format!("image {}: {}", new.name, new.directory)))
 }
 
 /// The newest image of every name in a directory of images `NAME-KEY`.

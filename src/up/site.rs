@@ -28,6 +28,10 @@ const SMALL_RADIX: u8 = 8;
 /// Hosts if nobody says how many.
 const DEFAULT_HOSTS: u32 = 16;
 
+/// What the adapter is called that the subnet manager sits on. It is no host: everybody may talk to the manager, so
+/// whoever shared its port would be reached by everybody too.
+const MANAGER: &str = "manager";
+
 /// The directory of a site that runs on this machine.
 #[derive(Clone, Debug)]
 pub struct Site {
@@ -190,15 +194,14 @@ impl Site {
         Ok(path)
     }
 
-    /// The fabric to emulate: as it is in `file`, or with `hosts` hosts, or as it was.
-    pub fn topology(&self, file: Option<&Path>, hosts: Option<u32>) -> anyhow::Result<(PathBuf, Topology)> {
+    /// The fabric to emulate, and who sits where: as it is in `file`, or with `hosts` hosts, or as it was.
+    pub fn fabric(&self, file: Option<&Path>, hosts: Option<u32>) -> anyhow::Result<(PathBuf, Adapters)> {
         let path = self.path("fabric.topo");
         let text = match (file, fs::read(&path)) {
             (Some(file), _) => fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
             (None, Ok(kept)) => kept,
             (None, Err(error)) if error.kind() == ErrorKind::NotFound => {
-                let topology = fat_tree(hosts.unwrap_or(DEFAULT_HOSTS)).generate()?;
-                ibnetdiscover::write(&topology).into_bytes()
+                generate(hosts.unwrap_or(DEFAULT_HOSTS))?.into_bytes()
             }
             (None, Err(error)) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
@@ -206,33 +209,60 @@ impl Site {
         };
         let source = file.unwrap_or(&path).display();
         let topology = ibnetdiscover::read(&text).with_context(|| format!("{source} is not a topology"))?;
-        let adapters = topology.end_nodes().count();
-        ensure!(adapters > 0, "there is no host in {source}");
-        if let Some(hosts) = hosts {
+        let adapters = Adapters::of(&topology).with_context(|| format!("in {source}"))?;
+        if let Some(wanted) = hosts {
+            let found = adapters.hosts.len();
             ensure!(
-                adapters as u64 == u64::from(hosts),
-                "the fabric in {source} has {adapters} hosts, not {hosts}: leave --hosts out, or use another --dir"
+                found as u64 == u64::from(wanted),
+                "the fabric in {source} has {found} hosts, not {wanted}: leave --hosts out, or use another --dir"
             );
         }
         write_whole(&path, &text, 0o644)?;
-        Ok((path, topology))
+        Ok((path, adapters))
     }
 }
 
-/// The hosts of a fabric: what adapters are called.
-pub fn hosts(topology: &Topology) -> anyhow::Result<Vec<Name>> {
-    let adapters = topology.end_nodes().map(|(_, node)| &node.description);
-    let names: anyhow::Result<Vec<Name>> = adapters
-        .map(|description| {
-            description.parse().with_context(|| format!("the adapter {description:?} cannot be a host"))
-        })
-        .collect();
-    let names = names?;
-    let mut sorted = names.clone();
-    sorted.sort();
-    let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
-    ensure!(twice.is_none(), "two adapters are called {}", twice.map_or("", |pair| pair[0].as_str()));
-    Ok(names)
+/// Who sits at which adapter of a fabric, by what the adapters are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapters {
+    /// The subnet manager.
+    pub manager: String,
+    /// Hosts of virtual machines.
+    pub hosts: Vec<Name>,
+}
+
+impl Adapters {
+    /// The manager has the adapter of its name, or the first; all others are hosts.
+    fn of(topology: &Topology) -> anyhow::Result<Self> {
+        let mut names: Vec<&str> = topology.end_nodes().map(|(_, node)| node.description.as_str()).collect();
+        ensure!(
+            names.len() >= 2,
+            "there are {} adapters: one is for the subnet manager, the others are hosts",
+            names.len()
+        );
+        let manager = names.iter().position(|name| *name == MANAGER).unwrap_or(0);
+        let manager = names.remove(manager).to_owned();
+        let hosts: anyhow::Result<Vec<Name>> = names
+            .into_iter()
+            .map(|name| name.parse().with_context(|| format!("the adapter {name:?} cannot be a host")))
+            .collect();
+        let hosts = hosts?;
+        let mut sorted = hosts.clone();
+        sorted.sort();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            bail!("two adapters are called {}", pair[0]);
+        }
+        Ok(Self { manager, hosts })
+    }
+}
+
+/// A fat-tree of so many hosts, and the manager's adapter, as a topology file.
+fn generate(hosts: u32) -> anyhow::Result<String> {
+    let topology = fat_tree(hosts + 1).generate()?;
+    let text = ibnetdiscover::write(&topology);
+    let last = topology.end_nodes().last().map(|(_, node)| node.description.clone());
+    let last = last.context("a fat-tree without hosts")?;
+    Ok(text.replace(&format!("\"{last}\""), &format!("\"{MANAGER}\"")))
 }
 
 fn fat_tree(hosts: u32) -> FatTree {
@@ -332,24 +362,36 @@ mod tests {
     #[test]
     fn a_fabric_is_made_once_and_kept() {
         let (_scratch, site) = site();
-        let (path, topology) = site.topology(None, Some(20)).unwrap();
-        assert_eq!(topology.end_nodes().count(), 20);
-        let names = hosts(&topology).unwrap();
-        assert_eq!((names[0].as_str(), names.len()), ("host-00001", 20));
+        let (path, adapters) = site.fabric(None, Some(20)).unwrap();
+        assert_eq!((adapters.hosts.len(), adapters.manager.as_str()), (20, MANAGER));
+        assert_eq!((adapters.hosts[0].as_str(), adapters.hosts[19].as_str()), ("host-00001", "host-00020"));
         let written = fs::read(&path).unwrap();
-        assert_eq!(site.topology(None, None).unwrap().1.end_nodes().count(), 20);
+        assert_eq!(site.fabric(None, None).unwrap().1, adapters);
         assert_eq!(fs::read(&path).unwrap(), written);
-        let error = site.topology(None, Some(16)).unwrap_err().to_string();
+        let error = site.fabric(None, Some(16)).unwrap_err().to_string();
         assert!(error.contains("20 hosts, not 16"), "{error}");
     }
 
     #[test]
+    fn in_a_fabric_of_others_the_first_adapter_is_the_managers() {
+        let (scratch, site) = site();
+        let file = scratch.path().join("their.topo");
+        fs::write(&file, ibnetdiscover::write(&fat_tree(3).generate().unwrap())).unwrap();
+        let adapters = site.fabric(Some(&file), None).unwrap().1;
+        assert_eq!((adapters.manager.as_str(), adapters.hosts.len()), ("host-00001", 2));
+        fs::write(&file, ibnetdiscover::write(&fat_tree(1).generate().unwrap())).unwrap();
+        let error = format!("{:#}", site.fabric(Some(&file), None).unwrap_err());
+        assert!(error.contains("1 adapters"), "{error}");
+    }
+
+    #[test]
     fn small_fabrics_have_leaves_and_spines() {
-        for hosts in [1, 2, 16, 32, 33, 324] {
-            let topology = fat_tree(hosts).generate().unwrap();
-            assert_eq!(topology.end_nodes().count() as u32, hosts);
+        for hosts in [1, 2, 16, 31, 32, 324] {
+            let topology = ibnetdiscover::parse(&generate(hosts).unwrap()).unwrap();
+            assert_eq!(topology.end_nodes().count() as u32, hosts + 1);
+            assert!(topology.by_description(MANAGER).is_some());
         }
-        assert_eq!(fat_tree(16).generate().unwrap().switches().count(), 6);
+        assert!(fat_tree(17).generate().unwrap().switches().count() > 4);
     }
 
     #[test]
