@@ -37,7 +37,12 @@ impl Agent {
 
     fn start_with(scratch: &Path, arguments: &[&str]) -> Self {
         let socket = scratch.join("agent.sock");
-        let mut process = command(scratch).args(arguments).spawn().unwrap();
+        let mut command = command(scratch);
+        command.args(arguments);
+        if !arguments.contains(&"--uri") {
+            command.args(["--uri", "test:///default"]);
+        }
+        let mut process = command.spawn().unwrap();
         for _ in 0..600 {
             if UnixStream::connect(&socket).is_ok() {
                 return Self { process, socket };
@@ -103,7 +108,7 @@ impl Answer {
 fn command(scratch: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heddle-agent"));
     command
-        .args(["--uri", "test:///default", "--accelerator", "tcg", "--cores", "0-1", "--memory", "1G"])
+        .args(["--accelerator", "tcg", "--cores", "0-1", "--memory", "1G"])
         .arg("--state")
         .arg(scratch.join("state"))
         .arg("--socket")
@@ -305,6 +310,19 @@ fn sessions_need_a_virtual_machine_that_runs() {
     assert_eq!(ask(format!("/v1/hosts/one/vms/{id}/sessions"), true), 409);
     assert_eq!(ask(format!("/v1/hosts/two/vms/{id}/sessions"), true), 404);
     assert_eq!(ask("/v1/hosts/one/vms/nonsense/sessions".to_owned(), true), 404);
+}
+
+#[test]
+fn without_libvirt_orders_are_kept_and_nothing_is_said_to_be_gone() {
+    let scratch = TempDir::new().unwrap();
+    let nowhere = "qemu+unix:///system?socket=/nowhere/libvirt-sock";
+    let agent = Agent::start_with(scratch.path(), &["--host", "one", "--uri", nowhere]);
+    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    let answer = agent.ask("GET", "/v1/hosts/one?after=0", "");
+    assert_eq!((answer.status, answer.problem().kind.as_str()), (503, "not-known-yet"));
+    drop(agent);
+    let agent = Agent::start_with(scratch.path(), &["--host", "one"]);
+    agent.until("one", failed);
 }
 
 #[test]

@@ -120,7 +120,7 @@ async fn an_agent_finds_its_domains_and_touches_no_others() {
     let (ours, theirs) = (mark(1, "0123abcd"), mark(2, "ffffffff"));
     hypervisor.create(pretend(&ours)).await.unwrap();
     hypervisor.create(pretend(&theirs)).await.unwrap();
-    assert_eq!(hypervisor.marks("0123abcd").await.unwrap(), [ours.clone()]);
+    assert_eq!(hypervisor.marks("0123abcd").await.unwrap(), std::slice::from_ref(&ours));
     assert_eq!(hypervisor.find("0123abcd", ours.id).await.unwrap(), Some(ours.clone()));
     assert_eq!(hypervisor.find("0123abcd", theirs.id).await.unwrap(), None);
     assert!(hypervisor.running("0123abcd").await.unwrap().contains(&ours.id));
