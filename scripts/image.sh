@@ -69,16 +69,23 @@ image_key() {
 
 # ---- making it
 
-work=''
+work='' fetching=''
+
+remove() { # directory in which mmdebstrap may have been killed: what it has mounted goes first, the innermost first
+    local place
+    awk -v below="$1/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | sort -r |
+        while read -r place; do umount -l "$place" || true; done
+    rm -rf --one-file-system "$1"
+}
 
 clean_up() {
     local status=$?
     trap - EXIT INT TERM
+    if [[ -n $fetching ]] && kill -TERM "$fetching" 2>/dev/null; then
+        wait "$fetching" 2>/dev/null || true
+    fi
     if [[ -n $work ]]; then
-        # What a killed mmdebstrap has left mounted, the innermost first.
-        awk -v below="$work/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | sort -r |
-            while read -r place; do umount -l "$place" || true; done
-        rm -rf --one-file-system "$work"
+        remove "$work"
         [[ $status == 0 ]] || echo "image: not made; nothing is left behind" >&2
     fi
     exit "$status"
@@ -96,8 +103,11 @@ make_base() { # target
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
         --include="$packages" --customize-hook='image/base.sh "$1"' \
-        "$suite" "$work/base.tar" "$sources" >"$work/base.log" 2>&1 ||
-        { tail -n 30 "$work/base.log" >&2; fail "mmdebstrap failed."; }
+        "$suite" "$work/base.tar" "$sources" >"$work/base.log" 2>&1 &
+    # In the background, so that a signal is not kept waiting for minutes.
+    fetching=$!
+    wait "$fetching" || { tail -n 30 "$work/base.log" >&2; fail "mmdebstrap failed."; }
+    fetching=''
     rm -f "$images"/.base-*.tar
     mv "$work/base.tar" "$1"
 }
@@ -125,6 +135,8 @@ fill_root() { # root guest
     # Made by every machine for itself: in an image they would be the same for all tenants.
     rm -f "$root"/etc/ssh/ssh_host_*
     : >"$root/etc/machine-id"
+    # cloud-init writes its files, and it brings up the network.
+    chroot "$root" systemctl --quiet enable systemd-networkd.service
     sed 's/#.*//' image/units | while read -r unit; do
         [[ -z $unit ]] || ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
@@ -178,14 +190,14 @@ PYTHON
 }
 
 make_image() { # target guest
-    local base free root
+    local base free root left
     # A guest runs as another user, which has to read it all.
     umask 022
     mkdir -p "$images"
     exec 9>"$images/.lock"
     flock --nonblock 9 || { say "another one is being made; waiting for it"; flock 9; }
     [[ ! -e $1/image.json ]] || return 0
-    free=$(df --output=avail --block-size=1M "$images" | tail -n 1)
+    free=$(df --output=avail --block-size=1M "$images" | tail -n 1 | tr -d ' ')
     ((free >= free_mib_needed)) ||
         fail "$images has $free MiB free, making an image takes $free_mib_needed." "HEDDLE_IMAGES names another place."
 
@@ -193,13 +205,15 @@ make_image() { # target guest
     trap 'exit 130' INT
     trap 'exit 143' TERM
     # Nobody else makes one now: what is left there is of one that was killed.
-    rm -rf --one-file-system "$images"/.making-*
+    for left in "$images"/.making-*; do
+        [[ ! -e $left ]] || remove "$left"
+    done
     work=$(mktemp -d "$images/.making-XXXXXX")
     chmod 755 "$work"
     base=$images/.base-$(base_key).tar
     [[ -e $base ]] || make_base "$base"
 
-    say "making the disk"
+    say "making $1"
     root=$work/root
     mkdir "$root" "$work/image"
     tar --extract --file "$base" --directory "$root" --numeric-owner --xattrs --xattrs-include='*'
@@ -217,6 +231,7 @@ make_image() { # target guest
 
 if [[ ${1:-} == --make && $# == 3 ]]; then
     make_image "$2" "$3"
+    echo "$2"
     exit
 fi
 [[ $# == 0 ]] || fail "what is '$1'? It takes no arguments."
@@ -224,13 +239,11 @@ check_tools
 build_guest
 guest=$(guest_binary)
 directory=$images/debian-mpi-$(image_key "$guest")
-if [[ ! -e $directory/image.json ]]; then
-    say "making $directory"
-    if [[ $EUID == 0 ]]; then
-        "$self" --make "$directory" "$guest"
-    else
-        command -v sudo >/dev/null || fail "not root, and there is no sudo." "As root: scripts/image.sh"
-        sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest"
-    fi
+if [[ -e $directory/image.json ]]; then
+    echo "$directory"
+elif [[ $EUID == 0 ]]; then
+    exec "$self" --make "$directory" "$guest"
+else
+    command -v sudo >/dev/null || fail "not root, and there is no sudo." "As root: scripts/image.sh"
+    exec sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest"
 fi
-echo "$directory"

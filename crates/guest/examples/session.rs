@@ -1,21 +1,34 @@
 //! Runs a command in a virtual machine over its channel, to try an image by hand: see docs/guides/images.md.
 //!
-//! `session SOCKET` waits until the guest is ready; `session SOCKET COMMAND…` then runs a command without input.
+//! | call | what |
+//! |---|---|
+//! | `session SOCKET` | waits until the guest is ready |
+//! | `session SOCKET COMMAND…` | then runs a command without input |
+//! | `session SOCKET --ssh` | then talks to an ssh server of its own: a `ProxyCommand` |
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
 
-use guest::channel::{Decoder, SessionId, ToGuest, ToHost, What, encode};
+use guest::channel::{DATA_BYTES_MAX, Decoder, SessionId, ToGuest, ToHost, What, Window, encode};
 
-fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+const SESSION: SessionId = SessionId(1);
+
+/// What the guest still takes of our input, and a bell for when that changes.
+type Room = Arc<(Mutex<Window>, Condvar)>;
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let mut port = UnixStream::connect(arguments.next().ok_or("session SOCKET COMMAND…")?)?;
+    let mut port = UnixStream::connect(arguments.next().ok_or("session SOCKET [--ssh | COMMAND…]")?)?;
     let argv: Vec<String> = arguments.collect();
-    let session = SessionId(1);
+    let what = if argv == ["--ssh"] { What::Ssh } else { What::Exec { argv: argv.clone() } };
     say(&mut port, &ToGuest::Hello { nonce: u64::from(std::process::id()) })?;
 
+    let room = Room::default();
     let mut decoder = Decoder::new();
     let mut messages = VecDeque::new();
     let mut buffer = [0; 4096];
@@ -35,19 +48,33 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
                     if argv.is_empty() {
                         return Ok(ExitCode::SUCCESS);
                     }
-                    say(&mut port, &ToGuest::Open { session, what: What::Exec { argv: argv.clone() } })?;
-                    say(&mut port, &ToGuest::Input { session, bytes: Vec::new() })?;
+                    say(&mut port, &ToGuest::Open { session: SESSION, what: what.clone() })?;
+                    if what == What::Ssh {
+                        let (port, room) = (port.try_clone()?, room.clone());
+                        thread::spawn(move || send_input(port, &room));
+                    } else {
+                        say(&mut port, &ToGuest::Input { session: SESSION, bytes: Vec::new() })?;
+                    }
                 }
                 ToHost::Output { bytes, .. } => {
                     io::stdout().write_all(&bytes)?;
                     io::stdout().flush()?;
-                    say(&mut port, &ToGuest::Credit { session, bytes: u32::try_from(bytes.len())? })?;
+                    say(
+                        &mut port,
+                        &ToGuest::Credit { session: SESSION, bytes: u32::try_from(bytes.len())? },
+                    )?;
                 }
                 ToHost::Error { bytes, .. } => {
                     io::stderr().write_all(&bytes)?;
-                    say(&mut port, &ToGuest::Credit { session, bytes: u32::try_from(bytes.len())? })?;
+                    say(
+                        &mut port,
+                        &ToGuest::Credit { session: SESSION, bytes: u32::try_from(bytes.len())? },
+                    )?;
                 }
-                ToHost::Credit { .. } => {}
+                ToHost::Credit { bytes, .. } => {
+                    room.0.lock().unwrap_or_else(PoisonError::into_inner).grant(bytes)?;
+                    room.1.notify_one();
+                }
                 ToHost::Exit { status, .. } => {
                     return Ok(ExitCode::from(u8::try_from(status).unwrap_or(255)));
                 }
@@ -57,8 +84,24 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
 }
 
-fn say(port: &mut UnixStream, message: &ToGuest) -> Result<(), Box<dyn std::error::Error>> {
+fn send_input(mut port: UnixStream, room: &Room) {
+    let mut buffer = [0; DATA_BYTES_MAX];
+    loop {
+        let window = room.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = room.1.wait_while(window, |window| window.room() == 0);
+        let most = open.unwrap_or_else(PoisonError::into_inner).room().min(buffer.len());
+        let length = io::stdin().read(&mut buffer[..most]).unwrap_or(0);
+        let passed = room.0.lock().unwrap_or_else(PoisonError::into_inner).pass(length);
+        let input = ToGuest::Input { session: SESSION, bytes: buffer[..length].to_vec() };
+        if passed.is_err() || say(&mut port, &input).is_err() || length == 0 {
+            return;
+        }
+    }
+}
+
+fn say(port: &mut UnixStream, message: &ToGuest) -> Result<(), Box<dyn Error>> {
     let mut bytes = Vec::new();
     encode(message, &mut bytes)?;
+    // One write, so that the messages of two threads do not mix.
     Ok(port.write_all(&bytes)?)
 }

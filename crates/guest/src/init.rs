@@ -12,6 +12,7 @@ mod network;
 mod supervise;
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -43,18 +44,20 @@ pub fn run() -> ! {
     umask(Mode::from_bits_truncate(0o022));
     // Adapters pin memory, and the first process passes its limits on. It may not be allowed to, in a container.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
-    if let Err(error) = prepare() {
-        let reason = chain(&*error);
+    let prepared = prepare().map_err(|error| chain(&*error));
+    if let Err(reason) = &prepared {
         say(&format!("failed: {reason}"));
-        if let Err(error) = report_failure(Path::new("/"), &reason) {
+        if let Err(error) = report_failure(Path::new("/"), reason) {
             say(&format!("failed to leave word of that: {error}"));
         }
     }
     let services = supervise::Services::start();
-    say(&match wait_for_ssh() {
-        true => format!("ready {} in {} s", hostname(), uptime()),
-        false => format!("failed: ssh does not listen after {} s", SSH_STARTS.as_secs()),
-    });
+    match (wait_for_ssh(), prepared) {
+        (true, Ok(())) => say(&format!("ready {} in {} s", hostname(), uptime())),
+        // That was said.
+        (true, Err(_)) => {}
+        (false, _) => say(&format!("failed: ssh does not listen after {} s", SSH_STARTS.as_secs())),
+    }
     services.run()
 }
 
@@ -92,7 +95,7 @@ fn make_host_key() -> std::io::Result<std::process::Child> {
     command("/usr/bin/ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", HOST_KEY]).spawn()
 }
 
-fn command(program: &str) -> Command {
+fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).env("HOME", "/root").current_dir("/");
     command

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -26,6 +27,16 @@ struct Host {
     decoder: Decoder<ToHost>,
     messages: VecDeque<ToHost>,
     root: tempfile::TempDir,
+    server: Option<thread::JoinHandle<()>>,
+}
+
+/// The server ends what it has started when its host is gone: nothing outlives a test.
+impl Drop for Host {
+    fn drop(&mut self) {
+        // A server that has panicked has closed its end, and said so.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.server.take().map(thread::JoinHandle::join);
+    }
 }
 
 impl Host {
@@ -35,11 +46,11 @@ impl Host {
         port.set_nonblocking(true).expect("a socket");
         stream.set_read_timeout(Some(LIMIT)).expect("a socket");
         let node = Node::below(root.path());
-        thread::spawn(move || {
+        let server = thread::spawn(move || {
             let mut server = Server::new(File::from(OwnedFd::from(port)), node).expect("a server");
             while server.turn().expect("a socket") == Link::Up {}
         });
-        Self { stream, decoder: Decoder::new(), messages: VecDeque::new(), root }
+        Self { stream, decoder: Decoder::new(), messages: VecDeque::new(), root, server: Some(server) }
     }
 
     /// One whose server has greeted it.

@@ -1,5 +1,6 @@
 //! What runs as long as the machine does.
 
+use std::path::PathBuf;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
@@ -23,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A program that is started again whenever it ends.
 struct Service {
     name: &'static str,
-    program: &'static str,
+    program: PathBuf,
     arguments: &'static [&'static str],
     child: Option<Child>,
 }
@@ -37,12 +38,12 @@ impl Services {
         let mut services = [
             Service {
                 name: "ssh",
-                program: "/usr/sbin/sshd",
+                program: "/usr/sbin/sshd".into(),
                 // Without PAM, a login is half a second faster under emulation, and root is the only user.
                 arguments: &["-D", "-o", "UsePAM=no"],
                 child: None,
             },
-            Service { name: "channel", program: "/proc/self/exe", arguments: &["serve"], child: None },
+            Service { name: "channel", program: this_program(), arguments: &["serve"], child: None },
         ];
         services.iter_mut().for_each(Service::start);
         Self(services)
@@ -89,7 +90,7 @@ impl Services {
 
 impl Service {
     fn start(&mut self) {
-        match command(self.program).args(self.arguments).spawn() {
+        match command(&self.program).args(self.arguments).spawn() {
             Ok(child) => self.child = Some(child),
             Err(error) => {
                 self.child = None;
@@ -101,6 +102,10 @@ impl Service {
     fn is(&self, pid: Pid) -> bool {
         self.child.as_ref().is_some_and(|child| i64::from(child.id()) == i64::from(pid.as_raw()))
     }
+}
+
+fn this_program() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| "/sbin/heddle-guest".into())
 }
 
 /// Ends everything and powers off.
