@@ -29,6 +29,7 @@ image: setup ## Build the image that virtual machines boot from (minutes, once; 
 test: setup ## Everything that has to pass: format, lints, tests, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/image.sh
 	cargo nextest run --workspace
 	cargo test --doc --workspace
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps

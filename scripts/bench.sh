@@ -4,10 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-heddle=${CARGO_TARGET_DIR:-target}/release/heddle
+heddle=${CARGO_TARGET_DIR:-target}/measured/heddle
 page=docs/benchmarks.md
 
-cargo build --release --quiet
+cargo build --profile measured --quiet
 
 package_version() {
     dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown

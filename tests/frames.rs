@@ -4,10 +4,12 @@
 
 mod rig;
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 use fabric_model::MacAddress;
@@ -24,8 +26,8 @@ const RED: u16 = 0x8124;
 const BLUE_HOSTS: [u16; 3] = [2, 5, 9];
 const RED_HOSTS: [u16; 2] = [3, 6];
 
-/// How long nothing has to come until it is taken for granted that nothing will. What comes takes a millisecond.
-const QUIET: Duration = Duration::from_millis(300);
+/// The shortest wait there is: for what has to be there already.
+const NOW: Duration = Duration::from_millis(1);
 
 /// Longer than a frame takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,6 +48,8 @@ fn node_guid(number: u16) -> u64 {
 struct Cluster {
     manager: Resident,
     server: Server,
+    /// Frames that machines have sent so far.
+    sent: Rc<Cell<u64>>,
 }
 
 impl Cluster {
@@ -60,7 +64,29 @@ impl Cluster {
             format!("blue=0x123, ipoib: {};\nred=0x124, ipoib: {};\n", list(&BLUE_HOSTS), list(&RED_HOSTS));
         std::fs::write(&conf, text).unwrap();
         let manager = Resident::up(&server, MANAGER, &[&["--partitions", &conf], options].concat());
-        Self { manager, server }
+        Self { manager, server, sent: Rc::default() }
+    }
+
+    /// Waits until every frame that was sent has been carried: who has got none by then gets none.
+    fn settle(&self) {
+        eventually("all frames were taken", || {
+            let status = json(&self.server.control(&["status"]));
+            status["fabric"]["frames"]["sent"].as_u64().unwrap() >= self.sent.get()
+        });
+    }
+
+    fn hear_nothing(&self, machines: &[&Machine]) {
+        self.settle();
+        for machine in machines {
+            assert_eq!(machine.hear(NOW), None, "{}", machine.node);
+        }
+    }
+
+    /// Whether a frame from one machine to another arrives there.
+    fn reaches(&self, from: &Machine, to: &Machine) -> bool {
+        from.send(to.mac, b"are you there?");
+        self.settle();
+        to.hear(NOW).is_some()
     }
 
     fn lid(&self, node: &str, port: &str) -> u16 {
@@ -72,7 +98,8 @@ impl Cluster {
     fn machine(&self, number: u16) -> Machine {
         let (key, group) = if BLUE_HOSTS.contains(&number) { (BLUE, 0) } else { (RED, 1) };
         let lid = Lid::from_wire(self.lid(&host(number), "1")).unwrap();
-        let machine = Machine::new(&self.server, &host(number), MacAddress::of_function(lid, 1));
+        let mac = MacAddress::of_function(lid, 1);
+        let machine = Machine::new(&self.server, &host(number), mac, Rc::clone(&self.sent));
         let attached = machine.attach(&self.server, key, Some(self.groups()[group]));
         assert_eq!(attached.stdout.trim(), "attached", "{attached:?}");
         machine
@@ -114,14 +141,15 @@ struct Machine {
     socket: UnixDatagram,
     guest: PathBuf,
     fabric: PathBuf,
+    sent: Rc<Cell<u64>>,
 }
 
 impl Machine {
-    fn new(server: &Server, node: &str, mac: MacAddress) -> Self {
+    fn new(server: &Server, node: &str, mac: MacAddress, sent: Rc<Cell<u64>>) -> Self {
         let (guest, fabric) =
             (server.scratch().join(rig::unique("g")), server.scratch().join(rig::unique("f")));
         let socket = UnixDatagram::bind(&guest).unwrap();
-        Self { node: node.to_owned(), mac, socket, guest, fabric }
+        Self { node: node.to_owned(), mac, socket, guest, fabric, sent }
     }
 
     fn attach(&self, server: &Server, key: u16, group: Option<u64>) -> Printed {
@@ -140,7 +168,12 @@ impl Machine {
 
     fn say(&self, from: MacAddress, to: MacAddress, text: &[u8]) {
         let frame = [&to.bytes()[..], &from.bytes(), &[0x88, 0xb5], text].concat();
-        self.socket.send_to(&frame, &self.fabric).unwrap();
+        self.say_bytes(&frame);
+    }
+
+    fn say_bytes(&self, frame: &[u8]) {
+        self.socket.send_to(frame, &self.fabric).unwrap();
+        self.sent.set(self.sent.get() + 1);
     }
 
     fn send(&self, to: MacAddress, text: &[u8]) {
@@ -160,16 +193,6 @@ impl Machine {
 
     fn hears(&self, text: &[u8]) {
         assert_eq!(self.hear(PATIENCE).as_deref(), Some(text), "{}", self.node);
-    }
-
-    fn hears_nothing(&self) {
-        assert_eq!(self.hear(QUIET), None, "{}", self.node);
-    }
-
-    /// Whether a frame to another machine arrives there.
-    fn reaches(&self, other: &Machine) -> bool {
-        self.send(other.mac, b"are you there?");
-        other.hear(QUIET).is_some()
     }
 }
 
@@ -195,9 +218,7 @@ fn machines_reach_their_partition_and_nobody_else() {
     two.send("33:33:00:00:00:01".parse().unwrap(), b"multicast");
     five.hears(b"multicast");
     nine.hears(b"multicast");
-    for silent in [&two, &three, &five, &six, &nine] {
-        silent.hears_nothing();
-    }
+    cluster.hear_nothing(&[&two, &three, &five, &six, &nine]);
     assert_eq!(cluster.drops(&two, "partition_at_switch"), 2, "stopped at the last switch");
     assert_eq!(cluster.drops(&two, "spoofed"), 2);
     three.send(six.mac, b"the control");
@@ -217,17 +238,17 @@ fn what_is_no_frame_of_the_machine_is_dropped_and_counted() {
     five.hears(&largest);
     two.send(five.mac, &vec![7; 2049 - 14]);
     two.send(five.mac, &vec![7; 60_000]);
-    two.socket.send_to(b"short", &two.fabric).unwrap();
+    two.say_bytes(b"short");
     two.send("52:54:00:12:34:56".parse().unwrap(), b"nobody");
     // Somebody else at the socket of the machine.
     five.socket.send_to(&[0; 60], &two.fabric).unwrap();
-    five.hears_nothing();
+    eventually("it was taken", || cluster.function(&two)["socket"]["foreign"] == 1);
+    cluster.hear_nothing(&[&five]);
     for (reason, count) in [("too_large", 2), ("malformed", 1), ("unknown_address", 1)] {
         assert_eq!(cluster.drops(&two, reason), count, "{reason}");
     }
-    assert_eq!(cluster.function(&two)["socket"]["foreign"], 1);
     assert_eq!(cluster.function(&two)["frames"]["sent"], 5);
-    assert!(two.reaches(&five));
+    assert!(cluster.reaches(&two, &five));
 }
 
 #[test]
@@ -253,23 +274,23 @@ fn a_machine_that_does_not_read_stops_nobody() {
 fn who_is_detached_is_off_the_fabric_and_attaching_is_idempotent() {
     let cluster = Cluster::new(&[]);
     let [two, five] = [2, 5].map(|number| cluster.machine(number));
-    assert!(two.reaches(&five));
+    assert!(cluster.reaches(&two, &five));
     let again = five.attach(&cluster.server, BLUE, Some(cluster.groups()[0]));
     assert!(again.success, "{again:?}");
     assert_eq!(cluster.function(&five)["frames"]["received"], 1, "it goes on counting");
-    assert!(two.reaches(&five) && five.reaches(&two));
+    assert!(cluster.reaches(&two, &five) && cluster.reaches(&five, &two));
 
     let detach = || cluster.server.control(&["detach", &host(5), "1", "1"]);
     assert_eq!(detach().stdout.trim(), "detached");
     assert_eq!(detach().stdout.trim(), "was not attached");
     assert!(!five.fabric.exists(), "its socket is gone");
-    assert!(!two.reaches(&five));
+    assert!(!cluster.reaches(&two, &five));
     assert_eq!(cluster.functions().len(), 1);
 
     // Under another key, which its port does not hold.
     let wrong = five.attach(&cluster.server, RED, None);
     assert!(wrong.success, "{wrong:?}");
-    assert!(!two.reaches(&five) && !five.reaches(&two));
+    assert!(!cluster.reaches(&two, &five) && !cluster.reaches(&five, &two));
     assert_eq!(cluster.drops(&five, "partition_at_sender"), 1);
 }
 
@@ -297,7 +318,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert!(!refused.success && refused.stderr.contains(why), "{why}: {refused:?}");
     }
     assert_eq!(cluster.functions().len(), 2);
-    assert!(two.reaches(&five), "the control");
+    assert!(cluster.reaches(&two, &five), "the control");
     let found = attach(&format!("{:#x}", node_guid(2) + 1), "1", good, &guest, &fabric);
     assert!(found.success, "a port GUID names the node too: {found:?}");
     assert_eq!(cluster.functions().len(), 3);
@@ -352,7 +373,7 @@ fn an_entry_taken_away_stops_one_pair_until_the_manager_has_repaired_it() {
     let cluster = Cluster::new(&["--secret", secret]);
     let [two, five, nine] = BLUE_HOSTS.map(|number| cluster.machine(number));
     let [three, six] = RED_HOSTS.map(|number| cluster.machine(number));
-    assert!(two.reaches(&five) && nine.reaches(&two) && three.reaches(&six));
+    assert!(cluster.reaches(&two, &five) && cluster.reaches(&nine, &two) && cluster.reaches(&three, &six));
     let drift = || cluster.manager.status()["drift"]["count"].as_u64().unwrap();
     assert_eq!(drift(), 0);
 
@@ -389,9 +410,9 @@ fn stops_and_comes_back(
     pair.0.send(pair.1.mac, b"lost");
     control.0.send(control.1.mac, b"not lost");
     control.1.hears(b"not lost");
-    pair.1.hears_nothing();
+    cluster.hear_nothing(&[pair.1]);
     assert_eq!(cluster.drops(pair.0, reason), before + 1, "{reason}");
     cluster.manager.resume();
-    eventually("the manager has repaired it", || drift() == drifts && pair.0.reaches(pair.1));
-    assert!(control.0.reaches(control.1));
+    eventually("the manager has repaired it", || drift() == drifts && cluster.reaches(pair.0, pair.1));
+    assert!(cluster.reaches(control.0, control.1));
 }

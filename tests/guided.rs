@@ -254,7 +254,8 @@ fn a_plan_that_comes_too_early_is_refused_by_code() {
 #[test]
 fn when_the_emulation_dies_the_manager_ends_and_the_next_ones_start_over() {
     let mut server = sim();
-    let mut manager = guided(&server, &[]);
+    let secret = server.secret(&[3; 32]);
+    let mut manager = guided(&server, &["--secret", &secret]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let plan = controller.plan(&seen, BLUE);
@@ -268,7 +269,7 @@ fn when_the_emulation_dies_the_manager_ends_and_the_next_ones_start_over() {
 
     server.restart(&rig::fixture(NET));
     assert!(tables(&server) != held, "it has lost everything");
-    let manager = guided(&server, &[]);
+    let manager = guided(&server, &["--secret", &secret]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     controller.decisions = plan.decisions().clone();

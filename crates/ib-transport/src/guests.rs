@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -158,8 +158,7 @@ impl<K: Copy + Ord> Guests<K> {
         )?;
         let socket = BoundSocket { socket, path: fabric.to_owned() };
         socket.socket.set_nonblocking(true).map_err(system)?;
-        // Machines run as users of their own; who may send is decided by the directory, and by the sender's path.
-        fs::set_permissions(fabric, fs::Permissions::from_mode(0o666)).map_err(system)?;
+        open_to_all(fabric).map_err(system)?;
         self.tokens_given += 1;
         let token = self.tokens_given;
         self.epoll.add(&socket.socket, token).map_err(system)?;
@@ -247,6 +246,23 @@ impl<K: Copy + Ord> Guests<K> {
             .min()
             .map(|due| due.saturating_duration_since(now))
     }
+}
+
+/// Lets everybody who can enter its directory send to a socket: machines run as users of their own, and are told from
+/// others by their path. Whoever may write to the directory could put a link in its place: that is not followed.
+fn open_to_all(path: &Path) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let (found, own) = (file.metadata()?, fs::metadata("/proc/self")?);
+    if !found.file_type().is_socket() || found.uid() != own.uid() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "somebody else has put something in its place",
+        ));
+    }
+    // By way of the open file: the path may be something else by now.
+    let held = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(held, fs::Permissions::from_mode(0o666))
 }
 
 impl<K> AsFd for Guests<K> {

@@ -20,6 +20,7 @@ use crate::domain::{Boot, Cpus, Domain, Mark};
 use crate::durable;
 use crate::hypervisor::{DomainState, Hypervisor};
 use crate::place::{Place, QemuUser};
+use crate::shared::remove_logs;
 
 /// How long a probe guest has. With KVM it needs a second; where it needs longer, KVM is not worth having.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -204,6 +205,7 @@ impl Accelerators {
         if let Err(error) = files.remove() {
             tracing::warn!("cannot remove a probe guest: {error}");
         }
+        remove_logs(self.place.instance(), id);
         tried
     }
 

@@ -1,6 +1,6 @@
 //! The agent as a whole: orders come in, virtual machines follow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use crate::durable;
 use crate::hypervisor::HypervisorError;
 use crate::link::Opener;
 use crate::orders::{self, BadOrders};
+use crate::place::QemuUser;
 use crate::shared::{Shared, Snapshot, Survey};
 use crate::vm::{self, Wanted};
 
@@ -163,7 +164,10 @@ impl Agent {
         };
         kept.map_err(|source| OrdersError::NotKept { path, source })?;
         fleet.orders.insert(host.clone(), orders);
-        self.follow(&mut fleet);
+        // Before libvirt was asked what is there, orders are only kept.
+        if self.shared.is_surveyed() {
+            self.follow(&mut fleet);
+        }
         Ok(())
     }
 
@@ -176,22 +180,17 @@ impl Agent {
 
     /// Makes virtual machines follow orders, for ever.
     pub async fn run(self: &Arc<Self>, early_images: PathBuf) {
-        {
-            let mut fleet = self.fleet.lock().await;
-            self.follow(&mut fleet);
-        }
         let mut silent = false;
-        let survey = loop {
+        let user = loop {
             match self.survey().await {
-                Ok(survey) => break survey,
+                Ok(user) => break user,
                 Err(error) if !silent => tracing::warn!("{error}"),
                 Err(_) => {}
             }
             silent = true;
             sleep(HYPERVISOR_PAUSE).await;
         };
-        self.shared.set_surveyed(survey);
-        self.shared.accelerators.probe_early(&early_images, survey.user);
+        self.shared.accelerators.probe_early(&early_images, user);
         self.poll().await
     }
 
@@ -245,15 +244,20 @@ impl Agent {
             vm.wanted.send_replace(wanted);
         }
         for (id, (host, order)) in ordered {
-            let (handle, task) = vm::spawn(Arc::clone(&self.shared), host, Arc::new(order));
-            let this = Arc::clone(self);
-            let task = tokio::spawn(async move {
-                let _ = task.await;
-                this.ended(id).await;
-            });
-            fleet.vms.insert(id, handle);
-            fleet.tasks.insert(id, task);
+            self.begin(fleet, host, id, Wanted::Run(Arc::new(order)));
         }
+    }
+
+    /// Starts the task of a virtual machine.
+    fn begin(self: &Arc<Self>, fleet: &mut Fleet, host: Name, id: Uuid, wanted: Wanted) {
+        let (handle, task) = vm::spawn(Arc::clone(&self.shared), host, id, wanted);
+        let this = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let _ = task.await;
+            this.ended(id).await;
+        });
+        fleet.vms.insert(id, handle);
+        fleet.tasks.insert(id, task);
     }
 
     /// The task of a virtual machine has ended: it is gone. If it was ordered again meanwhile, it is made anew.
@@ -267,41 +271,48 @@ impl Agent {
     }
 
     /// Asks libvirt what is there: what is ordered keeps what it has, what is not is removed with its files.
-    async fn survey(&self) -> Result<Survey, HypervisorError> {
+    async fn survey(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
         let Shared { hypervisor, place, .. } = &*self.shared;
-        let survey = Survey { user: hypervisor.qemu_user().await? };
-        let fleet = self.fleet.lock().await;
+        let user = hypervisor.qemu_user().await?;
+        let mut fleet = self.fleet.lock().await;
         let marks = hypervisor.marks(place.instance()).await?;
-        for mark in marks {
+        // A survey that broke off may have begun with some.
+        for mark in marks.into_iter().filter(|mark| !fleet.vms.contains_key(&mark.id)).collect::<Vec<_>>() {
             if fleet.order_of(mark.id).is_some_and(|(host, order)| mark.is_for(host, order)) {
                 self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
-            } else {
+            } else if fleet.order_of(mark.id).is_none() && self.hosts.contains(&mark.host) {
                 tracing::info!(vm = %mark.id, "is not ordered any more");
+                // What it has stays its own until it is gone.
+                self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
+                self.begin(&mut fleet, mark.host, mark.id, Wanted::Gone);
+            } else {
+                // A probe, or not what is ordered.
                 hypervisor.destroy(place.instance(), mark.id).await?;
             }
         }
-        let ordered: BTreeSet<Uuid> =
-            fleet.orders.values().flat_map(|orders| orders.vms.iter()).map(|vm| vm.id).collect();
-        match place.vms() {
-            Ok(found) => {
-                for id in found.into_iter().filter(|id| !ordered.contains(id)) {
-                    if let Err(error) = place.vm(id).remove() {
-                        tracing::warn!(
-                            "what is left of {id} cannot be removed: {}",
-                            crate::told_whole(&error)
-                        );
-                    }
-                    crate::shared::remove_logs(place.instance(), id);
-                }
-            }
-            Err(error) => tracing::warn!("{}", crate::told_whole(&error)),
-        }
-        if let Some(user) = survey.user
-            && let Err(error) = place.check_reachable(user)
-        {
+        self.follow(&mut fleet);
+        self.remove_strays(&fleet);
+        if let Some(Err(error)) = user.map(|user| place.check_reachable(user)) {
             tracing::warn!("{error}");
         }
-        Ok(survey)
+        // While the fleet is held: from here on, orders are followed at once.
+        self.shared.set_surveyed(Survey { user });
+        Ok(user)
+    }
+
+    /// Removes files of virtual machines that nobody knows.
+    fn remove_strays(&self, fleet: &Fleet) {
+        let place = &self.shared.place;
+        let found = match place.vms() {
+            Ok(found) => found,
+            Err(error) => return tracing::warn!("{}", crate::told_whole(&error)),
+        };
+        for id in found.into_iter().filter(|id| !fleet.vms.contains_key(id)) {
+            if let Err(error) = place.vm(id).remove() {
+                tracing::warn!("what is left of {id} cannot be removed: {}", crate::told_whole(&error));
+            }
+            crate::shared::remove_logs(place.instance(), id);
+        }
     }
 
     async fn poll(&self) {

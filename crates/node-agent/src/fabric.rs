@@ -50,8 +50,8 @@ pub struct Attachment {
 /// How the fabric was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Turns so far.
-    turn: u64,
+    /// Which of the versions of what is to be.
+    version: u64,
     /// Whether the emulation answers.
     pub answers: bool,
     /// Who is on the fabric.
@@ -65,9 +65,17 @@ pub struct Seen {
 pub struct Fabric {
     control: PathBuf,
     place: Arc<Place>,
-    wanted: Mutex<BTreeMap<Uuid, Attachment>>,
+    wanted: Mutex<Wanted>,
     changed: Notify,
     seen: watch::Sender<Seen>,
+}
+
+/// What is to be.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    /// Grows with every change.
+    version: u64,
+    attachments: BTreeMap<Uuid, Attachment>,
 }
 
 #[derive(Debug, Error)]
@@ -138,15 +146,12 @@ impl Fabric {
 
     /// Puts a virtual machine on the fabric, and waits a little until it is there.
     pub async fn attach(&self, id: Uuid, attachment: Attachment) {
-        self.wanted().insert(id, attachment);
-        self.settle(|seen| seen.attached.contains(&id) || seen.refused.contains_key(&id)).await;
+        self.change(|wanted| drop(wanted.insert(id, attachment))).await;
     }
 
-    /// Takes a virtual machine off the fabric, and waits a little until it is.
+    /// Takes a virtual machine off the fabric, also one that an agent before us put there, and waits a little until it is.
     pub async fn detach(&self, id: Uuid) {
-        if self.wanted().remove(&id).is_some() {
-            self.settle(|seen| !seen.attached.contains(&id)).await;
-        }
+        self.change(|wanted| drop(wanted.remove(&id))).await;
     }
 
     /// Why a virtual machine is not on the fabric.
@@ -156,37 +161,42 @@ impl Fabric {
         refused.or_else(|| (!seen.answers).then(|| "the emulated fabric does not answer".to_owned()))
     }
 
-    /// Waits for a turn that began after now, in which this holds or the emulation is silent.
-    async fn settle(&self, holds: impl Fn(&Seen) -> bool) {
-        let mut seen = self.seen.subscribe();
-        // The turn that goes on may have begun before.
-        let turn = seen.borrow_and_update().turn + 1;
+    /// Changes what is to be, and waits a little until the fabric is so, or is known not to be.
+    async fn change(&self, change: impl FnOnce(&mut BTreeMap<Uuid, Attachment>)) {
+        let version = {
+            let mut wanted = self.wanted();
+            change(&mut wanted.attachments);
+            wanted.version += 1;
+            wanted.version
+        };
         self.changed.notify_one();
-        let settled = seen.wait_for(|seen| seen.turn >= turn && (holds(seen) || !seen.answers));
+        let mut seen = self.seen.subscribe();
         // Later it is done without us.
-        let _ = timeout(SETTLE_TIMEOUT, settled).await;
+        let _ = timeout(SETTLE_TIMEOUT, seen.wait_for(|seen| seen.version >= version)).await;
     }
 
     /// Keeps everything attached that is to be, for ever.
     pub async fn keep(&self) {
         loop {
-            // Both: one for a change, one for the turn that `settle` waits for.
-            let _ = timeout(INTERVAL, self.changed.notified()).await;
-            let mut next = Seen { turn: self.seen.borrow().turn + 1, ..Seen::default() };
-            if let Err(error) = self.turn(&mut next).await {
-                if self.seen.borrow().answers {
-                    tracing::warn!("{error}");
+            let wanted = self.wanted().clone();
+            let next = match self.turn(&wanted.attachments).await {
+                Ok(seen) => Seen { version: wanted.version, ..seen },
+                Err(error) => {
+                    if self.seen.borrow().answers {
+                        tracing::warn!("{error}");
+                    }
+                    Seen { version: wanted.version, ..Seen::default() }
                 }
-                next = Seen { turn: next.turn, ..Seen::default() };
-            }
+            };
             self.seen.send_replace(next);
+            // Whichever comes first.
+            let _ = timeout(INTERVAL, self.changed.notified()).await;
         }
     }
 
-    async fn turn(&self, next: &mut Seen) -> Result<(), AskError> {
+    async fn turn(&self, wanted: &BTreeMap<Uuid, Attachment>) -> Result<Seen, AskError> {
         let found: Vec<Function> = self.ask(&Request::Functions {}).await?;
-        next.answers = true;
-        let wanted = self.wanted().clone();
+        let mut next = Seen { answers: true, ..Seen::default() };
         let by_guest: BTreeMap<&Path, Uuid> =
             wanted.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
         for function in &found {
@@ -211,7 +221,7 @@ impl Fabric {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(next)
     }
 
     async fn take_off(&self, function: &Function) -> Result<(), AskError> {
@@ -235,7 +245,7 @@ impl Fabric {
         }
     }
 
-    fn wanted(&self) -> std::sync::MutexGuard<'_, BTreeMap<Uuid, Attachment>> {
+    fn wanted(&self) -> std::sync::MutexGuard<'_, Wanted> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -105,6 +105,11 @@ async fn report(
     let name = host.parse::<Name>().ok();
     let reports = name.and_then(|name| agent.shared().board.reports(&name));
     let mut reports = reports.ok_or_else(|| Refusal::no_such_host(&host))?;
+    // Before libvirt was asked what is there, a report without a virtual machine would say that it is gone.
+    if timeout(REPORT_TIMEOUT, agent.shared().ready()).await.is_err() {
+        let what = "libvirt does not answer yet, so it is not known what runs";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-known-yet", what));
+    }
     if let Some(after) = after {
         // Whether or not it has changed by then, the report is sent.
         let _ = timeout(REPORT_TIMEOUT, reports.wait_for(|report| report.number > after)).await;

@@ -151,9 +151,9 @@ impl Hypervisor {
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
             for vcpu in 0..vcpus {
-                domain.pin_vcpu_flags(vcpu, &bits, sys::VIR_DOMAIN_AFFECT_LIVE)?;
+                domain.pin_vcpu(vcpu, &bits)?;
             }
-            domain.pin_emulator(&bits, sys::VIR_DOMAIN_AFFECT_LIVE).map(drop)
+            domain.pin_emulator(&bits, sys::VIR_DOMAIN_AFFECT_CURRENT).map(drop)
         })
         .await
     }
@@ -168,7 +168,7 @@ impl Hypervisor {
         let (name, bits) = (domain_name(instance, id), cores.to_bits());
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
-            domain.pin_emulator(&bits, sys::VIR_DOMAIN_AFFECT_LIVE).map(drop)
+            domain.pin_emulator(&bits, sys::VIR_DOMAIN_AFFECT_CURRENT).map(drop)
         })
         .await
     }

@@ -101,6 +101,11 @@ impl Shared {
         let _ = self.surveyed.subscribe().wait_for(Option::is_some).await;
     }
 
+    /// Whether libvirt was asked what is there.
+    pub fn is_surveyed(&self) -> bool {
+        self.surveyed.borrow().is_some()
+    }
+
     /// Notes what libvirt said at first.
     pub fn set_surveyed(&self, survey: Survey) {
         self.surveyed.send_replace(Some(survey));

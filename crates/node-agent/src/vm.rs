@@ -59,17 +59,21 @@ pub struct Handle {
 }
 
 /// Starts the task of a virtual machine. It ends when the virtual machine is gone or has stopped, as wanted.
-pub fn spawn(shared: Arc<Shared>, host: Name, order: Arc<VmOrder>) -> (Handle, tokio::task::JoinHandle<()>) {
-    let (wanted, receiver) = watch::channel(Wanted::Run(Arc::clone(&order)));
+pub fn spawn(
+    shared: Arc<Shared>,
+    host: Name,
+    id: Uuid,
+    wanted: Wanted,
+) -> (Handle, tokio::task::JoinHandle<()>) {
+    let (wanted, receiver) = watch::channel(wanted);
     let (opener, opener_receiver) = watch::channel(None);
-    let vm = Vm {
-        id: order.id,
-        host: host.clone(),
-        shared,
-        wanted: receiver,
-        opener,
-        restarts: Restarts::default(),
-    };
+    let vm = Vm { id, host: host.clone(), shared, wanted: receiver, opener, restarts: Restarts::default() };
+    // Reported from here on: who asks in the next moment must not find it missing.
+    match *vm.wanted.borrow() {
+        Wanted::Run(_) => vm.report(VmState::Preparing, None),
+        Wanted::Stop => {}
+        Wanted::Gone => vm.report(VmState::Removing, None),
+    }
     let task = tokio::spawn(vm.run());
     (Handle { host, wanted, opener: opener_receiver }, task)
 }

@@ -1,0 +1,343 @@
+//! The agent as a process, with libvirt's test driver: orders, reports, refusals, and being killed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use controller_api::Problem;
+use controller_api::agent::{Orders, Report, VmState};
+use controller_api::cluster::CpuMode;
+use tempfile::TempDir;
+
+/// An agent that is ended when the test is.
+struct Agent {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Answer {
+    status: u16,
+    body: String,
+}
+
+impl Agent {
+    fn start(scratch: &Path) -> Self {
+        Self::start_with(scratch, &["--host", "one", "--host", "two"])
+    }
+
+    fn start_with(scratch: &Path, arguments: &[&str]) -> Self {
+        let socket = scratch.join("agent.sock");
+        let mut command = command(scratch);
+        command.args(arguments);
+        if !arguments.contains(&"--uri") {
+            command.args(["--uri", "test:///default"]);
+        }
+        let mut process = command.spawn().unwrap();
+        for _ in 0..600 {
+            if UnixStream::connect(&socket).is_ok() {
+                return Self { process, socket };
+            }
+            if let Some(status) = process.try_wait().unwrap() {
+                panic!("the agent has ended: {status}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("nobody answers");
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        let status = line.split(' ').nth(1).unwrap().parse().unwrap();
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+        }
+        let mut body = String::new();
+        reader.read_to_string(&mut body).unwrap();
+        Answer { status, body }
+    }
+
+    fn order(&self, host: &str, orders: &Orders) -> Answer {
+        self.ask("PUT", &format!("/v1/hosts/{host}"), &serde_json::to_string(orders).unwrap())
+    }
+
+    fn report(&self, host: &str, after: u64) -> Report {
+        let answer = self.ask("GET", &format!("/v1/hosts/{host}?after={after}"), "");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    }
+
+    /// Follows the reports of a host until one is as wanted.
+    fn until(&self, host: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+        let mut report = self.report(host, 0);
+        for _ in 0..12 {
+            if wanted(&report) {
+                return report;
+            }
+            report = self.report(host, report.number);
+        }
+        panic!("never came; the last one is {report:?}");
+    }
+}
+
+impl Answer {
+    fn problem(&self) -> Problem {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no problem: {}", self.body))
+    }
+}
+
+fn command(scratch: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heddle-agent"));
+    command
+        .args(["--accelerator", "tcg", "--cores", "0-1", "--memory", "1G"])
+        .arg("--state")
+        .arg(scratch.join("state"))
+        .arg("--socket")
+        .arg(scratch.join("agent.sock"))
+        .arg("--runtime")
+        .arg(scratch.join("run"))
+        .arg("--sim-control")
+        .arg(scratch.join("nobody.sock"))
+        .stderr(Stdio::null());
+    command
+}
+
+fn orders(numbers: impl IntoIterator<Item = u8>) -> Orders {
+    Orders { vms: numbers.into_iter().map(|number| crate::common::order(number, CpuMode::Shared)).collect() }
+}
+
+fn failed(report: &Report) -> bool {
+    report.vms.len() == 1 && report.vms[0].state == VmState::Failed
+}
+
+#[test]
+fn hosts_and_empty_reports_are_told_and_others_are_not_known() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    let answer = agent.ask("GET", "/v1/hosts", "");
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"["one","two"]"#));
+    let report = agent.report("one", 0);
+    assert_eq!((report.cores.total, report.memory_mib.total), (1, 1024));
+    assert!(report.vms.is_empty() && !report.fabric);
+    for (method, path) in
+        [("GET", "/v1/hosts/three"), ("PUT", "/v1/hosts/three"), ("GET", "/v1/hosts/%2e%2e")]
+    {
+        let answer = agent.ask(method, path, r#"{"vms":[]}"#);
+        assert_eq!((answer.status, answer.problem().kind.as_str()), (404, "no-such-host"), "{method} {path}");
+    }
+    let mode = std::fs::metadata(&agent.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn orders_are_kept_before_they_are_answered_whenever_the_agent_is_killed() {
+    let scratch = TempDir::new().unwrap();
+    let mut number = 0;
+    for round in 1..=8 {
+        let mut agent = Agent::start(scratch.path());
+        let first = agent.until("one", |report| report.vms.len() == usize::from(round - 1));
+        assert!(first.number > number, "numbers grow over restarts");
+        number = first.number;
+        assert_eq!(agent.order("one", &orders(1..=round)).status, 204);
+        // At once: whatever it does with them goes on after the restart.
+        agent.process.kill().unwrap();
+        agent.process.wait().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_is_told_with_its_reason_and_leaves_nothing_behind() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    let report = agent.until("one", failed);
+    let reason = report.vms[0].reason.clone().unwrap();
+    assert!(reason.starts_with("image debian-mpi: /images/debian-mpi/image.json cannot be read"), "{reason}");
+    assert_eq!(std::fs::read_dir(scratch.path().join("state/vms")).unwrap().count(), 0);
+    assert_eq!(report.memory_mib.used, 0);
+    // Not ordered any more, it is gone.
+    assert_eq!(agent.order("one", &orders([])).status, 204);
+    agent.until("one", |report| report.vms.is_empty());
+}
+
+fn with_image(scratch: &Path, mode: CpuMode) -> Orders {
+    let images = scratch.join("images");
+    std::fs::create_dir_all(&images).unwrap();
+    let mut order = crate::common::order(1, mode);
+    order.image = crate::common::image(&images);
+    Orders { vms: vec![order] }
+}
+
+/// Files of virtual machines, in the state and among the sockets.
+fn files_of_vms(scratch: &Path) -> Vec<PathBuf> {
+    let entries = |directory: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let sockets =
+        entries(&scratch.join("run")).iter().flat_map(|instance| entries(instance)).collect::<Vec<_>>();
+    entries(&scratch.join("state/vms")).into_iter().chain(sockets).collect()
+}
+
+/// libvirt's test driver takes every domain and starts nothing.
+#[test]
+fn a_virtual_machine_runs_as_long_as_it_is_ordered_and_then_nothing_is_left() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    let orders = with_image(scratch.path(), CpuMode::Shared);
+    assert_eq!(agent.order("one", &orders).status, 204);
+    let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.state == VmState::Running));
+    assert_eq!(report.memory_mib.used, 384);
+    assert_eq!(report.vms[0].reason.as_deref(), Some("the emulated fabric does not answer"));
+    let directory = scratch.path().join("state/vms").join(orders.vms[0].id.to_string());
+    let mode = |file: &str| std::fs::metadata(directory.join(file)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("overlay.qcow2"), mode("seed.iso")), (0o600, 0o600));
+    assert!(!directory.join("making").exists(), "documents with a private key are left");
+    assert_eq!(agent.order("one", &Orders::default()).status, 204);
+    let report = agent.until("one", |report| report.vms.is_empty());
+    assert_eq!(report.memory_mib.used, 0);
+    assert_eq!(files_of_vms(scratch.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_start_that_fails_in_the_middle_leaves_nothing_behind() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    let orders = with_image(scratch.path(), CpuMode::Dedicated);
+    assert_eq!(agent.order("one", &orders).status, 204);
+    // Disks, sockets and domain are made; then it is looked whether the promise is kept, and there is no process.
+    let report = agent.until("one", failed);
+    let reason = report.vms[0].reason.clone().unwrap();
+    assert!(reason.starts_with("its process is not found"), "{reason}");
+    assert_eq!((report.memory_mib.used, report.cores.used), (0, 0));
+    assert_eq!(files_of_vms(scratch.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_a_killed_agent_left_of_virtual_machines_that_are_not_ordered_is_removed() {
+    let scratch = TempDir::new().unwrap();
+    drop(Agent::start(scratch.path()));
+    let stray =
+        scratch.path().join("state/vms").join(crate::common::order(9, CpuMode::Shared).id.to_string());
+    std::fs::create_dir(&stray).unwrap();
+    std::fs::write(stray.join("overlay.qcow2"), "a disk").unwrap();
+    let kept = scratch.path().join("state/vms/not-a-virtual-machine");
+    std::fs::create_dir(&kept).unwrap();
+    let _agent = Agent::start(scratch.path());
+    for _ in 0..200 {
+        if !stray.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!stray.exists() && kept.exists());
+}
+
+#[test]
+fn orders_that_make_no_sense_are_refused_and_change_nothing() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    let refused = |answer: Answer| (answer.status, answer.problem().kind);
+    let nonsense = agent.ask("PUT", "/v1/hosts/one", r#"{"vms":[{"id":7}]}"#);
+    assert_eq!(refused(nonsense), (400, "not-orders".to_owned()));
+    let mut changed = orders([1]);
+    changed.vms[0].cores = 2;
+    assert_eq!(refused(agent.order("one", &changed)), (409, "vm-changed".to_owned()));
+    assert_eq!(refused(agent.order("two", &orders([1]))), (409, "vm-elsewhere".to_owned()));
+    changed.vms[0].cores = 0;
+    let answer = agent.order("one", &changed);
+    assert_eq!((answer.status, answer.problem().place.as_deref()), (422, Some("vms[0].cores")));
+    let kept = std::fs::read(scratch.path().join("state/orders/one.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Orders>(&kept).unwrap(), orders([1]));
+}
+
+#[test]
+fn secrets_are_neither_told_back_nor_readable() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    // A private key where a number belongs: what is wrong is told by its place.
+    let misplaced = format!(r#"{{"vms":[{{"id":{:?}}}]}}"#, crate::common::PRIVATE_KEY);
+    let answer = agent.ask("PUT", "/v1/hosts/one", &misplaced);
+    assert_eq!(answer.status, 400);
+    assert!(!answer.body.contains("PRIVATE KEY"), "{}", answer.body);
+    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    let mode =
+        |path: &str| std::fs::metadata(scratch.path().join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("state/orders"), mode("state/orders/one.json")), (0o700, 0o600));
+}
+
+#[test]
+fn sessions_need_a_virtual_machine_that_runs() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    let id = crate::common::order(1, CpuMode::Shared).id;
+    let ask = |path: String, upgrade: bool| {
+        let mut stream = UnixStream::connect(&agent.socket).unwrap();
+        let upgrade = if upgrade {
+            "connection: upgrade\r\nupgrade: heddle-session\r\n"
+        } else {
+            "connection: close\r\n"
+        };
+        let body = r#"{"ssh":{}}"#;
+        let length = body.len();
+        write!(stream, "POST {path} HTTP/1.1\r\nhost: a\r\n{upgrade}content-length: {length}\r\n\r\n{body}")
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    assert_eq!(ask(format!("/v1/hosts/one/vms/{id}/sessions"), false), 426);
+    assert_eq!(ask(format!("/v1/hosts/one/vms/{id}/sessions"), true), 409);
+    assert_eq!(ask(format!("/v1/hosts/two/vms/{id}/sessions"), true), 404);
+    assert_eq!(ask("/v1/hosts/one/vms/nonsense/sessions".to_owned(), true), 404);
+}
+
+#[test]
+fn without_libvirt_orders_are_kept_and_nothing_is_said_to_be_gone() {
+    let scratch = TempDir::new().unwrap();
+    let nowhere = "qemu+unix:///system?socket=/nowhere/libvirt-sock";
+    let agent = Agent::start_with(scratch.path(), &["--host", "one", "--uri", nowhere]);
+    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    let answer = agent.ask("GET", "/v1/hosts/one?after=0", "");
+    assert_eq!((answer.status, answer.problem().kind.as_str()), (503, "not-known-yet"));
+    drop(agent);
+    let agent = Agent::start_with(scratch.path(), &["--host", "one"]);
+    agent.until("one", failed);
+}
+
+#[test]
+fn a_second_agent_on_the_same_state_and_a_host_that_is_forgotten_are_refused() {
+    let scratch = TempDir::new().unwrap();
+    let agent = Agent::start(scratch.path());
+    let ended = |arguments: &[&str]| {
+        let output = command(scratch.path()).args(arguments).stderr(Stdio::piped()).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (success, said) = ended(&["--host", "one"]);
+    assert!(!success && said.contains("another agent uses"), "{said}");
+    assert_eq!(agent.order("two", &orders([1])).status, 204);
+    drop(agent);
+    let (success, said) = ended(&["--host", "one"]);
+    assert!(!success && said.contains("two.json holds orders for a host that is not served"), "{said}");
+    drop(Agent::start(scratch.path()));
+}

@@ -1,0 +1,155 @@
+//! Virtual machines stay on the emulated fabric, also when the emulation was restarted. The emulation is played here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use controller_api::cluster::CpuMode;
+use node_agent::fabric::{Attachment, Fabric};
+use node_agent::place::Place;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Functions by node, port and number, as the emulation has them.
+type Functions = Arc<Mutex<BTreeMap<String, Value>>>;
+
+fn emulate(control: &Path, functions: &Functions) -> JoinHandle<()> {
+    let _ = std::fs::remove_file(control);
+    let (listener, functions) = (UnixListener::bind(control).unwrap(), Arc::clone(functions));
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            stream.read_line(&mut line).await.unwrap();
+            let answer = answer(&serde_json::from_str(&line).unwrap(), &functions);
+            stream.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        }
+    })
+}
+
+fn answer(request: &Value, functions: &Functions) -> Value {
+    let mut functions = functions.lock().unwrap();
+    let key = format!("{} {} {}", request["node"], request["port"], request["function"]);
+    match request["command"].as_str().unwrap() {
+        "attach" if request["node"] == "stranger" => json!({ "error": "no node has that name" }),
+        "attach" => {
+            functions.insert(key, request.clone());
+            json!({ "ok": "attached" })
+        }
+        "detach" => {
+            functions.remove(&key).expect("only what is there is detached");
+            json!({ "ok": "detached" })
+        }
+        "functions" => json!({ "ok": functions.values().collect::<Vec<_>>() }),
+        other => panic!("{other}"),
+    }
+}
+
+struct World {
+    scratch: TempDir,
+    fabric: Arc<Fabric>,
+    place: Arc<Place>,
+    functions: Functions,
+}
+
+fn world() -> World {
+    let scratch = TempDir::new().unwrap();
+    let place = Place::open(&scratch.path().join("state"), &scratch.path().join("r")).unwrap();
+    let place = Arc::new(place);
+    let fabric = Arc::new(Fabric::new(scratch.path().join("control"), Arc::clone(&place)));
+    let keeper = Arc::clone(&fabric);
+    tokio::spawn(async move { keeper.keep().await });
+    World { scratch, fabric, place, functions: Functions::default() }
+}
+
+impl World {
+    fn control(&self) -> PathBuf {
+        self.scratch.path().join("control")
+    }
+
+    fn attachment(&self, number: u8, node: &str) -> Attachment {
+        let order = crate::common::order(number, CpuMode::Shared);
+        let files = self.place.vm(order.id);
+        let (guest, fabric) = (files.nic_guest, files.nic_fabric);
+        Attachment { node: crate::common::name(node), adapter: order.adapter, guest, fabric }
+    }
+
+    fn count(&self) -> usize {
+        self.functions.lock().unwrap().len()
+    }
+
+    async fn until_count(&self, wanted: usize) {
+        let reached = async {
+            while self.count() != wanted {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(SOON, reached)
+            .await
+            .unwrap_or_else(|_| panic!("{} functions instead of {wanted}", self.count()));
+    }
+}
+
+#[tokio::test]
+async fn virtual_machines_are_attached_and_detached_before_the_call_returns() {
+    let world = world();
+    emulate(&world.control(), &world.functions);
+    let id = crate::common::order(1, CpuMode::Shared).id;
+    world.fabric.attach(id, world.attachment(1, "one")).await;
+    assert_eq!(world.count(), 1);
+    assert_eq!(world.fabric.complaint(id), None);
+    world.fabric.detach(id).await;
+    assert_eq!(world.count(), 0);
+}
+
+#[tokio::test]
+async fn a_restarted_emulation_gets_them_again_and_strays_of_ours_go() {
+    let world = world();
+    let first = emulate(&world.control(), &world.functions);
+    let id = crate::common::order(1, CpuMode::Shared).id;
+    world.fabric.attach(id, world.attachment(1, "one")).await;
+    first.abort();
+    // The next one knows nobody, but for one of ours that is not wanted, and one of somebody else.
+    let stray = world.attachment(2, "two");
+    let theirs = json!({ "guest": "/elsewhere/nic.guest", "node": "x", "port": 1, "function": 1,
+        "mac": stray.adapter.mac, "pkey": stray.adapter.pkey, "group": null });
+    let ours = json!({ "guest": stray.guest, "node": "two", "port": 1, "function": 2,
+        "mac": stray.adapter.mac, "pkey": stray.adapter.pkey, "group": null });
+    *world.functions.lock().unwrap() =
+        BTreeMap::from([("\"two\" 1 2".to_owned(), ours), ("theirs".to_owned(), theirs)]);
+    emulate(&world.control(), &world.functions);
+    let settled = async {
+        loop {
+            let keys: Vec<String> = world.functions.lock().unwrap().keys().cloned().collect();
+            if keys == ["\"one\" 1 1", "theirs"] {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, settled).await.expect("in time");
+}
+
+#[tokio::test]
+async fn silence_and_refusals_are_told() {
+    let world = world();
+    let id = crate::common::order(1, CpuMode::Shared).id;
+    world.fabric.attach(id, world.attachment(1, "stranger")).await;
+    assert_eq!(world.fabric.complaint(id).unwrap(), "the emulated fabric does not answer");
+    emulate(&world.control(), &world.functions);
+    let mut seen = world.fabric.seen();
+    timeout(SOON, seen.wait_for(|seen| seen.answers)).await.unwrap().unwrap();
+    assert_eq!(world.fabric.complaint(id).unwrap(), "the fabric refuses its adapter: no node has that name");
+    let other = crate::common::order(2, CpuMode::Shared).id;
+    world.fabric.attach(other, world.attachment(2, "two")).await;
+    world.until_count(1).await;
+    assert_eq!(world.fabric.complaint(other), None);
+}

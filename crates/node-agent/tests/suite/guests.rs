@@ -1,0 +1,389 @@
+//! The host's side of a guest's channel, against guests that are played here: good ones and hostile ones.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_api::session::{Kind, Open, read_frame, write_frame};
+use guest::channel::{
+    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
+    encode,
+};
+use node_agent::link::{FromGuest, Link, NoSession, Standing, Told};
+use node_agent::session::bridge;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// Longer than anything here takes; only a test that fails waits for it.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A guest that is played by a test.
+struct Guest {
+    stream: UnixStream,
+    decoder: Decoder<ToGuest>,
+    messages: VecDeque<ToGuest>,
+}
+
+impl Guest {
+    async fn accept(listener: &UnixListener) -> Self {
+        let (stream, _) = timeout(SOON, listener.accept()).await.expect("in time").expect("a connection");
+        Self { stream, decoder: Decoder::new(), messages: VecDeque::new() }
+    }
+
+    /// Answers the greeting.
+    async fn greeted(listener: &UnixListener) -> Self {
+        let mut guest = Self::accept(listener).await;
+        let ToGuest::Hello { nonce } = guest.hear().await else { panic!("no hello") };
+        guest.say(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
+        guest
+    }
+
+    async fn say(&mut self, message: ToHost) {
+        let mut bytes = Vec::new();
+        encode(&message, &mut bytes).expect("short enough");
+        self.stream.write_all(&bytes).await.expect("the host listens");
+    }
+
+    async fn hear(&mut self) -> ToGuest {
+        self.try_hear().await.expect("the host is there")
+    }
+
+    async fn try_hear(&mut self) -> Option<ToGuest> {
+        while self.messages.is_empty() {
+            let mut bytes = [0; 4096];
+            let length = timeout(SOON, self.stream.read(&mut bytes)).await.expect("in time").ok()?;
+            if length == 0 {
+                return None;
+            }
+            self.decoder.push(&bytes[..length], &mut self.messages);
+        }
+        self.messages.pop_front()
+    }
+
+    /// The session that the host opens next.
+    async fn opened(&mut self) -> SessionId {
+        match self.hear().await {
+            ToGuest::Open { session, .. } => session,
+            other => panic!("{other:?} instead of a session"),
+        }
+    }
+}
+
+struct World {
+    _scratch: TempDir,
+    socket: PathBuf,
+    listener: UnixListener,
+    told: watch::Sender<Told>,
+    link: Link,
+}
+
+fn told(generation: u64) -> Told {
+    Told { generation, documents: Arc::new(format!("documents {generation}").into_bytes()) }
+}
+
+fn world() -> World {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("guest.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (sender, receiver) = watch::channel(told(1));
+    let link = Link::start(Uuid::new_v4(), socket.clone(), receiver);
+    World { _scratch: scratch, socket, listener, told: sender, link }
+}
+
+impl World {
+    async fn until(&self, standing: &Standing) {
+        let mut seen = self.link.standing();
+        let found = timeout(SOON, seen.wait_for(|seen| seen == standing)).await;
+        assert!(found.is_ok(), "{standing:?} never came; it is {:?}", self.link.standing().borrow());
+    }
+}
+
+fn exec() -> Open {
+    Open::Exec { argv: vec!["true".into()] }
+}
+
+#[tokio::test]
+async fn a_guest_is_believed_after_its_welcome_and_not_before() {
+    let world = world();
+    let mut guest = Guest::accept(&world.listener).await;
+    guest.say(ToHost::Ready { generation: 1 }).await;
+    let ToGuest::Hello { nonce } = guest.hear().await else { panic!("no hello") };
+    guest.say(ToHost::Welcome { nonce: nonce ^ 1, version: PROTOCOL_VERSION, boot: "old".into() }).await;
+    guest.say(ToHost::Ready { generation: 1 }).await;
+    assert!(matches!(world.link.opener().open(exec()).await, Err(NoSession::NoGuest(_))));
+    assert_eq!(*world.link.standing().borrow(), Standing::Silent);
+    guest.say(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
+    world.until(&Standing::Greeted).await;
+    guest.say(ToHost::Ready { generation: 1 }).await;
+    world.until(&Standing::Ready(1)).await;
+}
+
+#[tokio::test]
+async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    guest.say(ToHost::Ready { generation: 1 }).await;
+    world.until(&Standing::Ready(1)).await;
+    world.told.send(told(2)).unwrap();
+    assert_eq!(guest.hear().await, ToGuest::Context(b"documents 2".to_vec()));
+    // One that keeps saying so does not get it each time.
+    for _ in 0..10 {
+        guest.say(ToHost::Ready { generation: 1 }).await;
+    }
+    guest.say(ToHost::Ready { generation: 2 }).await;
+    world.until(&Standing::Ready(2)).await;
+    world.told.send(told(3)).unwrap();
+    assert_eq!(guest.hear().await, ToGuest::Context(b"documents 3".to_vec()));
+}
+
+/// A client of the agent, as the controller is one.
+async fn client(world: &World) -> (DuplexStream, tokio::task::JoinHandle<std::io::Result<()>>) {
+    let session = world.link.opener().open(exec()).await.expect("a session");
+    let (client, agent) = tokio::io::duplex(1024);
+    (client, tokio::spawn(bridge(agent, session)))
+}
+
+#[tokio::test]
+async fn a_session_carries_input_output_error_and_the_exit_status() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let (mut client, bridged) = client(&world).await;
+    let ToGuest::Open { session, what } = guest.hear().await else { panic!("no session") };
+    assert_eq!(what, What::Exec { argv: vec!["true".into()] });
+    write_frame(&mut client, Kind::Input, b"question").await.unwrap();
+    write_frame(&mut client, Kind::Input, b"").await.unwrap();
+    assert_eq!(guest.hear().await, ToGuest::Input { session, bytes: b"question".to_vec() });
+    assert_eq!(guest.hear().await, ToGuest::Input { session, bytes: Vec::new() });
+    guest.say(ToHost::Output { session, bytes: b"answer".to_vec() }).await;
+    guest.say(ToHost::Error { session, bytes: b"complaint".to_vec() }).await;
+    guest.say(ToHost::Exit { session, status: 3 }).await;
+    let mut frames = Vec::new();
+    while let Some(frame) = read_frame(&mut client).await.unwrap() {
+        frames.push(frame);
+    }
+    let exit = 3i32.to_be_bytes().to_vec();
+    let wanted =
+        [(Kind::Output, b"answer".to_vec()), (Kind::Error, b"complaint".to_vec()), (Kind::Exit, exit)];
+    assert_eq!(frames, wanted);
+    drop(client);
+    timeout(SOON, bridged).await.expect("in time").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_its_session_in_the_guest() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let (client, _bridged) = client(&world).await;
+    let session = guest.opened().await;
+    drop(client);
+    assert_eq!(guest.hear().await, ToGuest::Close { session });
+}
+
+#[tokio::test]
+async fn a_session_that_nobody_reads_stops_no_other() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let slow = world.link.opener().open(exec()).await.unwrap();
+    let slow_id = guest.opened().await;
+    let window = WINDOW_BYTES as usize;
+    for piece in vec![7; window].chunks(DATA_BYTES_MAX) {
+        guest.say(ToHost::Output { session: slow_id, bytes: piece.to_vec() }).await;
+    }
+    let quick = world.link.opener().open(exec()).await.unwrap();
+    let quick_id = guest.opened().await;
+    guest.say(ToHost::Output { session: quick_id, bytes: b"hello".to_vec() }).await;
+    assert_eq!(timeout(SOON, quick.hear()).await.expect("in time"), FromGuest::Output(b"hello".to_vec()));
+    // Nothing was granted while nobody read; what is read is granted again.
+    let mut read = 0;
+    while read < window {
+        let FromGuest::Output(bytes) = slow.hear().await else { panic!("only output was sent") };
+        read += bytes.len();
+        slow.consumed(bytes.len()).await;
+    }
+    assert!(matches!(guest.hear().await, ToGuest::Credit { session, .. } if session == slow_id));
+}
+
+#[tokio::test]
+async fn input_waits_until_the_guest_grants_it() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let session = Arc::new(world.link.opener().open(exec()).await.unwrap());
+    let id = guest.opened().await;
+    let window = WINDOW_BYTES as usize;
+    let sending = {
+        let session = Arc::clone(&session);
+        tokio::spawn(async move { session.input(&vec![1; window + 1]).await })
+    };
+    // Pieces are not cut to fit the last few bytes of a window.
+    let mut received = 0;
+    while received + DATA_BYTES_MAX <= window {
+        let ToGuest::Input { bytes, .. } = guest.hear().await else { panic!("only input was sent") };
+        received += bytes.len();
+    }
+    assert!(received <= window && !sending.is_finished());
+    guest.say(ToHost::Credit { session: id, bytes: 1000 }).await;
+    while received < window + 1 {
+        let ToGuest::Input { bytes, .. } = guest.hear().await else { panic!("only input was sent") };
+        received += bytes.len();
+    }
+    assert!(timeout(SOON, sending).await.expect("in time").unwrap());
+}
+
+#[tokio::test]
+async fn a_guest_that_overruns_a_window_loses_that_session_only() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let (bad, good) =
+        (world.link.opener().open(exec()).await.unwrap(), world.link.opener().open(exec()).await.unwrap());
+    let (bad_id, good_id) = (guest.opened().await, guest.opened().await);
+    for piece in vec![7; WINDOW_BYTES as usize + 1].chunks(DATA_BYTES_MAX) {
+        guest.say(ToHost::Output { session: bad_id, bytes: piece.to_vec() }).await;
+    }
+    assert_eq!(guest.hear().await, ToGuest::Close { session: bad_id });
+    let mut last = bad.hear().await;
+    while matches!(last, FromGuest::Output(_)) {
+        last = bad.hear().await;
+    }
+    assert!(matches!(last, FromGuest::Refused(_)), "{last:?}");
+    guest.say(ToHost::Exit { session: good_id, status: 0 }).await;
+    assert_eq!(good.hear().await, FromGuest::Exit(0));
+}
+
+#[tokio::test]
+async fn a_guest_that_grants_what_it_did_not_get_loses_that_session() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let session = world.link.opener().open(exec()).await.unwrap();
+    let id = guest.opened().await;
+    guest.say(ToHost::Credit { session: id, bytes: u32::MAX }).await;
+    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    assert_eq!(guest.hear().await, ToGuest::Close { session: id });
+}
+
+#[tokio::test]
+async fn there_are_as_many_sessions_as_a_guest_takes_and_numbers_are_used_again() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let opener = world.link.opener();
+    let mut open = Vec::new();
+    for _ in 0..SESSIONS_MAX {
+        open.push(opener.open(exec()).await.unwrap());
+    }
+    assert_eq!(opener.open(exec()).await.unwrap_err(), NoSession::TooMany);
+    let first = guest.opened().await;
+    guest.say(ToHost::Exit { session: first, status: 0 }).await;
+    assert_eq!(open[0].hear().await, FromGuest::Exit(0));
+    let again = opener.open(exec()).await.unwrap();
+    for _ in 1..SESSIONS_MAX {
+        guest.opened().await;
+    }
+    assert_eq!(guest.opened().await, first);
+    // The one before, dropped late, does not close the one that has its number now.
+    drop(open);
+    guest.say(ToHost::Output { session: first, bytes: b"x".to_vec() }).await;
+    assert_eq!(again.hear().await, FromGuest::Output(b"x".to_vec()));
+}
+
+/// Whatever a guest floods the host with, the host stops listening, and others are served meanwhile.
+async fn flood(bytes: &[u8]) {
+    let (world, other) = (world(), world());
+    let mut guest = Guest::greeted(&world.listener).await;
+    let mut good = Guest::greeted(&other.listener).await;
+    other.until(&Standing::Greeted).await;
+    let session = world_session(&world, &mut guest).await;
+    let mut cut_off = false;
+    for _ in 0..4096 {
+        let written = timeout(SOON, guest.stream.write_all(bytes)).await.expect("the host reads or hangs up");
+        cut_off |= written.is_err();
+        if cut_off {
+            break;
+        }
+    }
+    assert!(cut_off, "the host listened to all of it");
+    let mut standing = world.link.standing();
+    timeout(SOON, standing.wait_for(|standing| matches!(standing, Standing::Misbehaving(_))))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    good.say(ToHost::Ready { generation: 1 }).await;
+    other.until(&Standing::Ready(1)).await;
+}
+
+async fn world_session(world: &World, guest: &mut Guest) -> node_agent::link::Session {
+    world.until(&Standing::Greeted).await;
+    let session = world.link.opener().open(exec()).await.unwrap();
+    guest.opened().await;
+    session
+}
+
+#[tokio::test]
+async fn a_flood_of_nothing_is_cut_off() {
+    flood(&[0; 16 * 1024]).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_nonsense_is_cut_off() {
+    flood(&[0x55; 16 * 1024]).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_valid_words_is_cut_off() {
+    let mut words = Vec::new();
+    for generation in 0..500 {
+        encode(&ToHost::Ready { generation }, &mut words).unwrap();
+    }
+    flood(&words).await;
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_made_again_and_sessions_hear_of_it() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    let session = world_session(&world, &mut guest).await;
+    drop(guest);
+    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    let mut again = Guest::greeted(&world.listener).await;
+    again.say(ToHost::Ready { generation: 1 }).await;
+    world.until(&Standing::Ready(1)).await;
+}
+
+#[tokio::test]
+async fn a_link_that_is_dropped_hangs_up() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    let session = world_session(&world, &mut guest).await;
+    let World { link, socket, .. } = &world;
+    assert!(Path::new(socket).exists() && *link.standing().borrow() == Standing::Greeted);
+    drop(world);
+    while let Some(message) = guest.try_hear().await {
+        assert!(!matches!(message, ToGuest::Open { .. }));
+    }
+    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+}
+
+#[tokio::test]
+async fn a_command_too_long_for_the_channel_is_refused_and_nothing_else_suffers() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let long = Open::Exec { argv: vec!["x".repeat(40_000)] };
+    let session = world.link.opener().open(long).await.unwrap();
+    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    let next = world.link.opener().open(exec()).await.unwrap();
+    let id = guest.opened().await;
+    guest.say(ToHost::Exit { session: id, status: 0 }).await;
+    assert_eq!(next.hear().await, FromGuest::Exit(0));
+}

@@ -1,0 +1,148 @@
+//! Virtual clusters of real virtual machines on an emulated fabric, and what happens when parts of the site are killed.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod site;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+use serde_json::{Value, json};
+use site::{Site, TENANT, eventually};
+
+/// Kills of the drill; parts and operations take turns, so that each meets each.
+const KILLS: usize = 24;
+
+/// Instants of the drill.
+const SEED: u64 = 20_260_817;
+
+#[test]
+fn parts_killed_at_any_instant_leave_no_trace_and_no_virtual_machine_of_a_ready_cluster_dies() {
+    let site = Site::up();
+    let mut random = Pcg64::seed_from_u64(SEED);
+    site.order("bystander", &["--nodes", "1"]);
+    site.wait_ready("bystander", 1);
+    let boot = site.boot_id("bystander", 1);
+    let mut partitions = BTreeSet::new();
+    for kill in 0..KILLS {
+        let part = ["controller", "sm", "sim", "agent"][kill % 4];
+        let operation = ["create", "resize", "delete"][kill / 4 % 3];
+        let name = format!("c{}", kill % 4);
+        match operation {
+            "create" => site.order(&name, &["--nodes", "1"]),
+            "resize" => site.resize(&name, 2),
+            _ => site.delete(&name),
+        }
+        // From before anything was done about it until after the virtual machine starts.
+        std::thread::sleep(Duration::from_millis(random.random_range(0..3000)));
+        site.kill(part);
+        match operation {
+            "create" => site.wait_ready(&name, 1),
+            "resize" => site.wait_ready(&name, 2),
+            _ => site.wait_gone(&name),
+        }
+        println!("kill {}: {part} during {operation}", kill + 1);
+        if operation == "create" {
+            let partition = site.cluster(&name).unwrap()["partition"].as_u64().unwrap();
+            assert!(partitions.insert(partition), "partition {partition:#x} was used before");
+        }
+        if operation == "resize" {
+            site.exec(&name, 1, &["ping", "-c", "1", "-W", "20", &format!("{name}-2")]);
+        }
+    }
+    assert_eq!(site.boot_id("bystander", 1), boot, "a virtual machine of a ready cluster was started again");
+    site.delete("bystander");
+    site.wait_gone("bystander");
+    assert_nothing_is_left(&site);
+}
+
+#[test]
+fn a_site_that_was_stopped_comes_back_with_its_clusters() {
+    let mut site = Site::up();
+    site.order("one", &["--nodes", "2"]);
+    site.wait_ready("one", 2);
+    let boot = site.boot_id("one", 1);
+    site.exec("one", 1, &["touch", "/root/kept"]);
+    site.exec("one", 1, &["sync"]);
+    site.stop();
+    assert!(site.machines().is_empty(), "stopped with the site");
+    site.start();
+    site.wait_ready("one", 2);
+    assert_ne!(site.boot_id("one", 1), boot, "it was really stopped");
+    assert_eq!(site.exec("one", 1, &["ls", "/root/kept"]), "/root/kept");
+    let ring = site.exec("one", 1, &["mpirun", "-np", "2", "mpi-ring"]);
+    assert!(!ring.is_empty());
+    site.delete("one");
+    site.wait_gone("one");
+    assert_nothing_is_left(&site);
+}
+
+#[test]
+fn a_dedicated_virtual_machine_has_its_core_and_memory_to_itself_and_a_second_one_is_refused() {
+    let site = Site::up();
+    site.order("own", &["--nodes", "1", "--mode", "dedicated"]);
+    site.wait_ready("own", 1);
+    let machines = site.machines();
+    let [machine] = machines.as_slice() else { panic!("one machine: {machines:?}") };
+    let threads = machine.threads();
+    let vcpu: Vec<_> = threads.iter().filter(|(name, _)| name.starts_with("CPU 0")).collect();
+    let [(_, core)] = vcpu.as_slice() else { panic!("one virtual core: {threads:?}") };
+    assert!(core.parse::<u32>().is_ok(), "{core} is not one core");
+    let others = threads.iter().filter(|(name, _)| !name.starts_with("CPU "));
+    for (name, cores) in others {
+        assert_ne!(cores, core, "{name} runs on the core of the virtual one");
+    }
+    let resident = machine.status_kb("VmRSS") + machine.status_kb("HugetlbPages");
+    assert!(resident >= 384 * 1024, "{resident} kB of 384 MiB are resident");
+    let wish = [
+        "cluster", "create", "more", "--tenant", TENANT, "--nodes", "64", "--cores", "1", "--memory", "384M",
+    ];
+    let refused =
+        site.attempt(&[&wish[..], &["--image", "debian-mpi", "--mode", "dedicated", "--no-wait"]].concat());
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success());
+    assert!(error.contains("dedicated cores each do not fit: 0 of 1"), "{error}");
+    assert!(site.cluster("more").is_none(), "nothing is left of it");
+    // The control: shared ones still fit.
+    site.order("shared", &["--nodes", "1"]);
+    site.wait_ready("shared", 1);
+}
+
+#[test]
+fn stock_cloud_init_takes_the_same_seed() {
+    let site = Site::up();
+    let directory = site.scratch.path().join("cloud-image");
+    let manifest = fs::read_to_string(site.image.join("image.json")).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    fs::create_dir(&directory).unwrap();
+    for part in ["root", "kernel", "initrd"] {
+        let file = manifest[part]["file"].as_str().unwrap();
+        fs::hard_link(site.image.join(file), directory.join(file))
+            .or_else(|_| fs::copy(site.image.join(file), directory.join(file)).map(drop))
+            .unwrap();
+    }
+    let line = format!("{} init=/sbin/init", manifest["command_line"].as_str().unwrap());
+    manifest["command_line"] = json!(line);
+    fs::write(directory.join("image.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    site.run(&["image", "add", "cloud", directory.to_str().unwrap()]);
+    site.order("stock", &["--nodes", "1", "--memory", "768M", "--image", "cloud"]);
+    site.wait_ready("stock", 1);
+    assert_eq!(site.exec("stock", 1, &["cat", "/proc/1/comm"]), "systemd");
+    assert_eq!(site.exec("stock", 1, &["hostname"]), "stock-1");
+    let hosts = site.exec("stock", 1, &["cat", "/etc/hosts"]);
+    assert!(hosts.contains("10.128.0.1") && hosts.contains("stock-1"), "{hosts}");
+    assert!(site.exec("stock", 1, &["ip", "-4", "addr", "show", "eth0"]).contains("10.128.0.1/16"));
+    let status = site.exec("stock", 1, &["cat", "/run/cloud-init/result.json"]);
+    assert!(status.contains("DataSourceNoCloud"), "{status}");
+}
+
+fn assert_nothing_is_left(site: &Site) {
+    eventually("no virtual function is left", || site.functions().is_empty());
+    assert_eq!(site.machine_directories(), BTreeSet::new());
+    let machines = site.machines();
+    assert!(machines.is_empty(), "{machines:?}");
+    let fabric = site.json(&["fabric", "show"]);
+    assert_eq!(fabric["partitions"], json!([]));
+}
