@@ -104,7 +104,8 @@ keep() { # name command ...
     kept_count=$((kept_count + 1))
     kept=$(printf '%02d-%s.txt' "$kept_count" "$1")
     shift
-    printf '$ %s\n' "$*" >"$evidence/$kept"
+    # Management keys are nobody's evidence.
+    printf '$ %s\n' "$*" | sed -E 's/ -y 0x[0-9a-f]+/ -y KEY/' >"$evidence/$kept"
     # By a shell, which knows the functions of this one.
     timeout "$tool_seconds" bash -c '"$@"' keep "$@" >>"$evidence/$kept" 2>&1 </dev/null || status=$?
     printf '(exit status %d)\n' "$status" >>"$evidence/$kept"
@@ -173,7 +174,8 @@ held "the image is $(basename "$image"), in $(seconds "$start") s" 00-image.txt
 
 step "heddle up: a fabric of 16 hosts, its manager, a controller and an agent"
 start=$(now)
-"$heddle" up --dir "$site" --listen 127.0.0.1:0 --image "debian-mpi=$image" >"$evidence/up.txt" 2>&1 &
+# A core for each host: every virtual machine has a port of its own, so that what stock tools say of ports is said of it.
+"$heddle" up --dir "$site" --listen 127.0.0.1:0 --host-cores 1 --image "debian-mpi=$image" >"$evidence/up.txt" 2>&1 &
 up_pid=$!
 until grep -q '^ready in' "$evidence/up.txt"; do
     kill -0 "$up_pid" 2>/dev/null || { up_pid=''; fail "heddle up ended (see $evidence/up.txt)"; }
@@ -216,10 +218,13 @@ must show-blue "$heddle" cluster show blue --tenant acme
 must show-green "$heddle" cluster show green --tenant umbra
 
 step "MPI in both: a ring and a ping-pong"
+ring() { # what the ring said, in what was kept last
+    grep '^ring:.*: ok' "$evidence/$kept" || fail "the ring did not end well (see $evidence/$kept)"
+}
 for pair in acme:blue umbra:green; do
     tenant=${pair%:*} cluster=${pair#*:}
     must "ring-$cluster" by "$tenant" cluster exec "$cluster" -- mpirun -np 2 mpi-ring
-    held "$cluster: $(grep -v -e '^\$' -e '^(exit' "$evidence/$kept" | tail -n 1)" "$kept"
+    held "$cluster: $(ring)" "$kept"
 done
 order_to_mpi=$(seconds "$start")
 timing "4 virtual machines from order to MPI done in both" "$order_to_mpi"
@@ -257,9 +262,9 @@ attempt() { # mark what destination source|-: blue-1 sends, blue-2 and both of u
     count_frames umbra green 1 "$mark" "$scratch/heard-green-1"
     count_frames umbra green 2 "$mark" "$scratch/heard-green-2"
     local file deadline=$((SECONDS + 60))
-    for file in "$scratch"/heard-*; do
-        until grep -q '^listening' "$file"; do
-            ((SECONDS < deadline)) || fail "nobody listens in $(basename "$file")"
+    for file in blue green-1 green-2; do
+        until grep -qs '^listening' "$scratch/heard-$file"; do
+            ((SECONDS < deadline)) || fail "$file does not listen"
             sleep 0.05
         done
     done
@@ -318,7 +323,8 @@ check_tables() { # what: every port holds exactly the keys it should
     for host in $("$heddle" host list -o json | pick '" ".join(h["name"] for h in it)'); do
         expected=$(pick "' '.join(sorted('%#06x' % (p['number'] | 0x8000) for p in it['partitions'] for m in p['members'] if m['host'] == '$host'))" <"$evidence/fabric.json")
         must "pkeys-$host" stock "$host" smpquery -y "$(key_of "$host")" -D pkeys 0 1
-        table=$(grep -oE '0x[0-9a-f]{4}' "$evidence/$kept" | grep -v -e 0x0000 -e 0x7fff -e 0xffff | sort | tr '\n' ' ')
+        table=$(grep -E '^ *[0-9]+: 0x' "$evidence/$kept" | grep -oE '0x[0-9a-f]{4}' |
+            grep -v -e 0x0000 -e 0x7fff | sort | tr '\n' ' ') || true
         [[ ${table% } == "$expected" ]] || fail "$host holds '$table', not '$expected' (see $evidence/$kept)"
     done
     held "smpquery pkeys, with each node's key: $1"
@@ -336,12 +342,13 @@ guid_of() { # description
         /^(ca|switch)guid=/ { split($1, part, "="); guid = substr(part[2], 1, 18) }
         /^(Ca|Switch)/ && index($0, name) { print guid; exit }'
 }
+# Longer than the manager's sweep, by which it finds what no trap told.
 drill() { # name what command ...: pings while something is broken
     local name=$1 what=$2 ping_pid lost
     shift 2
-    in_node acme blue 1 ping -i 0.1 -c 150 -W 1 blue-2 >"$scratch/ping" 2>&1 &
+    in_node acme blue 1 ping -i 0.1 -c 260 -W 1 blue-2 >"$scratch/ping" 2>&1 &
     ping_pid=$!
-    in_node umbra green 1 ping -i 0.1 -c 150 -W 1 green-2 >"$scratch/ping-control" 2>&1 &
+    in_node umbra green 1 ping -i 0.1 -c 260 -W 1 green-2 >"$scratch/ping-control" 2>&1 &
     local control_pid=$!
     sleep 4
     must "drift-$name" "$@"
@@ -351,21 +358,21 @@ drill() { # name what command ...: pings while something is broken
     lost=$(grep -oE '[0-9.]+% packet loss' "$scratch/ping" | cut -d % -f 1)
     [[ -n $lost && $lost != 0 ]] || fail "$what: nothing was lost, so nothing was shown (see $evidence/$kept)"
     grep -q ' 0% packet loss' "$scratch/ping-control" || fail "$what: umbra lost frames too (see $evidence/$kept)"
-    tail -n 6 "$scratch/ping" | grep -q 'icmp_seq=150' || fail "$what: not repaired (see $evidence/$kept)"
+    grep -q 'icmp_seq=25[0-9]' "$scratch/ping" || fail "$what: not repaired (see $evidence/$kept)"
     held "$what: acme lost $lost % of its pings, then they flowed again; umbra lost none" "$kept"
 }
 blue_key=$(pick "'%#06x' % (next(p['number'] for p in it['partitions'] if p['cluster'] == 'blue') | 0x8000)" <"$evidence/fabric.json")
 must tables-before "$heddle" sim-ctl "$site/run/sim-control.sock" tables "${blue_hosts[1]}"
 key_index=$(stock "${blue_hosts[1]}" smpquery -y "$(key_of "${blue_hosts[1]}")" -D pkeys 0 1 2>/dev/null |
-    grep -oE '0x[0-9a-f]{4}' | grep -n "$blue_key" | cut -d : -f 1 | head -n 1)
+    grep -E '^ *[0-9]+: 0x' | grep -oE '0x[0-9a-f]{4}' | grep -n "$blue_key" | cut -d : -f 1 | head -n 1)
 [[ -n $key_index ]] || fail "${blue_hosts[1]} does not hold $blue_key"
 drill pkey "the key of ${blue_hosts[1]} removed" "$heddle" smp --device "$device" --secret "$site/site.secret" \
     set-pkey "$(guid_of "${blue_hosts[1]}")" "${blue_lids[1]}" --index $((key_index - 1))
 leaf=$("$heddle" fabric show --format ibnetdiscover | awk -v host="\"${blue_hosts[1]}\"" '
-    /^Switch/ { if (match($0, /"[^"]*"[^"]*$/)) name = $0 } index($0, host) && /^\[/ { print name; exit }' |
-    sed -n 's/.*# *"\([^"]*\)".*/\1/p')
-leaf_lid=$(stock "${blue_hosts[0]}" saquery NR 2>/dev/null | awk -v leaf="$leaf" '
-    /lid\.+/ { split($0, part, /\.+/); lid = part[2] } index($0, leaf) { print lid; exit }')
+    /^Ca/ && index($0, host) { getline; print; exit }' | sed -n 's/.*lmc 0 "\([^"]*\)".*/\1/p')
+# The LID that a switch takes for itself.
+leaf_lid=$("$heddle" sim-ctl "$site/run/sim-control.sock" tables "$leaf" |
+    pick 'next(lid for lid, port in it["linear_forwarding"].items() if port == 0)')
 [[ -n $leaf && -n $leaf_lid ]] || fail "cannot tell which switch ${blue_hosts[1]} is at"
 drill route "the route to ${blue_hosts[1]} removed at $leaf" "$heddle" smp --device "$device" \
     --secret "$site/site.secret" set-lft "$(guid_of "$leaf")" "$leaf_lid" --to "${blue_lids[1]}"
@@ -376,14 +383,14 @@ must grow by acme cluster resize blue --nodes 3 --wait --timeout "$cluster_limit
 timing "a third node, from order to ready" "$(seconds "$start")"
 held "$(grep '^cluster blue' "$evidence/$kept")" "$kept"
 must ring-3 by acme cluster exec blue -- mpirun -np 3 mpi-ring
-held "three ranks: $(grep -v -e '^\$' -e '^(exit' "$evidence/$kept" | tail -n 1)" "$kept"
+held "three ranks: $(ring)" "$kept"
 must hostnames by acme cluster exec blue --all -- hostname
 expect 'blue-3 +\| blue-3' "all three answer by their names"
 start=$(now)
 must shrink by acme cluster resize blue --nodes 2 --wait --timeout "$cluster_limit"
 timing "back to two nodes" "$(seconds "$start")"
 must ring-2 by acme cluster exec blue -- mpirun -np 2 mpi-ring
-held "two ranks again: $(grep -v -e '^\$' -e '^(exit' "$evidence/$kept" | tail -n 1)" "$kept"
+held "two ranks again: $(ring)" "$kept"
 
 step "Deleted, and nothing is left"
 start=$(now)
