@@ -152,6 +152,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     // Whoever asks now finds nobody, and asks the next agent.
     let _ = fs::remove_file(&args.socket);
     agent.end(args.stop_vms_at_exit).await;
+    agent.shared().place.leave();
     Ok(())
 }
 

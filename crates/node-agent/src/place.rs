@@ -206,17 +206,15 @@ impl Place {
         Ok(found)
     }
 
+    /// Removes the directory of sockets if there is none in it: no virtual machine is left that runs.
+    pub fn leave(&self) {
+        let _ = fs::remove_dir(&self.runtime);
+    }
+
     /// Whether QEMU gets as far as to the files of virtual machines.
     pub fn check_reachable(&self, user: QemuUser) -> Result<(), PlaceError> {
         check_access(&self.state.join("vms"), user, Access::Pass)?;
         check_access(&self.runtime, user, Access::Pass)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // As long as there are sockets of virtual machines in it, it stays.
-        let _ = fs::remove_dir(&self.runtime);
     }
 }
 
