@@ -33,7 +33,8 @@ impl Name {
 impl FromStr for Name {
     type Err = NotAName;
     fn from_str(text: &str) -> Result<Self, NotAName> {
-        let plain = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let plain =
+            text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let ends = !text.starts_with('-') && !text.ends_with('-');
         if plain && ends && !text.is_empty() && text.len() <= LEN_MAX {
             Ok(Self(text.to_owned()))

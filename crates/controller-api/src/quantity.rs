@@ -8,7 +8,9 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 /// An amount of memory in whole MiB; written with its unit, such as `384M` or `2G`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, pattern = "^[0-9]+[MG]$", example = "384M")]
 pub struct MemorySize(u32);
@@ -81,9 +83,13 @@ mod tests {
 
     #[test]
     fn memory_is_written_as_it_is_read() {
-        for (text, mib, written) in
-            [("384M", 384, "384M"), ("2G", 2048, "2G"), ("1024M", 1024, "1G"), ("512MiB", 512, "512M"), ("1g", 1024, "1G")]
-        {
+        for (text, mib, written) in [
+            ("384M", 384, "384M"),
+            ("2G", 2048, "2G"),
+            ("1024M", 1024, "1G"),
+            ("512MiB", 512, "512M"),
+            ("1g", 1024, "1G"),
+        ] {
             let size: MemorySize = text.parse().unwrap();
             assert_eq!((size.mib(), size.to_string().as_str()), (mib, written));
         }

@@ -89,11 +89,7 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Optio
 }
 
 /// Writes a frame.
-pub async fn write_frame(
-    to: &mut (impl AsyncWrite + Unpin),
-    kind: Kind,
-    payload: &[u8],
-) -> io::Result<()> {
+pub async fn write_frame(to: &mut (impl AsyncWrite + Unpin), kind: Kind, payload: &[u8]) -> io::Result<()> {
     debug_assert!(payload.len() <= FRAME_BYTES_MAX, "callers read in smaller pieces");
     let mut frame = Vec::with_capacity(5 + payload.len());
     frame.push(kind.to_wire());
