@@ -339,7 +339,7 @@ step "Drift: one P_Key entry, then one route is removed behind the manager's bac
 device=heddle:$site/run/sim.sock@manager
 guid_of() { # description
     "$heddle" fabric show --format ibnetdiscover | awk -v name="\"$1\"" '
-        /^(ca|switch)guid=/ { split($1, part, "="); guid = substr(part[2], 1, 18) }
+        /^(ca|switch)guid=/ { split($1, part, /[=(]/); guid = part[2] }
         /^(Ca|Switch)/ && index($0, name) { print guid; exit }'
 }
 # Longer than the manager's sweep, by which it finds what no trap told.
@@ -405,9 +405,15 @@ held "no virtual function on the fabric" "$kept"
 keep disks find "$site/agent/vms" -mindepth 1 || true
 ! grep -q "^$site" "$evidence/$kept" || fail "disks or seeds are left (see $evidence/$kept)"
 held "no overlay, no seed" "$kept"
+instance=$(cat "$site/agent/instance")
 must domains virsh -c qemu:///system list --all --name
-! grep -Eq 'blue|green' "$evidence/$kept" || fail "virtual machines are left (see $evidence/$kept)"
+! grep -q "$instance" "$evidence/$kept" || fail "virtual machines are left (see $evidence/$kept)"
 held "no virtual machine in libvirt" "$kept"
+if keep processes pgrep -af "guest=heddle-$instance"; then fail "processes of QEMU are left (see $evidence/$kept)"; fi
+held "no process of QEMU" "$kept"
+keep sockets find "/run/heddle/$instance" -type s || true
+! grep -q '^/run' "$evidence/$kept" || fail "sockets of virtual machines are left (see $evidence/$kept)"
+held "no socket of a virtual machine" "$kept"
 "$heddle" fabric show -o json >"$evidence/fabric.json"
 [[ $(pick 'len(it["partitions"])' <"$evidence/fabric.json") == 0 ]] || fail "partitions are left (see $evidence/fabric.json)"
 check_tables "no port holds the key of a cluster"
