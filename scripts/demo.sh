@@ -51,6 +51,7 @@ clean_up() {
         printf '\ndemo: stopped before its end. What the tools said: %s\n' "$evidence" >&2
         [[ ! -d $site/log ]] || cp -r "$site/log" "$results/log" 2>/dev/null || true
     fi
+    stop_plain_guests
     stop_site
     rm -rf "$scratch"
     exit "$status"
@@ -94,8 +95,8 @@ fail() { # what did not hold
     exit 1
 }
 
-timing() { # what seconds
-    printf '| %s | %s s |\n' "$1" "$2" >>"$results/timings"
+timing() { # what value [unit]
+    printf '| %s | %s%s |\n' "$1" "$2" "${3- s}" >>"$results/timings"
 }
 
 # Runs a command, keeps what it printed under a name, and returns its status. The file's name is in $kept.
@@ -149,6 +150,53 @@ in_node() { # tenant cluster node command ...
     by "$tenant" cluster exec "$cluster" --node "$node" -- "$@" </dev/null
 }
 export -f in_node
+
+# ---- the same guests without Heddle
+
+# Keeps what the guests that run now were started from: their seeds, and the addresses these are for.
+save_guests() {
+    local id mac
+    mkdir "$scratch/plain"
+    "$heddle" sim-ctl "$site/run/sim-control.sock" functions |
+        pick '"\n".join(f["guest"].split("/")[-2] + " " + f["mac"] for f in it)' >"$scratch/plain/guests"
+    while read -r id mac; do
+        cp "$site/agent/vms/$id/seed.iso" "$scratch/plain/$id.iso"
+    done <"$scratch/plain/guests"
+}
+
+plain_pids=()
+stop_plain_guests() {
+    local pid
+    for pid in "${plain_pids[@]}"; do
+        if kill -TERM "$pid" 2>/dev/null; then wait "$pid" 2>/dev/null || true; fi
+    done
+    plain_pids=()
+}
+
+# Boots the guests that were kept by QEMU alone, all at once, until each has said on its console that it is ready.
+boot_plain_guests() {
+    local id mac began=$1 line
+    line="$(pick 'it["command_line"]' <"$image/image.json") console=ttyS0 init=/sbin/heddle-guest"
+    cd "$scratch/plain"
+    while read -r id mac; do
+        qemu-img create -q -f qcow2 -b "$image/root.ext4" -F raw "$id.qcow2"
+        # -nic and friends would give it a way out; this peer does not exist.
+        qemu-system-x86_64 -accel tcg,thread=multi,tb-size=128 -cpu max -M q35 -smp 1 -m 384 -nodefaults -nographic \
+            -bios qboot.rom -kernel "$image/vmlinux" -initrd "$image/initrd.cpio.gz" -append "$line" \
+            -serial "file:$id.console" -drive "if=virtio,file=$id.qcow2,format=qcow2,cache=unsafe" \
+            -drive "if=virtio,file=$id.iso,format=raw,readonly=on" \
+            -netdev "dgram,id=net,local.type=unix,local.path=$id.nic,remote.type=unix,remote.path=$id.nobody" \
+            -device "virtio-net-pci,netdev=net,romfile=,mac=$mac" -device virtio-rng-pci </dev/null >"$id.log" 2>&1 &
+        plain_pids+=($!)
+    done <guests
+    while read -r id mac; do
+        until grep -q '^heddle-guest: ready' "$id.console" 2>/dev/null; do
+            (($(now) - began < 600000000)) || fail "a guest of plain QEMU did not become ready (see $scratch/plain)"
+            sleep 0.05
+        done
+    done <guests
+    cd - >/dev/null
+}
 
 # ---- before the start
 
@@ -212,7 +260,9 @@ wait "$blue_pid" || fail "blue did not become ready (see $evidence/create-blue.t
 wait "$green_pid" || fail "green did not become ready (see $evidence/create-green.txt)"
 held "$(tail -n 1 "$evidence/create-blue.txt")" create-blue.txt
 held "$(tail -n 1 "$evidence/create-green.txt")" create-green.txt
-timing "4 virtual machines from order to ready" "$(seconds "$start")"
+with_heddle=$(seconds "$start")
+timing "4 virtual machines from order to ready" "$with_heddle"
+save_guests
 must clusters "$heddle" cluster list
 must show-blue "$heddle" cluster show blue --tenant acme
 must show-green "$heddle" cluster show green --tenant umbra
@@ -436,6 +486,19 @@ else
     sockets=$(find "$site" -type s)
     [[ -z $sockets ]] || fail "sockets are left: $sockets"
     held "no socket is left"
+fi
+
+if [[ -z ${HEDDLE_DEMO_KEEP:-} ]]; then
+    step "The same four guests, by QEMU alone"
+    start=$(now)
+    boot_plain_guests "$start"
+    plain=$(seconds "$start")
+    stop_plain_guests
+    cat "$scratch"/plain/*.console >"$evidence/plain-consoles.txt"
+    timing "the same 4 guests by QEMU alone, from start to ready" "$plain"
+    ratio=$(python3 -c 'import sys; print("%.2f" % (float(sys.argv[1]) / float(sys.argv[2])))' "$with_heddle" "$plain")
+    timing "Heddle next to QEMU alone" "$ratio" " times as long"
+    held "$plain s; with Heddle, from order to ready, $with_heddle s: $ratio times as long" plain-consoles.txt
 fi
 end_step
 timing "all of it" "$(seconds "$demo_start")"
