@@ -27,6 +27,9 @@ use crate::{MemorySize, Name};
 pub struct Orders {
     /// Virtual machines, by id.
     pub vms: Vec<VmOrder>,
+    /// Images that may be asked for: looked at before somebody waits for them.
+    #[serde(default)]
+    pub images: Vec<ImageOrder>,
 }
 
 /// A virtual machine that is to run.

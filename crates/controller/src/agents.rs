@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use controller_api::Name;
+use anyhow::{Context as _, bail};
 use controller_api::agent::{Orders, Report};
 use controller_api::host::NewHost;
-use controller_api::session;
+use controller_api::{Name, Problem, session};
 use reqwest::StatusCode;
 use reqwest::header::{CONNECTION, UPGRADE};
 use tokio::sync::watch;
@@ -127,8 +126,8 @@ impl Agent {
         let response = request.send().await.context("the agent does not answer")?;
         let status = response.status();
         if !status.is_success() {
-            let why = response.text().await.unwrap_or_default();
-            anyhow::bail!("the agent refuses its orders ({status}): {why}");
+            let why = response.json::<Problem>().await.map(|problem| problem.to_string());
+            bail!("the agent refuses its orders ({status}): {}", why.unwrap_or_default());
         }
         Ok(())
     }
@@ -148,9 +147,10 @@ impl Agent {
         let response = answer.context("the agent does not answer")?.context("the agent does not answer")?;
         let status = response.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
-            let why = response.text().await.unwrap_or_default();
-            ensure!(!why.is_empty(), "the agent refuses ({status})");
-            anyhow::bail!("{why}");
+            match response.json::<Problem>().await {
+                Ok(problem) => bail!("{problem}"),
+                Err(_) => bail!("the agent refuses ({status})"),
+            }
         }
         response.upgrade().await.context("the agent does not go on")
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{AdapterOrder, Context, Orders, Peer, VmOrder};
+use controller_api::agent::{AdapterOrder, Context, ImageOrder, Orders, Peer, VmOrder};
 use controller_api::cluster::Phase;
+use controller_api::image::Image;
 use ib_wire::{Membership, ServiceLevel};
 use jiff::Timestamp;
 
@@ -64,17 +65,19 @@ pub async fn pass(site: &Site) -> Result<bool, StoreError> {
         }
     }
     let hosts = site.store.host_list().await?;
-    site.order(orders(&clusters, hosts.into_iter().map(|host| host.name), &seen.fabric));
+    let images: Vec<ImageOrder> = site.store.image_list().await?.into_iter().map(image_order).collect();
+    let nothing =
+        hosts.into_iter().map(|host| (host.name, Orders { vms: Vec::new(), images: images.clone() }));
+    site.order(orders(&clusters, nothing.collect(), &seen.fabric));
     Ok(is_changed)
 }
 
 /// What every host is to run. Follows from what is stored alone: what is not seen for a while goes on.
 fn orders(
     clusters: &[ClusterRow],
-    hosts: impl Iterator<Item = Name>,
+    mut all: HashMap<Name, Orders>,
     fabric: &FabricSight,
 ) -> HashMap<Name, Arc<Orders>> {
-    let mut all: HashMap<Name, Orders> = hosts.map(|host| (host, Orders::default())).collect();
     for cluster in clusters.iter().filter(|cluster| cluster.phase != Phase::Failed) {
         for node in cluster.nodes.iter().filter(|node| node.networked && !node.leaving) {
             if let (Some(orders), Some(order)) = (all.get_mut(&node.host), order(cluster, node, fabric)) {
@@ -83,6 +86,11 @@ fn orders(
         }
     }
     all.into_iter().map(|(host, orders)| (host, Arc::new(orders))).collect()
+}
+
+/// An image as agents need it.
+pub fn image_order(image: Image) -> ImageOrder {
+    ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
 
 fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<VmOrder> {

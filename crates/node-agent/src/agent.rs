@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{Orders, VmOrder};
+use controller_api::agent::{ImageOrder, Orders, VmOrder};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::capacity::Given;
 use crate::durable;
 use crate::hypervisor::HypervisorError;
+use crate::image::Images;
 use crate::link::Opener;
 use crate::orders::{self, BadOrders};
 use crate::place::QemuUser;
@@ -163,6 +164,7 @@ impl Agent {
                 .expect("writing does not panic")
         };
         kept.map_err(|source| OrdersError::NotKept { path, source })?;
+        tokio::spawn(look_at(Arc::clone(&self.shared.images), orders.images.clone()));
         fleet.orders.insert(host.clone(), orders);
         // Before libvirt was asked what is there, orders are only kept.
         if self.shared.is_surveyed() {
@@ -337,6 +339,17 @@ impl Agent {
                     sleep(HYPERVISOR_PAUSE).await;
                 }
             }
+        }
+    }
+}
+
+/// Reads images before a virtual machine waits for them; what is wrong with them is told when one does.
+async fn look_at(images: Arc<Mutex<Images>>, orders: Vec<ImageOrder>) {
+    for order in orders {
+        let mut images = Arc::clone(&images).lock_owned().await;
+        let looked = tokio::task::spawn_blocking(move || images.check(&order).map(drop));
+        if let Ok(Err(error)) = looked.await {
+            tracing::warn!("an image that may be asked for: {error}");
         }
     }
 }

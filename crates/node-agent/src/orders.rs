@@ -9,6 +9,9 @@ use uuid::Uuid;
 /// Virtual machines of one host: what a machine can hold many times over.
 const VMS_MAX: usize = 256;
 
+/// Images that may be asked for.
+const IMAGES_MAX: usize = 1024;
+
 /// Virtual cores of one virtual machine: what QEMU's q35 has without further ado.
 const CORES_MAX: u32 = 255;
 
@@ -38,6 +41,12 @@ pub fn check(mut orders: Orders) -> Result<Orders, BadOrders> {
         return bad(
             "vms".to_owned(),
             format!("{} virtual machines; a host takes {VMS_MAX}", orders.vms.len()),
+        );
+    }
+    if orders.images.len() > IMAGES_MAX {
+        return bad(
+            "images".to_owned(),
+            format!("{} images; a host looks at {IMAGES_MAX}", orders.images.len()),
         );
     }
     let (mut ids, mut functions) = (BTreeSet::new(), BTreeSet::new());

@@ -19,7 +19,7 @@ use super::access::Caller;
 use super::refusal::{Json, Path, Query, Refusal};
 use crate::admission::{NotPlaced, admit};
 use crate::lifecycle::{Outcome, finish, node_name, reach};
-use crate::reconcile::{CLUSTER_SIZE_MAX, address};
+use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
 use crate::site::Site;
 use crate::store::{ClusterRow, Happening, NodeRow};
 use crate::{keys, network};
@@ -285,7 +285,7 @@ async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
             .at("image")
             .hint(hint)
     })?;
-    Ok(ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest })
+    Ok(image_order(image))
 }
 
 async fn partition(site: &Site, clusters: &[ClusterRow], now: Timestamp) -> Result<PartitionNumber, Refusal> {

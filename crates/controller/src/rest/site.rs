@@ -214,6 +214,7 @@ pub async fn image_add(
         return Ok((StatusCode::CREATED, Json(known)));
     }
     site.store.image_put(&image).await?;
+    site.wake();
     site.note("image.added", format!("image {} at {}", image.name, image.directory)).await?;
     Ok((StatusCode::CREATED, Json(image)))
 }

@@ -122,7 +122,8 @@ fn command(scratch: &Path) -> Command {
 }
 
 fn orders(numbers: impl IntoIterator<Item = u8>) -> Orders {
-    Orders { vms: numbers.into_iter().map(|number| crate::common::order(number, CpuMode::Shared)).collect() }
+    let vms = numbers.into_iter().map(|number| crate::common::order(number, CpuMode::Shared)).collect();
+    Orders { vms, ..Orders::default() }
 }
 
 fn failed(report: &Report) -> bool {
@@ -184,7 +185,7 @@ fn with_image(scratch: &Path, mode: CpuMode) -> Orders {
     std::fs::create_dir_all(&images).unwrap();
     let mut order = crate::common::order(1, mode);
     order.image = crate::common::image(&images);
-    Orders { vms: vec![order] }
+    Orders { vms: vec![order], ..Orders::default() }
 }
 
 /// Files of virtual machines, in the state and among the sockets.

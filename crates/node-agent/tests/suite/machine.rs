@@ -60,9 +60,14 @@ fn a_machine_keeps_a_core_to_itself() {
 #[test]
 fn orders_that_make_no_sense_are_refused_with_their_place() {
     let good = || crate::common::order(1, CpuMode::Shared);
-    orders::check(Orders { vms: vec![crate::common::order(2, CpuMode::Shared), good()] }).unwrap();
+    orders::check(Orders {
+        vms: vec![crate::common::order(2, CpuMode::Shared), good()],
+        ..Orders::default()
+    })
+    .unwrap();
     let refused = |change: &dyn Fn(&mut Orders)| {
-        let mut bad = Orders { vms: vec![good(), crate::common::order(2, CpuMode::Shared)] };
+        let mut bad =
+            Orders { vms: vec![good(), crate::common::order(2, CpuMode::Shared)], ..Orders::default() };
         change(&mut bad);
         orders::check(bad).unwrap_err().place
     };
@@ -75,7 +80,7 @@ fn orders_that_make_no_sense_are_refused_with_their_place() {
     assert_eq!(refused(&|orders| orders.vms[1].adapter.function = 0), "vms[1].adapter");
     assert_eq!(refused(&|orders| orders.vms[1].adapter.function = 1), "vms[1].adapter.function");
     let many = (0..=255).chain([255]).map(|number| crate::common::order(number, CpuMode::Shared)).collect();
-    assert_eq!(orders::check(Orders { vms: many }).unwrap_err().place, "vms");
+    assert_eq!(orders::check(Orders { vms: many, ..Orders::default() }).unwrap_err().place, "vms");
 }
 
 #[test]
