@@ -59,7 +59,7 @@ pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
             // Made first: a secret that cannot be kept must not be asked for.
             let file =
                 save.as_deref().map(|path| create_private(path).map(|file| (file, path))).transpose()?;
-            let issued = match client.token_create(&NewToken { tenant }).await {
+            let issued = match client.token_create(&NewToken { operator: tenant.is_none(), tenant }).await {
                 Ok(issued) => issued,
                 Err(error) => {
                     if let Some((_, path)) = file {

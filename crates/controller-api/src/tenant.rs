@@ -43,8 +43,12 @@ pub struct Token {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Whose it is to be; `None` asks for an operator's.
+    /// Whose it is to be.
+    #[serde(default)]
     pub tenant: Option<Name>,
+    /// An operator's instead: has to be said, so that a field that was forgotten gives nobody all rights.
+    #[serde(default)]
+    pub operator: bool,
 }
 
 /// A token that was just made. The only time its secret is told.

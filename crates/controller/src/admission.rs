@@ -126,15 +126,22 @@ fn machines<'a>(
             machines.len() - 1
         });
         if let Some(agent) = seen.agents.get(&host.name) {
-            let cores = agent.report.cores;
-            machines[at] = Machine { total: cores.total, left: cores.total.saturating_sub(cores.used) };
+            let (cores, memory) = (agent.report.cores, agent.report.memory_mib);
+            machines[at] = Machine {
+                total: cores.total,
+                left: cores.total.saturating_sub(cores.used),
+                memory_mib: memory.total.saturating_sub(memory.used),
+            };
         }
     }
     let agent_of: HashMap<&Name, &String> = hosts.iter().map(|host| (&host.name, &host.agent)).collect();
-    for cluster in clusters.iter().filter(|cluster| cluster.mode == CpuMode::Dedicated) {
+    for cluster in clusters {
+        let cores = if cluster.mode == CpuMode::Dedicated { cluster.cores } else { 0 };
         for node in cluster.nodes.iter().filter(|node| node.state == NodeState::Placed) {
             if let Some(at) = agent_of.get(&node.host).and_then(|agent| index.get(*agent)) {
-                machines[*at].left = machines[*at].left.saturating_sub(cluster.cores);
+                let machine = &mut machines[*at];
+                machine.left = machine.left.saturating_sub(cores);
+                machine.memory_mib = machine.memory_mib.saturating_sub(cluster.memory.mib());
             }
         }
     }

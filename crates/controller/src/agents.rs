@@ -105,7 +105,7 @@ impl Agent {
                 continue;
             };
             if given.as_ref() != Some(&wanted) {
-                self.order(&wanted).await?;
+                self.order(site, &wanted).await?;
                 (given, after) = (Some(Arc::clone(&wanted)), 0);
             }
             let report = tokio::select! {
@@ -121,15 +121,19 @@ impl Agent {
         }
     }
 
-    async fn order(&self, orders: &Orders) -> anyhow::Result<()> {
+    async fn order(&self, site: &Site, orders: &Orders) -> anyhow::Result<()> {
         let request = self.http.put(self.url("")).json(orders).timeout(ANSWER_TIMEOUT);
         let response = request.send().await.context("the agent does not answer")?;
         let status = response.status();
-        if !status.is_success() {
-            let why = response.json::<Problem>().await.map(|problem| problem.to_string());
-            bail!("the agent refuses its orders ({status}): {}", why.unwrap_or_default());
+        if status.is_success() {
+            site.see_quietly(|seen| seen.refusals.remove(&self.host));
+            return Ok(());
         }
-        Ok(())
+        let why = response.json::<Problem>().await.map(|problem| problem.to_string()).unwrap_or_default();
+        if status == StatusCode::INSUFFICIENT_STORAGE {
+            site.see(|seen| seen.refusals.insert(self.host.clone(), why.clone()));
+        }
+        bail!("the agent refuses its orders ({status}): {why}")
     }
 
     async fn report(&self, after: u64) -> anyhow::Result<Report> {

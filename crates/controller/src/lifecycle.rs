@@ -28,6 +28,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 pub trait Sight {
     /// How the virtual machine of a node stands on its host.
     fn vm(&self, host: &Name, id: Uuid) -> VmSight<'_>;
+    /// Why a host cannot take its orders.
+    fn refusal(&self, host: &Name) -> Option<&str>;
     /// Whether the fabric lets a port talk in a partition; `None` if that is not known now.
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool>;
 }
@@ -123,7 +125,8 @@ fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome
     let kind = operation.kind;
     // Who is not heard may be well: a controller that was away for long does not give up what it has not looked at.
     let are_heard = cluster.nodes.iter().all(|node| sight.vm(&node.host, node.id) != VmSight::Unknown);
-    let reason = match (failed_node(cluster), are_heard && is_overdue(operation, now)) {
+    let failed = failed_node(cluster).or_else(|| refused_node(cluster, sight));
+    let reason = match (failed, are_heard && is_overdue(operation, now)) {
         (Some(reason), _) => reason,
         (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waits_for(cluster)),
         (None, false) => return,
@@ -160,6 +163,14 @@ fn failed_node(cluster: &ClusterRow) -> Option<String> {
     let node = cluster.nodes.iter().filter(starting).find(|node| node.state == NodeState::Failed)?;
     let reason = node.reason.as_deref().unwrap_or("its host does not say why");
     Some(format!("{}: {reason}", node_name(cluster, node)))
+}
+
+/// Why a node cannot be ordered.
+fn refused_node(cluster: &ClusterRow, sight: &impl Sight) -> Option<String> {
+    let waiting = cluster.nodes.iter().filter(|node| !node.leaving && node.state == NodeState::Placed);
+    let refused =
+        |node: &NodeRow| Some(format!("{}: {}", node_name(cluster, node), sight.refusal(&node.host)?));
+    waiting.filter(|node| node.networked).find_map(refused)
 }
 
 fn is_overdue(operation: &Operation, now: Timestamp) -> bool {

@@ -66,6 +66,16 @@ pub enum NoPlace {
         /// Likewise.
         memory_left: MemorySize,
     },
+    /// Not enough memory of machines is left.
+    #[error("{wanted} nodes of {memory} do not fit: the machines have room for {fitting}")]
+    Memory {
+        /// Nodes that were asked for.
+        wanted: u32,
+        /// Nodes that would fit.
+        fitting: u32,
+        /// What each needs.
+        memory: MemorySize,
+    },
     /// Not enough cores of machines are left that can be given to one node alone.
     #[error(
         "{wanted} nodes with {cores} dedicated cores each do not fit: {left} of {total} cores for dedicated nodes are left"
@@ -82,13 +92,15 @@ pub enum NoPlace {
     },
 }
 
-/// Cores of a machine that can be given to one node alone.
+/// What a machine has, on which several hosts may be emulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// In all.
+    /// Cores that can be given to one node alone.
     pub total: u32,
-    /// That nobody has.
+    /// Those that nobody has.
     pub left: u32,
+    /// Memory that nobody has, in MiB.
+    pub memory_mib: u32,
 }
 
 /// Chooses a host for each of `wanted` nodes. `taken` are hosts of the same cluster, whose switches are preferred, and whose
@@ -126,6 +138,9 @@ pub fn place(
         }
     }
     let sum = |part: fn(&Machine) -> u32| machines.iter().map(part).sum::<u32>();
+    if need.mode == CpuMode::Shared || sum(|machine| machine.left) >= need.cores {
+        return Err(NoPlace::Memory { wanted, fitting: chosen.len() as u32, memory: need.memory });
+    }
     let given = chosen.len() as u32 * need.cores;
     let (left, total) = (sum(|machine| machine.left) + given, sum(|machine| machine.total));
     Err(NoPlace::Dedicated { wanted, cores: need.cores, left, total })
@@ -178,17 +193,12 @@ fn fill(
             if chosen.len() == wanted {
                 return;
             }
-            let machine = machines.get_mut(candidate.machine);
-            let has_cores = match (need.mode, &machine) {
-                (CpuMode::Shared, _) => true,
-                (CpuMode::Dedicated, Some(machine)) => machine.left >= need.cores,
-                (CpuMode::Dedicated, None) => false,
-            };
-            if *room > 0 && has_cores {
+            let Some(machine) = machines.get_mut(candidate.machine) else { continue };
+            let cores = if need.mode == CpuMode::Dedicated { need.cores } else { 0 };
+            if *room > 0 && machine.left >= cores && machine.memory_mib >= need.memory.mib() {
                 *room -= 1;
-                if let (CpuMode::Dedicated, Some(machine)) = (need.mode, machine) {
-                    machine.left -= need.cores;
-                }
+                machine.left -= cores;
+                machine.memory_mib -= need.memory.mib();
                 chosen.push(candidate.host.clone());
             }
         }
@@ -203,6 +213,8 @@ mod tests {
     use super::*;
 
     const NEED: Need = Need { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared };
+
+    const MACHINES: [Machine; 1] = [Machine { total: 0, left: 0, memory_mib: 65_536 }];
 
     fn hosts(leaves: &[u64], cores: u32) -> Vec<Candidate> {
         let candidate = |(index, leaf): (usize, &u64)| Candidate {
@@ -225,11 +237,11 @@ mod tests {
     #[test]
     fn one_switch_is_better_than_two_and_unused_hosts_better_than_used_ones() {
         let mut hosts = hosts(&[1, 1, 2, 2, 2], 1);
-        assert_eq!(place(&hosts, &[], NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
-        assert_eq!(place(&hosts, &[], NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
+        assert_eq!(place(&hosts, &MACHINES, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
+        assert_eq!(place(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
         hosts[2].nodes = 1;
         hosts[2].cores = 4;
-        assert_eq!(place(&hosts, &[], NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
+        assert_eq!(place(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
     }
 
     #[test]
@@ -238,35 +250,43 @@ mod tests {
         let taken = names(&["host-4"]);
         let mut rest = hosts.clone();
         rest[4].cores = 0;
-        assert_eq!(place(&rest, &[], NEED, 2, &taken), Ok(names(&["host-3", "host-5"])));
-        assert_eq!(place(&rest, &[], NEED, 3, &taken), Ok(names(&["host-3", "host-5", "host-0"])));
+        assert_eq!(place(&rest, &MACHINES, NEED, 2, &taken), Ok(names(&["host-3", "host-5"])));
+        assert_eq!(place(&rest, &MACHINES, NEED, 3, &taken), Ok(names(&["host-3", "host-5", "host-0"])));
     }
 
     #[test]
     fn what_does_not_fit_is_told_in_numbers() {
-        let refused = place(&hosts(&[1, 2], 2), &[], NEED, 5, &[]).unwrap_err();
+        let refused = place(&hosts(&[1, 2], 2), &MACHINES, NEED, 5, &[]).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "5 nodes of 1 cores and 384M do not fit: 4 would, on 2 usable hosts; the roomiest has 2 cores and 4G left"
         );
-        assert_eq!(place(&hosts(&[1, 2], 2), &[], NEED, 4, &[]).map(|chosen| chosen.len()), Ok(4));
+        assert_eq!(place(&hosts(&[1, 2], 2), &MACHINES, NEED, 4, &[]).map(|chosen| chosen.len()), Ok(4));
     }
 
     #[test]
     fn dedicated_cores_of_a_machine_are_given_once() {
         let need = Need { mode: CpuMode::Dedicated, ..NEED };
-        let machines = [Machine { total: 1, left: 1 }];
+        let machines = [Machine { left: 1, total: 1, ..MACHINES[0] }];
         assert_eq!(place(&hosts(&[1, 1], 4), &machines, need, 1, &[]), Ok(names(&["host-0"])));
         let refused = place(&hosts(&[1, 1], 4), &machines, need, 2, &[]);
         assert_eq!(refused, Err(NoPlace::Dedicated { wanted: 2, cores: 1, left: 1, total: 1 }));
     }
 
     #[test]
+    fn memory_of_a_machine_is_given_once_whatever_hosts_it_plays() {
+        let machines = [Machine { memory_mib: 1000, ..MACHINES[0] }];
+        assert_eq!(place(&hosts(&[1, 1, 1], 4), &machines, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
+        let refused = place(&hosts(&[1, 1, 1], 4), &machines, NEED, 3, &[]);
+        assert_eq!(refused, Err(NoPlace::Memory { wanted: 3, fitting: 2, memory: NEED.memory }));
+    }
+
+    #[test]
     fn a_port_whose_table_is_full_takes_only_clusters_it_is_in() {
         let mut hosts = hosts(&[1, 1], 4);
         hosts[0].partitions = 0;
-        assert_eq!(place(&hosts, &[], NEED, 1, &[]), Ok(names(&["host-1"])));
+        assert_eq!(place(&hosts, &MACHINES, NEED, 1, &[]), Ok(names(&["host-1"])));
         hosts[1].cores = 0;
-        assert_eq!(place(&hosts, &[], NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));
+        assert_eq!(place(&hosts, &MACHINES, NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));
     }
 }

@@ -41,6 +41,8 @@ pub type AllOrders = Option<HashMap<Name, Arc<Orders>>>;
 pub struct Seen {
     /// What agents told, by host.
     pub agents: HashMap<Name, AgentSight>,
+    /// Why hosts cannot take their orders.
+    pub refusals: HashMap<Name, String>,
     /// The fabric.
     pub fabric: FabricSight,
 }
@@ -104,7 +106,7 @@ impl Site {
             changed: Notify::new(),
             woken: watch::Sender::new(0),
             noted: watch::Sender::new(0),
-            seen: Mutex::new(Seen { agents: HashMap::new(), fabric }),
+            seen: Mutex::new(Seen { agents: HashMap::new(), refusals: HashMap::new(), fabric }),
             orders: watch::Sender::new(Arc::new(None)),
         }
     }
@@ -183,6 +185,10 @@ impl Sight for Seen {
             None if agent.orders.vms.iter().any(|order| order.id == id) => VmSight::Unknown,
             None => VmSight::Absent,
         }
+    }
+
+    fn refusal(&self, host: &Name) -> Option<&str> {
+        self.refusals.get(host).map(String::as_str)
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {

@@ -198,6 +198,6 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
 }
 
 fn blue_token(site: &Site) -> String {
-    let new = controller_api::tenant::NewToken { tenant: Some("blue".parse().unwrap()) };
+    let new = controller_api::tenant::NewToken { tenant: Some("blue".parse().unwrap()), operator: false };
     site.ask(site.operator().token_create(&new)).unwrap().secret
 }

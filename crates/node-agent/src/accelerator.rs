@@ -11,7 +11,7 @@ use controller_api::agent::Accelerator;
 use controller_api::image::Manifest;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
 use crate::board::Board;
@@ -57,6 +57,9 @@ pub enum Choice {
     Tcg,
 }
 
+/// How long a probe guest may take to be removed when the agent ends.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A kernel to probe with.
 #[derive(Clone, Debug)]
 pub struct Kernel {
@@ -74,6 +77,8 @@ pub struct Accelerators {
     hypervisor: Hypervisor,
     board: Arc<Board>,
     probe: Mutex<Option<Probe>>,
+    /// The agent ends: a probe ends with it.
+    ending: watch::Sender<bool>,
 }
 
 /// A probe that goes on or has ended.
@@ -94,7 +99,7 @@ struct Verdict {
 impl Accelerators {
     /// Nothing is tried yet.
     pub fn new(choice: Choice, place: Arc<Place>, hypervisor: Hypervisor, board: Arc<Board>) -> Self {
-        Self { choice, place, hypervisor, board, probe: Mutex::new(None) }
+        Self { choice, place, hypervisor, board, probe: Mutex::new(None), ending: watch::Sender::new(false) }
     }
 
     /// How a virtual machine that starts now is to run. Starts a probe if there was none, and waits for it a little;
@@ -118,6 +123,17 @@ impl Accelerators {
             && let Some(kernel) = newest_kernel(images)
         {
             self.begin(kernel, user);
+        }
+    }
+
+    /// Ends a probe that goes on, and waits until nothing of it is left.
+    pub async fn end(&self) {
+        self.ending.send_replace(true);
+        let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(mut probe) = probe
+            && timeout(END_TIMEOUT, probe.verdict.wait_for(Option::is_some)).await.is_err()
+        {
+            tracing::warn!("a probe guest has not ended in {} s", END_TIMEOUT.as_secs());
         }
     }
 
@@ -149,6 +165,8 @@ impl Accelerators {
         }
         let accelerator = match self.try_kvm(kernel, user).await {
             Ok(()) => Accelerator::Kvm,
+            // Nothing was found out.
+            Err(_) if *self.ending.borrow() => return Accelerator::Tcg,
             Err(why) => {
                 tracing::warn!(
                     "virtual machines run by translation: a probe guest does not run by KVM: {why}"
@@ -168,7 +186,7 @@ impl Accelerators {
     async fn try_kvm(&self, kernel: &Kernel, user: Option<QemuUser>) -> Result<(), String> {
         let id = Uuid::new_v4();
         let files = self.place.vm(id);
-        let tried = async {
+        let trying = async {
             files.make(user).map_err(|error| error.to_string())?;
             let domain = Domain {
                 mark: Mark {
@@ -197,8 +215,12 @@ impl Accelerators {
             };
             self.hypervisor.create(domain.to_xml()).await.map_err(|error| error.to_string())?;
             self.watch(id, &files.console).await
-        }
-        .await;
+        };
+        let mut ending = self.ending.subscribe();
+        let tried = tokio::select! {
+            tried = trying => tried,
+            _ = ending.wait_for(|ending| *ending) => Err("the agent ends".to_owned()),
+        };
         if let Err(error) = self.hypervisor.destroy(self.place.instance(), id).await {
             tracing::warn!("cannot end a probe guest: {error}");
         }

@@ -200,6 +200,7 @@ impl Agent {
     pub async fn end(&self, stop_vms: bool) {
         let mut fleet = self.fleet.lock().await;
         fleet.ending = true;
+        self.shared.accelerators.end().await;
         if !stop_vms {
             return;
         }

@@ -320,8 +320,8 @@ impl HostSide {
         while let Some(message) = self.messages.pop_front() {
             asked_for += self.handle(message)?;
         }
-        let noise = bytes.len().saturating_sub(asked_for);
-        self.budget.spend(noise, now).map_err(|over| Broken::Misbehaving(over.to_string()))
+        // A message may come in several pieces: what was paid for the first is given back with the last.
+        self.budget.spend(bytes.len(), asked_for, now).map_err(|over| Broken::Misbehaving(over.to_string()))
     }
 
     /// Takes a message; how many bytes of the stream were asked for by it.

@@ -18,6 +18,7 @@ struct World {
     vms: BTreeMap<Uuid, VmReport>,
     ordered: BTreeSet<Uuid>,
     members: Option<Membership>,
+    refusal: Option<String>,
 }
 
 impl Sight for World {
@@ -27,6 +28,10 @@ impl Sight for World {
             None if self.ordered.contains(&id) => VmSight::Unknown,
             None => VmSight::Absent,
         }
+    }
+
+    fn refusal(&self, _host: &Name) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
@@ -247,6 +252,20 @@ fn growth_that_fails_is_taken_back_and_the_rest_goes_on() {
     world.program(&cluster);
     advance(&mut cluster, &world, now(5));
     assert_eq!((cluster.nodes.len(), cluster.phase), (2, Phase::Ready));
+}
+
+#[test]
+fn a_host_that_cannot_take_its_orders_fails_what_waits_for_it_and_nothing_else() {
+    let (mut cluster, mut world) = (cluster(1), World::default());
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(1));
+    world.refusal = Some("orders cannot be kept: no space left".to_owned());
+    let (mut running, others) = ready(1);
+    let others = World { refusal: world.refusal.clone(), ..others };
+    advance(&mut cluster, &world, now(2));
+    advance(&mut running, &others, now(2));
+    assert_eq!(cluster.reason.as_deref(), Some("blue-1: orders cannot be kept: no space left"));
+    assert_eq!((cluster.phase, running.phase), (Phase::Failed, Phase::Ready));
 }
 
 #[test]

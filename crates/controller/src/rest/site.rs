@@ -82,6 +82,10 @@ pub async fn token_create(
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, Json<IssuedToken>), Refusal> {
     caller.operator()?;
+    if new.tenant.is_some() == new.operator {
+        return Err(Refusal::invalid("tenant", "a token is a tenant's or an operator's")
+            .hint("either name a tenant, or say operator: true"));
+    }
     if let Some(tenant) = &new.tenant
         && !site.store.tenant_exists(tenant).await?
     {

@@ -147,7 +147,7 @@ impl Site {
         let tenant: Name = name.parse().unwrap();
         self.ask(operator.tenant_create(&controller_api::tenant::NewTenant { name: tenant.clone() }))
             .unwrap();
-        let new = controller_api::tenant::NewToken { tenant: Some(tenant) };
+        let new = controller_api::tenant::NewToken { tenant: Some(tenant), operator: false };
         self.client(self.ask(operator.token_create(&new)).unwrap().secret)
     }
 
@@ -277,7 +277,7 @@ impl World {
         Report {
             number: self.number + 1,
             cores: Share { total: 1, used: 0 },
-            memory_mib: Share { total: 4096, used: 0 },
+            memory_mib: Share { total: 65_536, used: 0 },
             accelerator: Accelerator::Tcg,
             fabric: true,
             vms: vms.unwrap_or_default(),

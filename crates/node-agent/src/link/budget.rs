@@ -27,11 +27,12 @@ impl Budget {
         Self { left: BYTES_MAX as f64, at: now }
     }
 
-    /// Pays for bytes that nobody asked for.
-    pub fn spend(&mut self, bytes: usize, now: Instant) -> Result<(), Overdrawn> {
+    /// Pays for bytes that came; those of messages that were asked for are given back.
+    pub fn spend(&mut self, bytes: usize, asked_for: usize, now: Instant) -> Result<(), Overdrawn> {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * BYTES_PER_SECOND;
         self.at = now;
-        self.left = (self.left + earned).min(BYTES_MAX as f64) - bytes as f64;
+        let left = (self.left + earned).min(BYTES_MAX as f64) - bytes as f64;
+        self.left = (left + asked_for as f64).min(BYTES_MAX as f64);
         if self.left < 0.0 { Err(Overdrawn) } else { Ok(()) }
     }
 }
@@ -47,10 +48,21 @@ mod tests {
         let start = Instant::now();
         let mut budget = Budget::new(start);
         for second in 0..1000 {
-            assert_eq!(budget.spend(10_000, start + Duration::from_secs(second)), Ok(()));
+            assert_eq!(budget.spend(10_000, 0, start + Duration::from_secs(second)), Ok(()));
         }
         let mut flooded = Budget::new(start);
-        assert_eq!(flooded.spend(BYTES_MAX, start), Ok(()));
-        assert_eq!(flooded.spend(1, start), Err(Overdrawn));
+        assert_eq!(flooded.spend(BYTES_MAX, 0, start), Ok(()));
+        assert_eq!(flooded.spend(1, 0, start), Err(Overdrawn));
+    }
+
+    #[test]
+    fn what_was_asked_for_costs_nothing_in_however_many_pieces_it_comes() {
+        let start = Instant::now();
+        let mut budget = Budget::new(start);
+        for _ in 0..1000 {
+            assert_eq!(budget.spend(15_000, 0, start), Ok(()), "the first piece");
+            assert_eq!(budget.spend(1_000, 16_000, start), Ok(()), "the last, with the rest");
+        }
+        assert_eq!(budget.spend(BYTES_MAX, 0, start), Ok(()), "nothing was used up");
     }
 }
