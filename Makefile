@@ -10,7 +10,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 10
 
-.PHONY: help setup demo image test bench fmt lint doc fuzz
+.PHONY: help setup demo image test drill bench fmt lint doc fuzz
 
 help: ## Explain these commands
 	@echo 'Heddle turns a shared InfiniBand cluster into many private ones. README.md has a tour.'
@@ -29,10 +29,14 @@ image: setup ## Build the image that virtual machines boot from (minutes, once; 
 test: setup ## Everything that has to pass: format, lints, tests, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	scripts/image.sh
 	cargo nextest run --workspace
 	cargo test --doc --workspace
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+drill: setup ## Kill parts of a site while virtual clusters come and go, and more that boots virtual machines
+	scripts/image.sh
+	cargo build -p node-agent
+	cargo nextest run --test virtual_cluster --ignore-default-filter --no-fail-fast
 
 bench: setup ## Measure against ibsim and opensm on this machine and rewrite docs/benchmarks.md
 	@scripts/bench.sh

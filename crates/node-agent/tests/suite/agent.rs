@@ -301,8 +301,10 @@ fn sessions_need_a_virtual_machine_that_runs() {
         };
         let body = r#"{"ssh":{}}"#;
         let length = body.len();
-        write!(stream, "POST {path} HTTP/1.1\r\nhost: a\r\n{upgrade}content-length: {length}\r\n\r\n{body}")
-            .unwrap();
+        // At once: who is refused may be hung up on before the last piece.
+        let request =
+            format!("POST {path} HTTP/1.1\r\nhost: a\r\n{upgrade}content-length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         line.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
