@@ -459,7 +459,8 @@ instance=$(cat "$site/agent/instance")
 must domains virsh -c qemu:///system list --all --name
 ! grep -q "$instance" "$evidence/$kept" || fail "virtual machines are left (see $evidence/$kept)"
 held "no virtual machine in libvirt" "$kept"
-if keep processes pgrep -af "guest=heddle-$instance"; then fail "processes of QEMU are left (see $evidence/$kept)"; fi
+# The brackets keep it from finding itself.
+if keep processes pgrep -af "guest=[h]eddle-$instance"; then fail "processes of QEMU are left (see $evidence/$kept)"; fi
 held "no process of QEMU" "$kept"
 keep sockets find "/run/heddle/$instance" -type s || true
 ! grep -q '^/run' "$evidence/$kept" || fail "sockets of virtual machines are left (see $evidence/$kept)"
