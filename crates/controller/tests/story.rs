@@ -167,13 +167,18 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
     for round in 0..20 {
         let client = site.client(token.clone());
         let name = format!("c{}", round % 5);
-        // Whatever it is: some are refused because another is under way.
-        let _ = match round % 3 {
+        let asked = || match round % 3 {
             0 => site.ask(client.cluster_create(&wish(&name, 2))),
             1 => site
                 .ask(client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), Resize { size: 3 })),
             _ => site.ask(client.cluster_delete(&by_name(&format!("c{}", (round - 2) % 5)))),
         };
+        // A controller that was just started has not seen its site yet. Other refusals are as they may be: some because
+        // another operation is under way.
+        eventually(
+            "the site is seen",
+            || !matches!(asked(), Err(ClientError::Refused(problem)) if problem.kind == "not-yet"),
+        );
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(std::time::Duration::from_millis(seed >> 57));
         site.kill();

@@ -1,7 +1,7 @@
 //! The host's side of a guest's channel: hears how the guest stands, tells it a changed context, and runs sessions.
 //!
 //! A guest is hostile until shown otherwise. What it may make the agent keep is bounded by windows and named limits,
-//! and what it says beyond what was asked is paid from a budget ([`Budget`]); one that overdraws it is not listened
+//! and what it says beyond what was asked is paid from a budget (`Budget`); one that overdraws it is not listened
 //! to for a while.
 
 mod budget;
