@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use controller_api::agent::Accelerator;
 use controller_api::host::{Host, HostState, NewHost};
 use controller_api::{MemorySize, Name};
 
@@ -73,7 +74,7 @@ pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
 
 fn list(hosts: &[Host]) -> String {
     table(
-        ["name", "state", "nodes", "cores", "memory", "port"],
+        ["name", "state", "nodes", "cores", "memory", "runs by", "port"],
         hosts.iter().map(|host| {
             [
                 host.name.to_string(),
@@ -81,6 +82,7 @@ fn list(hosts: &[Host]) -> String {
                 host.nodes.to_string(),
                 format!("{}/{}", host.cores_used, host.cores),
                 format!("{}/{}", host.memory_used, host.memory),
+                or_dash(host.accelerator.map(accelerator)),
                 or_dash(host.port_guid),
             ]
         }),
@@ -95,6 +97,13 @@ fn state(state: HostState) -> &'static str {
     }
 }
 
+fn accelerator(accelerator: Accelerator) -> &'static str {
+    match accelerator {
+        Accelerator::Kvm => "kvm",
+        Accelerator::Tcg => "tcg",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +114,7 @@ mod tests {
             name: "host-00001".parse().unwrap(),
             port_guid: None,
             state: HostState::OffFabric,
+            accelerator: Some(Accelerator::Tcg),
             cores: 4,
             memory: MemorySize::from_mib(4096),
             cores_used: 1,
@@ -113,8 +123,8 @@ mod tests {
         };
         assert_eq!(
             list(&[host]),
-            "NAME        STATE       NODES  CORES  MEMORY   PORT\n\
-             host-00001  off-fabric  1      1/4    384M/4G  -"
+            "NAME        STATE       NODES  CORES  MEMORY   RUNS BY  PORT\n\
+             host-00001  off-fabric  1      1/4    384M/4G  tcg      -"
         );
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use controller_api::fabric::FabricState;
-use controller_api::host::{HostState, NewHost};
+use controller_api::host::{Host, HostState, NewHost};
 use controller_api::image::NewImage;
 use controller_api::{Client, ClientError, MemorySize, Name};
 use tokio::time::{Instant, sleep};
@@ -150,10 +150,12 @@ async fn missing(client: &Client, hosts: &[Name]) -> anyhow::Result<Option<Strin
         FabricState::Programmed => {}
     }
     let known = client.host_list().await?;
-    let unusable = known.iter().filter(|host| hosts.contains(&host.name) && host.state != HostState::Up);
+    let is_usable = |host: &&Host| host.state == HostState::Up && host.accelerator.is_some();
+    let unusable = known.iter().filter(|host| hosts.contains(&host.name) && !is_usable(host));
     Ok(unusable.map(|host| (&host.name, host.state)).next().map(|(name, state)| match state {
         HostState::OffFabric => format!("{name} is not on the fabric"),
-        HostState::AgentSilent | HostState::Up => format!("the agent of {name} does not answer"),
+        HostState::AgentSilent => format!("the agent of {name} does not answer"),
+        HostState::Up => format!("the agent of {name} tries whether guests run by KVM"),
     }))
 }
 

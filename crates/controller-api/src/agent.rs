@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use fabric_model::MacAddress;
 use ib_wire::{Guid, MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::cluster::CpuMode;
@@ -157,8 +158,8 @@ pub struct Report {
     pub cores: Share,
     /// MiB of memory, likewise.
     pub memory_mib: Share,
-    /// How virtual machines run.
-    pub accelerator: Accelerator,
+    /// How virtual machines run, once that was found out.
+    pub accelerator: Option<Accelerator>,
     /// Whether the emulated fabric takes frames.
     pub fabric: bool,
     /// Virtual machines that are ordered, or still there.
@@ -175,7 +176,7 @@ pub struct Share {
 }
 
 /// How virtual machines run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Accelerator {
     /// On the processor itself: a probe guest really ran.

@@ -4,6 +4,7 @@ use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::Accelerator;
 use crate::{MemorySize, Name};
 
 /// A host.
@@ -16,6 +17,8 @@ pub struct Host {
     pub port_guid: Option<Guid>,
     /// Whether its agent answers.
     pub state: HostState,
+    /// How virtual machines run on it, once its agent has found out.
+    pub accelerator: Option<Accelerator>,
     /// What virtual machines may use in all.
     pub cores: u32,
     /// Likewise.

@@ -23,10 +23,10 @@ use crate::place::{Place, QemuUser};
 use crate::shared::remove_logs;
 
 /// How long a probe guest has. With KVM it needs a second; where it needs longer, KVM is not worth having.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the first virtual machine waits for a probe, counted from the probe's start.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// How long virtual machines wait for a probe: longer than it takes, unless libvirt hangs.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// How often to look at a probe guest.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
@@ -55,6 +55,17 @@ pub enum Choice {
     Kvm,
     /// Translation.
     Tcg,
+}
+
+impl Choice {
+    /// What need not be found out.
+    pub fn given(self) -> Option<Accelerator> {
+        match self {
+            Self::Auto => None,
+            Self::Kvm => Some(Accelerator::Kvm),
+            Self::Tcg => Some(Accelerator::Tcg),
+        }
+    }
 }
 
 /// How long a probe guest may take to be removed when the agent ends.
@@ -102,14 +113,13 @@ impl Accelerators {
         Self { choice, place, hypervisor, board, probe: Mutex::new(None), ending: watch::Sender::new(false) }
     }
 
-    /// How a virtual machine that starts now is to run. Starts a probe if there was none, and waits for it a little;
-    /// until a probe has ended well, virtual machines run by translation.
+    /// How a virtual machine that starts now is to run. Starts a probe if there was none, and waits for it; while none
+    /// has ended well, virtual machines run by translation.
     pub async fn choose(self: &Arc<Self>, kernel: Kernel, user: Option<QemuUser>) -> Accelerator {
-        let mut probe = match self.choice {
-            Choice::Kvm => return Accelerator::Kvm,
-            Choice::Tcg => return Accelerator::Tcg,
-            Choice::Auto => self.begin(kernel, user),
-        };
+        if let Some(given) = self.choice.given() {
+            return given;
+        }
+        let mut probe = self.begin(kernel, user);
         let patience = probe.started + PATIENCE;
         match timeout_at(patience, probe.verdict.wait_for(Option::is_some)).await {
             Ok(Ok(verdict)) => verdict.unwrap_or(Accelerator::Tcg),
@@ -117,12 +127,15 @@ impl Accelerators {
         }
     }
 
-    /// Starts a probe before anybody waits for it, if a kernel is found where images usually are.
+    /// Starts a probe before anybody waits for it, if a kernel is found where images usually are. If not, the first
+    /// virtual machine brings one; until then translation is all that is known to work.
     pub fn probe_early(self: &Arc<Self>, images: &Path, user: Option<QemuUser>) {
-        if self.choice == Choice::Auto
-            && let Some(kernel) = newest_kernel(images)
-        {
-            self.begin(kernel, user);
+        if self.choice.given().is_some() {
+            return;
+        }
+        match newest_kernel(images) {
+            Some(kernel) => drop(self.begin(kernel, user)),
+            None => self.board.set_machine(|machine| machine.accelerator = Some(Accelerator::Tcg)),
         }
     }
 
@@ -146,7 +159,7 @@ impl Accelerators {
         let this = Arc::clone(self);
         tokio::spawn(async move {
             let accelerator = this.find_out(&kernel, user).await;
-            this.board.set_machine(|machine| machine.accelerator = accelerator);
+            this.board.set_machine(|machine| machine.accelerator = Some(accelerator));
             sender.send_replace(Some(accelerator));
         });
         probe.insert(Probe { started: Instant::now(), verdict }).clone()

@@ -23,7 +23,7 @@ pub struct MachineReport {
     /// MiB for guests.
     pub memory_mib: Share,
     /// How virtual machines run.
-    pub accelerator: Accelerator,
+    pub accelerator: Option<Accelerator>,
     /// Whether the emulated fabric takes frames.
     pub fabric: bool,
 }
@@ -123,7 +123,7 @@ mod tests {
     const MACHINE: MachineReport = MachineReport {
         cores: Share { total: 1, used: 0 },
         memory_mib: Share { total: 1024, used: 0 },
-        accelerator: Accelerator::Tcg,
+        accelerator: Some(Accelerator::Tcg),
         fabric: false,
     };
 

@@ -26,8 +26,18 @@ const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// MiB of translated code per virtual machine. QEMU's own default is 1 GiB, which adds up.
 const TRANSLATION_CACHE_MIB: u32 = 128;
 
-/// Where the network adapter sits: libvirt fills the bus from slot 1 with ports of its own.
-const ADAPTER_SLOT: &str = "0x10";
+/// Where devices sit on the root bus. Left to itself, libvirt gives each a port of its own to be plugged into, which a
+/// guest examines at every boot and nobody ever uses.
+mod slot {
+    pub const CHANNEL: &str = "0x10";
+    pub const RANDOM: &str = "0x11";
+    pub const ADAPTER: &str = "0x12";
+    pub const DISKS: [&str; 3] = ["0x13", "0x14", "0x15"];
+}
+
+fn at(slot: &str) -> Element {
+    element("address").with("type", "pci").with("bus", "0x00").with("slot", slot)
+}
 
 /// What the kernel is told before what the image says, which may overrule it.
 const COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
@@ -262,13 +272,17 @@ impl Domain<'_> {
     }
 
     fn devices(&self) -> Element {
-        let disks = self.disks.iter().zip(["vda", "vdb", "vdc"]).map(|(disk, name)| disk.to_element(name));
-        let channel = self.channel.map(|path| {
-            let name = guest::channel::PORT;
-            element("channel")
+        let names = ["vda", "vdb", "vdc"].into_iter().zip(slot::DISKS);
+        let disks = self.disks.iter().zip(names);
+        let disks = disks.map(|(disk, (name, slot))| disk.to_element(name).child(at(slot)));
+        let channel = self.channel.into_iter().flat_map(|path| {
+            let controller =
+                element("controller").with("type", "virtio-serial").with("index", 0).child(at(slot::CHANNEL));
+            let channel = element("channel")
                 .with("type", "unix")
                 .child(element("source").with("mode", "bind").with("path", path.display()))
-                .child(element("target").with("type", "virtio").with("name", name))
+                .child(element("target").with("type", "virtio").with("name", guest::channel::PORT));
+            [controller, channel]
         });
         // Written by virtlogd, which keeps it short.
         let serial = element("serial")
@@ -282,7 +296,7 @@ impl Domain<'_> {
             .child(element("controller").with("type", "usb").with("model", "none"))
             .children(channel)
             .child(serial)
-            .child(element("rng").with("model", "virtio").child(random))
+            .child(element("rng").with("model", "virtio").child(random).child(at(slot::RANDOM)))
             .child(element("memballoon").with("model", "none"))
     }
 }
@@ -382,7 +396,8 @@ impl Adapter<'_> {
             value(self.fabric)
         );
         let mac = self.mac;
-        let device = format!("virtio-net-pci,netdev=fab0,mac={mac},romfile=,bus=pcie.0,addr={ADAPTER_SLOT}");
+        let device =
+            format!("virtio-net-pci,netdev=fab0,mac={mac},romfile=,bus=pcie.0,addr={}", slot::ADAPTER);
         let arguments = ["-netdev", &netdev, "-device", &device];
         element("qemu:commandline")
             .children(arguments.map(|argument| element("qemu:arg").with("value", argument)))

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
-use controller_api::agent::Accelerator;
 use controller_api::{MemorySize, Name};
 use node_agent::accelerator::{Accelerators, Choice};
 use node_agent::agent::Agent;
@@ -111,7 +110,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let machine = MachineReport {
         cores: ledger.cores(),
         memory_mib: ledger.memory(),
-        accelerator: if args.accelerator == Choice::Kvm { Accelerator::Kvm } else { Accelerator::Tcg },
+        accelerator: args.accelerator.given(),
         fabric: false,
     };
     let number = first_number(&place.number()).context("cannot keep the number of reports")?;

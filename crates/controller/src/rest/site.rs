@@ -129,7 +129,8 @@ async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
     let host = |new: NewHost| {
         let (cores, memory, nodes) = used.get(&new.name).copied().unwrap_or_default();
         let place = seen.fabric.places.get(&new.name);
-        let state = match (seen.agents.get(&new.name).is_some_and(|agent| agent.answers), place) {
+        let agent = seen.agents.get(&new.name);
+        let state = match (agent.is_some_and(|agent| agent.answers), place) {
             (false, _) => HostState::AgentSilent,
             (true, None) => HostState::OffFabric,
             (true, Some(_)) => HostState::Up,
@@ -138,6 +139,7 @@ async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
             port_guid: place.map(|place| place.port_guid),
             name: new.name,
             state,
+            accelerator: agent.and_then(|agent| agent.report.accelerator),
             cores: new.cores,
             memory: new.memory,
             cores_used: cores,

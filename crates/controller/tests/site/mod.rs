@@ -278,7 +278,7 @@ impl World {
             number: self.number + 1,
             cores: Share { total: 1, used: 0 },
             memory_mib: Share { total: 65_536, used: 0 },
-            accelerator: Accelerator::Tcg,
+            accelerator: Some(Accelerator::Tcg),
             fabric: true,
             vms: vms.unwrap_or_default(),
         }
