@@ -97,10 +97,8 @@ fn main() -> ExitCode {
 
 /// Tells supervisors what is worth another try.
 fn status(error: &anyhow::Error) -> ExitCode {
-    /// EX_TEMPFAIL of sysexits.h.
-    const TRY_AGAIN: u8 = 75;
     match error.downcast_ref::<sm::FabricGone>() {
-        Some(_) => ExitCode::from(TRY_AGAIN),
+        Some(_) => ExitCode::from(up::supervisor::EXIT_OTHERS),
         None => ExitCode::FAILURE,
     }
 }

@@ -5,7 +5,7 @@ pub mod leash;
 mod libvirt;
 mod ready;
 mod site;
-mod supervisor;
+pub mod supervisor;
 
 use std::env;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use controller_api::{MemorySize, Name};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -27,7 +27,7 @@ use crate::cli::progress::Progress;
 pub use down::{DownArgs, StatusArgs, down, status};
 use ready::{Capacity, ImageSource};
 use site::{Adapters, Site};
-use supervisor::{Program, Supervisor};
+use supervisor::{Notice, Program, Supervisor};
 
 /// How long the agent may take to stop its virtual machines.
 const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
@@ -37,6 +37,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often to look whether a libvirt that somebody else started is still there.
 const LIBVIRT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How often in a row a part may fail before the site is given up; only while the site starts.
+const FAILURES_MAX: u32 = 3;
 
 /// Start a whole site on this machine, and keep it running.
 ///
@@ -109,7 +112,11 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         loop {
             tokio::select! {
                 started = &mut starting => break started.map(Some),
-                Some(notice) = notices.recv() => progress.reached(&notice),
+                Some(Notice { text, failures }) = notices.recv() => match failures {
+                    // It will not come right by itself: an address that is taken, a file that cannot be read.
+                    FAILURES_MAX.. => break Err(anyhow!(text)),
+                    _ => progress.reached(&text),
+                },
                 () = stop.asked() => break Ok(None),
             }
         }
@@ -122,7 +129,7 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         let mut has_libvirt = ready.has_libvirt;
         loop {
             tokio::select! {
-                Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
+                Some(notice) = notices.recv() => eprintln!("heddle: {}", notice.text),
                 () = stop.asked() => break,
                 _ = interval.tick() => {
                     // Whoever ran it has stopped it: another site on this machine, perhaps.
@@ -144,14 +151,14 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         loop {
             tokio::select! {
                 () = &mut stopping => break,
-                Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
+                Some(notice) = notices.recv() => eprintln!("heddle: {}", notice.text),
                 // Everything ends with this process.
                 () = stop.asked() => break,
             }
         }
     }
     while let Ok(notice) = notices.try_recv() {
-        eprintln!("heddle: {notice}");
+        eprintln!("heddle: {}", notice.text);
     }
     // Commands then say that nobody is there, not that nobody answers.
     let _ = fs::remove_file(site.endpoint());

@@ -25,8 +25,14 @@ const RESTART_FIRST: Duration = Duration::from_millis(250);
 /// How long it waits at most.
 const RESTART_MAX: Duration = Duration::from_secs(10);
 
+/// How long one waits at most that has ended because another part was gone.
+const RESTART_MAX_FOR_OTHERS: Duration = Duration::from_secs(1);
+
+/// The exit status of a program that ends because another part is gone: `EX_TEMPFAIL` of sysexits.h.
+pub const EXIT_OTHERS: u8 = 75;
+
 /// A program that ran so long was well: the next wait is short again.
-const STEADY: Duration = Duration::from_secs(30);
+const STEADY: Duration = Duration::from_secs(5);
 
 /// A log that is larger when its program starts is put aside, and the one put aside before is dropped.
 const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -56,8 +62,23 @@ pub struct Program {
 pub struct Supervisor {
     site: Site,
     leash: Leash,
-    notices: mpsc::UnboundedSender<String>,
+    notices: mpsc::UnboundedSender<Notice>,
     kept: Vec<Kept>,
+}
+
+/// What happened to a program.
+#[derive(Debug)]
+pub struct Notice {
+    /// For people.
+    pub text: String,
+    /// How often it has ended in a row, each time soon and through no fault of others.
+    pub failures: u32,
+}
+
+impl From<String> for Notice {
+    fn from(text: String) -> Self {
+        Self { text, failures: 0 }
+    }
 }
 
 /// The command that becomes a program and ends with this process.
@@ -72,7 +93,7 @@ struct Kept {
 
 impl Supervisor {
     /// Of a site. What happens to its programs is told to who receives the notices.
-    pub fn new(site: Site, leash: Leash) -> (Self, mpsc::UnboundedReceiver<String>) {
+    pub fn new(site: Site, leash: Leash) -> (Self, mpsc::UnboundedReceiver<Notice>) {
         let (notices, received) = mpsc::unbounded_channel();
         (Self { site, leash, notices, kept: Vec::new() }, received)
     }
@@ -100,7 +121,7 @@ impl Supervisor {
             let _ = stop.send(());
             let _ = task.await;
             // Nobody has to listen.
-            let _ = self.notices.send(format!("{name} stopped after {}", took(asked.elapsed())));
+            let _ = self.notices.send(format!("{name} stopped after {}", took(asked.elapsed())).into());
         }
     }
 }
@@ -109,7 +130,7 @@ struct Keeper {
     program: Program,
     site: Site,
     leash: Leash,
-    notices: mpsc::UnboundedSender<String>,
+    notices: mpsc::UnboundedSender<Notice>,
 }
 
 impl Keeper {
@@ -117,19 +138,22 @@ impl Keeper {
         let mut patience = Patience::default();
         loop {
             let started = Instant::now();
-            let ended = match self.launch() {
+            let (ended, code) = match self.launch() {
                 Ok(mut child) => tokio::select! {
-                    ended = child.wait() => ended.map_or_else(|error| error.to_string(), |status| status.to_string()),
+                    ended = child.wait() => match ended {
+                        Ok(status) => (status.to_string(), status.code()),
+                        Err(error) => (error.to_string(), None),
+                    },
                     _ = &mut stopped => {
                         self.end(child).await;
                         return self.site.remove_pid(self.program.name);
                     }
                 },
-                Err(error) => format!("{error:#}"),
+                Err(error) => (format!("{error:#}"), None),
             };
             self.site.remove_pid(self.program.name);
-            let wait = patience.after(started.elapsed());
-            self.tell(&ended, wait);
+            let wait = patience.after(started.elapsed(), code == Some(EXIT_OTHERS.into()));
+            self.tell(&ended, wait, patience.failures);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 _ = &mut stopped => return,
@@ -165,16 +189,17 @@ impl Keeper {
         }
         if tokio::time::timeout(self.program.stop_limit, child.wait()).await.is_err() {
             let limit = took(self.program.stop_limit);
-            let _ = self.notices.send(format!("{} did not end within {limit}: killed", self.program.name));
+            let _ =
+                self.notices.send(format!("{} did not end within {limit}: killed", self.program.name).into());
             let _ = child.kill().await;
         }
     }
 
-    fn tell(&self, ended: &str, wait: Duration) {
+    fn tell(&self, ended: &str, wait: Duration, failures: u32) {
         let name = self.program.name;
         let said = last_line(&self.log()).map_or_else(String::new, |line| format!("; it last said: {line}"));
         let text = format!("{name} ended ({ended}), starting it again in {}{said}", took(wait));
-        let _ = self.notices.send(text);
+        let _ = self.notices.send(Notice { text, failures });
     }
 
     fn log(&self) -> PathBuf {
@@ -186,13 +211,20 @@ impl Keeper {
 #[derive(Debug, Default)]
 struct Patience {
     last: Option<Duration>,
+    failures: u32,
 }
 
 impl Patience {
-    fn after(&mut self, ran: Duration) -> Duration {
+    fn after(&mut self, ran: Duration, for_others: bool) -> Duration {
+        let max = if for_others { RESTART_MAX_FOR_OTHERS } else { RESTART_MAX };
         let wait = match self.last {
-            Some(last) if ran < STEADY => (2 * last).min(RESTART_MAX),
+            Some(last) if ran < STEADY => (2 * last).min(max),
             _ => RESTART_FIRST,
+        };
+        self.failures = match (for_others, ran < STEADY) {
+            (true, _) => self.failures,
+            (false, true) => self.failures + 1,
+            (false, false) => 1,
         };
         self.last = Some(wait);
         wait

@@ -9,7 +9,7 @@ struct Rig {
     scratch: tempfile::TempDir,
     site: Site,
     supervisor: Supervisor,
-    notices: mpsc::UnboundedReceiver<String>,
+    notices: mpsc::UnboundedReceiver<Notice>,
 }
 
 impl Rig {
@@ -48,7 +48,7 @@ impl Rig {
 
     async fn notice(&mut self) -> String {
         let notice = tokio::time::timeout(PATIENCE, self.notices.recv()).await;
-        notice.expect("a notice in time").expect("a supervisor that talks")
+        notice.expect("a notice in time").expect("a supervisor that talks").text
     }
 
     /// Waits until the diary says so.
@@ -155,9 +155,17 @@ fn what_cannot_be_started_is_told_and_tried_again() {
 #[test]
 fn waits_grow_to_a_limit_and_are_short_again_after_a_steady_run() {
     let mut patience = Patience::default();
-    let waits: Vec<u128> = (0..8).map(|_| patience.after(Duration::ZERO).as_millis()).collect();
+    let waits: Vec<u128> = (0..8).map(|_| patience.after(Duration::ZERO, false).as_millis()).collect();
     assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
-    assert_eq!(patience.after(STEADY), RESTART_FIRST);
+    assert_eq!(patience.failures, 8);
+    assert_eq!((patience.after(STEADY, false), patience.failures), (RESTART_FIRST, 1));
+}
+
+#[test]
+fn who_ends_because_of_another_waits_less_and_has_not_failed() {
+    let mut patience = Patience::default();
+    let waits: Vec<u128> = (0..4).map(|_| patience.after(Duration::ZERO, true).as_millis()).collect();
+    assert_eq!((waits, patience.failures), (vec![250, 500, 1000, 1000], 0));
 }
 
 #[test]

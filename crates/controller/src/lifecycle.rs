@@ -86,11 +86,8 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> 
 fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
     let partition = cluster.partition;
     for node in &mut cluster.nodes {
-        if let Some(partition) = partition
-            && !node.leaving
-        {
-            node.networked |= sight.is_member(partition, node.port_guid) == Some(true);
-        }
+        let is_carried = partition.is_some_and(|it| sight.is_member(it, node.port_guid) == Some(true));
+        node.networked |= is_carried && !node.leaving;
         let vm = sight.vm(&node.host, node.id);
         if node.leaving {
             node.state = NodeState::Leaving;
@@ -102,9 +99,11 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
             VmSight::Reported(report) => {
                 node.ready = report.ready;
                 node.reason = report.reason.clone();
+                // What it says counts from when the fabric carries it; a fabric that is lost later is not its fault.
+                let counts = is_carried || node.state == NodeState::Ready;
                 node.state = match report.state {
                     VmState::Preparing | VmState::Removing => NodeState::Starting,
-                    VmState::Running if report.ready.is_some() => NodeState::Ready,
+                    VmState::Running if report.ready.is_some() && counts => NodeState::Ready,
                     VmState::Running => NodeState::Starting,
                     VmState::Stopped => NodeState::Stopped,
                     VmState::Failed => NodeState::Failed,

@@ -170,6 +170,24 @@ fn a_cluster_comes_through_its_phases_in_order() {
 }
 
 #[test]
+fn what_a_node_says_counts_from_when_the_fabric_carries_it() {
+    let (mut cluster, mut world) = (cluster(2), World::default());
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(1));
+    world.order(&cluster);
+    world.boot(&cluster);
+    let members = world.members.take();
+    advance(&mut cluster, &world, now(2));
+    assert_eq!(cluster.phase, Phase::Starting, "nothing is known of the fabric");
+    world.members = members;
+    advance(&mut cluster, &world, now(3));
+    assert_eq!(cluster.phase, Phase::Ready);
+    world.members = None;
+    advance(&mut cluster, &world, now(4));
+    assert_eq!(cluster.phase, Phase::Ready, "its nodes are as well as before");
+}
+
+#[test]
 fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
     let (mut cluster, mut world) = (cluster(2), World::default());
     world.program(&cluster);
