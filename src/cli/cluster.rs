@@ -72,7 +72,8 @@ Ctrl-C ends the waiting, not the cluster.")]
     Proxy(ProxyArgs),
     /// Run a command in a node, or in all of them
     ///
-    /// Its exit status is that of the command; with --all, that of the first node in which it failed.
+    /// Its exit status is that of the command, or 255 if it was not run; with --all, that of the first node in which it
+    /// failed. A node takes eight commands at a time.
     #[command(after_help = "Examples:
   heddle cluster exec blue -- mpirun -np 2 mpi-ring
   heddle cluster exec blue --all -- hostname

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 
 use super::cluster::Which;
+use super::output::harmless;
 
 /// Bytes of input per frame: a good part of what a frame may carry, and no more than a terminal or pipe gives at once.
 const INPUT_BYTES_MAX: usize = session::FRAME_BYTES_MAX / 2;
@@ -20,6 +21,9 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What a shell says of a program that ended because nobody read its output any more.
 const STATUS_BROKEN_PIPE: u8 = 141;
+
+/// The status if a command was not run, or nothing was heard of its end: the one that ssh has for this.
+const STATUS_NOT_RUN: i32 = 255;
 
 /// Arguments of `exec`.
 #[derive(Debug, Args)]
@@ -43,16 +47,23 @@ pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
     let outcome = if args.all {
         run_everywhere(client, &cluster, &open).await
     } else {
-        let stream = client.session(&cluster, args.node, &open).await?;
-        let input = Some(tokio::io::stdin());
-        carry(stream, input, |stream, bytes| stream.write(bytes)).await
+        run_in_one(client, &cluster, args.node, &open).await
     };
     match outcome {
         Ok(status) => Ok(exit_code(status)),
         // Whoever read has seen enough: `heddle cluster exec blue -- dmesg | head`.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::from(STATUS_BROKEN_PIPE)),
-        Err(error) => Err(error),
+        Err(error) => {
+            eprintln!("heddle: {}", harmless(&format!("{error:#}")));
+            Ok(exit_code(STATUS_NOT_RUN))
+        }
     }
+}
+
+async fn run_in_one(client: &Client, cluster: &ClusterRef, node: u32, open: &Open) -> anyhow::Result<i32> {
+    let stream = client.session(cluster, node, open).await?;
+    let input = Some(tokio::io::stdin());
+    carry(stream, input, |stream, bytes| stream.write(bytes)).await
 }
 
 async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> anyhow::Result<i32> {
@@ -83,8 +94,8 @@ async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> a
             Ok(status) => status,
             Err(error) if is_broken_pipe(&error) => return Err(error),
             Err(error) => {
-                eprintln!("heddle: {}: {error:#}", node.name);
-                1
+                eprintln!("heddle: {}: {}", node.name, harmless(&format!("{error:#}")));
+                STATUS_NOT_RUN
             }
         };
         if status != 0 && first_failure == 0 {

@@ -64,8 +64,17 @@ impl Site {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// Waits until what was killed is back: who asks for nodes while no host answers is refused.
+    fn wait_hosts(&self) {
+        eventually("hosts are up", || {
+            self.reachable()
+                && self.json(&["host", "list"]).as_array().unwrap().iter().all(|host| host["state"] == "up")
+        });
+    }
+
     /// Asks for a cluster and does not wait for it.
     pub fn order(&self, name: &str, more: &[&str]) {
+        self.wait_hosts();
         let mut wish = vec!["cluster", "create", name, "--tenant", TENANT, "--cores", "1", "--no-wait"];
         for default in [["--memory", "384M"], ["--image", "debian-mpi"]] {
             if !more.contains(&default[0]) {
@@ -76,6 +85,7 @@ impl Site {
     }
 
     pub fn resize(&self, name: &str, nodes: u32) {
+        self.wait_hosts();
         let nodes = nodes.to_string();
         self.run(&["cluster", "resize", name, "--tenant", TENANT, "--nodes", &nodes, "--no-wait"]);
     }

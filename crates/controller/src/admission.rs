@@ -24,6 +24,16 @@ pub enum NotPlaced {
     /// What is there is not known yet.
     #[error("the fabric is not known yet")]
     NotYet,
+    /// No host can be used now.
+    #[error(
+        "none of {hosts} hosts can be used now: the agents of {silent} do not answer, the others are not on the fabric"
+    )]
+    NoHost {
+        /// Hosts in all.
+        hosts: usize,
+        /// Those whose agents do not answer.
+        silent: usize,
+    },
     /// There is no place.
     #[error(transparent)]
     NoPlace(#[from] NoPlace),
@@ -40,17 +50,21 @@ pub fn admit(
     if seen.fabric.sighting.is_none() || seen.fabric.plan.is_none() {
         return Err(NotPlaced::NotYet);
     }
+    let is_up = |host: &NewHost| seen.agents.get(&host.name).is_some_and(|agent| agent.answers);
     let (machines, machine_of) = machines(hosts, clusters, seen);
     let used = usage(clusters);
     let candidates: Vec<Candidate> = hosts
         .iter()
         .filter_map(|host| {
-            let is_up = seen.agents.get(&host.name).is_some_and(|agent| agent.answers);
-            let place = seen.fabric.places.get(&host.name).filter(|_| is_up)?;
+            let place = seen.fabric.places.get(&host.name).filter(|_| is_up(host))?;
             seen.fabric.lid(place.port_guid)?;
             Some(candidate(host, place, used.get(&host.name), seen, machine_of[&host.agent]))
         })
         .collect();
+    if candidates.is_empty() {
+        let silent = hosts.iter().filter(|host| !is_up(host)).count();
+        return Err(NotPlaced::NoHost { hosts: hosts.len(), silent });
+    }
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
     let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode };
     let chosen = place(&candidates, &machines, need, wanted, &taken)?;

@@ -253,7 +253,7 @@ impl Accelerators {
             }
             match self.hypervisor.state(self.place.instance(), id).await {
                 Ok(DomainState::Running) => {}
-                Ok(DomainState::Halted(why)) => return Err(why.to_owned()),
+                Ok(DomainState::Halted(why)) => return Err(why.to_string()),
                 Ok(DomainState::Gone) => return Err("it has ended".to_owned()),
                 Err(error) => return Err(error.to_string()),
             }

@@ -28,6 +28,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long to wait for libvirt before asking again.
 const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long those who want a session wait for an agent that does not know yet what runs.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long virtual machines have to stop when the agent ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -175,6 +178,8 @@ impl Agent {
 
     /// By which a virtual machine's guest is reached; `None` if there is no such virtual machine, or it does not run.
     pub async fn opener(&self, host: &Name, id: Uuid) -> Option<Option<Opener>> {
+        // Whoever asks an agent that has just been started waits until it knows what runs.
+        let _ = timeout(SURVEY_PATIENCE, self.shared.ready()).await;
         let fleet = self.fleet.lock().await;
         let vm = fleet.vms.get(&id).filter(|vm| vm.host == *host)?;
         Some(vm.opener.borrow().clone())

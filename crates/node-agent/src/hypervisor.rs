@@ -57,8 +57,25 @@ pub enum DomainState {
     Gone,
     /// It runs.
     Running,
-    /// It is there, but stands still; says why.
-    Halted(&'static str),
+    /// It is there, but stands still.
+    Halted(Halt),
+}
+
+/// Why a domain stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Halt {
+    /// Its disk cannot be written.
+    #[error("its disk cannot be written; the host's may be full")]
+    Disk,
+    /// Somebody paused it.
+    #[error("it was paused")]
+    Paused,
+    /// It cannot go on.
+    #[error("it has crashed")]
+    Crashed,
+    /// Unknown.
+    #[error("libvirt does not say why")]
+    Other,
 }
 
 impl std::fmt::Debug for Hypervisor {
@@ -87,6 +104,15 @@ impl Hypervisor {
         self.call(move |connection| match Domain::lookup_by_name(connection, &name) {
             Ok(domain) => none_is_fine(domain.destroy()),
             Err(error) => none_is_fine(Err(error)),
+        })
+        .await
+    }
+
+    /// Lets a domain go on.
+    pub async fn resume(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
+        let name = domain_name(instance, id);
+        self.call(move |connection| {
+            none_is_fine(Domain::lookup_by_name(connection, &name)?.resume().map(drop))
         })
         .await
     }
@@ -254,16 +280,16 @@ fn meaning(state: sys::virDomainState, reason: i32) -> DomainState {
     match state {
         sys::VIR_DOMAIN_RUNNING | sys::VIR_DOMAIN_BLOCKED => DomainState::Running,
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_IOERROR.cast_signed() => {
-            DomainState::Halted("its disk cannot be written; the host's may be full")
+            DomainState::Halted(Halt::Disk)
         }
         // libvirt has it as paused for a moment while it starts.
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_STARTING_UP.cast_signed() => {
             DomainState::Running
         }
-        sys::VIR_DOMAIN_PAUSED => DomainState::Halted("it was paused"),
-        sys::VIR_DOMAIN_CRASHED => DomainState::Halted("it has crashed"),
+        sys::VIR_DOMAIN_PAUSED => DomainState::Halted(Halt::Paused),
+        sys::VIR_DOMAIN_CRASHED => DomainState::Halted(Halt::Crashed),
         sys::VIR_DOMAIN_SHUTDOWN | sys::VIR_DOMAIN_SHUTOFF => DomainState::Gone,
-        _ => DomainState::Halted("libvirt does not say why"),
+        _ => DomainState::Halted(Halt::Other),
     }
 }
 

@@ -9,7 +9,7 @@
 //! | [`agent`], [`orders`] | orders, and which virtual machines follow from them |
 //! | [`vm`], [`shared`] | one virtual machine; what all have in common |
 //! | [`place`], [`durable`] | files, sockets, and writing so that it lasts |
-//! | [`image`], [`disk`] | images that are what they say; overlays and seeds |
+//! | [`image`], [`disk`], [`room`] | images that are what they say; overlays and seeds; where they fit |
 //! | [`capacity`], [`cores`], [`promise`] | what the machine has; whether promises are kept |
 //! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt, and whether KVM works |
 //! | [`fabric`] | the emulated fabric |
@@ -32,6 +32,7 @@ pub mod link;
 pub mod orders;
 pub mod place;
 pub mod promise;
+pub mod room;
 pub mod session;
 pub mod shared;
 pub mod vm;

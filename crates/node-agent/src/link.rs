@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use uuid::Uuid;
 
 use budget::Budget;
@@ -38,10 +38,13 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 const PENANCE: Duration = Duration::from_secs(30);
 
 /// How often a guest is greeted until it answers: what was said while it started may be lost.
-const GREETING_PAUSE: Duration = Duration::from_secs(3);
+const GREETING_PAUSE: Duration = Duration::from_millis(250);
 
 /// How often a guest without sessions is greeted again: its side may have been restarted, and then waits for it.
 const REGREETING_PAUSE: Duration = Duration::from_secs(20);
+
+/// How long those who want a session wait for a guest that has not said anything yet.
+const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a guest has to take a context before it may be sent again.
 const CONTEXT_PAUSE: Duration = Duration::from_secs(10);
@@ -99,12 +102,18 @@ impl Drop for Link {
 
 /// By which sessions are opened, as long as the link lives.
 #[derive(Clone, Debug)]
-pub struct Opener(mpsc::Sender<Command>);
+pub struct Opener {
+    commands: mpsc::Sender<Command>,
+    standing: watch::Receiver<Standing>,
+}
 
 impl Opener {
     /// Opens a session, or says why not.
     pub async fn open(&self, what: Open) -> Result<Session, NoSession> {
-        sessions::open(&self.0, what).await
+        // One that was just found running has yet to be greeted.
+        let mut standing = self.standing.clone();
+        let _ = timeout(OPEN_PATIENCE, standing.wait_for(|standing| *standing != Standing::Silent)).await;
+        sessions::open(&self.commands, what).await
     }
 }
 
@@ -124,7 +133,7 @@ impl Link {
 
     /// For those who open sessions.
     pub fn opener(&self) -> Opener {
-        Opener(self.commands.clone())
+        Opener { commands: self.commands.clone(), standing: self.standing.clone() }
     }
 }
 

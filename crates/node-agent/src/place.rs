@@ -138,7 +138,7 @@ impl Place {
         make_directory(&runtime, PASSABLE)?;
         let place = Self { state, runtime, instance, _lock: lock };
         make_directory(&place.state.join("orders"), 0o700)?;
-        make_directory(&place.state.join("vms"), PASSABLE)?;
+        make_directory(&place.vms_directory(), PASSABLE)?;
         let longest = place.vm(Uuid::nil()).nic_fabric;
         match longest.as_os_str().len() {
             bytes if bytes > SOCKET_PATH_BYTES_MAX => Err(PlaceError::TooLong { path: longest, bytes }),
@@ -173,7 +173,7 @@ impl Place {
 
     /// The files of a virtual machine.
     pub fn vm(&self, id: Uuid) -> VmPlace {
-        let directory = self.state.join("vms").join(id.to_string());
+        let directory = self.vms_directory().join(id.to_string());
         let sockets = self.runtime.join(id.to_string());
         VmPlace {
             overlay: directory.join("overlay.qcow2"),
@@ -187,6 +187,11 @@ impl Place {
         }
     }
 
+    /// Where disks are.
+    pub fn vms_directory(&self) -> PathBuf {
+        self.state.join("vms")
+    }
+
     /// Whether a path is that of a socket of this agent.
     pub fn owns_socket(&self, path: &Path) -> bool {
         path.starts_with(&self.runtime)
@@ -195,7 +200,7 @@ impl Place {
     /// Virtual machines of which there are files.
     pub fn vms(&self) -> Result<Vec<Uuid>, PlaceError> {
         let mut found = Vec::new();
-        for directory in [self.state.join("vms"), self.runtime.clone()] {
+        for directory in [self.vms_directory(), self.runtime.clone()] {
             for entry in fs::read_dir(&directory).map_err(at(&directory))? {
                 let name = entry.map_err(at(&directory))?.file_name();
                 found.extend(name.to_str().and_then(|name| Uuid::parse_str(name).ok()));
@@ -213,7 +218,7 @@ impl Place {
 
     /// Whether QEMU gets as far as to the files of virtual machines.
     pub fn check_reachable(&self, user: QemuUser) -> Result<(), PlaceError> {
-        check_access(&self.state.join("vms"), user, Access::Pass)?;
+        check_access(&self.vms_directory(), user, Access::Pass)?;
         check_access(&self.runtime, user, Access::Pass)
     }
 }

@@ -31,6 +31,8 @@ pub struct Shared {
     pub hypervisor: Hypervisor,
     /// Images that were found right. Held while one is read.
     pub images: Arc<tokio::sync::Mutex<Images>>,
+    /// Held from a look for room on the disk until something was put there.
+    pub room: tokio::sync::Mutex<()>,
     /// The emulated fabric.
     pub fabric: Arc<Fabric>,
     /// What is reported.
@@ -85,6 +87,7 @@ impl Shared {
             place,
             hypervisor,
             images,
+            room: tokio::sync::Mutex::default(),
             fabric,
             board,
             accelerators,

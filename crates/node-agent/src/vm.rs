@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::disk;
-use crate::hypervisor::DomainState;
+use crate::hypervisor::{DomainState, Halt};
 use crate::link::{FromGuest, Link, Opener, Standing, Told};
+use crate::room;
 use crate::shared::{Shared, Snapshot};
 use start::StartError;
 
@@ -160,7 +161,6 @@ impl Vm {
     async fn attend(&mut self, order: &Arc<VmOrder>) -> End {
         let (told, receiver) = watch::channel(told(order));
         let link = Link::start(self.id, self.shared.place.vm(self.id).channel, receiver);
-        self.opener.send_replace(Some(link.opener()));
         let end = self.attend_linked(order, &link, &told).await;
         self.opener.send_replace(None);
         end
@@ -172,8 +172,18 @@ impl Vm {
         let (mut fabric, since) = (self.shared.fabric.seen(), Instant::now());
         let mut halted = None;
         loop {
-            let reason = halted.map(|why: &str| format!("it stands still: {why}"));
-            self.report_running(&standing.borrow_and_update().clone(), &order, reason);
+            match halted {
+                None => self.report_running(&standing.borrow_and_update().clone(), &order),
+                // Its guest hears and says nothing.
+                Some(why) => self.report(VmState::Stopped, Some(format!("it stands still: {why}"))),
+            }
+            self.opener.send_if_modified(|opener| {
+                let modified = opener.is_some() != halted.is_none();
+                if modified {
+                    *opener = halted.is_none().then(|| link.opener());
+                }
+                modified
+            });
             tokio::select! {
                 changed = self.wanted.changed() => {
                     let wanted = self.wanted.borrow_and_update().clone();
@@ -200,7 +210,10 @@ impl Vm {
                     let snapshot = snapshots.borrow_and_update().clone();
                     match self.look(&snapshot, since).await {
                         DomainState::Running => halted = None,
-                        DomainState::Halted(why) => halted = Some(why),
+                        DomainState::Halted(why) => {
+                            self.resume(why).await;
+                            halted = Some(why);
+                        }
                         DomainState::Gone => return End::Ended,
                     }
                 }
@@ -216,6 +229,17 @@ impl Vm {
         // Without an answer, nothing is known to have changed.
         let state = self.shared.hypervisor.state(self.shared.place.instance(), self.id).await;
         state.unwrap_or(DomainState::Running)
+    }
+
+    /// Lets one that could not write go on when the host's disk has room again: it tries once more what it could not do.
+    async fn resume(&self, why: Halt) {
+        let Shared { hypervisor, place, .. } = &*self.shared;
+        if why == Halt::Disk
+            && room::has_reserve(place)
+            && let Err(error) = hypervisor.resume(place.instance(), self.id).await
+        {
+            tracing::warn!(vm = %self.id, "does not go on: {error}");
+        }
     }
 
     /// It has ended by itself: waits before the next start.
@@ -273,7 +297,7 @@ impl Vm {
         Ok(())
     }
 
-    fn report_running(&self, standing: &Standing, order: &VmOrder, halted: Option<String>) {
+    fn report_running(&self, standing: &Standing, order: &VmOrder) {
         let (ready, said) = match standing {
             Standing::Silent | Standing::Greeted => (None, None),
             // Of contexts that were never told, a guest knows nothing.
@@ -282,7 +306,7 @@ impl Vm {
             Standing::Failed(why) => (None, Some(format!("its guest says: {why}"))),
             Standing::Misbehaving(what) => (None, Some(format!("its guest {what}"))),
         };
-        let reason = halted.or_else(|| self.shared.fabric.complaint(self.id)).or(said);
+        let reason = self.shared.fabric.complaint(self.id).or(said);
         self.set(VmState::Running, ready, reason);
     }
 

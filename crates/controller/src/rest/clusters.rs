@@ -49,7 +49,7 @@ pub struct Whose {
 }
 
 /// Clusters: a tenant's own, or all for operators.
-#[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, Refusal> {
     let all = site.store.cluster_list().await?;
     let own = all.into_iter().filter(|cluster| caller.scope().is_none_or(|tenant| cluster.tenant == *tenant));
@@ -57,7 +57,7 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluste
 }
 
 /// A cluster.
-#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), Whose), responses((status = 200, body = Cluster), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), Whose), responses((status = 200, body = Cluster), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): Shared,
     caller: Caller,
@@ -69,7 +69,7 @@ pub async fn show(
 }
 
 /// Asks for a cluster. What cannot be placed is refused at once.
-#[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = Problem)))]
+#[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
     caller: Caller,
@@ -136,7 +136,7 @@ pub async fn create(
 }
 
 /// Asks for a cluster to grow or shrink; what runs goes on.
-#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), Whose), request_body = Resize, responses((status = 202, body = Operation), (status = "4XX", body = Problem)))]
+#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), Whose), request_body = Resize, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn resize(
     State(site): Shared,
     caller: Caller,
@@ -172,7 +172,7 @@ pub async fn resize(
 }
 
 /// Asks for a cluster to be taken down, whatever it is doing.
-#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), Whose), responses((status = 202, body = Operation), (status = "4XX", body = Problem)))]
+#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), Whose), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
     caller: Caller,
@@ -204,13 +204,13 @@ pub async fn delete(
 }
 
 /// Operations, the newest first.
-#[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn operation_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Operation>>, Refusal> {
     Ok(Json(site.store.operation_list(caller.scope()).await?))
 }
 
 /// An operation.
-#[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn operation_show(
     State(site): Shared,
     caller: Caller,
@@ -307,6 +307,10 @@ async fn grow(
     admit(cluster, wanted, &hosts, clusters, &site.seen()).map_err(|error| match error {
         NotPlaced::NotYet => {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
+        }
+        NotPlaced::NoHost { .. } => {
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", error.to_string())
+                .hint("try again in a moment; heddle host list tells operators more")
         }
         NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", error.to_string())
             .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),

@@ -21,7 +21,7 @@ use crate::site::Site;
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The fabric as it was last seen and programmed.
-#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = Fabric), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = Fabric), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Fabric>, Refusal> {
     caller.operator()?;
     let fabric = site.look(|seen| seen.fabric.clone());
@@ -66,7 +66,7 @@ pub struct EventQuery {
 }
 
 /// What happened: to a tenant what concerns it, to operators everything.
-#[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn event_list(
     State(site): State<Arc<Site>>,
     caller: Caller,

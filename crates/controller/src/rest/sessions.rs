@@ -24,7 +24,7 @@ const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
     operation_id = "session_open",
     params(("name" = String, Path), ("number" = u32, Path), Whose),
     request_body = session::Open,
-    responses((status = 101, description = "frames from here on"), (status = "4XX", body = Problem))
+    responses((status = 101, description = "frames from here on"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
 )]
 pub async fn open(
     State(site): State<Arc<Site>>,

@@ -24,14 +24,14 @@ const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 type Shared = State<Arc<Site>>;
 
 /// All tenants.
-#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn tenant_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, Refusal> {
     caller.operator()?;
     Ok(Json(site.store.tenant_list().await?))
 }
 
 /// A new tenant.
-#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem)))]
+#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn tenant_create(
     State(site): Shared,
     caller: Caller,
@@ -48,7 +48,7 @@ pub async fn tenant_create(
 }
 
 /// Removes a tenant that has no clusters, with its tokens.
-#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn tenant_delete(
     State(site): Shared,
     caller: Caller,
@@ -68,14 +68,14 @@ pub async fn tenant_delete(
 }
 
 /// All tokens, without their secrets.
-#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn token_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>>, Refusal> {
     caller.operator()?;
     Ok(Json(site.store.token_list().await?))
 }
 
 /// A new token; its secret is told this once.
-#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", request_body = NewToken, responses((status = 201, body = IssuedToken), (status = "4XX", body = Problem)))]
+#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", request_body = NewToken, responses((status = 201, body = IssuedToken), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn token_create(
     State(site): Shared,
     caller: Caller,
@@ -97,7 +97,7 @@ pub async fn token_create(
 }
 
 /// Revokes a token.
-#[utoipa::path(delete, path = "/v1/tokens/{id}", operation_id = "token_revoke", params(("id" = Uuid, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+#[utoipa::path(delete, path = "/v1/tokens/{id}", operation_id = "token_revoke", params(("id" = Uuid, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn token_revoke(
     State(site): Shared,
     caller: Caller,
@@ -111,7 +111,7 @@ pub async fn token_revoke(
 }
 
 /// All hosts, with what they have left.
-#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn host_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, Refusal> {
     caller.operator()?;
     Ok(Json(hosts(&site).await?))
@@ -151,7 +151,7 @@ async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
 }
 
 /// Adds a host, or changes what is known of it.
-#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem)))]
+#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn host_add(
     State(site): Shared,
     caller: Caller,
@@ -175,7 +175,7 @@ pub async fn host_add(
 }
 
 /// Removes a host on which nothing runs.
-#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn host_remove(
     State(site): Shared,
     caller: Caller,
@@ -197,13 +197,13 @@ pub async fn host_remove(
 }
 
 /// All images.
-#[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem)))]
+#[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn image_list(State(site): Shared, _caller: Caller) -> Result<Json<Vec<Image>>, Refusal> {
     Ok(Json(site.store.image_list().await?))
 }
 
 /// Adds an image, or another one of the same name; clusters that run keep theirs.
-#[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = Problem)))]
+#[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn image_add(
     State(site): Shared,
     caller: Caller,
@@ -254,7 +254,7 @@ async fn check_image(new: &NewImage) -> Result<(), Refusal> {
 }
 
 /// Forgets an image; clusters that run keep theirs.
-#[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem)))]
+#[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn image_remove(
     State(site): Shared,
     caller: Caller,

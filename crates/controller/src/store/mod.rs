@@ -85,7 +85,9 @@ impl Store {
             .create_if_missing(true)
             .foreign_keys(true)
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full);
+            .synchronous(SqliteSynchronous::Full)
+            // Keys of clusters that are deleted are not to be found in the file any more.
+            .pragma("secure_delete", "on");
         let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
         let store = Self { pool };
         store.migrate(path).await?;

@@ -17,6 +17,7 @@ use crate::hypervisor::HypervisorError;
 use crate::image::CheckedImage;
 use crate::place::check_readable;
 use crate::promise;
+use crate::room;
 use crate::told_whole;
 
 /// Why a virtual machine does not run.
@@ -81,7 +82,14 @@ impl Vm {
             }
         }
         files.make(user).map_err(|error| never(&error))?;
-        disk::make_overlay(&files, &image, user).await.map_err(|error| never(&error))?;
+        {
+            let _room = self.shared.room.lock().await;
+            // What is there was given room when it was made.
+            if !files.overlay.exists() {
+                room::check(&self.shared.place, &image).map_err(|error| never(&error))?;
+            }
+            disk::make_overlay(&files, &image, user).await.map_err(|error| never(&error))?;
+        }
         disk::make_seed(&files, order, user).await.map_err(|error| never(&error))?;
         self.check_wanted()?;
         self.attach(order).await;
