@@ -368,18 +368,58 @@ key_of() { # host: the management key of its node
         /^caguid=/ { guid = substr($1, 8) } /^Ca/ && index($0, host) { print guid; exit }')
     "$heddle" node-key "$guid" --secret "$site/site.secret"
 }
+# Every port of every switch, as a host reaches it: host, directed route, GUID, port, and the host behind it or "-".
+switch_ports() {
+    "$heddle" fabric show --format ibnetdiscover | python3 -c '
+import re, sys
+nodes, node = {}, None
+for line in sys.stdin:
+    if head := re.match(r"(Switch|Ca)\t\d+ \"(\S+)\"\s+# \"([^\"]+)\"", line):
+        node = nodes[head[2]] = {"kind": head[1], "name": head[3], "ports": {}}
+    elif link := re.match(r"\[(\d+)\](?:\(\S+\))?\s+\"(\S+)\"\[\d+\]", line):
+        node["ports"][int(link[1])] = link[2]
+hosts = [it for it in nodes.values() if it["kind"] == "Ca" and it["name"] != "manager"]
+paths = {}
+for host in hosts:
+    paths.setdefault(host["ports"][1], (host["name"], "0,1"))
+for leaf, (host, path) in list(paths.items()):
+    for port, peer in nodes[leaf]["ports"].items():
+        if nodes[peer]["kind"] == "Switch":
+            paths.setdefault(peer, (host, f"{path},{port}"))
+for switch, (host, path) in sorted(paths.items()):
+    for port, peer in sorted(nodes[switch]["ports"].items()):
+        behind = nodes[peer]
+        is_host = behind["kind"] == "Ca" and behind["name"] != "manager"
+        print(host, path, "0x" + switch[2:], port, behind["name"] if is_host else "-")
+'
+}
+keys_in() { # file: the keys of clusters in what smpquery printed
+    grep -E '^ *[0-9]+: 0x' "$1" | grep -oE '0x[0-9a-f]{4}' | grep -v -e 0x0000 -e 0x7fff -e 0xffff | sort | tr '\n' ' ' || true
+}
 check_tables() { # what: every port holds exactly the keys it should
-    local host table expected
+    local host path guid port table expected switch_count=0
+    local -A keys=()
     for host in $("$heddle" host list -o json | pick '" ".join(h["name"] for h in it)'); do
         expected=$(pick "' '.join(sorted('%#06x' % (p['number'] | 0x8000) for p in it['partitions'] for m in p['members'] if m['host'] == '$host'))" <"$evidence/fabric.json")
         must "pkeys-$host" stock "$host" smpquery -y "$(key_of "$host")" -D pkeys 0 1
-        table=$(grep -E '^ *[0-9]+: 0x' "$evidence/$kept" | grep -oE '0x[0-9a-f]{4}' |
-            grep -v -e 0x0000 -e 0x7fff | sort | tr '\n' ' ') || true
+        table=$(keys_in "$evidence/$kept")
         [[ ${table% } == "$expected" ]] || fail "$host holds '$table', not '$expected' (see $evidence/$kept)"
+        keys[$host]=$expected
     done
-    held "smpquery pkeys, with each node's key: $1"
+    kept_count=$((kept_count + 1))
+    kept=$(printf '%02d-pkeys-switches.txt' "$kept_count")
+    while read -r from path guid port host; do
+        printf '== smpquery -y KEY -D pkeys %s %s (switch %s; behind it: %s)\n' "$path" "$port" "$guid" "$host"
+        (stock "$from" smpquery -y "$("$heddle" node-key "$guid" --secret "$site/site.secret")" -D pkeys "$path" "$port") \
+            >"$scratch/pkeys" 2>&1 </dev/null || fail "a port of switch $guid does not tell its keys (see $evidence/$kept)"
+        cat "$scratch/pkeys"
+        table=$(keys_in "$scratch/pkeys") expected=${keys[$host]:-}
+        [[ ${table% } == "$expected" ]] || fail "port $port of switch $guid holds '$table', not '$expected'"
+        switch_count=$((switch_count + 1))
+    done < <(switch_ports) >"$evidence/$kept"
+    held "smpquery pkeys, with each node's key: $1 (${#keys[@]} of hosts, $switch_count of switches)" "$kept"
 }
-check_tables "16 ports hold exactly the keys of the clusters on them"
+check_tables "every port holds exactly the keys of the clusters behind it"
 if keep pkeys-without-key stock "${blue_hosts[0]}" smpquery -t 200 -D pkeys 0 1; then fail "a port tells its keys to everybody"; fi
 held "without the node's key nothing is told" "$kept"
 must verify "$heddle" fabric verify
