@@ -81,7 +81,7 @@ impl Parts<'_> {
                     None => Enforcement::Off,
                 };
                 let peer = self.name(peer);
-                SwitchPortPlan { number, peer, mtu: link.mtu, lanes: link.lanes, enforcement }
+                SwitchPortPlan { number, peer, mtu: link.mtu, lanes: link.lanes, enforcement, sharing: None }
             })
             .collect()
     }
@@ -96,6 +96,7 @@ impl Parts<'_> {
             mtu: link.mtu,
             lanes: link.lanes,
             pkeys: self.table(port.guid),
+            sharing: None,
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastLid, Pkey, PortNum};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::sharing::{PortSharing, SharingEntry};
 use super::{
     AdapterPortPlan, Enforcement, FabricPlan, Finding, GroupPlan, ManagerPort, PartitionPlan, PkeyTable,
     SwitchPlan, SwitchPortPlan,
@@ -28,6 +29,9 @@ pub(super) struct Document {
     pub manager: ManagerPort,
     /// Tables that ports refer to by their place here.
     pub pkey_tables: Vec<Vec<Option<Pkey>>>,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sharings: Vec<SharingEntry>,
     pub switches: Vec<SwitchEntry>,
     pub adapter_ports: Vec<AdapterPortEntry>,
     pub partitions: Vec<PartitionPlan>,
@@ -62,6 +66,9 @@ pub(super) struct SwitchPortEntry {
     /// The table that is enforced, if any is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pkeys: Option<usize>,
+    /// How its link is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<usize>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,6 +83,9 @@ pub(super) struct AdapterPortEntry {
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
     pub pkeys: usize,
+    /// How its link is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<usize>,
 }
 
 impl Serialize for FabricPlan {
@@ -93,7 +103,7 @@ impl<'de> Deserialize<'de> for FabricPlan {
 
 impl Document {
     fn of(plan: &FabricPlan) -> Self {
-        let mut tables = PkeyTables::default();
+        let mut tables = Tables::default();
         let parts = plan.parts();
         Self {
             basis: plan.basis().map(|basis| basis.to_string()),
@@ -104,7 +114,8 @@ impl Document {
                 .iter()
                 .map(|port| AdapterPortEntry::of(port, &mut tables))
                 .collect(),
-            pkey_tables: tables.list,
+            pkey_tables: tables.pkeys,
+            sharings: tables.sharings,
             partitions: parts.partitions.clone(),
             groups: parts.groups.clone(),
             findings: parts.findings.clone(),
@@ -114,7 +125,7 @@ impl Document {
 }
 
 impl SwitchEntry {
-    fn of(switch: &SwitchPlan, tables: &mut PkeyTables) -> Self {
+    fn of(switch: &SwitchPlan, tables: &mut Tables) -> Self {
         Self {
             guid: switch.guid,
             port_guid: switch.port_guid,
@@ -128,7 +139,7 @@ impl SwitchEntry {
 }
 
 impl SwitchPortEntry {
-    fn of(port: &SwitchPortPlan, tables: &mut PkeyTables) -> Self {
+    fn of(port: &SwitchPortPlan, tables: &mut Tables) -> Self {
         Self {
             number: port.number,
             peer: port.peer,
@@ -138,12 +149,13 @@ impl SwitchPortEntry {
                 Enforcement::Off => None,
                 Enforcement::Both(table) => Some(tables.place(table)),
             },
+            sharing: port.sharing.as_ref().map(|sharing| tables.place_sharing(sharing)),
         }
     }
 }
 
 impl AdapterPortEntry {
-    fn of(port: &AdapterPortPlan, tables: &mut PkeyTables) -> Self {
+    fn of(port: &AdapterPortPlan, tables: &mut Tables) -> Self {
         Self {
             guid: port.guid,
             name: port.name,
@@ -152,24 +164,36 @@ impl AdapterPortEntry {
             mtu: port.mtu,
             lanes: port.lanes,
             pkeys: tables.place(&port.pkeys),
+            sharing: port.sharing.as_ref().map(|sharing| tables.place_sharing(sharing)),
         }
     }
 }
 
-/// P_Key tables in the order they were met, equal ones once.
+/// Tables in the order they were met: P_Key tables once if they are equal, sharings once if they are one.
 #[derive(Debug, Default)]
-struct PkeyTables {
-    list: Vec<Vec<Option<Pkey>>>,
+struct Tables {
+    pkeys: Vec<Vec<Option<Pkey>>>,
     places: HashMap<Vec<Option<Pkey>>, usize>,
+    sharings: Vec<SharingEntry>,
+    sharing_places: HashMap<*const PortSharing, usize>,
 }
 
-impl PkeyTables {
+impl Tables {
     fn place(&mut self, table: &Arc<PkeyTable>) -> usize {
         if let Some(place) = self.places.get(table.entries()) {
             return *place;
         }
-        self.list.push(table.entries().to_vec());
-        self.places.insert(table.entries().to_vec(), self.list.len() - 1);
-        self.list.len() - 1
+        self.pkeys.push(table.entries().to_vec());
+        self.places.insert(table.entries().to_vec(), self.pkeys.len() - 1);
+        self.pkeys.len() - 1
+    }
+
+    fn place_sharing(&mut self, sharing: &Arc<PortSharing>) -> usize {
+        let next = self.sharings.len();
+        let place = *self.sharing_places.entry(Arc::as_ptr(sharing)).or_insert(next);
+        if place == next {
+            self.sharings.push(SharingEntry::from(&**sharing));
+        }
+        place
     }
 }

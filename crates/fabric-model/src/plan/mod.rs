@@ -8,6 +8,7 @@ mod channels;
 mod document;
 mod finding;
 mod reading;
+mod sharing;
 mod switch;
 mod tables;
 
@@ -15,12 +16,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ib_wire::sa::Rate;
-use ib_wire::{DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, QKey, ServiceLevel};
+use ib_wire::{
+    DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, PortNum, QKey, ServiceLevel,
+};
 use serde::{Deserialize, Serialize};
 
 pub use basis::Basis;
 pub use finding::Finding;
 pub use reading::{PlanError, PlanProblem};
+pub use sharing::PortSharing;
 pub use switch::{Enforcement, SwitchPlan, SwitchPortPlan};
 pub use tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
@@ -163,14 +167,26 @@ impl FabricPlan {
                 {
                     share(keys, old);
                 }
+                share_some(&mut port.sharing, older_sharing(older, switch.guid, port.number));
             }
         }
         for port in &mut self.parts.adapter_ports {
             if let Some(old) = older.adapter_port(port.guid) {
                 share(&mut port.pkeys, &old.pkeys);
+                share_some(&mut port.sharing, old.sharing.as_ref());
             }
         }
         self
+    }
+}
+
+fn older_sharing(older: &FabricPlan, switch: Guid, port: PortNum) -> Option<&Arc<PortSharing>> {
+    older.switch(switch)?.port(port)?.sharing.as_ref()
+}
+
+fn share_some<T: PartialEq>(table: &mut Option<Arc<T>>, older: Option<&Arc<T>>) {
+    if let (Some(table), Some(older)) = (table, older) {
+        share(table, older);
     }
 }
 
@@ -206,6 +222,8 @@ pub struct AdapterPortPlan {
     pub lanes: DataLanes,
     /// Its P_Key table.
     pub pkeys: Arc<PkeyTable>,
+    /// How what it sends shares its link; `None` leaves that to the device.
+    pub sharing: Option<Arc<PortSharing>>,
 }
 
 impl AdapterPortPlan {

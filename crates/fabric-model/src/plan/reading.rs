@@ -8,9 +8,10 @@ use ib_wire::{Guid, Lid, PortNum};
 use thiserror::Error;
 
 use super::document::{AdapterPortEntry, Document, SwitchEntry, SwitchPortEntry};
+use super::sharing::SharingEntry;
 use super::{
     AdapterPortPlan, Basis, Enforcement, FabricPlan, LINEAR_BYTES_MAX, LinearTable, MulticastTable,
-    PkeyTable, PlanParts, SwitchPlan, SwitchPortPlan,
+    PkeyTable, PlanParts, PortSharing, SwitchPlan, SwitchPortPlan,
 };
 use crate::intent::PortName;
 use crate::packed;
@@ -80,7 +81,8 @@ impl Document {
         ends.check_cables(&self)?;
         ends.check_members(&self)?;
         let basis = self.basis.as_deref().map(basis).transpose()?;
-        let tables = pkey_tables(self.pkey_tables)?;
+        check_count("sharings", self.sharings.len(), 2 * PORTS_MAX)?;
+        let tables = Tables { pkeys: pkey_tables(self.pkey_tables)?, sharings: sharings(self.sharings)? };
         let mut bytes_left = LINEAR_BYTES_MAX;
         let switches = self.switches.into_iter().map(|entry| switch(entry, &ends, &tables, &mut bytes_left));
         let adapter_ports = self.adapter_ports.into_iter().map(|entry| adapter_port(entry, &tables));
@@ -224,9 +226,31 @@ impl Ends {
     }
 }
 
-type Tables = Vec<Arc<PkeyTable>>;
+/// Tables that ports refer to by their place.
+struct Tables {
+    pkeys: Vec<Arc<PkeyTable>>,
+    sharings: Vec<Arc<PortSharing>>,
+}
 
-fn pkey_tables(lists: Vec<Vec<Option<ib_wire::Pkey>>>) -> Result<Tables, PlanError> {
+fn sharings(entries: Vec<SharingEntry>) -> Result<Vec<Arc<PortSharing>>, PlanError> {
+    let sharing = |(index, entry): (usize, SharingEntry)| {
+        let unreadable = |why| PlanProblem::Unreadable(why).at(format_args!("sharing {index}"));
+        PortSharing::try_from(entry).map(Arc::new).map_err(unreadable)
+    };
+    entries.into_iter().enumerate().map(sharing).collect()
+}
+
+fn sharing(
+    tables: &Tables,
+    index: Option<usize>,
+    place: impl fmt::Display,
+) -> Result<Option<Arc<PortSharing>>, PlanError> {
+    let Some(index) = index else { return Ok(None) };
+    let missing = || PlanProblem::Missing(format!("sharing {index}")).at(place);
+    tables.sharings.get(index).cloned().map(Some).ok_or_else(missing)
+}
+
+fn pkey_tables(lists: Vec<Vec<Option<ib_wire::Pkey>>>) -> Result<Vec<Arc<PkeyTable>>, PlanError> {
     let table = |(index, keys): (usize, Vec<_>)| {
         check_count(&format!("P_Key table {index}"), keys.len(), PKEYS_MAX)?;
         Ok(Arc::new(PkeyTable::from_keys(keys)))
@@ -236,13 +260,14 @@ fn pkey_tables(lists: Vec<Vec<Option<ib_wire::Pkey>>>) -> Result<Tables, PlanErr
 
 fn pkeys(tables: &Tables, index: usize, place: impl fmt::Display) -> Result<Arc<PkeyTable>, PlanError> {
     let missing = || PlanProblem::Missing(format!("P_Key table {index}")).at(place);
-    tables.get(index).map(Arc::clone).ok_or_else(missing)
+    tables.pkeys.get(index).map(Arc::clone).ok_or_else(missing)
 }
 
 fn adapter_port(entry: AdapterPortEntry, tables: &Tables) -> Result<AdapterPortPlan, PlanError> {
-    let AdapterPortEntry { guid, name, peer, lid, mtu, lanes, pkeys: index } = entry;
+    let AdapterPortEntry { guid, name, peer, lid, mtu, lanes, pkeys: index, sharing: shared } = entry;
     let pkeys = pkeys(tables, index, format_args!("adapter port {guid}"))?;
-    Ok(AdapterPortPlan { guid, name, peer, lid, mtu, lanes, pkeys })
+    let sharing = sharing(tables, shared, format_args!("adapter port {guid}"))?;
+    Ok(AdapterPortPlan { guid, name, peer, lid, mtu, lanes, pkeys, sharing })
 }
 
 fn switch(
@@ -311,10 +336,11 @@ fn multicast(entry: &SwitchEntry, cabled: &[bool; 256], place: &str) -> Result<M
 }
 
 fn switch_port(entry: SwitchPortEntry, tables: &Tables, place: &str) -> Result<SwitchPortPlan, PlanError> {
-    let SwitchPortEntry { number, peer, mtu, lanes, pkeys: index } = entry;
+    let SwitchPortEntry { number, peer, mtu, lanes, pkeys: index, sharing: shared } = entry;
+    let sharing = sharing(tables, shared, format_args!("port {number} of {place}"))?;
     let enforcement = match index {
         None => Enforcement::Off,
         Some(index) => Enforcement::Both(pkeys(tables, index, format_args!("port {number} of {place}"))?),
     };
-    Ok(SwitchPortPlan { number, peer, mtu, lanes, enforcement })
+    Ok(SwitchPortPlan { number, peer, mtu, lanes, enforcement, sharing })
 }

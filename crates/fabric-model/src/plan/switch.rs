@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastBlock, PkeyBlock, PortNum};
 
+use super::sharing::PortSharing;
 use super::tables::{LinearTable, MulticastTable, PkeyTable};
 use crate::intent::PortName;
 
@@ -62,6 +63,8 @@ pub struct SwitchPortPlan {
     pub lanes: DataLanes,
     /// Which packets it lets pass.
     pub enforcement: Enforcement,
+    /// How what leaves by it shares its link; `None` leaves that to the device.
+    pub sharing: Option<Arc<PortSharing>>,
 }
 
 /// Which packets an external port lets pass.

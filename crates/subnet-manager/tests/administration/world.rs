@@ -105,6 +105,7 @@ impl World {
                 mtu: Mtu::B4096,
                 lanes: DataLanes::Eight,
                 pkeys: keys(lid_of(index)),
+                sharing: None,
             });
         }
         let switches = self.topology.switches().map(|(index, node)| SwitchPlan {
@@ -127,6 +128,7 @@ impl World {
                             true => Enforcement::Off,
                             false => Enforcement::Both(keys(lid_of(peer.node))),
                         },
+                        sharing: None,
                     }
                 })
                 .collect(),
