@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
-use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, SwitchPlan, SwitchPortPlan};
+use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
     Attribute, Guid, Lid, MKeyProtection, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo,
     PortNum, PortState, SMP_DATA_LEN,
@@ -13,7 +13,7 @@ use ib_wire::{
 use crate::keys::SiteSecret;
 use crate::observed::{ObservedNode, TableKey};
 use crate::scope::Scope;
-use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep};
+use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
 use crate::unsupported::{Place, Unsupported};
 
 /// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
@@ -23,7 +23,7 @@ use crate::unsupported::{Place, Unsupported};
 pub(crate) enum Stage {
     /// Ports that the plan does not know stop carrying data.
     Closed,
-    /// Partitions and groups, as far as they shrink.
+    /// Partitions, groups and lanes, as far as they shrink.
     Shrunk,
     /// LIDs, and management keys.
     Addresses,
@@ -34,6 +34,10 @@ pub(crate) enum Stage {
     /// Tables of ports that do not enforce them yet.
     Prepared,
     Enforced,
+    /// How lanes take turns.
+    Weights,
+    /// Which lane each service level takes.
+    Lanes,
     /// In steps of its own.
     Routes,
     Groups,
@@ -44,7 +48,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Closed,
         Self::Shrunk,
         Self::Addresses,
@@ -52,6 +56,8 @@ impl Stage {
         Self::Armed,
         Self::Prepared,
         Self::Enforced,
+        Self::Weights,
+        Self::Lanes,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -60,10 +66,12 @@ impl Stage {
     ];
 
     /// The stages that say what devices are to hold, and not how to get there.
-    const TABLES: [Self; 7] = [
+    const TABLES: [Self; 9] = [
         Self::Addresses,
         Self::Links,
         Self::Enforced,
+        Self::Weights,
+        Self::Lanes,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -112,7 +120,7 @@ pub(crate) struct Comparison<'a> {
 impl Comparison<'_> {
     /// Tables that have to be known before anything is compared. A switch whose table is empty needs no reading.
     pub fn reads(&self) -> Vec<Place> {
-        let stages = [Stage::Routes, Stage::Groups, Stage::Keys];
+        let stages = [Stage::Weights, Stage::Lanes, Stage::Routes, Stage::Groups, Stage::Keys];
         let tables = stages.into_iter().flat_map(|stage| self.wanted(stage));
         tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
     }
@@ -248,6 +256,17 @@ impl Comparison<'_> {
                 };
                 writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
             }
+            Stage::Weights => {
+                for (port, sharing, info) in shared_ports(plan, node) {
+                    let caps = (info.vl_arb_low_cap, info.vl_arb_high_cap);
+                    writes.extend(lanes::weights(sharing, port, caps.0, caps.1).map(own));
+                }
+            }
+            Stage::Lanes => {
+                for (port, sharing, _) in shared_ports(plan, node) {
+                    writes.extend(lanes::turns(sharing, port, node.info.port_count).map(own));
+                }
+            }
             Stage::Routes => {
                 writes.extend((0..plan.linear.block_count()).map(|block| {
                     own(((Attribute::LINEAR_FORWARDING, block.into()), plan.linear_block(block)))
@@ -295,6 +314,15 @@ impl Comparison<'_> {
                 };
                 writes.extend(port_info(node, port, wanted).map(own));
             }
+            Stage::Weights => {
+                if let (Some(sharing), Some(info)) = (&plan.sharing, node.ports.get(&port)) {
+                    let caps = (info.vl_arb_low_cap, info.vl_arb_high_cap);
+                    writes.extend(lanes::weights(sharing, port, caps.0, caps.1).map(own));
+                }
+            }
+            Stage::Lanes => {
+                writes.extend(plan.sharing.as_ref().map(|sharing| own(lanes::injection(sharing))));
+            }
             Stage::Keys => writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own)),
             Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),
             _ => {}
@@ -311,9 +339,9 @@ impl Comparison<'_> {
         switches.filter(|_| stage == Stage::Routes).filter_map(top).collect()
     }
 
-    /// Partitions and groups as far as what is held is wanted too.
+    /// Partitions, groups and lanes as far as what is held is wanted too.
     fn shrunk(&self) -> Vec<Write> {
-        let mut writes = Vec::new();
+        let mut writes = self.shrunk_lanes();
         for switch in self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid)) {
             if let Some(node) = self.nodes.get(&switch.guid) {
                 shrink_switch(switch, node, &mut writes);
@@ -329,6 +357,17 @@ impl Comparison<'_> {
             }
         }
         writes
+    }
+
+    /// Maps of service levels, without those that lose or change their lane.
+    fn shrunk_lanes(&self) -> Vec<Write> {
+        let wanted = self.wanted(Stage::Lanes).into_iter();
+        let shrunk = wanted.filter_map(|write| {
+            let held = self.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
+            let phases = lanes::lanes(held.as_ref().map(lanes::decode), lanes::decode(&write.data));
+            phases.shrink.first().map(|map| Write { data: lanes::encode(map), ..write })
+        });
+        shrunk.collect()
     }
 
     /// Closed to everybody without the node's own key, for as long as it runs.
@@ -373,6 +412,16 @@ fn shrink_switch(plan: &SwitchPlan, node: &ObservedNode, writes: &mut Vec<Write>
         let number = port.number.to_wire().into();
         writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, number, table, capacity).map(own));
     }
+}
+
+/// The ports whose links are shared as the plan says, as far as they were seen.
+fn shared_ports<'a>(
+    plan: &'a SwitchPlan,
+    node: &'a ObservedNode,
+) -> impl Iterator<Item = (PortNum, &'a PortSharing, &'a PortInfo)> {
+    plan.ports
+        .iter()
+        .filter_map(|port| Some((port.number, port.sharing.as_deref()?, node.ports.get(&port.number)?)))
 }
 
 /// The ports that are to enforce partitions, and their tables.

@@ -8,12 +8,14 @@
 //! | what | order | what holds after every single write |
 //! |---|---|---|
 //! | [`pkeys`], [`groups`] | shrink everywhere, then grow | first what was allowed before, then what the plan allows |
+//! | [`lanes`] | discard levels that lose their lane, then weights, then lanes | no lane is used without weight |
 //! | [`route_steps`] | withdraw, move by distance, restore, raise tops | no new forwarding loop, no new credit loop |
 //!
-//! All together: keys shrink, enforcement goes on, groups shrink, routes in their steps, groups grow, keys grow,
+//! All together: keys and lanes shrink, enforcement goes on, groups shrink, weights, lanes grow, routes in their steps, groups grow, keys grow,
 //! enforcement goes off where the plan has none, and only then ports become active. An address is changed where nobody
 //! can talk to its port: after keys shrank, or while the port is not active.
 
+pub mod lanes;
 mod masks;
 mod partitions;
 mod routes;
