@@ -27,7 +27,7 @@ use crate::cli::progress::Progress;
 pub use down::{DownArgs, StatusArgs, down, status};
 use ready::{Capacity, ImageSource};
 use site::{Adapters, Site};
-use supervisor::{Notice, Program, Supervisor};
+use supervisor::{Program, Supervisor};
 
 /// How long the agent may take to stop its virtual machines.
 const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
@@ -112,10 +112,10 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         loop {
             tokio::select! {
                 started = &mut starting => break started.map(Some),
-                Some(Notice { text, failures }) = notices.recv() => match failures {
+                Some(notice) = notices.recv() => match notice.failures {
                     // It will not come right by itself: an address that is taken, a file that cannot be read.
-                    FAILURES_MAX.. => break Err(anyhow!(text)),
-                    _ => progress.reached(&text),
+                    FAILURES_MAX.. => break Err(anyhow!(notice.text)),
+                    _ => progress.reached(&notice.to_string()),
                 },
                 () = stop.asked() => break Ok(None),
             }
@@ -129,7 +129,7 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         let mut has_libvirt = ready.has_libvirt;
         loop {
             tokio::select! {
-                Some(notice) = notices.recv() => eprintln!("heddle: {}", notice.text),
+                Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
                 () = stop.asked() => break,
                 _ = interval.tick() => {
                     // Whoever ran it has stopped it: another site on this machine, perhaps.
@@ -151,14 +151,14 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         loop {
             tokio::select! {
                 () = &mut stopping => break,
-                Some(notice) = notices.recv() => eprintln!("heddle: {}", notice.text),
+                Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
                 // Everything ends with this process.
                 () = stop.asked() => break,
             }
         }
     }
     while let Ok(notice) = notices.try_recv() {
-        eprintln!("heddle: {}", notice.text);
+        eprintln!("heddle: {notice}");
     }
     // Commands then say that nobody is there, not that nobody answers.
     let _ = fs::remove_file(site.endpoint());

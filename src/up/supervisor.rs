@@ -1,6 +1,7 @@
 //! Keeps programs running: starts them, starts them again, and stops them in turn.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -71,13 +72,22 @@ pub struct Supervisor {
 pub struct Notice {
     /// For people.
     pub text: String,
+    /// When it is started again, if it is.
+    pub wait: Option<Duration>,
     /// How often it has ended in a row, each time soon and through no fault of others.
     pub failures: u32,
 }
 
 impl From<String> for Notice {
     fn from(text: String) -> Self {
-        Self { text, failures: 0 }
+        Self { text, wait: None, failures: 0 }
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        self.wait.map_or(Ok(()), |wait| write!(f, "; starting it again in {}", took(wait)))
     }
 }
 
@@ -197,9 +207,9 @@ impl Keeper {
 
     fn tell(&self, ended: &str, wait: Duration, failures: u32) {
         let name = self.program.name;
-        let said = last_line(&self.log()).map_or_else(String::new, |line| format!("; it last said: {line}"));
-        let text = format!("{name} ended ({ended}), starting it again in {}{said}", took(wait));
-        let _ = self.notices.send(Notice { text, failures });
+        let said = last_line(&self.log()).map_or_else(String::new, |line| format!(", it last said: {line}"));
+        let text = format!("{name} ended ({ended}){said}");
+        let _ = self.notices.send(Notice { text, wait: Some(wait), failures });
     }
 
     fn log(&self) -> PathBuf {
