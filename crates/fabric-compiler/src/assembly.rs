@@ -137,6 +137,8 @@ impl Parts<'_> {
             routing: self.routes.decision.clone(),
             partitions: std::mem::take(&mut self.numbers),
             groups: std::mem::take(&mut self.groups.decisions),
+            clusters: previous.clusters.clone(),
+            guarded: previous.guarded,
             adopted: std::mem::take(&mut self.routes.adopted),
         }
     }

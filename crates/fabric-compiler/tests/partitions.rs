@@ -189,9 +189,10 @@ fn links_run_what_both_ends_can() {
     let end = tree.by_port_guid(host).unwrap();
     let mut intents = intents(&tree);
     intents.capabilities.usual_port =
-        PortCapability { pkeys: 64, mtu: Mtu::B4096, lanes: DataLanes::Fifteen };
+        PortCapability { pkeys: 64, mtu: Mtu::B4096, lanes: DataLanes::Fifteen, ..PortCapability::default() };
     let name = PortName { node: tree[end.node].guid, port: end.port };
-    let small = PortCapability { pkeys: 64, mtu: Mtu::B1024, lanes: DataLanes::Four };
+    let small =
+        PortCapability { pkeys: 64, mtu: Mtu::B1024, lanes: DataLanes::Four, ..PortCapability::default() };
     intents.capabilities.ports.insert(name, small);
     let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
     let adapter = plan.adapter_port(host).unwrap();

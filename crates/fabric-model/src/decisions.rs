@@ -10,6 +10,7 @@ use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LinearTable;
+use crate::tenancy::{Class, LinkGrant, SlMode};
 use crate::written::shared_tables;
 
 /// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change.
@@ -24,6 +25,13 @@ pub struct Decisions {
     pub partitions: BTreeMap<String, PartitionNumber>,
     /// Broadcast groups, by partition.
     pub groups: BTreeMap<PartitionNumber, GroupDecision>,
+    /// What guaranteed clusters got, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub clusters: BTreeMap<String, ClusterDecision>,
+    /// Whether lanes are guarded: every port discards service levels that nobody was granted. From the first guaranteed
+    /// cluster on, and for good.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub guarded: bool,
     /// Routes that were found on the fabric and stay as far as they can, by the switch's node GUID: where packets leave,
     /// for the LIDs whose routes were taken over. Without them, the routes are our own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "shared_tables")]
@@ -111,6 +119,20 @@ pub struct Uplink {
     pub port: PortNum,
     /// The switch at the upper end.
     pub peer: Guid,
+}
+
+/// What a guaranteed cluster got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterDecision {
+    /// Its ports at that time, by port GUID.
+    pub ports: Vec<Guid>,
+    /// What it was promised.
+    pub class: Class,
+    /// How its packets are told from others'.
+    pub sl_mode: SlMode,
+    /// What it has of every link it uses.
+    pub links: Vec<LinkGrant>,
 }
 
 /// What a broadcast group got.

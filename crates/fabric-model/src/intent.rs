@@ -8,6 +8,7 @@ use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
+use crate::tenancy::{Class, SlMode};
 use crate::written::{known, listed, written_qkey};
 
 /// Everything a plan is made from besides the cables and the decisions of before.
@@ -19,6 +20,9 @@ pub struct Intents {
     /// The partitions, in the order they were asked for. Entries with the same number count as one: the first name and
     /// the first IPoIB setting hold, members add up. The default partition exists even if none speaks of it.
     pub partitions: Vec<PartitionIntent>,
+    /// The virtual clusters that are promised something, in the order they were asked for; names are unique.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<ClusterIntent>,
     /// What the devices can hold.
     #[serde(default)]
     pub capabilities: Capabilities,
@@ -27,8 +31,23 @@ pub struct Intents {
 impl Intents {
     /// The default partition only, on devices of which nothing is known.
     pub fn new(manager: Guid) -> Self {
-        Self { manager, partitions: Vec::new(), capabilities: Capabilities::default() }
+        Self { manager, partitions: Vec::new(), clusters: Vec::new(), capabilities: Capabilities::default() }
     }
+}
+
+/// A virtual cluster that is asked for, on ports that were chosen for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterIntent {
+    /// What it is called; also by the next compilation.
+    pub name: String,
+    /// The ports of its nodes, by port GUID. A guaranteed cluster has them to itself.
+    pub ports: Vec<Guid>,
+    /// What it is promised.
+    pub class: Class,
+    /// How its packets are told from others'.
+    #[serde(default)]
+    pub sl_mode: SlMode,
 }
 
 /// A partition that is asked for.
@@ -239,12 +258,19 @@ pub struct PortCapability {
     /// Data lanes.
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
+    /// Entries of its low-priority arbitration table: VLArbLowCap.
+    #[serde(default = "usual_arbitration")]
+    pub arbitration: u8,
+}
+
+const fn usual_arbitration() -> u8 {
+    8
 }
 
 /// What `ibsim` emulates: small enough for every adapter in the field.
 impl Default for PortCapability {
     fn default() -> Self {
-        Self { pkeys: 64, mtu: Mtu::B2048, lanes: DataLanes::Eight }
+        Self { pkeys: 64, mtu: Mtu::B2048, lanes: DataLanes::Eight, arbitration: usual_arbitration() }
     }
 }
 

@@ -90,7 +90,8 @@ impl ObservedNode {
                 Some(switch) if *port != PortNum::MANAGEMENT => switch.partition_enforcement_capacity,
                 _ => self.info.partition_capacity,
             };
-            let capability = PortCapability { pkeys, mtu: info.mtu_cap, lanes: info.vl_cap };
+            let PortInfo { mtu_cap: mtu, vl_cap: lanes, vl_arb_low_cap: arbitration, .. } = *info;
+            let capability = PortCapability { pkeys, mtu, lanes, arbitration };
             all.ports.insert(PortName { node, port: *port }, capability);
         }
         if let Some(switch) = &self.switch {

@@ -72,7 +72,8 @@ fn of_capabilities(intents: &Intents) -> Digest {
 }
 
 fn of_port(digest: Digest, port: &PortCapability) -> Digest {
-    let PortCapability { pkeys, mtu, lanes } = port;
+    let PortCapability { pkeys, mtu, lanes, arbitration } = port;
+    let digest = digest.then((*arbitration).into());
     digest.then(u64::from(*pkeys) << 16 | u64::from(mtu.to_wire()) << 8 | u64::from(lanes.to_wire()))
 }
 
