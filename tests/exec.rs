@@ -148,5 +148,5 @@ fn the_bytes_of_an_ssh_connection_pass_unchanged() {
 fn a_node_that_is_not_there_is_told_with_those_that_are() {
     let output = Played::new().heddle(&["cluster", "exec", "blue", "--node", "3", "--", "true"], b"");
     assert_eq!(text(&output.stderr), "heddle: blue has no node 3; it has 1 and 2\n");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(255));
 }

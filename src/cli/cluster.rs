@@ -4,12 +4,14 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use controller_api::cluster::{Cluster, CpuMode, NewCluster, NodeState, Resize};
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{Client, ClusterRef, MemorySize, Name};
+use fabric_model::tenancy::{Bandwidth, Class};
 use jiff::Timestamp;
 
 use super::Noun;
@@ -136,6 +138,13 @@ pub struct CreateArgs {
     /// How they get their cores and memory
     #[arg(long, value_enum, default_value_t)]
     mode: Mode,
+    /// Rate that every node can sustain while all send to all, such as 2.5G; makes it a guaranteed cluster, with ports and
+    /// lanes of its own
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<Bandwidth>,
+    /// Latest arrival of a packet that finds its own lane empty, such as 80us; of a guaranteed cluster
+    #[arg(long, value_name = "TIME", requires = "bandwidth", value_parser = latency)]
+    latency: Option<Duration>,
     /// File with public keys that may log in; may be repeated [default: the usual ones in ~/.ssh]
     #[arg(long, value_name = "FILE")]
     ssh_key: Vec<PathBuf>,
@@ -220,11 +229,37 @@ async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Re
         memory: args.memory,
         mode: args.mode.into(),
         image: args.image,
+        class: class(args.bandwidth, args.latency),
         ssh_keys: ssh_keys(&args.ssh_key)?,
         tenant,
     };
     let operation = client.cluster_create(&new).await?;
     conclude(client, format, operation, &args.wait).await
+}
+
+fn class(bandwidth: Option<Bandwidth>, latency: Option<Duration>) -> Class {
+    let latency_ns = latency.map(|latency| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    bandwidth.map_or(Class::BestEffort, |bandwidth| Class::Guaranteed { bandwidth, latency_ns })
+}
+
+/// Reads `80us`, `1.5ms`.
+fn latency(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time such as 80us or 1.5ms");
+    let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3)];
+    let (number, unit) =
+        units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit))).ok_or_else(wrong)?;
+    let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * unit).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
+}
+
+fn promise(class: Class) -> String {
+    match class {
+        Class::BestEffort => "best effort".to_owned(),
+        Class::Guaranteed { bandwidth, latency_ns: None } => format!("{bandwidth} guaranteed"),
+        Class::Guaranteed { bandwidth, latency_ns: Some(latency) } => {
+            format!("{bandwidth} guaranteed, {} µs at most", latency as f64 / 1000.0)
+        }
+    }
 }
 
 async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
@@ -333,6 +368,7 @@ fn show(cluster: &Cluster) -> String {
             ),
         ),
         ("image", shape.image.to_string()),
+        ("network", promise(shape.class)),
         ("partition", or_dash(cluster.partition)),
         ("created", output::time(cluster.created)),
     ]);

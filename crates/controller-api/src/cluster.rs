@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fabric_model::tenancy::Class;
 use ib_wire::PartitionNumber;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,10 @@ pub struct Shape {
     pub mode: CpuMode,
     /// What they boot from.
     pub image: Name,
+    /// What the network promises it.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub class: Class,
 }
 
 /// How virtual machines get cores and memory.
@@ -175,6 +180,11 @@ pub struct NewCluster {
     pub mode: CpuMode,
     /// What they boot from.
     pub image: Name,
+    /// What the network is to promise it: `"best-effort"`, or
+    /// `{"guaranteed": {"bandwidth": bits per second, "latency_ns": nanoseconds}}`.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub class: Class,
     /// Public keys that may log in, one line each as in `authorized_keys`.
     #[serde(default)]
     pub ssh_keys: Vec<String>,

@@ -14,6 +14,7 @@ fn wish(name: &str, size: u32) -> NewCluster {
         size,
         cores: 1,
         memory: MemorySize::from_mib(384),
+        class: Default::default(),
         mode: CpuMode::Shared,
         image: "debian-mpi".parse().unwrap(),
         ssh_keys: Vec::new(),

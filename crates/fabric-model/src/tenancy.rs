@@ -2,9 +2,11 @@
 //! links.
 
 use std::fmt;
+use std::str::FromStr;
 
 use ib_wire::{ServiceLevel, VirtualLane};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::intent::PortName;
 
@@ -38,6 +40,31 @@ impl Bandwidth {
 impl fmt::Display for Bandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} Gb/s", self.0 as f64 / 1e9)
+    }
+}
+
+/// A text that is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a rate such as 10G, 2.5Gb/s or 800M")]
+pub struct NotABandwidth(String);
+
+/// Reads `10G`, `2.5 Gb/s`, `800Mb/s`: bits per second.
+impl FromStr for Bandwidth {
+    type Err = NotABandwidth;
+    fn from_str(text: &str) -> Result<Self, NotABandwidth> {
+        let wrong = || NotABandwidth(text.to_owned());
+        let number = text.trim().trim_end_matches("b/s").trim_end();
+        let (number, unit) = match number.char_indices().next_back() {
+            Some((at, 'G')) => (&number[..at], 1e9),
+            Some((at, 'M')) => (&number[..at], 1e6),
+            Some((at, 'k')) => (&number[..at], 1e3),
+            _ => (number, 1.0),
+        };
+        let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
+        let bits = number * unit;
+        (bits.is_finite() && (0.0..=1e15).contains(&bits))
+            .then(|| Self(bits.round() as u64))
+            .ok_or_else(wrong)
     }
 }
 
@@ -106,6 +133,12 @@ mod tests {
     fn classes_read_back_as_written_and_rates_print_in_gigabits() {
         let bandwidth = Bandwidth::from_bits_per_s(12_500_000_000);
         assert_eq!(bandwidth.to_string(), "12.5 Gb/s");
+        for text in ["12.5 Gb/s", "12.5G", "12500M", "12500000k", "12500000000"] {
+            assert_eq!(text.parse(), Ok(bandwidth));
+        }
+        for text in ["", "G", "-1G", "1T", "1e99G", "NaN", "ten"] {
+            text.parse::<Bandwidth>().unwrap_err();
+        }
         assert_eq!(bandwidth.part(0.5).bits_per_s(), 6_250_000_000);
         let classes = [
             (Class::BestEffort, r#""best-effort""#),

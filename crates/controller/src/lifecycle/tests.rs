@@ -99,6 +99,7 @@ fn cluster(size: u32) -> ClusterRow {
         cores: 1,
         memory: MemorySize::from_mib(384),
         mode: CpuMode::Shared,
+        class: Default::default(),
         image: ImageOrder { name, directory: "/image".into(), digest: String::new() },
         ssh_keys: Vec::new(),
         key: ClusterKey { public: String::new(), private: String::new() },

@@ -7,6 +7,7 @@ use controller_api::cluster::{CpuMode, NodeState, Phase};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
+use fabric_model::tenancy::Class;
 use ib_wire::{Guid, PartitionNumber, PortNum};
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
@@ -35,6 +36,8 @@ pub struct ClusterRow {
     pub memory: MemorySize,
     /// How they get both.
     pub mode: CpuMode,
+    /// What the network promises it.
+    pub class: Class,
     /// What they boot from: the image as it was when the cluster was asked for.
     pub image: ImageOrder,
     /// Who may log in.
@@ -180,7 +183,7 @@ impl Store {
 }
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation";
     sqlx::query(sql)
@@ -200,6 +203,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(cluster.partition.map(PartitionNumber::to_wire))
         .bind(cluster.generation as i64)
         .bind(cluster.created.to_string())
+        .bind(json(&cluster.class))
         .execute(&mut **change)
         .await?;
     Ok(())
@@ -256,6 +260,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         cores: row.number("cores")?,
         memory: MemorySize::from_mib(row.number("memory_mib")?),
         mode: read_word("mode", &row.text("mode")?)?,
+        class: read_json("class", &row.text("class")?)?,
         image: read_json("image", &row.text("image")?)?,
         ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?,
         key: ClusterKey { public: row.text("key_public")?, private: row.text("key_private")? },

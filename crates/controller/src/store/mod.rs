@@ -20,7 +20,10 @@ pub use clusters::{ClusterRow, NodeRow};
 pub use records::Happening;
 
 /// The version of the schema that this code understands.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
+
+/// What makes schema 2 of schema 1.
+const FROM_1_TO_2: &str = r#"ALTER TABLE clusters ADD COLUMN class TEXT NOT NULL DEFAULT '"best-effort"'"#;
 
 /// The store.
 #[derive(Clone, Debug)]
@@ -98,14 +101,20 @@ impl Store {
         let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&self.pool).await?;
         match found {
             SCHEMA => Ok(()),
-            0 => {
-                let mut change = self.pool.begin().await?;
-                sqlx::raw_sql(include_str!("schema.sql")).execute(&mut *change).await?;
-                sqlx::raw_sql("PRAGMA user_version = 1").execute(&mut *change).await?;
-                Ok(change.commit().await?)
-            }
+            0 => self.change_schema(include_str!("schema.sql")).await,
+            1 => self.change_schema(FROM_1_TO_2).await,
             found => Err(StoreError::Newer { path: path.to_owned(), found }),
         }
+    }
+}
+
+impl Store {
+    /// Makes a schema the current one, or leaves it as it was.
+    async fn change_schema(&self, sql: &'static str) -> Result<(), StoreError> {
+        let mut change = self.pool.begin().await?;
+        sqlx::raw_sql(sql).execute(&mut *change).await?;
+        sqlx::raw_sql("PRAGMA user_version = 2").execute(&mut *change).await?;
+        Ok(change.commit().await?)
     }
 }
 

@@ -43,6 +43,7 @@ CREATE TABLE clusters (
     partition   INTEGER UNIQUE,
     generation  INTEGER NOT NULL,       -- of what the nodes are told
     created     TEXT NOT NULL,
+    class       TEXT NOT NULL,          -- JSON: what the network promises it
     UNIQUE (tenant, name)
 ) STRICT;
 
