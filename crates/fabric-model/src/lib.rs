@@ -32,6 +32,7 @@ pub mod picture;
 pub mod plan;
 mod structure;
 mod summary;
+pub mod tenancy;
 mod topology;
 mod written;
 
