@@ -8,3 +8,9 @@
 //! The same requests in the same order give the same answers, and what a cluster was given stays until it is released.
 
 pub mod arbitration;
+mod books;
+mod choice;
+pub mod ledger;
+pub mod network;
+mod shares;
+pub mod tree;
