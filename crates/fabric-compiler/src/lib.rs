@@ -31,6 +31,7 @@ mod partitions;
 pub mod partitions_conf;
 mod recompile;
 mod routing;
+pub mod tenancy;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::Basis;

@@ -1,0 +1,192 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn lane(raw: u8) -> VirtualLane {
+    VirtualLane::from_wire(raw).unwrap()
+}
+
+/// Whether a sequence of so many entries, equally far apart, is free anywhere: found by trying.
+fn is_possible(table: &Table, count: u8) -> bool {
+    let positions = table.positions();
+    let distance = table.length() / count;
+    (0..distance).any(|first| {
+        (first..table.length()).step_by(distance.into()).all(|at| positions[usize::from(at)].is_none())
+    })
+}
+
+/// Which blocks are taken, whichever lanes have them.
+fn blocks(table: &Table) -> Vec<(u8, u8)> {
+    let mut blocks: Vec<_> =
+        table.sequences().iter().map(|sequence| (sequence.address, sequence.count)).collect();
+    blocks.sort_unstable();
+    blocks
+}
+
+fn distances_hold(table: &Table) {
+    let positions = table.positions();
+    for sequence in table.sequences() {
+        let of_lane = |(at, entry): (usize, &Option<VlArbEntry>)| {
+            entry.filter(|entry| entry.lane == sequence.lane).map(|_| at)
+        };
+        let at: Vec<usize> = positions.iter().enumerate().filter_map(of_lane).collect();
+        assert_eq!(at.len(), usize::from(sequence.entries()));
+        let distance = usize::from(table.length()) / at.len();
+        assert!(at.windows(2).all(|pair| pair[1] - pair[0] == distance), "{table:?}");
+        assert!(at[0] < distance);
+    }
+}
+
+/// Every table of 8 entries that requests alone can lead to: a request fails only if too few entries are free.
+#[test]
+fn without_releases_no_request_is_refused_that_could_be_met() {
+    for length in [8, 16] {
+        let mut seen = BTreeSet::new();
+        let mut open = vec![Table::new(length).unwrap()];
+        while let Some(table) = open.pop() {
+            distances_hold(&table);
+            for distance in (0..8).map(|power| 1u8 << power).filter(|distance| *distance <= length) {
+                let mut next = table.clone();
+                let count = length / distance;
+                let free_lane = (0..15).map(lane).find(|lane| table.sequence(*lane).is_none());
+                let Some(free_lane) = free_lane else { continue };
+                match next.request(free_lane, distance, 60) {
+                    Ok(sequence) => {
+                        assert!(u32::from(sequence.weight) * u32::from(count) >= 60);
+                        if seen.insert(blocks(&next)) {
+                            open.push(next);
+                        }
+                    }
+                    Err(TableError::Full { needed, free }) => assert!(needed > free, "{table:?}"),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+        assert!(seen.len() > 20, "{}", seen.len());
+    }
+}
+
+/// Every table of 8 entries that requests and releases can lead to.
+#[test]
+fn with_defragmentation_no_request_is_refused_that_could_be_met() {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![Table::new(8).unwrap()];
+    let mut moved = 0;
+    while let Some(table) = open.pop() {
+        distances_hold(&table);
+        let free_lane = (0..15).map(lane).find(|lane| table.sequence(*lane).is_none()).unwrap();
+        for distance in [1, 2, 4, 8] {
+            let mut next = table.clone();
+            let answer = next.request(free_lane, distance, 8);
+            assert_eq!(answer.is_ok(), is_possible(&table, 8 / distance), "{table:?}");
+            let mut tidy = table.clone();
+            moved += tidy.defragment().len();
+            distances_hold(&tidy);
+            assert_eq!(tidy.free(), table.free());
+            assert_eq!(
+                tidy.request(free_lane, distance, 8).is_ok(),
+                table.free() >= 8 / distance,
+                "{table:?}"
+            );
+            if answer.is_ok() && seen.insert(blocks(&next)) {
+                open.push(next);
+            }
+        }
+        for sequence in table.sequences().to_vec() {
+            let mut next = table.clone();
+            assert_eq!(next.release(sequence.lane), Some(sequence));
+            if seen.insert(blocks(&next)) {
+                open.push(next);
+            }
+        }
+    }
+    // A block is taken whole or not, or is two halves: 2, 5, 26, 677.
+    assert_eq!(seen.len(), 677);
+    assert!(moved > 100, "{moved}");
+}
+
+#[test]
+fn moves_go_to_free_entries_and_keep_weight_and_number() {
+    // Lanes 0..=7 fill a table of 8; every second position is then given up.
+    let mut table = Table::new(8).unwrap();
+    for number in 0..8 {
+        table.request(lane(number), 8, u32::from(number) + 1).unwrap();
+    }
+    for number in [0, 2, 4, 6] {
+        table.release(lane(number)).unwrap();
+    }
+    let mut replay = table.clone();
+    for step in table.defragment() {
+        assert_eq!(replay.taken & step.to.mask(), 0, "{step:?}");
+        assert_eq!((step.from.weight, step.from.count), (step.to.weight, step.to.count));
+        replay.taken = (replay.taken | step.to.mask()) & !step.from.mask();
+    }
+    assert_eq!(replay.taken, table.taken);
+    assert!(table.request(lane(0), 2, 4).is_ok());
+}
+
+#[test]
+fn what_a_table_cannot_hold_is_refused_with_the_reason() {
+    assert_eq!(Table::new(7), Err(TableError::Length(7)));
+    let mut table = Table::new(16).unwrap();
+    assert_eq!(table.request(lane(1), 3, 1), Err(TableError::Distance { distance: 3, length: 16 }));
+    assert_eq!(table.request(lane(1), 32, 1), Err(TableError::Distance { distance: 32, length: 16 }));
+    assert_eq!(table.request(lane(1), 16, 256), Err(TableError::Weight { weight: 256, entries: 1 }));
+    assert_eq!(table.request(lane(1), 16, 0), Err(TableError::Weight { weight: 0, entries: 1 }));
+    table.request(lane(1), 2, 80).unwrap();
+    assert_eq!(table.request(lane(1), 16, 1), Err(TableError::Taken(lane(1))));
+    table.request(lane(2), 4, 40).unwrap();
+    assert_eq!(table.request(lane(3), 2, 80), Err(TableError::Full { needed: 8, free: 4 }));
+    assert_eq!(table.release(lane(9)), None);
+    assert_eq!(table.entries().len(), 12);
+    assert!(table.entries().iter().all(|entry| entry.weight == 10));
+}
+
+/// QDR 4x: 4.0 GB/s. The figures are those of a worked example (16 classes at distance 16, one of them at distance 2, 8
+/// entries) that a simulation confirmed.
+#[test]
+fn curves_and_bounds_are_those_worked_out_by_hand() {
+    const RATE: f64 = 4.0e9;
+    let each = |lanes: u8, weight| -> Vec<VlArbEntry> {
+        (0..lanes).map(|number| VlArbEntry { lane: lane(number % 15), weight }).collect()
+    };
+    // A sixteenth class is not a lane of its own here, so the tagged one is number 14, which occurs once.
+    let curve = |entries: &[VlArbEntry], tagged, packets| {
+        ServiceCurve::of(entries, lane(tagged), RATE, packets).unwrap()
+    };
+    let near = |value: f64, hand: f64, within: f64| assert!((value - hand).abs() <= within, "{value} {hand}");
+
+    let full = curve(&each(16, 65), 14, Packets::FullSize);
+    near(full.wait_s * 1e6, 15.46, 0.005);
+    near(full.rate_bytes_per_s * 8.0 / 1e9, 2.0, 0.001);
+    let any = curve(&each(16, 65), 14, Packets::AnySize);
+    near(any.wait_s * 1e6, 30.8, 0.05);
+    near(any.rate_bytes_per_s * 8.0 / 1e9, 1.05, 0.006);
+    let heavy = curve(&each(16, 255), 14, Packets::AnySize);
+    near(heavy.wait_s * 1e6, 76.4, 0.05);
+    near(heavy.rate_bytes_per_s * 8.0 / 1e9, 1.62, 0.005);
+    let every_second: Vec<VlArbEntry> = (0..16)
+        .map(|at| VlArbEntry { lane: lane(if at % 2 == 0 { 0 } else { 1 + at / 2 }), weight: 65 })
+        .collect();
+    let tagged = curve(&every_second, 0, Packets::AnySize);
+    near(tagged.wait_s * 1e6, 2.05, 0.005);
+    near(tagged.rate_bytes_per_s / RATE, 0.336, 0.0005);
+    near(curve(&every_second, 0, Packets::FullSize).rate_bytes_per_s / RATE, 0.5, 1e-9);
+    let short = curve(&each(8, 65), 7, Packets::AnySize);
+    near(short.wait_s * 1e6, 14.4, 0.05);
+
+    // Four ports, 0.2 µs each, a message of one packet.
+    let bound = |curve| {
+        let hop = Hop { curve, link_bytes_per_s: RATE, passage_s: 0.2e-6 };
+        latency_bound_s(&[hop; 4], PACKET_BYTES_MAX as f64) * 1e6
+    };
+    near(bound(full), 83.0, 0.5);
+    near(bound(any), 160.0, 0.5);
+    near(bound(heavy), 331.0, 0.5);
+    near(bound(tagged), 16.2, 0.05);
+    near(bound(short), 78.0, 0.5);
+    let missing = ServiceCurve::of(&each(8, 65), lane(9), RATE, Packets::AnySize);
+    assert_eq!(missing, None);
+}

@@ -1,0 +1,267 @@
+//! Which ways packets to each host of a cluster take, where the switches form a regular tree.
+//!
+//! A guaranteed cluster has hosts of its own, so the columns of their LIDs are its own in every forwarding table, and the
+//! way to each can be chosen. Ways that the cluster uses already go first, so that it needs few lanes; a cluster that is
+//! promised a rate takes as many ways as carry it.
+
+use super::ledger::Books;
+use super::network::{HostIndex, LinkIndex};
+use super::tree::{Tree, Way};
+
+/// Destinations that a link carries which has no rate to keep.
+const UNLIMITED: u32 = u32::MAX / 4;
+
+/// A cluster's hosts in one leaf or pod.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// The leaf or pod.
+    at: usize,
+    hosts: u32,
+}
+
+/// What limits the links of one kind, for every number of up-port and every group: destinations that the links up from
+/// the group, and down to it, can still carry.
+#[derive(Debug)]
+struct Level {
+    groups: Vec<Group>,
+    /// By number and group: destinations outside the group that its link up can carry, and destinations chosen inside.
+    bounds: Vec<u32>,
+    inside: Vec<u32>,
+    /// By number and group: destinations inside that its link down can carry.
+    down: Vec<u32>,
+    /// By number: destinations chosen.
+    chosen: Vec<u32>,
+    /// By number: the least bound, its group, and the least of the others.
+    least: Vec<(u32, usize, u32)>,
+    /// By number: how much of its links others have; the least goes first.
+    taken: Vec<u32>,
+}
+
+impl Level {
+    fn new(numbers: usize, groups: Vec<Group>) -> Self {
+        let size = numbers * groups.len();
+        Self {
+            groups,
+            bounds: Vec::with_capacity(size),
+            inside: vec![0; size],
+            down: Vec::with_capacity(size),
+            chosen: vec![0; numbers],
+            least: vec![(0, 0, 0); numbers],
+            taken: vec![0; numbers],
+        }
+    }
+
+    fn settle(&mut self, number: usize) {
+        let width = self.groups.len();
+        let mut least = (u32::MAX, 0, u32::MAX);
+        for (group, bound) in self.bounds[number * width..(number + 1) * width].iter().enumerate() {
+            if *bound < least.0 {
+                least = (*bound, group, least.0);
+            } else if *bound < least.2 {
+                least.2 = *bound;
+            }
+        }
+        self.least[number] = least;
+    }
+
+    /// Whether one more destination in a group fits.
+    #[inline]
+    fn fits(&self, number: usize, group: usize) -> bool {
+        let (least, at, other) = self.least[number];
+        let bound = if at == group { other } else { least };
+        let place = number * self.groups.len() + group;
+        bound > self.chosen[number] && self.down[place] > self.inside[place]
+    }
+
+    fn take(&mut self, number: usize, group: usize) {
+        let place = number * self.groups.len() + group;
+        self.chosen[number] += 1;
+        self.inside[place] += 1;
+        // What is inside does not pass the group's own link up.
+        self.bounds[place] = self.bounds[place].saturating_add(1);
+        self.settle(number);
+    }
+
+    /// Links that a destination in a group would add, and how much of them others have.
+    #[inline]
+    fn cost(&self, number: usize, group: usize) -> (u32, u32) {
+        let is_new = self.chosen[number] == 0;
+        let is_new_down = self.inside[number * self.groups.len() + group] == 0;
+        let links = if is_new { self.groups.len() as u32 } else { u32::from(is_new_down) };
+        (links, if is_new { self.taken[number] } else { 0 })
+    }
+}
+
+/// The ways to a cluster's hosts, and how many ordered pairs of hosts every link carries.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chosen {
+    /// By host, in the order they were given.
+    pub ways: Vec<Way>,
+    /// Links between switches, each once.
+    pub pairs: Vec<(LinkIndex, u64)>,
+}
+
+/// What links must have left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// Bits per second of each host.
+    pub rate: u64,
+    /// Service levels that must be free, as bits.
+    pub service_levels: u16,
+}
+
+/// Chooses ways for hosts that are in order of their leaves; the host that no way is left to, if there is one.
+pub(super) fn choose(
+    tree: &Tree,
+    books: &Books,
+    hosts: &[HostIndex],
+    demand: Demand,
+) -> Result<Chosen, HostIndex> {
+    let total = hosts.len() as u64;
+    let leaves = grouped(hosts.iter().map(|host| tree.leaf_of(*host)));
+    if leaves.len() < 2 {
+        return Ok(Chosen { ways: vec![Way { leaf_up: 0, pod_up: 0 }; hosts.len()], pairs: Vec::new() });
+    }
+    let pods = pods_of(tree, &leaves);
+    let destinations = |link: LinkIndex, pairs_each: u64| {
+        let pairs = books.pairs_left(link, demand.rate, total - 1, demand.service_levels);
+        u32::try_from(pairs / pairs_each.max(1)).unwrap_or(UNLIMITED).min(UNLIMITED)
+    };
+    let mut near = Level::new(tree.leaf_ups, leaves);
+    for up in 0..tree.leaf_ups {
+        for group in 0..near.groups.len() {
+            let Group { at, hosts } = near.groups[group];
+            let (link_up, link_down) = (tree.leaf_up(at, up), tree.leaf_down(at, up));
+            near.bounds.push(destinations(link_up, hosts.into()));
+            near.down.push(destinations(link_down, total - u64::from(hosts)));
+            near.taken[up] += books.taken(link_up, demand.rate) + books.taken(link_down, demand.rate);
+        }
+        near.settle(up);
+    }
+    let spans_pods = pods.len() > 1;
+    let pod_ups = if spans_pods { tree.pod_ups } else { 1 };
+    let mut far = Level::new(tree.leaf_ups * pod_ups, pods);
+    if spans_pods {
+        for number in 0..tree.leaf_ups * pod_ups {
+            let way = way(number, pod_ups);
+            for group in 0..far.groups.len() {
+                let Group { at, hosts } = far.groups[group];
+                let (link_up, link_down) = (tree.pod_up(at, way), tree.pod_down(at, way));
+                far.bounds.push(destinations(link_up, hosts.into()));
+                far.down.push(destinations(link_down, total - u64::from(hosts)));
+                far.taken[number] += books.taken(link_up, demand.rate) + books.taken(link_down, demand.rate);
+            }
+            far.settle(number);
+        }
+    }
+    let ways = ways(tree, hosts, &mut near, &mut far, pod_ups)?;
+    Ok(Chosen { ways, pairs: pairs(tree, &near, &far, total, pod_ups) })
+}
+
+fn way(number: usize, pod_ups: usize) -> Way {
+    Way { leaf_up: (number / pod_ups) as u8, pod_up: (number % pod_ups) as u8 }
+}
+
+fn ways(
+    tree: &Tree,
+    hosts: &[HostIndex],
+    near: &mut Level,
+    far: &mut Level,
+    pod_ups: usize,
+) -> Result<Vec<Way>, HostIndex> {
+    let spans_pods = far.groups.len() > 1;
+    let (mut leaf, mut pod) = (0, 0);
+    let mut ways = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        let at = tree.leaf_of(*host);
+        while near.groups[leaf].at != at {
+            leaf += 1;
+        }
+        while spans_pods && far.groups[pod].at != tree.pod_of(at) {
+            pod += 1;
+        }
+        let mut best: Option<((u32, u32), usize)> = None;
+        for up in 0..tree.leaf_ups {
+            if !near.fits(up, leaf) {
+                continue;
+            }
+            let (links, taken) = near.cost(up, leaf);
+            if best.is_some_and(|(cost, _)| cost <= (links, taken)) {
+                continue;
+            }
+            for number in up * pod_ups..(up + 1) * pod_ups {
+                let cost = if spans_pods {
+                    if !far.fits(number, pod) {
+                        continue;
+                    }
+                    let (more, further) = far.cost(number, pod);
+                    (links + more, taken + further)
+                } else {
+                    (links, taken)
+                };
+                if best.is_none_or(|(least, _)| cost < least) {
+                    best = Some((cost, number));
+                }
+            }
+        }
+        let (_, number) = best.ok_or(*host)?;
+        near.take(number / pod_ups, leaf);
+        if spans_pods {
+            far.take(number, pod);
+        }
+        ways.push(way(number, pod_ups));
+    }
+    Ok(ways)
+}
+
+/// The pairs on every link: sources below it times destinations beyond it.
+fn pairs(tree: &Tree, near: &Level, far: &Level, total: u64, pod_ups: usize) -> Vec<(LinkIndex, u64)> {
+    let mut pairs = Vec::new();
+    let mut note =
+        |level: &Level, number: usize, up: &dyn Fn(usize) -> LinkIndex, down: &dyn Fn(usize) -> LinkIndex| {
+            for (place, group) in level.groups.iter().enumerate() {
+                let inside = u64::from(level.inside[number * level.groups.len() + place]);
+                let outside = u64::from(level.chosen[number]) - inside;
+                let hosts = u64::from(group.hosts);
+                if outside > 0 {
+                    pairs.push((up(group.at), hosts * outside));
+                }
+                if inside > 0 {
+                    pairs.push((down(group.at), inside * (total - hosts)));
+                }
+            }
+        };
+    for up in (0..tree.leaf_ups).filter(|up| near.chosen[*up] > 0) {
+        note(near, up, &|leaf| tree.leaf_up(leaf, up), &|leaf| tree.leaf_down(leaf, up));
+    }
+    if far.groups.len() > 1 {
+        for number in (0..far.chosen.len()).filter(|number| far.chosen[*number] > 0) {
+            let way = way(number, pod_ups);
+            note(far, number, &|pod| tree.pod_up(pod, way), &|pod| tree.pod_down(pod, way));
+        }
+    }
+    pairs
+}
+
+fn grouped(places: impl Iterator<Item = usize>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for at in places {
+        match groups.last_mut() {
+            Some(group) if group.at == at => group.hosts += 1,
+            _ => groups.push(Group { at, hosts: 1 }),
+        }
+    }
+    groups
+}
+
+fn pods_of(tree: &Tree, leaves: &[Group]) -> Vec<Group> {
+    let mut pods: Vec<Group> = Vec::new();
+    for leaf in leaves {
+        let at = tree.pod_of(leaf.at);
+        match pods.last_mut() {
+            Some(pod) if pod.at == at => pod.hosts += leaf.hosts,
+            _ => pods.push(Group { at, hosts: leaf.hosts }),
+        }
+    }
+    pods
+}

@@ -1,0 +1,362 @@
+//! Who owns what on every link.
+//!
+//! On every directed link a lane and a service level belong to one cluster at most. A guest that uses a level of its
+//! cluster towards any address stays in its cluster's lane, or is dropped where the level was not granted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, SlMode};
+use ib_wire::{Guid, ServiceLevel, VirtualLane};
+use thiserror::Error;
+
+use super::arbitration::{Move, Table};
+use super::choice::{self, Chosen, Demand};
+use super::network::{HostIndex, LinkIndex, Network};
+use super::shares::{Shares, lowest};
+use super::tree::Way;
+
+pub(super) use super::books::Books;
+
+/// By which ways a cluster's packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routes {
+    /// As the forwarding tables say.
+    Given,
+    /// By ways that are chosen for the cluster, where the switches form a regular tree; else as given.
+    Chosen,
+}
+
+/// A guaranteed cluster that wants in.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Its number, which no other has.
+    pub cluster: ClusterNumber,
+    /// Its hosts. They belong to it alone.
+    pub hosts: &'a [HostIndex],
+    /// What every host can sustain while all send to all others evenly.
+    pub bandwidth: Bandwidth,
+    /// How its packets are told from others'.
+    pub mode: SlMode,
+    /// By which ways they go.
+    pub routes: Routes,
+}
+
+/// Why a cluster was not admitted: the limit that binds, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// A cluster has that number.
+    #[error("cluster {0} is admitted already")]
+    Known(ClusterNumber),
+    /// A cluster has at least one host, each named once.
+    #[error("a cluster of no hosts, or with a host named twice")]
+    Hosts,
+    /// A host belongs to another cluster.
+    #[error("host {host} belongs to cluster {cluster}")]
+    HostTaken {
+        /// GUID of its port.
+        host: Guid,
+        /// Whose it is.
+        cluster: ClusterNumber,
+    },
+    /// No route leads from a host to another.
+    #[error("no route leads to host {to}")]
+    NoRoute {
+        /// GUID of the port that is not reached.
+        to: Guid,
+    },
+    /// All lanes of a link belong to others.
+    #[error("all {lanes} lanes of link {} belong to other clusters", .link.0)]
+    Lanes {
+        /// The link.
+        link: LinkIndex,
+        /// Its lanes for guaranteed clusters.
+        lanes: u8,
+    },
+    /// No service level is free on every link of the cluster, or of one of its paths.
+    #[error("no service level is free on every link; link {} has {free} of {levels} left", .link.0)]
+    ServiceLevels {
+        /// The link with the fewest left.
+        link: LinkIndex,
+        /// Levels that are free there.
+        free: u8,
+        /// Levels for guaranteed clusters.
+        levels: u8,
+    },
+    /// A link has not enough rate left.
+    #[error("link {} has {free} left, {needed} are needed", .link.0)]
+    Bandwidth {
+        /// The link.
+        link: LinkIndex,
+        /// What is needed.
+        needed: Bandwidth,
+        /// What is left of the usable rate.
+        free: Bandwidth,
+    },
+    /// A link's arbitration table has not enough entries left.
+    #[error("the arbitration table of link {} has {free} entries left, {needed} are needed", .link.0)]
+    Arbitration {
+        /// The link.
+        link: LinkIndex,
+        /// Entries.
+        needed: u8,
+        /// Entries left.
+        free: u8,
+    },
+    /// Of all ways that could be chosen, none has lanes and rate left up to a host.
+    #[error("no way to host {to} has a lane and {bandwidth} a host left")]
+    NoWay {
+        /// GUID of the host's port.
+        to: Guid,
+        /// What was asked for.
+        bandwidth: Bandwidth,
+    },
+}
+
+/// What a cluster has of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkShare {
+    /// The link.
+    pub link: LinkIndex,
+    /// Its lane.
+    pub lane: VirtualLane,
+    /// Its service levels here, as bits.
+    pub service_levels: u16,
+    /// The rate kept for it.
+    pub share: Bandwidth,
+    /// Entries of the arbitration table that serve its lane.
+    pub entries: u8,
+    /// Weight of each.
+    pub weight: u8,
+}
+
+/// The service level of a path. All hosts of a leaf use the same towards a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathLevel {
+    /// The switch of the senders.
+    pub from: u32,
+    /// The receiver.
+    pub to: HostIndex,
+    /// Their level.
+    pub service_level: ServiceLevel,
+}
+
+/// What a cluster was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose it is.
+    pub cluster: ClusterNumber,
+    /// Its hosts in order.
+    pub hosts: Vec<HostIndex>,
+    /// What every host can sustain.
+    pub bandwidth: Bandwidth,
+    /// The level of all its packets, unless each path has its own.
+    pub service_level: Option<ServiceLevel>,
+    /// The levels of its paths, where each has its own.
+    pub paths: Vec<PathLevel>,
+    /// The ways to its hosts, if they were chosen.
+    pub ways: Option<Vec<Way>>,
+    /// Its links in order.
+    pub links: Vec<LinkShare>,
+}
+
+impl Grant {
+    /// The same in the words of plans.
+    pub fn link_grants<'a>(&'a self, network: &'a Network) -> impl Iterator<Item = LinkGrant> + 'a {
+        self.links.iter().map(|share| LinkGrant {
+            port: network.links()[share.link.index()].from,
+            lane: share.lane,
+            service_levels: levels(share.service_levels).collect(),
+            share: share.share,
+            entries: share.entries,
+            weight: share.weight,
+        })
+    }
+}
+
+/// The service levels of some bits.
+pub fn levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
+    (0..16).filter(move |level| bits & (1 << level) != 0).filter_map(ServiceLevel::from_wire)
+}
+
+/// A table of a link whose sequences had to be moved to make room.
+pub type LinkMoves = (LinkIndex, Vec<Move>);
+
+/// Who owns what on every link.
+#[derive(Debug)]
+pub struct Ledger {
+    network: Arc<Network>,
+    books: Books,
+    shares: Shares,
+    /// The owner of each host.
+    owners: Vec<Option<ClusterNumber>>,
+    grants: BTreeMap<ClusterNumber, Grant>,
+}
+
+impl Ledger {
+    /// Nobody owns anything.
+    pub fn new(network: Arc<Network>) -> Self {
+        let books = Books::new(&network);
+        let shares = Shares::new(network.links().len());
+        let owners = vec![None; network.hosts().len()];
+        Self { network, books, shares, owners, grants: BTreeMap::new() }
+    }
+
+    /// The fabric it is about.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// What clusters have, by number.
+    pub fn grants(&self) -> &BTreeMap<ClusterNumber, Grant> {
+        &self.grants
+    }
+
+    /// Who owns a host.
+    pub fn owner(&self, host: HostIndex) -> Option<ClusterNumber> {
+        self.owners[host.index()]
+    }
+
+    /// What guaranteed clusters may have of a link together.
+    pub fn usable(&self, link: LinkIndex) -> Bandwidth {
+        Bandwidth::from_bits_per_s(self.books.usable(link))
+    }
+
+    /// What a link has left for guaranteed clusters.
+    pub fn left(&self, link: LinkIndex) -> Bandwidth {
+        Bandwidth::from_bits_per_s(self.books.left(link))
+    }
+
+    /// The arbitration table of a link; `None` while no cluster uses it.
+    pub fn table(&self, link: LinkIndex) -> Option<&Table> {
+        self.books.table(link)
+    }
+
+    /// Gives a cluster what it wants on all links, or nothing. Entries of arbitration tables that had to be moved to
+    /// make room are told; nothing else of other clusters changes.
+    pub fn admit(&mut self, request: Request<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
+        let hosts = self.check_hosts(request)?;
+        let chosen = self.chosen(request, &hosts)?;
+        let levels = self.network.limits().service_levels.min(15);
+        let all_levels = ((1u32 << (levels + 1)) - 2) as u16;
+        let rate = request.bandwidth.bits_per_s();
+        match &chosen {
+            Some((chosen, _)) => self.shares.of_ways(&self.network, &hosts, chosen),
+            None => self.shares.of_routes(&self.network, &hosts)?,
+        }
+        for (link, pairs) in self.shares.pairs() {
+            self.books.check(link, share_of(pairs, rate, hosts.len()))?;
+        }
+        let ways = chosen.as_ref().map(|(chosen, _)| chosen.ways.as_slice());
+        let (service_level, paths) = match (request.mode, &chosen) {
+            (SlMode::Cluster, Some((_, Some(level)))) => (Some(*level), Vec::new()),
+            (SlMode::Cluster, _) => (Some(self.one_level(all_levels, levels)?), Vec::new()),
+            (SlMode::Path, _) => {
+                (None, self.shares.path_levels(&self.network, &self.books, &hosts, ways, all_levels)?)
+            }
+        };
+        let everywhere = service_level.map_or(0, |level| 1 << level.to_wire());
+        let mut links = Vec::with_capacity(self.shares.pairs().len());
+        let mut moves = Vec::new();
+        for (link, pairs, own_levels) in self.shares.sorted() {
+            let share = share_of(pairs, rate, hosts.len());
+            match self.books.take(link, share, own_levels | everywhere, &mut moves) {
+                Ok(taken) => links.push(taken),
+                Err(refusal) => {
+                    links.iter().for_each(|share| self.books.give_back(share));
+                    return Err(refusal);
+                }
+            }
+        }
+        for host in &hosts {
+            self.owners[host.index()] = Some(request.cluster);
+        }
+        let ways = chosen.map(|(chosen, _)| chosen.ways);
+        let Request { cluster, bandwidth, .. } = request;
+        let grant = Grant { cluster, hosts, bandwidth, service_level, paths, ways, links };
+        Ok((self.grants.entry(cluster).or_insert(grant), moves))
+    }
+
+    /// Takes back all that a cluster had; `None` if it has nothing.
+    pub fn release(&mut self, cluster: ClusterNumber) -> Option<Grant> {
+        let grant = self.grants.remove(&cluster)?;
+        grant.links.iter().for_each(|share| self.books.give_back(share));
+        grant.hosts.iter().for_each(|host| self.owners[host.index()] = None);
+        Some(grant)
+    }
+
+    /// The hosts in order, if the cluster can have them.
+    fn check_hosts(&self, request: Request<'_>) -> Result<Vec<HostIndex>, Refusal> {
+        if self.grants.contains_key(&request.cluster) {
+            return Err(Refusal::Known(request.cluster));
+        }
+        let mut hosts = request.hosts.to_vec();
+        hosts.sort_unstable();
+        let exists = hosts.last().is_some_and(|last| last.index() < self.owners.len());
+        if !exists || hosts.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Refusal::Hosts);
+        }
+        for host in &hosts {
+            if let Some(cluster) = self.owner(*host) {
+                return Err(Refusal::HostTaken { host: self.guid(*host), cluster });
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// The ways to the hosts if they are to be chosen, and the service level if the cluster has one.
+    fn chosen(
+        &self,
+        request: Request<'_>,
+        hosts: &[HostIndex],
+    ) -> Result<Option<(Chosen, Option<ServiceLevel>)>, Refusal> {
+        let Some(tree) = self.network.tree().filter(|_| request.routes == Routes::Chosen) else {
+            return Ok(None);
+        };
+        let rate = request.bandwidth.bits_per_s();
+        let choose =
+            |service_levels| choice::choose(tree, &self.books, hosts, Demand { rate, service_levels });
+        let no_way = |to| Refusal::NoWay { to: self.guid(to), bandwidth: request.bandwidth };
+        let any = choose(0).map_err(no_way)?;
+        if request.mode == SlMode::Path {
+            return Ok(Some((any, None)));
+        }
+        let is_free = |chosen: &Chosen, level: ServiceLevel| {
+            chosen.pairs.iter().all(|(link, _)| self.books.levels_taken(*link) & (1 << level.to_wire()) == 0)
+        };
+        let candidates = || levels(u16::MAX).skip(1).take(self.network.limits().service_levels.into());
+        if let Some(level) = candidates().find(|level| is_free(&any, *level)) {
+            return Ok(Some((any, Some(level))));
+        }
+        let mut failed = hosts[0];
+        for level in candidates() {
+            match choose(1 << level.to_wire()) {
+                Ok(chosen) => return Ok(Some((chosen, Some(level)))),
+                Err(host) => failed = host,
+            }
+        }
+        Err(no_way(failed))
+    }
+
+    /// The lowest level that is free on all links.
+    fn one_level(&self, all: u16, count: u8) -> Result<ServiceLevel, Refusal> {
+        let (mut free, mut worst) = (all, (u32::MAX, LinkIndex(0)));
+        for (link, _) in self.shares.pairs() {
+            let here = all & !self.books.levels_taken(link);
+            free &= here;
+            worst = worst.min((here.count_ones(), link));
+        }
+        lowest(free).ok_or(Refusal::ServiceLevels { link: worst.1, free: worst.0 as u8, levels: count })
+    }
+
+    fn guid(&self, host: HostIndex) -> Guid {
+        self.network.hosts()[host.index()].port
+    }
+}
+
+/// What so many ordered pairs of a cluster's hosts need of a link, if each host sends at a rate to all others evenly;
+/// rounded down to whole bits per second.
+fn share_of(pairs: u64, rate: u64, hosts: usize) -> u64 {
+    let others = hosts.saturating_sub(1).max(1) as u128;
+    (u128::from(pairs) * u128::from(rate) / others) as u64
+}
