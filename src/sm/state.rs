@@ -105,6 +105,8 @@ impl Change {
             routing: decisions.routing.clone(),
             partitions: decisions.partitions.clone(),
             groups: decisions.groups.clone(),
+            clusters: decisions.clusters.clone(),
+            guarded: decisions.guarded,
             adopted: decisions.adopted.clone(),
         };
         Self {

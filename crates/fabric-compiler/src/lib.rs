@@ -29,6 +29,7 @@ mod fabric;
 mod multicast;
 mod partitions;
 pub mod partitions_conf;
+mod promises;
 mod recompile;
 mod routing;
 pub mod tenancy;
@@ -76,6 +77,20 @@ pub enum CompileError {
         /// Entries.
         capacity: usize,
     },
+    /// A cluster names a port that the fabric does not have.
+    #[error("cluster {cluster} names a port that is not on the fabric")]
+    PortsMissing {
+        /// Its name.
+        cluster: String,
+    },
+    /// What a cluster is to be promised cannot be kept.
+    #[error("cluster {cluster} cannot be promised that: {reason}")]
+    NotAdmitted {
+        /// Its name.
+        cluster: String,
+        /// What is short, and where.
+        reason: String,
+    },
     /// No partition number is left for a partition that asked for none.
     #[error("no partition number is left for {name:?}")]
     PartitionsExhausted {
@@ -108,9 +123,10 @@ pub fn compile(
     let keys = partitions::lay_out(&fabric, &partitions, &intents.capabilities, previous)?;
     let routes = routing::route(&fabric, &lids.present, previous);
     let groups = multicast::plan(&fabric, &routes.order, &partitions, &intents.capabilities, previous)?;
-    Ok(assembly::Parts { fabric: &fabric, lids, partitions, numbers, keys, routes, groups }
+    let plan = assembly::Parts { fabric: &fabric, lids, partitions, numbers, keys, routes, groups }
         .assemble(&intents.capabilities, previous)
-        .with_basis(Basis::of(topology, intents)))
+        .with_basis(Basis::of(topology, intents));
+    promises::keep(plan, topology, intents, previous)
 }
 
 /// What [`compile`] makes of the decisions of a plan, sooner: while the fabric, the manager's port and what the devices
@@ -137,7 +153,8 @@ pub fn recompile_on(
     if previous.basis() == Some(basis)
         && let Some(plan) = recompile::recompile(topology, intents, previous)?
     {
-        return Ok(plan.with_basis(basis));
+        let plan = promises::keep(plan.with_basis(basis), topology, intents, previous.decisions())?;
+        return Ok(plan.sharing_tables_with(previous));
     }
     let plan = compile(topology, intents, previous.decisions())?;
     Ok(plan.sharing_tables_with(previous))

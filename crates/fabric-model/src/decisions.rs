@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum};
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LinearTable;
@@ -131,8 +131,20 @@ pub struct ClusterDecision {
     pub class: Class,
     /// How its packets are told from others'.
     pub sl_mode: SlMode,
+    /// By when a packet that finds its own lane empty has arrived at the latest, in nanoseconds.
+    pub bound_ns: u64,
     /// What it has of every link it uses.
     pub links: Vec<LinkGrant>,
+}
+
+impl ClusterDecision {
+    /// The service level of all its packets; `None` if it has none that every link knows.
+    pub fn service_level(&self) -> Option<ServiceLevel> {
+        let (first, rest) = self.links.split_first()?;
+        let is_everywhere =
+            |level: &&ServiceLevel| rest.iter().all(|grant| grant.service_levels.contains(level));
+        first.service_levels.iter().find(is_everywhere).copied()
+    }
 }
 
 /// What a broadcast group got.

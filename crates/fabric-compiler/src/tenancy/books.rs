@@ -174,6 +174,31 @@ impl Books {
         })
     }
 
+    /// Takes what a cluster had before; `None`, and nothing is taken, if that is not free.
+    pub fn take_again(&mut self, share: &LinkShare) -> Option<()> {
+        let entries = self.table_entries;
+        let link = &mut self.links[share.link.index()];
+        let lane = 1u16 << share.lane.to_wire();
+        let is_free = link.lanes & !link.lanes_taken & lane != 0
+            && link.levels_taken & share.service_levels == 0
+            && share.share.bits_per_s() <= link.usable - link.taken
+            && share.entries.is_power_of_two()
+            && share.entries <= entries;
+        if !is_free {
+            return None;
+        }
+        let table = link.table.get_or_insert_with(|| Box::new(started(entries, link.lanes)));
+        let weight = u32::from(share.entries) * u32::from(share.weight);
+        if table.request(share.lane, entries / share.entries, weight).is_err() {
+            table.defragment();
+            table.request(share.lane, entries / share.entries, weight).ok()?;
+        }
+        link.taken += share.share.bits_per_s();
+        link.lanes_taken |= lane;
+        link.levels_taken |= share.service_levels;
+        Some(())
+    }
+
     /// Takes back what [`Self::take`] gave.
     pub fn give_back(&mut self, share: &LinkShare) {
         let link = &mut self.links[share.link.index()];

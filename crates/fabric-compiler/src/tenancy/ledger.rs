@@ -3,9 +3,10 @@
 //! On every directed link a lane and a service level belong to one cluster at most. A guest that uses a level of its
 //! cluster towards any address stays in its cluster's lane, or is dropped where the level was not granted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use fabric_model::intent::PortName;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, SlMode};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use thiserror::Error;
@@ -275,6 +276,48 @@ impl Ledger {
         let Request { cluster, bandwidth, .. } = request;
         let grant = Grant { cluster, hosts, bandwidth, service_level, paths, ways, links };
         Ok((self.grants.entry(cluster).or_insert(grant), moves))
+    }
+
+    /// Gives a cluster what it had before: the same lanes, levels and weights on the same links. `None`, and nothing is
+    /// given, if its packets take other links by now, or something of it is not free.
+    pub fn admit_again(&mut self, request: Request<'_>, links: &[LinkGrant]) -> Option<&Grant> {
+        let hosts = self.check_hosts(request).ok()?;
+        self.shares.of_routes(&self.network, &hosts).ok()?;
+        let rate = request.bandwidth.bits_per_s();
+        let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
+        let wanted: Option<Vec<LinkShare>> = (self.shares.sorted().into_iter())
+            .map(|(link, pairs, _)| {
+                let grant = had.remove(&self.network.links()[link.index()].from)?;
+                let service_levels =
+                    grant.service_levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire());
+                let share = Bandwidth::from_bits_per_s(share_of(pairs, rate, hosts.len()));
+                let LinkGrant { lane, entries, weight, .. } = *grant;
+                (grant.share == share).then_some(LinkShare {
+                    link,
+                    lane,
+                    service_levels,
+                    share,
+                    entries,
+                    weight,
+                })
+            })
+            .collect();
+        let wanted = wanted.filter(|_| had.is_empty())?;
+        for (place, share) in wanted.iter().enumerate() {
+            if self.books.take_again(share).is_none() {
+                wanted[..place].iter().for_each(|share| self.books.give_back(share));
+                return None;
+            }
+        }
+        for host in &hosts {
+            self.owners[host.index()] = Some(request.cluster);
+        }
+        let everywhere = wanted.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
+        let Request { cluster, bandwidth, .. } = request;
+        let service_level = lowest(everywhere).filter(|_| request.mode == SlMode::Cluster);
+        let (paths, ways) = (Vec::new(), None);
+        let grant = Grant { cluster, hosts, bandwidth, service_level, paths, ways, links: wanted };
+        Some(self.grants.entry(cluster).or_insert(grant))
     }
 
     /// Takes back all that a cluster had; `None` if it has nothing.
