@@ -7,6 +7,7 @@ use controller_api::cluster::{CpuMode, NodeState};
 use controller_api::host::NewHost;
 use fabric_model::MacAddress;
 use fabric_model::intent::PortName;
+use fabric_model::tenancy::Class;
 use ib_wire::{Guid, PartitionNumber};
 use thiserror::Error;
 use uuid::Uuid;
@@ -55,6 +56,7 @@ pub fn admit(
     let used = usage(clusters);
     let candidates: Vec<Candidate> = hosts
         .iter()
+        .filter(|host| may_share(cluster, host, clusters))
         .filter_map(|host| {
             let place = seen.fabric.places.get(&host.name).filter(|_| is_up(host))?;
             seen.fabric.lid(place.port_guid)?;
@@ -69,6 +71,14 @@ pub fn admit(
     let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode };
     let chosen = place(&candidates, &machines, need, wanted, &taken)?;
     Ok(nodes(cluster, &chosen, &used, seen))
+}
+
+/// Whether a cluster may have nodes on a host beside what others have there: the port of a guaranteed cluster is its own.
+fn may_share(cluster: &ClusterRow, host: &NewHost, clusters: &[ClusterRow]) -> bool {
+    let is_there = |other: &&ClusterRow| other.nodes.iter().any(|node| node.host == host.name);
+    let is_guaranteed = |cluster: &ClusterRow| cluster.class != Class::BestEffort;
+    let mut others = clusters.iter().filter(|other| other.id != cluster.id).filter(is_there);
+    others.all(|other| !is_guaranteed(cluster) && !is_guaranteed(other))
 }
 
 /// What is in use on a host.

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::lifecycle::{Outcome, fail};
-use crate::network::{self, Membership, Sighting};
+use crate::network::{self, Sighting, Wishes};
 use crate::site::{FabricSight, Place, Site};
 
 /// How long to wait before the manager is asked again.
@@ -166,15 +166,15 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let clusters = site.store.cluster_list().await?;
-    let members = Arc::new(network::membership(&clusters));
-    if fabric.programmed.as_ref() == Some(&members) {
+    let wishes = Arc::new(network::wishes(&clusters));
+    if fabric.programmed.as_ref() == Some(&wishes) {
         return Ok(());
     }
     site.see_quietly(|seen| seen.fabric.state = FabricState::Programming);
-    let plan = match compile(sighting, Arc::clone(&members), &fabric).await? {
+    let plan = match compile(sighting, Arc::clone(&wishes), &fabric).await? {
         Ok(plan) => Arc::new(plan),
         Err(error) => {
-            refuse_newest(site, &members, &fabric, &error).await?;
+            refuse_newest(site, &wishes, &fabric, &error).await?;
             return Err(error.into());
         }
     };
@@ -185,36 +185,39 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
     site.see(|seen| {
         seen.fabric.plan = Some(plan);
         if seen.fabric.epoch == fabric.epoch {
-            (seen.fabric.state, seen.fabric.programmed) = (FabricState::Programmed, Some(members));
+            (seen.fabric.state, seen.fabric.programmed) = (FabricState::Programmed, Some(wishes));
         }
     });
     Ok(())
 }
 
-async fn compile(
+/// The plan by which wishes come true, or why they cannot.
+pub async fn compile(
     sighting: Arc<Sighting>,
-    members: Arc<Membership>,
+    wishes: Arc<Wishes>,
     fabric: &FabricSight,
 ) -> anyhow::Result<Result<FabricPlan, CompileError>> {
     let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
-    let work = move || network::plan(&sighting, &members, previous.as_deref(), &decisions);
+    let work = move || network::plan(&sighting, &wishes, previous.as_deref(), &decisions);
     tokio::task::spawn_blocking(work).await.context("the compiler broke")
 }
 
 /// What was asked for last is what the fabric cannot take: it fails, so that everything else goes on.
 async fn refuse_newest(
     site: &Site,
-    members: &Membership,
+    wishes: &Wishes,
     fabric: &FabricSight,
     error: &CompileError,
 ) -> anyhow::Result<()> {
     let _writer = site.writer.lock().await;
-    let is_new = |member: (_, _)| fabric.programmed.as_ref().is_none_or(|known| !known.contains(&member));
+    let is_new =
+        |member: (_, _)| fabric.programmed.as_ref().is_none_or(|known| !known.members.contains(&member));
     let clusters = site.store.cluster_list().await?;
     let newest = clusters.into_iter().rev().find(|cluster| {
         let Some(partition) = cluster.partition else { return false };
-        let waits =
-            |node: &crate::store::NodeRow| !node.networked && members.contains(&(partition, node.port_guid));
+        let waits = |node: &crate::store::NodeRow| {
+            !node.networked && wishes.members.contains(&(partition, node.port_guid))
+        };
         cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
     });
     if let Some(before) = newest {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_compiler::{CompileError, compile, recompile};
-use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, MulticastLid, PartitionNumber};
 use jiff::{SignedDuration, Timestamp};
@@ -18,6 +19,33 @@ pub const REST: SignedDuration = SignedDuration::from_mins(10);
 
 /// Who is to be, or is, in which partition.
 pub type Membership = BTreeSet<(PartitionNumber, Guid)>;
+
+/// What clusters want of the fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Who is to be in which partition.
+    pub members: Membership,
+    /// Who is promised something, oldest first.
+    pub promised: Vec<ClusterIntent>,
+}
+
+/// What all clusters want.
+pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
+    Wishes { members: membership(clusters), promised: clusters.iter().filter_map(promised).collect() }
+}
+
+/// What a cluster is promised, if it is anything, by its id: names may be used again.
+fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
+    let present = cluster.nodes.iter().filter(|node| !node.gone);
+    let ports: BTreeSet<Guid> = present.map(|node| node.port_guid).collect();
+    let is_promised = cluster.class != Class::BestEffort && !ports.is_empty();
+    is_promised.then(|| ClusterIntent {
+        name: cluster.id.to_string(),
+        ports: ports.into_iter().collect(),
+        class: cluster.class,
+        sl_mode: SlMode::Cluster,
+    })
+}
 
 /// A fabric as the subnet manager sees it.
 #[derive(Clone, Debug)]
@@ -39,15 +67,16 @@ pub fn membership(clusters: &[ClusterRow]) -> Membership {
         .collect()
 }
 
-/// The plan for a fabric on which these are members.
+/// The plan for a fabric on which these wishes come true, or why they cannot.
 pub fn plan(
     sighting: &Sighting,
-    members: &Membership,
+    wishes: &Wishes,
     previous: Option<&FabricPlan>,
     decisions: &Decisions,
 ) -> Result<FabricPlan, CompileError> {
     let mut intents = sighting.intents.clone();
-    intents.partitions = partitions(members);
+    intents.partitions = partitions(&wishes.members);
+    intents.clusters.clone_from(&wishes.promised);
     match previous {
         Some(previous) => recompile(&sighting.topology, &intents, previous),
         None => compile(&sighting.topology, &intents, decisions),

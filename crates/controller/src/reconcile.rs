@@ -121,9 +121,15 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
             authorized_keys: cluster.ssh_keys.clone(),
             cluster_key: cluster.key.clone(),
             pkey,
-            sl: ServiceLevel::default(),
+            sl: service_level(cluster, fabric),
         },
     })
+}
+
+/// The service level of a cluster's packets: its own if it was granted one, else that of best effort.
+fn service_level(cluster: &ClusterRow, fabric: &FabricSight) -> ServiceLevel {
+    let decision = fabric.decisions.clusters.get(&cluster.id.to_string());
+    decision.and_then(|decision| decision.service_level()).unwrap_or_default()
 }
 
 /// The nodes that a node is told of: those that have joined, and a new one of all others, so that a job that starts now

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::lifecycle::{Sight, VmSight};
-use crate::network::{Membership, Sighting};
+use crate::network::{Sighting, Wishes};
 use crate::store::{Happening, Store, StoreError};
 
 /// Everything there is.
@@ -73,8 +73,8 @@ pub struct FabricSight {
     pub plan: Option<Arc<FabricPlan>>,
     /// What has to stay as it was decided.
     pub decisions: Arc<Decisions>,
-    /// Who is in which partition, once the fabric was made so in this epoch.
-    pub programmed: Option<Arc<Membership>>,
+    /// What clusters wanted when the fabric was last made so in this epoch.
+    pub programmed: Option<Arc<Wishes>>,
 }
 
 /// Where a host is on the fabric.
@@ -192,6 +192,6 @@ impl Sight for Seen {
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
-        Some(self.fabric.programmed.as_ref()?.contains(&(partition, port)))
+        Some(self.fabric.programmed.as_ref()?.members.contains(&(partition, port)))
     }
 }

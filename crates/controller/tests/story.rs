@@ -6,6 +6,7 @@ mod site;
 use controller_api::cluster::{CpuMode, NewCluster, Phase, Resize};
 use controller_api::operation::OperationState;
 use controller_api::{Client, ClientError, ClusterRef, MemorySize, Problem};
+use fabric_model::tenancy::Class;
 use site::{Site, eventually};
 
 fn wish(name: &str, size: u32) -> NewCluster {
@@ -101,6 +102,35 @@ fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
     assert_eq!(site.ask(blue.cluster_list()).unwrap().len(), 1);
     assert!(site.ask(site.operator().cluster_show(&with_owner)).unwrap().nodes[0].host.is_some());
     ready(&site, &red, "secret", 1);
+}
+
+#[test]
+fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_itself() {
+    let site = Site::new(4);
+    let (blue, red) = (site.tenant("blue"), site.tenant("red"));
+    let promised = |name: &str, bandwidth: &str| {
+        let class = Class::Guaranteed { bandwidth: bandwidth.parse().unwrap(), latency_ns: None };
+        NewCluster { class, ..wish(name, 2) }
+    };
+    let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
+    assert_eq!((too_much.kind.as_str(), too_much.place.as_deref()), ("cannot-promise", Some("class")));
+    assert!(too_much.detail.unwrap().contains("Gb/s left"), "numbers are told");
+    site.ask(blue.cluster_create(&promised("fast", "100M"))).unwrap();
+    eventually("fast is ready", || {
+        site.ask(blue.cluster_show(&by_name("fast"))).is_ok_and(|cluster| cluster.phase == Phase::Ready)
+    });
+    // Nobody else gets onto its hosts, however full the others become.
+    let hosts = |client: &Client, tenant: &str, name: &str| {
+        let cluster = ClusterRef { tenant: Some(tenant.parse().unwrap()), ..by_name(name) };
+        let nodes = site.ask(client.cluster_show(&cluster)).unwrap().nodes;
+        nodes.into_iter().map(|node| node.host.unwrap()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let operator = site.operator();
+    let own = hosts(&operator, "blue", "fast");
+    let rest = 4 * (4 - own.len() as u32);
+    ready(&site, &red, "many", rest);
+    assert!(hosts(&operator, "red", "many").is_disjoint(&own));
+    assert_eq!(problem(site.ask(red.cluster_create(&wish("more", 1)))).kind, "no-capacity");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{ClusterIntent, Intents, PortName};
-use fabric_model::plan::{FabricPlan, PlanParts, PortSharing};
+use fabric_model::plan::{FabricPlan, Finding, PlanParts, PortSharing};
 use fabric_model::tenancy::{Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, Topology};
 use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
@@ -18,7 +18,7 @@ use crate::CompileError;
 use crate::tenancy::arbitration::{
     Hop, OVERSHOOT_BYTES, PACKET_BYTES_MAX, ServiceCurve, Table, WEIGHT_BYTES, latency_bound_s,
 };
-use crate::tenancy::ledger::{Grant, Ledger, Request, Routes};
+use crate::tenancy::ledger::{Grant, Ledger, Refusal, Request, Routes};
 use crate::tenancy::network::{HostIndex, Limits, LinkIndex, Network};
 
 /// The lane of best effort.
@@ -47,11 +47,12 @@ pub(crate) fn keep(
     }
     let limits = Limits { table_entries: table_entries(intents), ..Limits::default() };
     let mut ledger = Ledger::new(Arc::new(Network::of(topology, &plan, limits)));
-    let clusters = decide(&mut ledger, &promised, previous)?;
+    let (clusters, broken) = decide(&mut ledger, &promised, previous)?;
     let sharings = Sharings::of(&plan, &clusters, limits.table_entries);
     let (basis, mut parts) = (plan.basis(), plan.parts().clone());
     sharings.put(&mut parts);
     (parts.decisions.clusters, parts.decisions.guarded) = (clusters, true);
+    parts.findings.extend(broken);
     let plan = FabricPlan::from_parts(parts);
     Ok(match basis {
         Some(basis) => plan.with_basis(basis),
@@ -68,36 +69,59 @@ fn table_entries(intents: &Intents) -> u8 {
     1 << least.ilog2()
 }
 
-/// What clusters have: those that had something first, then the others in the order they were asked for.
+/// What clusters have: those that had something first, then the others in the order they were asked for. One that had it
+/// and cannot have it any more, because the fabric has changed, goes on without.
 fn decide(
     ledger: &mut Ledger,
     promised: &[&ClusterIntent],
     previous: &Decisions,
-) -> Result<BTreeMap<String, ClusterDecision>, CompileError> {
+) -> Result<(BTreeMap<String, ClusterDecision>, Vec<Finding>), CompileError> {
     let places: HashMap<Guid, HostIndex> =
         (0..).zip(ledger.network().hosts()).map(|(at, host)| (host.port, HostIndex(at))).collect();
-    let mut decisions = BTreeMap::new();
+    let (mut decisions, mut broken) = (BTreeMap::new(), Vec::new());
     let mut new = Vec::new();
     for (number, cluster) in (0..).map(ClusterNumber).zip(promised) {
+        let kept = previous.clusters.get(&cluster.name).filter(|before| is_same(before, cluster));
         let hosts: Option<Vec<HostIndex>> =
             cluster.ports.iter().map(|port| places.get(port).copied()).collect();
-        let hosts = hosts.ok_or_else(|| CompileError::PortsMissing { cluster: cluster.name.clone() })?;
-        let kept = previous.clusters.get(&cluster.name).filter(|before| is_same(before, cluster));
-        let request = request(number, cluster, &hosts);
-        match kept.and_then(|before| ledger.admit_again(request, &before.links).map(|_| before)) {
+        let again = kept.zip(hosts.as_ref()).and_then(|(before, hosts)| {
+            ledger.admit_again(request(number, cluster, hosts), &before.links).map(|_| before)
+        });
+        match again {
             Some(before) => drop(decisions.insert(cluster.name.clone(), before.clone())),
-            None => new.push((number, *cluster, hosts)),
+            None => new.push((number, *cluster, hosts, kept)),
         }
     }
-    for (number, cluster, hosts) in new {
-        let granted = ledger.admit(request(number, cluster, &hosts)).map(|(grant, _)| grant.clone());
-        let grant = granted.map_err(|refusal| CompileError::NotAdmitted {
-            cluster: cluster.name.clone(),
-            reason: refusal.to_string(),
-        })?;
-        decisions.insert(cluster.name.clone(), decision(cluster, &grant, ledger.network())?);
+    for (number, cluster, hosts, kept) in new {
+        let name = cluster.name.clone();
+        match (admit(ledger, number, cluster, hosts), kept) {
+            (Ok(decision), _) => drop(decisions.insert(name, decision)),
+            (Err(error), Some(before)) => {
+                broken.push(Finding::PromiseBroken { cluster: name.clone(), reason: error.to_string() });
+                decisions.insert(name, ClusterDecision { links: Vec::new(), ..before.clone() });
+            }
+            (Err(error), None) => return Err(error),
+        }
     }
-    Ok(decisions)
+    Ok((decisions, broken))
+}
+
+fn admit(
+    ledger: &mut Ledger,
+    number: ClusterNumber,
+    cluster: &ClusterIntent,
+    hosts: Option<Vec<HostIndex>>,
+) -> Result<ClusterDecision, CompileError> {
+    let name = || cluster.name.clone();
+    let hosts = hosts.ok_or_else(|| CompileError::PortsMissing { cluster: name() })?;
+    let granted = ledger.admit(request(number, cluster, &hosts)).map(|(grant, _)| grant.clone());
+    let decided = granted
+        .map_err(|refusal: Refusal| refusal.to_string())
+        .and_then(|grant| decision(cluster, &grant, ledger.network()));
+    if decided.is_err() {
+        ledger.release(number);
+    }
+    decided.map_err(|reason| CompileError::NotAdmitted { cluster: name(), reason })
 }
 
 fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {
@@ -112,11 +136,7 @@ fn request<'a>(number: ClusterNumber, cluster: &ClusterIntent, hosts: &'a [HostI
     Request { cluster: number, hosts, bandwidth, mode: SlMode::Cluster, routes: Routes::Given }
 }
 
-fn decision(
-    cluster: &ClusterIntent,
-    grant: &Grant,
-    network: &Network,
-) -> Result<ClusterDecision, CompileError> {
+fn decision(cluster: &ClusterIntent, grant: &Grant, network: &Network) -> Result<ClusterDecision, String> {
     let bound_ns = bound_ns(grant, network);
     if let Class::Guaranteed { latency_ns: Some(asked), .. } = cluster.class
         && asked < bound_ns
@@ -124,7 +144,7 @@ fn decision(
         let [bound, asked] = [bound_ns, asked].map(|ns| ns as f64 / 1000.0);
         let reason =
             format!("a packet may take {bound:.1} µs if others do their worst, {asked} µs were asked for");
-        return Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason });
+        return Err(reason);
     }
     Ok(ClusterDecision {
         ports: cluster.ports.clone(),

@@ -74,7 +74,9 @@ impl Held for HeldTables<'_> {
 fn replace_findings(parts: &mut PlanParts, keys: &KeyTables, groups: &Groups) {
     parts.findings.retain(|finding| match finding {
         Finding::Unreachable { .. } | Finding::NoRoute { .. } => true,
-        Finding::IndexZeroContested { .. } | Finding::GroupTurns { .. } => false,
+        Finding::IndexZeroContested { .. } | Finding::GroupTurns { .. } | Finding::PromiseBroken { .. } => {
+            false
+        }
     });
     parts.findings.extend(keys.findings.iter().chain(groups.findings.values()).cloned());
 }

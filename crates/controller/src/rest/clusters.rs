@@ -9,6 +9,8 @@ use controller_api::agent::ImageOrder;
 use controller_api::cluster::{Cluster, NewCluster, Node, Phase, Resize, Shape};
 use controller_api::operation::{Operation, OperationKind, OperationState, Step};
 use controller_api::{MemorySize, Name, Problem};
+use fabric_compiler::CompileError;
+use fabric_model::tenancy::Class;
 use ib_wire::PartitionNumber;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -22,7 +24,7 @@ use crate::lifecycle::{Outcome, finish, node_name, reach};
 use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
 use crate::site::Site;
 use crate::store::{ClusterRow, Happening, NodeRow};
-use crate::{keys, network};
+use crate::{keys, manager, network};
 
 /// The least with which an image boots.
 const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
@@ -117,6 +119,7 @@ pub async fn create(
     operation.steps.push(Step { phase: Phase::Requested, at: now });
     cluster.partition = Some(partition(&site, &clusters, now).await?);
     cluster.nodes = grow(&site, &cluster, new.size, &clusters).await?;
+    try_promise(&site, &cluster, &clusters).await?;
     cluster.phase = Phase::Placed;
     operation.steps.push(Step { phase: Phase::Placed, at: now });
     cluster.operation = Some(operation.clone());
@@ -160,6 +163,7 @@ pub async fn resize(
         let mut new = grow(&site, &before, resize.size - staying, &clusters).await?;
         new.iter_mut().for_each(|node| node.joined = false);
         after.nodes.extend(new);
+        try_promise(&site, &after, &clusters).await?;
     } else if resize.size < staying {
         let leaving = after.nodes.iter_mut().rev().filter(|node| !node.leaving);
         leaving.take((staying - resize.size) as usize).for_each(|node| node.leaving = true);
@@ -316,6 +320,31 @@ async fn grow(
         NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", error.to_string())
             .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),
     })
+}
+
+/// Whether the fabric can keep what a cluster is to be promised, beside what was promised to others: by making the plan.
+async fn try_promise(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -> Result<(), Refusal> {
+    if cluster.class == Class::BestEffort {
+        return Ok(());
+    }
+    let fabric = site.look(|seen| seen.fabric.clone());
+    let Some(sighting) = fabric.sighting.clone() else { return Ok(()) };
+    let others = others.iter().filter(|other| other.id != cluster.id);
+    let clusters: Vec<ClusterRow> = others.chain([cluster]).cloned().collect();
+    let planned = manager::compile(sighting, Arc::new(network::wishes(&clusters)), &fabric).await;
+    match planned {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(CompileError::NotAdmitted { reason, .. })) => {
+            Err(Refusal::conflict("cannot-promise", format!("that cannot be promised: {reason}"))
+                .at("class")
+                .hint("ask for less bandwidth, fewer nodes, or best effort"))
+        }
+        Ok(Err(error)) => Err(Refusal::conflict("cannot-promise", error.to_string())),
+        Err(error) => {
+            tracing::error!("a promise was not tried: {error:#}");
+            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be made"))
+        }
+    }
 }
 
 fn operation(cluster: &ClusterRow, kind: OperationKind, now: Timestamp) -> Operation {

@@ -34,6 +34,13 @@ pub enum Finding {
         /// The first that did not get it.
         refused: PartitionNumber,
     },
+    /// A cluster that was promised something and cannot have it any more: it has best effort only.
+    PromiseBroken {
+        /// Its name.
+        cluster: String,
+        /// What is short, and where.
+        reason: String,
+    },
     /// A multicast tree without a switch above all members: its packets turn upwards again on their way.
     GroupTurns {
         /// The partition of the group.
@@ -57,6 +64,9 @@ impl fmt::Display for Finding {
                     f,
                     "partitions {given} and {refused} both claim index 0 of port {port}; {given} has it"
                 )
+            }
+            Self::PromiseBroken { cluster, reason } => {
+                write!(f, "cluster {cluster} has best effort only: {reason}")
             }
             Self::GroupTurns { partition, at } => {
                 write!(f, "no switch is above all members of {partition}: broadcasts turn upwards at {at}")
