@@ -1,0 +1,224 @@
+//! Whether a ring of links can wait for each other for ever.
+//!
+//! A packet holds room behind a link until the next link has room for it. Links are joined by every packet that the tables
+//! admit, whoever sends it and wherever it is for. If these joints make no ring, no ring of lanes is among them either, so
+//! lanes are looked at only where links do make one.
+
+mod graph;
+
+use std::collections::{BTreeSet, HashMap};
+
+use fabric_model::plan::PortSet;
+use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
+
+use crate::network::{Network, Next, PORTS, Place};
+use crate::{Destination, Finding, Wait};
+use graph::rings;
+
+/// A link, by the switch that sends on it and its port there.
+type Link = usize;
+
+/// A link and a lane of it; [`ANY_LANE`] where that is left to the device.
+type Channel = (Link, u8);
+
+/// What stands for all lanes of a link that are not told apart.
+const ANY_LANE: u8 = 16;
+
+pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
+    let joints = Joints::of(network);
+    let rings = rings(&joints.links, |link| joints.after(network, *link));
+    if rings.is_empty() {
+        return Vec::new();
+    }
+    let shares = |link: &Link| network.sharing(link / PORTS, port(*link)).is_some();
+    if !rings.iter().flat_map(|ring| &ring.all).any(shares) {
+        let channels = |links: &[Link]| links.iter().map(|link| (*link, ANY_LANE)).collect::<Vec<_>>();
+        return rings.iter().map(|ring| told(network, &channels(&ring.shortest))).collect();
+    }
+    let suspects: BTreeSet<Link> = rings.into_iter().flat_map(|ring| ring.all).collect();
+    let after = lanes_joined(network, &suspects);
+    let channels: Vec<Channel> = after.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let next = |channel: &Channel| after.get(channel).into_iter().flatten().copied().collect();
+    graph::rings(&channels, next).iter().map(|ring| told(network, &ring.shortest)).collect()
+}
+
+fn port(link: Link) -> PortNum {
+    u8::try_from(link % PORTS).ok().and_then(PortNum::new).unwrap_or(PortNum::MANAGEMENT)
+}
+
+/// By which turns packets come from one link to another.
+struct Joints {
+    /// Links between switches.
+    links: Vec<Link>,
+    /// By switch and input: where packets that came in there leave.
+    turns: HashMap<(Place, PortNum), PortSet>,
+}
+
+impl Joints {
+    fn of(network: &Network<'_>) -> Self {
+        let mut turns: Vec<Option<Box<[PortSet; PORTS]>>> = vec![None; network.switches.len()];
+        let mut links = Vec::new();
+        for here in 0..network.switches.len() {
+            let ports = || (0..=u8::MAX).filter_map(PortNum::new);
+            links.extend(
+                ports()
+                    .filter(|exit| matches!(network.next(here, *exit), Next::Switch(..)))
+                    .map(|exit| here * PORTS + exit.index()),
+            );
+            Self::join_unicast(network, here, &mut turns);
+            for (mlid, exits) in network.switches[here].multicast.exits() {
+                for exit in exits.iter() {
+                    let Next::Switch(there, input) = network.next(here, exit) else { continue };
+                    let further = network.switches[there as Place].multicast.exit(mlid);
+                    let at = turns_at(&mut turns, there as Place);
+                    further
+                        .iter()
+                        .filter(|exit| *exit != input)
+                        .for_each(|exit| at[input.index()].insert(exit));
+                }
+            }
+        }
+        let turns = turns.into_iter().enumerate().flat_map(|(place, inputs)| {
+            let inputs =
+                inputs.into_iter().flat_map(|inputs| inputs.into_iter().enumerate().collect::<Vec<_>>());
+            inputs
+                .filter(|(_, exits)| !exits.is_empty())
+                .map(move |(input, exits)| ((place, port(input)), exits))
+        });
+        Self { links, turns: turns.collect() }
+    }
+
+    /// Adds the turns at the neighbours of a switch, for packets that come from it.
+    fn join_unicast(network: &Network<'_>, here: Place, turns: &mut [Option<Box<[PortSet; PORTS]>>]) {
+        let row = network.rows[here];
+        // LIDs by exit, so that two rows are read side by side.
+        let mut by_exit: Vec<Vec<u16>> = vec![Vec::new(); PORTS];
+        for (lid, exit) in (0..=u16::MAX).zip(row).skip(1) {
+            by_exit[usize::from(*exit)].push(lid);
+        }
+        for (exit, lids) in by_exit.iter().enumerate() {
+            let Next::Switch(there, input) = network.next(here, port(exit)) else { continue };
+            let further = network.rows[there as Place];
+            let mut seen = [false; PORTS];
+            for lid in lids {
+                if let Some(exit) = further.get(usize::from(*lid)) {
+                    seen[usize::from(*exit)] = true;
+                }
+            }
+            let at = turns_at(turns, there as Place);
+            let exits = (0..=u8::MAX).filter(|exit| seen[usize::from(*exit)]).filter_map(PortNum::new);
+            exits.for_each(|exit| at[input.index()].insert(exit));
+        }
+    }
+
+    /// The links for which packets on a link wait.
+    fn after(&self, network: &Network<'_>, link: Link) -> Vec<Link> {
+        let Next::Switch(there, input) = network.next(link / PORTS, port(link)) else { return Vec::new() };
+        let there = there as Place;
+        let exits = self.turns.get(&(there, input)).copied().unwrap_or_default();
+        let joins = |exit: &PortNum| matches!(network.next(there, *exit), Next::Switch(..));
+        exits.iter().filter(joins).map(|exit| there * PORTS + exit.index()).collect()
+    }
+}
+
+fn turns_at(turns: &mut [Option<Box<[PortSet; PORTS]>>], place: Place) -> &mut [PortSet; PORTS] {
+    turns[place].get_or_insert_with(|| Box::new([PortSet::EMPTY; PORTS]))
+}
+
+/// Where packets to a destination leave a switch.
+fn exits(network: &Network<'_>, here: Place, to: Destination) -> PortSet {
+    match to {
+        Destination::Lid(lid) => network.exit(here, usize::from(lid.to_wire())).into_iter().collect(),
+        Destination::Group(mlid) => network.switches[here].multicast.exit(mlid),
+    }
+}
+
+/// Every destination that some table speaks of.
+fn destinations(network: &Network<'_>) -> Vec<Destination> {
+    let top = network.rows.iter().map(|row| row.len()).max().unwrap_or(0);
+    let lids = (1..top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire));
+    let groups: BTreeSet<MulticastLid> =
+        network.switches.iter().flat_map(|switch| switch.multicast.exits().map(|(mlid, _)| mlid)).collect();
+    lids.map(Destination::Lid).chain(groups.into_iter().map(Destination::Group)).collect()
+}
+
+/// The lanes of some links for which packets on others of them wait: every destination and level is followed from every
+/// port that can send it.
+fn lanes_joined(network: &Network<'_>, suspects: &BTreeSet<Link>) -> HashMap<Channel, BTreeSet<Channel>> {
+    let mut after: HashMap<Channel, BTreeSet<Channel>> = HashMap::new();
+    for to in destinations(network) {
+        for sl in (0..16).filter_map(ServiceLevel::from_wire) {
+            let mut seen: BTreeSet<Channel> = BTreeSet::new();
+            let mut open: Vec<Channel> = Vec::new();
+            for (place, input) in senders(network, sl) {
+                open.extend(onward(network, place, input, to, sl));
+            }
+            while let Some(channel) = open.pop() {
+                if !seen.insert(channel) {
+                    continue;
+                }
+                let Next::Switch(there, input) = network.next(channel.0 / PORTS, port(channel.0)) else {
+                    continue;
+                };
+                for further in onward(network, there as Place, input, to, sl) {
+                    if suspects.contains(&channel.0) && suspects.contains(&further.0) {
+                        after.entry(channel).or_default().insert(further);
+                        after.entry(further).or_default();
+                    }
+                    open.push(further);
+                }
+            }
+        }
+    }
+    after
+}
+
+/// Where packets of a level enter switches: from adapters that have a lane for it, and from switches themselves.
+fn senders<'a>(network: &'a Network<'_>, sl: ServiceLevel) -> impl Iterator<Item = (Place, PortNum)> + 'a {
+    let can = move |sharing: Option<&fabric_model::plan::PortSharing>| {
+        sharing.is_none_or(|sharing| sharing.otherwise.lane(sl) != VirtualLane::MANAGEMENT)
+    };
+    network.ends.iter().filter(move |end| can(end.sharing)).filter_map(|end| end.home)
+}
+
+/// The links between switches, with lanes, by which packets go on from a switch.
+fn onward(
+    network: &Network<'_>,
+    here: Place,
+    input: PortNum,
+    to: Destination,
+    sl: ServiceLevel,
+) -> Vec<Channel> {
+    let is_group = matches!(to, Destination::Group(_));
+    let exits = exits(network, here, to).iter().filter(|exit| !is_group || *exit != input);
+    let exits = exits.filter(|exit| matches!(network.next(here, *exit), Next::Switch(..)));
+    let channel = |exit: PortNum| {
+        let link = here * PORTS + exit.index();
+        match network.sharing(here, exit) {
+            None => Some((link, ANY_LANE)),
+            Some(sharing) => sharing.lane(input, sl).map(|lane| (link, lane.to_wire())),
+        }
+    };
+    exits.filter_map(channel).collect()
+}
+
+/// A ring with packets that make it.
+fn told(network: &Network<'_>, ring: &[Channel]) -> Finding {
+    let followers = ring.iter().cycle().skip(1);
+    let waits = ring.iter().zip(followers).map(|((link, lane), (next, _))| Wait {
+        link: network.hop(link / PORTS, port(*link)),
+        lane: VirtualLane::from_wire(*lane),
+        packets: between(network, *link, *next),
+    });
+    Finding::CreditLoop { ring: waits.collect() }
+}
+
+/// Some packets that take one link after the other.
+fn between(network: &Network<'_>, link: Link, next: Link) -> Destination {
+    let takes = |to: Destination| {
+        let on = |link: Link| exits(network, link / PORTS, to).contains(port(link));
+        on(link) && on(next)
+    };
+    let found = destinations(network).into_iter().find(|to| takes(*to));
+    found.expect("links are joined by packets that take both")
+}
