@@ -42,6 +42,60 @@ pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
     graph::rings(&channels, next).iter().map(|ring| told(network, &ring.shortest)).collect()
 }
 
+/// Links in an order in which packets only go onward: while there is one, there is no ring.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// By link; links that are not between switches have none.
+    ranks: Vec<u32>,
+}
+
+impl Order {
+    /// An order of the links of a network, if it has no ring.
+    pub fn of(network: &Network<'_>) -> Option<Self> {
+        let joints = Joints::of(network);
+        let sorted = graph::sorted(&joints.links, |link| joints.after(network, *link))?;
+        let mut ranks = vec![0; network.switches.len() * PORTS];
+        for (link, rank) in sorted.into_iter().zip(0..) {
+            ranks[link] = rank;
+        }
+        Some(Self { ranks })
+    }
+
+    /// Whether the order also holds for packets that pass changed entries: those to a destination at a switch.
+    pub fn holds(&self, network: &Network<'_>, changed: impl Iterator<Item = (Place, Destination)>) -> bool {
+        let mut changed = changed;
+        changed.all(|(here, to)| {
+            let before = links_into(network, here).filter(|link| takes(network, *link, to));
+            let own = exits(network, here, to).iter().map(|exit| here * PORTS + exit.index());
+            before.chain(own).all(|link| self.is_onward(network, link, to))
+        })
+    }
+
+    /// Whether packets to a destination go onward from a link.
+    fn is_onward(&self, network: &Network<'_>, link: Link, to: Destination) -> bool {
+        let Next::Switch(there, input) = network.next(link / PORTS, port(link)) else { return true };
+        let there = there as Place;
+        let is_group = matches!(to, Destination::Group(_));
+        exits(network, there, to).iter().filter(|exit| !is_group || *exit != input).all(|exit| {
+            let next = there * PORTS + exit.index();
+            !matches!(network.next(there, exit), Next::Switch(..)) || self.ranks[link] < self.ranks[next]
+        })
+    }
+}
+
+/// The links by which packets come to a switch from others.
+fn links_into<'a>(network: &'a Network<'_>, here: Place) -> impl Iterator<Item = Link> + 'a {
+    (0..=u8::MAX).filter_map(PortNum::new).filter_map(move |port| match network.next(here, port) {
+        Next::Switch(there, input) => Some(there as Place * PORTS + input.index()),
+        _ => None,
+    })
+}
+
+/// Whether packets to a destination take a link.
+fn takes(network: &Network<'_>, link: Link, to: Destination) -> bool {
+    exits(network, link / PORTS, to).contains(port(link))
+}
+
 fn port(link: Link) -> PortNum {
     u8::try_from(link % PORTS).ok().and_then(PortNum::new).unwrap_or(PortNum::MANAGEMENT)
 }
@@ -215,10 +269,7 @@ fn told(network: &Network<'_>, ring: &[Channel]) -> Finding {
 
 /// Some packets that take one link after the other.
 fn between(network: &Network<'_>, link: Link, next: Link) -> Destination {
-    let takes = |to: Destination| {
-        let on = |link: Link| exits(network, link / PORTS, to).contains(port(link));
-        on(link) && on(next)
-    };
-    let found = destinations(network).into_iter().find(|to| takes(*to));
+    let takes_both = |to: &Destination| takes(network, link, *to) && takes(network, next, *to);
+    let found = destinations(network).into_iter().find(takes_both);
     found.expect("links are joined by packets that take both")
 }

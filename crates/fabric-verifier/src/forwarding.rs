@@ -1,6 +1,6 @@
 //! Whether packets come to whom they are for: LID by LID, every switch's exit is followed once.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fabric_model::intent::Role;
 use ib_wire::{Guid, Lid, PartitionNumber};
@@ -9,16 +9,26 @@ use crate::bits::Bits;
 use crate::network::{Network, Next, Place};
 use crate::{Finding, Hop, Reading};
 
-pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
-    let columns = Columns::new(read);
+/// The LIDs that a table speaks of or that somebody has.
+pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
     let top = read.network.rows.iter().map(|row| row.len()).max().unwrap_or(0).saturating_sub(1);
     let top = read.network.ends.iter().map(|end| usize::from(end.lid.to_wire())).fold(top, usize::max);
+    (1..=top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire))
+}
+
+/// What is found for each of some LIDs, where there is something.
+pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTreeMap<Lid, Vec<Finding>> {
+    let columns = Columns::new(read);
     let mut walk = Walk::new(&read.network);
-    let mut findings = Vec::new();
-    for lid in (1..=top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire)) {
+    let mut found = BTreeMap::new();
+    for lid in lids {
+        let mut findings = Vec::new();
         columns.check(lid, &mut walk, &mut findings);
+        if !findings.is_empty() {
+            found.insert(lid, findings);
+        }
     }
-    findings
+    found
 }
 
 /// What does not depend on the LID.

@@ -3,7 +3,8 @@
 //!
 //! [`verify`] is a function and nothing else: no clock, no dice, no file. It shares no code with the compiler, so that
 //! both would have to be wrong in the same way. Every [`Finding`] names the entry that shows it, and belongs to a
-//! [`Rule`], which names the beliefs about hardware it stands on.
+//! [`Rule`], which names the beliefs about hardware it stands on. [`Verified`] remembers what was found, so that the next
+//! plan for the same fabric costs what it changes.
 //!
 //! ```
 //! use fabric_compiler::compile;
@@ -30,12 +31,14 @@ mod multicast;
 mod network;
 mod rule;
 mod sharing;
+mod verified;
 mod wanted;
 
 use fabric_model::{FabricPlan, Intents, Topology};
 
 pub use finding::{Destination, Finding, Guard, Hop, Table, Wait};
 pub use rule::Rule;
+pub use verified::Verified;
 
 use network::Network;
 use wanted::Wanted;
@@ -68,10 +71,15 @@ impl<'a> Reading<'a> {
     fn check(&self, rule: Rule) -> Vec<Finding> {
         match rule {
             Rule::Addresses => addresses::check(self),
-            Rule::Forwarding => forwarding::check(self),
+            Rule::Forwarding => {
+                forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
+            }
             Rule::CreditLoops => credits::check(&self.network),
             Rule::Isolation => isolation::check(self),
-            Rule::Multicast => multicast::check(self),
+            Rule::Multicast => {
+                let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
+                multicast::check_groups(self).into_iter().chain(trees).collect()
+            }
             Rule::Capacities => capacities::check(self),
             Rule::Sharing => sharing::check(&self.network),
         }

@@ -12,30 +12,47 @@ use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber, PortNum};
 use crate::network::{Network, Next, Place};
 use crate::{Finding, Hop, Reading};
 
-pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    groups(read, &mut findings);
+/// The LIDs of groups that a switch has an entry for, or that the plan has.
+pub(crate) fn mlids(read: &Reading<'_>) -> BTreeSet<MulticastLid> {
+    let entries =
+        read.network.switches.iter().flat_map(|switch| switch.multicast.exits().map(|(mlid, _)| mlid));
+    entries.chain(read.network.plan.groups().map(|group| group.mlid)).collect()
+}
+
+/// What is found for each of some LIDs of groups, where there is something.
+pub(crate) fn check(
+    read: &Reading<'_>,
+    mlids: &BTreeSet<MulticastLid>,
+) -> BTreeMap<MulticastLid, Vec<Finding>> {
     let network = &read.network;
-    let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> = BTreeMap::new();
+    let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> =
+        mlids.iter().map(|mlid| (*mlid, BTreeMap::new())).collect();
     for (place, switch) in network.switches.iter().enumerate() {
         for (mlid, ports) in switch.multicast.exits().filter(|(_, ports)| !ports.is_empty()) {
-            tables.entry(mlid).or_default().insert(place, ports);
+            if let Some(exits) = tables.get_mut(&mlid) {
+                exits.insert(place, ports);
+            }
         }
     }
     let mut by_mlid: BTreeMap<MulticastLid, Vec<&GroupPlan>> = BTreeMap::new();
-    for group in network.plan.groups() {
+    for group in network.plan.groups().filter(|group| mlids.contains(&group.mlid)) {
         by_mlid.entry(group.mlid).or_default().push(group);
-        tables.entry(group.mlid).or_default();
     }
+    let mut found = BTreeMap::new();
     for (mlid, exits) in &tables {
         let groups = by_mlid.get(mlid).map_or(&[][..], Vec::as_slice);
+        let mut findings = Vec::new();
         Forest::new(read, *mlid, exits).check(groups, &mut findings);
+        if !findings.is_empty() {
+            found.insert(*mlid, findings);
+        }
     }
-    findings
+    found
 }
 
 /// The groups of the plan are those that are asked for.
-fn groups(read: &Reading<'_>, findings: &mut Vec<Finding>) {
+pub(crate) fn check_groups(read: &Reading<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
     let mut seen: BTreeSet<PartitionNumber> = BTreeSet::new();
     for group in read.network.plan.groups() {
         let wanted = read.wanted.partitions.get(&group.partition);
@@ -62,6 +79,7 @@ fn groups(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let carrying = read.wanted.partitions.iter().filter(|(_, wanted)| wanted.ipoib.is_some());
     let missing = carrying.filter(|(number, _)| !seen.contains(number));
     findings.extend(missing.map(|(partition, _)| Finding::GroupMissing { partition: *partition }));
+    findings
 }
 
 fn is_as_asked(group: &GroupPlan, ipoib: Ipoib) -> bool {

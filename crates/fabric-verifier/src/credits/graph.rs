@@ -31,6 +31,26 @@ pub(super) fn rings<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec
     rings
 }
 
+/// The nodes of a graph, each before those it leads to; `None` if there is a ring.
+pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Option<Vec<N>> {
+    let places: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
+    let edges = |node: &N| after(node).into_iter().filter_map(|next| places.get(&next).copied());
+    let mut before = vec![0_usize; nodes.len()];
+    nodes.iter().flat_map(edges).for_each(|next| before[next] += 1);
+    let mut open: VecDeque<usize> = (0..nodes.len()).filter(|place| before[*place] == 0).collect();
+    let mut sorted = Vec::with_capacity(nodes.len());
+    while let Some(place) = open.pop_front() {
+        sorted.push(nodes[place]);
+        for next in edges(&nodes[place]) {
+            before[next] -= 1;
+            if before[next] == 0 {
+                open.push_back(next);
+            }
+        }
+    }
+    (sorted.len() == nodes.len()).then_some(sorted)
+}
+
 /// Strongly connected components.
 fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
@@ -106,6 +126,13 @@ mod tests {
         let after = |node: &u8| edges.iter().filter(|(from, _)| from == node).map(|(_, to)| *to).collect();
         let rings = rings(&(0..8).collect::<Vec<u8>>(), after);
         rings.into_iter().map(|ring| ring.shortest).collect()
+    }
+
+    #[test]
+    fn graphs_without_rings_are_sorted() {
+        let after = |node: &u8| if *node < 3 { vec![node + 1] } else { Vec::new() };
+        assert_eq!(sorted(&[3, 1, 0, 2], after), Some(vec![0, 1, 2, 3]));
+        assert_eq!(sorted(&[0, 1], |node| vec![1 - node]), None);
     }
 
     #[test]

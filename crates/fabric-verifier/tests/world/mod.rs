@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub mod mutant;
+pub mod walk;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
