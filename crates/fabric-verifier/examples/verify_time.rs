@@ -1,4 +1,4 @@
-//! Prints how long it takes to verify plans, rule by rule.
+//! Prints how long it takes to verify plans, rule by rule, and one cluster more or less.
 //!
 //! `cargo run --release -p fabric-verifier --example verify_time -- 324 1944 11664`
 
@@ -6,16 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabric_compiler::compile;
+use fabric_compiler::{compile, recompile_on};
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
-use fabric_model::plan::{PlanParts, PortSharing};
+use fabric_model::plan::{Basis, PlanParts, PortSharing};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Rule, verify, verify_rule};
+use fabric_verifier::{Rule, Verified, verify, verify_rule};
 use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
 
 /// Nodes of a cluster: with 11,664 hosts that makes 1,458 of them.
 const CLUSTER: usize = 8;
+
+/// Clusters that are taken away and brought back.
+const DELTAS: usize = 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hosts: Vec<u32> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
@@ -49,6 +52,32 @@ fn measure(tree: &Topology) -> Result<(), Box<dyn std::error::Error>> {
     let plan = compile(tree, &intents, &Decisions::default())?;
     report(tree, &intents, &plan, false);
     report(tree, &intents, &with_sharings(&plan), true);
+    one_cluster(tree, &intents, plan)
+}
+
+/// Takes clusters away and brings them back, one at a time.
+fn one_cluster(
+    tree: &Topology,
+    intents: &Intents,
+    plan: FabricPlan,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let basis = Basis::of(tree, intents);
+    let mut verified = Verified::of(tree, intents, Arc::new(plan));
+    let mut times = Vec::new();
+    for cluster in (0..intents.partitions.len()).step_by(intents.partitions.len().div_ceil(DELTAS)) {
+        let mut fewer = intents.clone();
+        fewer.partitions.remove(cluster);
+        for intents in [&fewer, intents] {
+            let plan = Arc::new(recompile_on(basis, tree, intents, verified.plan())?);
+            let start = Instant::now();
+            verified = verified.delta_on(basis, tree, intents, plan);
+            times.push(start.elapsed().as_micros());
+            assert_eq!(verified.findings().count(), 0, "one cluster more or less verifies clean");
+        }
+    }
+    times.sort_unstable();
+    let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("       one cluster more or less, {} times: median {median} µs, most {most} µs", times.len());
     Ok(())
 }
 

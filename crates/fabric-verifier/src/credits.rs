@@ -6,9 +6,9 @@
 
 mod graph;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use fabric_model::plan::PortSet;
+use fabric_model::plan::{PortSet, PortSharing};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
 
 use crate::network::{Network, Next, PORTS, Place};
@@ -200,12 +200,15 @@ fn destinations(network: &Network<'_>) -> Vec<Destination> {
 /// port that can send it.
 fn lanes_joined(network: &Network<'_>, suspects: &BTreeSet<Link>) -> HashMap<Channel, BTreeSet<Channel>> {
     let mut after: HashMap<Channel, BTreeSet<Channel>> = HashMap::new();
+    let levels: Vec<(ServiceLevel, Vec<(Place, PortNum)>)> =
+        distinct_levels(network).map(|sl| (sl, senders(network, sl).collect())).collect();
     for to in destinations(network) {
-        for sl in (0..16).filter_map(ServiceLevel::from_wire) {
+        for (sl, senders) in &levels {
+            let sl = *sl;
             let mut seen: BTreeSet<Channel> = BTreeSet::new();
             let mut open: Vec<Channel> = Vec::new();
-            for (place, input) in senders(network, sl) {
-                open.extend(onward(network, place, input, to, sl));
+            for (place, input) in senders {
+                open.extend(onward(network, *place, *input, to, sl));
             }
             while let Some(channel) = open.pop() {
                 if !seen.insert(channel) {
@@ -227,9 +230,24 @@ fn lanes_joined(network: &Network<'_>, suspects: &BTreeSet<Link>) -> HashMap<Cha
     after
 }
 
+/// Levels that some port tells apart, one for each set of levels that all ports treat alike.
+fn distinct_levels(network: &Network<'_>) -> impl Iterator<Item = ServiceLevel> + use<> {
+    let ports = network.switches.iter().flat_map(|switch| &switch.ports);
+    let sharings = ports.filter_map(|port| port.sharing.as_deref());
+    let sharings: Vec<&PortSharing> =
+        sharings.chain(network.ends.iter().filter_map(|end| end.sharing)).collect();
+    let lanes = |sl: ServiceLevel| -> Vec<VirtualLane> {
+        let maps = sharings.iter().flat_map(|sharing| sharing.by_input.values().chain([&sharing.otherwise]));
+        maps.map(|map| map.lane(sl)).collect()
+    };
+    let levels = (0..16).filter_map(ServiceLevel::from_wire);
+    let distinct: BTreeMap<Vec<VirtualLane>, ServiceLevel> = levels.map(|sl| (lanes(sl), sl)).collect();
+    distinct.into_values()
+}
+
 /// Where packets of a level enter switches: from adapters that have a lane for it, and from switches themselves.
 fn senders<'a>(network: &'a Network<'_>, sl: ServiceLevel) -> impl Iterator<Item = (Place, PortNum)> + 'a {
-    let can = move |sharing: Option<&fabric_model::plan::PortSharing>| {
+    let can = move |sharing: Option<&PortSharing>| {
         sharing.is_none_or(|sharing| sharing.otherwise.lane(sl) != VirtualLane::MANAGEMENT)
     };
     network.ends.iter().filter(move |end| can(end.sharing)).filter_map(|end| end.home)

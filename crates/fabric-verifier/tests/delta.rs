@@ -6,8 +6,10 @@ mod world;
 use std::sync::Arc;
 
 use fabric_compiler::recompile;
+use fabric_model::intent::{KeyPlace, Member, PartitionIntent, Role, Who};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, Verified, verify};
+use ib_wire::PartitionNumber;
 use rand_pcg::Pcg64Mcg;
 use world::mutant::mutant;
 use world::{below, dice, fabric, planned, shared, wishes};
@@ -16,29 +18,31 @@ use world::{below, dice, fabric, planned, shared, wishes};
 const FABRICS: u64 = 100;
 const CHANGES: usize = 110;
 
-/// Another plan: with one more wrong entry, with other partitions, or as it was at first.
+/// Another plan or other wishes: one more wrong entry, other partitions, everyone in one, or all as it was at first.
 fn changed(
     dice: &mut Pcg64Mcg,
     topology: &Topology,
     intents: &mut Intents,
-    first: &FabricPlan,
+    first: &(Intents, FabricPlan),
     plan: &FabricPlan,
 ) -> FabricPlan {
-    match below(dice, 20) {
-        0 => first.clone(),
-        1 => {
-            let other = wishes(dice, topology);
-            intents.partitions = other.partitions;
-            recompile(topology, intents, first).unwrap()
+    match below(dice, 24) {
+        0..4 => {
+            intents.clone_from(&first.0);
+            first.1.clone()
         }
-        2 => {
-            let partition = below(dice, intents.partitions.len().max(1));
-            if partition < intents.partitions.len() {
-                intents.partitions.remove(partition);
-            }
+        4 => {
+            intents.partitions = wishes(dice, topology).partitions;
+            recompile(topology, intents, &first.1).unwrap()
+        }
+        5 | 6 => {
+            let number = PartitionNumber::from_wire(0x7000);
+            let everyone = Member { who: Who::All, role: Role::Full, place: KeyPlace::Anywhere };
+            let name = "everyone".to_owned();
+            intents.partitions.push(PartitionIntent { name, number, members: vec![everyone], ipoib: None });
             plan.clone()
         }
-        3 => shared(dice, topology, first),
+        7 => shared(dice, topology, &first.1),
         _ => mutant(dice, plan).map_or_else(|| plan.clone(), |(plan, _)| plan),
     }
 }
@@ -53,6 +57,7 @@ fn a_delta_finds_exactly_what_a_whole_reading_finds() {
         let first = planned(&topology, &intents);
         let mut verified = Verified::of(&topology, &intents, Arc::new(first.clone()));
         assert_eq!(found(&verified), verify(&topology, &intents, &first));
+        let first = (intents.clone(), first);
         for step in 0..CHANGES {
             let plan = changed(&mut dice, &topology, &mut intents, &first, verified.plan());
             let whole = verify(&topology, &intents, &plan);
