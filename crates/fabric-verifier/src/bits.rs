@@ -28,15 +28,22 @@ impl Bits {
 
     /// The numbers that another set lacks, in order.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
-        self.0.iter().zip(&other.0).enumerate().flat_map(|(place, (word, other))| {
-            let mut left = word & !other;
-            std::iter::from_fn(move || {
-                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
-                left &= left - 1;
-                Some(place * 64 + bit)
-            })
-        })
+        let words = self.0.iter().zip(&other.0).map(|(word, other)| word & !other);
+        words.enumerate().flat_map(|(place, word)| bits(word).map(move |bit| place * 64 + bit))
     }
+
+    /// The numbers in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().flat_map(|(place, word)| bits(*word).map(move |bit| place * 64 + bit))
+    }
+}
+
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
 }
 
 #[cfg(test)]
@@ -52,6 +59,7 @@ mod tests {
         b.join(&a);
         assert_eq!(a.without(&b).count(), 0);
         assert_eq!(b.without(&a).collect::<Vec<_>>(), [65]);
+        assert_eq!(b.iter().collect::<Vec<_>>(), [0, 63, 64, 65, 130, 199]);
         b.clear();
         assert_eq!(a.without(&b).count(), 5);
     }

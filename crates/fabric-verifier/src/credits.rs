@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use fabric_model::plan::{PortSet, PortSharing};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
 
+use crate::bits::Bits;
 use crate::network::{Network, Next, PORTS, Place};
 use crate::{Destination, Finding, Wait};
 use graph::rings;
@@ -26,7 +27,7 @@ const ANY_LANE: u8 = 16;
 
 pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
     let joints = Joints::of(network);
-    let rings = rings(&joints.links, |link| joints.after(network, *link));
+    let rings = rings(&joints.links, |link| joints.after(link));
     if rings.is_empty() {
         return Vec::new();
     }
@@ -53,7 +54,7 @@ impl Order {
     /// An order of the links of a network, if it has no ring.
     pub fn of(network: &Network<'_>) -> Option<Self> {
         let joints = Joints::of(network);
-        let sorted = graph::sorted(&joints.links, |link| joints.after(network, *link))?;
+        let sorted = graph::sorted(&joints.links, |link| joints.after(link))?;
         let mut ranks = vec![0; network.switches.len() * PORTS];
         for (link, rank) in sorted.into_iter().zip(0..) {
             ranks[link] = rank;
@@ -104,79 +105,69 @@ fn port(link: Link) -> PortNum {
 struct Joints {
     /// Links between switches.
     links: Vec<Link>,
-    /// By switch and input: where packets that came in there leave.
-    turns: HashMap<(Place, PortNum), PortSet>,
+    /// The links for which packets on a link wait.
+    after: HashMap<Link, Vec<Link>>,
 }
+
+/// By switch, then input: where packets that came in there leave.
+type Turns = Vec<Vec<Bits>>;
 
 impl Joints {
     fn of(network: &Network<'_>) -> Self {
-        let mut turns: Vec<Option<Box<[PortSet; PORTS]>>> = vec![None; network.switches.len()];
-        let mut links = Vec::new();
-        for here in 0..network.switches.len() {
-            let ports = || (0..=u8::MAX).filter_map(PortNum::new);
-            links.extend(
-                ports()
-                    .filter(|exit| matches!(network.next(here, *exit), Next::Switch(..)))
-                    .map(|exit| here * PORTS + exit.index()),
-            );
+        let count = network.switches.len();
+        let mut turns: Turns =
+            (0..count).map(|place| vec![Bits::new(PORTS); network.port_count(place) + 1]).collect();
+        for here in 0..count {
             Self::join_unicast(network, here, &mut turns);
-            for (mlid, exits) in network.switches[here].multicast.exits() {
-                for exit in exits.iter() {
-                    let Next::Switch(there, input) = network.next(here, exit) else { continue };
-                    let further = network.switches[there as Place].multicast.exit(mlid);
-                    let at = turns_at(&mut turns, there as Place);
-                    further
-                        .iter()
-                        .filter(|exit| *exit != input)
-                        .for_each(|exit| at[input.index()].insert(exit));
-                }
-            }
+            Self::join_groups(network, here, &mut turns);
         }
-        let turns = turns.into_iter().enumerate().flat_map(|(place, inputs)| {
-            let inputs =
-                inputs.into_iter().flat_map(|inputs| inputs.into_iter().enumerate().collect::<Vec<_>>());
-            inputs
-                .filter(|(_, exits)| !exits.is_empty())
-                .map(move |(input, exits)| ((place, port(input)), exits))
-        });
-        Self { links, turns: turns.collect() }
+        let is_link = |place: Place, exit: usize| matches!(network.next(place, port(exit)), Next::Switch(..));
+        let ports = |place: Place| (1..=network.port_count(place)).filter(move |exit| is_link(place, *exit));
+        let links: Vec<Link> =
+            (0..count).flat_map(|place| ports(place).map(move |exit| place * PORTS + exit)).collect();
+        let after = |link: &Link| {
+            let Next::Switch(there, input) = network.next(link / PORTS, port(*link)) else {
+                return Vec::new();
+            };
+            let there = there as Place;
+            let exits = turns[there][input.index()].iter().filter(|exit| is_link(there, *exit));
+            exits.map(|exit| there * PORTS + exit).collect()
+        };
+        Self { after: links.iter().map(|link| (*link, after(link))).collect(), links }
     }
 
     /// Adds the turns at the neighbours of a switch, for packets that come from it.
-    fn join_unicast(network: &Network<'_>, here: Place, turns: &mut [Option<Box<[PortSet; PORTS]>>]) {
-        let row = network.rows[here];
+    fn join_unicast(network: &Network<'_>, here: Place, turns: &mut Turns) {
         // LIDs by exit, so that two rows are read side by side.
         let mut by_exit: Vec<Vec<u16>> = vec![Vec::new(); PORTS];
-        for (lid, exit) in (0..=u16::MAX).zip(row).skip(1) {
+        for (lid, exit) in (0..=u16::MAX).zip(network.rows[here]).skip(1) {
             by_exit[usize::from(*exit)].push(lid);
         }
-        for (exit, lids) in by_exit.iter().enumerate() {
+        for (exit, lids) in by_exit.iter().enumerate().filter(|(_, lids)| !lids.is_empty()) {
             let Next::Switch(there, input) = network.next(here, port(exit)) else { continue };
             let further = network.rows[there as Place];
-            let mut seen = [false; PORTS];
-            for lid in lids {
-                if let Some(exit) = further.get(usize::from(*lid)) {
-                    seen[usize::from(*exit)] = true;
-                }
+            let at = &mut turns[there as Place][input.index()];
+            for exit in lids.iter().filter_map(|lid| further.get(usize::from(*lid))) {
+                at.insert(usize::from(*exit));
             }
-            let at = turns_at(turns, there as Place);
-            let exits = (0..=u8::MAX).filter(|exit| seen[usize::from(*exit)]).filter_map(PortNum::new);
-            exits.for_each(|exit| at[input.index()].insert(exit));
         }
     }
 
-    /// The links for which packets on a link wait.
-    fn after(&self, network: &Network<'_>, link: Link) -> Vec<Link> {
-        let Next::Switch(there, input) = network.next(link / PORTS, port(link)) else { return Vec::new() };
-        let there = there as Place;
-        let exits = self.turns.get(&(there, input)).copied().unwrap_or_default();
-        let joins = |exit: &PortNum| matches!(network.next(there, *exit), Next::Switch(..));
-        exits.iter().filter(joins).map(|exit| there * PORTS + exit.index()).collect()
+    /// The same for packets to groups, which do not go back by the port they came in by.
+    fn join_groups(network: &Network<'_>, here: Place, turns: &mut Turns) {
+        for (mlid, exits) in network.switches[here].multicast.exits() {
+            for exit in exits.iter() {
+                let Next::Switch(there, input) = network.next(here, exit) else { continue };
+                let further = network.switches[there as Place].multicast.exit(mlid);
+                let at = &mut turns[there as Place][input.index()];
+                further.iter().filter(|exit| *exit != input).for_each(|exit| at.insert(exit.index()));
+            }
+        }
     }
-}
 
-fn turns_at(turns: &mut [Option<Box<[PortSet; PORTS]>>], place: Place) -> &mut [PortSet; PORTS] {
-    turns[place].get_or_insert_with(|| Box::new([PortSet::EMPTY; PORTS]))
+    fn after(&self, link: &Link) -> Vec<Link> {
+        self.after.get(link).cloned().unwrap_or_default()
+    }
 }
 
 /// Where packets to a destination leave a switch.

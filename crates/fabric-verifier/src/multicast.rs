@@ -28,10 +28,15 @@ pub(crate) fn check(
     let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> =
         mlids.iter().map(|mlid| (*mlid, BTreeMap::new())).collect();
     for (place, switch) in network.switches.iter().enumerate() {
-        for (mlid, ports) in switch.multicast.exits().filter(|(_, ports)| !ports.is_empty()) {
-            if let Some(exits) = tables.get_mut(&mlid) {
+        let mut add = |mlid: MulticastLid, ports: PortSet| {
+            if let Some(exits) = tables.get_mut(&mlid).filter(|_| !ports.is_empty()) {
                 exits.insert(place, ports);
             }
+        };
+        if mlids.len() < switch.multicast.exits().len() {
+            mlids.iter().for_each(|mlid| add(*mlid, switch.multicast.exit(*mlid)));
+        } else {
+            switch.multicast.exits().for_each(|(mlid, ports)| add(mlid, ports));
         }
     }
     let mut by_mlid: BTreeMap<MulticastLid, Vec<&GroupPlan>> = BTreeMap::new();
