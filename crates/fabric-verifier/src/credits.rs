@@ -67,7 +67,7 @@ impl Order {
         let mut changed = changed;
         changed.all(|(here, to)| {
             let before = links_into(network, here).filter(|link| takes(network, *link, to));
-            let own = exits(network, here, to).iter().map(|exit| here * PORTS + exit.index());
+            let own = exits(network, here, to).map(|exit| here * PORTS + exit.index());
             before.chain(own).all(|link| self.is_onward(network, link, to))
         })
     }
@@ -77,7 +77,7 @@ impl Order {
         let Next::Switch(there, input) = network.next(link / PORTS, port(link)) else { return true };
         let there = there as Place;
         let is_group = matches!(to, Destination::Group(_));
-        exits(network, there, to).iter().filter(|exit| !is_group || *exit != input).all(|exit| {
+        exits(network, there, to).filter(|exit| !is_group || *exit != input).all(|exit| {
             let next = there * PORTS + exit.index();
             !matches!(network.next(there, exit), Next::Switch(..)) || self.ranks[link] < self.ranks[next]
         })
@@ -94,7 +94,7 @@ fn links_into<'a>(network: &'a Network<'_>, here: Place) -> impl Iterator<Item =
 
 /// Whether packets to a destination take a link.
 fn takes(network: &Network<'_>, link: Link, to: Destination) -> bool {
-    exits(network, link / PORTS, to).contains(port(link))
+    exits(network, link / PORTS, to).any(|exit| exit == port(link))
 }
 
 fn port(link: Link) -> PortNum {
@@ -171,11 +171,12 @@ impl Joints {
 }
 
 /// Where packets to a destination leave a switch.
-fn exits(network: &Network<'_>, here: Place, to: Destination) -> PortSet {
-    match to {
-        Destination::Lid(lid) => network.exit(here, usize::from(lid.to_wire())).into_iter().collect(),
-        Destination::Group(mlid) => network.switches[here].multicast.exit(mlid),
-    }
+fn exits(network: &Network<'_>, here: Place, to: Destination) -> impl Iterator<Item = PortNum> + use<> {
+    let (one, group) = match to {
+        Destination::Lid(lid) => (network.exit(here, usize::from(lid.to_wire())), None),
+        Destination::Group(mlid) => (None, Some(network.switches[here].multicast.exit(mlid))),
+    };
+    one.into_iter().chain(group.into_iter().flat_map(PortSet::iter))
 }
 
 /// Every destination that some table speaks of.
@@ -253,7 +254,7 @@ fn onward(
     sl: ServiceLevel,
 ) -> Vec<Channel> {
     let is_group = matches!(to, Destination::Group(_));
-    let exits = exits(network, here, to).iter().filter(|exit| !is_group || *exit != input);
+    let exits = exits(network, here, to).filter(|exit| !is_group || *exit != input);
     let exits = exits.filter(|exit| matches!(network.next(here, *exit), Next::Switch(..)));
     let channel = |exit: PortNum| {
         let link = here * PORTS + exit.index();
