@@ -54,7 +54,9 @@ impl Verified {
         let read = Reading::new(topology, intents, &plan);
         let changes = Changes::between(&self.plan, &plan);
         let mut whole: BTreeMap<Rule, Vec<Finding>> =
-            [Rule::Addresses, Rule::Isolation, Rule::Capacities].map(|rule| (rule, read.check(rule))).into();
+            [Rule::Isolation, Rule::Capacities].map(|rule| (rule, read.check(rule))).into();
+        let kept = self.whole.get(&Rule::Addresses).filter(|_| !changes.is_cabled_otherwise);
+        whole.insert(Rule::Addresses, kept.cloned().unwrap_or_else(|| read.check(Rule::Addresses)));
         whole.insert(Rule::Multicast, multicast::check_groups(&read));
 
         let mut lids: BTreeSet<Lid> = self.columns.keys().copied().collect();
@@ -156,26 +158,31 @@ struct Changes {
     multicast: Vec<(Place, MulticastLid)>,
     /// Groups that came, went or changed.
     groups: BTreeSet<MulticastLid>,
+    /// Whether some cable or the manager is said to be elsewhere.
+    is_cabled_otherwise: bool,
     is_shared_otherwise: bool,
     is_shared: bool,
 }
 
 impl Changes {
     fn between(old: &FabricPlan, new: &FabricPlan) -> Self {
-        let mut changes = Self::default();
+        let mut changes = Self { is_cabled_otherwise: old.manager() != new.manager(), ..Self::default() };
         for (place, (old, new)) in old.switches().zip(new.switches()).enumerate() {
             changes.of_linear(place, old, new);
             changes.of_multicast(place, &old.multicast, &new.multicast);
-            // A port that comes or goes, or whose lanes change, is as good as another sharing.
-            let known = |switch: &SwitchPlan| -> Vec<_> {
-                switch.ports.iter().map(|port| (port.number, port.lanes.count())).collect()
-            };
-            changes.is_shared_otherwise |= known(old) != known(new);
+            // Where ports come or go, everything about them is other than it was.
+            let is_other =
+                !old.ports.iter().map(|port| port.number).eq(new.ports.iter().map(|port| port.number));
+            changes.is_cabled_otherwise |= is_other;
+            changes.is_shared_otherwise |= is_other;
             for (old, new) in old.ports.iter().zip(&new.ports) {
+                changes.is_cabled_otherwise |= old.peer != new.peer;
+                changes.is_shared_otherwise |= old.lanes != new.lanes;
                 changes.of_sharing(old.sharing.as_ref(), new.sharing.as_ref());
             }
         }
         for (old, new) in old.adapter_ports().zip(new.adapter_ports()) {
+            changes.is_cabled_otherwise |= old.peer != new.peer;
             changes.is_shared_otherwise |= old.lanes != new.lanes;
             changes.of_sharing(old.sharing.as_ref(), new.sharing.as_ref());
         }
