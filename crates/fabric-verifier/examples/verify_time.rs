@@ -1,0 +1,114 @@
+//! Prints how long it takes to verify plans, rule by rule, and one cluster more or less.
+//!
+//! `cargo run --release -p fabric-verifier --example verify_time -- 324 1944 11664`
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fabric_compiler::{compile, recompile_on};
+use fabric_model::generate::FatTree;
+use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::plan::{Basis, PlanParts, PortSharing};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use fabric_verifier::{Rule, Verified, verify, verify_rule};
+use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
+
+/// Nodes of a cluster: with 11,664 hosts that makes 1,458 of them.
+const CLUSTER: usize = 8;
+
+/// Clusters that are taken away and brought back.
+const DELTAS: usize = 20;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let hosts: Vec<u32> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
+    print!("{:>6} {:>8} {:>8} {:>7} {:>7}", "hosts", "switches", "clusters", "shared", "all ms");
+    Rule::ALL.iter().for_each(|rule| print!(" {:>12}", rule.to_string()));
+    println!();
+    for hosts in if hosts.is_empty() { vec![324, 648, 1944, 4860, 11664] } else { hosts } {
+        measure(&FatTree::with_hosts(hosts).generate()?)?;
+    }
+    Ok(())
+}
+
+fn measure(tree: &Topology) -> Result<(), Box<dyn std::error::Error>> {
+    let ports: Vec<Guid> =
+        tree.end_nodes().filter_map(|(_, host)| Some(host.ports().next()?.1.guid)).collect();
+    let mut intents = Intents::new(*ports.first().ok_or("no host")?);
+    // Every cluster has one node in each of eight parts of the fabric, so that its tree is large.
+    let step = ports.len().div_ceil(CLUSTER);
+    intents.partitions = (0..step)
+        .map(|cluster| PartitionIntent {
+            name: format!("cluster-{cluster}"),
+            number: None,
+            members: (ports.iter().skip(cluster).step_by(step))
+                .map(|port| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::First })
+                .collect(),
+            ipoib: Some(Ipoib::default()),
+        })
+        .collect();
+    // Clusters that are everywhere meet in every top switch, each as a group.
+    intents.capabilities.usual_switch.multicast = 4096;
+    let plan = compile(tree, &intents, &Decisions::default())?;
+    report(tree, &intents, &plan, false);
+    report(tree, &intents, &with_sharings(&plan), true);
+    one_cluster(tree, &intents, plan)
+}
+
+/// Takes clusters away and brings them back, one at a time.
+fn one_cluster(
+    tree: &Topology,
+    intents: &Intents,
+    plan: FabricPlan,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let basis = Basis::of(tree, intents);
+    let mut verified = Verified::of(tree, intents, Arc::new(plan));
+    let mut times = Vec::new();
+    for cluster in (0..intents.partitions.len()).step_by(intents.partitions.len().div_ceil(DELTAS)) {
+        let mut fewer = intents.clone();
+        fewer.partitions.remove(cluster);
+        for intents in [&fewer, intents] {
+            let plan = Arc::new(recompile_on(basis, tree, intents, verified.plan())?);
+            let start = Instant::now();
+            verified = verified.delta_on(basis, tree, intents, plan);
+            times.push(start.elapsed().as_micros());
+            assert_eq!(verified.findings().count(), 0, "one cluster more or less verifies clean");
+        }
+    }
+    times.sort_unstable();
+    let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("       one cluster more or less, {} times: median {median} µs, most {most} µs", times.len());
+    Ok(())
+}
+
+fn report(tree: &Topology, intents: &Intents, plan: &FabricPlan, is_shared: bool) {
+    let start = Instant::now();
+    let findings = verify(tree, intents, plan);
+    let all = start.elapsed().as_millis();
+    assert_eq!(findings, [], "compiled plans verify clean");
+    let (hosts, switches) = (plan.adapter_ports().len(), plan.switches().len());
+    print!("{hosts:>6} {switches:>8} {:>8} {is_shared:>7} {all:>7}", intents.partitions.len());
+    for rule in Rule::ALL {
+        let start = Instant::now();
+        verify_rule(rule, tree, intents, plan);
+        print!(" {:>12}", start.elapsed().as_millis());
+    }
+    println!();
+}
+
+/// The same plan with levels 0 and 1 granted everywhere, and a map for every turn.
+fn with_sharings(plan: &FabricPlan) -> FabricPlan {
+    let lane = |raw| VirtualLane::from_wire(raw).unwrap_or_default();
+    let mut map = SlToVl([VirtualLane::MANAGEMENT; 16]);
+    (map.0[0], map.0[1]) = (lane(0), lane(1));
+    let low = vec![VlArbEntry { lane: lane(0), weight: 8 }, VlArbEntry { lane: lane(1), weight: 64 }];
+    let inputs = (1..=36).filter_map(PortNum::new).map(|input| (input, map));
+    let turns = Arc::new(PortSharing { by_input: inputs.collect(), otherwise: map, low: low.clone() });
+    let own = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: map, low });
+    let mut parts: PlanParts = plan.parts().clone();
+    for port in parts.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
+        port.sharing = Some(Arc::clone(&turns));
+    }
+    parts.adapter_ports.iter_mut().for_each(|port| port.sharing = Some(Arc::clone(&own)));
+    FabricPlan::from_parts(parts)
+}

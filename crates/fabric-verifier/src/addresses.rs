@@ -1,0 +1,104 @@
+//! Whether every end port has a LID of its own, and the plan speaks of the devices and cables there are.
+
+use std::collections::{BTreeMap, HashSet};
+
+use fabric_model::intent::PortName;
+use fabric_model::{Endpoint, Topology};
+use ib_wire::{Guid, Lid, PortNum};
+
+use crate::{Finding, Reading};
+
+pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
+    let mut findings = manager(read);
+    lids(read, &mut findings);
+    devices(read, &mut findings);
+    cables(read, &mut findings);
+    findings
+}
+
+fn manager(read: &Reading<'_>) -> Vec<Finding> {
+    let wanted = read.intents.manager;
+    let planned = read.network.plan.manager();
+    let held = read.network.end(wanted).map(|end| read.network.ends[end].lid);
+    let mut findings = Vec::new();
+    if read.network.topology.by_port_guid(wanted).is_none() {
+        findings.push(Finding::ManagerMissing { port: wanted });
+    }
+    if planned.guid != wanted || Some(planned.lid) != held {
+        let (planned, planned_lid) = (planned.guid, planned.lid);
+        findings.push(Finding::ManagerDiffers { planned, planned_lid, wanted, held });
+    }
+    findings
+}
+
+fn lids(read: &Reading<'_>, findings: &mut Vec<Finding>) {
+    let mut owners: BTreeMap<Lid, Guid> = BTreeMap::new();
+    let mut ends: Vec<(Lid, Guid)> = read.network.ends.iter().map(|end| (end.lid, end.guid)).collect();
+    ends.sort_unstable();
+    for (lid, guid) in ends {
+        if let Some(first) = owners.get(&lid) {
+            findings.push(Finding::LidTwice { lid, first: *first, second: guid });
+        } else {
+            owners.insert(lid, guid);
+        }
+    }
+}
+
+/// The end ports of the plan are those that the manager reaches, and have the GUIDs that were found.
+fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
+    let topology = read.network.topology;
+    let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends.len());
+    let mut present: HashSet<PortName> = HashSet::with_capacity(read.network.ends.len());
+    present.extend(read.wanted.present.iter().map(|(_, end)| name(topology, *end)));
+    for end in &read.network.ends {
+        if !planned.insert(end.name) || !present.contains(&end.name) {
+            findings.push(Finding::PortUnknown { port: end.name });
+        } else if let Some(found) = guid(topology, end.name).filter(|found| *found != end.guid) {
+            findings.push(Finding::GuidDiffers { port: end.name, planned: end.guid, found });
+        }
+    }
+    let names = read.wanted.present.iter().map(|(_, end)| name(topology, *end));
+    findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
+}
+
+/// Both ends of every cable are in the plan as they are plugged.
+fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
+    let topology = read.network.topology;
+    let mut compare = |port: PortName, planned: Option<PortName>| {
+        let found = peer(topology, port);
+        if planned != found {
+            findings.push(Finding::CableDiffers { port, planned, found });
+        }
+    };
+    for adapter in read.network.plan.adapter_ports() {
+        compare(adapter.name, Some(adapter.peer));
+    }
+    for switch in &read.network.switches {
+        for port in &switch.ports {
+            compare(PortName { node: switch.guid, port: port.number }, Some(port.peer));
+        }
+        let Some(node) = topology.by_guid(switch.guid) else { continue };
+        for (number, _) in topology[node].cabled_ports() {
+            if switch.port(number).is_none() {
+                compare(PortName { node: switch.guid, port: number }, None);
+            }
+        }
+    }
+}
+
+fn name(topology: &Topology, end: Endpoint) -> PortName {
+    PortName { node: topology[end.node].guid, port: end.port }
+}
+
+fn peer(topology: &Topology, port: PortName) -> Option<PortName> {
+    let node = topology.by_guid(port.node)?;
+    let peer = topology.peer(Endpoint::new(node, port.port))?;
+    Some(name(topology, peer))
+}
+
+/// GUID of an end port: of port 0 on a switch.
+fn guid(topology: &Topology, port: PortName) -> Option<Guid> {
+    let node = topology.by_guid(port.node)?;
+    let own = topology.port(Endpoint::new(node, port.port)).map(|port| port.guid);
+    own.or_else(|| (port.port == PortNum::MANAGEMENT).then(|| topology[node].guid))
+}

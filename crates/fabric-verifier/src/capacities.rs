@@ -1,0 +1,101 @@
+//! Whether devices can hold what they are to hold.
+
+use fabric_model::intent::{Capabilities, PortName};
+use fabric_model::plan::{Enforcement, PkeyTable, PortSharing, SwitchPlan};
+use ib_wire::{DataLanes, Mtu, PortNum, ServiceLevel, SlToVl, VirtualLane};
+
+use crate::{Finding, Reading, Table};
+
+pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
+    let capabilities = &read.intents.capabilities;
+    let mut findings = Vec::new();
+    for switch in &read.network.switches {
+        of_switch(switch, capabilities, &mut findings);
+    }
+    for port in read.network.plan.adapter_ports() {
+        let capacity = usize::from(capabilities.port(port.name).pkeys);
+        findings.extend(of_keys(Table::Pkeys, port.name, &port.pkeys, capacity));
+        findings.extend(of_link(port.name, port.peer, port.mtu, port.lanes, capabilities));
+        if let Some(sharing) = &port.sharing {
+            of_sharing(port.name, sharing, port.lanes, &mut findings);
+        }
+    }
+    findings
+}
+
+fn of_switch(switch: &SwitchPlan, capabilities: &Capabilities, findings: &mut Vec<Finding>) {
+    let capability = capabilities.switch(switch.guid);
+    let own = PortName { node: switch.guid, port: PortNum::MANAGEMENT };
+    let (entries, capacity) = (switch.linear.exits().len(), usize::from(capability.linear));
+    if entries > capacity {
+        findings.push(Finding::TableTooLong { table: Table::Linear, port: own, entries, capacity });
+    }
+    for (mlid, ports) in switch.multicast.exits() {
+        if !ports.is_empty() && mlid.table_index() >= usize::from(capability.multicast) {
+            let (switch, capacity) = (switch.guid, capability.multicast);
+            findings.push(Finding::GroupBeyondTable { switch, mlid, capacity });
+        }
+    }
+    findings.extend(of_keys(Table::Pkeys, own, &switch.pkeys, capability.own_pkeys.into()));
+    for port in &switch.ports {
+        let name = PortName { node: switch.guid, port: port.number };
+        if let Enforcement::Both(keys) = &port.enforcement {
+            findings.extend(of_keys(Table::EnforcedPkeys, name, keys, capability.enforced_pkeys.into()));
+        }
+        findings.extend(of_link(name, port.peer, port.mtu, port.lanes, capabilities));
+        if let Some(sharing) = &port.sharing {
+            of_sharing(name, sharing, port.lanes, findings);
+        }
+    }
+}
+
+fn of_keys(table: Table, port: PortName, keys: &PkeyTable, capacity: usize) -> Option<Finding> {
+    let entries = keys.entries().iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    (entries > capacity).then_some(Finding::TableTooLong { table, port, entries, capacity })
+}
+
+fn of_link(
+    port: PortName,
+    peer: PortName,
+    mtu: Mtu,
+    lanes: DataLanes,
+    capabilities: &Capabilities,
+) -> Option<Finding> {
+    let fits = [port, peer].iter().all(|end| {
+        let able = capabilities.port(*end);
+        mtu.bytes() <= able.mtu.bytes() && lanes.count() <= able.lanes.count()
+    });
+    (!fits || mtu.bytes() == 0 || lanes.count() == 0).then_some(Finding::LinkBeyondEnds { port, mtu, lanes })
+}
+
+fn of_sharing(port: PortName, sharing: &PortSharing, lanes: DataLanes, findings: &mut Vec<Finding>) {
+    let exists = |lane: VirtualLane| lane.to_wire() < lanes.count();
+    if sharing.low.len() > PortSharing::ENTRIES_MAX {
+        let (entries, capacity) = (sharing.low.len(), PortSharing::ENTRIES_MAX);
+        findings.push(Finding::TableTooLong { table: Table::Arbitration, port, entries, capacity });
+    }
+    for (index, entry) in sharing.low.iter().enumerate() {
+        if entry.weight == 0 || !exists(entry.lane) {
+            let (lane, weight) = (entry.lane, entry.weight);
+            findings.push(Finding::ArbitrationEntry { port, index, lane, weight });
+        }
+    }
+    for (input, map) in maps(sharing) {
+        for (sl, lane) in levels(map) {
+            if lane != VirtualLane::MANAGEMENT && !exists(lane) {
+                findings.push(Finding::LaneBeyondLink { port, input, sl, lane });
+            }
+        }
+    }
+}
+
+/// The maps of a port, by where packets come in; the one for all others last.
+pub(crate) fn maps(sharing: &PortSharing) -> impl Iterator<Item = (Option<PortNum>, &SlToVl)> {
+    let listed = sharing.by_input.iter().map(|(input, map)| (Some(*input), map));
+    listed.chain([(None, &sharing.otherwise)])
+}
+
+/// The lane of each level.
+pub(crate) fn levels(map: &SlToVl) -> impl Iterator<Item = (ServiceLevel, VirtualLane)> {
+    (0..16).filter_map(ServiceLevel::from_wire).map(|sl| (sl, map.lane(sl)))
+}

@@ -1,0 +1,148 @@
+//! Rings of a directed graph: Tarjan's strongly connected components, without recursion.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// Nodes each of which leads to all the others.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ring<N> {
+    /// All of them, in order.
+    pub all: Vec<N>,
+    /// A shortest ring through the first of them.
+    pub shortest: Vec<N>,
+}
+
+/// The rings of a graph, one for each set of nodes that lead to each other, in order of their first nodes.
+pub(super) fn rings<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Vec<Ring<N>> {
+    let places: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
+    let edges: Vec<Vec<usize>> = (nodes.iter())
+        .map(|node| after(node).iter().filter_map(|next| places.get(next).copied()).collect())
+        .collect();
+    let mut rings: Vec<Ring<N>> = components(&edges)
+        .into_iter()
+        .filter(|all| all.len() > 1 || edges[all[0]].contains(&all[0]))
+        .map(|mut all| {
+            all.sort_unstable_by_key(|place| nodes[*place]);
+            let shortest = shortest(&edges, &all).into_iter().map(|place| nodes[place]).collect();
+            Ring { all: all.into_iter().map(|place| nodes[place]).collect(), shortest }
+        })
+        .collect();
+    rings.sort_unstable_by(|a, b| a.all.cmp(&b.all));
+    rings
+}
+
+/// The nodes of a graph, each before those it leads to; `None` if there is a ring.
+pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Option<Vec<N>> {
+    let places: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
+    let edges = |node: &N| after(node).into_iter().filter_map(|next| places.get(&next).copied());
+    let mut before = vec![0_usize; nodes.len()];
+    nodes.iter().flat_map(edges).for_each(|next| before[next] += 1);
+    let mut open: VecDeque<usize> = (0..nodes.len()).filter(|place| before[*place] == 0).collect();
+    let mut sorted = Vec::with_capacity(nodes.len());
+    while let Some(place) = open.pop_front() {
+        sorted.push(nodes[place]);
+        for next in edges(&nodes[place]) {
+            before[next] -= 1;
+            if before[next] == 0 {
+                open.push_back(next);
+            }
+        }
+    }
+    (sorted.len() == nodes.len()).then_some(sorted)
+}
+
+/// Strongly connected components.
+fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    const UNSEEN: usize = usize::MAX;
+    let mut seen = vec![UNSEEN; edges.len()];
+    let mut low = vec![0; edges.len()];
+    let mut is_open = vec![false; edges.len()];
+    let (mut stack, mut found, mut count) = (Vec::new(), Vec::new(), 0);
+    for start in 0..edges.len() {
+        if seen[start] != UNSEEN {
+            continue;
+        }
+        let mut way: Vec<(usize, usize)> = vec![(start, 0)];
+        while let Some((node, edge)) = way.last_mut() {
+            let node = *node;
+            if *edge == 0 {
+                (seen[node], low[node], is_open[node]) = (count, count, true);
+                count += 1;
+                stack.push(node);
+            }
+            if let Some(next) = edges[node].get(*edge) {
+                *edge += 1;
+                if seen[*next] == UNSEEN {
+                    way.push((*next, 0));
+                } else if is_open[*next] {
+                    low[node] = low[node].min(seen[*next]);
+                }
+                continue;
+            }
+            way.pop();
+            if let Some((before, _)) = way.last() {
+                low[*before] = low[*before].min(low[node]);
+            }
+            if low[node] == seen[node] {
+                let first = stack.iter().rposition(|other| *other == node).unwrap_or(0);
+                let component = stack.split_off(first);
+                component.iter().for_each(|other| is_open[*other] = false);
+                found.push(component);
+            }
+        }
+    }
+    found
+}
+
+/// A shortest ring through the first node of a component, breadth first.
+fn shortest(edges: &[Vec<usize>], component: &[usize]) -> Vec<usize> {
+    let first = component[0];
+    let mut before: HashMap<usize, usize> = HashMap::new();
+    let mut open = VecDeque::from([first]);
+    while let Some(node) = open.pop_front() {
+        for next in &edges[node] {
+            if *next == first {
+                let mut ring = vec![node];
+                while let Some(previous) = before.get(&ring[ring.len() - 1]) {
+                    ring.push(*previous);
+                }
+                ring.reverse();
+                return ring;
+            }
+            if !before.contains_key(next) && component.contains(next) {
+                before.insert(*next, node);
+                open.push_back(*next);
+            }
+        }
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(edges: &[(u8, u8)]) -> Vec<Vec<u8>> {
+        let after = |node: &u8| edges.iter().filter(|(from, _)| from == node).map(|(_, to)| *to).collect();
+        let rings = rings(&(0..8).collect::<Vec<u8>>(), after);
+        rings.into_iter().map(|ring| ring.shortest).collect()
+    }
+
+    #[test]
+    fn graphs_without_rings_are_sorted() {
+        let after = |node: &u8| if *node < 3 { vec![node + 1] } else { Vec::new() };
+        assert_eq!(sorted(&[3, 1, 0, 2], after), Some(vec![0, 1, 2, 3]));
+        assert_eq!(sorted(&[0, 1], |node| vec![1 - node]), None);
+    }
+
+    #[test]
+    fn rings_are_found_and_ways_without_return_are_not() {
+        assert_eq!(found(&[(0, 1), (1, 2), (0, 2), (3, 0), (2, 7)]), [[0; 0]; 0]);
+        assert_eq!(found(&[(0, 1), (1, 2), (2, 3), (3, 1)]), [[1, 2, 3]]);
+        assert_eq!(found(&[(2, 2), (2, 1)]), [[2]]);
+        assert_eq!(
+            found(&[(5, 4), (4, 5), (4, 0), (0, 1), (1, 2), (2, 0), (2, 1)]),
+            [vec![0, 1, 2], vec![4, 5]]
+        );
+    }
+}

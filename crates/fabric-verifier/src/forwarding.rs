@@ -1,0 +1,210 @@
+//! Whether packets come to whom they are for: LID by LID, every switch's exit is followed once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use fabric_model::intent::Role;
+use ib_wire::{Guid, Lid, PartitionNumber};
+
+use crate::bits::Bits;
+use crate::network::{Network, Next, Place};
+use crate::{Finding, Hop, Reading};
+
+/// The LIDs that a table speaks of or that somebody has.
+pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
+    let top = read.network.rows.iter().map(|row| row.len()).max().unwrap_or(0).saturating_sub(1);
+    let top = read.network.ends.iter().map(|end| usize::from(end.lid.to_wire())).fold(top, usize::max);
+    (1..=top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire))
+}
+
+/// What is found for each of some LIDs, where there is something.
+pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTreeMap<Lid, Vec<Finding>> {
+    let columns = Columns::new(read);
+    let mut walk = Walk::new(&read.network);
+    let mut found = BTreeMap::new();
+    for lid in lids {
+        let mut findings = Vec::new();
+        columns.check(lid, &mut walk, &mut findings);
+        if !findings.is_empty() {
+            found.insert(lid, findings);
+        }
+    }
+    found
+}
+
+/// What does not depend on the LID.
+struct Columns<'a> {
+    read: &'a Reading<'a>,
+    /// Who has which LID. Of two, the first; the other is a finding of its own.
+    owners: HashMap<Lid, usize>,
+    /// The switches behind which a partition has members, by whether they are more than limited.
+    homes: HashMap<PartitionNumber, Homes>,
+    everywhere: Bits,
+    manager: Option<usize>,
+}
+
+struct Homes {
+    any: Bits,
+    full: Bits,
+}
+
+impl<'a> Columns<'a> {
+    fn new(read: &'a Reading<'a>) -> Self {
+        let network = &read.network;
+        let count = network.switches.len();
+        let mut owners = HashMap::with_capacity(network.ends.len());
+        for (index, end) in network.ends.iter().enumerate() {
+            owners.entry(end.lid).or_insert(index);
+        }
+        let mut homes = HashMap::with_capacity(read.wanted.partitions.len());
+        for (number, partition) in &read.wanted.partitions {
+            let mut at = Homes { any: Bits::new(count), full: Bits::new(count) };
+            for (guid, role) in &partition.members {
+                let Some((home, _)) = network.end(*guid).and_then(|end| network.ends[end].home) else {
+                    continue;
+                };
+                at.any.insert(home);
+                if *role != Role::Limited {
+                    at.full.insert(home);
+                }
+            }
+            homes.insert(*number, at);
+        }
+        let mut everywhere = Bits::new(count);
+        (0..count).for_each(|place| everywhere.insert(place));
+        Self { read, owners, homes, everywhere, manager: network.end(read.intents.manager) }
+    }
+
+    fn check(&self, lid: Lid, walk: &mut Walk<'_>, findings: &mut Vec<Finding>) {
+        walk.follow(lid, findings);
+        let Some(owner) = self.owners.get(&lid) else { return };
+        let needed = self.needed(*owner);
+        let mut told: BTreeSet<(Place, bool)> = BTreeSet::new();
+        for from in needed.without(&walk.arrives) {
+            let (path, at) = self.read.network.path(from, usize::from(lid.to_wire()));
+            let exit = self.read.network.exit(at, usize::from(lid.to_wire()));
+            let next = exit.map(|exit| self.read.network.next(at, exit));
+            // Rings and exits without a cable are told already.
+            let is_new = !matches!(next, Some(Next::Nothing | Next::Switch(..)));
+            if is_new && told.insert((at, exit.is_some())) {
+                findings.push(self.finding(lid, *owner, from, path, at));
+            }
+        }
+    }
+
+    /// The switches behind which somebody may talk to an end port. Management of the subnet carries no key: the
+    /// manager talks to everyone.
+    fn needed(&self, owner: usize) -> Bits {
+        let network = &self.read.network;
+        if self.manager == Some(owner) {
+            return self.everywhere.clone();
+        }
+        let mut needed = Bits::new(network.switches.len());
+        if let Some((home, _)) = self.manager.and_then(|manager| network.ends[manager].home) {
+            needed.insert(home);
+        }
+        let wanted = self.read.wanted.port(network.ends[owner].guid);
+        for (number, role) in wanted.map_or(&[][..], |port| &port.roles) {
+            let Some(homes) = self.homes.get(number) else { continue };
+            needed.join(if *role == Role::Limited { &homes.full } else { &homes.any });
+        }
+        needed
+    }
+
+    fn finding(&self, lid: Lid, owner: usize, from: Place, path: Vec<Hop>, at: Place) -> Finding {
+        let network = &self.read.network;
+        let exit = network.exit(at, usize::from(lid.to_wire()));
+        let from = self.sender(from, owner);
+        match exit {
+            None => Finding::NotForwarded { lid, from, path, at: network.switches[at].guid },
+            Some(exit) => Finding::Astray { lid, from, path, to: network.peer_name(at, exit) },
+        }
+    }
+
+    /// Somebody behind a switch who may talk to an end port.
+    fn sender(&self, place: Place, owner: usize) -> Guid {
+        let network = &self.read.network;
+        let here = |end: &&crate::network::End<'_>| end.home.is_some_and(|(home, _)| home == place);
+        let owner = network.ends[owner].guid;
+        let may = |guid: Guid| {
+            guid != owner && (guid == self.read.intents.manager || self.read.wanted.may_talk(guid, owner))
+        };
+        let sender = network.ends.iter().filter(here).find(|end| may(end.guid));
+        sender.map_or(network.switches[place].port_guid, |end| end.guid)
+    }
+}
+
+/// What becomes of packets to a LID, by the switch they are at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Unknown,
+    /// On the way that is being followed.
+    Open,
+    Arrives,
+    Fails,
+}
+
+struct Walk<'a> {
+    network: &'a Network<'a>,
+    fates: Vec<Fate>,
+    way: Vec<Place>,
+    /// The switches from which packets come to the owner.
+    arrives: Bits,
+}
+
+impl<'a> Walk<'a> {
+    fn new(network: &'a Network<'a>) -> Self {
+        let count = network.switches.len();
+        Self { network, fates: vec![Fate::Unknown; count], way: Vec::new(), arrives: Bits::new(count) }
+    }
+
+    /// Follows packets to a LID from every switch; tells rings, and exits without a cable.
+    fn follow(&mut self, lid: Lid, findings: &mut Vec<Finding>) {
+        self.fates.fill(Fate::Unknown);
+        self.arrives.clear();
+        for start in 0..self.fates.len() {
+            let mut here = start;
+            self.way.clear();
+            let fate = loop {
+                match self.fates[here] {
+                    Fate::Unknown => {}
+                    Fate::Open => {
+                        findings.push(self.ring(lid, here));
+                        break Fate::Fails;
+                    }
+                    known => break known,
+                }
+                self.fates[here] = Fate::Open;
+                self.way.push(here);
+                let Some(exit) = self.network.exit(here, usize::from(lid.to_wire())) else {
+                    break Fate::Fails;
+                };
+                match self.network.next(here, exit) {
+                    Next::Switch(there, _) => here = there as Place,
+                    Next::End(end) if self.network.ends[end as usize].lid == lid => break Fate::Arrives,
+                    Next::Itself if self.network.switches[here].lid == lid => break Fate::Arrives,
+                    Next::Nothing => {
+                        findings.push(Finding::ExitWithoutCable { lid, exit: self.network.hop(here, exit) });
+                        break Fate::Fails;
+                    }
+                    Next::Itself | Next::End(_) | Next::Stranger => break Fate::Fails,
+                }
+            };
+            for place in &self.way {
+                self.fates[*place] = fate;
+                if fate == Fate::Arrives {
+                    self.arrives.insert(*place);
+                }
+            }
+        }
+    }
+
+    /// The ring that the way that is being followed has come back to.
+    fn ring(&self, lid: Lid, first: Place) -> Finding {
+        let ring = self.way.iter().skip_while(|place| **place != first);
+        let hop = |place: &Place| {
+            let exit = self.network.exit(*place, usize::from(lid.to_wire()))?;
+            Some(self.network.hop(*place, exit))
+        };
+        Finding::ForwardingLoop { lid, ring: ring.filter_map(hop).collect() }
+    }
+}

@@ -1,0 +1,87 @@
+//! Proves that a plan keeps its promises: reads every table of a [`FabricPlan`] on the cables of a [`Topology`] and tells
+//! what is not as the [`Intents`] ask.
+//!
+//! [`verify`] is a function and nothing else: no clock, no dice, no file. It shares no code with the compiler, so that
+//! both would have to be wrong in the same way. Every [`Finding`] names the entry that shows it, and belongs to a
+//! [`Rule`], which names the beliefs about hardware it stands on. [`Verified`] remembers what was found, so that the next
+//! plan for the same fabric costs what it changes.
+//!
+//! ```
+//! use fabric_compiler::compile;
+//! use fabric_model::{Decisions, Intents, generate::FatTree};
+//! use fabric_verifier::verify;
+//!
+//! let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate()?;
+//! let (_, host) = tree.end_nodes().next().expect("the tree has hosts");
+//! let (_, port) = host.ports().next().expect("hosts have ports");
+//! let intents = Intents::new(port.guid);
+//! let plan = compile(&tree, &intents, &Decisions::default())?;
+//! assert_eq!(verify(&tree, &intents, &plan), []);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod addresses;
+mod bits;
+mod capacities;
+mod credits;
+mod finding;
+mod forwarding;
+mod isolation;
+mod multicast;
+mod network;
+mod rule;
+mod sharing;
+mod verified;
+mod wanted;
+
+use fabric_model::{FabricPlan, Intents, Topology};
+
+pub use finding::{Destination, Finding, Guard, Hop, Table, Wait};
+pub use rule::Rule;
+pub use verified::Verified;
+
+use network::Network;
+use wanted::Wanted;
+
+/// Everything that a plan does not keep, rule by rule. A plan without findings may be sent.
+pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
+    let read = Reading::new(topology, intents, plan);
+    Rule::ALL.into_iter().flat_map(|rule| read.check(rule)).collect()
+}
+
+/// What one rule finds.
+pub fn verify_rule(rule: Rule, topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
+    Reading::new(topology, intents, plan).check(rule)
+}
+
+/// What all rules read.
+#[derive(Debug)]
+pub(crate) struct Reading<'a> {
+    intents: &'a Intents,
+    network: Network<'a>,
+    wanted: Wanted,
+}
+
+impl<'a> Reading<'a> {
+    fn new(topology: &'a Topology, intents: &'a Intents, plan: &'a FabricPlan) -> Self {
+        let network = Network::new(topology, plan);
+        Self { intents, network, wanted: Wanted::new(topology, intents, plan) }
+    }
+
+    fn check(&self, rule: Rule) -> Vec<Finding> {
+        match rule {
+            Rule::Addresses => addresses::check(self),
+            Rule::Forwarding => {
+                forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
+            }
+            Rule::CreditLoops => credits::check(&self.network),
+            Rule::Isolation => isolation::check(self),
+            Rule::Multicast => {
+                let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
+                multicast::check_groups(self).into_iter().chain(trees).collect()
+            }
+            Rule::Capacities => capacities::check(self),
+            Rule::Sharing => sharing::check(&self.network),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Whether packets to a group reach its members once, and nobody else.
+//!
+//! Groups that share a LID must not meet. So the switches with entries for a LID are taken apart into islands that exits
+//! join; each has to be a tree that carries packets both ways, and to serve the members of one group.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_model::intent::Ipoib;
+use fabric_model::plan::{GroupPlan, PortSet};
+use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber, PortNum};
+
+use crate::network::{Network, Next, Place};
+use crate::{Finding, Hop, Reading};
+
+/// The LIDs of groups that a switch has an entry for, or that the plan has.
+pub(crate) fn mlids(read: &Reading<'_>) -> BTreeSet<MulticastLid> {
+    let entries =
+        read.network.switches.iter().flat_map(|switch| switch.multicast.exits().map(|(mlid, _)| mlid));
+    entries.chain(read.network.plan.groups().map(|group| group.mlid)).collect()
+}
+
+/// What is found for each of some LIDs of groups, where there is something.
+pub(crate) fn check(
+    read: &Reading<'_>,
+    mlids: &BTreeSet<MulticastLid>,
+) -> BTreeMap<MulticastLid, Vec<Finding>> {
+    let network = &read.network;
+    let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> =
+        mlids.iter().map(|mlid| (*mlid, BTreeMap::new())).collect();
+    for (place, switch) in network.switches.iter().enumerate() {
+        let mut add = |mlid: MulticastLid, ports: PortSet| {
+            if let Some(exits) = tables.get_mut(&mlid).filter(|_| !ports.is_empty()) {
+                exits.insert(place, ports);
+            }
+        };
+        if mlids.len() < switch.multicast.exits().len() {
+            mlids.iter().for_each(|mlid| add(*mlid, switch.multicast.exit(*mlid)));
+        } else {
+            switch.multicast.exits().for_each(|(mlid, ports)| add(mlid, ports));
+        }
+    }
+    let mut by_mlid: BTreeMap<MulticastLid, Vec<&GroupPlan>> = BTreeMap::new();
+    for group in network.plan.groups().filter(|group| mlids.contains(&group.mlid)) {
+        by_mlid.entry(group.mlid).or_default().push(group);
+    }
+    let mut found = BTreeMap::new();
+    for (mlid, exits) in &tables {
+        let groups = by_mlid.get(mlid).map_or(&[][..], Vec::as_slice);
+        let mut findings = Vec::new();
+        Forest::new(read, *mlid, exits).check(groups, &mut findings);
+        if !findings.is_empty() {
+            found.insert(*mlid, findings);
+        }
+    }
+    found
+}
+
+/// The groups of the plan are those that are asked for.
+pub(crate) fn check_groups(read: &Reading<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut seen: BTreeSet<PartitionNumber> = BTreeSet::new();
+    for group in read.network.plan.groups() {
+        let wanted = read.wanted.partitions.get(&group.partition);
+        let Some((wanted, ipoib)) = wanted.and_then(|wanted| Some((wanted, wanted.ipoib?))) else {
+            findings.push(Finding::GroupUnwanted { mgid: group.mgid });
+            continue;
+        };
+        if !seen.insert(group.partition) {
+            findings.push(Finding::GroupUnwanted { mgid: group.mgid });
+            continue;
+        }
+        if !is_as_asked(group, ipoib) {
+            findings.push(Finding::GroupDiffers { mgid: group.mgid, partition: group.partition });
+        }
+        let is_adapter =
+            |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends[end].is_switch());
+        let wanted: BTreeSet<Guid> = wanted.members.keys().filter(is_adapter).copied().collect();
+        let planned: BTreeSet<Guid> = group.members.iter().copied().collect();
+        for port in wanted.symmetric_difference(&planned) {
+            let wanted = wanted.contains(port);
+            findings.push(Finding::GroupMemberDiffers { mgid: group.mgid, port: *port, wanted });
+        }
+    }
+    let carrying = read.wanted.partitions.iter().filter(|(_, wanted)| wanted.ipoib.is_some());
+    let missing = carrying.filter(|(number, _)| !seen.contains(number));
+    findings.extend(missing.map(|(partition, _)| Finding::GroupMissing { partition: *partition }));
+    findings
+}
+
+fn is_as_asked(group: &GroupPlan, ipoib: Ipoib) -> bool {
+    let mut gid = [0; 16];
+    gid[..4].copy_from_slice(&[0xff, 0x10 | ipoib.scope.to_wire(), 0x40, 0x1b]);
+    gid[4..6].copy_from_slice(&group.partition.key(Membership::Full).to_wire().to_be_bytes());
+    gid[12..].fill(0xff);
+    let planned =
+        Ipoib { rate: group.rate, mtu: group.mtu, sl: group.sl, scope: group.scope, qkey: group.qkey };
+    group.mgid == Gid(gid) && planned == ipoib
+}
+
+/// The entries of all switches for one LID.
+struct Forest<'a> {
+    network: &'a Network<'a>,
+    mlid: MulticastLid,
+    exits: &'a BTreeMap<Place, PortSet>,
+    /// The lowest switch of its island, by switch.
+    islands: BTreeMap<Place, Place>,
+}
+
+impl<'a> Forest<'a> {
+    fn new(read: &'a Reading<'a>, mlid: MulticastLid, exits: &'a BTreeMap<Place, PortSet>) -> Self {
+        let network = &read.network;
+        // In both directions, as a packet may also come from the other side.
+        let mut joined: BTreeMap<Place, BTreeSet<Place>> = BTreeMap::new();
+        for (place, ports) in exits {
+            joined.entry(*place).or_default();
+            for there in ports.iter().filter_map(|exit| switch_behind(network, *place, exit)) {
+                if exits.contains_key(&there) {
+                    joined.entry(*place).or_default().insert(there);
+                    joined.entry(there).or_default().insert(*place);
+                }
+            }
+        }
+        let mut islands: BTreeMap<Place, Place> = BTreeMap::new();
+        for first in exits.keys() {
+            let mut open = vec![*first];
+            while let Some(place) = open.pop() {
+                if let std::collections::btree_map::Entry::Vacant(entry) = islands.entry(place) {
+                    entry.insert(*first);
+                    open.extend(&joined[&place]);
+                }
+            }
+        }
+        Self { network, mlid, exits, islands }
+    }
+
+    fn check(&self, groups: &[&GroupPlan], findings: &mut Vec<Finding>) {
+        let owners = self.owners(groups, findings);
+        self.leaves(&owners, findings);
+        self.branches(findings);
+    }
+
+    /// The group of each island: that whose members hang on it. Tells members that their island does not serve.
+    fn owners<'g>(
+        &self,
+        groups: &[&'g GroupPlan],
+        findings: &mut Vec<Finding>,
+    ) -> BTreeMap<Place, &'g GroupPlan> {
+        let mut owners: BTreeMap<Place, &GroupPlan> = BTreeMap::new();
+        for group in groups {
+            let mut served: BTreeMap<Place, Vec<Guid>> = BTreeMap::new();
+            for guid in &group.members {
+                let Some(end) = self.network.end(*guid) else { continue };
+                let Some((home, port)) = self.network.ends[end].home else { continue };
+                let exits = self.exits.get(&home).copied().unwrap_or_default();
+                match self.islands.get(&home).filter(|_| exits.contains(port)) {
+                    Some(island) => served.entry(*island).or_default().push(*guid),
+                    None => findings.push(self.unreached(*guid)),
+                }
+            }
+            // One island is the group's; members on others are cut off from it.
+            let main = served.iter().max_by_key(|(island, members)| (members.len(), usize::MAX - **island));
+            let main = main.map(|(island, _)| *island);
+            for (island, members) in &served {
+                if Some(*island) != main {
+                    findings.extend(members.iter().map(|guid| self.unreached(*guid)));
+                }
+                if let Some(first) = owners.get(island) {
+                    findings.push(Finding::GroupsMeet {
+                        mlid: self.mlid,
+                        switch: self.network.switches[*island].guid,
+                        first: first.partition,
+                        second: group.partition,
+                    });
+                } else {
+                    owners.insert(*island, group);
+                }
+            }
+        }
+        owners
+    }
+
+    fn unreached(&self, member: Guid) -> Finding {
+        let home = self.network.end(member).and_then(|end| self.network.ends[end].home);
+        let (place, port) = home.expect("members that hang on no switch are left out");
+        Finding::GroupUnreached { mlid: self.mlid, member, at: self.network.port_name(place, port) }
+    }
+
+    /// Every exit leads to a switch, or to a member of the group of its island.
+    fn leaves(&self, owners: &BTreeMap<Place, &GroupPlan>, findings: &mut Vec<Finding>) {
+        let members: BTreeMap<Place, BTreeSet<Guid>> =
+            owners.iter().map(|(island, group)| (*island, group.members.iter().copied().collect())).collect();
+        for (place, ports) in self.exits {
+            let members = members.get(&self.islands[place]);
+            for exit in ports.iter() {
+                let is_right = match self.network.next(*place, exit) {
+                    Next::Switch(..) => members.is_some(),
+                    Next::End(end) => {
+                        members.is_some_and(|m| m.contains(&self.network.ends[end as usize].guid))
+                    }
+                    Next::Nothing | Next::Itself | Next::Stranger => false,
+                };
+                if !is_right {
+                    let to = self.network.peer_name(*place, exit);
+                    findings.push(Finding::GroupAstray {
+                        mlid: self.mlid,
+                        exit: self.network.hop(*place, exit),
+                        to,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Exits between switches go both ways and close no ring.
+    fn branches(&self, findings: &mut Vec<Finding>) {
+        for (place, ports) in self.exits {
+            for exit in ports.iter() {
+                let Next::Switch(there, input) = self.network.next(*place, exit) else { continue };
+                let back = self.exits.get(&(there as Place)).copied().unwrap_or_default();
+                if !back.contains(input) {
+                    let to = self.network.peer_name(*place, exit);
+                    findings.push(Finding::GroupOneWay {
+                        mlid: self.mlid,
+                        exit: self.network.hop(*place, exit),
+                        to,
+                    });
+                }
+            }
+        }
+        let mut seen: BTreeSet<Place> = BTreeSet::new();
+        for start in self.exits.keys() {
+            if !seen.contains(start)
+                && let Some(ring) = self.ring(*start, &mut seen)
+            {
+                findings.push(Finding::GroupLoop { mlid: self.mlid, ring });
+            }
+        }
+    }
+
+    /// A ring that can be walked from a switch, depth first: packets do not go back by the port they came in by.
+    fn ring(&self, start: Place, seen: &mut BTreeSet<Place>) -> Option<Vec<Hop>> {
+        let exits = |place: Place, input: PortNum| -> Vec<PortNum> {
+            let ports = self.exits.get(&place).copied().unwrap_or_default();
+            ports.iter().filter(|exit| *exit != input).collect()
+        };
+        // The switches on the way with the exits that are left to try; port 0 is the input of nobody.
+        let mut way: Vec<(Place, Vec<PortNum>)> = vec![(start, exits(start, PortNum::MANAGEMENT))];
+        let mut hops: Vec<Hop> = Vec::new();
+        let mut is_open: BTreeSet<Place> = [start].into();
+        seen.insert(start);
+        while let Some((place, left)) = way.last_mut() {
+            let place = *place;
+            let Some(exit) = left.pop() else {
+                is_open.remove(&place);
+                way.pop();
+                hops.pop();
+                continue;
+            };
+            let Next::Switch(there, input) = self.network.next(place, exit) else { continue };
+            let there = there as Place;
+            if is_open.contains(&there) {
+                let first = way.iter().position(|(place, _)| *place == there).unwrap_or(0);
+                let last = self.network.hop(place, exit);
+                return Some(hops.split_off(first).into_iter().chain([last]).collect());
+            }
+            if seen.insert(there) {
+                hops.push(self.network.hop(place, exit));
+                is_open.insert(there);
+                way.push((there, exits(there, input)));
+            }
+        }
+        None
+    }
+}
+
+fn switch_behind(network: &Network<'_>, place: Place, exit: PortNum) -> Option<Place> {
+    match network.next(place, exit) {
+        Next::Switch(there, _) => Some(there as Place),
+        _ => None,
+    }
+}

@@ -1,0 +1,311 @@
+//! Whether every level that a link takes has a lane with weight, and is carried back where it is carried to.
+//!
+//! Only ports whose sharing is planned are judged; the others are left to their devices, which take every level.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_model::intent::PortName;
+use fabric_model::plan::PortSharing;
+use ib_wire::{PortNum, ServiceLevel, SlToVl, VirtualLane};
+
+use crate::Finding;
+use crate::capacities::{levels, maps};
+use crate::network::{Network, Next, Place};
+
+pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_planned = false;
+    for (place, switch) in network.switches.iter().enumerate() {
+        for port in &switch.ports {
+            if let Some(sharing) = &port.sharing {
+                is_planned = true;
+                of_port(network.port_name(place, port.number), sharing, &mut findings);
+            }
+        }
+    }
+    for end in &network.ends {
+        if let Some(sharing) = end.sharing {
+            is_planned = true;
+            of_port(end.name, sharing, &mut findings);
+        }
+    }
+    if is_planned {
+        let levels = Levels::new(network);
+        levels.groups(&mut findings);
+        levels.ways_back(&mut findings);
+    }
+    findings
+}
+
+fn of_port(port: PortName, sharing: &PortSharing, findings: &mut Vec<Finding>) {
+    for (input, map) in maps(sharing) {
+        if map.lane(ServiceLevel::default()) == VirtualLane::MANAGEMENT {
+            findings.push(Finding::BestEffortDiscarded { port, input });
+        }
+        for (sl, lane) in levels(map) {
+            if lane != VirtualLane::MANAGEMENT && sharing.weight(lane) == 0 {
+                findings.push(Finding::LaneWithoutWeight { port, input, sl, lane });
+            }
+        }
+    }
+}
+
+/// Some service levels: a bit for each.
+type LevelSet = u16;
+
+/// The same and a mark that there is a way at all.
+type Carried = u32;
+
+const ARRIVES: Carried = 1 << 16;
+
+/// Level 0 is for everybody, and judged port by port.
+const BEST_EFFORT: LevelSet = 1;
+
+fn set_of(map: &SlToVl, lanes: u8) -> LevelSet {
+    let taken = levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT && lane.to_wire() < lanes);
+    taken.fold(0, |set, (sl, _)| set | 1 << sl.to_wire())
+}
+
+/// Which levels each turn of a switch takes.
+struct Turns {
+    /// Ports, port 0 among them.
+    width: usize,
+    /// By exit, then input.
+    sets: Vec<LevelSet>,
+}
+
+impl Turns {
+    fn at(network: &Network<'_>, place: Place) -> Self {
+        let width = network.port_count(place) + 1;
+        let mut sets = vec![LevelSet::MAX; width * width];
+        for port in &network.switches[place].ports {
+            let (Some(sharing), true) = (&port.sharing, port.number.index() < width) else { continue };
+            let lanes = port.lanes.count();
+            let of_exit = &mut sets[port.number.index() * width..][..width];
+            of_exit.fill(set_of(&sharing.otherwise, lanes));
+            for (input, map) in sharing.by_input.iter().filter(|(input, _)| input.index() < width) {
+                of_exit[input.index()] = set_of(map, lanes);
+            }
+        }
+        Self { width, sets }
+    }
+
+    #[inline]
+    fn levels(&self, input: PortNum, exit: PortNum) -> LevelSet {
+        self.sets.get(exit.index() * self.width + input.index()).copied().unwrap_or(LevelSet::MAX)
+    }
+}
+
+/// Which levels are carried where.
+struct Levels<'a> {
+    network: &'a Network<'a>,
+    /// By switch.
+    turns: Vec<Turns>,
+    /// What adapters send, by end port.
+    sent: Vec<LevelSet>,
+}
+
+impl<'a> Levels<'a> {
+    fn new(network: &'a Network<'a>) -> Self {
+        let sent = |end: &crate::network::End<'_>| {
+            end.sharing.map_or(LevelSet::MAX, |sharing| set_of(&sharing.otherwise, end.lanes))
+        };
+        let turns = (0..network.switches.len()).map(|place| Turns::at(network, place)).collect();
+        Self { network, turns, sent: network.ends.iter().map(sent).collect() }
+    }
+
+    /// The levels that pass from an input to an exit.
+    #[inline]
+    fn turn(&self, place: Place, input: PortNum, exit: PortNum) -> LevelSet {
+        self.turns[place].levels(input, exit)
+    }
+
+    /// A group's level passes every turn of its tree.
+    fn groups(&self, findings: &mut Vec<Finding>) {
+        let network = self.network;
+        for group in network.plan.groups() {
+            let (mlid, sl) = (group.mlid, group.sl);
+            let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
+            let mut starts: Vec<(Place, PortNum)> = Vec::new();
+            for end in group.members.iter().filter_map(|guid| network.end(*guid)) {
+                starts.extend(network.ends[end].home);
+                if !takes(self.sent[end]) {
+                    let at = network.ends[end].name;
+                    findings.push(Finding::GroupLevelDiscarded { mlid, sl, at, input: None });
+                }
+            }
+            let mut seen: BTreeSet<(Place, PortNum)> = BTreeSet::new();
+            while let Some((place, input)) = starts.pop() {
+                if !seen.insert((place, input)) {
+                    continue;
+                }
+                let exits = network.switches[place].multicast.exit(mlid);
+                for exit in exits.iter().filter(|exit| *exit != input) {
+                    if !takes(self.turn(place, input, exit)) {
+                        let at = network.port_name(place, exit);
+                        findings.push(Finding::GroupLevelDiscarded { mlid, sl, at, input: Some(input) });
+                    } else if let Next::Switch(there, input) = network.next(place, exit) {
+                        starts.push((there as Place, input));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Between every two adapters, a level passes both ways or neither.
+    fn ways_back(&self, findings: &mut Vec<Finding>) {
+        let network = self.network;
+        // By their switches, so that what is read together stands together.
+        let mut leaves: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        for (index, end) in network.ends.iter().enumerate().filter(|(_, end)| !end.is_switch()) {
+            if let Some((home, _)) = end.home {
+                leaves.entry(home).or_default().push(index);
+            }
+        }
+        let leaves: Vec<(Place, Vec<usize>)> = leaves.into_iter().collect();
+        let firsts: Vec<usize> = (leaves.iter())
+            .scan(0, |first, (_, ends)| Some(std::mem::replace(first, *first + ends.len())))
+            .collect();
+        let count = leaves.iter().map(|(_, ends)| ends.len()).sum::<usize>();
+        // By leaf, then end port: what comes from the leaf's exit to the end port.
+        let mut carried: Vec<Carried> = vec![0; leaves.len() * count];
+        for (index, end) in leaves.iter().flat_map(|(_, ends)| ends).enumerate() {
+            let column = self.column(*end);
+            for (leaf, (place, _)) in leaves.iter().enumerate() {
+                carried[leaf * count + index] = column[*place];
+            }
+        }
+        let mut told: BTreeSet<(ServiceLevel, PortName, Option<PortNum>)> = BTreeSet::new();
+        for (leaf, (_, ends)) in leaves.iter().enumerate() {
+            for (other, (_, others)) in leaves.iter().enumerate().skip(leaf) {
+                for (a, first) in ends.iter().zip(firsts[leaf]..) {
+                    for (b, second) in others.iter().zip(firsts[other]..) {
+                        let there = self.carried(*a, *b, carried[leaf * count + second]);
+                        let back = self.carried(*b, *a, carried[other * count + first]);
+                        if there != back && there & back & ARRIVES != 0 {
+                            self.tell(*a, *b, there, back, &mut told, findings);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The levels that pass one way only, each with one witness for every place where it is discarded.
+    fn tell(
+        &self,
+        a: usize,
+        b: usize,
+        there: Carried,
+        back: Carried,
+        told: &mut BTreeSet<(ServiceLevel, PortName, Option<PortNum>)>,
+        findings: &mut Vec<Finding>,
+    ) {
+        for sl in (1..16).filter_map(ServiceLevel::from_wire) {
+            let bit = 1 << sl.to_wire();
+            let (from, to) = match (there & bit != 0, back & bit != 0) {
+                (true, false) => (a, b),
+                (false, true) => (b, a),
+                _ => continue,
+            };
+            let (at, input) = self.discarded(to, from, sl);
+            if told.insert((sl, at, input)) {
+                findings.push(self.one_way(sl, from, to, at, input));
+            }
+        }
+    }
+
+    /// Which levels come from the exits of switches to an end port, by switch.
+    fn column(&self, to: usize) -> Vec<Carried> {
+        let network = self.network;
+        let lid = usize::from(network.ends[to].lid.to_wire());
+        let mut column: Vec<Option<Carried>> = vec![None; network.switches.len()];
+        let mut way: Vec<Place> = Vec::new();
+        for start in 0..column.len() {
+            let mut here = start;
+            way.clear();
+            let mut carried = loop {
+                if let Some(known) = column[here] {
+                    break known;
+                }
+                // A ring finds itself here and is carried nowhere.
+                column[here] = Some(0);
+                way.push(here);
+                let Some(exit) = network.exit(here, lid) else { break 0 };
+                match network.next(here, exit) {
+                    Next::Switch(there, _) => here = there as Place,
+                    Next::End(end) if end as usize == to => break ARRIVES | Carried::from(LevelSet::MAX),
+                    _ => break 0,
+                }
+            };
+            // Backwards from where the way was known, or from the last switch, whose exit is the end.
+            let mut before = (way.last() != Some(&here)).then_some(here);
+            for place in way.iter().rev() {
+                if let Some(there) = before {
+                    carried &= self.onward(*place, there, lid);
+                }
+                column[*place] = Some(carried);
+                before = Some(*place);
+            }
+        }
+        column.into_iter().map(|carried| carried.unwrap_or(0)).collect()
+    }
+
+    /// What a switch takes on from packets that come from the one before.
+    fn onward(&self, before: Place, here: Place, lid: usize) -> Carried {
+        let network = self.network;
+        let input = match network.exit(before, lid).map(|exit| network.next(before, exit)) {
+            Some(Next::Switch(_, input)) => input,
+            _ => return 0,
+        };
+        let Some(exit) = network.exit(here, lid) else { return 0 };
+        ARRIVES | Carried::from(self.turn(here, input, exit))
+    }
+
+    /// Which levels come from one end port to another, of those that come from its switch's exit.
+    #[inline]
+    fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
+        let Some((home, input)) = self.network.ends[from].home else { return 0 };
+        let lid = usize::from(self.network.ends[to].lid.to_wire());
+        let Some(exit) = self.network.exit(home, lid) else { return 0 };
+        let own = self.sent[from] & self.turn(home, input, exit) & !BEST_EFFORT;
+        onward & (ARRIVES | Carried::from(own))
+    }
+
+    /// Where a level is discarded on the way from one end port to another.
+    fn discarded(&self, from: usize, to: usize, sl: ServiceLevel) -> (PortName, Option<PortNum>) {
+        let network = self.network;
+        let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
+        let own = (network.ends[from].name, None);
+        let Some((mut here, mut input)) = network.ends[from].home else { return own };
+        if !takes(self.sent[from]) {
+            return own;
+        }
+        let lid = usize::from(network.ends[to].lid.to_wire());
+        while let Some(exit) = network.exit(here, lid) {
+            if !takes(self.turn(here, input, exit)) {
+                return (network.port_name(here, exit), Some(input));
+            }
+            match network.next(here, exit) {
+                Next::Switch(there, next) => (here, input) = (there as Place, next),
+                _ => break,
+            }
+        }
+        own
+    }
+
+    fn one_way(
+        &self,
+        sl: ServiceLevel,
+        from: usize,
+        to: usize,
+        at: PortName,
+        input: Option<PortNum>,
+    ) -> Finding {
+        let ends = &self.network.ends;
+        let lid = usize::from(ends[to].lid.to_wire());
+        let home = ends[from].home.map(|(home, _)| home);
+        let path = home.map_or(Vec::new(), |home| self.network.path(home, lid).0);
+        Finding::LevelOneWay { sl, from: ends[from].guid, to: ends[to].guid, path, at, input }
+    }
+}

@@ -1,0 +1,60 @@
+//! Compiled plans keep every rule, on fabrics of every kind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod world;
+
+use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
+use fabric_model::plan::Finding as Known;
+use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_verifier::{Finding, verify};
+use proptest::prelude::*;
+use world::{dice, fabric, hosts, planned, shared, wishes};
+
+/// What is found besides what the plan says of itself: that switches' own ports cannot all reach each other, or that
+/// packets to a group turn upwards.
+fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
+    let says = |kind: fn(&Known) -> bool| plan.findings().iter().any(kind);
+    let no_route = says(|finding| matches!(finding, Known::NoRoute { .. }));
+    let turns = says(|finding| matches!(finding, Known::GroupTurns { .. }));
+    let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
+    let mut findings = verify(topology, intents, plan);
+    findings.retain(|finding| match finding {
+        Finding::NotForwarded { lid, from, .. } => {
+            !(no_route && (is_switch(*from) || is_switch(plan.lid_owner(*lid).unwrap())))
+        }
+        Finding::CreditLoop { .. } => !turns,
+        _ => true,
+    });
+    findings
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn compiled_plans_verify_clean(seed: u64) {
+        let mut dice = dice(seed);
+        let topology = fabric(&mut dice);
+        let intents = wishes(&mut dice, &topology);
+        let plan = planned(&topology, &intents);
+        prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
+        let shared = shared(&mut dice, &topology, &plan);
+        prop_assert_eq!(unexpected(&topology, &intents, &shared), []);
+    }
+}
+
+#[test]
+fn larger_fabrics_verify_clean() {
+    let fabrics = [
+        FatTree::with_hosts(324).generate().unwrap(),
+        without_links(FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap(), 20, 5)
+            .unwrap(),
+        Torus::new([5, 4, 3]).generate().unwrap(),
+        DragonflyPlus::new(5).generate().unwrap(),
+    ];
+    for topology in fabrics {
+        let intents = Intents::new(hosts(&topology)[0]);
+        let plan = planned(&topology, &intents);
+        assert_eq!(verify(&topology, &intents, &plan), []);
+    }
+}

@@ -1,0 +1,176 @@
+//! What the tests share: fabrics of every kind, wishes for them, and plans whose links are shared.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "every test binary uses its own part")]
+
+pub mod mutant;
+pub mod walk;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_compiler::compile;
+use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
+use fabric_model::intent::{Intents, Ipoib, KeyPlace, Member, PartitionIntent, PortName, Role, Who};
+use fabric_model::plan::{PlanParts, PortSharing};
+use fabric_model::{Decisions, Endpoint, FabricPlan, Topology};
+use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+pub fn dice(seed: u64) -> Pcg64Mcg {
+    Pcg64Mcg::seed_from_u64(seed)
+}
+
+/// One of `count` things.
+pub fn below(dice: &mut Pcg64Mcg, count: usize) -> usize {
+    dice.random_range(0..count)
+}
+
+pub fn one<T: Copy>(dice: &mut Pcg64Mcg, things: &[T]) -> T {
+    things[below(dice, things.len())]
+}
+
+/// A small fabric of some kind, some cables missing.
+pub fn fabric(dice: &mut Pcg64Mcg) -> Topology {
+    let small = |size| FatTree { radix: 8, ..FatTree::new(size) };
+    let topology = match below(dice, 5) {
+        0 => small(FatTreeSize::Leaves(2 + below(dice, 5) as u16)).generate(),
+        1 => small(FatTreeSize::Pods(2 + below(dice, 2) as u16)).generate(),
+        2 => {
+            let shape: &[u16] = [&[4, 3][..], &[3, 3][..], &[2, 2, 3][..], &[5][..]][below(dice, 4)];
+            Torus { hosts_per_switch: 1 + below(dice, 2) as u8, ..Torus::new(shape) }.generate()
+        }
+        3 => {
+            let fly = DragonflyPlus::new(2 + below(dice, 2) as u16);
+            DragonflyPlus { leaves: 2, spines: 2, hosts_per_leaf: 2, global_links: 2, ..fly }.generate()
+        }
+        _ => {
+            let switches = 3 + below(dice, 10) as u32;
+            let degree = (2 + below(dice, 3) as u8).min(switches as u8 - 1);
+            let hosts_per_switch = 1 + below(dice, 3) as u8;
+            RandomFabric { hosts_per_switch, ..RandomFabric::new(switches, degree, dice.random()) }.generate()
+        }
+    }
+    .unwrap();
+    let cables =
+        topology.links().filter(|l| topology[l.a.node].is_switch() && topology[l.b.node].is_switch());
+    let spare = cables.count() + 1 - topology.switches().count();
+    let missing = below(dice, 4).min(spare);
+    without_links(topology, missing, dice.random()).unwrap()
+}
+
+pub fn hosts(topology: &Topology) -> Vec<Guid> {
+    let cabled = |(index, node): (_, &fabric_model::Node)| {
+        let (number, _) = node.cabled_ports().next()?;
+        Some(topology.port(Endpoint::new(index, number)).unwrap().guid)
+    };
+    topology.end_nodes().filter_map(cabled).collect()
+}
+
+/// Random partitions: with and without numbers, with every role, some carrying IP.
+pub fn wishes(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
+    let hosts = hosts(topology);
+    let mut intents = Intents::new(one(dice, &hosts));
+    if below(dice, 5) == 0 {
+        intents.manager = topology.switches().next().unwrap().1.guid;
+    }
+    intents.capabilities.usual_switch.own_pkeys = 32;
+    for place in 0..below(dice, 7) {
+        let number =
+            (below(dice, 2) == 0).then(|| PartitionNumber::from_wire(one(dice, &[1, 2, 3, 0x101])).unwrap());
+        let mut members: Vec<Member> = Vec::new();
+        for _ in 0..1 + below(dice, 8) {
+            let who = match below(dice, 24) {
+                0 => Who::All,
+                1 => Who::AllAdapters,
+                2 => Who::AllSwitches,
+                3 => Who::Manager,
+                _ => Who::Port(one(dice, &hosts)),
+            };
+            let place = if below(dice, 3) == 0 { KeyPlace::First } else { KeyPlace::Anywhere };
+            members.push(Member {
+                who,
+                role: one(dice, &[Role::Full, Role::Full, Role::Limited, Role::Both]),
+                place,
+            });
+        }
+        let ipoib = (below(dice, 2) == 0).then(Ipoib::default);
+        let name = if below(dice, 12) == 0 { "Default".to_owned() } else { format!("p{}", place % 4) };
+        intents.partitions.push(PartitionIntent { name, number, members, ipoib });
+    }
+    intents
+}
+
+pub fn planned(topology: &Topology, intents: &Intents) -> FabricPlan {
+    compile(topology, intents, &Decisions::default()).unwrap()
+}
+
+/// Lanes of the links of generated fabrics.
+const LANES: u8 = 8;
+
+/// A plan in which some clusters of hosts have a level of their own, granted turn by turn along their routes.
+pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> FabricPlan {
+    let lane = |raw| VirtualLane::from_wire(raw).unwrap();
+    let mut base = SlToVl([VirtualLane::MANAGEMENT; 16]);
+    base.0[0] = lane(0);
+    let ports = plan.switches().flat_map(|switch| switch.ports.iter().map(|port| (switch.guid, port.number)));
+    let mut exits: BTreeMap<PortName, PortSharing> = (ports.map(|(node, port)| PortName { node, port }))
+        .chain(plan.adapter_ports().map(|port| port.name))
+        .map(|name| (name, PortSharing { by_input: BTreeMap::new(), otherwise: base, low: Vec::new() }))
+        .collect();
+    let hosts: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
+    for cluster in 1..=3u8 {
+        let own = lane(1 + cluster % (LANES - 1));
+        let members: Vec<Guid> = (0..2 + below(dice, 3)).map(|_| one(dice, &hosts)).collect();
+        for a in &members {
+            let from = plan.adapter_port(*a).unwrap();
+            exits.get_mut(&from.name).unwrap().otherwise.0[usize::from(cluster)] = own;
+            for b in members.iter().filter(|b| *b != a) {
+                let lid = plan.adapter_port(*b).unwrap().lid;
+                let mut end = topology.peer(topology.by_port_guid(*a).unwrap()).unwrap();
+                while topology[end.node].is_switch() {
+                    let node = topology[end.node].guid;
+                    let exit = plan.switch(node).unwrap().linear.exit(lid).unwrap();
+                    let sharing = exits.get_mut(&PortName { node, port: exit }).unwrap();
+                    sharing.by_input.entry(end.port).or_insert(base).0[usize::from(cluster)] = own;
+                    end = topology.peer(Endpoint::new(end.node, exit)).unwrap();
+                }
+            }
+        }
+    }
+    for sharing in exits.values_mut() {
+        let used = (0..LANES).map(lane).filter(|lane| {
+            let maps = sharing.by_input.values().chain([&sharing.otherwise]);
+            maps.into_iter().any(|map| map.0.contains(lane))
+        });
+        sharing.low = used.map(|lane| VlArbEntry { lane, weight: dice.random_range(1..=255) }).collect();
+    }
+    let mut parts: PlanParts = plan.parts().clone();
+    for switch in &mut parts.switches {
+        for port in &mut switch.ports {
+            let name = PortName { node: switch.guid, port: port.number };
+            port.sharing = exits.remove(&name).map(Arc::new);
+        }
+    }
+    for port in &mut parts.adapter_ports {
+        port.sharing = exits.remove(&port.name).map(Arc::new);
+    }
+    rebuilt(parts, plan)
+}
+
+/// A plan of other parts, made from the same.
+pub fn rebuilt(parts: PlanParts, plan: &FabricPlan) -> FabricPlan {
+    let changed = FabricPlan::from_parts(parts);
+    match plan.basis() {
+        Some(basis) => changed.with_basis(basis),
+        None => changed,
+    }
+}
+
+pub fn level(raw: u8) -> ServiceLevel {
+    ServiceLevel::from_wire(raw).unwrap()
+}
+
+pub fn number(raw: u8) -> PortNum {
+    PortNum::new(raw).unwrap()
+}
