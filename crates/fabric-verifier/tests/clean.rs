@@ -3,9 +3,12 @@
 
 mod world;
 
+use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
+use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::Finding as Known;
-use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, verify};
 use proptest::prelude::*;
 use world::{dice, fabric, hosts, planned, shared, wishes};
@@ -40,6 +43,32 @@ proptest! {
         prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
         let shared = shared(&mut dice, &topology, &plan);
         prop_assert_eq!(unexpected(&topology, &intents, &shared), []);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// Clusters on ports of their own, as many as the fabric can promise something.
+    #[test]
+    fn what_clusters_are_promised_verifies_clean(seed: u64, bandwidth in 0u64..4_000_000_000) {
+        let mut dice = dice(seed);
+        let topology = fabric(&mut dice);
+        let mut intents = wishes(&mut dice, &topology);
+        let mut free = hosts(&topology);
+        while free.len() >= 3 {
+            let ports: Vec<_> = free.drain(..dice.random_range(1..=3)).collect();
+            let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(bandwidth), latency_ns: None };
+            let name = format!("c{}", free.len());
+            intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
+            match compile(&topology, &intents, &Decisions::default()) {
+                Ok(plan) => prop_assert_eq!(unexpected(&topology, &intents, &plan), []),
+                Err(error) => {
+                    prop_assert!(matches!(error, CompileError::NotAdmitted { .. }), "{}", error);
+                    intents.clusters.pop();
+                }
+            }
+        }
     }
 }
 
