@@ -3,6 +3,7 @@
 mod admission;
 mod bring_up;
 mod judge;
+mod placement;
 mod probe;
 mod process;
 mod scratch;
@@ -27,6 +28,8 @@ pub enum BenchCommand {
     Judge(judge::BenchJudgeArgs),
     /// How many clusters a fabric takes whose places are given, next to the paper's rule.
     Admission(admission::BenchAdmissionArgs),
+    /// How full a fabric gets that takes clusters one after the other, and how long a decision takes.
+    Placement(placement::BenchPlacementArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -42,6 +45,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Sm(args) => sm::run(args),
         BenchCommand::Judge(args) => judge::run(args),
         BenchCommand::Admission(args) => admission::run(args),
+        BenchCommand::Placement(args) => placement::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }

@@ -1,8 +1,9 @@
 //! Which ways packets to each host of a cluster take, where the switches form a regular tree.
 //!
 //! A guaranteed cluster has hosts of its own, so the columns of their LIDs are its own in every forwarding table, and the
-//! way to each can be chosen. Ways that the cluster uses already go first, so that it needs few lanes; a cluster that is
-//! promised a rate takes as many ways as carry it.
+//! way to each can be chosen. Ways that the cluster uses already go first, so that it needs few lanes. A cluster that is
+//! promised a rate goes where most is left: if every cluster spreads its destinations evenly, a leaf's up-links carry
+//! what its hosts send, whoever they belong to.
 
 use super::ledger::Books;
 use super::network::{HostIndex, LinkIndex};
@@ -82,6 +83,13 @@ impl Level {
         self.settle(number);
     }
 
+    /// How many more destinations in a group fit, as far as the links up tell.
+    #[inline]
+    fn room(&self, number: usize, group: usize) -> u32 {
+        let (least, at, other) = self.least[number];
+        (if at == group { other } else { least }) - self.chosen[number]
+    }
+
     /// Links that a destination in a group would add, and how much of them others have.
     #[inline]
     fn cost(&self, number: usize, group: usize) -> (u32, u32) {
@@ -154,7 +162,8 @@ pub(super) fn choose(
             far.settle(number);
         }
     }
-    let ways = ways(tree, hosts, &mut near, &mut far, pod_ups)?;
+    let spread = demand.rate > 0;
+    let ways = ways(tree, hosts, &mut near, &mut far, pod_ups, spread)?;
     Ok(Chosen { ways, pairs: pairs(tree, &near, &far, total, pod_ups) })
 }
 
@@ -168,6 +177,7 @@ fn ways(
     near: &mut Level,
     far: &mut Level,
     pod_ups: usize,
+    spread: bool,
 ) -> Result<Vec<Way>, HostIndex> {
     let spans_pods = far.groups.len() > 1;
     let (mut leaf, mut pod) = (0, 0);
@@ -185,7 +195,9 @@ fn ways(
             if !near.fits(up, leaf) {
                 continue;
             }
-            let (links, taken) = near.cost(up, leaf);
+            let room = near.room(up, leaf);
+            let (links, taken) =
+                if spread { (UNLIMITED - room.min(UNLIMITED), 0) } else { near.cost(up, leaf) };
             if best.is_some_and(|(cost, _)| cost <= (links, taken)) {
                 continue;
             }
@@ -194,8 +206,13 @@ fn ways(
                     if !far.fits(number, pod) {
                         continue;
                     }
-                    let (more, further) = far.cost(number, pod);
-                    (links + more, taken + further)
+                    if spread {
+                        let room = room.min(far.room(number, pod));
+                        (UNLIMITED - room.min(UNLIMITED), 0)
+                    } else {
+                        let (more, further) = far.cost(number, pod);
+                        (links + more, taken + further)
+                    }
                 } else {
                     (links, taken)
                 };
