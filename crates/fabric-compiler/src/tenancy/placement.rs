@@ -15,7 +15,10 @@ use super::network::HostIndex;
 
 /// Pods that are proposed for a cluster that fits into one, each in two ways; the search ends there because what does
 /// not fit into any of them seldom fits into the next.
-const PODS_TRIED_MAX: usize = 6;
+const PODS_TRIED_MAX: usize = 3;
+
+/// Leaves that are left out one after the other because no way to their hosts has enough left.
+const LEAVES_LEFT_OUT_MAX: usize = 4;
 
 /// What a host has for clusters, or a node needs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +140,24 @@ impl Places {
                 Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
             }
         }
+        // Whole leaves and large parts of leaves from anywhere, without those that no way leads to.
+        let mut free = free;
+        for _ in 0..LEAVES_LEFT_OUT_MAX {
+            let all: Vec<usize> = (0..free.len()).collect();
+            if (free.iter().sum::<u32>() as usize) < wish.nodes {
+                break;
+            }
+            let hosts = self.hosts_of(&few_leaves(&free, &all, wish.nodes as u32), wish.needs);
+            match self.admit(wish, &hosts) {
+                Ok(()) => return Ok(&self.ledger.grants()[&wish.cluster]),
+                Err(Refusal::NoWay { to, .. }) => {
+                    let is_it = |host: &&HostIndex| self.ledger.network().hosts()[host.index()].port == to;
+                    let Some(host) = hosts.iter().find(is_it) else { break };
+                    free[self.leaf_of[host.index()] as usize] = 0;
+                }
+                Err(_) => break,
+            }
+        }
         Err(NoPlace::Links(first_refusal.unwrap_or(Refusal::Hosts)))
     }
 
@@ -228,27 +249,8 @@ impl<'a> Proposals<'a> {
         Some(vec![(leaf, self.nodes)])
     }
 
-    /// Few leaves of a pod: the emptiest, the last one being the fullest that can take the rest.
     fn few_leaves(&self, pod: usize, nodes: u32) -> Vec<(usize, u32)> {
-        let mut leaves: Vec<usize> =
-            self.pods[pod].iter().copied().filter(|leaf| self.free[*leaf] > 0).collect();
-        leaves.sort_by_key(|leaf| (Reverse(self.free[*leaf]), *leaf));
-        let (mut taken, mut rest) = (Vec::new(), nodes);
-        for (place, leaf) in leaves.iter().enumerate() {
-            if rest == 0 {
-                break;
-            }
-            if self.free[*leaf] >= rest {
-                let able = leaves[place..].iter().rev().find(|leaf| self.free[**leaf] >= rest);
-                taken.push((*able.unwrap_or(leaf), rest));
-                rest = 0;
-            } else {
-                taken.push((*leaf, self.free[*leaf]));
-                rest -= self.free[*leaf];
-            }
-        }
-        taken.sort_unstable();
-        taken
+        few_leaves(self.free, &self.pods[pod], nodes)
     }
 
     /// The fullest leaves of a pod, so that empty ones stay empty.
@@ -313,4 +315,26 @@ impl Iterator for Proposals<'_> {
             _ => None,
         }
     }
+}
+
+/// Few of some leaves: the emptiest, the last one being the fullest that can take the rest.
+fn few_leaves(free: &[u32], among: &[usize], nodes: u32) -> Vec<(usize, u32)> {
+    let mut leaves: Vec<usize> = among.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
+    leaves.sort_by_key(|leaf| (Reverse(free[*leaf]), *leaf));
+    let (mut taken, mut rest) = (Vec::new(), nodes);
+    for (place, leaf) in leaves.iter().enumerate() {
+        if rest == 0 {
+            break;
+        }
+        if free[*leaf] >= rest {
+            let able = leaves[place..].iter().rev().find(|leaf| free[**leaf] >= rest);
+            taken.push((*able.unwrap_or(leaf), rest));
+            rest = 0;
+        } else {
+            taken.push((*leaf, free[*leaf]));
+            rest -= free[*leaf];
+        }
+    }
+    taken.sort_unstable();
+    taken
 }
