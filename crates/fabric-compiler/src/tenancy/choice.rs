@@ -208,7 +208,8 @@ fn ways(
         start += group.hosts as usize;
     }
     let mut order: Vec<usize> = (0..near.groups.len()).collect();
-    if spread {
+    // In several pods the order of leaves spreads destinations better over the pods' own up-ports.
+    if spread && far.groups.len() < 2 {
         order.sort_by_cached_key(|leaf| near.choice(*leaf));
     }
     let mut ways = vec![Way { leaf_up: 0, pod_up: 0 }; hosts.len()];
@@ -250,13 +251,13 @@ fn attempt(
         } else {
             0
         };
-        for place in starts[leaf]..starts[leaf] + hosts as usize {
+        for chosen in &mut ways[starts[leaf]..starts[leaf] + hosts as usize] {
             let number = best(tree, near, far, (leaf, pod), pod_ups, spread).ok_or(leaf)?;
             near.take(number / pod_ups, leaf);
             if spans_pods {
                 far.take(number, pod);
             }
-            ways[place] = way(number, pod_ups);
+            *chosen = way(number, pod_ups);
         }
     }
     Ok(())

@@ -17,6 +17,12 @@ use super::network::HostIndex;
 /// not fit into any of them seldom fits into the next.
 const PODS_TRIED_MAX: usize = 3;
 
+/// Hosts of all places together that are tried for a cluster: bounds how long a decision takes.
+const HOSTS_TRIED_MAX: usize = 2048;
+
+/// Places that are tried for the largest clusters.
+const TRIES_MIN: usize = 2;
+
 /// Leaves that are left out one after the other because no way to their hosts has enough left.
 const LEAVES_LEFT_OUT_MAX: usize = 4;
 
@@ -132,8 +138,9 @@ impl Places {
             return Err(NoPlace::Hosts { asked: wish.nodes, free: total as usize });
         }
         let mut first_refusal = None;
+        let tries_max = (HOSTS_TRIED_MAX / wish.nodes).max(TRIES_MIN);
         let shape = Arc::clone(&self.shape);
-        for proposal in Proposals::new(&free, &shape, wish.nodes as u32) {
+        for proposal in Proposals::new(&free, &shape, wish.nodes as u32).take(tries_max) {
             let hosts = self.hosts_of(&proposal, wish.needs);
             match self.admit(wish, &hosts) {
                 Ok(()) => return Ok(&self.ledger.grants()[&wish.cluster]),
@@ -142,7 +149,7 @@ impl Places {
         }
         // Whole leaves and large parts of leaves from anywhere, without those that no way leads to.
         let mut free = free;
-        for _ in 0..LEAVES_LEFT_OUT_MAX {
+        for _ in 0..LEAVES_LEFT_OUT_MAX.min(tries_max) {
             let all: Vec<usize> = (0..free.len()).collect();
             if (free.iter().sum::<u32>() as usize) < wish.nodes {
                 break;
