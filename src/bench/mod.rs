@@ -1,13 +1,16 @@
 //! `heddle bench`: benchmarks that print both sides of a comparison in one run.
 
+mod admission;
 mod bring_up;
 mod judge;
+mod placement;
 mod probe;
 mod process;
 mod scratch;
 mod sim;
 mod sm;
 mod stock;
+mod stream;
 mod subnet_list;
 mod walk;
 
@@ -23,6 +26,10 @@ pub enum BenchCommand {
     Sm(sm::BenchSmArgs),
     /// `heddle sm` on fabrics of every shape, judged by stock tools and by a walk through the tables.
     Judge(judge::BenchJudgeArgs),
+    /// How many clusters a fabric takes whose places are given, next to the paper's rule.
+    Admission(admission::BenchAdmissionArgs),
+    /// How full a fabric gets that takes clusters one after the other, and how long a decision takes.
+    Placement(placement::BenchPlacementArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -37,6 +44,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::BringUp(args) => bring_up::run(args),
         BenchCommand::Sm(args) => sm::run(args),
         BenchCommand::Judge(args) => judge::run(args),
+        BenchCommand::Admission(args) => admission::run(args),
+        BenchCommand::Placement(args) => placement::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }

@@ -1,8 +1,9 @@
 //! Which ways packets to each host of a cluster take, where the switches form a regular tree.
 //!
 //! A guaranteed cluster has hosts of its own, so the columns of their LIDs are its own in every forwarding table, and the
-//! way to each can be chosen. Ways that the cluster uses already go first, so that it needs few lanes; a cluster that is
-//! promised a rate takes as many ways as carry it.
+//! way to each can be chosen. Ways that the cluster uses already go first, so that it needs few lanes. A cluster that is
+//! promised a rate goes where most is left: if every cluster spreads its destinations evenly, a leaf's up-links carry
+//! what its hosts send, whoever they belong to.
 
 use super::ledger::Books;
 use super::network::{HostIndex, LinkIndex};
@@ -10,6 +11,9 @@ use super::tree::{Tree, Way};
 
 /// Destinations that a link carries which has no rate to keep.
 const UNLIMITED: u32 = u32::MAX / 4;
+
+/// Rounds in which leaves that came too late are served earlier.
+const ROUNDS_MAX: usize = 2;
 
 /// A cluster's hosts in one leaf or pod.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +82,32 @@ impl Level {
         self.chosen[number] += 1;
         self.inside[place] += 1;
         // What is inside does not pass the group's own link up.
-        self.bounds[place] = self.bounds[place].saturating_add(1);
+        self.bounds[place] += 1;
         self.settle(number);
+    }
+
+    /// Forgets all destinations.
+    fn reset(&mut self) {
+        for (bound, inside) in self.bounds.iter_mut().zip(&mut self.inside) {
+            *bound -= std::mem::take(inside);
+        }
+        self.chosen.fill(0);
+        if !self.bounds.is_empty() {
+            (0..self.chosen.len()).for_each(|number| self.settle(number));
+        }
+    }
+
+    /// Numbers that a group can use beyond those that its hosts need.
+    fn choice(&self, group: usize) -> i64 {
+        let usable = (0..self.chosen.len()).filter(|number| self.fits(*number, group)).count();
+        usable as i64 - i64::from(self.groups[group].hosts)
+    }
+
+    /// How many more destinations in a group fit, as far as the links up tell.
+    #[inline]
+    fn room(&self, number: usize, group: usize) -> u32 {
+        let (least, at, other) = self.least[number];
+        (if at == group { other } else { least }) - self.chosen[number]
     }
 
     /// Links that a destination in a group would add, and how much of them others have.
@@ -154,7 +182,8 @@ pub(super) fn choose(
             far.settle(number);
         }
     }
-    let ways = ways(tree, hosts, &mut near, &mut far, pod_ups)?;
+    let spread = demand.rate > 0;
+    let ways = ways(tree, hosts, &mut near, &mut far, pod_ups, spread)?;
     Ok(Chosen { ways, pairs: pairs(tree, &near, &far, total, pod_ups) })
 }
 
@@ -162,56 +191,112 @@ fn way(number: usize, pod_ups: usize) -> Way {
     Way { leaf_up: (number / pod_ups) as u8, pod_up: (number % pod_ups) as u8 }
 }
 
+/// Ways to all hosts, the leaves with the least choice first. If a host finds none, its leaf goes to the front, a few
+/// times.
 fn ways(
     tree: &Tree,
     hosts: &[HostIndex],
     near: &mut Level,
     far: &mut Level,
     pod_ups: usize,
+    spread: bool,
 ) -> Result<Vec<Way>, HostIndex> {
-    let spans_pods = far.groups.len() > 1;
-    let (mut leaf, mut pod) = (0, 0);
-    let mut ways = Vec::with_capacity(hosts.len());
-    for host in hosts {
-        let at = tree.leaf_of(*host);
-        while near.groups[leaf].at != at {
-            leaf += 1;
-        }
-        while spans_pods && far.groups[pod].at != tree.pod_of(at) {
-            pod += 1;
-        }
-        let mut best: Option<((u32, u32), usize)> = None;
-        for up in 0..tree.leaf_ups {
-            if !near.fits(up, leaf) {
-                continue;
-            }
-            let (links, taken) = near.cost(up, leaf);
-            if best.is_some_and(|(cost, _)| cost <= (links, taken)) {
-                continue;
-            }
-            for number in up * pod_ups..(up + 1) * pod_ups {
-                let cost = if spans_pods {
-                    if !far.fits(number, pod) {
-                        continue;
-                    }
-                    let (more, further) = far.cost(number, pod);
-                    (links + more, taken + further)
-                } else {
-                    (links, taken)
-                };
-                if best.is_none_or(|(least, _)| cost < least) {
-                    best = Some((cost, number));
-                }
-            }
-        }
-        let (_, number) = best.ok_or(*host)?;
-        near.take(number / pod_ups, leaf);
-        if spans_pods {
-            far.take(number, pod);
-        }
-        ways.push(way(number, pod_ups));
+    let mut starts = Vec::with_capacity(near.groups.len());
+    let mut start = 0;
+    for group in &near.groups {
+        starts.push(start);
+        start += group.hosts as usize;
     }
-    Ok(ways)
+    let mut order: Vec<usize> = (0..near.groups.len()).collect();
+    // In several pods the order of leaves spreads destinations better over the pods' own up-ports.
+    if spread && far.groups.len() < 2 {
+        order.sort_by_cached_key(|leaf| near.choice(*leaf));
+    }
+    let mut ways = vec![Way { leaf_up: 0, pod_up: 0 }; hosts.len()];
+    let mut round = 0;
+    loop {
+        match attempt(tree, &order, &starts, near, far, pod_ups, spread, &mut ways) {
+            Ok(()) => return Ok(ways),
+            Err(leaf) => {
+                round += 1;
+                let place = order.iter().position(|at| *at == leaf).unwrap_or(0);
+                if round == ROUNDS_MAX || place == 0 || !spread {
+                    return Err(hosts[starts[leaf]]);
+                }
+                order[..=place].rotate_right(1);
+                near.reset();
+                far.reset();
+            }
+        }
+    }
+}
+
+/// One round; the leaf that has a host without a way, if there is one.
+#[allow(clippy::too_many_arguments, reason = "the parts of one search")]
+fn attempt(
+    tree: &Tree,
+    order: &[usize],
+    starts: &[usize],
+    near: &mut Level,
+    far: &mut Level,
+    pod_ups: usize,
+    spread: bool,
+    ways: &mut [Way],
+) -> Result<(), usize> {
+    let spans_pods = far.groups.len() > 1;
+    for &leaf in order {
+        let Group { at, hosts } = near.groups[leaf];
+        let pod = if spans_pods {
+            far.groups.iter().position(|group| group.at == tree.pod_of(at)).unwrap_or(0)
+        } else {
+            0
+        };
+        for chosen in &mut ways[starts[leaf]..starts[leaf] + hosts as usize] {
+            let number = best(tree, near, far, (leaf, pod), pod_ups, spread).ok_or(leaf)?;
+            near.take(number / pod_ups, leaf);
+            if spans_pods {
+                far.take(number, pod);
+            }
+            *chosen = way(number, pod_ups);
+        }
+    }
+    Ok(())
+}
+
+/// The best way to one more host of a leaf in a pod.
+fn best(
+    tree: &Tree,
+    near: &Level,
+    far: &Level,
+    (leaf, pod): (usize, usize),
+    pod_ups: usize,
+    spread: bool,
+) -> Option<usize> {
+    let spans_pods = far.groups.len() > 1;
+    let mut best: Option<((u32, u32), usize)> = None;
+    for up in (0..tree.leaf_ups).filter(|up| near.fits(*up, leaf)) {
+        let room = near.room(up, leaf);
+        let (links, taken) = if spread { (UNLIMITED.saturating_sub(room), 0) } else { near.cost(up, leaf) };
+        if best.is_some_and(|(cost, _)| cost <= (links, taken)) {
+            continue;
+        }
+        if !spans_pods {
+            best = Some(((links, taken), up));
+            continue;
+        }
+        for number in (up * pod_ups..(up + 1) * pod_ups).filter(|number| far.fits(*number, pod)) {
+            let cost = if spread {
+                (UNLIMITED.saturating_sub(room.min(far.room(number, pod))), 0)
+            } else {
+                let (more, further) = far.cost(number, pod);
+                (links + more, taken + further)
+            };
+            if best.is_none_or(|(least, _)| cost < least) {
+                best = Some((cost, number));
+            }
+        }
+    }
+    best.map(|(_, number)| number)
 }
 
 /// The pairs on every link: sources below it times destinations beyond it.

@@ -19,6 +19,9 @@ use super::tree::Way;
 
 pub(super) use super::books::Books;
 
+/// Service levels for which other ways are looked for, if none is free on the best ones: bounds how long a decision takes.
+const LEVELS_TRIED_MAX: usize = 3;
+
 /// By which ways a cluster's packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routes {
@@ -364,21 +367,31 @@ impl Ledger {
         if request.mode == SlMode::Path {
             return Ok(Some((any, None)));
         }
-        let is_free = |chosen: &Chosen, level: ServiceLevel| {
-            chosen.pairs.iter().all(|(link, _)| self.books.levels_taken(*link) & (1 << level.to_wire()) == 0)
-        };
-        let candidates = || levels(u16::MAX).skip(1).take(self.network.limits().service_levels.into());
-        if let Some(level) = candidates().find(|level| is_free(&any, *level)) {
+        let mut candidates = self.levels_by_conflicts(&any);
+        if let Some((0, level)) = candidates.first().copied() {
             return Ok(Some((any, Some(level))));
         }
+        candidates.truncate(LEVELS_TRIED_MAX);
         let mut failed = hosts[0];
-        for level in candidates() {
+        for (_, level) in candidates {
             match choose(1 << level.to_wire()) {
                 Ok(chosen) => return Ok(Some((chosen, Some(level)))),
                 Err(host) => failed = host,
             }
         }
         Err(no_way(failed))
+    }
+
+    /// The levels for clusters, with the number of links on which others have them: the least first, then the lowest.
+    fn levels_by_conflicts(&self, chosen: &Chosen) -> Vec<(u32, ServiceLevel)> {
+        let mut conflicts = [0u32; 16];
+        for (link, _) in &chosen.pairs {
+            levels(self.books.levels_taken(*link)).for_each(|level| conflicts[level.index()] += 1);
+        }
+        let usable = levels(u16::MAX).skip(1).take(self.network.limits().service_levels.into());
+        let mut levels: Vec<_> = usable.map(|level| (conflicts[level.index()], level)).collect();
+        levels.sort_unstable();
+        levels
     }
 
     /// The lowest level that is free on all links.

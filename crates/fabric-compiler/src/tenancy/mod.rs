@@ -4,6 +4,7 @@
 //! * [`arbitration`] — how the lanes of a port take turns, and what that promises to each.
 //! * [`network`] — the fabric as seen from here: hosts, directed links, routes.
 //! * [`ledger`] — who owns what on every link; admits clusters and takes back what they had.
+//! * [`placement`] — where clusters go.
 //!
 //! The same requests in the same order give the same answers, and what a cluster was given stays until it is released.
 
@@ -12,5 +13,6 @@ mod books;
 mod choice;
 pub mod ledger;
 pub mod network;
+pub mod placement;
 mod shares;
 pub mod tree;
