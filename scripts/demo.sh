@@ -249,10 +249,11 @@ held "acme and umbra; secrets are in files only their owner reads" "$kept"
 
 step "A cluster of two virtual machines for each, ordered at the same time"
 start=$(now)
-order() { # tenant cluster
-    by "$1" cluster create "$2" --nodes 2 --cores 1 --memory 384M --image debian-mpi --wait --timeout "$cluster_limit"
+order() { # tenant cluster option ...
+    by "$1" cluster create "$2" --nodes 2 --cores 1 --memory 384M --image debian-mpi --wait --timeout "$cluster_limit" "${@:3}"
 }
-order acme blue >"$evidence/create-blue.txt" 2>&1 &
+# One is promised a rate and a latency, the other nothing.
+order acme blue --bandwidth 500M --latency 1ms >"$evidence/create-blue.txt" 2>&1 &
 blue_pid=$!
 order umbra green >"$evidence/create-green.txt" 2>&1 &
 green_pid=$!
@@ -422,6 +423,19 @@ check_tables() { # what: every port holds exactly the keys it should
 check_tables "every port holds exactly the keys of the clusters behind it"
 if keep pkeys-without-key stock "${blue_hosts[0]}" smpquery -t 200 -D pkeys 0 1; then fail "a port tells its keys to everybody"; fi
 held "without the node's key nothing is told" "$kept"
+if keep promise-too-large by acme cluster create vast --nodes 2 --memory 384M --bandwidth 10000G; then fail "anything is promised"; fi
+expect 'cannot be promised.* left' "a promise that the links cannot keep is refused, with the numbers"
+must promise-kept "$heddle" cluster show blue --tenant acme
+expect '0.5 Gb/s guaranteed, 1000 µs at most' "blue has a promise"
+read -r from path guid port _ < <(switch_ports | awk -v host="${blue_hosts[0]}" '$5 == host')
+switch_key=$("$heddle" node-key "$guid" --secret "$site/site.secret")
+must lanes-of-blue stock "$from" smpquery -y "$switch_key" -D sl2vl "$path" "$port"
+grep -Eq 'out +[0-9]+: \| 0\| *[1-9]\|' "$evidence/$kept" || fail "no turn leads into blue's lane (see $evidence/$kept)"
+[[ $(grep -Ec 'out +[0-9]+: \| 0\|15\|15\|' "$evidence/$kept") -ge 2 ]] || fail "other turns are open (see $evidence/$kept)"
+held "smpquery sl2vl: blue's service level has a lane from where blue is, and is discarded from everywhere else" "$kept"
+must weights-of-blue stock "$from" smpquery -y "$switch_key" -D vlarb "$path" "$port"
+grep -A2 '^# Low' "$evidence/$kept" | grep -Eq 'VL +: \|0x[1-9a-e]' || fail "blue's lane has no weight (see $evidence/$kept)"
+held "smpquery vlarb: blue's lane has its weight in the low-priority table" "$kept"
 must verify "$heddle" fabric verify
 held "heddle fabric verify: sound" "$kept"
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use controller_api::Name;
 use controller_api::fabric::FabricState;
-use fabric_compiler::CompileError;
 use fabric_model::intent::Capabilities;
 use fabric_model::{FabricPlan, Intents, Topology, ibnetdiscover};
 use ib_wire::Guid;
@@ -19,7 +18,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::lifecycle::{Outcome, fail};
-use crate::network::{self, Sighting, Wishes};
+use crate::network::{self, NoPlan, Sighting, Wishes};
 use crate::site::{FabricSight, Place, Site};
 
 /// How long to wait before the manager is asked again.
@@ -196,7 +195,7 @@ pub async fn compile(
     sighting: Arc<Sighting>,
     wishes: Arc<Wishes>,
     fabric: &FabricSight,
-) -> anyhow::Result<Result<FabricPlan, CompileError>> {
+) -> anyhow::Result<Result<FabricPlan, NoPlan>> {
     let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
     let work = move || network::plan(&sighting, &wishes, previous.as_deref(), &decisions);
     tokio::task::spawn_blocking(work).await.context("the compiler broke")
@@ -207,7 +206,7 @@ async fn refuse_newest(
     site: &Site,
     wishes: &Wishes,
     fabric: &FabricSight,
-    error: &CompileError,
+    error: &NoPlan,
 ) -> anyhow::Result<()> {
     let _writer = site.writer.lock().await;
     let is_new =

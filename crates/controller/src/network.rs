@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_compiler::{CompileError, compile, recompile};
 use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::plan::Finding as Known;
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use fabric_verifier::{Finding, verify};
 use ib_wire::{Guid, MulticastLid, PartitionNumber};
 use jiff::{SignedDuration, Timestamp};
+use thiserror::Error;
 
 use crate::store::ClusterRow;
 
@@ -67,20 +70,54 @@ pub fn membership(clusters: &[ClusterRow]) -> Membership {
         .collect()
 }
 
-/// The plan for a fabric on which these wishes come true, or why they cannot.
+/// Why there is no plan by which wishes come true.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoPlan {
+    /// It cannot be made.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// It was made, and does not keep what it should: it is not sent.
+    #[error("the plan does not keep what it should, and is not sent: {first} ({count} findings)")]
+    Unsound {
+        /// The first finding.
+        first: String,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// The plan for a fabric on which these wishes come true, proved to keep what it should.
 pub fn plan(
     sighting: &Sighting,
     wishes: &Wishes,
     previous: Option<&FabricPlan>,
     decisions: &Decisions,
-) -> Result<FabricPlan, CompileError> {
+) -> Result<FabricPlan, NoPlan> {
     let mut intents = sighting.intents.clone();
     intents.partitions = partitions(&wishes.members);
     intents.clusters.clone_from(&wishes.promised);
-    match previous {
+    let plan = match previous {
         Some(previous) => recompile(&sighting.topology, &intents, previous),
         None => compile(&sighting.topology, &intents, decisions),
+    }?;
+    let findings = verify(&sighting.topology, &intents, &plan);
+    match findings.iter().find(|finding| !is_known(finding, &plan)) {
+        None => Ok(plan),
+        Some(first) => Err(NoPlan::Unsound { first: first.to_string(), count: findings.len() }),
     }
+}
+
+/// Whether a plan says so itself: what cannot be made good, because cables are missing.
+fn is_known(finding: &Finding, plan: &FabricPlan) -> bool {
+    match finding {
+        Finding::NotForwarded { .. } => says(plan, |it| matches!(it, Known::NoRoute { .. })),
+        Finding::CreditLoop { .. } => says(plan, |it| matches!(it, Known::GroupTurns { .. })),
+        _ => false,
+    }
+}
+
+fn says(plan: &FabricPlan, kind: impl Fn(&Known) -> bool) -> bool {
+    plan.findings().iter().any(kind)
 }
 
 fn partitions(members: &Membership) -> Vec<PartitionIntent> {

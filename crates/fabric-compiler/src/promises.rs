@@ -116,7 +116,7 @@ fn admit(
     let hosts = hosts.ok_or_else(|| CompileError::PortsMissing { cluster: name() })?;
     let granted = ledger.admit(request(number, cluster, &hosts)).map(|(grant, _)| grant.clone());
     let decided = granted
-        .map_err(|refusal: Refusal| refusal.to_string())
+        .map_err(|refusal: Refusal| refusal.told(ledger.network()))
         .and_then(|grant| decision(cluster, &grant, ledger.network()));
     if decided.is_err() {
         ledger.release(number);

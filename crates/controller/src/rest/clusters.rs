@@ -21,6 +21,7 @@ use super::access::Caller;
 use super::refusal::{Json, Path, Query, Refusal};
 use crate::admission::{NotPlaced, admit};
 use crate::lifecycle::{Outcome, finish, node_name, reach};
+use crate::network::NoPlan;
 use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
 use crate::site::Site;
 use crate::store::{ClusterRow, Happening, NodeRow};
@@ -334,7 +335,7 @@ async fn try_promise(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -
     let planned = manager::compile(sighting, Arc::new(network::wishes(&clusters)), &fabric).await;
     match planned {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(CompileError::NotAdmitted { reason, .. })) => {
+        Ok(Err(NoPlan::Compile(CompileError::NotAdmitted { reason, .. }))) => {
             Err(Refusal::conflict("cannot-promise", format!("that cannot be promised: {reason}"))
                 .at("class")
                 .hint("ask for less bandwidth, fewer nodes, or best effort"))

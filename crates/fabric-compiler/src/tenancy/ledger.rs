@@ -117,6 +117,24 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// The same with the link by the port it leaves.
+    pub fn told(&self, network: &Network) -> String {
+        let link = match self {
+            Self::Lanes { link, .. }
+            | Self::ServiceLevels { link, .. }
+            | Self::Bandwidth { link, .. }
+            | Self::Arbitration { link, .. } => Some(*link),
+            _ => None,
+        };
+        let port = link.and_then(|link| Some((link, network.links().get(link.index())?.from)));
+        let text = self.to_string();
+        port.map_or(text.clone(), |(link, from)| {
+            text.replacen(&format!("link {}", link.0), &format!("the link out of port {from}"), 1)
+        })
+    }
+}
+
 /// What a cluster has of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkShare {
