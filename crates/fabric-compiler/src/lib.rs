@@ -126,7 +126,7 @@ pub fn compile(
     let plan = assembly::Parts { fabric: &fabric, lids, partitions, numbers, keys, routes, groups }
         .assemble(&intents.capabilities, previous)
         .with_basis(Basis::of(topology, intents));
-    promises::keep(plan, topology, intents, previous)
+    promises::keep(plan, &fabric, intents, previous)
 }
 
 /// What [`compile`] makes of the decisions of a plan, sooner: while the fabric, the manager's port and what the devices
@@ -151,9 +151,10 @@ pub fn recompile_on(
     previous: &FabricPlan,
 ) -> Result<FabricPlan, CompileError> {
     if previous.basis() == Some(basis)
-        && let Some(plan) = recompile::recompile(topology, intents, previous)?
+        && let fabric = Fabric::around(topology, intents.manager)?
+        && let Some(plan) = recompile::recompile(&fabric, intents, previous)?
     {
-        let plan = promises::keep(plan.with_basis(basis), topology, intents, previous.decisions())?;
+        let plan = promises::keep(plan.with_basis(basis), &fabric, intents, previous.decisions())?;
         return Ok(plan.sharing_tables_with(previous));
     }
     let plan = compile(topology, intents, previous.decisions())?;

@@ -4,17 +4,19 @@
 //! adapter, a service level goes to the lane of the cluster that owns it on both links, and level 0 to the best-effort lane;
 //! everything else is discarded.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use fabric_model::Decisions;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{ClusterIntent, Intents, PortName};
-use fabric_model::plan::{FabricPlan, Finding, PlanParts, PortSharing};
+use fabric_model::plan::{FabricPlan, Finding, LinearTable, PlanParts, PortSharing};
 use fabric_model::tenancy::{Class, ClusterNumber, SlMode};
-use fabric_model::{Decisions, Topology};
-use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
+use ib_wire::{Guid, Lid, PortNum, SlToVl, VirtualLane, VlArbEntry};
 
 use crate::CompileError;
+use crate::fabric::Fabric;
+use crate::routing::reroute;
 use crate::tenancy::arbitration::{
     Hop, OVERSHOOT_BYTES, PACKET_BYTES_MAX, ServiceCurve, Table, WEIGHT_BYTES, latency_bound_s,
 };
@@ -36,7 +38,7 @@ const PASSAGE_S: f64 = 0.25e-6;
 /// The plan with what clusters are promised, or why one of them cannot be.
 pub(crate) fn keep(
     plan: FabricPlan,
-    topology: &Topology,
+    fabric: &Fabric<'_>,
     intents: &Intents,
     previous: &Decisions,
 ) -> Result<FabricPlan, CompileError> {
@@ -46,18 +48,98 @@ pub(crate) fn keep(
         return Ok(plan);
     }
     let limits = Limits { table_entries: table_entries(intents), ..Limits::default() };
-    let mut ledger = Ledger::new(Arc::new(Network::of(topology, &plan, limits)));
-    let (clusters, broken) = decide(&mut ledger, &promised, previous)?;
-    let sharings = Sharings::of(&plan, &clusters, limits.table_entries);
+    let network = Arc::new(Network::of(fabric.topology, &plan, limits));
     let (basis, mut parts) = (plan.basis(), plan.parts().clone());
-    sharings.put(&mut parts);
-    (parts.decisions.clusters, parts.decisions.guarded) = (clusters, true);
-    parts.findings.extend(broken);
+    // Routes that were taken over from somebody else are not ours to choose.
+    let mut decided = Decided::of(&network, &promised, previous, parts.decisions.adopted.is_empty())?;
+    if !put_ways(&mut parts, fabric, &decided.ways) {
+        decided = Decided::of(&network, &promised, previous, false)?;
+    }
+    Sharings::of(&plan, &decided.clusters, limits.table_entries).put(&mut parts);
+    (parts.decisions.clusters, parts.decisions.guarded) = (decided.clusters, true);
+    parts.findings.extend(decided.broken);
     let plan = FabricPlan::from_parts(parts);
     Ok(match basis {
         Some(basis) => plan.with_basis(basis),
         None => plan,
     })
+}
+
+/// Sends packets to hosts by the ways that were chosen; false, and nothing is changed, if that is not possible.
+fn put_ways(parts: &mut PlanParts, fabric: &Fabric<'_>, ways: &[ChosenWay]) -> bool {
+    let Some(ups) = ways.iter().map(|way| way.up(&parts.decisions)).collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let mut moved: Vec<(Guid, Vec<u8>)> = Vec::new();
+    for (way, up) in ways.iter().zip(ups) {
+        let decision = parts.decisions.end_ports.get_mut(&way.port);
+        if let Some(decision) = decision.filter(|decision| decision.up != up) {
+            moved.push((way.port, std::mem::replace(&mut decision.up, up)));
+        }
+    }
+    if moved.is_empty() {
+        return true;
+    }
+    let ports: Vec<Guid> = moved.iter().map(|(port, _)| *port).collect();
+    let Some(rows) = reroute(fabric, &parts.decisions, &ports) else {
+        for (port, up) in moved {
+            parts.decisions.end_ports.entry(port).and_modify(|decision| decision.up = up);
+        }
+        return false;
+    };
+    let lids: Vec<Lid> = ports.iter().map(|port| parts.decisions.end_ports[port].lid).collect();
+    for (switch, row) in parts.switches.iter_mut().zip(rows) {
+        let changed = lids.iter().zip(row).filter(|(lid, exit)| {
+            switch.linear.exits().get(usize::from(lid.to_wire())).is_some_and(|before| before != exit)
+        });
+        let changed: Vec<(&Lid, u8)> = changed.collect();
+        if !changed.is_empty() {
+            let mut exits = switch.linear.exits().to_vec();
+            changed.into_iter().for_each(|(lid, exit)| exits[usize::from(lid.to_wire())] = exit);
+            switch.linear = Arc::new(LinearTable::from_exits(exits));
+        }
+    }
+    true
+}
+
+/// By which ports packets to a host climb, from its own leaf upwards.
+#[derive(Debug)]
+struct ChosenWay {
+    port: Guid,
+    climbs: Vec<PortName>,
+}
+
+impl ChosenWay {
+    /// The ways to the hosts of a cluster, as far as they matter to it.
+    fn of<'a>(grant: &'a Grant, network: &'a Network) -> impl Iterator<Item = Self> + 'a {
+        let chosen = network.tree().zip(grant.ways.as_ref()).into_iter();
+        chosen.flat_map(move |(tree, ways)| {
+            let leaves: BTreeSet<usize> = grant.hosts.iter().map(|host| tree.leaf_of(*host)).collect();
+            let pods: BTreeSet<usize> = leaves.iter().map(|leaf| tree.pod_of(*leaf)).collect();
+            let hosts = grant.hosts.iter().zip(ways).filter(move |_| leaves.len() > 1);
+            hosts.map(move |(host, way)| {
+                let leaf = tree.leaf_of(*host);
+                let near = tree.leaf_up(leaf, way.leaf_up.into());
+                let far = (pods.len() > 1).then(|| tree.pod_up(tree.pod_of(leaf), *way));
+                let climbs = [Some(near), far].into_iter().flatten();
+                Self {
+                    port: network.hosts()[host.index()].port,
+                    climbs: climbs.map(|link| network.links()[link.index()].from).collect(),
+                }
+            })
+        })
+    }
+
+    /// The same as places in the lists of up-links. What the way leaves open stays as it was decided.
+    fn up(&self, decisions: &Decisions) -> Option<Vec<u8>> {
+        let mut up = decisions.end_ports.get(&self.port)?.up.clone();
+        for (level, climb) in self.climbs.iter().enumerate() {
+            let uplinks = &decisions.routing.switches.get(&climb.node)?.uplinks;
+            let index = uplinks.iter().position(|uplink| uplink.port == climb.port)?;
+            *up.get_mut(level)? = u8::try_from(index).ok()?;
+        }
+        Some(up)
+    }
 }
 
 /// Entries that the arbitration tables of all ports have.
@@ -69,71 +151,113 @@ fn table_entries(intents: &Intents) -> u8 {
     1 << least.ilog2()
 }
 
-/// What clusters have: those that had something first, then the others in the order they were asked for. One that had it
-/// and cannot have it any more, because the fabric has changed, goes on without.
-fn decide(
-    ledger: &mut Ledger,
-    promised: &[&ClusterIntent],
-    previous: &Decisions,
-) -> Result<(BTreeMap<String, ClusterDecision>, Vec<Finding>), CompileError> {
-    let places: HashMap<Guid, HostIndex> =
-        (0..).zip(ledger.network().hosts()).map(|(at, host)| (host.port, HostIndex(at))).collect();
-    let (mut decisions, mut broken) = (BTreeMap::new(), Vec::new());
-    let mut new = Vec::new();
-    for (number, cluster) in (0..).map(ClusterNumber).zip(promised) {
-        let kept = previous.clusters.get(&cluster.name).filter(|before| is_same(before, cluster));
-        let hosts: Option<Vec<HostIndex>> =
-            cluster.ports.iter().map(|port| places.get(port).copied()).collect();
-        let again = kept.zip(hosts.as_ref()).and_then(|(before, hosts)| {
-            ledger.admit_again(request(number, cluster, hosts), &before.links).map(|_| before)
-        });
-        match again {
-            Some(before) => drop(decisions.insert(cluster.name.clone(), before.clone())),
-            None => new.push((number, *cluster, hosts, kept)),
-        }
-    }
-    for (number, cluster, hosts, kept) in new {
-        let name = cluster.name.clone();
-        match (admit(ledger, number, cluster, hosts), kept) {
-            (Ok(decision), _) => drop(decisions.insert(name, decision)),
-            (Err(error), Some(before)) => {
-                broken.push(Finding::PromiseBroken { cluster: name.clone(), reason: error.to_string() });
-                decisions.insert(name, ClusterDecision { links: Vec::new(), ..before.clone() });
-            }
-            (Err(error), None) => return Err(error),
-        }
-    }
-    Ok((decisions, broken))
+/// What clusters have.
+#[derive(Debug)]
+struct Decided {
+    clusters: BTreeMap<String, ClusterDecision>,
+    /// To hosts of clusters that were admitted now.
+    ways: Vec<ChosenWay>,
+    broken: Vec<Finding>,
 }
 
+impl Decided {
+    /// Those that had something first, then the others in the order they were asked for. One that had it and cannot have
+    /// it any more, because the fabric has changed, goes on without.
+    fn of(
+        network: &Arc<Network>,
+        promised: &[&ClusterIntent],
+        previous: &Decisions,
+        may_choose: bool,
+    ) -> Result<Self, CompileError> {
+        let mut ledger = Ledger::new(Arc::clone(network));
+        let places: HashMap<Guid, HostIndex> =
+            (0..).zip(network.hosts()).map(|(at, host)| (host.port, HostIndex(at))).collect();
+        let mut decided = Self { clusters: BTreeMap::new(), ways: Vec::new(), broken: Vec::new() };
+        let mut new = Vec::new();
+        for (number, cluster) in (0..).map(ClusterNumber).zip(promised) {
+            let before = previous.clusters.get(&cluster.name);
+            let kept = before.filter(|before| is_same(before, cluster));
+            let hosts: Option<Vec<HostIndex>> =
+                cluster.ports.iter().map(|port| places.get(port).copied()).collect();
+            let again = kept.zip(hosts.as_ref()).and_then(|(before, hosts)| {
+                let request = request(number, cluster, hosts, Routes::Given);
+                ledger.admit_again(request, &before.links).map(|_| before)
+            });
+            match again {
+                Some(before) => drop(decided.clusters.insert(cluster.name.clone(), before.clone())),
+                None => new.push((number, *cluster, hosts, before, kept)),
+            }
+        }
+        for (number, cluster, hosts, before, kept) in new {
+            let name = || cluster.name.clone();
+            // Packets that flow stay where they are if they can.
+            let routes: &[Routes] = match (may_choose, before) {
+                (false, _) => &[Routes::Given],
+                (true, None) => &[Routes::Chosen, Routes::Given],
+                (true, Some(_)) => &[Routes::Given, Routes::Chosen],
+            };
+            let hosts = hosts.ok_or_else(|| CompileError::PortsMissing { cluster: name() });
+            let admitted = hosts.and_then(|hosts| admit(&mut ledger, number, cluster, &hosts, routes));
+            match (admitted, kept) {
+                (Ok(decision), _) => {
+                    decided.ways.extend(ChosenWay::of(&ledger.grants()[&number], network));
+                    decided.clusters.insert(name(), decision);
+                }
+                (Err(error), Some(before)) => {
+                    decided
+                        .broken
+                        .push(Finding::PromiseBroken { cluster: name(), reason: error.to_string() });
+                    decided.clusters.insert(name(), ClusterDecision { links: Vec::new(), ..before.clone() });
+                }
+                (Err(error), None) => return Err(error),
+            }
+        }
+        Ok(decided)
+    }
+}
+
+/// Admits a cluster by the first routes that will do; what is short on those that the tables have, if none will.
 fn admit(
     ledger: &mut Ledger,
     number: ClusterNumber,
     cluster: &ClusterIntent,
-    hosts: Option<Vec<HostIndex>>,
+    hosts: &[HostIndex],
+    routes: &[Routes],
 ) -> Result<ClusterDecision, CompileError> {
-    let name = || cluster.name.clone();
-    let hosts = hosts.ok_or_else(|| CompileError::PortsMissing { cluster: name() })?;
-    let granted = ledger.admit(request(number, cluster, &hosts)).map(|(grant, _)| grant.clone());
-    let decided = granted
-        .map_err(|refusal: Refusal| refusal.told(ledger.network()))
-        .and_then(|grant| decision(cluster, &grant, ledger.network()));
-    if decided.is_err() {
-        ledger.release(number);
+    let mut reason = String::new();
+    for routes in routes {
+        let granted = ledger.admit(request(number, cluster, hosts, *routes)).map(|(grant, _)| grant.clone());
+        let decided = granted
+            .map_err(|refusal: Refusal| refusal.told(ledger.network()))
+            .and_then(|grant| decision(cluster, &grant, ledger.network()));
+        match decided {
+            Ok(decision) => return Ok(decision),
+            Err(short) => {
+                ledger.release(number);
+                if *routes == Routes::Given {
+                    reason = short;
+                }
+            }
+        }
     }
-    decided.map_err(|reason| CompileError::NotAdmitted { cluster: name(), reason })
+    Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
 }
 
 fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {
     before.ports == cluster.ports && before.class == cluster.class && before.sl_mode == cluster.sl_mode
 }
 
-fn request<'a>(number: ClusterNumber, cluster: &ClusterIntent, hosts: &'a [HostIndex]) -> Request<'a> {
+fn request<'a>(
+    number: ClusterNumber,
+    cluster: &ClusterIntent,
+    hosts: &'a [HostIndex],
+    routes: Routes,
+) -> Request<'a> {
     let bandwidth = match cluster.class {
         Class::Guaranteed { bandwidth, .. } => bandwidth,
         Class::BestEffort => Default::default(),
     };
-    Request { cluster: number, hosts, bandwidth, mode: SlMode::Cluster, routes: Routes::Given }
+    Request { cluster: number, hosts, bandwidth, mode: SlMode::Cluster, routes }
 }
 
 fn decision(cluster: &ClusterIntent, grant: &Grant, network: &Network) -> Result<ClusterDecision, String> {
@@ -169,13 +293,34 @@ fn bound_ns(grant: &Grant, network: &Network) -> u64 {
             (share.link, Hop { curve, link_bytes_per_s, passage_s: PASSAGE_S })
         })
         .collect();
-    let pairs = grant.hosts.iter().flat_map(|from| grant.hosts.iter().map(move |to| (*from, *to)));
-    let routes = pairs.filter(|(from, to)| from != to).filter_map(|(from, to)| network.route(from, to));
-    let bounds = routes.map(|route| {
-        let hops: Vec<Hop> = route.iter().filter_map(|link| hops.get(link).copied()).collect();
-        latency_bound_s(&hops, PACKET_BYTES_MAX as f64)
-    });
-    (bounds.fold(0.0, f64::max) * 1e9).ceil() as u64
+    let mut worst = 0.0;
+    for (place, to) in grant.hosts.iter().enumerate() {
+        for from in senders(grant, network).filter(|from| from != to) {
+            let Some(route) = route(grant, network, from, place) else { continue };
+            let hops: Vec<Hop> = route.iter().filter_map(|link| hops.get(link).copied()).collect();
+            worst = f64::max(worst, latency_bound_s(&hops, PACKET_BYTES_MAX as f64));
+        }
+    }
+    (worst * 1e9).ceil() as u64
+}
+
+/// Two hosts of every leaf of a cluster: to any host, one of them has as long a way as all others of the leaf, because all
+/// hosts of a cluster have the same of their links.
+fn senders<'a>(grant: &'a Grant, network: &'a Network) -> impl Iterator<Item = HostIndex> + 'a {
+    let leaves = grant.hosts.chunk_by(|a, b| network.switch_of(*a) == network.switch_of(*b));
+    leaves.flat_map(|hosts| hosts.iter().take(2).copied())
+}
+
+/// The links from a host to one that a cluster has at some place.
+fn route(grant: &Grant, network: &Network, from: HostIndex, place: usize) -> Option<Vec<LinkIndex>> {
+    let to = grant.hosts[place];
+    let Some((tree, ways)) = network.tree().zip(grant.ways.as_ref()) else {
+        return network.route(from, to);
+    };
+    let mut links = vec![network.hosts()[from.index()].inward];
+    tree.between(tree.leaf_of(from), tree.leaf_of(to), ways[place], |link| links.push(link));
+    links.push(network.hosts()[to.index()].outward);
+    Some(links)
 }
 
 /// How every port shares its link.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fabric_model::plan::{Enforcement, Finding, MulticastTable, PartitionPlan, PkeyTable, PlanParts};
-use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_model::{FabricPlan, Intents};
 use ib_wire::{Guid, PartitionNumber, Pkey};
 
 use crate::CompileError;
@@ -16,24 +16,23 @@ use crate::routing::order::Order;
 
 /// What a plan for the same basis becomes with other wishes. `None` if the plan does not fit the fabric after all.
 pub(crate) fn recompile(
-    topology: &Topology,
+    fabric: &Fabric<'_>,
     intents: &Intents,
     before: &FabricPlan,
 ) -> Result<Option<FabricPlan>, CompileError> {
-    let fabric = Fabric::around(topology, intents.manager)?;
-    let Some(order) = Order::kept(&fabric, &before.decisions().routing) else { return Ok(None) };
+    let Some(order) = Order::kept(fabric, &before.decisions().routing) else { return Ok(None) };
     let ports: Option<Vec<&Arc<PkeyTable>>> =
-        fabric.ends().iter().map(|(guid, end)| table(&fabric, before, *guid, *end)).collect();
+        fabric.ends().iter().map(|(guid, end)| table(fabric, before, *guid, *end)).collect();
     let Some(tables) = ports else { return Ok(None) };
 
-    let (partitions, numbers) = partitions::resolve(&fabric, intents, before.decisions())?;
-    let held = HeldTables { fabric: &fabric, tables };
-    let keys = partitions::lay_out(&fabric, &partitions, &intents.capabilities, &held)?;
-    let groups = multicast::replan(&fabric, &order, &partitions, &intents.capabilities, before)?;
+    let (partitions, numbers) = partitions::resolve(fabric, intents, before.decisions())?;
+    let held = HeldTables { fabric, tables };
+    let keys = partitions::lay_out(fabric, &partitions, &intents.capabilities, &held)?;
+    let groups = multicast::replan(fabric, &order, &partitions, &intents.capabilities, before)?;
     let mut parts = before.parts().clone();
     parts.decisions.partitions = numbers;
     replace_findings(&mut parts, &keys, &groups);
-    replace_keys(&mut parts, &fabric, &held, &keys);
+    replace_keys(&mut parts, fabric, &held, &keys);
     replace_groups(&mut parts, groups);
     replace_partitions(&mut parts, partitions);
     Ok(Some(FabricPlan::from_parts(parts)))

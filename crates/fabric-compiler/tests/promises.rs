@@ -2,12 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
+use fabric_compiler::tenancy::ledger::{Ledger, Refusal, Request, Routes};
+use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
 use fabric_compiler::{CompileError, compile, recompile};
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{ClusterIntent, PortName};
 use fabric_model::plan::PortSharing;
-use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
 use rand::seq::SliceRandom as _;
@@ -193,4 +196,46 @@ fn what_cannot_be_kept_is_refused_with_the_limit_and_what_fits_is_not() {
 
     intents.clusters = vec![cluster("lost", &[Guid::from_wire(0xdead).unwrap()], 0)];
     assert_eq!(attempt(&intents), Err(CompileError::PortsMissing { cluster: "lost".to_owned() }));
+}
+
+#[test]
+fn ways_are_chosen_so_that_packets_to_two_hosts_need_not_share_a_cable() {
+    let topology = tree(16);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    let before = compile(&topology, &intents, &Decisions::default()).unwrap();
+    let leaf = |port: &Guid| before.adapter_port(*port).unwrap().peer.node;
+    let home = |port: &Guid| &before.decisions().end_ports[port].up;
+    let own: Vec<Guid> =
+        all[1..].iter().copied().filter(|port| leaf(port) == leaf(&all[1])).take(2).collect();
+    // Two hosts elsewhere to which packets come by the same up-port.
+    let far: Vec<Guid> = all.iter().copied().filter(|port| leaf(port) != leaf(&all[1])).collect();
+    let pairs = far.iter().flat_map(|a| far.iter().map(move |b| (*a, *b)));
+    let (a, b) = pairs.into_iter().find(|(a, b)| leaf(a) != leaf(b) && home(a) == home(b)).unwrap();
+    let hosts = [own[0], own[1], a, b];
+
+    let network = Arc::new(Network::of(&topology, &before, Limits { table_entries: 8, ..Limits::default() }));
+    let host = |port: &Guid| network.hosts().iter().position(|host| host.port == *port).unwrap() as u32;
+    let places: Vec<HostIndex> = hosts.iter().map(|port| HostIndex(host(port))).collect();
+    let mut ledger = Ledger::new(Arc::clone(&network));
+    let usable = ledger.usable(network.route(places[0], places[2]).unwrap()[1]);
+    let bandwidth = usable.part(0.9);
+    let request = Request {
+        cluster: ClusterNumber(0),
+        hosts: &places,
+        bandwidth,
+        mode: SlMode::Cluster,
+        routes: Routes::Given,
+    };
+    let refused = ledger.admit(request).unwrap_err();
+    assert!(matches!(refused, Refusal::Bandwidth { .. }), "{refused}");
+
+    intents.clusters = vec![cluster("wide", &hosts, bandwidth.bits_per_s())];
+    let plan = recompile(&topology, &intents, &before).unwrap();
+    assert_kept(&plan, &intents);
+    let up_ports = |to: Guid| walk(&plan, own[0], to)[1].0;
+    assert_ne!(up_ports(a), up_ports(b), "each has a cable of its own");
+    assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), plan, "the same again");
+    let moved = |port: &Guid| plan.decisions().end_ports[port].up != *home(port);
+    assert!(all.iter().filter(|port| moved(port)).all(|port| hosts.contains(port)), "others stay");
 }

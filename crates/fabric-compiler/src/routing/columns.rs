@@ -30,7 +30,7 @@ pub(crate) struct Columns<'a> {
     lanes: Lanes,
     seeds: Vec<u64>,
     turns: Turns<'a>,
-    /// Exit ports by LID, for each switch.
+    /// Exit ports by column, for each switch.
     rows: Vec<Vec<u8>>,
     missing: Missing,
 }
@@ -68,7 +68,7 @@ impl<'a> Columns<'a> {
         turns: Turns<'a>,
     ) -> Self {
         let all = destinations.iter().flatten();
-        let top = all.clone().map(|destination| destination.lid.to_wire()).max().unwrap_or(0);
+        let columns = all.clone().map(|destination| destination.column + 1).max().unwrap_or(0);
         let targets: Vec<Place> = all.flat_map(|d| d.home.iter().map(|step| step.node)).collect();
         let lanes = lanes(fabric, order, uplinks);
         Self {
@@ -80,16 +80,16 @@ impl<'a> Columns<'a> {
             lanes,
             seeds: fabric.switches.iter().map(|switch| hash::seed(switch.guid)).collect(),
             turns,
-            rows: vec![vec![NO_PORT; usize::from(top) + 1]; fabric.switches.len()],
+            rows: vec![vec![NO_PORT; columns]; fabric.switches.len()],
             missing: Missing::default(),
         }
     }
 
-    /// Fills all columns; returns the exit ports by LID of each switch, the turns that were used, and what is missing.
-    pub fn fill(mut self) -> (Vec<Vec<u8>>, Turns<'a>, Missing) {
+    /// Fills the columns of some switches; returns the exit ports by column of each switch, the turns that were used,
+    /// and what is missing.
+    pub fn fill(mut self, targets: &[Place]) -> (Vec<Vec<u8>>, Turns<'a>, Missing) {
         let manager = self.fabric.manager_switch();
-        let mut batch: Vec<Column<'a>> = (0..BATCH).map(|_| Column::default()).collect();
-        let targets: Vec<Place> = (0..self.fabric.switches.len()).collect();
+        let mut batch: Vec<Column<'a>> = (0..BATCH.min(targets.len())).map(|_| Column::default()).collect();
         for targets in targets.chunks(BATCH) {
             let batch = &mut batch[..targets.len()];
             for (column, target) in batch.iter_mut().zip(targets) {
@@ -135,7 +135,7 @@ impl<'a> Columns<'a> {
         let Distances { down, any, .. } = &column.distances;
         if place == column.target {
             for destination in column.destinations {
-                self.rows[place][usize::from(destination.lid.to_wire())] = destination.exit.to_wire();
+                self.rows[place][destination.column] = destination.exit.to_wire();
             }
         } else if down[place] != NEVER {
             let ports = self.ports_to(&self.order.down[place], place, down);
@@ -163,7 +163,7 @@ impl<'a> Columns<'a> {
         let (seed, row) = (self.seeds[place], &mut self.rows[place]);
         for destination in destinations {
             if let Some(port) = hash::choose(seed, ports, destination.lid) {
-                row[usize::from(destination.lid.to_wire())] = port.to_wire();
+                row[destination.column] = port.to_wire();
             }
         }
     }
@@ -187,7 +187,7 @@ impl<'a> Columns<'a> {
                 let ports = others.get_or_insert_with(|| self.ports_to(&self.order.up[place], place, any));
                 Some(hash::choose(self.seeds[place], ports, destination.lid)?.to_wire())
             });
-            row[usize::from(destination.lid.to_wire())] = port.unwrap_or(NO_PORT);
+            row[destination.column] = port.unwrap_or(NO_PORT);
         }
         self.rows[place] = row;
     }
@@ -223,7 +223,7 @@ impl<'a> Columns<'a> {
             let mut below = column.target;
             for (level, step) in destination.home.iter().enumerate() {
                 if height(step.node) == level + 1 && height(below) == level {
-                    self.rows[step.node][usize::from(destination.lid.to_wire())] = step.down.to_wire();
+                    self.rows[step.node][destination.column] = step.down.to_wire();
                 }
                 below = step.node;
             }
@@ -307,7 +307,7 @@ impl<'a> Columns<'a> {
         if here == column.target {
             return Some(Vec::new());
         }
-        let exit = |destination: &Destination| self.rows[here][usize::from(destination.lid.to_wire())];
+        let exit = |destination: &Destination| self.rows[here][destination.column];
         let mut exits: Vec<u8> = column.destinations.iter().map(exit).collect();
         exits.sort_unstable();
         exits.dedup();

@@ -39,6 +39,8 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub lid: Lid,
+    /// Its place in the rows of exits: the LID, where all have one.
+    pub column: usize,
     /// Where packets leave the switch it belongs to.
     pub exit: PortNum,
     /// From the switch it belongs to upwards.
@@ -168,14 +170,41 @@ pub(crate) fn settle(
     let mut ups = BTreeMap::new();
     for mut settler in settlers {
         used.climb(uplinks, &mut settler);
-        let home = home(fabric, uplinks, &settler);
-        destinations[settler.switch].push(Destination { lid: settler.lid, exit: settler.exit, home });
+        let column = settler.lid.to_wire().into();
+        destinations[settler.switch].push(destination(fabric, uplinks, &settler, column));
         ups.insert(settler.guid, settler.up);
     }
     for list in &mut destinations {
         list.sort_by_key(|destination| destination.lid);
     }
     (destinations, ups)
+}
+
+/// Some adapter ports as destinations by switch, numbered one after the other as columns; `None` if the homes that were
+/// decided for them are not there.
+pub(crate) fn resettle(
+    fabric: &Fabric<'_>,
+    uplinks: &Uplinks,
+    decisions: &Decisions,
+    ports: &[Guid],
+) -> Option<Vec<Vec<Destination>>> {
+    let mut destinations: Vec<Vec<Destination>> = fabric.switches.iter().map(|_| Vec::new()).collect();
+    for (column, guid) in ports.iter().enumerate() {
+        let (switch, exit) = fabric.adapter_port(*guid)?.attached?;
+        let decision = decisions.end_ports.get(guid)?;
+        let up = valid_start(uplinks, switch, &decision.up);
+        let settler = Settler { kind: Kind::Adapter, guid: *guid, lid: decision.lid, switch, exit, up };
+        let destination = destination(fabric, uplinks, &settler, column);
+        if destination.home.len() != decision.up.len() {
+            return None;
+        }
+        destinations[switch].push(destination);
+    }
+    Some(destinations)
+}
+
+fn destination(fabric: &Fabric<'_>, uplinks: &Uplinks, settler: &Settler, column: usize) -> Destination {
+    Destination { lid: settler.lid, column, exit: settler.exit, home: home(fabric, uplinks, settler) }
 }
 
 /// Adapters come before switches, and are balanced for themselves: they carry the load.

@@ -22,9 +22,9 @@ use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision
 use fabric_model::plan::{Finding, LinearTable};
 use ib_wire::{Guid, Lid};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Place};
 use columns::Columns;
-use homes::{Uplinks, settle};
+use homes::{Uplinks, resettle, settle};
 use order::Order;
 use turns::Turns;
 
@@ -82,7 +82,8 @@ fn routes(
     let uplinks = Uplinks::of(fabric, &order, previous);
     let (destinations, ups) = settle(fabric, &uplinks, lids, previous);
     let turns = Turns::of(fabric, &order, previous.routing.turn);
-    let (mut rows, turns, missing) = Columns::new(fabric, &order, &uplinks, &destinations, turns).fill();
+    let all: Vec<Place> = (0..fabric.switches.len()).collect();
+    let (mut rows, turns, missing) = Columns::new(fabric, &order, &uplinks, &destinations, turns).fill(&all);
     if !previous.adopted.is_empty() {
         adopted::apply(fabric, &order, &turns, lids, &previous.adopted, &mut rows);
     }
@@ -103,6 +104,24 @@ fn routes(
     });
     let adopted = still_adopted(fabric, previous);
     (Routes { order, rows, decision, ups, adopted, finding }, missing)
+}
+
+/// What [`route`] makes of other homes of some adapter ports: where packets to each leave every switch, in the order of
+/// the ports. `None` if more than their columns would change.
+pub(crate) fn reroute(fabric: &Fabric<'_>, decisions: &Decisions, ports: &[Guid]) -> Option<Vec<Vec<u8>>> {
+    let order = Order::kept(fabric, &decisions.routing).filter(|order| order.is_strict)?;
+    let uplinks = Uplinks::of(fabric, &order, decisions);
+    let destinations = resettle(fabric, &uplinks, decisions, ports)?;
+    let turns = Turns::of(fabric, &order, decisions.routing.turn);
+    let (rows, turns, missing) = {
+        let targets: Vec<Place> =
+            (0..destinations.len()).filter(|place| !destinations[*place].is_empty()).collect();
+        Columns::new(fabric, &order, &uplinks, &destinations, turns).fill(&targets)
+    };
+    let is_alone = turns.turn() == decisions.routing.turn
+        && turns.further().is_subset(&decisions.routing.further_turns)
+        && decisions.adopted.is_empty();
+    (is_alone && missing.pairs == 0).then_some(rows)
 }
 
 /// The routes that were taken over, also of some switches that are absent.
