@@ -33,6 +33,8 @@ pub enum Request {
     AdoptNode { node: Guid, behind: Option<PortName> },
     /// What happened so far, for Prometheus.
     Metrics {},
+    /// Read every table that the plan in force speaks of; answered with that plan, its tables as devices hold them.
+    ReadBack {},
 }
 
 /// A request as it is read: straight into place. Told apart by serde, by its tag, a plan would be kept twice meanwhile, and
@@ -61,6 +63,7 @@ impl TryFrom<Fields> for Request {
                 "watch" => Ok(Self::Watch {}),
                 "reload" => Ok(Self::Reload {}),
                 "metrics" => Ok(Self::Metrics {}),
+                "read-back" => Ok(Self::ReadBack {}),
                 _ => Err("no such command, or it needs more than this".to_owned()),
             },
             _ => Err("no such command, or it needs something else".to_owned()),
@@ -104,6 +107,7 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
             let plan = station.planner.reread();
             apply(station, plan, answers);
         }
+        Request::ReadBack {} => station.read_back.wanted.push(answers),
         Request::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
             let now = station.started.elapsed();
@@ -137,6 +141,7 @@ pub fn line(event: &Event) -> Value {
     match event {
         Event::Discovered(discovery) => fabric(discovery),
         Event::Surveyed(_) => json!({ "event": "surveyed" }),
+        Event::ReadBack(_) => json!({ "event": "read-back" }),
         Event::Compared(differences) => json!({ "event": "compared", "differences": differences.len() }),
         Event::Alone => json!({ "event": "alone" }),
         Event::Inconsistent(error) => json!({ "event": "inconsistent", "reason": error.to_string() }),

@@ -69,6 +69,7 @@ impl Ledger {
                 tracing::info!(switches = self.switches, adapters = self.adapters, "discovered");
             }
             Event::Surveyed(found) => tracing::info!(switches = found.linear.len(), "read what is there"),
+            Event::ReadBack(_) => tracing::info!("read what the plan speaks of"),
             Event::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
             Event::Alone => tracing::error!("nobody answers, not even the node this manager sits on"),
             Event::Inconsistent(error) => tracing::error!(%error, "what answers is no fabric"),

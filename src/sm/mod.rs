@@ -115,6 +115,10 @@ enum SmCommand {
     Reload(ControlArgs),
     /// Print metrics in the text format of Prometheus.
     Metrics(ControlArgs),
+    /// Read every table that the plan in force speaks of, and print that plan with the tables as devices hold them (JSON).
+    ///
+    /// `heddle verify` tells whether they keep what they should.
+    ReadBack(ControlArgs),
     /// Say that a node was moved: its key may be shown behind another port from now on.
     ///
     /// A node under its key is silent to everybody who does not show it, and its key is shown only where it was met
@@ -223,6 +227,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         adoption,
         waiting: Vec::new(),
         watchers: Vec::new(),
+        read_back: station::ReadBack::default(),
         bar: Bar::new(),
         unsent: Vec::new(),
         metrics_written: None,
@@ -259,6 +264,7 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
         SmCommand::Watch(args) => (args, Request::Watch {}),
         SmCommand::Reload(args) => (args, Request::Reload {}),
         SmCommand::Metrics(args) => (args, Request::Metrics {}),
+        SmCommand::ReadBack(args) => (args, Request::ReadBack {}),
         SmCommand::Plan(args) => {
             let place = args.file.display();
             let text = std::fs::read(&args.file).with_context(|| format!("cannot read {place}"))?;

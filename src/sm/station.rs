@@ -52,10 +52,20 @@ pub struct Station {
     pub waiting: Vec<Answers>,
     /// Who wants to know everything.
     pub watchers: Vec<Answers>,
+    pub read_back: ReadBack,
     pub bar: Bar,
     /// Kept for its memory.
     pub unsent: Vec<Datagram>,
     pub metrics_written: Option<Instant>,
+}
+
+/// Who wants to know what devices hold.
+#[derive(Default)]
+pub struct ReadBack {
+    /// Those who asked since the last reading began.
+    pub wanted: Vec<Answers>,
+    /// Those for whom it is being read.
+    pub begun: Vec<Answers>,
 }
 
 /// What to do with a fabric that somebody else runs.
@@ -125,6 +135,7 @@ impl Station {
                 return Ok(Stop::Asked);
             }
             self.take_commands();
+            self.begin_reading_back();
             self.write_metrics()?;
         }
     }
@@ -180,6 +191,12 @@ impl Station {
                     }
                 }
                 Event::Surveyed(found) => self.adopt(&found)?,
+                Event::ReadBack(plan) => {
+                    let answer = serde_json::to_value(&plan)?;
+                    for answers in self.read_back.begun.drain(..) {
+                        answers.send(Ok(answer.clone()));
+                    }
+                }
                 Event::Compared(differences) => {
                     adoption::tell(&differences)?;
                     match (self.adoption.take(), self.planner.plan().cloned()) {
@@ -309,6 +326,14 @@ impl Station {
     fn take_commands(&mut self) {
         while let Some(command) = self.commands.as_ref().and_then(|commands| commands.try_recv().ok()) {
             control::carry_out(self, command);
+        }
+    }
+
+    /// Whoever wants to know what devices hold gets it read after he asked, once nothing else is going on.
+    fn begin_reading_back(&mut self) {
+        let is_due = !self.read_back.wanted.is_empty() && self.read_back.begun.is_empty();
+        if is_due && self.manager.read_back(self.now()) {
+            self.read_back.begun = std::mem::take(&mut self.read_back.wanted);
         }
     }
 

@@ -2,16 +2,26 @@
 
 use ib_wire::SMP_DATA_LEN;
 
-use crate::manager::Manager;
+use crate::manager::{Manager, Purpose};
 use crate::unsupported::Place;
 
 /// Requests that are made ready to be sent at most; enough for every device of the largest fabrics to have its share.
 const READY_MAX: usize = 8192;
 
-/// A read, or a write of this.
+/// An attribute, and what is to be done with it.
 pub(crate) struct Job {
     pub place: Place,
-    pub data: Option<[u8; SMP_DATA_LEN]>,
+    pub work: Work,
+}
+
+/// What is done with an attribute.
+pub(crate) enum Work {
+    /// It is read.
+    Read,
+    /// It is read, and should hold what is known.
+    Audit,
+    /// It is to hold this.
+    Write([u8; SMP_DATA_LEN]),
 }
 
 /// Jobs, the last one first.
@@ -48,11 +58,12 @@ impl Manager {
             return;
         }
         while self.exchange.waiting() < READY_MAX
-            && let Some(Job { place, data }) = self.backlog.0.pop()
+            && let Some(Job { place, work }) = self.backlog.0.pop()
         {
-            match data {
-                Some(data) => self.write(place, data),
-                None => self.read(place),
+            match work {
+                Work::Read => self.read(place),
+                Work::Audit => self.ask_for(place, Purpose::Audit { place }),
+                Work::Write(data) => self.write(place, data),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What a manager has to tell.
 
 use fabric_model::intent::Capabilities;
-use fabric_model::{BuildError, Found, Topology};
+use fabric_model::{BuildError, FabricPlan, Found, Topology};
 use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
@@ -22,6 +22,8 @@ pub enum Event {
     Surveyed(Box<Found>),
     /// How devices differ from a plan.
     Compared(Vec<Difference>),
+    /// The plan in force with the tables that devices hold.
+    ReadBack(Box<FabricPlan>),
     /// The fabric is equal to the plan, but for what was refused.
     Programmed(Counts),
     /// Somebody did not answer in the middle of a pass: it is looked at, then the pass begins again.

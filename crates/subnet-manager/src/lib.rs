@@ -19,7 +19,7 @@
 //! | `discovery` | from what was seen to a topology |
 //! | `pass` | from what devices hold to what a plan says, step by step |
 //! | `scope` | which devices a pass has to look at |
-//! | `survey` | looking without touching |
+//! | `survey`, `read_back` | looking without touching, and reading what a plan speaks of |
 //! | `program` | what has to be read and written for a plan |
 //! | [`transition`] | the safe order from tables that are held to those of a plan |
 //! | `unsupported` | what devices do not take |
@@ -36,6 +36,7 @@ mod manager;
 mod observed;
 mod pass;
 mod program;
+mod read_back;
 mod scope;
 mod survey;
 pub mod transition;

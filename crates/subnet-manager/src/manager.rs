@@ -81,6 +81,8 @@ pub struct Manager {
     pub(crate) handed: Option<Box<Discovery>>,
     pub(crate) phase: Phase,
     pub(crate) scope: Scope,
+    /// What is read in this look is to be told.
+    pub(crate) is_reading_back: bool,
     /// How routes change from here on.
     pub(crate) route_steps: VecDeque<RouteStep>,
     /// Until then, packets are given time to leave by the old routes.
@@ -176,6 +178,7 @@ impl Manager {
             handed: None,
             phase: Phase::Looking,
             scope: Scope::default(),
+            is_reading_back: false,
             route_steps: VecDeque::new(),
             drained: None,
             look: 0,
@@ -383,6 +386,7 @@ impl Manager {
     /// Everybody answered or did not: has the fabric changed, or does anybody hold what it should not?
     fn conclude_look(&mut self, now: Duration) {
         self.phase = Phase::Watching;
+        self.conclude_reading_back();
         if self.plan.is_none() {
             self.watch.put_off_sweep(now);
         }

@@ -70,6 +70,16 @@ impl ObservedNode {
         }
     }
 
+    /// The parts of a table that were read or written, by modifier.
+    pub fn tables_of(
+        &self,
+        port: PortNum,
+        attribute: Attribute,
+    ) -> impl Iterator<Item = (u32, &[u8; SMP_DATA_LEN])> {
+        let parts = self.tables.range((port, (attribute, 0))..=(port, (attribute, u32::MAX)));
+        parts.map(|((_, (_, modifier)), data)| (*modifier, data))
+    }
+
     /// What the subnet administration may tell of it: no key.
     pub fn facts(&self) -> Option<NodeFacts> {
         let open = |(port, info): (&PortNum, &PortInfo)| (*port, PortInfo { m_key: None, ..info.clone() });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 
 use crate::administration::{Directory, ManagerFacts};
-use crate::backlog::Job;
+use crate::backlog::{Job, Work};
 use crate::event::Event;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
@@ -49,7 +49,7 @@ impl Manager {
         let scope = std::mem::take(&mut self.scope);
         let reads = self.comparison(&plan, &scope).reads();
         self.scope = scope;
-        self.backlog.fill(reads.into_iter().map(|place| Job { place, data: None }));
+        self.backlog.fill(reads.into_iter().map(|place| Job { place, work: Work::Read }));
     }
 
     /// Everything is known: what was decided has to be safe before it is done.
@@ -98,8 +98,9 @@ impl Manager {
         }
         let writes = comparison.writes(stage);
         let data = |data| if stage.keeps_state() { without_state(data) } else { data };
-        self.backlog
-            .fill(writes.into_iter().map(|write| Job { place: write.place(), data: Some(data(write.data)) }));
+        self.backlog.fill(
+            writes.into_iter().map(|write| Job { place: write.place(), work: Work::Write(data(write.data)) }),
+        );
     }
 
     /// Begins the next step by which routes change; whether there is one.
@@ -108,8 +109,9 @@ impl Manager {
             return false;
         };
         let writes = self.comparison(&plan, &self.scope).writes_of_step(&step);
-        self.backlog
-            .fill(writes.into_iter().map(|write| Job { place: write.place(), data: Some(write.data) }));
+        self.backlog.fill(
+            writes.into_iter().map(|write| Job { place: write.place(), work: Work::Write(write.data) }),
+        );
         if step.drain {
             self.drained = Some(now + self.settings.drain);
         }

@@ -1,6 +1,6 @@
 //! What has to be read and written for a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
@@ -123,6 +123,12 @@ impl Comparison<'_> {
         let stages = [Stage::Weights, Stage::Lanes, Stage::Routes, Stage::Groups, Stage::Keys];
         let tables = stages.into_iter().flat_map(|stage| self.wanted(stage));
         tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
+    }
+
+    /// Everything that the plan says what it is to hold.
+    pub fn places(&self) -> BTreeSet<Place> {
+        let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
+        Stage::TABLES.into_iter().flat_map(wanted).map(|write| write.place()).collect()
     }
 
     /// What devices are known to hold that they should not.
@@ -439,10 +445,8 @@ fn enforces(node: &ObservedNode, port: PortNum) -> bool {
 
 /// Blocks of groups that may hold something: those of the plan, those that were seen, and the first.
 fn group_blocks(plan: &SwitchPlan, node: &ObservedNode) -> u16 {
-    let first = (PortNum::MANAGEMENT, (Attribute::MULTICAST_FORWARDING, 0));
-    let last = (PortNum::MANAGEMENT, (Attribute::MULTICAST_FORWARDING, u32::MAX));
-    let seen =
-        node.tables.range(first..=last).map(|((_, key), _)| MulticastBlock::from_modifier(key.1).0 + 1);
+    let tables = node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING);
+    let seen = tables.map(|(modifier, _)| MulticastBlock::from_modifier(modifier).0 + 1);
     seen.max().unwrap_or(1).max(plan.multicast.block_count())
 }
 

@@ -63,12 +63,22 @@ fn same_external(old: &SwitchPortPlan, new: &SwitchPortPlan) -> bool {
         (Enforcement::Both(old), Enforcement::Both(new)) => same(old, new),
         _ => false,
     };
-    enforcement && (old.number, old.mtu, old.lanes) == (new.number, new.mtu, new.lanes)
+    enforcement
+        && same_some(&old.sharing, &new.sharing)
+        && (old.number, old.mtu, old.lanes) == (new.number, new.mtu, new.lanes)
 }
 
 fn same_port(old: &AdapterPortPlan, new: &AdapterPortPlan) -> bool {
     (old.name, old.lid, old.mtu, old.lanes) == (new.name, new.lid, new.mtu, new.lanes)
         && same(&old.pkeys, &new.pkeys)
+        && same_some(&old.sharing, &new.sharing)
+}
+
+fn same_some<T: PartialEq>(old: &Option<Arc<T>>, new: &Option<Arc<T>>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => same(old, new),
+        (old, new) => old.is_none() && new.is_none(),
+    }
 }
 
 fn same<T: PartialEq>(old: &Arc<T>, new: &Arc<T>) -> bool {

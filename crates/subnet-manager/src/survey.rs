@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_model::plan::{LinearTable, PkeyTable};
+use fabric_model::plan::LinearTable;
 use fabric_model::{FabricPlan, Found};
 use ib_wire::{Attribute, Guid, PkeyBlock, PkeyPosition, PortNum, SMP_DATA_LEN};
 
-use crate::backlog::Job;
+use crate::backlog::{Job, Work};
 use crate::event::Event;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
+use crate::read_back::{linear, pkeys};
 use crate::unsupported::Place;
 
 /// Something that a device holds and should not. Management keys are left out.
@@ -37,7 +38,7 @@ impl Manager {
         self.phase = Phase::Surveying;
         let places: Vec<Place> =
             self.observed.nodes.iter().flat_map(|(guid, node)| tables(*guid, node)).collect();
-        self.backlog.fill(places.into_iter().map(|place| Job { place, data: None }));
+        self.backlog.fill(places.into_iter().map(|place| Job { place, work: Work::Read }));
         self.proceed(now);
     }
 
@@ -118,26 +119,6 @@ fn note_ports(node: &ObservedNode, found: &mut Found) {
         let end = if node.is_switch() { PortNum::MANAGEMENT } else { *port };
         let lid = node.ports.get(&end).and_then(|info| info.lid);
         found.lids.extend(lid.map(|lid| (*guid, lid)));
-        let first = (end, (Attribute::PKEY_TABLE, 0));
-        let last = (end, (Attribute::PKEY_TABLE, u32::from(u16::MAX)));
-        let keys = node.tables.range(first..=last).flat_map(|(_, data)| PkeyBlock::decode(data).0);
-        found.pkeys.insert(*guid, PkeyTable::from_keys(keys.collect()));
+        found.pkeys.insert(*guid, pkeys(node, end, 0));
     }
-}
-
-/// The linear table up to its top.
-fn linear(node: &ObservedNode) -> LinearTable {
-    let top = node.switch.as_ref().map_or(0, |switch| usize::from(switch.linear_fdb_top));
-    let first = (PortNum::MANAGEMENT, (Attribute::LINEAR_FORWARDING, 0));
-    let last = (PortNum::MANAGEMENT, (Attribute::LINEAR_FORWARDING, u32::MAX));
-    let blocks = node.tables.range(first..=last).map(|((_, key), data)| (key.1 as usize, data));
-    let mut exits = vec![0xff; top + 1];
-    for (block, data) in blocks {
-        let start = block * LinearTable::BLOCK;
-        if let Some(part) = exits.get_mut(start..) {
-            let len = part.len().min(data.len());
-            part[..len].copy_from_slice(&data[..len]);
-        }
-    }
-    LinearTable::from_exits(exits)
 }

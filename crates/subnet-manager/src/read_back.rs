@@ -1,0 +1,176 @@
+//! Reading back: the tables of a plan as devices hold them now, for whoever wants proof.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_model::FabricPlan;
+use fabric_model::plan::{
+    AdapterPortPlan, Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortSet, PortSharing,
+    SwitchPlan, SwitchPortPlan,
+};
+use ib_wire::{
+    Attribute, Guid, MulticastBlock, MulticastLid, PkeyBlock, PkeyPosition, PortInfo, PortNum, SlToVl,
+    SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,
+};
+
+use crate::backlog::{Job, Work};
+use crate::event::Event;
+use crate::manager::{Manager, Phase};
+use crate::observed::ObservedNode;
+use crate::scope::Scope;
+use crate::transition::lanes;
+
+impl Manager {
+    /// Reads every table that the plan in force speaks of; [`Event::ReadBack`] tells them. What is found to differ is
+    /// repaired afterwards. False, and nothing is read, while something else is going on.
+    pub fn read_back(&mut self, now: Duration) -> bool {
+        let settled = self.settled.clone().filter(|_| self.phase == Phase::Watching && !self.plan_is_new());
+        let Some(plan) = settled else { return false };
+        let scope = Scope::between(None, &plan, &BTreeSet::new(), &self.observed.nodes);
+        let places = self.comparison(&plan, &scope).places();
+        self.begin_look();
+        self.is_reading_back = true;
+        self.backlog.fill(places.into_iter().map(|place| Job { place, work: Work::Audit }));
+        self.proceed(now);
+        true
+    }
+
+    /// Tells what was read, if that was asked for.
+    pub(crate) fn conclude_reading_back(&mut self) {
+        if std::mem::take(&mut self.is_reading_back)
+            && let Some(plan) = &self.settled
+        {
+            let held = held(plan, &self.observed.nodes);
+            self.tell(Event::ReadBack(Box::new(held)));
+        }
+    }
+}
+
+/// A plan with the tables that devices hold. Devices that did not answer, and ports without a LID, are not in it.
+fn held(plan: &FabricPlan, nodes: &BTreeMap<Guid, ObservedNode>) -> FabricPlan {
+    let parts = plan.parts();
+    let switch = |plan: &SwitchPlan| held_by_switch(plan, nodes.get(&plan.guid)?);
+    let adapter_port = |plan: &AdapterPortPlan| held_by_adapter(plan, nodes.get(&plan.name.node)?);
+    let held = FabricPlan::from_parts(PlanParts {
+        switches: parts.switches.iter().filter_map(switch).collect(),
+        adapter_ports: parts.adapter_ports.iter().filter_map(adapter_port).collect(),
+        ..parts.clone()
+    });
+    match plan.basis() {
+        Some(basis) => held.with_basis(basis),
+        None => held,
+    }
+}
+
+fn held_by_switch(plan: &SwitchPlan, node: &ObservedNode) -> Option<SwitchPlan> {
+    let own = PortNum::MANAGEMENT;
+    let ports = plan.ports.iter().filter_map(|port| held_by_port(port, node));
+    Some(SwitchPlan {
+        lid: node.ports.get(&own)?.lid?,
+        linear: Arc::new(linear(node)),
+        multicast: Arc::new(multicast(node)),
+        pkeys: Arc::new(pkeys(node, own, 0)),
+        ports: ports.collect(),
+        ..plan.clone()
+    })
+}
+
+fn held_by_port(plan: &SwitchPortPlan, node: &ObservedNode) -> Option<SwitchPortPlan> {
+    let info = node.ports.get(&plan.number)?;
+    // Half enforced is not enforced.
+    let enforcement = match info.enforce_inbound && info.enforce_outbound {
+        true => Enforcement::Both(Arc::new(pkeys(node, PortNum::MANAGEMENT, plan.number.to_wire().into()))),
+        false => Enforcement::Off,
+    };
+    let sharing = plan.sharing.as_ref().map(|_| Arc::new(switch_sharing(node, plan.number, info)));
+    let (mtu, lanes) = (info.neighbor_mtu, info.operational_vls);
+    Some(SwitchPortPlan { mtu, lanes, enforcement, sharing, ..plan.clone() })
+}
+
+fn held_by_adapter(plan: &AdapterPortPlan, node: &ObservedNode) -> Option<AdapterPortPlan> {
+    let port = plan.name.port;
+    let info = node.ports.get(&port)?;
+    let sharing = plan.sharing.as_ref().map(|_| {
+        let otherwise = lane_map(node, port, 0);
+        Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise, low: low(node, port, port, info) })
+    });
+    Some(AdapterPortPlan {
+        lid: info.lid?,
+        mtu: info.neighbor_mtu,
+        lanes: info.operational_vls,
+        pkeys: Arc::new(pkeys(node, port, 0)),
+        sharing,
+        ..plan.clone()
+    })
+}
+
+/// The linear table up to its top.
+pub(crate) fn linear(node: &ObservedNode) -> LinearTable {
+    let top = node.switch.as_ref().map_or(0, |switch| usize::from(switch.linear_fdb_top));
+    let mut exits = vec![0xff; top + 1];
+    for (block, data) in node.tables_of(PortNum::MANAGEMENT, Attribute::LINEAR_FORWARDING) {
+        let start = block as usize * LinearTable::BLOCK;
+        if let Some(part) = exits.get_mut(start..) {
+            let len = part.len().min(data.len());
+            part[..len].copy_from_slice(&data[..len]);
+        }
+    }
+    LinearTable::from_exits(exits)
+}
+
+fn multicast(node: &ObservedNode) -> MulticastTable {
+    let mut exits: BTreeMap<MulticastLid, PortSet> = BTreeMap::new();
+    for (modifier, data) in node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING) {
+        let (block, position) = MulticastBlock::from_modifier(modifier);
+        for (place, mask) in MulticastBlock::decode(data).0.iter().enumerate() {
+            let group = usize::from(MulticastLid::MIN) + usize::from(block) * MulticastBlock::ENTRIES + place;
+            let group = u16::try_from(group).ok().and_then(MulticastLid::from_wire);
+            let ports = (0..16).filter(|bit| mask.0 & 1 << bit != 0);
+            for port in ports.filter_map(|bit| PortNum::new(16 * position + bit)) {
+                group.into_iter().for_each(|group| exits.entry(group).or_default().insert(port));
+            }
+        }
+    }
+    MulticastTable::from_exits(exits)
+}
+
+/// The P_Key table of a port: of an end port, which is reached itself, or of an external port of a switch.
+pub(crate) fn pkeys(node: &ObservedNode, reached: PortNum, port: u16) -> PkeyTable {
+    let blocks = node.tables_of(reached, Attribute::PKEY_TABLE);
+    let own = blocks.filter(|(modifier, _)| PkeyPosition::from_modifier(*modifier).port == port);
+    let mut keys: Vec<_> = own.flat_map(|(_, data)| PkeyBlock::decode(data).0).collect();
+    keys.truncate(keys.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+    PkeyTable::from_keys(keys)
+}
+
+/// How a port of a switch shares its link. What most inputs have counts for all that have nothing else.
+fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> PortSharing {
+    let inputs = (0..=node.info.port_count).filter_map(PortNum::new).filter(|input| *input != output);
+    let turn = |input: PortNum| {
+        let selector = SlToVlSelector::Turn { input: input.to_wire(), output: output.to_wire() };
+        lane_map(node, PortNum::MANAGEMENT, selector.to_modifier())
+    };
+    let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, turn(input))).collect();
+    let count = |map: &SlToVl| maps.values().filter(|other| *other == map).count();
+    let otherwise = maps.values().max_by_key(|map| count(map)).copied().unwrap_or(DISCARDED);
+    let by_input = maps.into_iter().filter(|(_, map)| *map != otherwise).collect();
+    PortSharing { by_input, otherwise, low: low(node, PortNum::MANAGEMENT, output, info) }
+}
+
+/// No level has a lane.
+const DISCARDED: SlToVl = SlToVl([ib_wire::VirtualLane::MANAGEMENT; 16]);
+
+fn lane_map(node: &ObservedNode, reached: PortNum, modifier: u32) -> SlToVl {
+    let data = node.tables.get(&(reached, (Attribute::SL_TO_VL, modifier)));
+    data.map_or(DISCARDED, lanes::decode)
+}
+
+/// The low-priority arbitration table, as far as a device looks at it: entries without weight are passed over.
+fn low(node: &ObservedNode, reached: PortNum, port: PortNum, info: &PortInfo) -> Vec<VlArbEntry> {
+    let parts = [VlArbPart::LowFirst, VlArbPart::LowSecond].into_iter();
+    let blocks = parts
+        .filter_map(|part| node.tables.get(&(reached, (Attribute::VL_ARBITRATION, part.to_modifier(port)))));
+    let entries = blocks.flat_map(|data| VlArbBlock::decode(data).0).take(info.vl_arb_low_cap.into());
+    entries.filter(|entry| entry.weight > 0).collect()
+}
