@@ -4,6 +4,7 @@ mod bench;
 mod cli;
 mod control_socket;
 mod controller;
+mod plan;
 mod sim;
 mod sim_ctl;
 mod sm;
@@ -59,6 +60,8 @@ enum Command {
     /// Generate topologies, and look at them.
     #[command(subcommand)]
     Topology(topology::TopologyCommand),
+    Plan(plan::PlanArgs),
+    Verify(plan::VerifyArgs),
     /// Emulate a fabric that stock InfiniBand tools can attach to.
     Sim(sim::SimArgs),
     /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
@@ -125,6 +128,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Controller(args) => controller::run(args),
         Command::Leash(args) => up::leash::run(args),
         Command::Topology(command) => done(topology::run(command)),
+        Command::Plan(args) => plan::run(args),
+        Command::Verify(args) => plan::verify(&args),
         Command::Sim(args) => done(sim::run(args)),
         Command::SimCtl(args) => done(sim_ctl::run(args)),
         Command::Sm(args) => done(sm::run(args)),

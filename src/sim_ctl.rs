@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use fabric_model::MacAddress;
 use fabric_sim::Probability;
-use ib_wire::{MulticastLid, Pkey, PortNum};
+use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
 use crate::sim::control::{self, Request};
@@ -100,6 +100,9 @@ struct AttachArgs {
     /// Its partition key, such as 0x8001.
     #[arg(long)]
     pkey: Pkey,
+    /// The service level of what it sends to one other, 0 to 15.
+    #[arg(long, default_value = "0", value_parser = service_level)]
+    sl: ServiceLevel,
     /// The multicast LID that broadcasts go to, such as 0xc001; without it, they are dropped.
     #[arg(long, value_parser = multicast_lid)]
     group: Option<MulticastLid>,
@@ -146,6 +149,7 @@ fn request(action: Action) -> anyhow::Result<Request> {
             function: args.function,
             mac: args.mac,
             pkey: args.pkey,
+            sl: args.sl,
             group: args.group,
             // The emulation may run elsewhere in the file system.
             guest: std::path::absolute(args.guest)?,
@@ -154,6 +158,11 @@ fn request(action: Action) -> anyhow::Result<Request> {
         Action::Detach { node, port, function } => Request::Detach { node, port, function },
         Action::Functions => Request::Functions {},
     })
+}
+
+fn service_level(text: &str) -> Result<ServiceLevel, String> {
+    let level = text.parse().ok().and_then(ServiceLevel::from_wire);
+    level.ok_or_else(|| "a number from 0 to 15".to_owned())
 }
 
 fn multicast_lid(text: &str) -> Result<MulticastLid, String> {

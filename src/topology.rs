@@ -299,7 +299,7 @@ fn read_dimensions(text: &str) -> Result<Dimensions, String> {
 }
 
 /// Reads a topology file, or standard input for `-`.
-fn read_topology(file: &Path) -> Result<Topology> {
+pub fn read_topology(file: &Path) -> Result<Topology> {
     let (name, bytes) = if file == Path::new("-") {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;

@@ -4,14 +4,13 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use controller_api::cluster::{Cluster, CpuMode, NewCluster, NodeState, Resize};
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{Client, ClusterRef, MemorySize, Name};
-use fabric_model::tenancy::{Bandwidth, Class};
+use fabric_model::tenancy::{Bandwidth, Class, Latency};
 use jiff::Timestamp;
 
 use super::Noun;
@@ -143,8 +142,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
     /// Latest arrival of a packet that finds its own lane empty, such as 80us; of a guaranteed cluster
-    #[arg(long, value_name = "TIME", requires = "bandwidth", value_parser = latency)]
-    latency: Option<Duration>,
+    #[arg(long, value_name = "TIME", requires = "bandwidth")]
+    latency: Option<Latency>,
     /// File with public keys that may log in; may be repeated [default: the usual ones in ~/.ssh]
     #[arg(long, value_name = "FILE")]
     ssh_key: Vec<PathBuf>,
@@ -237,29 +236,9 @@ async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Re
     conclude(client, format, operation, &args.wait).await
 }
 
-fn class(bandwidth: Option<Bandwidth>, latency: Option<Duration>) -> Class {
-    let latency_ns = latency.map(|latency| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+fn class(bandwidth: Option<Bandwidth>, latency: Option<Latency>) -> Class {
+    let latency_ns = latency.map(Latency::ns);
     bandwidth.map_or(Class::BestEffort, |bandwidth| Class::Guaranteed { bandwidth, latency_ns })
-}
-
-/// Reads `80us`, `1.5ms`.
-fn latency(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time such as 80us or 1.5ms");
-    let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3)];
-    let (number, unit) =
-        units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit))).ok_or_else(wrong)?;
-    let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * unit).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
-}
-
-fn promise(class: Class) -> String {
-    match class {
-        Class::BestEffort => "best effort".to_owned(),
-        Class::Guaranteed { bandwidth, latency_ns: None } => format!("{bandwidth} guaranteed"),
-        Class::Guaranteed { bandwidth, latency_ns: Some(latency) } => {
-            format!("{bandwidth} guaranteed, {} µs at most", latency as f64 / 1000.0)
-        }
-    }
 }
 
 async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
@@ -368,7 +347,7 @@ fn show(cluster: &Cluster) -> String {
             ),
         ),
         ("image", shape.image.to_string()),
-        ("network", promise(shape.class)),
+        ("network", shape.class.to_string()),
         ("partition", or_dash(cluster.partition)),
         ("created", output::time(cluster.created)),
     ]);

@@ -123,7 +123,12 @@ pub fn took(duration: Duration) -> String {
 
 /// A count with its word: `1 node`, `2 nodes`.
 pub fn count(number: usize, word: &str) -> String {
-    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if word.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{number} {word}{ending}")
 }
 
 fn plain() -> Table {

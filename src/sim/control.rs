@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use fabric_model::MacAddress;
 use fabric_sim::{DeviceId, Fabric, FunctionId, PortId, Probability, VirtualFunction};
 use ib_transport::{Counters, Waker};
-use ib_wire::{MulticastLid, Pkey, PortNum};
+use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -51,6 +51,8 @@ pub enum Request {
         function: u8,
         mac: MacAddress,
         pkey: Pkey,
+        #[serde(default)]
+        sl: ServiceLevel,
         #[serde(default)]
         group: Option<MulticastLid>,
         guest: PathBuf,
@@ -167,10 +169,10 @@ fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value
             let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }
-        Request::Attach { node, port, function, mac, pkey, group, guest, fabric: socket } => {
+        Request::Attach { node, port, function, mac, pkey, sl, group, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             let sockets = Sockets { guest, fabric: socket };
-            frames.attach(fabric, VirtualFunction { id, mac, pkey, group }, &sockets)?;
+            frames.attach(fabric, VirtualFunction { id, mac, pkey, sl, group }, &sockets)?;
             Ok(json!("attached"))
         }
         Request::Detach { node, port, function } => {

@@ -91,6 +91,7 @@ impl Frames {
                     "function": function.id.number(),
                     "mac": function.mac,
                     "pkey": function.pkey,
+                    "sl": function.sl,
                     "group": function.group,
                     "guest": path(guest),
                     "fabric": path(socket),

@@ -28,6 +28,7 @@ use planner::{Decider, Planner};
 use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
+pub use state::replace;
 pub use station::FabricGone;
 use station::{Adopt, Station, Stop};
 

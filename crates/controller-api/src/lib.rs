@@ -1,6 +1,7 @@
 //! What the controller, its clients and the agents of hosts say to each other.
 //!
 //! * [`cluster`], [`tenant`], [`host`], [`image`], [`operation`], [`event`], [`fabric`] — the resources of the REST interface.
+//! * [`intents`] — what is wanted of a whole fabric, as a file.
 //! * [`Problem`] — how errors are told.
 //! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
 //! * [`session`] — the stream behind `exec` and `ssh`, once a request was upgraded to it.
@@ -15,6 +16,7 @@ pub mod event;
 pub mod fabric;
 pub mod host;
 pub mod image;
+pub mod intents;
 mod name;
 pub mod operation;
 mod problem;

@@ -24,6 +24,7 @@
 
 mod addressing;
 mod adoption;
+pub mod arrangement;
 mod assembly;
 mod fabric;
 mod multicast;

@@ -142,8 +142,34 @@ impl ChosenWay {
     }
 }
 
+/// The books of who has what by some decisions: of the clusters that are named, as far as it can still be had.
+pub(crate) fn restored<'a>(
+    network: &Arc<Network>,
+    clusters: impl Iterator<Item = (ClusterNumber, &'a str)>,
+    decisions: &Decisions,
+) -> Ledger {
+    let mut ledger = Ledger::new(Arc::clone(network));
+    let places = places(network);
+    for (number, name) in clusters {
+        let Some(before) = decisions.clusters.get(name) else { continue };
+        let hosts: Option<Vec<HostIndex>> =
+            before.ports.iter().map(|port| places.get(port).copied()).collect();
+        if let (Some(hosts), Class::Guaranteed { bandwidth, .. }) = (hosts, before.class) {
+            let (hosts, mode, routes) = (hosts.as_slice(), SlMode::Cluster, Routes::Given);
+            let request = Request { cluster: number, hosts, bandwidth, mode, routes };
+            ledger.admit_again(request, &before.links);
+        }
+    }
+    ledger
+}
+
+/// The hosts of a network by their ports.
+fn places(network: &Network) -> HashMap<Guid, HostIndex> {
+    (0..).zip(network.hosts()).map(|(at, host)| (host.port, HostIndex(at))).collect()
+}
+
 /// Entries that the arbitration tables of all ports have.
-fn table_entries(intents: &Intents) -> u8 {
+pub(crate) fn table_entries(intents: &Intents) -> u8 {
     let capabilities = &intents.capabilities;
     let least = capabilities.ports.values().map(|port| port.arbitration).min();
     let least = least.unwrap_or(capabilities.usual_port.arbitration).clamp(8, 64);
@@ -170,8 +196,7 @@ impl Decided {
         may_choose: bool,
     ) -> Result<Self, CompileError> {
         let mut ledger = Ledger::new(Arc::clone(network));
-        let places: HashMap<Guid, HostIndex> =
-            (0..).zip(network.hosts()).map(|(at, host)| (host.port, HostIndex(at))).collect();
+        let places = places(network);
         let mut decided = Self { clusters: BTreeMap::new(), ways: Vec::new(), broken: Vec::new() };
         let mut new = Vec::new();
         for (number, cluster) in (0..).map(ClusterNumber).zip(promised) {

@@ -5,13 +5,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use ib_wire::{ServiceLevel, VirtualLane};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use crate::intent::PortName;
 
 /// A rate in bits per second, line code taken off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Bandwidth(u64);
 
@@ -68,6 +68,78 @@ impl FromStr for Bandwidth {
     }
 }
 
+/// A number of bits per second, or a text such as `10G`.
+impl<'de> Deserialize<'de> for Bandwidth {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Quantity::deserialize(deserializer)? {
+            Quantity::Number(bits) => Ok(Self(bits)),
+            Quantity::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// A quantity as people and programs write it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Quantity {
+    Number(u64),
+    Text(String),
+}
+
+/// A time in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Latency(u64);
+
+impl Latency {
+    /// So many nanoseconds.
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// Nanoseconds.
+    pub const fn ns(self) -> u64 {
+        self.0
+    }
+}
+
+/// Prints as `1.5 µs`.
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} µs", self.0 as f64 / 1e3)
+    }
+}
+
+/// A text that is no time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a time such as 80us or 1.5ms")]
+pub struct NotALatency(String);
+
+/// Reads `80us`, `1.5 ms`, `900ns`; more than nothing, and no more than hours.
+impl FromStr for Latency {
+    type Err = NotALatency;
+    fn from_str(text: &str) -> Result<Self, NotALatency> {
+        let wrong = || NotALatency(text.to_owned());
+        let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6)];
+        let unit = units.iter().find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?, unit)));
+        let (number, unit) = unit.ok_or_else(wrong)?;
+        let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
+        let ns = (number * unit).round();
+        (ns.is_finite() && (1.0..=1e13).contains(&ns)).then_some(Self(ns as u64)).ok_or_else(wrong)
+    }
+}
+
+/// A number of nanoseconds, or a text such as `80us`.
+fn latency_ns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match Option::<Quantity>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Quantity::Number(ns)) => Ok(Some(ns)),
+        Some(Quantity::Text(text)) => {
+            let latency: Latency = text.parse().map_err(serde::de::Error::custom)?;
+            Ok(Some(latency.ns()))
+        }
+    }
+}
+
 /// What a cluster is promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -80,9 +152,27 @@ pub enum Class {
         /// What every node can sustain while all nodes of the cluster send to all others evenly. 0 promises the lanes only.
         bandwidth: Bandwidth,
         /// By how much a packet that finds its own lane empty is late at most, in nanoseconds.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            alias = "latency",
+            skip_serializing_if = "Option::is_none",
+            deserialize_with = "latency_ns"
+        )]
         latency_ns: Option<u64>,
     },
+}
+
+/// Prints as `best effort`, or `10 Gb/s guaranteed, 80 µs at most`.
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BestEffort => f.write_str("best effort"),
+            Self::Guaranteed { bandwidth, latency_ns: None } => write!(f, "{bandwidth} guaranteed"),
+            Self::Guaranteed { bandwidth, latency_ns: Some(ns) } => {
+                write!(f, "{bandwidth} guaranteed, {} at most", Latency(*ns))
+            }
+        }
+    }
 }
 
 /// How the packets of a guaranteed cluster are told from those of others.
@@ -150,6 +240,13 @@ mod tests {
         for (class, text) in classes {
             assert_eq!(serde_json::to_string(&class).unwrap(), text);
             assert_eq!(serde_json::from_str::<Class>(text).unwrap(), class);
+        }
+        let written = r#"{"guaranteed":{"bandwidth":"12.5G","latency":"80us"}}"#;
+        let class = Class::Guaranteed { bandwidth, latency_ns: Some(80_000) };
+        assert_eq!(serde_json::from_str::<Class>(written).unwrap(), class);
+        assert_eq!("1.5 ms".parse::<Latency>().unwrap().to_string(), "1500 µs");
+        for text in ["", "us", "-1us", "0ns", "1s", "1e99ms", "NaNms"] {
+            text.parse::<Latency>().unwrap_err();
         }
         assert_eq!(serde_json::to_string(&SlMode::Path).unwrap(), r#""path""#);
     }

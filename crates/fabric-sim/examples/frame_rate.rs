@@ -51,7 +51,8 @@ fn main() {
     let [a, b] = [("a", 1), ("b", 5)].map(|(node, lid)| {
         let id = FunctionId::new(fabric.find_port(node).expect("it is there"), 1);
         let mac = MacAddress::of_function(Lid::from_wire(lid).expect("not 0"), 1);
-        let function = VirtualFunction { id, mac, pkey: Pkey::DEFAULT_FULL, group: None };
+        let function =
+            VirtualFunction { id, mac, pkey: Pkey::DEFAULT_FULL, sl: Default::default(), group: None };
         fabric.attach(function).expect("a good function");
         function
     });

@@ -1,7 +1,7 @@
 //! Frames of virtual functions: Ethernet goes in and comes out, and in between are the tables that management programs.
 //!
-//! A function sits on a port of an adapter, with an address that says where it is and one partition key. What it sends
-//! is one packet on service level 0, carried by the code that carries management ([`crate::way`]): nothing reaches a
+//! A function sits on a port of an adapter, with an address that says where it is, one partition key and one service
+//! level. What it sends is one packet on that level, or on level 0 if it is for many, carried by the code that carries management ([`crate::way`]): nothing reaches a
 //! function but through link states, forwarding tables, lanes and partition keys as they are at that moment.
 //!
 //! Faults that lose packets lose frames too; those that duplicate and delay are for management only.
@@ -53,6 +53,8 @@ pub struct VirtualFunction {
     pub mac: MacAddress,
     /// The one key it sends with and accepts by. Counts only while it stands in the table of the port.
     pub pkey: Pkey,
+    /// The level of what it sends to one other.
+    pub sl: ServiceLevel,
     /// Where frames for many go, and from where it takes them.
     pub group: Option<MulticastLid>,
 }
@@ -236,7 +238,7 @@ impl Fabric {
     ) -> Result<FunctionId, DropReason> {
         let lid = destination.lid().ok_or(DropReason::UnknownAddress)?;
         let number = destination.bytes()[3];
-        let flow = self.flow(sender, lid.into(), queue_pair(number));
+        let flow = self.flow(sender, sender.sl, lid.into(), queue_pair(number));
         let end = self.route(sender.id.port, lid, &Traffic::Data { flow, cast: Cast::Uni, payload })?.end;
         self.accept_partition(end, &flow)?;
         let owner = self.functions.others(end, sender.id).find(|other| other.mac == destination);
@@ -256,7 +258,8 @@ impl Fabric {
         payload: usize,
         receivers: &mut Vec<FunctionId>,
     ) {
-        let flow = self.flow(sender, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
+        let sl = ServiceLevel::default();
+        let flow = self.flow(sender, sl, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
         let traffic = Traffic::Data { flow, cast: Cast::Multi, payload };
         let mut reached = Vec::new();
         self.spread(sender.id.port, group, &traffic, &mut reached, |fabric, reason| {
@@ -283,10 +286,16 @@ impl Fabric {
         key.is_accepted_by(receiver.pkey) && self.holds_pkey(receiver.id.port, receiver.pkey)
     }
 
-    fn flow(&self, sender: &VirtualFunction, destination: LidAddress, to: QueuePair) -> Flow {
+    fn flow(
+        &self,
+        sender: &VirtualFunction,
+        sl: ServiceLevel,
+        destination: LidAddress,
+        to: QueuePair,
+    ) -> Flow {
         Flow {
             pkey: sender.pkey,
-            sl: ServiceLevel::default(),
+            sl,
             source: self.lid(sender.id.port).map_or(LidAddress::Permissive, LidAddress::from),
             destination,
             source_qp: queue_pair(sender.id.number),

@@ -12,7 +12,7 @@ use fabric_sim::{AttachError, Capacities, DropReason, FrameCounters, FunctionId,
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{
     Attribute, Lid, Method, Mtu, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PkeyPosition, PortMask,
-    PortState,
+    PortState, ServiceLevel,
 };
 use proptest::prelude::*;
 use world::World;
@@ -69,7 +69,8 @@ impl Stage {
 
     fn attach(&mut self, node: &str, function: u8, key: u16, to: Option<u16>) -> FunctionId {
         let (id, pkey) = (self.id(node, function), Pkey::from_wire(key).unwrap());
-        let function = VirtualFunction { id, mac: mac(node, function), pkey, group: to.map(group) };
+        let (mac, group, sl) = (mac(node, function), to.map(group), ServiceLevel::default());
+        let function = VirtualFunction { id, mac, pkey, sl, group };
         self.world.fabric.attach(function).unwrap();
         id
     }
@@ -171,6 +172,28 @@ fn a_route_that_is_taken_away_stops_one_direction() {
     assert!(stage.reaches("c", "b"), "the other direction has its route");
     assert_eq!(stage.drops("b"), [(DropReason::NoRoute, 1)].into());
     stage.world.set("left", Attribute::LINEAR_FORWARDING, 0, held).unwrap();
+    assert!(stage.reaches("b", "c"));
+}
+
+#[test]
+fn a_service_level_that_has_no_lane_on_a_turn_is_discarded_there_and_others_are_not() {
+    let mut stage = Stage::new();
+    let id = stage.id("b", 1);
+    let (pkey, sl) = (Pkey::from_wire(BLUE).unwrap(), ServiceLevel::from_wire(3).unwrap());
+    let function = VirtualFunction { id, mac: mac("b", 1), pkey, sl, group: Some(group(0)) };
+    stage.world.fabric.attach(function).unwrap();
+    // From where b is towards the other switch.
+    let turn = 0x0205;
+    let held = stage.world.get("left", Attribute::SL_TO_VL, turn).unwrap();
+    let mut without = held;
+    without[1] |= 0x0f;
+    stage.world.set("left", Attribute::SL_TO_VL, turn, without).unwrap();
+    assert!(!stage.reaches("b", "c"));
+    assert_eq!(stage.drops("b"), [(DropReason::ServiceLevel, 1)].into());
+    assert!(stage.reaches("c", "b"), "level 0 the other way goes on");
+    let everybody = stage.send(id, &frame(mac("b", 1), EVERYBODY, 100));
+    assert_eq!(everybody, [stage.id("c", 1)], "and so do frames for many, which have level 0");
+    stage.world.set("left", Attribute::SL_TO_VL, turn, held).unwrap();
     assert!(stage.reaches("b", "c"));
 }
 
@@ -381,8 +404,8 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
     stage.attach("b", 1, BLUE, None);
     assert_eq!(stage.counters(b).sent, 0, "something else counts anew");
 
-    let pkey = Pkey::from_wire(BLUE).unwrap();
-    let mut attach = |id, mac| stage.world.fabric.attach(VirtualFunction { id, mac, pkey, group: None });
+    let (pkey, sl) = (Pkey::from_wire(BLUE).unwrap(), ServiceLevel::default());
+    let mut attach = |id, mac| stage.world.fabric.attach(VirtualFunction { id, mac, pkey, sl, group: None });
     let twin = FunctionId::new(b.port(), 2);
     assert_eq!(attach(twin, mac("b", 1)), Err(AttachError::Taken { mac: mac("b", 1), owner: 1 }));
     let nowhere = "52:54:00:00:00:01".parse().unwrap();
@@ -391,7 +414,7 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
     assert_eq!(attach(twin, mac("b", 2)), Ok(()), "the control");
     let switch = FunctionId::new(stage.world.port_number("left", 1), 1);
     let refused =
-        stage.world.fabric.attach(VirtualFunction { id: switch, mac: mac("b", 9), pkey, group: None });
+        stage.world.fabric.attach(VirtualFunction { id: switch, mac: mac("b", 9), pkey, sl, group: None });
     assert_eq!(refused, Err(AttachError::Switch));
 }
 

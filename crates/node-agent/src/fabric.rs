@@ -10,7 +10,7 @@ use std::time::Duration;
 use controller_api::Name;
 use controller_api::agent::AdapterOrder;
 use fabric_model::MacAddress;
-use ib_wire::{MulticastLid, Pkey, PortNum};
+use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -41,6 +41,8 @@ pub struct Attachment {
     pub node: Name,
     /// How.
     pub adapter: AdapterOrder,
+    /// The service level of its packets.
+    pub sl: ServiceLevel,
     /// The socket of the guest's end.
     pub guest: PathBuf,
     /// The socket of the fabric's end.
@@ -96,6 +98,7 @@ enum Request<'a> {
         function: u8,
         mac: MacAddress,
         pkey: Pkey,
+        sl: ServiceLevel,
         group: Option<MulticastLid>,
         guest: &'a Path,
         fabric: &'a Path,
@@ -123,6 +126,8 @@ struct Function {
     function: u8,
     mac: MacAddress,
     pkey: Pkey,
+    #[serde(default)]
+    sl: ServiceLevel,
     group: Option<MulticastLid>,
     guest: Option<PathBuf>,
 }
@@ -204,7 +209,7 @@ impl Fabric {
                 continue;
             };
             match by_guest.get(guest) {
-                Some(id) if wanted.get(id).is_some_and(|wanted| function.is(&wanted.adapter)) => {
+                Some(id) if wanted.get(id).is_some_and(|wanted| function.is(wanted)) => {
                     next.attached.insert(*id);
                 }
                 // One that is to be otherwise is replaced.
@@ -264,13 +269,15 @@ impl Attachment {
     fn request(&self) -> Request<'_> {
         let AdapterOrder { port, function, mac, pkey, group, .. } = self.adapter;
         let (guest, fabric) = (self.guest.as_path(), self.fabric.as_path());
-        Request::Attach { node: self.node.as_str(), port, function, mac, pkey, group, guest, fabric }
+        let (node, sl) = (self.node.as_str(), self.sl);
+        Request::Attach { node, port, function, mac, pkey, sl, group, guest, fabric }
     }
 }
 
 impl Function {
-    fn is(&self, wanted: &AdapterOrder) -> bool {
-        (self.port, self.function, self.mac, self.pkey, self.group)
-            == (wanted.port, wanted.function, wanted.mac, wanted.pkey, wanted.group)
+    fn is(&self, wanted: &Attachment) -> bool {
+        let AdapterOrder { port, function, mac, pkey, group, .. } = wanted.adapter;
+        (self.port, self.function, self.mac, self.pkey, self.sl, self.group)
+            == (port, function, mac, pkey, wanted.sl, group)
     }
 }

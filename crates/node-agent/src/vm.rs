@@ -196,7 +196,11 @@ impl Vm {
                                 }
                                 changed
                             });
+                            let is_moved = next.context.sl != order.context.sl;
                             order = next;
+                            if is_moved {
+                                self.attach(&order).await;
+                            }
                         }
                         // The agent ends, or `run` does what is wanted.
                         _ => {

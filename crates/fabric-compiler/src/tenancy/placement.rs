@@ -44,6 +44,24 @@ impl Capacity {
     /// More than anyone needs.
     pub const UNLIMITED: Self = Self { cores: u32::MAX, memory_mib: u64::MAX, functions: u16::MAX };
 
+    /// What is left of it for others.
+    #[must_use]
+    pub fn without(self, needs: Self) -> Self {
+        Self {
+            cores: self.cores.saturating_sub(needs.cores),
+            memory_mib: self.memory_mib.saturating_sub(needs.memory_mib),
+            functions: self.functions.saturating_sub(needs.functions),
+        }
+    }
+
+    /// How often it holds what is needed.
+    pub fn times(self, needs: Self) -> usize {
+        let cores = self.cores.checked_div(needs.cores).map_or(usize::MAX, |times| times as usize);
+        let memory = self.memory_mib.checked_div(needs.memory_mib).map_or(usize::MAX, |times| times as usize);
+        let functions = self.functions.checked_div(needs.functions).map_or(usize::MAX, usize::from);
+        cores.min(memory).min(functions)
+    }
+
     /// Whether it holds what is needed.
     pub fn holds(self, needs: Self) -> bool {
         self.cores >= needs.cores && self.memory_mib >= needs.memory_mib && self.functions >= needs.functions
@@ -130,6 +148,12 @@ impl Places {
         &self.ledger
     }
 
+    /// Says anew what hosts have, in their order.
+    pub fn set_capacities(&mut self, capacities: Vec<Capacity>) {
+        self.is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
+        self.capacities = capacities;
+    }
+
     /// Finds a place and takes it.
     pub fn place(&mut self, wish: Wish) -> Result<&Grant, NoPlace> {
         let free = self.free_for(wish.needs);
@@ -204,7 +228,8 @@ impl Places {
         }
     }
 
-    fn suits(&self, host: HostIndex, needs: Capacity) -> bool {
+    /// Whether a host is free and has what a node needs.
+    pub fn suits(&self, host: HostIndex, needs: Capacity) -> bool {
         self.ledger.owner(host).is_none() && self.capacities[host.index()].holds(needs)
     }
 
@@ -219,8 +244,13 @@ impl Places {
 
     fn admit(&mut self, wish: Wish, hosts: &[HostIndex]) -> Result<(), Refusal> {
         let Wish { cluster, bandwidth, mode, .. } = wish;
-        self.ledger.admit(Request { cluster, hosts, bandwidth, mode, routes: Routes::Chosen })?;
-        for host in hosts {
+        self.admit_on(Request { cluster, hosts, bandwidth, mode, routes: Routes::Chosen })
+    }
+
+    /// Admits a cluster on hosts that somebody has chosen.
+    pub fn admit_on(&mut self, request: Request<'_>) -> Result<(), Refusal> {
+        self.ledger.admit(request)?;
+        for host in request.hosts {
             self.free[self.leaf_of[host.index()] as usize] -= 1;
         }
         Ok(())

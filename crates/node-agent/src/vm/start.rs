@@ -184,10 +184,11 @@ impl Vm {
         checked.map_err(|error| StartError::Never(format!("image {}: {error}", order.image.name)))
     }
 
-    async fn attach(&self, order: &VmOrder) {
+    pub(super) async fn attach(&self, order: &VmOrder) {
         let files = self.shared.place.vm(self.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
-        let attachment = Attachment { node: self.host.clone(), adapter: order.adapter, guest, fabric };
+        let (node, adapter, sl) = (self.host.clone(), order.adapter, order.context.sl);
+        let attachment = Attachment { node, adapter, sl, guest, fabric };
         self.shared.fabric.attach(self.id, attachment).await;
     }
 

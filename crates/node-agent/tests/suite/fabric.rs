@@ -79,7 +79,8 @@ impl World {
         let order = crate::common::order(number, CpuMode::Shared);
         let files = self.place.vm(order.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
-        Attachment { node: crate::common::name(node), adapter: order.adapter, guest, fabric }
+        let (node, adapter, sl) = (crate::common::name(node), order.adapter, order.context.sl);
+        Attachment { node, adapter, sl, guest, fabric }
     }
 
     fn count(&self) -> usize {

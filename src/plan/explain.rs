@@ -1,0 +1,244 @@
+//! `heddle plan explain`: what a cluster has, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use fabric_model::decisions::ClusterDecision;
+use fabric_model::intent::PortName;
+use fabric_model::plan::{AdapterPortPlan, PortSharing};
+use fabric_model::tenancy::{Class, Latency};
+use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
+use ib_wire::{Guid, PartitionNumber};
+use serde_json::json;
+
+use super::file::PlanFile;
+use crate::cli::output::{Format, count, facts, or_dash, table};
+use crate::topology::read_topology;
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The cluster, as TENANT/NAME; the name alone will do if only one tenant has it
+    cluster: String,
+    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    #[arg(long, value_name = "NET")]
+    topology: PathBuf,
+    /// The plan, as `heddle plan --out` writes it
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+    /// How to tell it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub fn run(args: &ExplainArgs) -> Result<()> {
+    let topology = read_topology(&args.topology)?;
+    let file = PlanFile::read(&args.plan)?;
+    let name = find(&file, &args.cluster)?;
+    let story = Story { topology: &topology, file: &file, name: &name };
+    let decision = file.plan.decisions().clusters.get(&name);
+    let value = json!({ "cluster": name, "ports": file.seats[&name], "decision": decision });
+    args.output.print(&value, |_| story.told())
+}
+
+/// The full name of a cluster.
+fn find(file: &PlanFile, text: &str) -> Result<String> {
+    let is_it = |name: &&String| *name == text || name.split_once('/').is_some_and(|(_, own)| own == text);
+    let found: Vec<&String> = file.seats.keys().filter(is_it).collect();
+    match found[..] {
+        [name] => Ok(name.clone()),
+        [] => {
+            let known: Vec<&str> = file.seats.keys().map(String::as_str).collect();
+            Err(anyhow!("no cluster is called {text}; there is {}", known.join(", ")))
+        }
+        _ => Err(anyhow!("several tenants have a cluster {text}: say TENANT/NAME")),
+    }
+}
+
+struct Story<'a> {
+    topology: &'a Topology,
+    file: &'a PlanFile,
+    name: &'a str,
+}
+
+impl Story<'_> {
+    fn told(&self) -> String {
+        let decision = self.plan().decisions().clusters.get(self.name);
+        let mut parts = vec![facts(self.facts(decision)), String::new(), self.nodes()];
+        if let Some(decision) = decision {
+            parts.extend([String::new(), self.links(decision)]);
+        }
+        parts.join("\n")
+    }
+
+    fn plan(&self) -> &FabricPlan {
+        &self.file.plan
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &AdapterPortPlan> {
+        self.file.seats[self.name].iter().filter_map(|port| self.plan().adapter_port(*port))
+    }
+
+    fn facts(&self, decision: Option<&ClusterDecision>) -> Vec<(&'static str, String)> {
+        let wish = self.file.site.clusters.iter().find(|wish| wish.full_name() == self.name);
+        let class = wish.map_or(Class::BestEffort, |wish| wish.class);
+        let partitions: Vec<String> =
+            self.partitions().map(|(number, name)| format!("{number} ({name})")).collect();
+        let mut told = vec![
+            ("cluster", self.name.to_owned()),
+            ("promise", class.to_string()),
+            ("partitions", partitions.join(", ")),
+            ("place", self.place()),
+        ];
+        match decision {
+            None => told.push((
+                "network",
+                "the best-effort lane, at service level 0: it has what others leave, and nothing is promised"
+                    .to_owned(),
+            )),
+            Some(decision) => {
+                let level = or_dash(decision.service_level().map(|level| level.to_wire()));
+                told.extend([
+                    ("service level", format!("{level}: no other cluster has it on any of these links")),
+                    ("links", self.why_links(decision)),
+                    (
+                        "bound",
+                        format!(
+                            "{}: by then a packet that finds its own lane empty has arrived, whatever others do",
+                            Latency::from_ns(decision.bound_ns)
+                        ),
+                    ),
+                ]);
+            }
+        }
+        told
+    }
+
+    fn partitions(&self) -> impl Iterator<Item = (PartitionNumber, &str)> {
+        let own = self.plan().partitions().filter(|partition| {
+            let name = &partition.name;
+            name == self.name || name.strip_prefix(self.name).is_some_and(|rest| rest.starts_with('/'))
+        });
+        own.map(|partition| (partition.number, partition.name.as_str()))
+    }
+
+    /// Where the nodes are, and what follows.
+    fn place(&self) -> String {
+        let leaves: BTreeSet<Guid> = self.ports().map(|port| port.peer.node).collect();
+        let names: Vec<String> = leaves.iter().map(|leaf| self.called(*leaf)).collect();
+        match names.len() {
+            1 => format!("all nodes at {}: no cable between switches is needed", names[0]),
+            number => format!("{}: {}", count(number, "switch"), names.join(", ")),
+        }
+    }
+
+    fn why_links(&self, decision: &ClusterDecision) -> String {
+        let chosen = self.ports().filter(|port| self.is_chosen(port)).count();
+        let between = decision.links.iter().filter(|grant| self.between_switches(grant.port)).count();
+        let ways = match (between, chosen) {
+            (0, _) => String::new(),
+            (_, 0) => "; packets take the routes that everybody's do".to_owned(),
+            (_, chosen) => {
+                format!("; the way to {} was chosen so that links are shared evenly", count(chosen, "host"))
+            }
+        };
+        format!("{}, {between} of them between switches{ways}", count(decision.links.len(), "link"))
+    }
+
+    /// Whether packets to a port come down by another cable than the usual one: the number of the port at its switch.
+    fn is_chosen(&self, port: &AdapterPortPlan) -> bool {
+        let decisions = self.plan().decisions();
+        let uplinks =
+            decisions.routing.switches.get(&port.peer.node).map_or(0, |switch| switch.uplinks.len());
+        let at_leaf = self.plan().adapter_ports().filter(|other| other.peer.node == port.peer.node);
+        let place = at_leaf.filter(|other| other.peer.port < port.peer.port).count();
+        let up = decisions.end_ports.get(&port.guid).and_then(|end| end.up.first());
+        uplinks > 0 && up.is_some_and(|up| usize::from(*up) != place % uplinks)
+    }
+
+    fn nodes(&self) -> String {
+        let rows = (1..).zip(self.ports()).map(|(number, port): (u32, _)| {
+            // What the node's virtual function sees as index 0, 1 ...: where the keys stand in the port's own table.
+            let keys: Vec<String> = (self.partitions())
+                .filter_map(|(partition, _)| {
+                    let held = port
+                        .pkeys
+                        .entries()
+                        .iter()
+                        .position(|key| key.is_some_and(|key| key.partition() == partition))?;
+                    let key = port.pkeys.entries()[held]?;
+                    Some(format!("{key} at {held}"))
+                })
+                .collect();
+            [
+                number.to_string(),
+                self.called(port.name.node),
+                port.lid.to_string(),
+                self.called(port.peer.node),
+                port.peer.port.to_string(),
+                keys.join(", "),
+            ]
+        });
+        table(["node", "host", "lid", "switch", "port", "keys"], rows)
+    }
+
+    /// What it has of every link, with what all guaranteed clusters have of it.
+    fn links(&self, decision: &ClusterDecision) -> String {
+        let mut taken: BTreeMap<PortName, (u64, usize)> = BTreeMap::new();
+        for grant in self.plan().decisions().clusters.values().flat_map(|cluster| &cluster.links) {
+            let (bits, clusters) = taken.entry(grant.port).or_default();
+            *bits += grant.share.bits_per_s();
+            *clusters += 1;
+        }
+        let rows = decision.links.iter().map(|grant| {
+            let rate = self.rate(grant.port) * 1e9;
+            let (bits, clusters) = taken[&grant.port];
+            let percent = |bits: u64| format!("{:.1} %", bits as f64 / rate * 100.0);
+            let entries = self.sharing(grant.port).map_or(0, |sharing| sharing.low.len());
+            [
+                format!("{} {}", self.called(grant.port.node), grant.port.port),
+                self.peer(grant.port).map_or_else(String::new, |peer| self.called(peer)),
+                grant.lane.to_wire().to_string(),
+                grant.share.to_string(),
+                percent(grant.share.bits_per_s()),
+                format!("{} x {} of {entries}", grant.entries, grant.weight),
+                format!("{}: {}", count(clusters, "cluster"), percent(bits)),
+            ]
+        });
+        table(["from", "to", "lane", "share", "of the link", "entries x weight", "promised in all"], rows)
+    }
+
+    fn sharing(&self, port: PortName) -> Option<&PortSharing> {
+        let of_switch = || self.plan().switch(port.node)?.port(port.port)?.sharing.as_deref();
+        let of_adapter = || self.plan().adapter_ports().find(|it| it.name == port)?.sharing.as_deref();
+        of_switch().or_else(of_adapter)
+    }
+
+    fn end(&self, port: PortName) -> Option<Endpoint> {
+        Some(Endpoint::new(self.topology.by_guid(port.node)?, port.port))
+    }
+
+    fn peer(&self, port: PortName) -> Option<Guid> {
+        let peer = self.topology.peer(self.end(port)?)?;
+        Some(self.topology.node(peer.node)?.guid)
+    }
+
+    fn between_switches(&self, port: PortName) -> bool {
+        let is_switch = |guid: Guid| self.plan().switch(guid).is_some();
+        is_switch(port.node) && self.peer(port).is_some_and(is_switch)
+    }
+
+    /// In Gb/s, line code taken off.
+    fn rate(&self, port: PortName) -> f64 {
+        let end = self.end(port);
+        let rate = end.and_then(|end| self.topology.port(end)?.rate);
+        let far = || self.topology.port(self.topology.peer(end?)?)?.rate;
+        rate.or_else(far).unwrap_or(LinkRate::DEFAULT).data_rate_gbps()
+    }
+
+    fn called(&self, node: Guid) -> String {
+        let found = self.topology.by_guid(node).and_then(|index| self.topology.node(index));
+        found.map_or_else(|| node.to_string(), |node| node.description.clone())
+    }
+}

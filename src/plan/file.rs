@@ -1,0 +1,66 @@
+//! Plans and intents as files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use controller_api::intents::SiteIntents;
+use fabric_compiler::arrangement::Arrangement;
+use fabric_model::{FabricPlan, Intents};
+use ib_wire::Guid;
+use serde::{Deserialize, Serialize};
+
+/// What the first field of a plan file says.
+const FORMAT: &str = "heddle-plan-1";
+
+/// A plan with everything it was made from. Keys of groups are in it, management keys are not.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanFile {
+    format: String,
+    /// What was asked for.
+    pub site: SiteIntents,
+    /// The ports of each cluster's nodes, in order.
+    pub seats: BTreeMap<String, Vec<Guid>>,
+    /// The same with places.
+    pub intents: Intents,
+    /// The plan.
+    pub plan: FabricPlan,
+}
+
+impl PlanFile {
+    pub fn of(site: SiteIntents, arranged: Arrangement) -> Self {
+        let Arrangement { seats, intents, plan } = arranged;
+        Self { format: FORMAT.to_owned(), site, seats, intents, plan }
+    }
+
+    pub fn into_arrangement(self) -> Arrangement {
+        Arrangement { seats: self.seats, intents: self.intents, plan: self.plan }
+    }
+
+    pub fn read(path: &Path) -> Result<Self> {
+        let place = path.display();
+        let bytes = fs::read(path).with_context(|| format!("cannot read {place}"))?;
+        let file: Self = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{place} is not a plan of heddle plan"))?;
+        ensure!(file.format == FORMAT, "{place} is a {:?}, not a {FORMAT:?}", file.format);
+        Ok(file)
+    }
+
+    /// Writes it whole, or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut bytes = serde_json::to_vec(self)?;
+        bytes.push(b'\n');
+        crate::sm::replace(path, &bytes)
+    }
+}
+
+/// Reads what is wanted of a fabric.
+pub fn read_intents(path: &Path) -> Result<SiteIntents> {
+    let place = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
+    let site: SiteIntents = toml::from_str(&text).with_context(|| format!("in {place}"))?;
+    site.check().with_context(|| format!("in {place}"))?;
+    Ok(site)
+}

@@ -1,0 +1,271 @@
+//! `heddle plan` and `heddle verify`: what a fabric would be with some clusters on it, without touching one.
+
+mod explain;
+mod file;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use controller_api::intents::{ClusterWish, DeviceShape, SiteIntents};
+use fabric_compiler::arrangement::{self, Arrangement, InnerPartition, arrange};
+use fabric_compiler::tenancy::placement::Capacity;
+use fabric_model::tenancy::Latency;
+use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_verifier::{Finding, Rule, verify_rule};
+use ib_wire::DataLanes;
+use serde_json::json;
+
+use crate::cli::output::{Format, count, or_dash, table};
+use crate::topology::read_topology;
+use file::PlanFile;
+
+/// Decide where clusters go and what every device of a fabric is to hold, prove it, and explain it. Nothing is touched.
+///
+/// The file of intents is TOML:
+///
+///     tenants = ["acme", "umbra"]
+///
+///     [hosts]                  # what each host has for virtual machines
+///     cores = 32
+///     memory = "128G"
+///
+///     [[clusters]]
+///     tenant = "acme"
+///     name = "blue"
+///     nodes = 8
+///     cores = 4
+///     memory = "8G"
+///     class = { guaranteed = { bandwidth = "10G", latency = "50us" } }
+///
+///     [[clusters]]
+///     tenant = "umbra"
+///     name = "green"
+///     nodes = 4                # nothing is promised: best effort
+///     partitions = [{ name = "storage", full = [1], limited = [2, 3] }]
+#[derive(Debug, Args)]
+#[command(
+    verbatim_doc_comment,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  heddle topology generate fat-tree --hosts 64 --radix 8 -o net.topo
+  heddle plan --topology net.topo --intents site.toml --out plan.json
+  heddle plan explain acme/blue --topology net.topo --plan plan.json
+  heddle plan --topology net.topo --intents later.toml --previous plan.json --out next.json
+  heddle verify --topology net.topo --plan next.json"
+)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    command: Option<PlanCommand>,
+    #[command(flatten)]
+    plan: Option<NewPlanArgs>,
+}
+
+#[derive(Debug, Args)]
+struct NewPlanArgs {
+    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    #[arg(long, value_name = "NET")]
+    topology: PathBuf,
+    /// What is wanted of it
+    #[arg(long, value_name = "FILE")]
+    intents: PathBuf,
+    /// A plan of before: who has something keeps it
+    #[arg(long, value_name = "FILE")]
+    previous: Option<PathBuf>,
+    /// Write the plan here
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How to tell the result
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum PlanCommand {
+    /// Tell what a cluster has in a plan, and why: hosts, links, lanes, shares, bound
+    Explain(explain::ExplainArgs),
+}
+
+/// Prove that a plan keeps what it should; the exit status tells.
+///
+/// With --tables, the tables of devices are judged instead of those of the plan: `heddle sm read-back` reads them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  heddle verify --topology net.topo --plan plan.json
+  heddle sm read-back --control sm.sock > held.json
+  heddle verify --topology net.topo --plan plan.json --tables held.json")]
+pub struct VerifyArgs {
+    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    #[arg(long, value_name = "NET")]
+    topology: PathBuf,
+    /// The plan, as `heddle plan --out` writes it
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+    /// Tables as devices hold them
+    #[arg(long, value_name = "FILE")]
+    tables: Option<PathBuf>,
+    /// How to tell the result
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Runs `heddle plan`.
+pub fn run(args: PlanArgs) -> Result<ExitCode> {
+    match (args.command, args.plan) {
+        (Some(PlanCommand::Explain(args)), _) => explain::run(&args).map(|()| ExitCode::SUCCESS),
+        (None, Some(args)) => make(&args),
+        (None, None) => bail!("--topology and --intents say what to plan"),
+    }
+}
+
+fn make(args: &NewPlanArgs) -> Result<ExitCode> {
+    let topology = read_topology(&args.topology)?;
+    let site = file::read_intents(&args.intents)?;
+    let previous = args.previous.as_deref().map(PlanFile::read).transpose()?;
+    let previous = previous.map(PlanFile::into_arrangement);
+    let fabric = fabric(&topology, &site)?;
+    let host = site.hosts;
+    let host =
+        Capacity { cores: host.cores, memory_mib: host.memory.mib().into(), functions: host.functions };
+    let wishes: Vec<arrangement::ClusterWish> = site.clusters.iter().map(wish).collect();
+    let arranged = arrange(&topology, &fabric, host, &wishes, previous.as_ref())?;
+    let findings = findings(&topology, &arranged.intents, &arranged.plan);
+    args.output.print(&summary(&arranged, &findings), |_| told(&topology, &site, &arranged, &findings))?;
+    if !findings.is_empty() {
+        // Nothing that is not proved leaves.
+        return Ok(ExitCode::FAILURE);
+    }
+    if let Some(out) = &args.out {
+        PlanFile::of(site, arranged).write(out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The manager's port, and what devices can hold.
+fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
+    let mut hosts = topology.end_nodes().map(|(_, node)| node);
+    let node = match &site.manager {
+        Some(name) => hosts.find(|node| node.description == *name || node.id == *name),
+        None => hosts.next(),
+    };
+    let node = node.with_context(|| match &site.manager {
+        Some(name) => format!("no host is called {name}"),
+        None => "the fabric has no host".to_owned(),
+    })?;
+    let port = node.cabled_ports().find_map(|(number, _)| node.port(number));
+    let mut intents = Intents::new(port.context("the manager's host has no cable")?.guid);
+    let DeviceShape { lanes, arbitration, pkeys, multicast } = site.devices;
+    let capabilities = &mut intents.capabilities;
+    capabilities.usual_port.lanes = data_lanes(lanes)?;
+    ensure!((8..=64).contains(&arbitration), "devices.arbitration: tables have 8 to 64 entries");
+    (capabilities.usual_port.arbitration, capabilities.usual_port.pkeys) = (arbitration, pkeys);
+    (capabilities.usual_switch.enforced_pkeys, capabilities.usual_switch.multicast) = (pkeys, multicast);
+    Ok(intents)
+}
+
+fn data_lanes(count: u8) -> Result<DataLanes> {
+    let kinds = [DataLanes::One, DataLanes::Two, DataLanes::Four, DataLanes::Eight, DataLanes::Fifteen];
+    let lanes = kinds.into_iter().find(|lanes| lanes.count() == count);
+    lanes.with_context(|| format!("devices.lanes: ports have 1, 2, 4, 8 or 15 data lanes, not {count}"))
+}
+
+fn wish(cluster: &ClusterWish) -> arrangement::ClusterWish {
+    let (cores, functions) = (cluster.cores, cluster.functions);
+    let inner = |partition: &controller_api::intents::SubPartition| InnerPartition {
+        name: partition.name.to_string(),
+        full: partition.full.clone(),
+        limited: partition.limited.clone(),
+    };
+    arrangement::ClusterWish {
+        name: cluster.full_name(),
+        nodes: cluster.nodes as usize,
+        needs: Capacity { cores, memory_mib: cluster.memory.mib().into(), functions },
+        class: cluster.class,
+        sl_mode: cluster.sl_mode,
+        partitions: cluster.partitions.iter().map(inner).collect(),
+    }
+}
+
+/// What is wrong with tables, beyond what the plan says of itself.
+fn findings(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<(Rule, Finding)> {
+    let all = Rule::ALL.into_iter().flat_map(|rule| {
+        verify_rule(rule, topology, intents, plan).into_iter().map(move |finding| (rule, finding))
+    });
+    all.collect()
+}
+
+fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::Value {
+    json!({
+        "clusters": arranged.seats,
+        "decisions": arranged.plan.decisions().clusters,
+        "known": arranged.plan.findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "findings": findings.iter().map(|(rule, it)| format!("{rule}: {it}")).collect::<Vec<_>>(),
+    })
+}
+
+fn told(
+    topology: &Topology,
+    site: &SiteIntents,
+    arranged: &Arrangement,
+    findings: &[(Rule, Finding)],
+) -> String {
+    let plan = &arranged.plan;
+    let rows = site.clusters.iter().map(|cluster| {
+        let name = cluster.full_name();
+        let ports = &arranged.seats[&name];
+        let hosts: BTreeSet<_> = ports.iter().collect();
+        let leaves: BTreeSet<_> =
+            ports.iter().filter_map(|port| Some(plan.adapter_port(*port)?.peer.node)).collect();
+        let decision = plan.decisions().clusters.get(&name);
+        [
+            name,
+            cluster.nodes.to_string(),
+            hosts.len().to_string(),
+            leaves.len().to_string(),
+            cluster.class.to_string(),
+            or_dash(decision.and_then(|it| it.service_level()).map(|level| level.to_wire())),
+            or_dash(decision.map(|it| it.links.len())),
+            or_dash(decision.map(|it| Latency::from_ns(it.bound_ns))),
+        ]
+    });
+    let clusters = table(["cluster", "nodes", "hosts", "switches", "promise", "sl", "links", "bound"], rows);
+    let switches = topology.switches().count();
+    let planned = format!(
+        "planned: {} and {} with {}",
+        count(switches, "switch"),
+        count(plan.adapter_ports().len(), "port"),
+        count(site.clusters.len(), "cluster"),
+    );
+    let known = plan.findings().iter().map(|finding| format!("  {finding}"));
+    [vec![clusters, String::new(), planned], known.collect(), vec![verdict(findings)]].concat().join("\n")
+}
+
+/// What a proof came to, for people.
+fn verdict(findings: &[(Rule, Finding)]) -> String {
+    if findings.is_empty() {
+        return format!("proved: {} hold", count(Rule::ALL.len(), "rule"));
+    }
+    let lines = findings.iter().map(|(rule, finding)| format!("  {rule}: {finding}"));
+    let lines: Vec<String> = lines.collect();
+    format!("not proved: {}\n{}", count(findings.len(), "finding"), lines.join("\n"))
+}
+
+/// Runs `heddle verify`.
+pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
+    let topology = read_topology(&args.topology)?;
+    let file = PlanFile::read(&args.plan)?;
+    let tables = args.tables.as_deref().map(read_tables).transpose()?;
+    let plan = tables.as_ref().unwrap_or(&file.plan);
+    let findings = findings(&topology, &file.intents, plan);
+    let told = findings.iter().map(|(rule, finding)| format!("{rule}: {finding}")).collect::<Vec<_>>();
+    args.output.print(&json!({ "proved": findings.is_empty(), "findings": told }), |_| verdict(&findings))?;
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn read_tables(path: &Path) -> Result<FabricPlan> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{} is not what read-back prints", path.display()))
+}
