@@ -249,6 +249,11 @@ impl Ledger {
         Bandwidth::from_bits_per_s(self.books.left(link))
     }
 
+    /// What is taken of every link.
+    pub(super) fn books(&self) -> &Books {
+        &self.books
+    }
+
     /// The arbitration table of a link; `None` while no cluster uses it.
     pub fn table(&self, link: LinkIndex) -> Option<&Table> {
         self.books.table(link)
@@ -279,13 +284,13 @@ impl Ledger {
         };
         let everywhere = service_level.map_or(0, |level| 1 << level.to_wire());
         let mut links = Vec::with_capacity(self.shares.pairs().len());
-        let mut moves = Vec::new();
+        let mut moved = Vec::new();
         for (link, pairs, own_levels) in self.shares.sorted() {
             let share = share_of(pairs, rate, hosts.len());
-            match self.books.take(link, share, own_levels | everywhere, &mut moves) {
+            match self.books.take(link, share, own_levels | everywhere, None, &mut moved) {
                 Ok(taken) => links.push(taken),
                 Err(refusal) => {
-                    links.iter().for_each(|share| self.books.give_back(share));
+                    self.books.undo(&links, moved);
                     return Err(refusal);
                 }
             }
@@ -296,6 +301,7 @@ impl Ledger {
         let ways = chosen.map(|(chosen, _)| chosen.ways);
         let Request { cluster, bandwidth, .. } = request;
         let grant = Grant { cluster, hosts, bandwidth, service_level, paths, ways, links };
+        let moves = moved.into_iter().map(|moved| moved.moves).collect();
         Ok((self.grants.entry(cluster).or_insert(grant), moves))
     }
 
@@ -324,9 +330,10 @@ impl Ledger {
             })
             .collect();
         let wanted = wanted.filter(|_| had.is_empty())?;
+        let mut moved = Vec::new();
         for (place, share) in wanted.iter().enumerate() {
-            if self.books.take_again(share).is_none() {
-                wanted[..place].iter().for_each(|share| self.books.give_back(share));
+            if self.books.take_again(share, &mut moved).is_none() {
+                self.books.undo(&wanted[..place], moved);
                 return None;
             }
         }
@@ -379,7 +386,7 @@ impl Ledger {
         };
         let rate = request.bandwidth.bits_per_s();
         let choose =
-            |service_levels| choice::choose(tree, &self.books, hosts, Demand { rate, service_levels });
+            |service_levels| choice::choose(tree, &self.books, hosts, &[], Demand { rate, service_levels });
         let no_way = |to| Refusal::NoWay { to: self.guid(to), bandwidth: request.bandwidth };
         let any = choose(0).map_err(no_way)?;
         if request.mode == SlMode::Path {

@@ -9,10 +9,13 @@
 //! The same requests in the same order give the same answers, and what a cluster was given stays until it is released.
 
 pub mod arbitration;
+mod balance;
 mod books;
 mod choice;
 pub mod ledger;
+mod level;
 pub mod network;
 pub mod placement;
+mod proposals;
 mod shares;
 pub mod tree;
