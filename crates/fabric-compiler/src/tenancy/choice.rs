@@ -11,7 +11,7 @@ use super::network::{HostIndex, LinkIndex};
 use super::tree::{Tree, Way};
 
 /// Exchanges that are looked at for a cluster whose hosts do not all find a way at once: bounds how long a decision takes.
-const EXCHANGES_MAX: usize = 1024;
+const EXCHANGES_MAX: usize = 20_000;
 
 /// The ways to a cluster's hosts, and how many ordered pairs of hosts every link carries.
 #[derive(Clone, Debug, Default)]

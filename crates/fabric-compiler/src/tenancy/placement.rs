@@ -4,6 +4,7 @@
 //! it. Every place is proposed to the [`Ledger`], which knows lanes, service levels and rates; the first that it admits
 //! is taken. What runs is never moved.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
@@ -12,7 +13,7 @@ use thiserror::Error;
 use super::balance::{Balance, Picked};
 use super::ledger::{Grant, Ledger, Refusal, Request, Routes};
 use super::network::{Host, HostIndex};
-use super::proposals::{PODS_TRIED_MAX, Proposals, Shape, few_leaves};
+use super::proposals::{Proposals, Shape, few_leaves};
 
 /// Hosts of all places together that are tried for a cluster: bounds how long a decision takes.
 const HOSTS_TRIED_MAX: usize = 2048;
@@ -92,15 +93,17 @@ struct Tries {
 /// Places clusters and keeps the books of what they have.
 #[derive(Debug)]
 pub struct Places {
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     capacities: Vec<Capacity>,
     /// All hosts have the same capacity.
     is_uniform: bool,
-    shape: Arc<Shape>,
+    pub(super) shape: Arc<Shape>,
     /// The leaf of each host.
     leaf_of: Vec<u32>,
     /// Free hosts of each leaf.
     free: Vec<u32>,
+    /// What a node of each cluster needs of its host.
+    needs: BTreeMap<ClusterNumber, Capacity>,
 }
 
 impl Places {
@@ -121,7 +124,15 @@ impl Places {
         let free = leaves.iter().map(|hosts| hosts.iter().filter(is_free).count() as u32).collect();
         let capacities: Vec<Capacity> = hosts.iter().map(|host| capacities(*host)).collect();
         let is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
-        Self { ledger, capacities, is_uniform, shape: Arc::new(Shape { leaves, pods }), leaf_of, free }
+        Self {
+            ledger,
+            capacities,
+            is_uniform,
+            shape: Arc::new(Shape { leaves, pods }),
+            leaf_of,
+            free,
+            needs: BTreeMap::new(),
+        }
     }
 
     /// The books.
@@ -160,7 +171,7 @@ impl Places {
         let able = pods.iter().rev().filter(|pod| pod.free >= nodes);
         let picks: Vec<Picked> = {
             let mut balance = Balance::new(tree, self.ledger.books(), free, nodes, rate);
-            able.filter_map(|pod| balance.in_pod(&pod.leaves)).take(PODS_TRIED_MAX).collect()
+            able.filter_map(|pod| balance.in_pod(&pod.leaves)).collect()
         };
         if picks.iter().any(|picked| self.tried(tries, picked).is_ok()) {
             return true;
@@ -207,9 +218,8 @@ impl Places {
     /// Takes back all that a cluster had.
     pub fn release(&mut self, cluster: ClusterNumber) -> Option<Grant> {
         let grant = self.ledger.release(cluster)?;
-        for host in &grant.hosts {
-            self.free[self.leaf_of[host.index()] as usize] += 1;
-        }
+        grant.hosts.iter().for_each(|host| self.count_free(*host, 1));
+        self.needs.remove(&cluster);
         Some(grant)
     }
 
@@ -228,8 +238,26 @@ impl Places {
         fits
     }
 
+    /// What a node of a cluster needs, and the hosts it has.
+    pub(super) fn had(&self, cluster: ClusterNumber) -> Result<(Capacity, Vec<HostIndex>), NoPlace> {
+        let grant = self.ledger.grants().get(&cluster).ok_or(NoPlace::Links(Refusal::Unknown(cluster)))?;
+        let needs = self.needs.get(&cluster).copied().unwrap_or(Capacity::NONE);
+        Ok((needs, grant.hosts.clone()))
+    }
+
+    /// The leaf of a host.
+    pub(super) fn leaf_of(&self, host: HostIndex) -> usize {
+        self.leaf_of[host.index()] as usize
+    }
+
+    /// Counts a host that becomes free, or not.
+    pub(super) fn count_free(&mut self, host: HostIndex, more: i32) {
+        let free = &mut self.free[self.leaf_of[host.index()] as usize];
+        *free = free.saturating_add_signed(more);
+    }
+
     /// Free hosts of each leaf that hold what a node needs.
-    fn free_for(&self, needs: Capacity) -> Vec<u32> {
+    pub(super) fn free_for(&self, needs: Capacity) -> Vec<u32> {
         match self.capacities.first() {
             Some(capacity) if self.is_uniform && capacity.holds(needs) => self.free.clone(),
             Some(_) if self.is_uniform => vec![0; self.free.len()],
@@ -244,7 +272,7 @@ impl Places {
         self.ledger.owner(host).is_none() && self.capacities[host.index()].holds(needs)
     }
 
-    fn hosts_of(&self, proposal: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
+    pub(super) fn hosts_of(&self, proposal: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
         let mut hosts = Vec::new();
         for (leaf, count) in proposal {
             let suiting = self.shape.leaves[*leaf].iter().filter(|host| self.suits(**host, needs));
@@ -256,9 +284,8 @@ impl Places {
     fn admit(&mut self, wish: Wish, hosts: &[HostIndex]) -> Result<(), Refusal> {
         let Wish { cluster, bandwidth, mode, .. } = wish;
         self.ledger.admit(Request { cluster, hosts, bandwidth, mode, routes: Routes::Chosen })?;
-        for host in hosts {
-            self.free[self.leaf_of[host.index()] as usize] -= 1;
-        }
+        hosts.iter().for_each(|host| self.count_free(*host, -1));
+        self.needs.insert(cluster, wish.needs);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use super::network::HostIndex;
 
 /// Pods that are proposed for a cluster that fits into one, each in two ways; the search ends there because what does
 /// not fit into any of them seldom fits into the next.
-pub(super) const PODS_TRIED_MAX: usize = 3;
+const PODS_TRIED_MAX: usize = 3;
 
 /// Which hosts are near each other.
 #[derive(Debug)]
