@@ -153,8 +153,8 @@ impl Places {
         let mut tries = Tries { wish, refusal: None };
         let is_placed =
             proposals.in_one_pod().take(tries_max).any(|place| self.tried(&mut tries, &place).is_ok())
-                || self.place_balanced(&mut tries, &free, &shape)
                 || proposals.in_several_pods().any(|place| self.tried(&mut tries, &place).is_ok())
+                || self.place_balanced(&mut tries, &free, &shape)
                 || self.place_anywhere(&mut tries, free.clone());
         if is_placed {
             return Ok(&self.ledger.grants()[&wish.cluster]);
@@ -175,6 +175,9 @@ impl Places {
         };
         if picks.iter().any(|picked| self.tried(tries, picked).is_ok()) {
             return true;
+        }
+        if tree.pods == 1 {
+            return false;
         }
         let leaf_hosts = shape.leaves.iter().map(Vec::len).max().unwrap_or(0) as u32;
         for spared in 0..LEAF_HOSTS_SPARED_MAX {
