@@ -252,3 +252,99 @@ fn hosts_that_are_too_small_are_passed_over() {
     let refusal = places.place(wish(2, 60, Bandwidth::ZERO)).unwrap_err();
     assert_eq!(refusal, NoPlace::Hosts { asked: 60, free: 16 });
 }
+
+/// Random placements, growths, shrinkages and releases; after each, everyone else has what they had, and those who grew or
+/// shrank have their level, and their lanes where they pass the same links.
+fn live(network: &Arc<Network>, steps: u32, seed: u8) {
+    let mut runner =
+        TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
+    let mut draw = |below: usize| (0..below).new_tree(&mut runner).unwrap().current();
+    let mut places = Places::new(Ledger::new(Arc::clone(network)), |_| Capacity::UNLIMITED);
+    let usable = places.ledger().usable(LinkIndex(0));
+    let tables = |places: &Places| -> Vec<_> {
+        (0..network.links().len() as u32)
+            .map(|link| places.ledger().table(LinkIndex(link)).copied())
+            .collect()
+    };
+    let (mut changed, mut refused) = (0, 0);
+    for number in 0..steps {
+        let before = places.ledger().grants().clone();
+        let tables_before = tables(&places);
+        let someone = before.keys().nth(draw(before.len().max(1))).copied();
+        let (touched, is_refused) = match (draw(6), someone) {
+            (0 | 1, Some(cluster)) => (cluster, places.grow(cluster, 1 + draw(6)).is_err()),
+            (2, Some(cluster)) => {
+                let hosts = &before[&cluster].hosts;
+                let gone: Vec<HostIndex> = (0..1 + draw(3)).map(|_| hosts[draw(hosts.len())]).collect();
+                (cluster, places.shrink(cluster, &gone).is_err())
+            }
+            (3, Some(cluster)) => {
+                places.release(cluster);
+                (cluster, false)
+            }
+            _ => {
+                let rate = usable.part([0.0, 0.2, 0.5, 1.0][draw(4)]);
+                let mode = [SlMode::Cluster, SlMode::Path][draw(2)];
+                let wish = Wish { mode, ..wish(number, 1 + draw(12), rate) };
+                (ClusterNumber(number), places.place(wish).is_err())
+            }
+        };
+        refused += u32::from(is_refused);
+        let after = places.ledger().grants();
+        for (cluster, had) in &before {
+            match after.get(cluster) {
+                Some(has) if *cluster != touched || is_refused => assert_eq!(had, has),
+                Some(has) => {
+                    changed += 1;
+                    assert_eq!(had.service_level, has.service_level);
+                    for share in &has.links {
+                        let same = had.links.iter().find(|before| before.link == share.link);
+                        assert!(same.is_none_or(|before| before.lane == share.lane));
+                    }
+                }
+                None => assert_eq!(*cluster, touched),
+            }
+        }
+        if is_refused {
+            assert_eq!(tables(&places), tables_before, "a refusal leaves no trace");
+        }
+        if number % 50 == 0 {
+            check(places.ledger());
+        }
+    }
+    check(places.ledger());
+    assert!(changed > steps / 10 && refused > 0, "{changed} changed, {refused} refused");
+}
+
+#[test]
+fn clusters_grow_and_shrink_in_place_over_a_thousand_changes() {
+    live(&network(&tree(64, 8, 3), seven_lanes()), 1000, 4);
+}
+
+#[test]
+fn refusals_leave_short_tables_as_they_were() {
+    live(&network(&tree(64, 8, 3), Limits { table_entries: 16, ..seven_lanes() }), 400, 5);
+}
+
+#[test]
+fn the_largest_growth_is_given_and_one_more_is_not() {
+    let mut places =
+        Places::new(Ledger::new(network(&tree(64, 8, 3), seven_lanes())), |_| Capacity::UNLIMITED);
+    let rate = places.ledger().usable(LinkIndex(0));
+    places.place(wish(1, 6, rate)).unwrap();
+    places.place(wish(2, 30, rate)).unwrap();
+    let before = places.ledger().grants().clone();
+    let most = places.largest_growth(ClusterNumber(1), 28).unwrap();
+    assert_eq!(&before, places.ledger().grants());
+    assert!(most > 0);
+    if most < 28 {
+        assert!(matches!(places.grow(ClusterNumber(1), most + 1), Err(NoPlace::Links(_))));
+        assert_eq!(&before, places.ledger().grants());
+    }
+    assert_eq!(places.grow(ClusterNumber(1), most).unwrap().hosts.len(), 6 + most);
+    assert!(matches!(
+        places.grow(ClusterNumber(9), 1),
+        Err(NoPlace::Links(Refusal::Unknown(ClusterNumber(9))))
+    ));
+    check(places.ledger());
+}

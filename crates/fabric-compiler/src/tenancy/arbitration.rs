@@ -16,6 +16,9 @@ pub const WEIGHT_BYTES: u64 = 64;
 /// The largest packet on the wire: 4096 bytes of payload, LRH 8, BTH 12, ICRC 4, VCRC 2.
 pub const PACKET_BYTES_MAX: u64 = 4122;
 
+/// Lanes that can be named.
+const LANES_MAX: usize = 16;
+
 /// Bytes by which the last packet of a visit may go beyond the weight.
 pub const OVERSHOOT_BYTES: u64 = PACKET_BYTES_MAX - WEIGHT_BYTES;
 
@@ -88,21 +91,27 @@ pub struct Move {
     pub to: Sequence,
 }
 
-/// Which entries serve which lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What stands where no lane has a sequence.
+const NOBODY: Sequence = Sequence { lane: VirtualLane::MANAGEMENT, weight: 0, address: 0, count: 0 };
+
+/// Which entries serve which lane. A port's table is small and there are many ports, so it is held in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     length: u8,
+    /// Lanes that have a sequence.
+    lanes: u8,
     /// A bit for each address that is taken.
     taken: u64,
-    /// By lane.
-    sequences: Vec<Sequence>,
+    /// By lane, then [`NOBODY`].
+    sequences: [Sequence; LANES_MAX],
 }
 
 impl Table {
     /// A table without entries.
     pub fn new(length: u8) -> Result<Self, TableError> {
         let fits = length.is_power_of_two() && (8..=64).contains(&length);
-        fits.then(|| Self { length, taken: 0, sequences: Vec::new() }).ok_or(TableError::Length(length))
+        let table = Self { length, lanes: 0, taken: 0, sequences: [NOBODY; LANES_MAX] };
+        fits.then_some(table).ok_or(TableError::Length(length))
     }
 
     /// Entries it can have.
@@ -117,12 +126,12 @@ impl Table {
 
     /// What lanes have, by lane.
     pub fn sequences(&self) -> &[Sequence] {
-        &self.sequences
+        &self.sequences[..self.lanes.into()]
     }
 
     /// What a lane has.
     pub fn sequence(&self, lane: VirtualLane) -> Option<&Sequence> {
-        self.sequences.iter().find(|sequence| sequence.lane == lane)
+        self.sequences().iter().find(|sequence| sequence.lane == lane)
     }
 
     /// Gives a lane entries not more than `distance` apart that carry a weight together.
@@ -140,15 +149,19 @@ impl Table {
         let address = self.lowest_free(count).ok_or(full)?;
         let sequence = Sequence { lane, weight: each, address, count };
         self.taken |= sequence.mask();
-        let place = self.sequences.partition_point(|other| other.lane < lane);
-        self.sequences.insert(place, sequence);
+        let place = self.sequences().partition_point(|other| other.lane < lane);
+        self.sequences[place..=self.lanes.into()].rotate_right(1);
+        self.sequences[place] = sequence;
+        self.lanes += 1;
         Ok(sequence)
     }
 
     /// Takes back what a lane had.
     pub fn release(&mut self, lane: VirtualLane) -> Option<Sequence> {
-        let place = self.sequences.iter().position(|sequence| sequence.lane == lane)?;
-        let sequence = self.sequences.remove(place);
+        let place = self.sequences().iter().position(|sequence| sequence.lane == lane)?;
+        let sequence = std::mem::replace(&mut self.sequences[place], NOBODY);
+        self.sequences[place..self.lanes.into()].rotate_left(1);
+        self.lanes -= 1;
         self.taken &= !sequence.mask();
         Some(sequence)
     }
@@ -175,7 +188,7 @@ impl Table {
     /// What serves each position.
     pub fn positions(&self) -> Vec<Option<VlArbEntry>> {
         let mut positions = vec![None; self.length.into()];
-        for sequence in &self.sequences {
+        for sequence in self.sequences() {
             for address in sequence.address..sequence.address + sequence.count {
                 positions[usize::from(self.reversed(address))] =
                     Some(VlArbEntry { lane: sequence.lane, weight: sequence.weight });
@@ -190,7 +203,16 @@ impl Table {
     }
 
     fn lowest_free(&self, count: u8) -> Option<u8> {
-        (0..self.length).step_by(count.into()).find(|address| self.taken & block(*address, count) == 0)
+        let mut free = !self.taken & block(0, self.length);
+        let mut size = 1;
+        while size < count {
+            // An address stays if the one that begins the second half of its block is free too.
+            free &= free >> size;
+            size *= 2;
+        }
+        let aligned = u64::MAX / block(0, count);
+        let address = (free & aligned).trailing_zeros() as u8;
+        (address < self.length).then_some(address)
     }
 
     /// The lowest two free blocks of a size whose buddies are not free.
@@ -205,7 +227,7 @@ impl Table {
     /// Moves what lies in the block at `from` to the free one at `to`. The block is full or made of smaller sequences,
     /// because free blocks of smaller sizes were joined before.
     fn empty(&mut self, from: u8, to: u8, size: u8, moves: &mut Vec<Move>) {
-        for sequence in &mut self.sequences {
+        for sequence in &mut self.sequences[..self.lanes.into()] {
             if sequence.mask() & !block(from, size) == 0 {
                 let old = *sequence;
                 sequence.address = to + (sequence.address - from);

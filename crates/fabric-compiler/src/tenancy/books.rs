@@ -38,41 +38,56 @@ impl Scale {
 }
 
 /// What is taken of one link.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Link {
     usable: u64,
     taken: u64,
-    lanes_taken: u16,
-    levels_taken: u16,
+    /// Weight that the whole usable rate stands for.
+    weight: u32,
     /// Lanes for guaranteed clusters, as bits.
     lanes: u16,
-    scale: Scale,
-    table: Option<Box<Table>>,
+    lanes_taken: u16,
+    levels_taken: u16,
 }
 
 /// What is taken of every link.
 #[derive(Clone, Debug)]
 pub(super) struct Books {
     links: Vec<Link>,
+    /// By link; what it says counts only while somebody has a lane there.
+    tables: Vec<Table>,
     table_entries: u8,
 }
+
+/// A link's table before sequences were moved in it, and the moves.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub moves: LinkMoves,
+    before: Table,
+}
+
+/// What some links were like.
+#[derive(Debug)]
+pub(super) struct Saved(Vec<(LinkIndex, Link, Table)>);
 
 impl Books {
     pub fn new(network: &Network) -> Self {
         let table_entries = network.limits().table_entries;
-        let links = network.links().iter().map(|link| {
-            let scale = Scale::of(table_entries, link.lanes + link.first_lane);
-            Link {
-                usable: link.rate.part(scale.usable).bits_per_s(),
-                taken: 0,
-                lanes_taken: 0,
-                levels_taken: 0,
-                lanes: (((1u32 << link.lanes) - 1) << link.first_lane) as u16 & 0x7fff,
-                scale,
-                table: None,
-            }
-        });
-        Self { links: links.collect(), table_entries }
+        let links: Vec<Link> = (network.links().iter())
+            .map(|link| {
+                let scale = Scale::of(table_entries, link.lanes + link.first_lane);
+                Link {
+                    usable: link.rate.part(scale.usable).bits_per_s(),
+                    taken: 0,
+                    weight: scale.weight,
+                    lanes: (((1u32 << link.lanes) - 1) << link.first_lane) as u16 & 0x7fff,
+                    lanes_taken: 0,
+                    levels_taken: 0,
+                }
+            })
+            .collect();
+        let tables = links.iter().map(|link| started(table_entries, link.lanes)).collect();
+        Self { links, tables, table_entries }
     }
 
     pub fn usable(&self, link: LinkIndex) -> u64 {
@@ -85,7 +100,7 @@ impl Books {
     }
 
     pub fn table(&self, link: LinkIndex) -> Option<&Table> {
-        self.links[link.index()].table.as_deref()
+        (self.links[link.index()].lanes_taken != 0).then(|| &self.tables[link.index()])
     }
 
     #[inline]
@@ -105,19 +120,13 @@ impl Books {
             return u64::MAX;
         }
         // A share is rounded down, so this many and a bit less than one bit more fit.
-        ((u128::from(link.usable - link.taken) + 1) * u128::from(others)).div_ceil(u128::from(rate)) as u64
-            - 1
+        product_over(link.usable - link.taken + 1, others, rate).saturating_sub(1)
     }
 
-    /// How much of a link others have: of its lanes if nobody asks for rate, else what is free counts, so that links which
-    /// are free altogether stay so.
+    /// Lanes of a link that others have.
     #[inline]
-    pub fn taken(&self, link: LinkIndex, rate: u64) -> u32 {
-        let link = &self.links[link.index()];
-        if rate == 0 {
-            return link.lanes_taken.count_ones();
-        }
-        ((link.usable - link.taken) * 1000 / link.usable.max(1)) as u32
+    pub fn lanes_taken(&self, link: LinkIndex) -> u32 {
+        self.links[link.index()].lanes_taken.count_ones()
     }
 
     /// Whether a link has a lane and so much rate left.
@@ -134,27 +143,28 @@ impl Books {
         Ok(())
     }
 
-    /// Takes a lane, levels, rate and entries.
+    /// Takes a lane, levels, rate and entries; the lane that is preferred, if it is free.
     pub fn take(
         &mut self,
         at: LinkIndex,
         share: u64,
         levels: u16,
-        moves: &mut Vec<LinkMoves>,
+        preferred: Option<VirtualLane>,
+        moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
         self.check(at, share)?;
         let entries = self.table_entries;
-        let link = &mut self.links[at.index()];
-        let lane = (link.lanes & !link.lanes_taken).trailing_zeros() as u8;
-        let part =
-            (u128::from(share) * u128::from(link.scale.weight)).div_ceil(u128::from(link.usable.max(1)));
+        let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
+        let free = link.lanes & !link.lanes_taken;
+        let lowest = VirtualLane::from_wire(free.trailing_zeros() as u8).expect("a lane is free");
+        let lane = preferred.filter(|lane| free & (1 << lane.to_wire()) != 0).unwrap_or(lowest);
+        let part = product_over(share, link.weight.into(), link.usable.max(1));
         let weight = LEAST_WEIGHT + part as u32;
         let count = (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(entries);
-        let table = link.table.get_or_insert_with(|| Box::new(started(entries, link.lanes)));
-        let lane = VirtualLane::from_wire(lane).expect("a lane is free");
         let sequence = match table.request(lane, entries / count, weight) {
             Err(TableError::Full { needed, free }) if needed <= free => {
-                moves.push((at, table.defragment()));
+                let before = *table;
+                moved.push(Moved { moves: (at, table.defragment()), before });
                 table.request(lane, entries / count, weight)
             }
             answer => answer,
@@ -175,9 +185,9 @@ impl Books {
     }
 
     /// Takes what a cluster had before; `None`, and nothing is taken, if that is not free.
-    pub fn take_again(&mut self, share: &LinkShare) -> Option<()> {
+    pub fn take_again(&mut self, share: &LinkShare, moved: &mut Vec<Moved>) -> Option<()> {
         let entries = self.table_entries;
-        let link = &mut self.links[share.link.index()];
+        let (link, table) = (&mut self.links[share.link.index()], &mut self.tables[share.link.index()]);
         let lane = 1u16 << share.lane.to_wire();
         let is_free = link.lanes & !link.lanes_taken & lane != 0
             && link.levels_taken & share.service_levels == 0
@@ -187,10 +197,10 @@ impl Books {
         if !is_free {
             return None;
         }
-        let table = link.table.get_or_insert_with(|| Box::new(started(entries, link.lanes)));
         let weight = u32::from(share.entries) * u32::from(share.weight);
         if table.request(share.lane, entries / share.entries, weight).is_err() {
-            table.defragment();
+            let before = *table;
+            moved.push(Moved { moves: (share.link, table.defragment()), before });
             table.request(share.lane, entries / share.entries, weight).ok()?;
         }
         link.taken += share.share.bits_per_s();
@@ -205,19 +215,50 @@ impl Books {
         link.taken -= share.share.bits_per_s();
         link.lanes_taken &= !(1 << share.lane.to_wire());
         link.levels_taken &= !share.service_levels;
-        if let Some(table) = &mut link.table {
-            table.release(share.lane);
-        }
+        self.tables[share.link.index()].release(share.lane);
         if link.lanes_taken == 0 {
-            link.table = None;
+            self.tables[share.link.index()] = started(self.table_entries, link.lanes);
         }
+    }
+
+    /// Takes back what somebody was given who then was refused something else: all is as it was before.
+    pub fn undo(&mut self, shares: &[LinkShare], moved: Vec<Moved>) {
+        shares.iter().for_each(|share| self.give_back(share));
+        for Moved { moves: (link, _), before } in moved {
+            self.tables[link.index()] = before;
+        }
+    }
+
+    /// What links are like now.
+    pub fn save(&self, links: impl Iterator<Item = LinkIndex>) -> Saved {
+        let saved = links.map(|link| (link, self.links[link.index()], self.tables[link.index()]));
+        Saved(saved.collect())
+    }
+
+    /// Makes links what they were like.
+    pub fn restore(&mut self, saved: Saved) {
+        for (at, link, table) in saved.0 {
+            self.links[at.index()] = link;
+            self.tables[at.index()] = table;
+        }
+    }
+}
+
+/// `a · b / c`, rounded up.
+#[inline]
+fn product_over(a: u64, b: u64, c: u64) -> u64 {
+    // Rates in bits per second times hosts or weights seldom need more than 64 bits, and long division is slow.
+    match a.checked_mul(b) {
+        Some(product) => product.div_ceil(c),
+        None => (u128::from(a) * u128::from(b)).div_ceil(u128::from(c)) as u64,
     }
 }
 
 /// A table in which best effort, and management where it has a lane of its own, have their entry.
 fn started(entries: u8, cluster_lanes: u16) -> Table {
     let mut table = Table::new(entries).unwrap_or_else(|_| Table::new(8).expect("8 entries are possible"));
-    for lane in (0..cluster_lanes.trailing_zeros() as u8).filter_map(VirtualLane::from_wire) {
+    let before = if cluster_lanes == 0 { 0 } else { cluster_lanes.trailing_zeros() as u8 };
+    for lane in (0..before).filter_map(VirtualLane::from_wire) {
         table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has room");
     }
     table

@@ -17,6 +17,8 @@ use super::network::{HostIndex, LinkIndex, Network};
 use super::shares::{Shares, lowest};
 use super::tree::Way;
 
+use super::books::Moved;
+
 pub(super) use super::books::Books;
 
 /// Service levels for which other ways are looked for, if none is free on the best ones: bounds how long a decision takes.
@@ -52,6 +54,9 @@ pub enum Refusal {
     /// A cluster has that number.
     #[error("cluster {0} is admitted already")]
     Known(ClusterNumber),
+    /// No cluster has that number.
+    #[error("cluster {0} is not admitted")]
+    Unknown(ClusterNumber),
     /// A cluster has at least one host, each named once.
     #[error("a cluster of no hosts, or with a host named twice")]
     Hosts,
@@ -201,6 +206,45 @@ pub fn levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
     (0..16).filter(move |level| bits & (1 << level) != 0).filter_map(ServiceLevel::from_wire)
 }
 
+/// What of an earlier grant is to stay.
+#[derive(Clone, Copy, Debug)]
+enum Keep<'a> {
+    Nothing,
+    /// Service levels, and lanes where they are free.
+    Levels(&'a Grant),
+    /// These, and the ways to hosts that stay.
+    Ways(&'a Grant),
+}
+
+impl Keep<'_> {
+    fn grant(&self) -> Option<&Grant> {
+        match self {
+            Self::Nothing => None,
+            Self::Levels(grant) | Self::Ways(grant) => Some(grant),
+        }
+    }
+
+    fn level(&self) -> Option<ServiceLevel> {
+        self.grant()?.service_level
+    }
+
+    fn paths(&self) -> BTreeMap<(u32, HostIndex), ServiceLevel> {
+        let paths = self.grant().map_or(&[][..], |grant| &grant.paths);
+        paths.iter().map(|path| ((path.from, path.to), path.service_level)).collect()
+    }
+
+    fn lane(&self, link: LinkIndex) -> Option<VirtualLane> {
+        let links = &self.grant()?.links;
+        links.binary_search_by_key(&link, |share| share.link).ok().map(|place| links[place].lane)
+    }
+
+    /// By host.
+    fn ways(&self, hosts: &[HostIndex]) -> Vec<Option<Way>> {
+        let Self::Ways(Grant { hosts: had, ways: Some(ways), .. }) = self else { return Vec::new() };
+        hosts.iter().map(|host| had.binary_search(host).ok().map(|place| ways[place])).collect()
+    }
+}
+
 /// A table of a link whose sequences had to be moved to make room.
 pub type LinkMoves = (LinkIndex, Vec<Move>);
 
@@ -249,6 +293,11 @@ impl Ledger {
         Bandwidth::from_bits_per_s(self.books.left(link))
     }
 
+    /// What is taken of every link.
+    pub(super) fn books(&self) -> &Books {
+        &self.books
+    }
+
     /// The arbitration table of a link; `None` while no cluster uses it.
     pub fn table(&self, link: LinkIndex) -> Option<&Table> {
         self.books.table(link)
@@ -257,8 +306,67 @@ impl Ledger {
     /// Gives a cluster what it wants on all links, or nothing. Entries of arbitration tables that had to be moved to
     /// make room are told; nothing else of other clusters changes.
     pub fn admit(&mut self, request: Request<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
+        let (grant, moved) = self.decide(request, Keep::Nothing)?;
+        let cluster = grant.cluster;
+        self.enter(grant);
+        Ok((&self.grants[&cluster], moved.into_iter().map(|moved| moved.moves).collect()))
+    }
+
+    /// Gives a cluster that is admitted other hosts or another rate. It keeps its service level, its lanes where it passes
+    /// the same links, and its ways to hosts that stay unless the rate needs others. If it is refused, all is as before.
+    pub fn change(&mut self, request: Request<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
+        let saved = self.books.save(self.links_of(request.cluster)?);
+        let before = self.release(request.cluster).ok_or(Refusal::Unknown(request.cluster))?;
+        match self.decide_keeping(request, &before) {
+            Ok((grant, moved)) => {
+                self.enter(grant);
+                Ok((&self.grants[&request.cluster], moved.into_iter().map(|moved| moved.moves).collect()))
+            }
+            Err(refusal) => {
+                self.books.restore(saved);
+                self.enter(before);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Whether [`Self::change`] would do it; nothing is changed.
+    pub fn check_change(&mut self, request: Request<'_>) -> Result<(), Refusal> {
+        let saved = self.books.save(self.links_of(request.cluster)?);
+        let before = self.release(request.cluster).ok_or(Refusal::Unknown(request.cluster))?;
+        let answer = self.decide_keeping(request, &before);
+        let answer = answer.map(|(grant, moved)| self.books.undo(&grant.links, moved));
+        self.books.restore(saved);
+        self.enter(before);
+        answer
+    }
+
+    fn links_of(&self, cluster: ClusterNumber) -> Result<impl Iterator<Item = LinkIndex> + '_, Refusal> {
+        let grant = self.grants.get(&cluster).ok_or(Refusal::Unknown(cluster))?;
+        Ok(grant.links.iter().map(|share| share.link))
+    }
+
+    fn decide_keeping(
+        &mut self,
+        request: Request<'_>,
+        before: &Grant,
+    ) -> Result<(Grant, Vec<Moved>), Refusal> {
+        let first = self.decide(request, Keep::Ways(before));
+        first.or_else(|refusal| self.decide(request, Keep::Levels(before)).map_err(|_| refusal))
+    }
+
+    /// Enters who owns what; the books have it already.
+    fn enter(&mut self, grant: Grant) {
+        for host in &grant.hosts {
+            self.owners[host.index()] = Some(grant.cluster);
+        }
+        self.grants.insert(grant.cluster, grant);
+    }
+
+    /// Takes of all links what a cluster wants, or nothing.
+    fn decide(&mut self, request: Request<'_>, keep: Keep<'_>) -> Result<(Grant, Vec<Moved>), Refusal> {
         let hosts = self.check_hosts(request)?;
-        let chosen = self.chosen(request, &hosts)?;
+        let chosen = self.chosen(request, &hosts, keep)?;
         let levels = self.network.limits().service_levels.min(15);
         let all_levels = ((1u32 << (levels + 1)) - 2) as u16;
         let rate = request.bandwidth.bits_per_s();
@@ -272,31 +380,31 @@ impl Ledger {
         let ways = chosen.as_ref().map(|(chosen, _)| chosen.ways.as_slice());
         let (service_level, paths) = match (request.mode, &chosen) {
             (SlMode::Cluster, Some((_, Some(level)))) => (Some(*level), Vec::new()),
-            (SlMode::Cluster, _) => (Some(self.one_level(all_levels, levels)?), Vec::new()),
+            (SlMode::Cluster, _) => {
+                let kept = keep.level().map_or(all_levels, |level| 1 << level.to_wire());
+                (Some(self.one_level(all_levels & kept, levels)?), Vec::new())
+            }
             (SlMode::Path, _) => {
-                (None, self.shares.path_levels(&self.network, &self.books, &hosts, ways, all_levels)?)
+                let had = keep.paths();
+                (None, self.shares.path_levels(&self.network, &self.books, &hosts, ways, all_levels, &had)?)
             }
         };
         let everywhere = service_level.map_or(0, |level| 1 << level.to_wire());
         let mut links = Vec::with_capacity(self.shares.pairs().len());
-        let mut moves = Vec::new();
+        let mut moved = Vec::new();
         for (link, pairs, own_levels) in self.shares.sorted() {
             let share = share_of(pairs, rate, hosts.len());
-            match self.books.take(link, share, own_levels | everywhere, &mut moves) {
+            match self.books.take(link, share, own_levels | everywhere, keep.lane(link), &mut moved) {
                 Ok(taken) => links.push(taken),
                 Err(refusal) => {
-                    links.iter().for_each(|share| self.books.give_back(share));
+                    self.books.undo(&links, moved);
                     return Err(refusal);
                 }
             }
         }
-        for host in &hosts {
-            self.owners[host.index()] = Some(request.cluster);
-        }
         let ways = chosen.map(|(chosen, _)| chosen.ways);
         let Request { cluster, bandwidth, .. } = request;
-        let grant = Grant { cluster, hosts, bandwidth, service_level, paths, ways, links };
-        Ok((self.grants.entry(cluster).or_insert(grant), moves))
+        Ok((Grant { cluster, hosts, bandwidth, service_level, paths, ways, links }, moved))
     }
 
     /// Gives a cluster what it had before: the same lanes, levels and weights on the same links. `None`, and nothing is
@@ -324,21 +432,19 @@ impl Ledger {
             })
             .collect();
         let wanted = wanted.filter(|_| had.is_empty())?;
+        let mut moved = Vec::new();
         for (place, share) in wanted.iter().enumerate() {
-            if self.books.take_again(share).is_none() {
-                wanted[..place].iter().for_each(|share| self.books.give_back(share));
+            if self.books.take_again(share, &mut moved).is_none() {
+                self.books.undo(&wanted[..place], moved);
                 return None;
             }
-        }
-        for host in &hosts {
-            self.owners[host.index()] = Some(request.cluster);
         }
         let everywhere = wanted.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
         let Request { cluster, bandwidth, .. } = request;
         let service_level = lowest(everywhere).filter(|_| request.mode == SlMode::Cluster);
         let (paths, ways) = (Vec::new(), None);
-        let grant = Grant { cluster, hosts, bandwidth, service_level, paths, ways, links: wanted };
-        Some(self.grants.entry(cluster).or_insert(grant))
+        self.enter(Grant { cluster, hosts, bandwidth, service_level, paths, ways, links: wanted });
+        self.grants.get(&cluster)
     }
 
     /// Takes back all that a cluster had; `None` if it has nothing.
@@ -373,14 +479,20 @@ impl Ledger {
         &self,
         request: Request<'_>,
         hosts: &[HostIndex],
+        keep: Keep<'_>,
     ) -> Result<Option<(Chosen, Option<ServiceLevel>)>, Refusal> {
         let Some(tree) = self.network.tree().filter(|_| request.routes == Routes::Chosen) else {
             return Ok(None);
         };
         let rate = request.bandwidth.bits_per_s();
+        let kept = keep.ways(hosts);
         let choose =
-            |service_levels| choice::choose(tree, &self.books, hosts, Demand { rate, service_levels });
+            |service_levels| choice::choose(tree, &self.books, hosts, &kept, Demand { rate, service_levels });
         let no_way = |to| Refusal::NoWay { to: self.guid(to), bandwidth: request.bandwidth };
+        if let Some(level) = keep.level().filter(|_| request.mode == SlMode::Cluster) {
+            let chosen = choose(1 << level.to_wire()).map_err(no_way)?;
+            return Ok(Some((chosen, Some(level))));
+        }
         let any = choose(0).map_err(no_way)?;
         if request.mode == SlMode::Path {
             return Ok(Some((any, None)));

@@ -4,18 +4,16 @@
 //! it. Every place is proposed to the [`Ledger`], which knows lanes, service levels and rates; the first that it admits
 //! is taken. What runs is never moved.
 
-use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use thiserror::Error;
 
+use super::balance::{Balance, Picked};
 use super::ledger::{Grant, Ledger, Refusal, Request, Routes};
-use super::network::HostIndex;
-
-/// Pods that are proposed for a cluster that fits into one, each in two ways; the search ends there because what does
-/// not fit into any of them seldom fits into the next.
-const PODS_TRIED_MAX: usize = 3;
+use super::network::{Host, HostIndex};
+use super::proposals::{Proposals, Shape, few_leaves};
 
 /// Hosts of all places together that are tried for a cluster: bounds how long a decision takes.
 const HOSTS_TRIED_MAX: usize = 2048;
@@ -25,6 +23,9 @@ const TRIES_MIN: usize = 2;
 
 /// Leaves that are left out one after the other because no way to their hosts has enough left.
 const LEAVES_LEFT_OUT_MAX: usize = 4;
+
+/// Hosts of every leaf that are left to others, one more each time, if no place is found with whole leaves.
+const LEAF_HOSTS_SPARED_MAX: u32 = 4;
 
 /// What a host has for clusters, or a node needs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,27 +100,28 @@ pub enum NoPlace {
     Links(Refusal),
 }
 
+/// What was tried for a wish.
+#[derive(Debug)]
+struct Tries {
+    wish: Wish,
+    /// Why the first place was refused.
+    refusal: Option<Refusal>,
+}
+
 /// Places clusters and keeps the books of what they have.
 #[derive(Debug)]
 pub struct Places {
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     capacities: Vec<Capacity>,
     /// All hosts have the same capacity.
     is_uniform: bool,
-    shape: Arc<Shape>,
+    pub(super) shape: Arc<Shape>,
     /// The leaf of each host.
     leaf_of: Vec<u32>,
     /// Free hosts of each leaf.
     free: Vec<u32>,
-}
-
-/// Which hosts are near each other.
-#[derive(Debug)]
-struct Shape {
-    /// The hosts of each leaf.
-    leaves: Vec<Vec<HostIndex>>,
-    /// The leaves of each pod.
-    pods: Vec<Vec<usize>>,
+    /// What a node of each cluster needs of its host.
+    needs: BTreeMap<ClusterNumber, Capacity>,
 }
 
 impl Places {
@@ -140,7 +142,15 @@ impl Places {
         let free = leaves.iter().map(|hosts| hosts.iter().filter(is_free).count() as u32).collect();
         let capacities: Vec<Capacity> = hosts.iter().map(|host| capacities(*host)).collect();
         let is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
-        Self { ledger, capacities, is_uniform, shape: Arc::new(Shape { leaves, pods }), leaf_of, free }
+        Self {
+            ledger,
+            capacities,
+            is_uniform,
+            shape: Arc::new(Shape { leaves, pods }),
+            leaf_of,
+            free,
+            needs: BTreeMap::new(),
+        }
     }
 
     /// The books.
@@ -161,43 +171,82 @@ impl Places {
         if wish.nodes == 0 || (total as usize) < wish.nodes {
             return Err(NoPlace::Hosts { asked: wish.nodes, free: total as usize });
         }
-        let mut first_refusal = None;
-        let tries_max = (HOSTS_TRIED_MAX / wish.nodes).max(TRIES_MIN);
         let shape = Arc::clone(&self.shape);
-        for proposal in Proposals::new(&free, &shape, wish.nodes as u32).take(tries_max) {
-            let hosts = self.hosts_of(&proposal, wish.needs);
-            match self.admit(wish, &hosts) {
-                Ok(()) => return Ok(&self.ledger.grants()[&wish.cluster]),
-                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+        let proposals = Proposals::new(&free, &shape, wish.nodes as u32);
+        let tries_max = (HOSTS_TRIED_MAX / wish.nodes).max(TRIES_MIN);
+        let mut tries = Tries { wish, refusal: None };
+        let is_placed =
+            proposals.in_one_pod().take(tries_max).any(|place| self.tried(&mut tries, &place).is_ok())
+                || proposals.in_several_pods().any(|place| self.tried(&mut tries, &place).is_ok())
+                || self.place_balanced(&mut tries, &free, &shape)
+                || self.place_anywhere(&mut tries, free.clone());
+        if is_placed {
+            return Ok(&self.ledger.grants()[&wish.cluster]);
+        }
+        Err(NoPlace::Links(tries.refusal.unwrap_or(Refusal::Hosts)))
+    }
+
+    /// Hosts with as much left on all up-ports as an even spread needs.
+    fn place_balanced(&mut self, tries: &mut Tries, free: &[u32], shape: &Shape) -> bool {
+        let network = Arc::clone(self.ledger.network());
+        let (nodes, rate) = (tries.wish.nodes as u32, tries.wish.bandwidth.bits_per_s());
+        let Some(tree) = network.tree().filter(|_| rate > 0) else { return false };
+        let pods = shape.by_free(free);
+        let able = pods.iter().rev().filter(|pod| pod.free >= nodes);
+        let picks: Vec<Picked> = {
+            let mut balance = Balance::new(tree, self.ledger.books(), free, nodes, rate);
+            able.filter_map(|pod| balance.in_pod(&pod.leaves)).collect()
+        };
+        if picks.iter().any(|picked| self.tried(tries, picked).is_ok()) {
+            return true;
+        }
+        if tree.pods == 1 {
+            return false;
+        }
+        let leaf_hosts = shape.leaves.iter().map(Vec::len).max().unwrap_or(0) as u32;
+        for spared in 0..LEAF_HOSTS_SPARED_MAX {
+            let mut balance = Balance::new(tree, self.ledger.books(), free, nodes, rate)
+                .with_leaf_most(leaf_hosts.saturating_sub(spared));
+            let Some(picked) = balance.in_pods(&pods) else { continue };
+            if self.tried(tries, &picked).is_ok() {
+                return true;
             }
         }
-        // Whole leaves and large parts of leaves from anywhere, without those that no way leads to.
-        let mut free = free;
-        for _ in 0..LEAVES_LEFT_OUT_MAX.min(tries_max) {
-            let all: Vec<usize> = (0..free.len()).collect();
-            if (free.iter().sum::<u32>() as usize) < wish.nodes {
+        false
+    }
+
+    /// Whole leaves and large parts of leaves from anywhere, without those that no way leads to.
+    fn place_anywhere(&mut self, tries: &mut Tries, mut free: Vec<u32>) -> bool {
+        let all: Vec<usize> = (0..free.len()).collect();
+        for _ in 0..LEAVES_LEFT_OUT_MAX {
+            if (free.iter().sum::<u32>() as usize) < tries.wish.nodes {
                 break;
             }
-            let hosts = self.hosts_of(&few_leaves(&free, &all, wish.nodes as u32), wish.needs);
-            match self.admit(wish, &hosts) {
-                Ok(()) => return Ok(&self.ledger.grants()[&wish.cluster]),
+            match self.tried(tries, &few_leaves(&free, &all, tries.wish.nodes as u32)) {
+                Ok(()) => return true,
                 Err(Refusal::NoWay { to, .. }) => {
-                    let is_it = |host: &&HostIndex| self.ledger.network().hosts()[host.index()].port == to;
-                    let Some(host) = hosts.iter().find(is_it) else { break };
-                    free[self.leaf_of[host.index()] as usize] = 0;
+                    let is_it = |host: &Host| host.port == to;
+                    let Some(host) = self.ledger.network().hosts().iter().position(is_it) else { break };
+                    free[self.leaf_of[host] as usize] = 0;
                 }
                 Err(_) => break,
             }
         }
-        Err(NoPlace::Links(first_refusal.unwrap_or(Refusal::Hosts)))
+        false
+    }
+
+    fn tried(&mut self, tries: &mut Tries, proposal: &[(usize, u32)]) -> Result<(), Refusal> {
+        let hosts = self.hosts_of(proposal, tries.wish.needs);
+        let answer = self.admit(tries.wish, &hosts);
+        tries.refusal = tries.refusal.or(answer.err());
+        answer
     }
 
     /// Takes back all that a cluster had.
     pub fn release(&mut self, cluster: ClusterNumber) -> Option<Grant> {
         let grant = self.ledger.release(cluster)?;
-        for host in &grant.hosts {
-            self.free[self.leaf_of[host.index()] as usize] += 1;
-        }
+        grant.hosts.iter().for_each(|host| self.count_free(*host, 1));
+        self.needs.remove(&cluster);
         Some(grant)
     }
 
@@ -216,8 +265,26 @@ impl Places {
         fits
     }
 
+    /// What a node of a cluster needs, and the hosts it has.
+    pub(super) fn had(&self, cluster: ClusterNumber) -> Result<(Capacity, Vec<HostIndex>), NoPlace> {
+        let grant = self.ledger.grants().get(&cluster).ok_or(NoPlace::Links(Refusal::Unknown(cluster)))?;
+        let needs = self.needs.get(&cluster).copied().unwrap_or(Capacity::NONE);
+        Ok((needs, grant.hosts.clone()))
+    }
+
+    /// The leaf of a host.
+    pub(super) fn leaf_of(&self, host: HostIndex) -> usize {
+        self.leaf_of[host.index()] as usize
+    }
+
+    /// Counts a host that becomes free, or not.
+    pub(super) fn count_free(&mut self, host: HostIndex, more: i32) {
+        let free = &mut self.free[self.leaf_of[host.index()] as usize];
+        *free = free.saturating_add_signed(more);
+    }
+
     /// Free hosts of each leaf that hold what a node needs.
-    fn free_for(&self, needs: Capacity) -> Vec<u32> {
+    pub(super) fn free_for(&self, needs: Capacity) -> Vec<u32> {
         match self.capacities.first() {
             Some(capacity) if self.is_uniform && capacity.holds(needs) => self.free.clone(),
             Some(_) if self.is_uniform => vec![0; self.free.len()],
@@ -233,7 +300,7 @@ impl Places {
         self.ledger.owner(host).is_none() && self.capacities[host.index()].holds(needs)
     }
 
-    fn hosts_of(&self, proposal: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
+    pub(super) fn hosts_of(&self, proposal: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
         let mut hosts = Vec::new();
         for (leaf, count) in proposal {
             let suiting = self.shape.leaves[*leaf].iter().filter(|host| self.suits(**host, needs));
@@ -244,134 +311,15 @@ impl Places {
 
     fn admit(&mut self, wish: Wish, hosts: &[HostIndex]) -> Result<(), Refusal> {
         let Wish { cluster, bandwidth, mode, .. } = wish;
-        self.admit_on(Request { cluster, hosts, bandwidth, mode, routes: Routes::Chosen })
+        self.admit_on(Request { cluster, hosts, bandwidth, mode, routes: Routes::Chosen })?;
+        self.needs.insert(cluster, wish.needs);
+        Ok(())
     }
 
     /// Admits a cluster on hosts that somebody has chosen.
     pub fn admit_on(&mut self, request: Request<'_>) -> Result<(), Refusal> {
         self.ledger.admit(request)?;
-        for host in request.hosts {
-            self.free[self.leaf_of[host.index()] as usize] -= 1;
-        }
+        request.hosts.iter().for_each(|host| self.count_free(*host, -1));
         Ok(())
     }
-}
-
-/// Places for a cluster, the best first: each a list of leaves with the number of hosts there.
-struct Proposals<'a> {
-    free: &'a [u32],
-    pods: &'a [Vec<usize>],
-    nodes: u32,
-    /// Pods that can take all, the fullest first.
-    single: Vec<usize>,
-    /// Free hosts by pod.
-    pod_free: Vec<u32>,
-    next: usize,
-}
-
-impl<'a> Proposals<'a> {
-    fn new(free: &'a [u32], shape: &'a Shape, nodes: u32) -> Self {
-        let pods = &shape.pods;
-        let pod_free: Vec<u32> = pods.iter().map(|pod| pod.iter().map(|leaf| free[*leaf]).sum()).collect();
-        let mut single: Vec<usize> = (0..pods.len()).filter(|pod| pod_free[*pod] >= nodes).collect();
-        single.sort_by_key(|pod| (pod_free[*pod], *pod));
-        single.truncate(PODS_TRIED_MAX);
-        Self { free, pods, nodes, single, pod_free, next: 0 }
-    }
-
-    /// The fullest leaf that can take all.
-    fn one_leaf(&self) -> Option<Vec<(usize, u32)>> {
-        let able = (0..self.free.len()).filter(|leaf| self.free[*leaf] >= self.nodes);
-        let leaf = able.min_by_key(|leaf| self.free[*leaf])?;
-        Some(vec![(leaf, self.nodes)])
-    }
-
-    fn few_leaves(&self, pod: usize, nodes: u32) -> Vec<(usize, u32)> {
-        few_leaves(self.free, &self.pods[pod], nodes)
-    }
-
-    /// The fullest leaves of a pod, so that empty ones stay empty.
-    fn full_leaves(&self, pod: usize, nodes: u32) -> Vec<(usize, u32)> {
-        let mut leaves: Vec<usize> =
-            self.pods[pod].iter().copied().filter(|leaf| self.free[*leaf] > 0).collect();
-        leaves.sort_by_key(|leaf| (self.free[*leaf], *leaf));
-        let (mut taken, mut rest) = (Vec::new(), nodes);
-        for leaf in leaves {
-            let count = self.free[leaf].min(rest);
-            if count > 0 {
-                taken.push((leaf, count));
-            }
-            rest -= count;
-        }
-        taken.sort_unstable();
-        taken
-    }
-
-    /// Few pods, or the fullest.
-    fn several_pods(&self, emptiest_first: bool) -> Vec<(usize, u32)> {
-        let mut pods: Vec<usize> = (0..self.pods.len()).filter(|pod| self.pod_free[*pod] > 0).collect();
-        pods.sort_by_key(|pod| (self.pod_free[*pod], *pod));
-        if emptiest_first {
-            pods.reverse();
-        }
-        let (mut taken, mut rest) = (Vec::new(), self.nodes);
-        for (place, pod) in pods.iter().enumerate() {
-            if rest == 0 {
-                break;
-            }
-            if self.pod_free[*pod] >= rest && emptiest_first {
-                let able = pods[place..].iter().rev().find(|pod| self.pod_free[**pod] >= rest);
-                taken.extend(self.few_leaves(*able.unwrap_or(pod), rest));
-                rest = 0;
-            } else {
-                let count = self.pod_free[*pod].min(rest);
-                taken.extend(self.few_leaves(*pod, count));
-                rest -= count;
-            }
-        }
-        taken.sort_unstable();
-        taken
-    }
-}
-
-impl Iterator for Proposals<'_> {
-    type Item = Vec<(usize, u32)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let step = self.next;
-        self.next += 1;
-        if step == 0 {
-            return self.one_leaf().or_else(|| self.next());
-        }
-        let singles = self.single.len();
-        match step - 1 {
-            step if step < singles => Some(self.few_leaves(self.single[step], self.nodes)),
-            step if step < 2 * singles => Some(self.full_leaves(self.single[step - singles], self.nodes)),
-            step if step == 2 * singles => Some(self.several_pods(true)),
-            step if step == 2 * singles + 1 => Some(self.several_pods(false)),
-            _ => None,
-        }
-    }
-}
-
-/// Few of some leaves: the emptiest, the last one being the fullest that can take the rest.
-fn few_leaves(free: &[u32], among: &[usize], nodes: u32) -> Vec<(usize, u32)> {
-    let mut leaves: Vec<usize> = among.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
-    leaves.sort_by_key(|leaf| (Reverse(free[*leaf]), *leaf));
-    let (mut taken, mut rest) = (Vec::new(), nodes);
-    for (place, leaf) in leaves.iter().enumerate() {
-        if rest == 0 {
-            break;
-        }
-        if free[*leaf] >= rest {
-            let able = leaves[place..].iter().rev().find(|leaf| free[**leaf] >= rest);
-            taken.push((*able.unwrap_or(leaf), rest));
-            rest = 0;
-        } else {
-            taken.push((*leaf, free[*leaf]));
-            rest -= free[*leaf];
-        }
-    }
-    taken.sort_unstable();
-    taken
 }

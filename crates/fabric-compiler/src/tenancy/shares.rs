@@ -1,5 +1,7 @@
 //! What a cluster needs of every link: how many of its ordered pairs of hosts pass it, and which service levels.
 
+use std::collections::BTreeMap;
+
 use ib_wire::ServiceLevel;
 
 use super::choice::Chosen;
@@ -65,7 +67,7 @@ impl Shares {
     }
 
     /// A service level for each path, the lowest that others have on none of its links; levels that are the cluster's on
-    /// all of them already go first.
+    /// all of them already go first, and before them what the path had.
     pub fn path_levels(
         &mut self,
         network: &Network,
@@ -73,6 +75,7 @@ impl Shares {
         hosts: &[HostIndex],
         ways: Option<&[Way]>,
         all: u16,
+        had: &BTreeMap<(u32, HostIndex), ServiceLevel>,
     ) -> Result<Vec<PathLevel>, Refusal> {
         let mut paths = Vec::new();
         let mut links = Vec::new();
@@ -93,7 +96,10 @@ impl Shares {
                         network.links_from(from, *to, |link| links.push(link));
                     }
                 }
-                let level = self.path_level(books, &links, all)?;
+                let kept = had.get(&(from, *to)).map_or(all, |level| 1 << level.to_wire());
+                let level = self
+                    .path_level(books, &links, all & kept)
+                    .or_else(|_| self.path_level(books, &links, all))?;
                 links.extend(senders.iter().map(|sender| network.hosts()[sender.index()].inward));
                 for link in &links {
                     self.levels[link.index()] |= 1 << level.to_wire();

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::network::{HostIndex, LinkIndex, Network};
 
 /// A way to a destination: which up-ports packets to it take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Way {
     /// The up-port of leaves.
     pub leaf_up: u8,

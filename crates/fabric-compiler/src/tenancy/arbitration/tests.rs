@@ -48,7 +48,7 @@ fn without_releases_no_request_is_refused_that_could_be_met() {
         while let Some(table) = open.pop() {
             distances_hold(&table);
             for distance in (0..8).map(|power| 1u8 << power).filter(|distance| *distance <= length) {
-                let mut next = table.clone();
+                let mut next = table;
                 let count = length / distance;
                 let free_lane = (0..15).map(lane).find(|lane| table.sequence(*lane).is_none());
                 let Some(free_lane) = free_lane else { continue };
@@ -78,10 +78,10 @@ fn with_defragmentation_no_request_is_refused_that_could_be_met() {
         distances_hold(&table);
         let free_lane = (0..15).map(lane).find(|lane| table.sequence(*lane).is_none()).unwrap();
         for distance in [1, 2, 4, 8] {
-            let mut next = table.clone();
+            let mut next = table;
             let answer = next.request(free_lane, distance, 8);
             assert_eq!(answer.is_ok(), is_possible(&table, 8 / distance), "{table:?}");
-            let mut tidy = table.clone();
+            let mut tidy = table;
             moved += tidy.defragment().len();
             distances_hold(&tidy);
             assert_eq!(tidy.free(), table.free());
@@ -95,7 +95,7 @@ fn with_defragmentation_no_request_is_refused_that_could_be_met() {
             }
         }
         for sequence in table.sequences().to_vec() {
-            let mut next = table.clone();
+            let mut next = table;
             assert_eq!(next.release(sequence.lane), Some(sequence));
             if seen.insert(blocks(&next)) {
                 open.push(next);
@@ -117,7 +117,7 @@ fn moves_go_to_free_entries_and_keep_weight_and_number() {
     for number in [0, 2, 4, 6] {
         table.release(lane(number)).unwrap();
     }
-    let mut replay = table.clone();
+    let mut replay = table;
     for step in table.defragment() {
         assert_eq!(replay.taken & step.to.mask(), 0, "{step:?}");
         assert_eq!((step.from.weight, step.from.count), (step.to.weight, step.to.count));

@@ -1,0 +1,192 @@
+//! What limits a cluster's ways at one level of a tree.
+
+use super::choice::Demand;
+use super::ledger::Books;
+use super::network::LinkIndex;
+
+/// Destinations that a link carries which has no rate to keep.
+const UNLIMITED: u32 = u32::MAX / 4;
+
+/// A cluster's hosts in one leaf or pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    /// The leaf or pod.
+    pub at: usize,
+    pub hosts: u32,
+}
+
+/// What limits the links of one kind, for every number of up-port and every group: destinations that the links up from
+/// the group, and down to it, can still carry.
+#[derive(Debug)]
+pub(super) struct Level {
+    pub groups: Vec<Group>,
+    /// By number and group: destinations outside the group that its link up can carry, and destinations chosen inside.
+    bounds: Vec<u32>,
+    inside: Vec<u32>,
+    /// By number and group: destinations inside that its link down can carry.
+    down: Vec<u32>,
+    /// By number: destinations chosen.
+    chosen: Vec<u32>,
+    /// By number: the least bound, its group, and the least of the others.
+    least: Vec<(u32, usize, u32)>,
+    /// By number: how much of its links others have; the least goes first.
+    taken: Vec<u32>,
+}
+
+impl Level {
+    /// For so many numbers; `links` tells the link up from a leaf or pod, and the one down to it.
+    pub fn new(
+        groups: Vec<Group>,
+        numbers: usize,
+        books: &Books,
+        demand: Demand,
+        links: impl Fn(usize, usize) -> (LinkIndex, LinkIndex),
+    ) -> Self {
+        let total: u64 = groups.iter().map(|group| u64::from(group.hosts)).sum();
+        let size = numbers * groups.len();
+        let mut level = Self {
+            bounds: Vec::with_capacity(size),
+            inside: vec![0; size],
+            down: Vec::with_capacity(size),
+            chosen: vec![0; numbers],
+            least: vec![(0, 0, 0); numbers],
+            taken: vec![0; numbers],
+            groups,
+        };
+        let destinations = |link: LinkIndex, pairs_each: u64| {
+            let pairs = books.pairs_left(link, demand.rate, total - 1, demand.service_levels);
+            u32::try_from(pairs / pairs_each.max(1)).unwrap_or(UNLIMITED).min(UNLIMITED)
+        };
+        for number in 0..numbers {
+            for group in &level.groups {
+                let (up, down) = links(number, group.at);
+                level.bounds.push(destinations(up, group.hosts.into()));
+                level.down.push(destinations(down, total - u64::from(group.hosts)));
+                if demand.rate == 0 {
+                    level.taken[number] += books.lanes_taken(up) + books.lanes_taken(down);
+                }
+            }
+            level.settle(number);
+        }
+        level
+    }
+
+    /// Whether one more destination in a group fits.
+    #[inline]
+    pub fn fits(&self, number: usize, group: usize) -> bool {
+        let (least, at, other) = self.least[number];
+        let bound = if at == group { other } else { least };
+        bound > self.chosen[number] && self.fits_down(number, group)
+    }
+
+    /// Whether one more destination in a group fits as far as the link down to it tells.
+    #[inline]
+    pub fn fits_down(&self, number: usize, group: usize) -> bool {
+        let place = number * self.groups.len() + group;
+        self.down[place] > self.inside[place]
+    }
+
+    /// Whether a destination in a group was chosen.
+    #[inline]
+    pub fn has(&self, number: usize, group: usize) -> bool {
+        self.inside[number * self.groups.len() + group] > 0
+    }
+
+    pub fn take(&mut self, number: usize, group: usize) {
+        let place = number * self.groups.len() + group;
+        self.chosen[number] += 1;
+        self.inside[place] += 1;
+        // What is inside does not pass the group's own link up.
+        self.bounds[place] += 1;
+        let (_, at, other) = self.least[number];
+        if at == group || self.bounds[place] - 1 == other {
+            self.settle(number);
+        }
+    }
+
+    /// Undoes [`Self::take`].
+    pub fn untake(&mut self, number: usize, group: usize) {
+        let place = number * self.groups.len() + group;
+        self.chosen[number] -= 1;
+        self.inside[place] -= 1;
+        self.bounds[place] -= 1;
+        if self.bounds[place] < self.least[number].2 {
+            self.settle(number);
+        }
+    }
+
+    /// Numbers that a group can use beyond those that its hosts need.
+    pub fn choice(&self, group: usize) -> i64 {
+        let usable = (0..self.chosen.len()).filter(|number| self.fits(*number, group)).count();
+        usable as i64 - i64::from(self.groups[group].hosts)
+    }
+
+    /// How many destinations fit at most, as far as the tightest link up of each number tells.
+    pub fn room_for_all(&self) -> u64 {
+        let width = self.groups.len();
+        let of_number = |(number, (least, at, _)): (usize, &(u32, usize, u32))| {
+            // What is inside the group does not pass its link up.
+            u64::from(*least) + u64::from(self.down[number * width + at].min(self.groups[*at].hosts))
+        };
+        self.least.iter().enumerate().map(of_number).sum()
+    }
+
+    /// The group that is the least bound of the most numbers.
+    pub fn tightest(&self) -> usize {
+        let mut counts = vec![0u32; self.groups.len()];
+        self.least.iter().for_each(|(_, at, _)| counts[*at] += 1);
+        (0..counts.len()).max_by_key(|group| counts[*group]).unwrap_or(0)
+    }
+
+    /// How many more destinations in a group fit, as far as the links up tell.
+    #[inline]
+    pub fn room(&self, number: usize, group: usize) -> u32 {
+        let (least, at, other) = self.least[number];
+        (if at == group { other } else { least }).saturating_sub(self.chosen[number])
+    }
+
+    /// Links that a destination in a group would add, and how much of them others have.
+    #[inline]
+    pub fn cost(&self, number: usize, group: usize) -> (u32, u32) {
+        let is_new = self.chosen[number] == 0;
+        let is_new_down = self.inside[number * self.groups.len() + group] == 0;
+        let links = if is_new { self.groups.len() as u32 } else { u32::from(is_new_down) };
+        (links, if is_new { self.taken[number] } else { 0 })
+    }
+
+    /// The pairs on every link that has some: sources below it times destinations beyond it.
+    pub fn pairs(
+        &self,
+        total: u64,
+        links: impl Fn(usize, usize) -> (LinkIndex, LinkIndex),
+        pairs: &mut Vec<(LinkIndex, u64)>,
+    ) {
+        for number in (0..self.chosen.len()).filter(|number| self.chosen[*number] > 0) {
+            for (place, group) in self.groups.iter().enumerate() {
+                let inside = u64::from(self.inside[number * self.groups.len() + place]);
+                let outside = u64::from(self.chosen[number]) - inside;
+                let hosts = u64::from(group.hosts);
+                let (up, down) = links(number, group.at);
+                if outside > 0 {
+                    pairs.push((up, hosts * outside));
+                }
+                if inside > 0 {
+                    pairs.push((down, inside * (total - hosts)));
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, number: usize) {
+        let width = self.groups.len();
+        let mut least = (u32::MAX, 0, u32::MAX);
+        for (group, bound) in self.bounds[number * width..(number + 1) * width].iter().enumerate() {
+            if *bound < least.0 {
+                least = (*bound, group, least.0);
+            } else if *bound < least.2 {
+                least.2 = *bound;
+            }
+        }
+        self.least[number] = least;
+    }
+}

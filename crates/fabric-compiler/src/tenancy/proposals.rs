@@ -1,0 +1,153 @@
+//! Places that are proposed for a cluster, as leaves with numbers of hosts.
+
+use std::cmp::Reverse;
+
+use super::balance::Picked;
+use super::network::HostIndex;
+
+/// Pods that are proposed for a cluster that fits into one, each in two ways; the search ends there because what does
+/// not fit into any of them seldom fits into the next.
+const PODS_TRIED_MAX: usize = 3;
+
+/// Which hosts are near each other.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// The hosts of each leaf.
+    pub leaves: Vec<Vec<HostIndex>>,
+    /// The leaves of each pod.
+    pub pods: Vec<Vec<usize>>,
+}
+
+/// A pod with free hosts.
+#[derive(Debug)]
+pub(super) struct PodFree {
+    pub pod: usize,
+    pub free: u32,
+    /// Its leaves with free hosts, the emptiest first.
+    pub leaves: Vec<usize>,
+}
+
+impl Shape {
+    /// The pods with free hosts, the emptiest first.
+    pub fn by_free(&self, free: &[u32]) -> Vec<PodFree> {
+        let of_pod = |(pod, leaves): (usize, &Vec<usize>)| {
+            let mut leaves: Vec<usize> = leaves.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
+            leaves.sort_by_key(|leaf| (Reverse(free[*leaf]), *leaf));
+            PodFree { pod, free: leaves.iter().map(|leaf| free[*leaf]).sum(), leaves }
+        };
+        let mut pods: Vec<PodFree> = self.pods.iter().enumerate().map(of_pod).collect();
+        pods.retain(|pod| pod.free > 0);
+        pods.sort_by_key(|pod| (Reverse(pod.free), Reverse(pod.pod)));
+        pods
+    }
+}
+
+/// Places for a cluster, the best first: each a list of leaves with the number of hosts there.
+pub(super) struct Proposals<'a> {
+    free: &'a [u32],
+    pods: &'a [Vec<usize>],
+    nodes: u32,
+    /// Pods that can take all, the fullest first.
+    single: Vec<usize>,
+    /// Free hosts by pod.
+    pod_free: Vec<u32>,
+}
+
+impl<'a> Proposals<'a> {
+    pub fn new(free: &'a [u32], shape: &'a Shape, nodes: u32) -> Self {
+        let pods = &shape.pods;
+        let pod_free: Vec<u32> = pods.iter().map(|pod| pod.iter().map(|leaf| free[*leaf]).sum()).collect();
+        let mut single: Vec<usize> = (0..pods.len()).filter(|pod| pod_free[*pod] >= nodes).collect();
+        single.sort_by_key(|pod| (pod_free[*pod], *pod));
+        single.truncate(PODS_TRIED_MAX);
+        Self { free, pods, nodes, single, pod_free }
+    }
+
+    /// One leaf, or a pod: few leaves of it, or the fullest.
+    pub fn in_one_pod(&self) -> impl Iterator<Item = Picked> + '_ {
+        let few = self.single.iter().map(|pod| self.few_leaves(*pod, self.nodes));
+        let full = self.single.iter().map(|pod| self.full_leaves(*pod, self.nodes));
+        self.one_leaf().into_iter().chain(few).chain(full)
+    }
+
+    /// Few pods, or the fullest.
+    pub fn in_several_pods(&self) -> impl Iterator<Item = Picked> + '_ {
+        [true, false].into_iter().map(|emptiest_first| self.several_pods(emptiest_first))
+    }
+
+    /// The fullest leaf that can take all.
+    fn one_leaf(&self) -> Option<Picked> {
+        let able = (0..self.free.len()).filter(|leaf| self.free[*leaf] >= self.nodes);
+        let leaf = able.min_by_key(|leaf| self.free[*leaf])?;
+        Some(vec![(leaf, self.nodes)])
+    }
+
+    fn few_leaves(&self, pod: usize, nodes: u32) -> Picked {
+        few_leaves(self.free, &self.pods[pod], nodes)
+    }
+
+    /// The fullest leaves of a pod, so that empty ones stay empty.
+    fn full_leaves(&self, pod: usize, nodes: u32) -> Picked {
+        let mut leaves: Vec<usize> =
+            self.pods[pod].iter().copied().filter(|leaf| self.free[*leaf] > 0).collect();
+        leaves.sort_by_key(|leaf| (self.free[*leaf], *leaf));
+        let (mut taken, mut rest) = (Vec::new(), nodes);
+        for leaf in leaves {
+            let count = self.free[leaf].min(rest);
+            if count > 0 {
+                taken.push((leaf, count));
+            }
+            rest -= count;
+        }
+        taken.sort_unstable();
+        taken
+    }
+
+    /// Few pods, or the fullest.
+    fn several_pods(&self, emptiest_first: bool) -> Picked {
+        let mut pods: Vec<usize> = (0..self.pods.len()).filter(|pod| self.pod_free[*pod] > 0).collect();
+        pods.sort_by_key(|pod| (self.pod_free[*pod], *pod));
+        if emptiest_first {
+            pods.reverse();
+        }
+        let (mut taken, mut rest) = (Vec::new(), self.nodes);
+        for (place, pod) in pods.iter().enumerate() {
+            if rest == 0 {
+                break;
+            }
+            if self.pod_free[*pod] >= rest && emptiest_first {
+                let able = pods[place..].iter().rev().find(|pod| self.pod_free[**pod] >= rest);
+                taken.extend(self.few_leaves(*able.unwrap_or(pod), rest));
+                rest = 0;
+            } else {
+                let count = self.pod_free[*pod].min(rest);
+                taken.extend(self.few_leaves(*pod, count));
+                rest -= count;
+            }
+        }
+        taken.sort_unstable();
+        taken
+    }
+}
+
+/// Few of some leaves: the emptiest, the last one being the fullest that can take the rest.
+pub(super) fn few_leaves(free: &[u32], among: &[usize], nodes: u32) -> Picked {
+    let mut leaves: Vec<usize> = among.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
+    leaves.sort_by_key(|leaf| (Reverse(free[*leaf]), *leaf));
+    let (mut taken, mut rest) = (Vec::new(), nodes);
+    for (place, leaf) in leaves.iter().enumerate() {
+        if rest == 0 {
+            break;
+        }
+        if free[*leaf] >= rest {
+            let able = leaves[place..].iter().rev().find(|leaf| free[**leaf] >= rest);
+            taken.push((*able.unwrap_or(leaf), rest));
+            rest = 0;
+        } else {
+            taken.push((*leaf, free[*leaf]));
+            rest -= free[*leaf];
+        }
+    }
+    taken.sort_unstable();
+    taken
+}
