@@ -58,11 +58,11 @@ fn members(read: &Reading<'_>, findings: &mut Vec<Finding>) {
 /// The tables of end ports.
 fn own_tables(read: &Reading<'_>, findings: &mut Vec<Finding>) -> Vec<Suspect> {
     let mut suspects = Vec::new();
-    for (index, end) in read.network.ends.iter().enumerate() {
-        let more = compare(read, index, end.name, end.pkeys, Guard::Ends, findings);
+    for (index, end) in read.network.ends().iter().enumerate() {
+        let more = compare(read, index, end.name, read.network.pkeys(index), Guard::Ends, findings);
         suspects.extend(more);
         let claims = read.wanted.port(end.guid).map_or(&[][..], |wanted| &wanted.first);
-        let holds = end.pkeys.entries().first().copied().flatten();
+        let holds = read.network.pkeys(index).entries().first().copied().flatten();
         if let Some(wanted) = claims.first()
             && !holds.is_some_and(|key| claims.contains(&key.partition()))
         {
@@ -106,7 +106,7 @@ fn compare(
     guard: Guard,
     findings: &mut Vec<Finding>,
 ) -> Vec<Suspect> {
-    let wanted = read.wanted.port(read.network.ends[end].guid).map_or(Vec::new(), |wanted| wanted.keys());
+    let wanted = read.wanted.port(read.network.ends()[end].guid).map_or(Vec::new(), |wanted| wanted.keys());
     let mut held: Vec<Pkey> = table.keys().collect();
     held.sort_unstable();
     held.dedup();
@@ -123,18 +123,18 @@ fn compare(
 /// Another port with which a suspect could exchange packets against the intents, if one guard were all there is.
 fn broken(read: &Reading<'_>, suspect: Suspect) -> Option<Finding> {
     let network = &read.network;
-    let from = network.ends[suspect.end].guid;
-    let others = network.ends.iter().enumerate().filter(|(index, _)| *index != suspect.end);
+    let from = network.ends()[suspect.end].guid;
+    let others = network.ends().iter().enumerate().filter(|(index, _)| *index != suspect.end);
     let mut strangers = others.filter(|(_, other)| !read.wanted.may_talk(from, other.guid));
     let (to, key) = strangers.find_map(|(index, other)| {
         let table = match suspect.guard {
-            Guard::Ends => Some(other.pkeys),
+            Guard::Ends => Some(network.pkeys(index)),
             Guard::Switches if other.is_switch() => None,
             Guard::Switches => enforced(read, index),
         };
         Some((other, passing(suspect.key, table?.keys())?))
     })?;
-    let start: Option<Place> = network.ends[suspect.end].home.map(|(place, _)| place);
+    let start: Option<Place> = network.ends()[suspect.end].home.map(|(place, _)| place);
     let path = start.map_or(Vec::new(), |start| network.path(start, usize::from(to.lid.to_wire())).0);
     Some(Finding::IsolationBroken { from, to: to.guid, key, guard: suspect.guard, path })
 }
@@ -149,7 +149,7 @@ fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<P
 
 /// What the switch port in front of an adapter lets pass.
 fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
-    let (place, port) = read.network.ends[end].home?;
+    let (place, port) = read.network.ends()[end].home?;
     match &read.network.switches[place].port(port)?.enforcement {
         Enforcement::Both(keys) => Some(keys),
         Enforcement::Off => None,

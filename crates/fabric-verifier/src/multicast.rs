@@ -73,7 +73,7 @@ pub(crate) fn check_groups(read: &Reading<'_>) -> Vec<Finding> {
             findings.push(Finding::GroupDiffers { mgid: group.mgid, partition: group.partition });
         }
         let is_adapter =
-            |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends[end].is_switch());
+            |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends()[end].is_switch());
         let wanted: BTreeSet<Guid> = wanted.members.keys().filter(is_adapter).copied().collect();
         let planned: BTreeSet<Guid> = group.members.iter().copied().collect();
         for port in wanted.symmetric_difference(&planned) {
@@ -150,7 +150,7 @@ impl<'a> Forest<'a> {
             let mut served: BTreeMap<Place, Vec<Guid>> = BTreeMap::new();
             for guid in &group.members {
                 let Some(end) = self.network.end(*guid) else { continue };
-                let Some((home, port)) = self.network.ends[end].home else { continue };
+                let Some((home, port)) = self.network.ends()[end].home else { continue };
                 let exits = self.exits.get(&home).copied().unwrap_or_default();
                 match self.islands.get(&home).filter(|_| exits.contains(port)) {
                     Some(island) => served.entry(*island).or_default().push(*guid),
@@ -180,7 +180,7 @@ impl<'a> Forest<'a> {
     }
 
     fn unreached(&self, member: Guid) -> Finding {
-        let home = self.network.end(member).and_then(|end| self.network.ends[end].home);
+        let home = self.network.end(member).and_then(|end| self.network.ends()[end].home);
         let (place, port) = home.expect("members that hang on no switch are left out");
         Finding::GroupUnreached { mlid: self.mlid, member, at: self.network.port_name(place, port) }
     }
@@ -195,7 +195,7 @@ impl<'a> Forest<'a> {
                 let is_right = match self.network.next(*place, exit) {
                     Next::Switch(..) => members.is_some(),
                     Next::End(end) => {
-                        members.is_some_and(|m| m.contains(&self.network.ends[end as usize].guid))
+                        members.is_some_and(|m| m.contains(&self.network.ends()[end as usize].guid))
                     }
                     Next::Nothing | Next::Itself | Next::Stranger => false,
                 };

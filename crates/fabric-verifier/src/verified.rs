@@ -54,7 +54,9 @@ impl Verified {
         let read = Reading::new(topology, intents, &plan);
         let changes = Changes::between(&self.plan, &plan);
         let mut whole: BTreeMap<Rule, Vec<Finding>> =
-            [Rule::Isolation, Rule::Capacities].map(|rule| (rule, read.check(rule))).into();
+            [Rule::Isolation, Rule::Capacities, Rule::Ownership, Rule::Promises]
+                .map(|rule| (rule, read.check(rule)))
+                .into();
         let kept = self.whole.get(&Rule::Addresses).filter(|_| !changes.is_cabled_otherwise);
         whole.insert(Rule::Addresses, kept.cloned().unwrap_or_else(|| read.check(Rule::Addresses)));
         whole.insert(Rule::Multicast, multicast::check_groups(&read));
@@ -102,7 +104,14 @@ impl Verified {
 
     fn whole(basis: Basis, topology: &Topology, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         let read = Reading::new(topology, intents, &plan);
-        let rules = [Rule::Addresses, Rule::Isolation, Rule::Capacities, Rule::Sharing];
+        let rules = [
+            Rule::Addresses,
+            Rule::Isolation,
+            Rule::Capacities,
+            Rule::Sharing,
+            Rule::Ownership,
+            Rule::Promises,
+        ];
         let mut whole: BTreeMap<Rule, Vec<Finding>> = rules.map(|rule| (rule, read.check(rule))).into();
         whole.insert(Rule::Multicast, multicast::check_groups(&read));
         let (order, rings) = rings(&read);
@@ -147,7 +156,7 @@ fn regrouped(before: &Wanted, read: &Reading<'_>) -> BTreeSet<Lid> {
             ports.extend(members(old).into_keys().chain(members(new).into_keys()));
         }
     }
-    let lid = |guid: &Guid| read.network.end(*guid).map(|end| read.network.ends[end].lid);
+    let lid = |guid: &Guid| read.network.end(*guid).map(|end| read.network.ends()[end].lid);
     ports.iter().filter_map(lid).collect()
 }
 

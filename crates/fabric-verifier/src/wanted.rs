@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fabric_model::intent::{Intents, Ipoib, KeyPlace, PartitionIntent, Role, Who};
-use fabric_model::{Endpoint, FabricPlan, Topology};
+use fabric_model::{FabricPlan, Topology};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey};
 
-use crate::network::present_ends;
+use crate::network::{Present, present_ends};
 
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
@@ -44,7 +44,7 @@ pub(crate) struct Wanted {
     /// The end ports there are, by port GUID.
     pub ports: HashMap<Guid, WantedPort>,
     /// The same in order, with where they are.
-    pub present: Vec<(Guid, Endpoint)>,
+    pub present: Vec<Present>,
     /// Partitions without a number for which the plan has none either.
     pub missing: Vec<String>,
 }
@@ -52,10 +52,9 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
         let present = present_ends(topology, intents.manager);
-        let guids: BTreeSet<Guid> = present.iter().map(|(guid, _)| *guid).collect();
+        let guids: BTreeSet<Guid> = present.iter().map(|end| end.guid).collect();
         let of_kind = |wanted: fn(NodeKind) -> bool| -> Vec<Guid> {
-            let ends = present.iter().filter(|(_, end)| wanted(topology[end.node].kind));
-            ends.map(|(guid, _)| *guid).collect()
+            present.iter().filter(|end| wanted(end.kind)).map(|end| end.guid).collect()
         };
         let named = |who: Who| match who {
             Who::All => of_kind(|_| true),
