@@ -1,4 +1,5 @@
-//! Prints how long it takes to verify plans, rule by rule, and one cluster more or less.
+//! Prints how long it takes to verify plans, rule by rule, and one cluster more or less; first where nobody is promised
+//! anything, then where all clusters are.
 //!
 //! `cargo run --release -p fabric-verifier --example verify_time -- 324 1944 11664`
 
@@ -6,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabric_compiler::{compile, recompile_on};
+use fabric_compiler::{CompileError, compile, recompile_on};
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
 use fabric_model::plan::{Basis, PlanParts, PortSharing};
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Rule, Verified, verify, verify_rule};
 use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
@@ -18,7 +20,13 @@ use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
 const CLUSTER: usize = 8;
 
 /// Clusters that are taken away and brought back.
-const DELTAS: usize = 20;
+const DELTAS: usize = 100;
+
+/// One of so many hosts, the last of each leaf, is in a cluster whose nodes lie apart.
+const APART: usize = 18;
+
+/// What each node of a cluster is promised, in bits per second.
+const BANDWIDTH: u64 = 1_000_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hosts: Vec<u32> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
@@ -52,6 +60,44 @@ fn measure(tree: &Topology) -> Result<(), Box<dyn std::error::Error>> {
     let plan = compile(tree, &intents, &Decisions::default())?;
     report(tree, &intents, &plan, false);
     report(tree, &intents, &with_sharings(&plan), true);
+    one_cluster(tree, &intents, plan)?;
+    measure_promised(tree, &ports)
+}
+
+/// The same for clusters that are promised something.
+fn measure_promised(tree: &Topology, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
+    let mut intents = Intents::new(*ports.first().ok_or("no host")?);
+    intents.capabilities.usual_switch.multicast = 4096;
+    intents.capabilities.usual_port.arbitration = 64;
+    let is_apart = |place: usize| place % APART == APART - 1;
+    let part = |wanted: bool| -> Vec<Guid> {
+        let places = (0..ports.len()).filter(|place| is_apart(*place) == wanted);
+        places.map(|place| ports[place]).collect()
+    };
+    let (together, apart) = (part(false), part(true));
+    let step = apart.len() / CLUSTER;
+    let spread = (0..step).map(|cluster| apart.iter().copied().skip(cluster).step_by(step).take(CLUSTER));
+    let clusters = together.chunks_exact(CLUSTER).map(<[Guid]>::to_vec);
+    for (place, ports) in clusters.chain(spread.map(Iterator::collect)).enumerate() {
+        let name = format!("cluster-{place:05}");
+        let member = |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::First };
+        let (members, ipoib) = (ports.iter().map(member).collect(), Some(Ipoib::default()));
+        intents.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib });
+        let bandwidth = Bandwidth::from_bits_per_s(BANDWIDTH);
+        let class = Class::Guaranteed { bandwidth, latency_ns: None };
+        intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
+    }
+    // What cannot be promised is left out.
+    let plan = loop {
+        match compile(tree, &intents, &Decisions::default()) {
+            Err(CompileError::NotAdmitted { cluster, .. }) => {
+                intents.clusters.retain(|other| other.name != cluster);
+                intents.partitions.retain(|other| other.name != cluster);
+            }
+            plan => break plan?,
+        }
+    };
+    report(tree, &intents, &plan, true);
     one_cluster(tree, &intents, plan)
 }
 
@@ -66,7 +112,8 @@ fn one_cluster(
     let mut times = Vec::new();
     for cluster in (0..intents.partitions.len()).step_by(intents.partitions.len().div_ceil(DELTAS)) {
         let mut fewer = intents.clone();
-        fewer.partitions.remove(cluster);
+        let gone = fewer.partitions.remove(cluster);
+        fewer.clusters.retain(|other| other.name != gone.name);
         for intents in [&fewer, intents] {
             let plan = Arc::new(recompile_on(basis, tree, intents, verified.plan())?);
             let start = Instant::now();
@@ -76,8 +123,11 @@ fn one_cluster(
         }
     }
     times.sort_unstable();
-    let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("       one cluster more or less, {} times: median {median} µs, most {most} µs", times.len());
+    let part = |part: usize| times[(times.len() - 1) * part / 100];
+    let (count, median, late, most) = (times.len(), part(50), part(99), part(100));
+    println!(
+        "       one cluster more or less, {count} times: median {median} µs, 99 % {late} µs, most {most} µs"
+    );
     Ok(())
 }
 

@@ -49,7 +49,7 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
     let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
     let mut present: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
-    present.extend(read.wanted.present.iter().map(|end| end.name));
+    present.extend(read.wanted.present().iter().map(|end| end.name));
     for end in read.network.ends() {
         if !planned.insert(end.name) || !present.contains(&end.name) {
             findings.push(Finding::PortUnknown { port: end.name });
@@ -57,7 +57,7 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
             findings.push(Finding::GuidDiffers { port: end.name, planned: end.guid, found });
         }
     }
-    let names = read.wanted.present.iter().map(|end| end.name);
+    let names = read.wanted.present().iter().map(|end| end.name);
     findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
 }
 

@@ -7,6 +7,7 @@
 mod graph;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use fabric_model::plan::{PortSet, PortSharing};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
@@ -44,7 +45,7 @@ pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     /// By link; links that are not between switches have none.
-    ranks: Vec<u32>,
+    ranks: Arc<[u32]>,
 }
 
 impl Order {
@@ -56,7 +57,7 @@ impl Order {
         for (link, rank) in sorted.into_iter().zip(0..) {
             ranks[link] = rank;
         }
-        Some(Self { ranks })
+        Some(Self { ranks: ranks.into() })
     }
 
     /// Whether the order also holds for packets that pass changed entries: those to a destination at a switch.

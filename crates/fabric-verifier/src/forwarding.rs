@@ -1,5 +1,6 @@
 //! Whether packets come to whom they are for: LID by LID, every switch's exit is followed once.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fabric_model::intent::Role;
@@ -34,38 +35,44 @@ pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTre
 /// What does not depend on the LID.
 struct Columns<'a> {
     read: &'a Reading<'a>,
-    /// The switches behind which a partition has members, by whether they are more than limited.
-    homes: HashMap<PartitionNumber, Homes>,
+    /// The switches behind which a partition has members, of partitions that were asked for.
+    homes: RefCell<HashMap<PartitionNumber, Homes>>,
     everywhere: Bits,
     manager: Option<usize>,
 }
 
+/// The switches behind which a partition has members, and those behind which it has more than limited ones.
 struct Homes {
     any: Bits,
     full: Bits,
+}
+
+impl Homes {
+    fn of(read: &Reading<'_>, number: PartitionNumber) -> Self {
+        let network = &read.network;
+        let count = network.switches.len();
+        let mut homes = Self { any: Bits::new(count), full: Bits::new(count) };
+        let members = read.wanted.partitions.get(&number).map(|partition| &partition.members);
+        for (guid, role) in members.into_iter().flatten() {
+            let Some((home, _)) = network.end(*guid).and_then(|end| network.ends()[end].home) else {
+                continue;
+            };
+            homes.any.insert(home);
+            if *role != Role::Limited {
+                homes.full.insert(home);
+            }
+        }
+        homes
+    }
 }
 
 impl<'a> Columns<'a> {
     fn new(read: &'a Reading<'a>) -> Self {
         let network = &read.network;
         let count = network.switches.len();
-        let mut homes = HashMap::with_capacity(read.wanted.partitions.len());
-        for (number, partition) in &read.wanted.partitions {
-            let mut at = Homes { any: Bits::new(count), full: Bits::new(count) };
-            for (guid, role) in &partition.members {
-                let Some((home, _)) = network.end(*guid).and_then(|end| network.ends()[end].home) else {
-                    continue;
-                };
-                at.any.insert(home);
-                if *role != Role::Limited {
-                    at.full.insert(home);
-                }
-            }
-            homes.insert(*number, at);
-        }
         let mut everywhere = Bits::new(count);
         (0..count).for_each(|place| everywhere.insert(place));
-        Self { read, homes, everywhere, manager: network.end(read.intents.manager) }
+        Self { read, homes: RefCell::default(), everywhere, manager: network.end(read.intents.manager) }
     }
 
     fn check(&self, lid: Lid, walk: &mut Walk<'_>, findings: &mut Vec<Finding>) {
@@ -98,7 +105,8 @@ impl<'a> Columns<'a> {
         }
         let wanted = self.read.wanted.port(network.ends()[owner].guid);
         for (number, role) in wanted.map_or(&[][..], |port| &port.roles) {
-            let Some(homes) = self.homes.get(number) else { continue };
+            let mut homes = self.homes.borrow_mut();
+            let homes = homes.entry(*number).or_insert_with(|| Homes::of(self.read, *number));
             needed.join(if *role == Role::Limited { &homes.full } else { &homes.any });
         }
         needed

@@ -43,7 +43,9 @@ pub use finding::{Destination, Finding, Guard, Hop, LaneWait, Table, Wait};
 pub use rule::Rule;
 pub use verified::Verified;
 
+use capacities::Capacities;
 use guarantees::Guarantees;
+use isolation::Keys;
 use network::Network;
 use wanted::Wanted;
 
@@ -86,12 +88,12 @@ impl<'a> Reading<'a> {
                 forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
             }
             Rule::CreditLoops => credits::check(&self.network),
-            Rule::Isolation => isolation::check(self),
+            Rule::Isolation => Keys::of(self).findings(self),
             Rule::Multicast => {
                 let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
                 multicast::check_groups(self).into_iter().chain(trees).collect()
             }
-            Rule::Capacities => capacities::check(self),
+            Rule::Capacities => Capacities::of(self).findings().cloned().collect(),
             Rule::Sharing => sharing::check(self),
             Rule::Ownership => self.guarantees().ownership().cloned().collect(),
             Rule::Promises => self.guarantees().promises().cloned().collect(),

@@ -74,6 +74,9 @@ pub(crate) fn check_groups(read: &Reading<'_>) -> Vec<Finding> {
         }
         let is_adapter =
             |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends()[end].is_switch());
+        if wanted.members.keys().filter(is_adapter).eq(&group.members) {
+            continue;
+        }
         let wanted: BTreeSet<Guid> = wanted.members.keys().filter(is_adapter).copied().collect();
         let planned: BTreeSet<Guid> = group.members.iter().copied().collect();
         for port in wanted.symmetric_difference(&planned) {

@@ -59,6 +59,8 @@ pub(crate) struct Cables {
     pub ends: Vec<End>,
     by_guid: HashMap<Guid, usize>,
     by_lid: HashMap<Lid, usize>,
+    /// Whether no two end ports have a GUID, a name or a LID in common.
+    pub are_unique: bool,
     next: Vec<Next>,
 }
 
@@ -94,7 +96,8 @@ impl Cables {
                 };
             }
         }
-        Self { ends, by_guid, by_lid, next }
+        let are_unique = [by_name.len(), by_guid.len(), by_lid.len()] == [ends.len(); 3];
+        Self { ends, by_guid, by_lid, are_unique, next }
     }
 }
 

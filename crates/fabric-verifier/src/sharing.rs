@@ -43,7 +43,8 @@ pub(crate) fn check_ways(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
 /// What is found port by port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ports {
-    is_planned: bool,
+    /// Whether any link is shared by the plan.
+    pub is_planned: bool,
     /// Where there is something to tell; adapters behind all switches.
     found: BTreeMap<Link, AtPort>,
 }

@@ -65,6 +65,14 @@ impl Holdings {
             page.insert(page.partition_point(|other| *other < entry), entry);
         }
     }
+
+    /// Takes back what a plan says that a cluster had.
+    pub fn take(&mut self, network: &Network<'_>, name: &str, decision: &ClusterDecision) {
+        for link in decision.links.iter().filter_map(|grant| network.link(grant.port)) {
+            let page = Arc::make_mut(&mut self.pages[link / PORTS]);
+            page.retain(|(at, holding)| *at != place(link) || *holding.cluster != *name);
+        }
+    }
 }
 
 /// A bit for each level.

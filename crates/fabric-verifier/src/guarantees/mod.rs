@@ -5,17 +5,27 @@ mod ownership;
 mod promises;
 mod service;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::{FabricPlan, Finding as Known};
 use fabric_model::tenancy::Class;
+use ib_wire::{Guid, Lid};
 
-use crate::network::Place;
+use crate::network::{Link, Next, PORTS, Place, port_of};
+use crate::verified::Changes;
 use crate::{Finding, Reading};
 use holdings::Holdings;
 use promises::{Judge, Judged};
+
+/// What was judged before.
+#[derive(Debug)]
+pub(crate) struct Before<'a> {
+    pub plan: &'a FabricPlan,
+    pub clusters: &'a [ClusterIntent],
+}
 
 /// Everything that was found about guarantees, in the parts in which it is looked at.
 #[derive(Clone, Debug)]
@@ -52,6 +62,55 @@ impl Guarantees {
         }
         guarantees.look(read, 0..network.switches.len(), 0..adapters(network.plan));
         guarantees.judge(read, |_| true);
+        guarantees
+    }
+
+    /// The same for another plan with the same ports on the same cables, reading only what changed.
+    pub fn changed(&self, read: &Reading<'_>, before: &Before<'_>, changes: &Changes) -> Self {
+        let network = &read.network;
+        if is_guarded(read) != self.is_guarded {
+            return Self::of(read);
+        }
+        let mut guarantees = Self { tenants: ownership::of_tenants(read), ..self.clone() };
+        if !self.is_guarded {
+            return guarantees;
+        }
+        let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
+        let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
+        for (name, old, new) in differing(before.plan, network.plan) {
+            names.insert(name);
+            if let Some(old) = old {
+                guarantees.holdings.take(network, name, old);
+            }
+            if let Some(new) = new {
+                guarantees.holdings.give(network, &Arc::from(name), new);
+            }
+            let grants = old.into_iter().chain(new).flat_map(|decision| &decision.links);
+            links.extend(grants.filter_map(|grant| network.link(grant.port)));
+        }
+        let (mut switches, mut ends) = (BTreeSet::new(), BTreeSet::new());
+        for link in &links {
+            match link.checked_sub(network.link_of_end(0)) {
+                Some(end) => {
+                    ends.insert(end);
+                    switches.extend(network.ends()[end].home.map(|(place, _)| place));
+                }
+                None => {
+                    switches.insert(link / PORTS);
+                    if let Next::Switch(there, _) = network.next(link / PORTS, port_of(*link)) {
+                        switches.insert(there as Place);
+                    }
+                }
+            }
+        }
+        guarantees.look(read, switches, ends);
+        // Whoever was judged well has something of every link of his.
+        let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
+        names.extend(holders.map(|holding| &*holding.cluster));
+        names.extend(asked_otherwise(before, read, changes));
+        let is_promised = |name: &str| names.contains(name);
+        guarantees.clusters.clear();
+        guarantees.judge(read, is_promised);
         guarantees
     }
 
@@ -100,8 +159,8 @@ impl Guarantees {
         let broken = broken(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
-        for cluster in promised.filter(|cluster| seen.insert(&cluster.name)) {
-            if !is_asked(&cluster.name) {
+        for cluster in promised.filter(|cluster| is_asked(&cluster.name)) {
+            if !seen.insert(&cluster.name) {
                 continue;
             }
             let decision = plan.decisions().clusters.get(&cluster.name);
@@ -118,6 +177,41 @@ impl Guarantees {
             }
         }
     }
+}
+
+/// Clusters that two plans gave something different, with what each gave.
+fn differing<'a>(
+    old: &'a FabricPlan,
+    new: &'a FabricPlan,
+) -> impl Iterator<Item = (&'a str, Option<&'a ClusterDecision>, Option<&'a ClusterDecision>)> {
+    let (old, new) = (&old.decisions().clusters, &new.decisions().clusters);
+    let gone = old.iter().filter(|(name, _)| !new.contains_key(*name));
+    let gone = gone.map(|(name, decision)| (name.as_str(), Some(decision), None));
+    let here = new.iter().map(|(name, decision)| (name.as_str(), old.get(name), Some(decision)));
+    gone.chain(here).filter(|(_, old, new)| old != new)
+}
+
+/// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
+fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Changes) -> BTreeSet<&'a str> {
+    let (old, new) = (before.clusters, &read.intents.clusters);
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    // In whichever order: a name counts if what stands under it does not stand there in both.
+    let known: HashMap<&str, &ClusterIntent> =
+        old.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
+    if known.len() < old.len() {
+        names.extend(old.iter().map(|cluster| cluster.name.as_str()));
+    }
+    let is_known = |cluster: &&ClusterIntent| known.get(cluster.name.as_str()) == Some(cluster);
+    names.extend(new.iter().filter(|cluster| !is_known(cluster)).map(|cluster| cluster.name.as_str()));
+    names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
+    let lids: HashSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
+    if !lids.is_empty() {
+        let lid = |port: &Guid| read.network.end(*port).map(|end| read.network.ends()[end].lid);
+        let is_routed =
+            |cluster: &&ClusterIntent| cluster.ports.iter().filter_map(lid).any(|lid| lids.contains(&lid));
+        names.extend(new.iter().filter(is_routed).map(|cluster| cluster.name.as_str()));
+    }
+    names
 }
 
 /// Whether a cluster is promised anything.

@@ -25,7 +25,7 @@ const BEST_EFFORT: ServiceLevel = match ServiceLevel::from_wire(0) {
 pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let clusters = &read.intents.clusters;
-    let mut owners: HashMap<Guid, usize> = HashMap::with_capacity(read.wanted.present.len());
+    let mut owners: HashMap<Guid, usize> = HashMap::with_capacity(read.wanted.present().len());
     let are_two = |a: usize, b: usize| a != b && (is_guaranteed(&clusters[a]) || is_guaranteed(&clusters[b]));
     let mut names: HashMap<&str, usize> = HashMap::with_capacity(clusters.len());
     for (place, cluster) in clusters.iter().enumerate() {
