@@ -32,38 +32,38 @@ pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTre
     found
 }
 
+/// What is found for each of some LIDs of which nothing was found before, where there is something. Their entries are as
+/// they were: only who may talk to their owners has changed.
+pub(crate) fn check_regrouped(
+    read: &Reading<'_>,
+    lids: impl Iterator<Item = Lid>,
+) -> BTreeMap<Lid, Vec<Finding>> {
+    let columns = Columns::new(read);
+    let lost: Vec<Lid> = lids.filter(|lid| !columns.arrives(*lid)).collect();
+    check(read, lost.into_iter())
+}
+
 /// What does not depend on the LID.
 struct Columns<'a> {
     read: &'a Reading<'a>,
-    /// The switches behind which a partition has members, of partitions that were asked for.
-    homes: RefCell<HashMap<PartitionNumber, Homes>>,
+    /// The switches behind which a partition has members, or more than limited ones: of partitions that were looked at.
+    homes: RefCell<HashMap<(PartitionNumber, bool), Bits>>,
     everywhere: Bits,
     manager: Option<usize>,
 }
 
-/// The switches behind which a partition has members, and those behind which it has more than limited ones.
-struct Homes {
-    any: Bits,
-    full: Bits,
-}
-
-impl Homes {
-    fn of(read: &Reading<'_>, number: PartitionNumber) -> Self {
-        let network = &read.network;
-        let count = network.switches.len();
-        let mut homes = Self { any: Bits::new(count), full: Bits::new(count) };
-        let members = read.wanted.partitions.get(&number).map(|partition| &partition.members);
-        for (guid, role) in members.into_iter().flatten() {
-            let Some((home, _)) = network.end(*guid).and_then(|end| network.ends()[end].home) else {
-                continue;
-            };
-            homes.any.insert(home);
-            if *role != Role::Limited {
-                homes.full.insert(home);
-            }
+/// The switches behind which a partition has members, or more than limited ones.
+fn homes(read: &Reading<'_>, number: PartitionNumber, is_full: bool) -> Bits {
+    let network = &read.network;
+    let mut homes = Bits::new(network.switches.len());
+    let members = read.wanted.partitions.get(&number).map(|partition| &partition.members);
+    let members = members.into_iter().flatten().filter(|(_, role)| !is_full || **role != Role::Limited);
+    for end in members.filter_map(|(guid, _)| network.end(*guid)) {
+        if let Some((home, _)) = network.ends()[end].home {
+            homes.insert(home);
         }
-        homes
     }
+    homes
 }
 
 impl<'a> Columns<'a> {
@@ -92,6 +92,25 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// Whether packets to a LID arrive from everywhere they may come from, if they circle nowhere.
+    fn arrives(&self, lid: Lid) -> bool {
+        let network = &self.read.network;
+        let Some(owner) = network.lid_owner(lid) else { return true };
+        let raw = usize::from(lid.to_wire());
+        self.needed(owner).iter().all(|from| {
+            let mut here = from;
+            loop {
+                let Some(exit) = network.exit(here, raw) else { return false };
+                match network.next(here, exit) {
+                    Next::Switch(there, _) => here = there as Place,
+                    Next::End(end) => return network.ends()[end as usize].lid == lid,
+                    Next::Itself => return network.switches[here].lid == lid,
+                    Next::Nothing | Next::Stranger => return false,
+                }
+            }
+        })
+    }
+
     /// The switches behind which somebody may talk to an end port. Management of the subnet carries no key: the
     /// manager talks to everyone.
     fn needed(&self, owner: usize) -> Bits {
@@ -106,8 +125,9 @@ impl<'a> Columns<'a> {
         let wanted = self.read.wanted.port(network.ends()[owner].guid);
         for (number, role) in wanted.map_or(&[][..], |port| &port.roles) {
             let mut homes = self.homes.borrow_mut();
-            let homes = homes.entry(*number).or_insert_with(|| Homes::of(self.read, *number));
-            needed.join(if *role == Role::Limited { &homes.full } else { &homes.any });
+            let is_full = *role == Role::Limited;
+            let at = homes.entry((*number, is_full));
+            needed.join(at.or_insert_with(|| self::homes(self.read, *number, is_full)));
         }
         needed
     }

@@ -91,7 +91,7 @@ impl<'a> Reading<'a> {
             Rule::Isolation => Keys::of(self).findings(self),
             Rule::Multicast => {
                 let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
-                multicast::check_groups(self).into_iter().chain(trees).collect()
+                multicast::check_groups(self, |_| false).into_iter().chain(trees).collect()
             }
             Rule::Capacities => Capacities::of(self).findings().cloned().collect(),
             Rule::Sharing => sharing::check(self),

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::intent::ClusterIntent;
-use fabric_model::plan::Basis;
+use fabric_model::plan::{Basis, GroupPlan};
 use fabric_model::{FabricPlan, Intents, LinkRate, Topology};
-use ib_wire::{Guid, Lid, MulticastLid, PortNum};
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
 
 use crate::capacities::Capacities;
 use crate::credits::Order;
@@ -112,7 +112,7 @@ impl Verified {
             rings,
             keys,
             isolation,
-            groups: multicast::check_groups(&read),
+            groups: multicast::check_groups(&read, |_| false),
             trees,
             capacities: Capacities::of(&read),
             ports,
@@ -135,7 +135,7 @@ impl Verified {
         let (wanted, touched) = self.wanted.changed(intents, &plan);
         let network = Network::on(Arc::clone(&self.cables), topology, &plan);
         let read = Reading { intents, network, wanted, guarantees: OnceCell::new() };
-        let before = Before { plan: &self.plan, clusters: &self.clusters };
+        let before = Before { plan: &self.plan, clusters: &self.clusters, wanted: &self.wanted };
         let guarantees = self.guarantees.changed(&read, &before, changes);
         let guarantees = read.guarantees.get_or_init(|| guarantees);
         let (columns, trees) = (self.columns(&read, changes), self.trees(&read, changes));
@@ -162,7 +162,7 @@ impl Verified {
             rings,
             isolation: keys.findings(&read),
             keys,
-            groups: multicast::check_groups(&read),
+            groups: self.groups(&read, changes),
             trees,
             capacities: self.capacities(&read, changes),
             ports,
@@ -177,8 +177,10 @@ impl Verified {
     fn columns(&self, read: &Reading<'_>, changes: &Changes) -> BTreeMap<Lid, Vec<Finding>> {
         let mut lids: BTreeSet<Lid> = self.columns.keys().copied().collect();
         lids.extend(changes.linear.iter().map(|(_, lid)| *lid));
-        lids.extend(regrouped(&self.wanted, read));
-        forwarding::check(read, lids.into_iter())
+        let regrouped = regrouped(&self.wanted, read).into_iter().filter(|lid| !lids.contains(lid));
+        let mut columns = forwarding::check_regrouped(read, regrouped);
+        columns.extend(forwarding::check(read, lids.into_iter()));
+        columns
     }
 
     /// LIDs of groups of which an entry or a group changed, or of which something was found.
@@ -187,6 +189,17 @@ impl Verified {
         mlids.extend(changes.multicast.iter().map(|(_, mlid)| *mlid));
         mlids.extend(&changes.groups);
         multicast::check(read, &mlids)
+    }
+
+    fn groups(&self, read: &Reading<'_>, changes: &Changes) -> Vec<Finding> {
+        let is_same = |number: &PartitionNumber| {
+            let before = self.wanted.partitions.get(number).zip(read.wanted.partitions.get(number));
+            before.is_some_and(|(before, after)| Arc::ptr_eq(before, after))
+        };
+        let is_known = |group: &GroupPlan| {
+            self.groups.is_empty() && !changes.mgids.contains(&group.mgid) && is_same(&group.partition)
+        };
+        multicast::check_groups(read, is_known)
     }
 
     /// Tables that changed, or whose ports are to hold something else.

@@ -12,6 +12,9 @@ use crate::network::{Present, present_ends};
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
 
+/// Ports that are copied together when what one of them is to hold changes.
+const PAGE: usize = 32;
+
 /// A partition that is to exist.
 #[derive(Debug)]
 pub(crate) struct WantedPartition {
@@ -115,8 +118,8 @@ impl Ends {
 pub(crate) struct Wanted {
     pub partitions: BTreeMap<PartitionNumber, Arc<WantedPartition>>,
     ends: Arc<Ends>,
-    /// In the order of the ends.
-    ports: Vec<Arc<WantedPort>>,
+    /// In the order of the ends, [`PAGE`] of them together.
+    ports: Vec<Arc<[WantedPort]>>,
     /// Partitions without a number for which the plan has none either.
     pub missing: Vec<String>,
 }
@@ -124,7 +127,8 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
         let ends = Arc::new(Ends::new(topology, intents.manager));
-        let ports = vec![Arc::default(); ends.present.len()];
+        let ports = vec![WantedPort::default(); ends.present.len()];
+        let ports = ports.chunks(PAGE).map(Arc::from).collect();
         let nothing = Self { partitions: BTreeMap::new(), ends, ports, missing: Vec::new() };
         nothing.changed(intents, plan).0
     }
@@ -168,7 +172,8 @@ impl Wanted {
             let Some(place) = self.ends.places.get(&guid) else { continue };
             let role = partition.as_ref().and_then(|partition| partition.members.get(&guid)).copied();
             let is_first = partition.as_ref().is_some_and(|partition| partition.first.contains(&guid));
-            Arc::make_mut(&mut self.ports[*place]).put(number, role, is_first);
+            let page = Arc::make_mut(&mut self.ports[place / PAGE]);
+            page[place % PAGE].put(number, role, is_first);
             touched.insert(guid);
         }
         self.partitions.extend(partition.map(|partition| (number, partition)));
@@ -181,7 +186,7 @@ impl Wanted {
 
     /// What a port is to hold.
     pub fn port(&self, guid: Guid) -> Option<&WantedPort> {
-        self.ends.places.get(&guid).map(|place| &*self.ports[*place])
+        self.ends.places.get(&guid).map(|place| &self.ports[place / PAGE][place % PAGE])
     }
 
     /// Whether two ports may exchange packets: some partition has both, and one of them as more than a limited member.

@@ -16,6 +16,7 @@ use ib_wire::{Guid, Lid};
 
 use crate::network::{Link, Next, PORTS, Place, port_of};
 use crate::verified::Changes;
+use crate::wanted::Wanted;
 use crate::{Finding, Reading};
 use holdings::Holdings;
 use promises::{Judge, Judged};
@@ -25,6 +26,7 @@ use promises::{Judge, Judged};
 pub(crate) struct Before<'a> {
     pub plan: &'a FabricPlan,
     pub clusters: &'a [ClusterIntent],
+    pub wanted: &'a Wanted,
 }
 
 /// Everything that was found about guarantees, in the parts in which it is looked at.
@@ -71,7 +73,11 @@ impl Guarantees {
         if is_guarded(read) != self.is_guarded {
             return Self::of(read);
         }
-        let mut guarantees = Self { tenants: ownership::of_tenants(read), ..self.clone() };
+        let otherwise = asked_otherwise(before, read, changes);
+        let is_kept =
+            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.wanted, &otherwise);
+        let tenants = if is_kept { Vec::new() } else { ownership::of_tenants(read) };
+        let mut guarantees = Self { tenants, ..self.clone() };
         if !self.is_guarded {
             return guarantees;
         }
@@ -107,7 +113,7 @@ impl Guarantees {
         // Whoever was judged well has something of every link of his.
         let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
         names.extend(holders.map(|holding| &*holding.cluster));
-        names.extend(asked_otherwise(before, read, changes));
+        names.extend(otherwise);
         let is_promised = |name: &str| names.contains(name);
         guarantees.clusters.clear();
         guarantees.judge(read, is_promised);

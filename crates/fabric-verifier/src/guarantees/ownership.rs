@@ -4,15 +4,17 @@
 //! cluster has it on the link before and the link behind, and only into the lane of that cluster there. So packets that
 //! carry somebody's level go nowhere but by links of his, wherever they are sent to.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use fabric_model::intent::{PortName, Role};
-use ib_wire::{Guid, PortNum, ServiceLevel, SlToVl, VirtualLane};
+use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use super::holdings::{Holding, Holdings};
 use super::is_guaranteed;
 use crate::capacities::levels;
 use crate::network::{Link, Network, PORTS, Place};
+use crate::wanted::{Wanted, WantedPartition};
 use crate::{Finding, Reading};
 
 /// Level 0 is for everybody.
@@ -62,6 +64,50 @@ pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether no two clusters have a port or a key in common, if that was so before and only some clusters, by name, are asked
+/// for otherwise since. Only these are looked at, and partitions that have other members.
+pub(super) fn are_tenants_apart(read: &Reading<'_>, before: &Wanted, otherwise: &BTreeSet<&str>) -> bool {
+    let clusters = &read.intents.clusters;
+    let decisions = &read.network.plan.decisions().clusters;
+    let mut names: HashMap<&str, bool> = HashMap::with_capacity(clusters.len());
+    names.extend(clusters.iter().map(|cluster| (cluster.name.as_str(), is_guaranteed(cluster))));
+    let is_wanted = |name: &String| names.get(name.as_str()).copied().unwrap_or(false);
+    if names.len() < clusters.len() || !decisions.keys().all(is_wanted) {
+        return false;
+    }
+    let changed = || clusters.iter().filter(|cluster| otherwise.contains(cluster.name.as_str()));
+    let mut ports: BTreeSet<Guid> = changed().flat_map(|cluster| cluster.ports.iter().copied()).collect();
+    let is_full = |role: Role| role != Role::Limited;
+    let roles = ports.iter().filter_map(|port| read.wanted.port(*port)).flat_map(|port| &port.roles);
+    let mut partitions: BTreeSet<PartitionNumber> =
+        roles.filter(|(_, role)| is_full(*role)).map(|(number, _)| *number).collect();
+    let is_kept = |number: &PartitionNumber, partition: &Arc<WantedPartition>| {
+        before.partitions.get(number).is_some_and(|before| Arc::ptr_eq(before, partition))
+    };
+    let other = read.wanted.partitions.iter().filter(|(number, partition)| !is_kept(number, partition));
+    partitions.extend(other.map(|(number, _)| *number));
+    let full_members = |number: &PartitionNumber| {
+        let members = read.wanted.partitions.get(number).into_iter().flat_map(|wanted| &wanted.members);
+        members.filter(|(_, role)| is_full(**role)).map(|(port, _)| *port)
+    };
+    ports.extend(partitions.iter().flat_map(full_members));
+    let ports: Vec<Guid> = ports.into_iter().collect();
+    let mut owners: Vec<Option<usize>> = vec![None; ports.len()];
+    for (place, cluster) in clusters.iter().enumerate() {
+        for at in cluster.ports.iter().filter_map(|port| ports.binary_search(port).ok()) {
+            if owners[at].replace(place).is_some_and(|first| first != place) {
+                return false;
+            }
+        }
+    }
+    partitions.iter().all(|number| {
+        let owner = |port: Guid| ports.binary_search(&port).ok().and_then(|at| owners[at]);
+        let mut owners = full_members(number).filter_map(owner);
+        let first = owners.next();
+        owners.all(|owner| Some(owner) == first)
+    })
 }
 
 /// What is found at the exits of a switch.

@@ -9,7 +9,7 @@ use fabric_model::plan::{
     AdapterPortPlan, Enforcement, GroupPlan, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan,
     SwitchPortPlan,
 };
-use ib_wire::{Lid, MulticastLid, PortNum};
+use ib_wire::{Gid, Lid, MulticastLid, PortNum};
 
 use crate::Destination;
 use crate::network::{Link, PORTS, Place};
@@ -19,8 +19,10 @@ use crate::network::{Link, PORTS, Place};
 pub(crate) struct Changes {
     pub linear: Vec<(Place, Lid)>,
     pub multicast: Vec<(Place, MulticastLid)>,
-    /// Groups that came, went or changed.
+    /// LIDs of groups that came, went or changed.
     pub groups: BTreeSet<MulticastLid>,
+    /// Their addresses.
+    pub mgids: BTreeSet<Gid>,
     /// End ports with other keys.
     pub own_keys: Vec<usize>,
     /// Switch ports that let something else pass.
@@ -168,6 +170,7 @@ impl Changes {
             let before = if order.is_le() { old.next() } else { None };
             let after = if order.is_ge() { new.next() } else { None };
             if before != after {
+                self.mgids.extend(before.into_iter().chain(after).map(|group| group.mgid));
                 self.groups.extend(before.into_iter().chain(after).map(|group| group.mlid));
             }
         }
