@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fabric_model::FabricPlan;
 use fabric_model::intent::Ipoib;
 use fabric_model::plan::{GroupPlan, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber, PortNum};
@@ -24,6 +25,9 @@ pub(crate) fn check(
     read: &Reading<'_>,
     mlids: &BTreeSet<MulticastLid>,
 ) -> BTreeMap<MulticastLid, Vec<Finding>> {
+    if mlids.is_empty() {
+        return BTreeMap::new();
+    }
     let network = &read.network;
     let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> =
         mlids.iter().map(|mlid| (*mlid, BTreeMap::new())).collect();
@@ -53,6 +57,48 @@ pub(crate) fn check(
         }
     }
     found
+}
+
+/// Whether nothing is found for a LID of groups of which nothing was found in the plan before, since which only some
+/// switches have other entries for it and some groups, by address, came, went or changed.
+///
+/// Islands that have no part in that, nor in front of a switch that has, are the ones of before: they are not walked again.
+pub(crate) fn is_kept(
+    read: &Reading<'_>,
+    before: &FabricPlan,
+    mlid: MulticastLid,
+    changed: impl Iterator<Item = Place>,
+    mgids: &BTreeSet<Gid>,
+) -> bool {
+    let network = &read.network;
+    let home = |guid: &Guid| network.end(*guid).and_then(|end| network.ends()[end].home).map(|home| home.0);
+    let of_lid = |group: &&GroupPlan| group.mlid == mlid;
+    let is_changed = |group: &&GroupPlan| mgids.contains(&group.mgid);
+    let groups = before.groups().chain(network.plan.groups()).filter(of_lid).filter(is_changed);
+    let mut seeds: BTreeSet<Place> = groups.flat_map(|group| group.members.iter().filter_map(home)).collect();
+    seeds.extend(changed);
+    let around = |place: &Place| {
+        let ports = network.switches[*place].ports.iter().map(|port| port.number);
+        ports.filter_map(|port| switch_behind(network, *place, port)).collect::<Vec<_>>()
+    };
+    let mut open: Vec<Place> = seeds.iter().flat_map(around).chain(seeds.iter().copied()).collect();
+    let mut exits: BTreeMap<Place, PortSet> = BTreeMap::new();
+    while let Some(place) = open.pop() {
+        let ports = network.switches[place].multicast.exit(mlid);
+        if !ports.is_empty() && exits.insert(place, ports).is_none() {
+            open.extend(ports.iter().filter_map(|exit| switch_behind(network, place, exit)));
+        }
+    }
+    // The members of a group that did not change are in one island, or in parts of one that fell apart.
+    let is_near = |group: &&GroupPlan| {
+        let first = group.members.iter().find_map(home);
+        first.is_some_and(|home| exits.contains_key(&home) || seeds.contains(&home))
+    };
+    let groups = network.plan.groups().filter(of_lid);
+    let groups: Vec<&GroupPlan> = groups.filter(|group| is_changed(group) || is_near(group)).collect();
+    let mut findings = Vec::new();
+    Forest::new(read, mlid, &exits).check(&groups, &mut findings);
+    findings.is_empty()
 }
 
 /// The groups of the plan are those that are asked for. Groups that are known to be as they were asked for are counted only.

@@ -186,8 +186,16 @@ impl Verified {
     /// LIDs of groups of which an entry or a group changed, or of which something was found.
     fn trees(&self, read: &Reading<'_>, changes: &Changes) -> BTreeMap<MulticastLid, Vec<Finding>> {
         let mut mlids: BTreeSet<MulticastLid> = self.trees.keys().copied().collect();
-        mlids.extend(changes.multicast.iter().map(|(_, mlid)| *mlid));
-        mlids.extend(&changes.groups);
+        let changed: BTreeSet<MulticastLid> =
+            changes.multicast.iter().map(|(_, mlid)| *mlid).chain(changes.groups.iter().copied()).collect();
+        let places = |mlid: MulticastLid| {
+            changes.multicast.iter().filter(move |(_, other)| *other == mlid).map(|(place, _)| *place)
+        };
+        let is_kept =
+            |mlid: &MulticastLid| multicast::is_kept(read, &self.plan, *mlid, places(*mlid), &changes.mgids);
+        let lost: Vec<MulticastLid> =
+            changed.into_iter().filter(|mlid| !mlids.contains(mlid) && !is_kept(mlid)).collect();
+        mlids.extend(lost);
         multicast::check(read, &mlids)
     }
 
