@@ -5,7 +5,8 @@ mod ownership;
 mod promises;
 mod service;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use fabric_model::decisions::ClusterDecision;
@@ -185,37 +186,48 @@ impl Guarantees {
     }
 }
 
-/// Clusters that two plans gave something different, with what each gave.
-fn differing<'a>(
-    old: &'a FabricPlan,
-    new: &'a FabricPlan,
-) -> impl Iterator<Item = (&'a str, Option<&'a ClusterDecision>, Option<&'a ClusterDecision>)> {
-    let (old, new) = (&old.decisions().clusters, &new.decisions().clusters);
-    let gone = old.iter().filter(|(name, _)| !new.contains_key(*name));
-    let gone = gone.map(|(name, decision)| (name.as_str(), Some(decision), None));
-    let here = new.iter().map(|(name, decision)| (name.as_str(), old.get(name), Some(decision)));
-    gone.chain(here).filter(|(_, old, new)| old != new)
+/// A cluster with what two plans gave it.
+type Given<'a> = (&'a str, Option<&'a ClusterDecision>, Option<&'a ClusterDecision>);
+
+/// Clusters that two plans gave something different. Both lists are in order.
+fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> impl Iterator<Item = Given<'a>> {
+    let mut old = old.decisions().clusters.iter().peekable();
+    let mut new = new.decisions().clusters.iter().peekable();
+    let pairs = std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        let before = if order.is_le() { old.next() } else { None };
+        let after = if order.is_ge() { new.next() } else { None };
+        let (name, _) = before.or(after)?;
+        Some((name.as_str(), before.map(|(_, decision)| decision), after.map(|(_, decision)| decision)))
+    });
+    pairs.filter(|(_, old, new)| old != new)
+}
+
+/// Two lists without what they begin and end with alike.
+fn trimmed<'a, T: PartialEq>(a: &'a [T], b: &'a [T]) -> (&'a [T], &'a [T]) {
+    let alike = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[alike..], &b[alike..]);
+    let alike = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    (&a[..a.len() - alike], &b[..b.len() - alike])
 }
 
 /// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
 fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Changes) -> BTreeSet<&'a str> {
-    let (old, new) = (before.clusters, &read.intents.clusters);
-    let mut names: BTreeSet<&str> = BTreeSet::new();
-    // In whichever order: a name counts if what stands under it does not stand there in both.
-    let known: HashMap<&str, &ClusterIntent> =
-        old.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
-    if known.len() < old.len() {
-        names.extend(old.iter().map(|cluster| cluster.name.as_str()));
-    }
-    let is_known = |cluster: &&ClusterIntent| known.get(cluster.name.as_str()) == Some(cluster);
-    names.extend(new.iter().filter(|cluster| !is_known(cluster)).map(|cluster| cluster.name.as_str()));
+    let (old, new) = trimmed(before.clusters, &read.intents.clusters);
+    let mut names: BTreeSet<&str> = old.iter().chain(new).map(|cluster| cluster.name.as_str()).collect();
     names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
     let lids: HashSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
     if !lids.is_empty() {
         let lid = |port: &Guid| read.network.end(*port).map(|end| read.network.ends()[end].lid);
         let is_routed =
             |cluster: &&ClusterIntent| cluster.ports.iter().filter_map(lid).any(|lid| lids.contains(&lid));
-        names.extend(new.iter().filter(is_routed).map(|cluster| cluster.name.as_str()));
+        let clusters = &read.intents.clusters;
+        names.extend(clusters.iter().filter(is_routed).map(|cluster| cluster.name.as_str()));
     }
     names
 }
