@@ -19,7 +19,7 @@ pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
 fn manager(read: &Reading<'_>) -> Vec<Finding> {
     let wanted = read.intents.manager;
     let planned = read.network.plan.manager();
-    let held = read.network.end(wanted).map(|end| read.network.ends[end].lid);
+    let held = read.network.end(wanted).map(|end| read.network.ends()[end].lid);
     let mut findings = Vec::new();
     if read.network.topology.by_port_guid(wanted).is_none() {
         findings.push(Finding::ManagerMissing { port: wanted });
@@ -33,7 +33,7 @@ fn manager(read: &Reading<'_>) -> Vec<Finding> {
 
 fn lids(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let mut owners: BTreeMap<Lid, Guid> = BTreeMap::new();
-    let mut ends: Vec<(Lid, Guid)> = read.network.ends.iter().map(|end| (end.lid, end.guid)).collect();
+    let mut ends: Vec<(Lid, Guid)> = read.network.ends().iter().map(|end| (end.lid, end.guid)).collect();
     ends.sort_unstable();
     for (lid, guid) in ends {
         if let Some(first) = owners.get(&lid) {
@@ -47,17 +47,17 @@ fn lids(read: &Reading<'_>, findings: &mut Vec<Finding>) {
 /// The end ports of the plan are those that the manager reaches, and have the GUIDs that were found.
 fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
-    let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends.len());
-    let mut present: HashSet<PortName> = HashSet::with_capacity(read.network.ends.len());
-    present.extend(read.wanted.present.iter().map(|(_, end)| name(topology, *end)));
-    for end in &read.network.ends {
+    let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
+    let mut present: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
+    present.extend(read.wanted.present().iter().map(|end| end.name));
+    for end in read.network.ends() {
         if !planned.insert(end.name) || !present.contains(&end.name) {
             findings.push(Finding::PortUnknown { port: end.name });
         } else if let Some(found) = guid(topology, end.name).filter(|found| *found != end.guid) {
             findings.push(Finding::GuidDiffers { port: end.name, planned: end.guid, found });
         }
     }
-    let names = read.wanted.present.iter().map(|(_, end)| name(topology, *end));
+    let names = read.wanted.present().iter().map(|end| end.name);
     findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
 }
 
@@ -86,14 +86,10 @@ fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-fn name(topology: &Topology, end: Endpoint) -> PortName {
-    PortName { node: topology[end.node].guid, port: end.port }
-}
-
 fn peer(topology: &Topology, port: PortName) -> Option<PortName> {
     let node = topology.by_guid(port.node)?;
     let peer = topology.peer(Endpoint::new(node, port.port))?;
-    Some(name(topology, peer))
+    Some(PortName { node: topology[peer.node].guid, port: peer.port })
 }
 
 /// GUID of an end port: of port 0 on a switch.

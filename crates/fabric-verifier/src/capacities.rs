@@ -1,26 +1,84 @@
 //! Whether devices can hold what they are to hold.
 
+use std::collections::BTreeMap;
+
 use fabric_model::intent::{Capabilities, PortName};
-use fabric_model::plan::{Enforcement, PkeyTable, PortSharing, SwitchPlan};
+use fabric_model::plan::{Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
 use ib_wire::{DataLanes, Mtu, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
+use crate::network::{Link, PORTS, Place};
 use crate::{Finding, Reading, Table};
 
-pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
-    let capabilities = &read.intents.capabilities;
-    let mut findings = Vec::new();
-    for switch in &read.network.switches {
-        of_switch(switch, capabilities, &mut findings);
+/// What is found device by device and port by port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Capacities {
+    /// By link, port 0 standing for the switch itself; where there is something.
+    found: BTreeMap<Link, Vec<Finding>>,
+}
+
+impl Capacities {
+    pub fn of(read: &Reading<'_>) -> Self {
+        let mut capacities = Self::default();
+        for (place, switch) in read.network.switches.iter().enumerate() {
+            capacities.look_at_switch(read, place);
+            for port in &switch.ports {
+                capacities.look_at_port(read, place, port);
+            }
+        }
+        for end in 0..read.network.plan.adapter_ports().len() {
+            capacities.look_at_adapter(read, end);
+        }
+        capacities
     }
-    for port in read.network.plan.adapter_ports() {
+
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.found.values().flatten()
+    }
+
+    /// Looks at the tables that a switch has once.
+    pub fn look_at_switch(&mut self, read: &Reading<'_>, place: Place) {
+        let mut findings = Vec::new();
+        of_switch(read.network.switches[place], &read.intents.capabilities, &mut findings);
+        self.put(place * PORTS, findings);
+    }
+
+    /// Looks at a switch port.
+    pub fn look_at_port(&mut self, read: &Reading<'_>, place: Place, port: &SwitchPortPlan) {
+        let (capabilities, guid) = (&read.intents.capabilities, read.network.switches[place].guid);
+        let name = PortName { node: guid, port: port.number };
+        let mut findings = Vec::new();
+        if let Enforcement::Both(keys) = &port.enforcement {
+            let capacity = capabilities.switch(guid).enforced_pkeys.into();
+            findings.extend(of_keys(Table::EnforcedPkeys, name, keys, capacity));
+        }
+        findings.extend(of_link(name, port.peer, port.mtu, port.lanes, capabilities));
+        if let Some(sharing) = &port.sharing {
+            of_sharing(name, sharing, port.lanes, &mut findings);
+        }
+        self.put(place * PORTS + port.number.index(), findings);
+    }
+
+    /// Looks at an adapter port.
+    pub fn look_at_adapter(&mut self, read: &Reading<'_>, end: usize) {
+        let (capabilities, port) =
+            (&read.intents.capabilities, &read.network.plan.parts().adapter_ports[end]);
         let capacity = usize::from(capabilities.port(port.name).pkeys);
+        let mut findings = Vec::new();
         findings.extend(of_keys(Table::Pkeys, port.name, &port.pkeys, capacity));
         findings.extend(of_link(port.name, port.peer, port.mtu, port.lanes, capabilities));
         if let Some(sharing) = &port.sharing {
             of_sharing(port.name, sharing, port.lanes, &mut findings);
         }
+        self.put(read.network.link_of_end(end), findings);
     }
-    findings
+
+    fn put(&mut self, link: Link, findings: Vec<Finding>) {
+        if findings.is_empty() {
+            self.found.remove(&link);
+        } else {
+            self.found.insert(link, findings);
+        }
+    }
 }
 
 fn of_switch(switch: &SwitchPlan, capabilities: &Capabilities, findings: &mut Vec<Finding>) {
@@ -37,16 +95,6 @@ fn of_switch(switch: &SwitchPlan, capabilities: &Capabilities, findings: &mut Ve
         }
     }
     findings.extend(of_keys(Table::Pkeys, own, &switch.pkeys, capability.own_pkeys.into()));
-    for port in &switch.ports {
-        let name = PortName { node: switch.guid, port: port.number };
-        if let Enforcement::Both(keys) = &port.enforcement {
-            findings.extend(of_keys(Table::EnforcedPkeys, name, keys, capability.enforced_pkeys.into()));
-        }
-        findings.extend(of_link(name, port.peer, port.mtu, port.lanes, capabilities));
-        if let Some(sharing) = &port.sharing {
-            of_sharing(name, sharing, port.lanes, findings);
-        }
-    }
 }
 
 fn of_keys(table: Table, port: PortName, keys: &PkeyTable, capacity: usize) -> Option<Finding> {

@@ -7,17 +7,15 @@
 mod graph;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use fabric_model::plan::{PortSet, PortSharing};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
 
 use crate::bits::Bits;
-use crate::network::{Network, Next, PORTS, Place};
+use crate::network::{Link, Network, Next, PORTS, Place, port_of as port};
 use crate::{Destination, Finding, Wait};
 use graph::rings;
-
-/// A link, by the switch that sends on it and its port there.
-type Link = usize;
 
 /// A link and a lane of it; [`ANY_LANE`] where that is left to the device.
 type Channel = (Link, u8);
@@ -47,7 +45,7 @@ pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     /// By link; links that are not between switches have none.
-    ranks: Vec<u32>,
+    ranks: Arc<[u32]>,
 }
 
 impl Order {
@@ -59,7 +57,7 @@ impl Order {
         for (link, rank) in sorted.into_iter().zip(0..) {
             ranks[link] = rank;
         }
-        Some(Self { ranks })
+        Some(Self { ranks: ranks.into() })
     }
 
     /// Whether the order also holds for packets that pass changed entries: those to a destination at a switch.
@@ -95,10 +93,6 @@ fn links_into<'a>(network: &'a Network<'_>, here: Place) -> impl Iterator<Item =
 /// Whether packets to a destination take a link.
 fn takes(network: &Network<'_>, link: Link, to: Destination) -> bool {
     exits(network, link / PORTS, to).any(|exit| exit == port(link))
-}
-
-fn port(link: Link) -> PortNum {
-    u8::try_from(link % PORTS).ok().and_then(PortNum::new).unwrap_or(PortNum::MANAGEMENT)
 }
 
 /// By which turns packets come from one link to another.
@@ -227,7 +221,7 @@ fn distinct_levels(network: &Network<'_>) -> impl Iterator<Item = ServiceLevel> 
     let ports = network.switches.iter().flat_map(|switch| &switch.ports);
     let sharings = ports.filter_map(|port| port.sharing.as_deref());
     let sharings: Vec<&PortSharing> =
-        sharings.chain(network.ends.iter().filter_map(|end| end.sharing)).collect();
+        sharings.chain((0..network.ends().len()).filter_map(|end| network.end_sharing(end))).collect();
     let lanes = |sl: ServiceLevel| -> Vec<VirtualLane> {
         let maps = sharings.iter().flat_map(|sharing| sharing.by_input.values().chain([&sharing.otherwise]));
         maps.map(|map| map.lane(sl)).collect()
@@ -242,7 +236,8 @@ fn senders<'a>(network: &'a Network<'_>, sl: ServiceLevel) -> impl Iterator<Item
     let can = move |sharing: Option<&PortSharing>| {
         sharing.is_none_or(|sharing| sharing.otherwise.lane(sl) != VirtualLane::MANAGEMENT)
     };
-    network.ends.iter().filter(move |end| can(end.sharing)).filter_map(|end| end.home)
+    let ends = network.ends().iter().enumerate();
+    ends.filter(move |(index, _)| can(network.end_sharing(*index))).filter_map(|(_, end)| end.home)
 }
 
 /// The links between switches, with lanes, by which packets go on from a switch.

@@ -1,64 +1,16 @@
 //! What is wrong with a plan, each with the entry that shows it.
 
+mod rules;
 mod told;
+mod witness;
 
 use fabric_model::intent::{PortName, Role};
+use fabric_model::tenancy::Bandwidth;
 use ib_wire::{
     DataLanes, Gid, Guid, Lid, Mtu, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane,
 };
 
-use crate::Rule;
-
-/// An exit of a switch that a packet takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Hop {
-    /// The switch, by node GUID.
-    pub switch: Guid,
-    /// The port it leaves by.
-    pub exit: PortNum,
-}
-
-/// A link whose buffers are full while packets in them wait for the next link of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Wait {
-    /// The link, by the switch that sends on it.
-    pub link: Hop,
-    /// The lane; `None` where that is left to the device.
-    pub lane: Option<VirtualLane>,
-    /// Whose packets wait here for the next link.
-    pub packets: Destination,
-}
-
-/// Where packets are to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Destination {
-    /// To a port, or to a LID that nobody has.
-    Lid(Lid),
-    /// To a group.
-    Group(MulticastLid),
-}
-
-/// One of the two guards between partitions. Each has to hold without the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Guard {
-    /// The P_Key tables of end ports.
-    Ends,
-    /// What switch ports in front of adapters let pass.
-    Switches,
-}
-
-/// A table that has a length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Table {
-    /// Where packets leave, by LID.
-    Linear,
-    /// The P_Keys of an end port.
-    Pkeys,
-    /// The P_Keys that a switch port lets pass.
-    EnforcedPkeys,
-    /// The low-priority arbitration table.
-    Arbitration,
-}
+pub use witness::{Destination, Guard, Hop, LaneWait, Table, Wait};
 
 /// Something that a plan does not keep. Ports of adapters are named by port GUID where packets are meant, by node and
 /// number where tables are.
@@ -396,50 +348,207 @@ pub enum Finding {
         /// Where packets came in; `None` at the sender itself.
         input: Option<PortNum>,
     },
-}
 
-impl Finding {
-    /// The rule that is broken.
-    pub const fn rule(&self) -> Rule {
-        match self {
-            Self::ManagerMissing { .. }
-            | Self::ManagerDiffers { .. }
-            | Self::LidTwice { .. }
-            | Self::PortMissing { .. }
-            | Self::PortUnknown { .. }
-            | Self::GuidDiffers { .. }
-            | Self::CableDiffers { .. } => Rule::Addresses,
-            Self::ForwardingLoop { .. }
-            | Self::ExitWithoutCable { .. }
-            | Self::NotForwarded { .. }
-            | Self::Astray { .. } => Rule::Forwarding,
-            Self::CreditLoop { .. } => Rule::CreditLoops,
-            Self::PartitionMissing { .. }
-            | Self::MemberDiffers { .. }
-            | Self::KeyMissing { .. }
-            | Self::KeyUnwanted { .. }
-            | Self::IndexZero { .. }
-            | Self::EnforcementOff { .. }
-            | Self::EnforcementInside { .. }
-            | Self::IsolationBroken { .. } => Rule::Isolation,
-            Self::GroupMissing { .. }
-            | Self::GroupUnwanted { .. }
-            | Self::GroupDiffers { .. }
-            | Self::GroupMemberDiffers { .. }
-            | Self::GroupLoop { .. }
-            | Self::GroupOneWay { .. }
-            | Self::GroupAstray { .. }
-            | Self::GroupUnreached { .. }
-            | Self::GroupsMeet { .. } => Rule::Multicast,
-            Self::TableTooLong { .. }
-            | Self::GroupBeyondTable { .. }
-            | Self::LinkBeyondEnds { .. }
-            | Self::ArbitrationEntry { .. }
-            | Self::LaneBeyondLink { .. } => Rule::Capacities,
-            Self::LaneWithoutWeight { .. }
-            | Self::BestEffortDiscarded { .. }
-            | Self::LevelOneWay { .. }
-            | Self::GroupLevelDiscarded { .. } => Rule::Sharing,
-        }
-    }
+    /// Two clusters have the same name.
+    ClusterTwice {
+        /// The name.
+        cluster: String,
+    },
+    /// The plan speaks of a guaranteed cluster that nobody asked for.
+    ClusterUnwanted {
+        /// Its name.
+        cluster: String,
+    },
+    /// A port is to be in two clusters, one of them guaranteed.
+    PortOfTwo {
+        /// The port, by port GUID.
+        port: Guid,
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Two clusters, one of them guaranteed, have more than limited members in one partition.
+    KeyOfTwo {
+        /// The partition.
+        partition: PartitionNumber,
+        /// One of them.
+        first: String,
+        /// A port of it that is such a member.
+        first_port: Guid,
+        /// The other.
+        second: String,
+        /// A port of it.
+        second_port: Guid,
+    },
+    /// Two clusters were given the same lane of a link.
+    LaneOfTwo {
+        /// The port packets leave by.
+        port: PortName,
+        /// The lane.
+        lane: VirtualLane,
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Two clusters were given the same service level on a link.
+    LevelOfTwo {
+        /// The port packets leave by.
+        port: PortName,
+        /// The level.
+        sl: ServiceLevel,
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A cluster was given level 0, which is for everybody.
+    BestEffortGranted {
+        /// The port packets leave by.
+        port: PortName,
+        /// Who was.
+        cluster: String,
+    },
+    /// Lanes are guarded, but what leaves by a port is left to the device.
+    PortUnguarded {
+        /// The port.
+        port: PortName,
+    },
+    /// A turn takes a service level that no cluster has on both its links.
+    LevelNotGranted {
+        /// The port packets leave by.
+        port: PortName,
+        /// The port they came in by; `None` for all that are not listed, and at adapters.
+        input: Option<PortNum>,
+        /// The level.
+        sl: ServiceLevel,
+        /// The lane it goes to.
+        lane: VirtualLane,
+        /// Who has it on the link behind.
+        here: Option<String>,
+        /// Who has it on the link before.
+        there: Option<String>,
+    },
+    /// A service level goes to a lane that is not the one of its cluster.
+    LaneOfOther {
+        /// The port packets leave by.
+        port: PortName,
+        /// The port they came in by; `None` for all that are not listed, and at adapters.
+        input: Option<PortNum>,
+        /// The level.
+        sl: ServiceLevel,
+        /// The lane it goes to.
+        lane: VirtualLane,
+        /// Whose lane that is.
+        owner: Option<String>,
+        /// Whose level it is; `None` for level 0.
+        sender: Option<String>,
+    },
+
+    /// A cluster is to be promised something, and the plan has nothing for these ports and this promise.
+    PromiseMissing {
+        /// The cluster.
+        cluster: String,
+    },
+    /// A port of a guaranteed cluster is not on the fabric.
+    ClusterPortMissing {
+        /// The cluster.
+        cluster: String,
+        /// The port, by port GUID.
+        port: Guid,
+    },
+    /// A cluster has no service level that all its links know.
+    LevelMissing {
+        /// The cluster.
+        cluster: String,
+    },
+    /// A cluster was given something on a link that is not there.
+    GrantWithoutLink {
+        /// The cluster.
+        cluster: String,
+        /// The port packets would leave by.
+        port: PortName,
+    },
+    /// A cluster was given something on the cable of a port that is not its own.
+    GrantAstray {
+        /// The cluster.
+        cluster: String,
+        /// The port packets leave by.
+        port: PortName,
+    },
+    /// Packets of a cluster take a link on which it was given nothing.
+    GrantMissing {
+        /// The cluster.
+        cluster: String,
+        /// The port they leave by.
+        port: PortName,
+        /// Who sends such packets, by port GUID.
+        from: Guid,
+        /// To whom.
+        to: Guid,
+    },
+    /// Packets of a cluster do not come to one of its ports.
+    ClusterUnreached {
+        /// The cluster.
+        cluster: String,
+        /// Who sends, by port GUID.
+        from: Guid,
+        /// To whom.
+        to: Guid,
+    },
+    /// A cluster's packets are not taken into its lane.
+    LevelLost {
+        /// The cluster.
+        cluster: String,
+        /// Its level; `None` if each path has its own, and this one has none.
+        sl: Option<ServiceLevel>,
+        /// Who sends, by port GUID.
+        from: Guid,
+        /// To whom.
+        to: Guid,
+        /// The port they do not leave by.
+        at: PortName,
+        /// Where they came in; `None` at the sender itself.
+        input: Option<PortNum>,
+    },
+    /// A cluster's lane is served by no arbitration entry.
+    LaneUnserved {
+        /// The cluster.
+        cluster: String,
+        /// The port packets leave by.
+        port: PortName,
+        /// The lane.
+        lane: VirtualLane,
+    },
+    /// A cluster gets less of a link than it was promised, if others do their worst.
+    ShareShort {
+        /// The cluster.
+        cluster: String,
+        /// The port packets leave by.
+        port: PortName,
+        /// Its lane.
+        lane: VirtualLane,
+        /// The entry of the arbitration table that it waits for longest.
+        entry: usize,
+        /// What its packets need of the link.
+        needed: Bandwidth,
+        /// What the table gives it at least.
+        given: Bandwidth,
+    },
+    /// A cluster's packet may be later than was promised, if others do their worst.
+    TooLate {
+        /// The cluster.
+        cluster: String,
+        /// Who sends, by port GUID.
+        from: Guid,
+        /// To whom.
+        to: Guid,
+        /// By when it has arrived, in nanoseconds.
+        bound_ns: u64,
+        /// By when it is to have.
+        promised_ns: u64,
+        /// Where it waits.
+        hops: Vec<LaneWait>,
+    },
 }

@@ -1,5 +1,6 @@
 //! Whether packets come to whom they are for: LID by LID, every switch's exit is followed once.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fabric_model::intent::Role;
@@ -12,7 +13,7 @@ use crate::{Finding, Hop, Reading};
 /// The LIDs that a table speaks of or that somebody has.
 pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
     let top = read.network.rows.iter().map(|row| row.len()).max().unwrap_or(0).saturating_sub(1);
-    let top = read.network.ends.iter().map(|end| usize::from(end.lid.to_wire())).fold(top, usize::max);
+    let top = read.network.ends().iter().map(|end| usize::from(end.lid.to_wire())).fold(top, usize::max);
     (1..=top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire))
 }
 
@@ -31,53 +32,53 @@ pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTre
     found
 }
 
+/// What is found for each of some LIDs of which nothing was found before, where there is something. Their entries are as
+/// they were: only who may talk to their owners has changed.
+pub(crate) fn check_regrouped(
+    read: &Reading<'_>,
+    lids: impl Iterator<Item = Lid>,
+) -> BTreeMap<Lid, Vec<Finding>> {
+    let columns = Columns::new(read);
+    let lost: Vec<Lid> = lids.filter(|lid| !columns.arrives(*lid)).collect();
+    check(read, lost.into_iter())
+}
+
 /// What does not depend on the LID.
 struct Columns<'a> {
     read: &'a Reading<'a>,
-    /// Who has which LID. Of two, the first; the other is a finding of its own.
-    owners: HashMap<Lid, usize>,
-    /// The switches behind which a partition has members, by whether they are more than limited.
-    homes: HashMap<PartitionNumber, Homes>,
+    /// The switches behind which a partition has members, or more than limited ones: of partitions that were looked at.
+    homes: RefCell<HashMap<(PartitionNumber, bool), Bits>>,
     everywhere: Bits,
     manager: Option<usize>,
 }
 
-struct Homes {
-    any: Bits,
-    full: Bits,
+/// The switches behind which a partition has members, or more than limited ones.
+fn homes(read: &Reading<'_>, number: PartitionNumber, is_full: bool) -> Bits {
+    let network = &read.network;
+    let mut homes = Bits::new(network.switches.len());
+    let members = read.wanted.partitions.get(&number).map(|partition| &partition.members);
+    let members = members.into_iter().flatten().filter(|(_, role)| !is_full || **role != Role::Limited);
+    for end in members.filter_map(|(guid, _)| network.end(*guid)) {
+        if let Some((home, _)) = network.ends()[end].home {
+            homes.insert(home);
+        }
+    }
+    homes
 }
 
 impl<'a> Columns<'a> {
     fn new(read: &'a Reading<'a>) -> Self {
         let network = &read.network;
         let count = network.switches.len();
-        let mut owners = HashMap::with_capacity(network.ends.len());
-        for (index, end) in network.ends.iter().enumerate() {
-            owners.entry(end.lid).or_insert(index);
-        }
-        let mut homes = HashMap::with_capacity(read.wanted.partitions.len());
-        for (number, partition) in &read.wanted.partitions {
-            let mut at = Homes { any: Bits::new(count), full: Bits::new(count) };
-            for (guid, role) in &partition.members {
-                let Some((home, _)) = network.end(*guid).and_then(|end| network.ends[end].home) else {
-                    continue;
-                };
-                at.any.insert(home);
-                if *role != Role::Limited {
-                    at.full.insert(home);
-                }
-            }
-            homes.insert(*number, at);
-        }
         let mut everywhere = Bits::new(count);
         (0..count).for_each(|place| everywhere.insert(place));
-        Self { read, owners, homes, everywhere, manager: network.end(read.intents.manager) }
+        Self { read, homes: RefCell::default(), everywhere, manager: network.end(read.intents.manager) }
     }
 
     fn check(&self, lid: Lid, walk: &mut Walk<'_>, findings: &mut Vec<Finding>) {
         walk.follow(lid, findings);
-        let Some(owner) = self.owners.get(&lid) else { return };
-        let needed = self.needed(*owner);
+        let Some(owner) = self.read.network.lid_owner(lid) else { return };
+        let needed = self.needed(owner);
         let mut told: BTreeSet<(Place, bool)> = BTreeSet::new();
         for from in needed.without(&walk.arrives) {
             let (path, at) = self.read.network.path(from, usize::from(lid.to_wire()));
@@ -86,9 +87,28 @@ impl<'a> Columns<'a> {
             // Rings and exits without a cable are told already.
             let is_new = !matches!(next, Some(Next::Nothing | Next::Switch(..)));
             if is_new && told.insert((at, exit.is_some())) {
-                findings.push(self.finding(lid, *owner, from, path, at));
+                findings.push(self.finding(lid, owner, from, path, at));
             }
         }
+    }
+
+    /// Whether packets to a LID arrive from everywhere they may come from, if they circle nowhere.
+    fn arrives(&self, lid: Lid) -> bool {
+        let network = &self.read.network;
+        let Some(owner) = network.lid_owner(lid) else { return true };
+        let raw = usize::from(lid.to_wire());
+        self.needed(owner).iter().all(|from| {
+            let mut here = from;
+            loop {
+                let Some(exit) = network.exit(here, raw) else { return false };
+                match network.next(here, exit) {
+                    Next::Switch(there, _) => here = there as Place,
+                    Next::End(end) => return network.ends()[end as usize].lid == lid,
+                    Next::Itself => return network.switches[here].lid == lid,
+                    Next::Nothing | Next::Stranger => return false,
+                }
+            }
+        })
     }
 
     /// The switches behind which somebody may talk to an end port. Management of the subnet carries no key: the
@@ -99,13 +119,15 @@ impl<'a> Columns<'a> {
             return self.everywhere.clone();
         }
         let mut needed = Bits::new(network.switches.len());
-        if let Some((home, _)) = self.manager.and_then(|manager| network.ends[manager].home) {
+        if let Some((home, _)) = self.manager.and_then(|manager| network.ends()[manager].home) {
             needed.insert(home);
         }
-        let wanted = self.read.wanted.port(network.ends[owner].guid);
+        let wanted = self.read.wanted.port(network.ends()[owner].guid);
         for (number, role) in wanted.map_or(&[][..], |port| &port.roles) {
-            let Some(homes) = self.homes.get(number) else { continue };
-            needed.join(if *role == Role::Limited { &homes.full } else { &homes.any });
+            let mut homes = self.homes.borrow_mut();
+            let is_full = *role == Role::Limited;
+            let at = homes.entry((*number, is_full));
+            needed.join(at.or_insert_with(|| self::homes(self.read, *number, is_full)));
         }
         needed
     }
@@ -123,12 +145,12 @@ impl<'a> Columns<'a> {
     /// Somebody behind a switch who may talk to an end port.
     fn sender(&self, place: Place, owner: usize) -> Guid {
         let network = &self.read.network;
-        let here = |end: &&crate::network::End<'_>| end.home.is_some_and(|(home, _)| home == place);
-        let owner = network.ends[owner].guid;
+        let here = |end: &&crate::network::End| end.home.is_some_and(|(home, _)| home == place);
+        let owner = network.ends()[owner].guid;
         let may = |guid: Guid| {
             guid != owner && (guid == self.read.intents.manager || self.read.wanted.may_talk(guid, owner))
         };
-        let sender = network.ends.iter().filter(here).find(|end| may(end.guid));
+        let sender = network.ends().iter().filter(here).find(|end| may(end.guid));
         sender.map_or(network.switches[place].port_guid, |end| end.guid)
     }
 }
@@ -180,7 +202,7 @@ impl<'a> Walk<'a> {
                 };
                 match self.network.next(here, exit) {
                     Next::Switch(there, _) => here = there as Place,
-                    Next::End(end) if self.network.ends[end as usize].lid == lid => break Fate::Arrives,
+                    Next::End(end) if self.network.ends()[end as usize].lid == lid => break Fate::Arrives,
                     Next::Itself if self.network.switches[here].lid == lid => break Fate::Arrives,
                     Next::Nothing => {
                         findings.push(Finding::ExitWithoutCable { lid, exit: self.network.hop(here, exit) });

@@ -1,27 +1,80 @@
 //! Whether ports hold the keys of their partitions and no others, twice: in their own tables, and in those of the switch
 //! ports in front of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::{PortName, Role};
-use fabric_model::plan::{Enforcement, PkeyTable};
+use fabric_model::plan::{Enforcement, PkeyTable, SwitchPortPlan};
 use ib_wire::{Guid, Membership, PartitionNumber, Pkey};
 
-use crate::network::{Next, Place};
+use crate::network::{Link, Next, PORTS, Place};
 use crate::{Finding, Guard, Reading};
 
-pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
-    let missing = read.wanted.missing.iter();
-    let mut findings: Vec<Finding> =
-        missing.map(|name| Finding::PartitionMissing { name: name.clone() }).collect();
-    members(read, &mut findings);
-    let mut suspects = own_tables(read, &mut findings);
-    suspects.extend(enforced_tables(read, &mut findings));
-    findings.extend(suspects.into_iter().filter_map(|suspect| broken(read, suspect)));
-    findings
+/// What is found table by table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keys {
+    /// By end port, where there is something.
+    own: BTreeMap<usize, AtTable>,
+    /// By the link that a switch port sends on, where there is something.
+    enforced: BTreeMap<Link, AtTable>,
+}
+
+/// What is found in a table.
+#[derive(Clone, Debug, Default)]
+struct AtTable {
+    findings: Vec<Finding>,
+    suspects: Vec<Suspect>,
+}
+
+impl Keys {
+    pub fn of(read: &Reading<'_>) -> Self {
+        let mut keys = Self::default();
+        for end in 0..read.network.ends().len() {
+            keys.look_at_end(read, end);
+        }
+        for (place, switch) in read.network.switches.iter().enumerate() {
+            for port in &switch.ports {
+                keys.look_at_port(read, place, port);
+            }
+        }
+        keys
+    }
+
+    /// Looks at the table of an end port.
+    pub fn look_at_end(&mut self, read: &Reading<'_>, end: usize) {
+        put(&mut self.own, end, own_table(read, end));
+    }
+
+    /// Looks at what a switch port lets pass.
+    pub fn look_at_port(&mut self, read: &Reading<'_>, place: Place, port: &SwitchPortPlan) {
+        put(&mut self.enforced, place * PORTS + port.number.index(), enforced_table(read, place, port));
+    }
+
+    /// These and what is found in lists of members and between tables.
+    pub fn findings(&self, read: &Reading<'_>) -> Vec<Finding> {
+        let missing = read.wanted.missing.iter();
+        let mut findings: Vec<Finding> =
+            missing.map(|name| Finding::PartitionMissing { name: name.clone() }).collect();
+        members(read, &mut findings);
+        let tables = || self.own.values().chain(self.enforced.values());
+        findings.extend(tables().flat_map(|table| table.findings.iter().cloned()));
+        let suspects = tables().flat_map(|table| &table.suspects);
+        findings.extend(suspects.filter_map(|suspect| broken(read, *suspect)));
+        findings
+    }
+}
+
+fn put<K: Ord>(kept: &mut BTreeMap<K, AtTable>, key: K, found: AtTable) {
+    // Whoever is suspect is found too.
+    if found.findings.is_empty() {
+        kept.remove(&key);
+    } else {
+        kept.insert(key, found);
+    }
 }
 
 /// A table that lets pass more than it should.
+#[derive(Clone, Copy, Debug)]
 struct Suspect {
     /// The end port, by its place among all.
     end: usize,
@@ -55,86 +108,71 @@ fn members(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The tables of end ports.
-fn own_tables(read: &Reading<'_>, findings: &mut Vec<Finding>) -> Vec<Suspect> {
-    let mut suspects = Vec::new();
-    for (index, end) in read.network.ends.iter().enumerate() {
-        let more = compare(read, index, end.name, end.pkeys, Guard::Ends, findings);
-        suspects.extend(more);
-        let claims = read.wanted.port(end.guid).map_or(&[][..], |wanted| &wanted.first);
-        let holds = end.pkeys.entries().first().copied().flatten();
-        if let Some(wanted) = claims.first()
-            && !holds.is_some_and(|key| claims.contains(&key.partition()))
-        {
-            findings.push(Finding::IndexZero { port: end.name, wanted: *wanted, holds });
-        }
+/// The table of an end port.
+fn own_table(read: &Reading<'_>, index: usize) -> AtTable {
+    let (end, table) = (&read.network.ends()[index], read.network.pkeys(index));
+    let mut found = compare(read, index, end.name, table, Guard::Ends);
+    let claims = read.wanted.port(end.guid).map_or(&[][..], |wanted| &wanted.first);
+    let holds = table.entries().first().copied().flatten();
+    if let Some(wanted) = claims.first()
+        && !holds.is_some_and(|key| claims.contains(&key.partition()))
+    {
+        found.findings.push(Finding::IndexZero { port: end.name, wanted: *wanted, holds });
     }
-    suspects
+    found
 }
 
-/// The tables of switch ports.
-fn enforced_tables(read: &Reading<'_>, findings: &mut Vec<Finding>) -> Vec<Suspect> {
-    let mut suspects = Vec::new();
-    for (place, switch) in read.network.switches.iter().enumerate() {
-        for port in &switch.ports {
-            let name = read.network.port_name(place, port.number);
-            match (read.network.next(place, port.number), &port.enforcement) {
-                (Next::End(end), Enforcement::Both(keys)) => {
-                    suspects.extend(compare(read, end as usize, name, keys, Guard::Switches, findings));
-                }
-                (Next::End(end), Enforcement::Off) => {
-                    findings.push(Finding::EnforcementOff { port: name });
-                    suspects.push(Suspect { end: end as usize, guard: Guard::Switches, key: None });
-                }
-                (Next::Stranger, Enforcement::Off) => findings.push(Finding::EnforcementOff { port: name }),
-                (Next::Switch(..), Enforcement::Both(_)) => {
-                    findings.push(Finding::EnforcementInside { port: name });
-                }
-                _ => {}
-            }
+/// The table of a switch port.
+fn enforced_table(read: &Reading<'_>, place: Place, port: &SwitchPortPlan) -> AtTable {
+    let name = read.network.port_name(place, port.number);
+    let off = || vec![Finding::EnforcementOff { port: name }];
+    match (read.network.next(place, port.number), &port.enforcement) {
+        (Next::End(end), Enforcement::Both(keys)) => compare(read, end as usize, name, keys, Guard::Switches),
+        (Next::End(end), Enforcement::Off) => {
+            let suspect = Suspect { end: end as usize, guard: Guard::Switches, key: None };
+            AtTable { findings: off(), suspects: vec![suspect] }
         }
+        (Next::Stranger, Enforcement::Off) => AtTable { findings: off(), suspects: Vec::new() },
+        (Next::Switch(..), Enforcement::Both(_)) => {
+            AtTable { findings: vec![Finding::EnforcementInside { port: name }], suspects: Vec::new() }
+        }
+        _ => AtTable::default(),
     }
-    suspects
 }
 
 /// A table against what the intents ask for the end port behind it.
-fn compare(
-    read: &Reading<'_>,
-    end: usize,
-    port: PortName,
-    table: &PkeyTable,
-    guard: Guard,
-    findings: &mut Vec<Finding>,
-) -> Vec<Suspect> {
-    let wanted = read.wanted.port(read.network.ends[end].guid).map_or(Vec::new(), |wanted| wanted.keys());
+fn compare(read: &Reading<'_>, end: usize, port: PortName, table: &PkeyTable, guard: Guard) -> AtTable {
+    let wanted = read.wanted.port(read.network.ends()[end].guid).map_or(Vec::new(), |wanted| wanted.keys());
     let mut held: Vec<Pkey> = table.keys().collect();
     held.sort_unstable();
     held.dedup();
     if held == wanted {
-        return Vec::new();
+        return AtTable::default();
     }
     let missing = wanted.iter().filter(|key| !held.contains(key));
-    findings.extend(missing.map(|key| Finding::KeyMissing { port, key: *key, guard }));
+    let mut findings: Vec<Finding> =
+        missing.map(|key| Finding::KeyMissing { port, key: *key, guard }).collect();
     let more: Vec<Pkey> = held.into_iter().filter(|key| !wanted.contains(key)).collect();
     findings.extend(more.iter().map(|key| Finding::KeyUnwanted { port, key: *key, guard }));
-    more.into_iter().map(|key| Suspect { end, guard, key: Some(key) }).collect()
+    let suspects = more.into_iter().map(|key| Suspect { end, guard, key: Some(key) }).collect();
+    AtTable { findings, suspects }
 }
 
 /// Another port with which a suspect could exchange packets against the intents, if one guard were all there is.
 fn broken(read: &Reading<'_>, suspect: Suspect) -> Option<Finding> {
     let network = &read.network;
-    let from = network.ends[suspect.end].guid;
-    let others = network.ends.iter().enumerate().filter(|(index, _)| *index != suspect.end);
+    let from = network.ends()[suspect.end].guid;
+    let others = network.ends().iter().enumerate().filter(|(index, _)| *index != suspect.end);
     let mut strangers = others.filter(|(_, other)| !read.wanted.may_talk(from, other.guid));
     let (to, key) = strangers.find_map(|(index, other)| {
         let table = match suspect.guard {
-            Guard::Ends => Some(other.pkeys),
+            Guard::Ends => Some(network.pkeys(index)),
             Guard::Switches if other.is_switch() => None,
             Guard::Switches => enforced(read, index),
         };
         Some((other, passing(suspect.key, table?.keys())?))
     })?;
-    let start: Option<Place> = network.ends[suspect.end].home.map(|(place, _)| place);
+    let start: Option<Place> = network.ends()[suspect.end].home.map(|(place, _)| place);
     let path = start.map_or(Vec::new(), |start| network.path(start, usize::from(to.lid.to_wire())).0);
     Some(Finding::IsolationBroken { from, to: to.guid, key, guard: suspect.guard, path })
 }
@@ -149,7 +187,7 @@ fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<P
 
 /// What the switch port in front of an adapter lets pass.
 fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
-    let (place, port) = read.network.ends[end].home?;
+    let (place, port) = read.network.ends()[end].home?;
     match &read.network.switches[place].port(port)?.enforcement {
         Enforcement::Both(keys) => Some(keys),
         Enforcement::Off => None,

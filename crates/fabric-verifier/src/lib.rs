@@ -26,6 +26,7 @@ mod capacities;
 mod credits;
 mod finding;
 mod forwarding;
+mod guarantees;
 mod isolation;
 mod multicast;
 mod network;
@@ -34,12 +35,17 @@ mod sharing;
 mod verified;
 mod wanted;
 
+use std::cell::OnceCell;
+
 use fabric_model::{FabricPlan, Intents, Topology};
 
-pub use finding::{Destination, Finding, Guard, Hop, Table, Wait};
+pub use finding::{Destination, Finding, Guard, Hop, LaneWait, Table, Wait};
 pub use rule::Rule;
 pub use verified::Verified;
 
+use capacities::Capacities;
+use guarantees::Guarantees;
+use isolation::Keys;
 use network::Network;
 use wanted::Wanted;
 
@@ -60,12 +66,19 @@ pub(crate) struct Reading<'a> {
     intents: &'a Intents,
     network: Network<'a>,
     wanted: Wanted,
+    guarantees: OnceCell<Guarantees>,
 }
 
 impl<'a> Reading<'a> {
     fn new(topology: &'a Topology, intents: &'a Intents, plan: &'a FabricPlan) -> Self {
         let network = Network::new(topology, plan);
-        Self { intents, network, wanted: Wanted::new(topology, intents, plan) }
+        let wanted = Wanted::new(topology, intents, plan);
+        Self { intents, network, wanted, guarantees: OnceCell::new() }
+    }
+
+    /// What was found about guarantees, which several rules look at.
+    fn guarantees(&self) -> &Guarantees {
+        self.guarantees.get_or_init(|| Guarantees::of(self))
     }
 
     fn check(&self, rule: Rule) -> Vec<Finding> {
@@ -75,13 +88,15 @@ impl<'a> Reading<'a> {
                 forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
             }
             Rule::CreditLoops => credits::check(&self.network),
-            Rule::Isolation => isolation::check(self),
+            Rule::Isolation => Keys::of(self).findings(self),
             Rule::Multicast => {
                 let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
-                multicast::check_groups(self).into_iter().chain(trees).collect()
+                multicast::check_groups(self, |_| false).into_iter().chain(trees).collect()
             }
-            Rule::Capacities => capacities::check(self),
-            Rule::Sharing => sharing::check(&self.network),
+            Rule::Capacities => Capacities::of(self).findings().cloned().collect(),
+            Rule::Sharing => sharing::check(self),
+            Rule::Ownership => self.guarantees().ownership().cloned().collect(),
+            Rule::Promises => self.guarantees().promises().cloned().collect(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fabric_model::FabricPlan;
 use fabric_model::intent::Ipoib;
 use fabric_model::plan::{GroupPlan, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber, PortNum};
@@ -24,6 +25,9 @@ pub(crate) fn check(
     read: &Reading<'_>,
     mlids: &BTreeSet<MulticastLid>,
 ) -> BTreeMap<MulticastLid, Vec<Finding>> {
+    if mlids.is_empty() {
+        return BTreeMap::new();
+    }
     let network = &read.network;
     let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> =
         mlids.iter().map(|mlid| (*mlid, BTreeMap::new())).collect();
@@ -55,8 +59,50 @@ pub(crate) fn check(
     found
 }
 
-/// The groups of the plan are those that are asked for.
-pub(crate) fn check_groups(read: &Reading<'_>) -> Vec<Finding> {
+/// Whether nothing is found for a LID of groups of which nothing was found in the plan before, since which only some
+/// switches have other entries for it and some groups, by address, came, went or changed.
+///
+/// Islands that have no part in that, nor in front of a switch that has, are the ones of before: they are not walked again.
+pub(crate) fn is_kept(
+    read: &Reading<'_>,
+    before: &FabricPlan,
+    mlid: MulticastLid,
+    changed: impl Iterator<Item = Place>,
+    mgids: &BTreeSet<Gid>,
+) -> bool {
+    let network = &read.network;
+    let home = |guid: &Guid| network.end(*guid).and_then(|end| network.ends()[end].home).map(|home| home.0);
+    let of_lid = |group: &&GroupPlan| group.mlid == mlid;
+    let is_changed = |group: &&GroupPlan| mgids.contains(&group.mgid);
+    let groups = before.groups().chain(network.plan.groups()).filter(of_lid).filter(is_changed);
+    let mut seeds: BTreeSet<Place> = groups.flat_map(|group| group.members.iter().filter_map(home)).collect();
+    seeds.extend(changed);
+    let around = |place: &Place| {
+        let ports = network.switches[*place].ports.iter().map(|port| port.number);
+        ports.filter_map(|port| switch_behind(network, *place, port)).collect::<Vec<_>>()
+    };
+    let mut open: Vec<Place> = seeds.iter().flat_map(around).chain(seeds.iter().copied()).collect();
+    let mut exits: BTreeMap<Place, PortSet> = BTreeMap::new();
+    while let Some(place) = open.pop() {
+        let ports = network.switches[place].multicast.exit(mlid);
+        if !ports.is_empty() && exits.insert(place, ports).is_none() {
+            open.extend(ports.iter().filter_map(|exit| switch_behind(network, place, exit)));
+        }
+    }
+    // The members of a group that did not change are in one island, or in parts of one that fell apart.
+    let is_near = |group: &&GroupPlan| {
+        let first = group.members.iter().find_map(home);
+        first.is_some_and(|home| exits.contains_key(&home) || seeds.contains(&home))
+    };
+    let groups = network.plan.groups().filter(of_lid);
+    let groups: Vec<&GroupPlan> = groups.filter(|group| is_changed(group) || is_near(group)).collect();
+    let mut findings = Vec::new();
+    Forest::new(read, mlid, &exits).check(&groups, &mut findings);
+    findings.is_empty()
+}
+
+/// The groups of the plan are those that are asked for. Groups that are known to be as they were asked for are counted only.
+pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(&GroupPlan) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut seen: BTreeSet<PartitionNumber> = BTreeSet::new();
     for group in read.network.plan.groups() {
@@ -69,11 +115,17 @@ pub(crate) fn check_groups(read: &Reading<'_>) -> Vec<Finding> {
             findings.push(Finding::GroupUnwanted { mgid: group.mgid });
             continue;
         }
+        if is_known(group) {
+            continue;
+        }
         if !is_as_asked(group, ipoib) {
             findings.push(Finding::GroupDiffers { mgid: group.mgid, partition: group.partition });
         }
         let is_adapter =
-            |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends[end].is_switch());
+            |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends()[end].is_switch());
+        if wanted.members.keys().filter(is_adapter).eq(&group.members) {
+            continue;
+        }
         let wanted: BTreeSet<Guid> = wanted.members.keys().filter(is_adapter).copied().collect();
         let planned: BTreeSet<Guid> = group.members.iter().copied().collect();
         for port in wanted.symmetric_difference(&planned) {
@@ -150,7 +202,7 @@ impl<'a> Forest<'a> {
             let mut served: BTreeMap<Place, Vec<Guid>> = BTreeMap::new();
             for guid in &group.members {
                 let Some(end) = self.network.end(*guid) else { continue };
-                let Some((home, port)) = self.network.ends[end].home else { continue };
+                let Some((home, port)) = self.network.ends()[end].home else { continue };
                 let exits = self.exits.get(&home).copied().unwrap_or_default();
                 match self.islands.get(&home).filter(|_| exits.contains(port)) {
                     Some(island) => served.entry(*island).or_default().push(*guid),
@@ -180,7 +232,7 @@ impl<'a> Forest<'a> {
     }
 
     fn unreached(&self, member: Guid) -> Finding {
-        let home = self.network.end(member).and_then(|end| self.network.ends[end].home);
+        let home = self.network.end(member).and_then(|end| self.network.ends()[end].home);
         let (place, port) = home.expect("members that hang on no switch are left out");
         Finding::GroupUnreached { mlid: self.mlid, member, at: self.network.port_name(place, port) }
     }
@@ -195,7 +247,7 @@ impl<'a> Forest<'a> {
                 let is_right = match self.network.next(*place, exit) {
                     Next::Switch(..) => members.is_some(),
                     Next::End(end) => {
-                        members.is_some_and(|m| m.contains(&self.network.ends[end as usize].guid))
+                        members.is_some_and(|m| m.contains(&self.network.ends()[end as usize].guid))
                     }
                     Next::Nothing | Next::Itself | Next::Stranger => false,
                 };

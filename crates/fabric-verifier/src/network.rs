@@ -1,11 +1,12 @@
 //! A plan on its cables, as the rules look at it: where every exit of every switch leads, by the cables there are.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::{PkeyTable, PortSharing, SwitchPlan};
-use fabric_model::{Endpoint, FabricPlan, NodeIndex, Topology};
-use ib_wire::{Guid, Lid, PortNum};
+use fabric_model::{Endpoint, FabricPlan, LinkRate, NodeIndex, Topology};
+use ib_wire::{Guid, Lid, NodeKind, PortNum};
 
 use crate::Hop;
 
@@ -24,53 +25,49 @@ pub(crate) enum Next {
     Itself,
     /// At another switch of the plan, where it came in by a port.
     Switch(u32, PortNum),
-    /// At an end port of the plan: its place in [`Network::ends`].
+    /// At an end port of the plan: its place in [`Cables::ends`].
     End(u32),
     /// At a port that the plan does not know.
     Stranger,
 }
 
+/// A directed link by who sends on it: a switch's are its place times [`PORTS`] and its port, those of end ports follow.
+pub(crate) type Link = usize;
+
 /// An end port of the plan.
 #[derive(Debug)]
-pub(crate) struct End<'a> {
+pub(crate) struct End {
     pub guid: Guid,
     pub name: PortName,
     pub lid: Lid,
     /// The switch its packets pass first and the port by which they come in; a switch's own come in by port 0.
     pub home: Option<(Place, PortNum)>,
-    pub pkeys: &'a PkeyTable,
-    pub sharing: Option<&'a PortSharing>,
-    /// The lanes of its link.
-    pub lanes: u8,
 }
 
-impl End<'_> {
+impl End {
     /// Whether it is port 0 of a switch.
     pub fn is_switch(&self) -> bool {
         self.name.port == PortNum::MANAGEMENT
     }
 }
 
-/// A plan on its cables.
+/// Where the ports of a plan are, and where its cables lead. The same for all plans that have the same end ports on the
+/// same cables.
 #[derive(Debug)]
-pub(crate) struct Network<'a> {
-    pub topology: &'a Topology,
-    pub plan: &'a FabricPlan,
-    /// By node GUID.
-    pub switches: Vec<&'a SwitchPlan>,
-    /// The linear tables, by place.
-    pub rows: Vec<&'a [u8]>,
+pub(crate) struct Cables {
     /// Adapter ports by GUID, then port 0 of each switch by place.
-    pub ends: Vec<End<'a>>,
+    pub ends: Vec<End>,
     by_guid: HashMap<Guid, usize>,
+    by_lid: HashMap<Lid, usize>,
+    /// Whether no two end ports have a GUID, a name or a LID in common.
+    pub are_unique: bool,
     next: Vec<Next>,
 }
 
-impl<'a> Network<'a> {
-    pub fn new(topology: &'a Topology, plan: &'a FabricPlan) -> Self {
-        let switches: Vec<&SwitchPlan> = plan.switches().collect();
+impl Cables {
+    pub fn new(topology: &Topology, plan: &FabricPlan) -> Self {
         let nodes: Vec<Option<NodeIndex>> =
-            switches.iter().map(|switch| switch_node(topology, switch.guid)).collect();
+            plan.switches().map(|switch| switch_node(topology, switch.guid)).collect();
         let mut places: Vec<Option<Place>> = vec![None; topology.node_count()];
         for (place, node) in nodes.iter().enumerate() {
             if let Some(node) = node {
@@ -80,11 +77,13 @@ impl<'a> Network<'a> {
         let ends = ends(topology, plan, &places);
         let mut by_name: HashMap<PortName, usize> = HashMap::with_capacity(ends.len());
         let mut by_guid: HashMap<Guid, usize> = HashMap::with_capacity(ends.len());
+        let mut by_lid: HashMap<Lid, usize> = HashMap::with_capacity(ends.len());
         for (index, end) in ends.iter().enumerate() {
             by_name.entry(end.name).or_insert(index);
             by_guid.entry(end.guid).or_insert(index);
+            by_lid.entry(end.lid).or_insert(index);
         }
-        let mut next = vec![Next::Nothing; switches.len() * PORTS];
+        let mut next = vec![Next::Nothing; nodes.len() * PORTS];
         for (place, node) in nodes.iter().enumerate() {
             next[place * PORTS] = Next::Itself;
             let Some(node) = node else { continue };
@@ -97,8 +96,122 @@ impl<'a> Network<'a> {
                 };
             }
         }
+        let are_unique = [by_name.len(), by_guid.len(), by_lid.len()] == [ends.len(); 3];
+        Self { ends, by_guid, by_lid, are_unique, next }
+    }
+}
+
+/// A plan on its cables.
+#[derive(Debug)]
+pub(crate) struct Network<'a> {
+    pub topology: &'a Topology,
+    pub plan: &'a FabricPlan,
+    /// By node GUID.
+    pub switches: Vec<&'a SwitchPlan>,
+    /// The linear tables, by place.
+    pub rows: Vec<&'a [u8]>,
+    pub cables: Arc<Cables>,
+}
+
+impl<'a> Network<'a> {
+    pub fn new(topology: &'a Topology, plan: &'a FabricPlan) -> Self {
+        Self::on(Arc::new(Cables::new(topology, plan)), topology, plan)
+    }
+
+    /// The same where the cables are known.
+    pub fn on(cables: Arc<Cables>, topology: &'a Topology, plan: &'a FabricPlan) -> Self {
+        let switches: Vec<&SwitchPlan> = plan.switches().collect();
         let rows = switches.iter().map(|switch| switch.linear.exits()).collect();
-        Self { topology, plan, switches, rows, ends, by_guid, next }
+        Self { topology, plan, switches, rows, cables }
+    }
+
+    /// The end ports: of adapters by GUID, then port 0 of each switch by place.
+    #[inline]
+    pub fn ends(&self) -> &[End] {
+        &self.cables.ends
+    }
+
+    /// The keys of an end port.
+    pub fn pkeys(&self, end: usize) -> &'a PkeyTable {
+        let adapters = &self.plan.parts().adapter_ports;
+        match adapters.get(end) {
+            Some(port) => &port.pkeys,
+            None => &self.switches[end - adapters.len()].pkeys,
+        }
+    }
+
+    /// How an end port's link is shared.
+    pub fn end_sharing(&self, end: usize) -> Option<&'a PortSharing> {
+        self.plan.parts().adapter_ports.get(end)?.sharing.as_deref()
+    }
+
+    /// The lanes of an end port's link; switches' own ports have none.
+    pub fn end_lanes(&self, end: usize) -> u8 {
+        self.plan.parts().adapter_ports.get(end).map_or(0, |port| port.lanes.count())
+    }
+
+    /// Links there can be.
+    pub fn link_count(&self) -> usize {
+        self.link_of_end(self.ends().len())
+    }
+
+    /// The link that an end port sends on.
+    #[inline]
+    pub fn link_of_end(&self, end: usize) -> Link {
+        self.switches.len() * PORTS + end
+    }
+
+    /// The link with a name, if the plan has it.
+    pub fn link(&self, port: PortName) -> Option<Link> {
+        if let Ok(place) = self.switches.binary_search_by_key(&port.node, |switch| switch.guid) {
+            return self.switches[place].port(port.port).map(|_| place * PORTS + port.port.index());
+        }
+        let node = self.topology.by_guid(port.node)?;
+        let guid = self.topology.port(Endpoint::new(node, port.port))?.guid;
+        let end = self.end(guid).filter(|end| self.ends()[*end].name == port)?;
+        Some(self.link_of_end(end))
+    }
+
+    /// The port that sends on a link, for people.
+    pub fn link_name(&self, link: Link) -> PortName {
+        match link.checked_sub(self.link_of_end(0)) {
+            Some(end) => self.ends()[end].name,
+            None => self.port_name(link / PORTS, port_of(link)),
+        }
+    }
+
+    /// How a link is shared, and its lanes.
+    pub fn link_sharing(&self, link: Link) -> (Option<&'a PortSharing>, u8) {
+        match link.checked_sub(self.link_of_end(0)) {
+            Some(end) => (self.end_sharing(end), self.end_lanes(end)),
+            None => match self.switches[link / PORTS].port(port_of(link)) {
+                Some(port) => (port.sharing.as_deref(), port.lanes.count()),
+                None => (None, 0),
+            },
+        }
+    }
+
+    /// The link by which packets come in at a port of a switch.
+    pub fn link_into(&self, place: Place, input: PortNum) -> Option<Link> {
+        match self.next(place, input) {
+            Next::Switch(there, port) => Some(there as Place * PORTS + port.index()),
+            Next::End(end) => Some(self.link_of_end(end as usize)),
+            Next::Nothing | Next::Itself | Next::Stranger => None,
+        }
+    }
+
+    /// What a link carries in bits per second, line code taken off. A cable whose rate nobody told counts as usual.
+    pub fn rate(&self, link: Link) -> u64 {
+        let name = self.link_name(link);
+        let end = self.topology.by_guid(name.node).map(|node| Endpoint::new(node, name.port));
+        let told = |end: Endpoint| self.topology.port(end)?.rate;
+        let rate = end.and_then(|end| told(end).or_else(|| told(self.topology.peer(end)?)));
+        (rate.unwrap_or(LinkRate::DEFAULT).data_rate_gbps() * 1e9) as u64
+    }
+
+    /// Who has a LID. Of two, the first; the other is a finding of its own.
+    pub fn lid_owner(&self, lid: Lid) -> Option<usize> {
+        self.cables.by_lid.get(&lid).copied()
     }
 
     /// Where a packet to a LID leaves a switch.
@@ -110,12 +223,12 @@ impl<'a> Network<'a> {
     /// Where a packet is that left a switch by a port.
     #[inline]
     pub fn next(&self, place: Place, exit: PortNum) -> Next {
-        self.next[place * PORTS + exit.index()]
+        self.cables.next[place * PORTS + exit.index()]
     }
 
-    /// The place of an end port in [`Network::ends`].
+    /// The place of an end port in [`Cables::ends`].
     pub fn end(&self, guid: Guid) -> Option<usize> {
-        self.by_guid.get(&guid).copied()
+        self.cables.by_guid.get(&guid).copied()
     }
 
     /// Ports of a switch, port 0 not counted.
@@ -175,42 +288,48 @@ fn switch_node(topology: &Topology, guid: Guid) -> Option<NodeIndex> {
     topology.by_guid(guid).filter(|node| topology[*node].is_switch())
 }
 
-fn ends<'a>(topology: &Topology, plan: &'a FabricPlan, places: &[Option<Place>]) -> Vec<End<'a>> {
+fn ends(topology: &Topology, plan: &FabricPlan, places: &[Option<Place>]) -> Vec<End> {
     let adapters = plan.adapter_ports().map(|port| {
         let end = topology.by_guid(port.name.node).map(|node| Endpoint::new(node, port.name.port));
         let peer = end.and_then(|end| topology.peer(end));
-        End {
-            guid: port.guid,
-            name: port.name,
-            lid: port.lid,
-            home: peer.and_then(|peer| Some((places[peer.node.index()]?, peer.port))),
-            pkeys: &port.pkeys,
-            sharing: port.sharing.as_deref(),
-            lanes: port.lanes.count(),
-        }
+        let home = peer.and_then(|peer| Some((places[peer.node.index()]?, peer.port)));
+        End { guid: port.guid, name: port.name, lid: port.lid, home }
     });
     let switches = plan.switches().enumerate().map(|(place, switch)| End {
         guid: switch.port_guid,
         name: PortName { node: switch.guid, port: PortNum::MANAGEMENT },
         lid: switch.lid,
         home: Some((place, PortNum::MANAGEMENT)),
-        pkeys: &switch.pkeys,
-        sharing: None,
-        lanes: 0,
     });
     adapters.chain(switches).collect()
 }
 
+/// The port of a switch that sends on a link.
+pub(crate) fn port_of(link: Link) -> PortNum {
+    u8::try_from(link % PORTS).ok().and_then(PortNum::new).unwrap_or(PortNum::MANAGEMENT)
+}
+
+/// An end port that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Present {
+    pub guid: Guid,
+    pub name: PortName,
+    pub kind: NodeKind,
+}
+
 /// The end ports that cables join to the manager's, by GUID: those a plan has to speak of. All that have a cable if the
 /// manager's port does not exist.
-pub(crate) fn present_ends(topology: &Topology, manager: Guid) -> Vec<(Guid, Endpoint)> {
+pub(crate) fn present_ends(topology: &Topology, manager: Guid) -> Vec<Present> {
     let mut seen = vec![false; topology.node_count()];
     let mut open: VecDeque<NodeIndex> = match topology.by_port_guid(manager) {
         Some(start) => [start.node].into_iter().chain(topology.peer(start).map(|peer| peer.node)).collect(),
         None => topology.nodes().map(|(node, _)| node).collect(),
     };
     let mut ends = Vec::new();
-    let name = |end: Endpoint| Some((topology.port(end)?.guid, end));
+    let name = |end: Endpoint| {
+        let name = PortName { node: topology[end.node].guid, port: end.port };
+        Some(Present { guid: topology.port(end)?.guid, name, kind: topology[end.node].kind })
+    };
     while let Some(node) = open.pop_front() {
         if !topology[node].is_switch() || std::mem::replace(&mut seen[node.index()], true) {
             continue;
@@ -233,6 +352,6 @@ pub(crate) fn present_ends(topology: &Topology, manager: Guid) -> Vec<(Guid, End
         ends.extend(name(peer).filter(|_| !topology[peer.node].is_switch()));
     }
     ends.sort_unstable();
-    ends.dedup_by_key(|(guid, _)| *guid);
+    ends.dedup_by_key(|end| end.guid);
     ends
 }

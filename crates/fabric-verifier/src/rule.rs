@@ -19,11 +19,15 @@ pub enum Rule {
     Capacities,
     /// Every level that a link takes has a lane with weight, and is carried back where it is carried to.
     Sharing,
+    /// What belongs to a guaranteed cluster is used by nobody else: ports, keys, lanes and service levels.
+    Ownership,
+    /// Guaranteed clusters get what they were promised on every link, and no packet is later than was promised.
+    Promises,
 }
 
 impl Rule {
     /// All of them, in the order in which findings are told.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Addresses,
         Self::Forwarding,
         Self::CreditLoops,
@@ -31,6 +35,8 @@ impl Rule {
         Self::Multicast,
         Self::Capacities,
         Self::Sharing,
+        Self::Ownership,
+        Self::Promises,
     ];
 
     /// The entries of `docs/assumptions.md` that it stands on.
@@ -43,6 +49,10 @@ impl Rule {
             Self::Multicast => &["A-ROUTE-3", "A-ROUTE-8", "A-PART-4"],
             Self::Capacities => &["A-ROUTE-2", "A-PART-7", "A-LANE-2", "A-LANE-5", "A-LANE-6", "A-LANE-10"],
             Self::Sharing => &["A-LANE-1", "A-LANE-2", "A-LANE-4", "A-LANE-10", "A-LANE-11"],
+            Self::Ownership => &["A-PART-2", "A-LANE-1", "A-LANE-4", "A-LANE-9"],
+            Self::Promises => {
+                &["A-LANE-4", "A-LANE-9", "A-LANE-10", "A-LANE-12", "A-LANE-13", "A-LANE-14", "A-LANE-15"]
+            }
         }
     }
 }
@@ -57,6 +67,8 @@ impl fmt::Display for Rule {
             Self::Multicast => "multicast",
             Self::Capacities => "capacities",
             Self::Sharing => "sharing",
+            Self::Ownership => "ownership",
+            Self::Promises => "promises",
         })
     }
 }

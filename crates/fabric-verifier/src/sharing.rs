@@ -5,48 +5,110 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::PortName;
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::{GroupPlan, PortSharing};
 use ib_wire::{PortNum, ServiceLevel, SlToVl, VirtualLane};
 
-use crate::Finding;
 use crate::capacities::{levels, maps};
-use crate::network::{Network, Next, Place};
+use crate::network::{Link, Network, Next, PORTS, Place};
+use crate::{Finding, Reading};
 
-pub(crate) fn check(network: &Network<'_>) -> Vec<Finding> {
+pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
+    let ports = Ports::of(&read.network);
+    let mut findings: Vec<Finding> = ports.findings().cloned().collect();
+    findings.extend(check_ways(read, &ports));
+    findings
+}
+
+/// What is found between ports.
+pub(crate) fn check_ways(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut is_planned = false;
-    for (place, switch) in network.switches.iter().enumerate() {
-        for port in &switch.ports {
-            if let Some(sharing) = &port.sharing {
-                is_planned = true;
-                of_port(network.port_name(place, port.number), sharing, &mut findings);
-            }
-        }
+    if !ports.is_planned {
+        return findings;
     }
-    for end in &network.ends {
-        if let Some(sharing) = end.sharing {
-            is_planned = true;
-            of_port(end.name, sharing, &mut findings);
-        }
+    // Where every port takes level 0, packets to groups at level 0 need not be followed.
+    let is_followed =
+        |group: &GroupPlan| group.sl != ServiceLevel::default() || !ports.all_take_best_effort();
+    let are_even = read.guarantees().are_levels_even();
+    if are_even && !read.network.plan.groups().any(is_followed) {
+        return findings;
     }
-    if is_planned {
-        let levels = Levels::new(network);
-        levels.groups(&mut findings);
+    let levels = Levels::new(&read.network);
+    levels.groups(&mut findings);
+    if !are_even {
         levels.ways_back(&mut findings);
     }
     findings
 }
 
-fn of_port(port: PortName, sharing: &PortSharing, findings: &mut Vec<Finding>) {
-    for (input, map) in maps(sharing) {
-        if map.lane(ServiceLevel::default()) == VirtualLane::MANAGEMENT {
-            findings.push(Finding::BestEffortDiscarded { port, input });
-        }
-        for (sl, lane) in levels(map) {
-            if lane != VirtualLane::MANAGEMENT && sharing.weight(lane) == 0 {
-                findings.push(Finding::LaneWithoutWeight { port, input, sl, lane });
+/// What is found port by port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ports {
+    /// Whether any link is shared by the plan.
+    pub is_planned: bool,
+    /// Where there is something to tell; adapters behind all switches.
+    found: BTreeMap<Link, AtPort>,
+}
+
+/// What is found at a port.
+#[derive(Clone, Debug, Default)]
+struct AtPort {
+    findings: Vec<Finding>,
+    /// Whether level 0 has a lane that is there, wherever packets come in.
+    takes_best_effort: bool,
+}
+
+impl Ports {
+    pub fn of(network: &Network<'_>) -> Self {
+        let mut ports = Self::default();
+        for (place, switch) in network.switches.iter().enumerate() {
+            for port in &switch.ports {
+                ports.look(network, place * PORTS + port.number.index());
             }
         }
+        for end in 0..network.ends().len() {
+            ports.look(network, network.link_of_end(end));
+        }
+        ports
+    }
+
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.found.values().flat_map(|port| &port.findings)
+    }
+
+    /// Looks at the port that sends on a link.
+    pub fn look(&mut self, network: &Network<'_>, link: Link) {
+        let (sharing, lanes) = network.link_sharing(link);
+        self.is_planned |= sharing.is_some();
+        let found = sharing.map(|sharing| AtPort::of(network.link_name(link), sharing, lanes));
+        match found.filter(|found| !found.findings.is_empty() || !found.takes_best_effort) {
+            Some(found) => drop(self.found.insert(link, found)),
+            None => drop(self.found.remove(&link)),
+        }
+    }
+
+    fn all_take_best_effort(&self) -> bool {
+        self.found.values().all(|port| port.takes_best_effort)
+    }
+}
+
+impl AtPort {
+    fn of(port: PortName, sharing: &PortSharing, lanes: u8) -> Self {
+        let mut found = Self { findings: Vec::new(), takes_best_effort: true };
+        let served = sharing.low.iter().filter(|entry| entry.weight != 0);
+        let served = served.fold(0_u16, |set, entry| set | 1 << entry.lane.to_wire());
+        for (input, map) in maps(sharing) {
+            let best_effort = map.lane(ServiceLevel::default());
+            if best_effort == VirtualLane::MANAGEMENT {
+                found.findings.push(Finding::BestEffortDiscarded { port, input });
+            }
+            found.takes_best_effort &= best_effort.to_wire() < lanes;
+            for (sl, lane) in levels(map) {
+                if lane != VirtualLane::MANAGEMENT && served >> lane.to_wire() & 1 == 0 {
+                    found.findings.push(Finding::LaneWithoutWeight { port, input, sl, lane });
+                }
+            }
+        }
+        found
     }
 }
 
@@ -107,11 +169,12 @@ struct Levels<'a> {
 
 impl<'a> Levels<'a> {
     fn new(network: &'a Network<'a>) -> Self {
-        let sent = |end: &crate::network::End<'_>| {
-            end.sharing.map_or(LevelSet::MAX, |sharing| set_of(&sharing.otherwise, end.lanes))
+        let sent = |end: usize| {
+            let sharing = network.end_sharing(end);
+            sharing.map_or(LevelSet::MAX, |sharing| set_of(&sharing.otherwise, network.end_lanes(end)))
         };
         let turns = (0..network.switches.len()).map(|place| Turns::at(network, place)).collect();
-        Self { network, turns, sent: network.ends.iter().map(sent).collect() }
+        Self { network, turns, sent: (0..network.ends().len()).map(sent).collect() }
     }
 
     /// The levels that pass from an input to an exit.
@@ -128,9 +191,9 @@ impl<'a> Levels<'a> {
             let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
             let mut starts: Vec<(Place, PortNum)> = Vec::new();
             for end in group.members.iter().filter_map(|guid| network.end(*guid)) {
-                starts.extend(network.ends[end].home);
+                starts.extend(network.ends()[end].home);
                 if !takes(self.sent[end]) {
-                    let at = network.ends[end].name;
+                    let at = network.ends()[end].name;
                     findings.push(Finding::GroupLevelDiscarded { mlid, sl, at, input: None });
                 }
             }
@@ -157,7 +220,7 @@ impl<'a> Levels<'a> {
         let network = self.network;
         // By their switches, so that what is read together stands together.
         let mut leaves: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
-        for (index, end) in network.ends.iter().enumerate().filter(|(_, end)| !end.is_switch()) {
+        for (index, end) in network.ends().iter().enumerate().filter(|(_, end)| !end.is_switch()) {
             if let Some((home, _)) = end.home {
                 leaves.entry(home).or_default().push(index);
             }
@@ -218,7 +281,7 @@ impl<'a> Levels<'a> {
     /// Which levels come from the exits of switches to an end port, by switch.
     fn column(&self, to: usize) -> Vec<Carried> {
         let network = self.network;
-        let lid = usize::from(network.ends[to].lid.to_wire());
+        let lid = usize::from(network.ends()[to].lid.to_wire());
         let mut column: Vec<Option<Carried>> = vec![None; network.switches.len()];
         let mut way: Vec<Place> = Vec::new();
         for start in 0..column.len() {
@@ -265,8 +328,8 @@ impl<'a> Levels<'a> {
     /// Which levels come from one end port to another, of those that come from its switch's exit.
     #[inline]
     fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
-        let Some((home, input)) = self.network.ends[from].home else { return 0 };
-        let lid = usize::from(self.network.ends[to].lid.to_wire());
+        let Some((home, input)) = self.network.ends()[from].home else { return 0 };
+        let lid = usize::from(self.network.ends()[to].lid.to_wire());
         let Some(exit) = self.network.exit(home, lid) else { return 0 };
         let own = self.sent[from] & self.turn(home, input, exit) & !BEST_EFFORT;
         onward & (ARRIVES | Carried::from(own))
@@ -276,12 +339,12 @@ impl<'a> Levels<'a> {
     fn discarded(&self, from: usize, to: usize, sl: ServiceLevel) -> (PortName, Option<PortNum>) {
         let network = self.network;
         let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
-        let own = (network.ends[from].name, None);
-        let Some((mut here, mut input)) = network.ends[from].home else { return own };
+        let own = (network.ends()[from].name, None);
+        let Some((mut here, mut input)) = network.ends()[from].home else { return own };
         if !takes(self.sent[from]) {
             return own;
         }
-        let lid = usize::from(network.ends[to].lid.to_wire());
+        let lid = usize::from(network.ends()[to].lid.to_wire());
         while let Some(exit) = network.exit(here, lid) {
             if !takes(self.turn(here, input, exit)) {
                 return (network.port_name(here, exit), Some(input));
@@ -302,7 +365,7 @@ impl<'a> Levels<'a> {
         at: PortName,
         input: Option<PortNum>,
     ) -> Finding {
-        let ends = &self.network.ends;
+        let ends = self.network.ends();
         let lid = usize::from(ends[to].lid.to_wire());
         let home = ends[from].home.map(|(home, _)| home);
         let path = home.map_or(Vec::new(), |home| self.network.path(home, lid).0);

@@ -1,29 +1,48 @@
 //! What was found in a plan, kept for the next one: while the fabric is the same, only what a table changed is read again.
 
+mod changes;
+
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric_model::plan::{Basis, MulticastTable, PortSharing, SwitchPlan};
-use fabric_model::{FabricPlan, Intents, Topology};
-use ib_wire::{Guid, Lid, MulticastLid};
+use fabric_model::intent::ClusterIntent;
+use fabric_model::plan::{Basis, GroupPlan};
+use fabric_model::{FabricPlan, Intents, LinkRate, Topology};
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
 
+use crate::capacities::Capacities;
 use crate::credits::Order;
-use crate::network::Place;
+use crate::guarantees::{Before, Guarantees};
+use crate::isolation::Keys;
+use crate::network::{Cables, Network};
+use crate::sharing::Ports;
 use crate::wanted::Wanted;
-use crate::{Destination, Finding, Reading, Rule, credits, forwarding, multicast};
+use crate::{Finding, Reading, addresses, credits, forwarding, multicast, sharing};
+pub(crate) use changes::Changes;
 
 /// A plan with everything that was found in it.
 #[derive(Debug)]
 pub struct Verified {
     basis: Basis,
+    rates: Arc<Rates>,
+    cables: Arc<Cables>,
     plan: Arc<FabricPlan>,
     wanted: Wanted,
-    /// By rule; of those that are kept in parts, what belongs to no part.
-    whole: BTreeMap<Rule, Vec<Finding>>,
+    clusters: Arc<Vec<ClusterIntent>>,
+    addresses: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
-    trees: BTreeMap<MulticastLid, Vec<Finding>>,
     /// `None` while there are rings.
     order: Option<Order>,
+    rings: Vec<Finding>,
+    keys: Keys,
+    isolation: Vec<Finding>,
+    groups: Vec<Finding>,
+    trees: BTreeMap<MulticastLid, Vec<Finding>>,
+    capacities: Capacities,
+    ports: Ports,
+    ways: Vec<Finding>,
+    guarantees: Guarantees,
 }
 
 impl Verified {
@@ -48,51 +67,27 @@ impl Verified {
         intents: &Intents,
         plan: Arc<FabricPlan>,
     ) -> Self {
-        if basis != self.basis || !same_ports(&self.plan, &plan) {
-            return Self::whole(basis, topology, intents, plan);
+        let is_same = basis == self.basis && rates(topology).eq(self.rates.iter().copied());
+        let changes = is_same.then(|| Changes::between(&self.plan, &plan)).flatten();
+        match changes.filter(|_| self.cables.are_unique) {
+            Some(changes) => self.changed(&changes, topology, intents, plan),
+            None => Self::whole(basis, topology, intents, plan),
         }
-        let read = Reading::new(topology, intents, &plan);
-        let changes = Changes::between(&self.plan, &plan);
-        let mut whole: BTreeMap<Rule, Vec<Finding>> =
-            [Rule::Isolation, Rule::Capacities].map(|rule| (rule, read.check(rule))).into();
-        let kept = self.whole.get(&Rule::Addresses).filter(|_| !changes.is_cabled_otherwise);
-        whole.insert(Rule::Addresses, kept.cloned().unwrap_or_else(|| read.check(Rule::Addresses)));
-        whole.insert(Rule::Multicast, multicast::check_groups(&read));
-
-        let mut lids: BTreeSet<Lid> = self.columns.keys().copied().collect();
-        lids.extend(changes.linear.iter().map(|(_, lid)| *lid));
-        lids.extend(regrouped(&self.wanted, &read));
-        let mut columns = self.columns.clone();
-        columns.retain(|lid, _| !lids.contains(lid));
-        columns.extend(forwarding::check(&read, lids.into_iter()));
-
-        let mut mlids: BTreeSet<MulticastLid> = self.trees.keys().copied().collect();
-        mlids.extend(changes.multicast.iter().map(|(_, mlid)| *mlid));
-        mlids.extend(&changes.groups);
-        let mut trees = self.trees.clone();
-        trees.retain(|mlid, _| !mlids.contains(mlid));
-        trees.extend(multicast::check(&read, &mlids));
-
-        let order = self.order.clone().filter(|order| order.holds(&read.network, changes.entries()));
-        let (order, rings) = match order {
-            Some(order) => (Some(order), Vec::new()),
-            None => rings(&read),
-        };
-        whole.insert(Rule::CreditLoops, rings);
-        let kept = self.whole.get(&Rule::Sharing).filter(|_| changes.is_sharing_kept());
-        whole.insert(Rule::Sharing, kept.cloned().unwrap_or_else(|| read.check(Rule::Sharing)));
-        let wanted = read.wanted;
-        Self { basis, plan, wanted, whole, columns, trees, order }
     }
 
     /// Everything that was found, rule by rule.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        Rule::ALL.into_iter().flat_map(|rule| {
-            let whole = self.whole.get(&rule).into_iter().flatten();
-            let columns = self.columns.values().flatten().filter(move |_| rule == Rule::Forwarding);
-            let trees = self.trees.values().flatten().filter(move |_| rule == Rule::Multicast);
-            whole.chain(columns).chain(trees)
-        })
+        let multicast = self.groups.iter().chain(self.trees.values().flatten());
+        let sharing = self.ports.findings().chain(&self.ways);
+        (self.addresses.iter())
+            .chain(self.columns.values().flatten())
+            .chain(&self.rings)
+            .chain(&self.isolation)
+            .chain(multicast)
+            .chain(self.capacities.findings())
+            .chain(sharing)
+            .chain(self.guarantees.ownership())
+            .chain(self.guarantees.promises())
     }
 
     /// The plan.
@@ -102,16 +97,161 @@ impl Verified {
 
     fn whole(basis: Basis, topology: &Topology, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         let read = Reading::new(topology, intents, &plan);
-        let rules = [Rule::Addresses, Rule::Isolation, Rule::Capacities, Rule::Sharing];
-        let mut whole: BTreeMap<Rule, Vec<Finding>> = rules.map(|rule| (rule, read.check(rule))).into();
-        whole.insert(Rule::Multicast, multicast::check_groups(&read));
         let (order, rings) = rings(&read);
-        whole.insert(Rule::CreditLoops, rings);
         let columns = forwarding::check(&read, forwarding::lids(&read));
         let trees = multicast::check(&read, &multicast::mlids(&read));
-        let wanted = read.wanted;
-        Self { basis, plan, wanted, whole, columns, trees, order }
+        let (keys, ports) = (Keys::of(&read), Ports::of(&read.network));
+        let (isolation, ways) = (keys.findings(&read), sharing::check_ways(&read, &ports));
+        Self {
+            basis,
+            rates: Arc::new(rates(topology).collect()),
+            clusters: Arc::new(intents.clusters.clone()),
+            addresses: addresses::check(&read),
+            columns,
+            order,
+            rings,
+            keys,
+            isolation,
+            groups: multicast::check_groups(&read, |_| false),
+            trees,
+            capacities: Capacities::of(&read),
+            ports,
+            ways,
+            guarantees: read.guarantees().clone(),
+            cables: Arc::clone(&read.network.cables),
+            wanted: read.wanted,
+            plan,
+        }
     }
+
+    /// What is found in a plan that has the same ports on the same cables.
+    fn changed(
+        &self,
+        changes: &Changes,
+        topology: &Topology,
+        intents: &Intents,
+        plan: Arc<FabricPlan>,
+    ) -> Self {
+        let (wanted, touched) = self.wanted.changed(intents, &plan);
+        let network = Network::on(Arc::clone(&self.cables), topology, &plan);
+        let read = Reading { intents, network, wanted, guarantees: OnceCell::new() };
+        let before = Before { plan: &self.plan, clusters: &self.clusters, wanted: &self.wanted };
+        let guarantees = self.guarantees.changed(&read, &before, changes);
+        let guarantees = read.guarantees.get_or_init(|| guarantees);
+        let (columns, trees) = (self.columns(&read, changes), self.trees(&read, changes));
+        let order = self.order.clone().filter(|order| order.holds(&read.network, changes.entries()));
+        let (order, rings) = order.map_or_else(|| rings(&read), |order| (Some(order), Vec::new()));
+        let keys = self.keys(&read, changes, &touched);
+        let ports = self.ports(&read, changes);
+        let ways =
+            if changes.is_sharing_kept() { self.ways.clone() } else { sharing::check_ways(&read, &ports) };
+        let is_cabled = !changes.is_cabled_otherwise;
+        let clusters = if *self.clusters == intents.clusters {
+            Arc::clone(&self.clusters)
+        } else {
+            Arc::new(intents.clusters.clone())
+        };
+        Self {
+            basis: self.basis,
+            rates: Arc::clone(&self.rates),
+            cables: Arc::clone(&self.cables),
+            clusters,
+            addresses: if is_cabled { self.addresses.clone() } else { addresses::check(&read) },
+            columns,
+            order,
+            rings,
+            isolation: keys.findings(&read),
+            keys,
+            groups: self.groups(&read, changes),
+            trees,
+            capacities: self.capacities(&read, changes),
+            ports,
+            ways,
+            guarantees: guarantees.clone(),
+            wanted: read.wanted,
+            plan,
+        }
+    }
+
+    /// LIDs of which an entry changed, whose owner may talk to others than before, or of which something was found.
+    fn columns(&self, read: &Reading<'_>, changes: &Changes) -> BTreeMap<Lid, Vec<Finding>> {
+        let mut lids: BTreeSet<Lid> = self.columns.keys().copied().collect();
+        lids.extend(changes.linear.iter().map(|(_, lid)| *lid));
+        let regrouped = regrouped(&self.wanted, read).into_iter().filter(|lid| !lids.contains(lid));
+        let mut columns = forwarding::check_regrouped(read, regrouped);
+        columns.extend(forwarding::check(read, lids.into_iter()));
+        columns
+    }
+
+    /// LIDs of groups of which an entry or a group changed, or of which something was found.
+    fn trees(&self, read: &Reading<'_>, changes: &Changes) -> BTreeMap<MulticastLid, Vec<Finding>> {
+        let mut mlids: BTreeSet<MulticastLid> = self.trees.keys().copied().collect();
+        let changed: BTreeSet<MulticastLid> =
+            changes.multicast.iter().map(|(_, mlid)| *mlid).chain(changes.groups.iter().copied()).collect();
+        let places = |mlid: MulticastLid| {
+            changes.multicast.iter().filter(move |(_, other)| *other == mlid).map(|(place, _)| *place)
+        };
+        let is_kept =
+            |mlid: &MulticastLid| multicast::is_kept(read, &self.plan, *mlid, places(*mlid), &changes.mgids);
+        let lost: Vec<MulticastLid> =
+            changed.into_iter().filter(|mlid| !mlids.contains(mlid) && !is_kept(mlid)).collect();
+        mlids.extend(lost);
+        multicast::check(read, &mlids)
+    }
+
+    fn groups(&self, read: &Reading<'_>, changes: &Changes) -> Vec<Finding> {
+        let is_same = |number: &PartitionNumber| {
+            let before = self.wanted.partitions.get(number).zip(read.wanted.partitions.get(number));
+            before.is_some_and(|(before, after)| Arc::ptr_eq(before, after))
+        };
+        let is_known = |group: &GroupPlan| {
+            self.groups.is_empty() && !changes.mgids.contains(&group.mgid) && is_same(&group.partition)
+        };
+        multicast::check_groups(read, is_known)
+    }
+
+    /// Tables that changed, or whose ports are to hold something else.
+    fn keys(&self, read: &Reading<'_>, changes: &Changes, touched: &BTreeSet<Guid>) -> Keys {
+        let mut keys = self.keys.clone();
+        let ends: BTreeSet<usize> = touched.iter().filter_map(|guid| read.network.end(*guid)).collect();
+        for end in ends.iter().chain(&changes.own_keys) {
+            keys.look_at_end(read, *end);
+        }
+        let homes = ends.iter().filter_map(|end| read.network.ends()[*end].home);
+        for (place, port) in homes.chain(changes.enforced.iter().copied()) {
+            if let Some(port) = read.network.switches[place].port(port) {
+                keys.look_at_port(read, place, port);
+            }
+        }
+        keys
+    }
+
+    fn capacities(&self, read: &Reading<'_>, changes: &Changes) -> Capacities {
+        let mut capacities = self.capacities.clone();
+        changes.switches.iter().for_each(|place| capacities.look_at_switch(read, *place));
+        for (place, port) in &changes.switch_ports {
+            if let Some(port) = read.network.switches[*place].port(*port) {
+                capacities.look_at_port(read, *place, port);
+            }
+        }
+        changes.adapters.iter().for_each(|end| capacities.look_at_adapter(read, *end));
+        capacities
+    }
+
+    fn ports(&self, read: &Reading<'_>, changes: &Changes) -> Ports {
+        let mut ports = self.ports.clone();
+        ports.is_planned = changes.is_shared;
+        changes.links.iter().for_each(|link| ports.look(&read.network, *link));
+        ports
+    }
+}
+
+/// What every port is said to run at, in the order of a file.
+type Rates = Vec<(Guid, PortNum, LinkRate)>;
+
+fn rates(topology: &Topology) -> impl Iterator<Item = (Guid, PortNum, LinkRate)> + '_ {
+    let ports = topology.nodes().flat_map(|(_, node)| node.ports().map(move |port| (node.guid, port)));
+    ports.filter_map(|(guid, (number, port))| Some((guid, number, port.rate?)))
 }
 
 /// The order of links, or the rings that keep them from having one.
@@ -122,122 +262,18 @@ fn rings(read: &Reading<'_>) -> (Option<Order>, Vec<Finding>) {
     }
 }
 
-/// Whether two plans have the same end ports with the same LIDs.
-fn same_ports(a: &FabricPlan, b: &FabricPlan) -> bool {
-    let adapters = |plan: &FabricPlan| -> Vec<_> {
-        plan.adapter_ports().map(|port| (port.guid, port.name, port.lid)).collect()
-    };
-    let switches = |plan: &FabricPlan| -> Vec<_> {
-        plan.switches().map(|switch| (switch.guid, switch.port_guid, switch.lid)).collect()
-    };
-    adapters(a) == adapters(b) && switches(a) == switches(b)
-}
-
 /// The LIDs of ports whose partitions have other members than they had.
 fn regrouped(before: &Wanted, read: &Reading<'_>) -> BTreeSet<Lid> {
     let after = &read.wanted.partitions;
-    let numbers = before.partitions.keys().chain(after.keys());
-    let mut ports: BTreeSet<Guid> = BTreeSet::new();
-    for number in numbers {
-        let (old, new) = (before.partitions.get(number), after.get(number));
-        let members = |partition: Option<&crate::wanted::WantedPartition>| {
-            partition.map(|partition| partition.members.clone()).unwrap_or_default()
-        };
-        if old.map(|partition| &partition.members) != new.map(|partition| &partition.members) {
-            ports.extend(members(old).into_keys().chain(members(new).into_keys()));
+    let gone = before.partitions.iter().filter(|(number, _)| !after.contains_key(number));
+    let mut ports: BTreeSet<Guid> = gone.flat_map(|(_, old)| old.members.keys().copied()).collect();
+    for (number, new) in after {
+        let old = before.partitions.get(number);
+        let is_same = old.is_some_and(|old| Arc::ptr_eq(old, new) || old.members == new.members);
+        if !is_same {
+            ports.extend(old.into_iter().chain([new]).flat_map(|partition| partition.members.keys()));
         }
     }
-    let lid = |guid: &Guid| read.network.end(*guid).map(|end| read.network.ends[end].lid);
+    let lid = |guid: &Guid| read.network.end(*guid).map(|end| read.network.ends()[end].lid);
     ports.iter().filter_map(lid).collect()
-}
-
-/// Entries that differ between two plans for the same ports.
-#[derive(Debug, Default)]
-struct Changes {
-    linear: Vec<(Place, Lid)>,
-    multicast: Vec<(Place, MulticastLid)>,
-    /// Groups that came, went or changed.
-    groups: BTreeSet<MulticastLid>,
-    /// Whether some cable or the manager is said to be elsewhere.
-    is_cabled_otherwise: bool,
-    is_shared_otherwise: bool,
-    is_shared: bool,
-}
-
-impl Changes {
-    fn between(old: &FabricPlan, new: &FabricPlan) -> Self {
-        let mut changes = Self { is_cabled_otherwise: old.manager() != new.manager(), ..Self::default() };
-        for (place, (old, new)) in old.switches().zip(new.switches()).enumerate() {
-            changes.of_linear(place, old, new);
-            changes.of_multicast(place, &old.multicast, &new.multicast);
-            // Where ports come or go, everything about them is other than it was.
-            let is_other =
-                !old.ports.iter().map(|port| port.number).eq(new.ports.iter().map(|port| port.number));
-            changes.is_cabled_otherwise |= is_other;
-            changes.is_shared_otherwise |= is_other;
-            for (old, new) in old.ports.iter().zip(&new.ports) {
-                changes.is_cabled_otherwise |= old.peer != new.peer;
-                changes.is_shared_otherwise |= old.lanes != new.lanes;
-                changes.of_sharing(old.sharing.as_ref(), new.sharing.as_ref());
-            }
-        }
-        for (old, new) in old.adapter_ports().zip(new.adapter_ports()) {
-            changes.is_cabled_otherwise |= old.peer != new.peer;
-            changes.is_shared_otherwise |= old.lanes != new.lanes;
-            changes.of_sharing(old.sharing.as_ref(), new.sharing.as_ref());
-        }
-        let mut groups: BTreeMap<_, _> = old.groups().map(|group| (group.mgid, group)).collect();
-        let are_unique = groups.len() == old.groups().len();
-        for group in new.groups() {
-            match groups.remove(&group.mgid) {
-                Some(before) if before == group && are_unique => {}
-                before => {
-                    changes.groups.extend(before.map(|group| group.mlid).into_iter().chain([group.mlid]))
-                }
-            }
-        }
-        changes.groups.extend(groups.into_values().map(|group| group.mlid));
-        changes
-    }
-
-    fn of_linear(&mut self, place: Place, old: &SwitchPlan, new: &SwitchPlan) {
-        if Arc::ptr_eq(&old.linear, &new.linear) {
-            return;
-        }
-        let top = old.linear.exits().len().max(new.linear.exits().len());
-        let lids = (1..top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire));
-        let changed = lids.filter(|lid| old.linear.exit(*lid) != new.linear.exit(*lid));
-        self.linear.extend(changed.map(|lid| (place, lid)));
-    }
-
-    fn of_multicast(&mut self, place: Place, old: &Arc<MulticastTable>, new: &Arc<MulticastTable>) {
-        if Arc::ptr_eq(old, new) {
-            return;
-        }
-        let mlids: BTreeSet<MulticastLid> = old.exits().chain(new.exits()).map(|(mlid, _)| mlid).collect();
-        let changed = mlids.into_iter().filter(|mlid| old.exit(*mlid) != new.exit(*mlid));
-        self.multicast.extend(changed.map(|mlid| (place, mlid)));
-    }
-
-    fn of_sharing(&mut self, old: Option<&Arc<PortSharing>>, new: Option<&Arc<PortSharing>>) {
-        self.is_shared |= new.is_some();
-        self.is_shared_otherwise |= match (old, new) {
-            (Some(old), Some(new)) => !Arc::ptr_eq(old, new) && old != new,
-            (None, None) => false,
-            _ => true,
-        };
-    }
-
-    /// Whether no level is carried elsewhere than it was.
-    fn is_sharing_kept(&self) -> bool {
-        let is_forwarding_kept =
-            self.linear.is_empty() && self.multicast.is_empty() && self.groups.is_empty();
-        !self.is_shared_otherwise && (is_forwarding_kept || !self.is_shared)
-    }
-
-    /// The forwarding entries.
-    fn entries(&self) -> impl Iterator<Item = (Place, Destination)> {
-        let linear = self.linear.iter().map(|(place, lid)| (*place, Destination::Lid(*lid)));
-        linear.chain(self.multicast.iter().map(|(place, mlid)| (*place, Destination::Group(*mlid))))
-    }
 }

@@ -1,30 +1,38 @@
 //! Who is to be in which partition, as the intents say it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use fabric_model::intent::{Intents, Ipoib, KeyPlace, PartitionIntent, Role, Who};
-use fabric_model::{Endpoint, FabricPlan, Topology};
+use fabric_model::{FabricPlan, Topology};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey};
 
-use crate::network::present_ends;
+use crate::network::{Present, present_ends};
 
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
 
+/// Ports that are copied together when what one of them is to hold changes.
+const PAGE: usize = 32;
+
 /// A partition that is to exist.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WantedPartition {
+    /// Where it is asked for.
+    asked: Vec<PartitionIntent>,
     pub ipoib: Option<Ipoib>,
     /// By port GUID.
     pub members: BTreeMap<Guid, Role>,
+    /// The members whose index 0 it claims.
+    first: BTreeSet<Guid>,
 }
 
 /// What an end port is to hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WantedPort {
     /// In order of the partitions' numbers.
     pub roles: Vec<(PartitionNumber, Role)>,
-    /// The partitions that claim index 0.
+    /// The partitions that claim index 0, in order too.
     pub first: Vec<PartitionNumber>,
 }
 
@@ -35,82 +43,155 @@ impl WantedPort {
         keys.sort_unstable();
         keys
     }
+
+    /// What it is to be in a partition instead of what it was.
+    fn put(&mut self, number: PartitionNumber, role: Option<Role>, is_first: bool) {
+        let place = self.roles.partition_point(|(other, _)| *other < number);
+        if self.roles.get(place).is_some_and(|(other, _)| *other == number) {
+            self.roles.remove(place);
+        }
+        if let Some(role) = role {
+            self.roles.insert(place, (number, role));
+        }
+        self.first.retain(|other| *other != number);
+        if is_first {
+            self.first.insert(self.first.partition_point(|other| *other < number), number);
+        }
+    }
 }
 
-/// What the intents ask of the part of a fabric that the manager reaches.
+/// The end ports there are.
 #[derive(Debug)]
+pub(crate) struct Ends {
+    manager: Guid,
+    /// By GUID.
+    present: Vec<Present>,
+    places: HashMap<Guid, usize>,
+}
+
+impl Ends {
+    fn new(topology: &Topology, manager: Guid) -> Self {
+        let present = present_ends(topology, manager);
+        let places = present.iter().map(|end| end.guid).zip(0..).collect();
+        Self { manager, present, places }
+    }
+
+    /// Whom a member names.
+    fn named(&self, who: Who) -> Vec<Guid> {
+        let of_kind = |wanted: fn(NodeKind) -> bool| -> Vec<Guid> {
+            self.present.iter().filter(|end| wanted(end.kind)).map(|end| end.guid).collect()
+        };
+        let one = |guid: Guid| self.places.contains_key(&guid).then_some(guid).into_iter().collect();
+        match who {
+            Who::All => of_kind(|_| true),
+            Who::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
+            Who::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
+            Who::AllRouters => of_kind(|kind| kind == NodeKind::Router),
+            Who::Manager => one(self.manager),
+            Who::Port(guid) => one(guid),
+        }
+    }
+
+    fn partition(&self, number: PartitionNumber, asked: &[&PartitionIntent]) -> WantedPartition {
+        let mut members: BTreeMap<Guid, (Role, KeyPlace)> = BTreeMap::new();
+        // Everyone is a limited member of the default partition, the manager a full one, unless somebody asks otherwise.
+        if number == PartitionNumber::DEFAULT {
+            let role = |guid: Guid| if guid == self.manager { Role::Full } else { Role::Limited };
+            members.extend(self.present.iter().map(|end| (end.guid, (role(end.guid), KeyPlace::Anywhere))));
+        }
+        for member in asked.iter().flat_map(|intent| &intent.members) {
+            let named = self.named(member.who).into_iter();
+            members.extend(named.map(|guid| (guid, (member.role, member.place))));
+        }
+        let is_first = |(_, (_, place)): &(&Guid, &(Role, KeyPlace))| *place == KeyPlace::First;
+        WantedPartition {
+            asked: asked.iter().map(|intent| (*intent).clone()).collect(),
+            ipoib: asked.iter().find_map(|intent| intent.ipoib),
+            first: members.iter().filter(is_first).map(|(guid, _)| *guid).collect(),
+            members: members.into_iter().map(|(guid, (role, _))| (guid, role)).collect(),
+        }
+    }
+}
+
+/// What the intents ask of the part of a fabric that the manager reaches. Copies share what they have in common.
+#[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    pub partitions: BTreeMap<PartitionNumber, WantedPartition>,
-    /// The end ports there are, by port GUID.
-    pub ports: HashMap<Guid, WantedPort>,
-    /// The same in order, with where they are.
-    pub present: Vec<(Guid, Endpoint)>,
+    pub partitions: BTreeMap<PartitionNumber, Arc<WantedPartition>>,
+    ends: Arc<Ends>,
+    /// In the order of the ends, [`PAGE`] of them together.
+    ports: Vec<Arc<[WantedPort]>>,
     /// Partitions without a number for which the plan has none either.
     pub missing: Vec<String>,
 }
 
 impl Wanted {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
-        let present = present_ends(topology, intents.manager);
-        let guids: BTreeSet<Guid> = present.iter().map(|(guid, _)| *guid).collect();
-        let of_kind = |wanted: fn(NodeKind) -> bool| -> Vec<Guid> {
-            let ends = present.iter().filter(|(_, end)| wanted(topology[end.node].kind));
-            ends.map(|(guid, _)| *guid).collect()
-        };
-        let named = |who: Who| match who {
-            Who::All => of_kind(|_| true),
-            Who::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
-            Who::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
-            Who::AllRouters => of_kind(|kind| kind == NodeKind::Router),
-            Who::Manager => guids.get(&intents.manager).copied().into_iter().collect(),
-            Who::Port(guid) => guids.get(&guid).copied().into_iter().collect(),
-        };
-        let mut members: BTreeMap<PartitionNumber, BTreeMap<Guid, (Role, KeyPlace)>> = BTreeMap::new();
-        let mut ipoib: BTreeMap<PartitionNumber, Ipoib> = BTreeMap::new();
-        // Everyone is a limited member of the default partition, the manager a full one, unless somebody asks otherwise.
-        let default = members.entry(PartitionNumber::DEFAULT).or_default();
-        for guid in &guids {
-            let role = if *guid == intents.manager { Role::Full } else { Role::Limited };
-            default.insert(*guid, (role, KeyPlace::Anywhere));
-        }
+        let ends = Arc::new(Ends::new(topology, intents.manager));
+        let ports = vec![WantedPort::default(); ends.present.len()];
+        let ports = ports.chunks(PAGE).map(Arc::from).collect();
+        let nothing = Self { partitions: BTreeMap::new(), ends, ports, missing: Vec::new() };
+        nothing.changed(intents, plan).0
+    }
+
+    /// What other intents ask on the same cables, and the ports of which it asks something else, by port GUID.
+    pub fn changed(&self, intents: &Intents, plan: &FabricPlan) -> (Self, BTreeSet<Guid>) {
         let mut missing = Vec::new();
+        let mut asked: BTreeMap<PartitionNumber, Vec<&PartitionIntent>> = BTreeMap::new();
+        asked.entry(PartitionNumber::DEFAULT).or_default();
         for (intent, number) in intents.partitions.iter().zip(numbers(intents, plan)) {
-            let Some(number) = number else {
-                missing.push(intent.name.clone());
-                continue;
-            };
-            if let Some(asked) = intent.ipoib {
-                ipoib.entry(number).or_insert(asked);
-            }
-            let held = members.entry(number).or_default();
-            for member in &intent.members {
-                held.extend(named(member.who).into_iter().map(|guid| (guid, (member.role, member.place))));
+            match number {
+                Some(number) => asked.entry(number).or_default().push(intent),
+                None => missing.push(intent.name.clone()),
             }
         }
-        let mut ports: HashMap<Guid, WantedPort> =
-            guids.iter().map(|guid| (*guid, WantedPort::default())).collect();
-        for (number, members) in &members {
-            for (guid, (role, place)) in members {
-                let port = ports.entry(*guid).or_default();
-                port.roles.push((*number, *role));
-                port.first.extend((*place == KeyPlace::First).then_some(*number));
+        let mut wanted = Self { missing, ..self.clone() };
+        let mut touched = BTreeSet::new();
+        for number in self.partitions.keys().filter(|number| !asked.contains_key(number)) {
+            wanted.put(*number, None, &mut touched);
+        }
+        for (number, asked) in asked {
+            let is_same = |held: &Arc<WantedPartition>| held.asked.iter().eq(asked.iter().copied());
+            if !self.partitions.get(&number).is_some_and(is_same) {
+                let partition = self.ends.partition(number, &asked);
+                wanted.put(number, Some(Arc::new(partition)), &mut touched);
             }
         }
-        let partitions = members.into_iter().map(|(number, members)| {
-            let members = members.into_iter().map(|(guid, (role, _))| (guid, role)).collect();
-            (number, WantedPartition { ipoib: ipoib.get(&number).copied(), members })
-        });
-        Self { partitions: partitions.collect(), ports, present, missing }
+        (wanted, touched)
+    }
+
+    /// Puts a partition in the place of what it was.
+    fn put(
+        &mut self,
+        number: PartitionNumber,
+        partition: Option<Arc<WantedPartition>>,
+        touched: &mut BTreeSet<Guid>,
+    ) {
+        let before = self.partitions.remove(&number);
+        let members = before.iter().chain(&partition).flat_map(|partition| partition.members.keys());
+        for guid in members.copied().collect::<BTreeSet<_>>() {
+            let Some(place) = self.ends.places.get(&guid) else { continue };
+            let role = partition.as_ref().and_then(|partition| partition.members.get(&guid)).copied();
+            let is_first = partition.as_ref().is_some_and(|partition| partition.first.contains(&guid));
+            let page = Arc::make_mut(&mut self.ports[place / PAGE]);
+            page[place % PAGE].put(number, role, is_first);
+            touched.insert(guid);
+        }
+        self.partitions.extend(partition.map(|partition| (number, partition)));
+    }
+
+    /// The end ports there are, by GUID.
+    pub fn present(&self) -> &[Present] {
+        &self.ends.present
     }
 
     /// What a port is to hold.
     pub fn port(&self, guid: Guid) -> Option<&WantedPort> {
-        self.ports.get(&guid)
+        self.ends.places.get(&guid).map(|place| &self.ports[place / PAGE][place % PAGE])
     }
 
     /// Whether two ports may exchange packets: some partition has both, and one of them as more than a limited member.
     pub fn may_talk(&self, a: Guid, b: Guid) -> bool {
-        let (Some(a), Some(b)) = (self.ports.get(&a), self.ports.get(&b)) else { return false };
+        let (Some(a), Some(b)) = (self.port(a), self.port(b)) else { return false };
         a.roles.iter().any(|(number, role)| {
             let other = b.roles.binary_search_by_key(number, |(number, _)| *number).ok();
             other.is_some_and(|place| *role != Role::Limited || b.roles[place].1 != Role::Limited)

@@ -5,13 +5,12 @@ mod world;
 
 use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
-use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::Finding as Known;
-use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, verify};
 use proptest::prelude::*;
-use world::{dice, fabric, hosts, planned, shared, wishes};
+use rand::RngExt;
+use world::{add_cluster, below, dice, fabric, hosts, planned, shared, tenants, wishes};
 
 /// What is found besides what the plan says of itself: that switches' own ports cannot all reach each other, or that
 /// packets to a group turn upwards.
@@ -54,13 +53,12 @@ proptest! {
     fn what_clusters_are_promised_verifies_clean(seed: u64, bandwidth in 0u64..4_000_000_000) {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
-        let mut intents = wishes(&mut dice, &topology);
+        let mut intents = tenants(&mut dice, &topology);
         let mut free = hosts(&topology);
-        while free.len() >= 3 {
-            let ports: Vec<_> = free.drain(..dice.random_range(1..=3)).collect();
-            let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(bandwidth), latency_ns: None };
-            let name = format!("c{}", free.len());
-            intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
+        while free.len() >= 4 {
+            let ports: Vec<_> = free.drain(..dice.random_range(1..=4)).collect();
+            let latency_ns = (below(&mut dice, 3) == 0).then(|| dice.random_range(10_000..2_000_000));
+            add_cluster(&mut intents, format!("c{}", free.len()), ports, bandwidth, latency_ns);
             match compile(&topology, &intents, &Decisions::default()) {
                 Ok(plan) => prop_assert_eq!(unexpected(&topology, &intents, &plan), []),
                 Err(error) => {

@@ -1,10 +1,12 @@
 //! Findings in plain sentences.
 
+mod guarantees;
+
 use std::fmt;
 
 use ib_wire::PortNum;
 
-use super::{Destination, Finding, Guard, Hop, Table, Wait};
+use super::{Destination, Finding, Guard, Hop, LaneWait, Table, Wait};
 
 impl fmt::Display for Hop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,6 +30,13 @@ impl fmt::Display for Wait {
             write!(f, " lane {lane}")?;
         }
         write!(f, " with packets to {}", self.packets)
+    }
+}
+
+impl fmt::Display for LaneWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, lane, entry, wait_ns } = self;
+        write!(f, "{port} lane {lane}, {wait_ns} ns for entry {entry}")
     }
 }
 
@@ -230,6 +239,7 @@ impl fmt::Display for Finding {
                     None => String::new(),
                 }
             ),
+            _ => guarantees::tell(self, f),
         }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub mod arbiter;
 pub mod mutant;
 pub mod walk;
 
@@ -10,8 +11,11 @@ use std::sync::Arc;
 
 use fabric_compiler::compile;
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
-use fabric_model::intent::{Intents, Ipoib, KeyPlace, Member, PartitionIntent, PortName, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Intents, Ipoib, KeyPlace, Member, PartitionIntent, PortName, Role, Who,
+};
 use fabric_model::plan::{PlanParts, PortSharing};
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Topology};
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 use rand::{RngExt, SeedableRng};
@@ -99,6 +103,52 @@ pub fn wishes(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
         intents.partitions.push(PartitionIntent { name, number, members, ipoib });
     }
     intents
+}
+
+/// Random partitions that two clusters may both be in: nobody has more than a limited key.
+pub fn tenants(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
+    let mut intents = wishes(dice, topology);
+    for partition in &mut intents.partitions {
+        partition.members.iter_mut().for_each(|member| member.role = Role::Limited);
+    }
+    intents
+}
+
+/// A guaranteed cluster more, with a partition of its own.
+pub fn add_cluster(
+    intents: &mut Intents,
+    name: String,
+    ports: Vec<Guid>,
+    bandwidth: u64,
+    latency_ns: Option<u64>,
+) {
+    let member = |guid: &Guid| Member { who: Who::Port(*guid), role: Role::Full, place: KeyPlace::First };
+    let members = ports.iter().map(member).collect();
+    intents.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib: None });
+    let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(bandwidth), latency_ns };
+    intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
+}
+
+/// As many guaranteed clusters as the fabric takes of a few on ports that lie apart, and the plan.
+pub fn promised(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPlan) {
+    let mut intents = tenants(dice, topology);
+    let mut plan = planned(topology, &intents);
+    let mut free = hosts(topology);
+    for place in 0..1 + below(dice, 4) {
+        let count = (2 + below(dice, 3)).min(free.len());
+        let ports: Vec<Guid> = (0..count).map(|_| free.swap_remove(below(dice, free.len()))).collect();
+        if ports.len() < 2 {
+            break;
+        }
+        let mut more = intents.clone();
+        let bandwidth = one(dice, &[0, 100_000_000, 2_000_000_000, 5_000_000_000]);
+        let latency_ns = (below(dice, 2) == 0).then_some(1_000_000);
+        add_cluster(&mut more, format!("c{place}"), ports, bandwidth, latency_ns);
+        if let Ok(admitted) = compile(topology, &more, &Decisions::default()) {
+            (intents, plan) = (more, admitted);
+        }
+    }
+    (intents, plan)
 }
 
 pub fn planned(topology: &Topology, intents: &Intents) -> FabricPlan {

@@ -98,7 +98,9 @@ impl Entry {
             | (
                 Self::Weight { port },
                 Finding::ArbitrationEntry { port: found, .. }
-                | Finding::LaneWithoutWeight { port: found, .. },
+                | Finding::LaneWithoutWeight { port: found, .. }
+                | Finding::LaneUnserved { port: found, .. }
+                | Finding::ShareShort { port: found, .. },
             )
             | (Self::Cable { port }, Finding::CableDiffers { port: found, .. }) => *found == port,
             (Self::Lid { port, lid }, Finding::LidTwice { lid: found, first, second }) => {
@@ -122,6 +124,23 @@ impl Entry {
             }
             (Self::Level { port, .. }, Finding::GroupLevelDiscarded { at, .. }) => *at == port,
             (
+                Self::Level { port, sl },
+                Finding::LevelNotGranted { port: found, sl: level, .. }
+                | Finding::LaneOfOther { port: found, sl: level, .. }
+                | Finding::LevelLost { at: found, sl: Some(level), .. },
+            ) => *found == port && *level == sl,
+            (Self::Weight { port }, Finding::TooLate { hops, .. }) => hops.iter().any(|hop| hop.port == port),
+            // A route by other links comes to where its cluster has nothing, or is too many there.
+            (
+                Self::Linear { switch, .. },
+                Finding::GrantMissing { port: found, .. }
+                | Finding::ShareShort { port: found, .. }
+                | Finding::LevelLost { at: found, .. },
+            ) => found.node == switch,
+            (Self::Linear { switch, .. }, Finding::TooLate { hops, .. }) => {
+                hops.iter().any(|hop| hop.port.node == switch)
+            }
+            (
                 Self::Member { partition, port },
                 Finding::MemberDiffers { partition: found, port: who, .. },
             ) => *found == partition && *who == port,
@@ -129,6 +148,16 @@ impl Entry {
             _ => false,
         }
     }
+}
+
+/// A plan with one wrong entry of a table by which levels and lanes are shared.
+pub fn mutant_of_sharing(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(FabricPlan, Entry)> {
+    let mut parts = plan.parts().clone();
+    let switch = below(dice, parts.switches.len());
+    let adapter = below(dice, parts.adapter_ports.len());
+    let entry = sharing(dice, &mut parts, switch, adapter)?;
+    let changed = rebuilt(parts, plan);
+    (changed.parts() != plan.parts()).then_some((changed, entry))
 }
 
 /// A plan with one wrong entry; `None` if there is no such entry, or it came out as it was.

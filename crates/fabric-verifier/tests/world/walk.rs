@@ -125,6 +125,17 @@ impl<'a> Fabric<'a> {
         seen
     }
 
+    /// Whether every level but the first passes both ways or neither between every two adapters that reach each other.
+    pub fn levels_come_back(&self) -> bool {
+        let adapters = || self.ends.iter().filter(|end| end.end.port != PortNum::MANAGEMENT);
+        adapters().all(|a| {
+            adapters().filter(|b| a.guid < b.guid).all(|b| {
+                let passes = |sl| (self.way(a, b, sl).is_some(), self.way(b, a, sl).is_some());
+                passes(0) != (true, true) || (1..16).map(passes).all(|(there, back)| there == back)
+            })
+        })
+    }
+
     fn top(&self) -> u16 {
         self.plan.switches().map(|switch| switch.linear.top()).max().unwrap()
     }

@@ -1,0 +1,85 @@
+//! Who was given what on every link, by the decisions of a plan.
+
+use std::sync::Arc;
+
+use fabric_model::decisions::ClusterDecision;
+use ib_wire::{ServiceLevel, VirtualLane};
+
+use crate::network::{Link, Network, PORTS};
+
+/// What a cluster has of a link.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holding {
+    pub cluster: Arc<str>,
+    /// A bit for each level.
+    pub levels: u16,
+    pub lane: VirtualLane,
+}
+
+impl Holding {
+    pub fn has(&self, sl: ServiceLevel) -> bool {
+        self.levels >> sl.to_wire() & 1 != 0
+    }
+}
+
+/// What stands for links that lie together, by the last part of the link.
+type Page = Vec<(u8, Holding)>;
+
+/// What clusters have of all links. Copies share what they have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Holdings {
+    /// In order, so that they do not tell in which order they were filled.
+    pages: Vec<Arc<Page>>,
+}
+
+impl Holdings {
+    /// Nobody has anything of so many links.
+    pub fn new(links: usize) -> Self {
+        Self { pages: vec![Arc::default(); links.div_ceil(PORTS)] }
+    }
+
+    /// What clusters have of a link.
+    pub fn of(&self, link: Link) -> impl Iterator<Item = &Holding> {
+        let (page, place) = (&self.pages[link / PORTS], place(link));
+        let first = page.partition_point(|(at, _)| *at < place);
+        page[first..].iter().take_while(move |(at, _)| *at == place).map(|(_, holding)| holding)
+    }
+
+    /// Who has a level on a link.
+    pub fn owner(&self, link: Link, sl: ServiceLevel) -> Option<&Holding> {
+        self.of(link).find(|holding| holding.has(sl))
+    }
+
+    /// Who has a lane on a link.
+    pub fn lane_owner(&self, link: Link, lane: VirtualLane) -> Option<&Holding> {
+        self.of(link).find(|holding| holding.lane == lane)
+    }
+
+    /// Gives a cluster what a plan says it has. Ports that the network lacks are left out.
+    pub fn give(&mut self, network: &Network<'_>, name: &Arc<str>, decision: &ClusterDecision) {
+        for grant in &decision.links {
+            let Some(link) = network.link(grant.port) else { continue };
+            let levels = bits(&grant.service_levels);
+            let entry = (place(link), Holding { cluster: Arc::clone(name), levels, lane: grant.lane });
+            let page = Arc::make_mut(&mut self.pages[link / PORTS]);
+            page.insert(page.partition_point(|other| *other < entry), entry);
+        }
+    }
+
+    /// Takes back what a plan says that a cluster had.
+    pub fn take(&mut self, network: &Network<'_>, name: &str, decision: &ClusterDecision) {
+        for link in decision.links.iter().filter_map(|grant| network.link(grant.port)) {
+            let page = Arc::make_mut(&mut self.pages[link / PORTS]);
+            page.retain(|(at, holding)| *at != place(link) || *holding.cluster != *name);
+        }
+    }
+}
+
+/// A bit for each level.
+pub(crate) fn bits(levels: &[ServiceLevel]) -> u16 {
+    levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire())
+}
+
+fn place(link: Link) -> u8 {
+    (link % PORTS) as u8
+}

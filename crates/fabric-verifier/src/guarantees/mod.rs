@@ -1,0 +1,264 @@
+//! What guaranteed clusters own, and whether they get what they were promised.
+
+mod holdings;
+mod ownership;
+mod promises;
+mod service;
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use fabric_model::decisions::ClusterDecision;
+use fabric_model::intent::ClusterIntent;
+use fabric_model::plan::{FabricPlan, Finding as Known};
+use fabric_model::tenancy::Class;
+use ib_wire::{Guid, Lid};
+
+use crate::network::{Link, Next, PORTS, Place, port_of};
+use crate::verified::Changes;
+use crate::wanted::Wanted;
+use crate::{Finding, Reading};
+use holdings::Holdings;
+use promises::{Judge, Judged};
+
+/// What was judged before.
+#[derive(Debug)]
+pub(crate) struct Before<'a> {
+    pub plan: &'a FabricPlan,
+    pub clusters: &'a [ClusterIntent],
+    pub wanted: &'a Wanted,
+}
+
+/// Everything that was found about guarantees, in the parts in which it is looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarantees {
+    is_guarded: bool,
+    holdings: Holdings,
+    tenants: Vec<Finding>,
+    /// By switch, where there is something.
+    switches: BTreeMap<Place, Vec<Finding>>,
+    /// By end port, where there is something.
+    ends: BTreeMap<usize, Vec<Finding>>,
+    /// By name, where there is something.
+    clusters: BTreeMap<Arc<str>, Judged>,
+}
+
+impl Guarantees {
+    /// Reads everything.
+    pub fn of(read: &Reading<'_>) -> Self {
+        let network = &read.network;
+        let is_guarded = is_guarded(read);
+        let mut guarantees = Self {
+            is_guarded,
+            holdings: Holdings::new(network.link_count()),
+            tenants: ownership::of_tenants(read),
+            switches: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            clusters: BTreeMap::new(),
+        };
+        if !is_guarded {
+            return guarantees;
+        }
+        for (name, decision) in &network.plan.decisions().clusters {
+            guarantees.holdings.give(network, &Arc::from(name.as_str()), decision);
+        }
+        guarantees.look(read, 0..network.switches.len(), 0..adapters(network.plan));
+        guarantees.judge(read, |_| true);
+        guarantees
+    }
+
+    /// The same for another plan with the same ports on the same cables, reading only what changed.
+    pub fn changed(&self, read: &Reading<'_>, before: &Before<'_>, changes: &Changes) -> Self {
+        let network = &read.network;
+        if is_guarded(read) != self.is_guarded {
+            return Self::of(read);
+        }
+        let otherwise = asked_otherwise(before, read, changes);
+        let is_kept =
+            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.wanted, &otherwise);
+        let tenants = if is_kept { Vec::new() } else { ownership::of_tenants(read) };
+        let mut guarantees = Self { tenants, ..self.clone() };
+        if !self.is_guarded {
+            return guarantees;
+        }
+        let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
+        let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
+        for (name, old, new) in differing(before.plan, network.plan) {
+            names.insert(name);
+            if let Some(old) = old {
+                guarantees.holdings.take(network, name, old);
+            }
+            if let Some(new) = new {
+                guarantees.holdings.give(network, &Arc::from(name), new);
+            }
+            let grants = old.into_iter().chain(new).flat_map(|decision| &decision.links);
+            links.extend(grants.filter_map(|grant| network.link(grant.port)));
+        }
+        let (mut switches, mut ends) = (BTreeSet::new(), BTreeSet::new());
+        for link in &links {
+            match link.checked_sub(network.link_of_end(0)) {
+                Some(end) => {
+                    ends.insert(end);
+                    switches.extend(network.ends()[end].home.map(|(place, _)| place));
+                }
+                None => {
+                    switches.insert(link / PORTS);
+                    if let Next::Switch(there, _) = network.next(link / PORTS, port_of(*link)) {
+                        switches.insert(there as Place);
+                    }
+                }
+            }
+        }
+        guarantees.look(read, switches, ends);
+        // Whoever was judged well has something of every link of his.
+        let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
+        names.extend(holders.map(|holding| &*holding.cluster));
+        names.extend(otherwise);
+        let is_promised = |name: &str| names.contains(name);
+        guarantees.clusters.clear();
+        guarantees.judge(read, is_promised);
+        guarantees
+    }
+
+    /// What ownership breaks.
+    pub fn ownership(&self) -> impl Iterator<Item = &Finding> {
+        let parts = self.switches.values().chain(self.ends.values()).flatten();
+        self.tenants.iter().chain(parts)
+    }
+
+    /// What is promised and not kept.
+    pub fn promises(&self) -> impl Iterator<Item = &Finding> {
+        self.clusters.values().flat_map(|judged| &judged.findings)
+    }
+
+    /// Whether packets with a level other than 0 go between ports of one cluster only, and each level both ways or
+    /// neither between every two of them. Then nobody else need be asked whether levels come back.
+    ///
+    /// For a turn takes a level only between links on which the same cluster has it; cables of adapters are had by
+    /// their own cluster only; and every level of a cluster was followed between all its ports.
+    pub fn are_levels_even(&self) -> bool {
+        self.is_guarded
+            && self.ownership().next().is_none()
+            && self.clusters.values().all(|judged| judged.is_even && judged.findings.is_empty())
+    }
+
+    fn look(
+        &mut self,
+        read: &Reading<'_>,
+        switches: impl IntoIterator<Item = Place>,
+        ends: impl IntoIterator<Item = usize>,
+    ) {
+        for place in switches {
+            let found = ownership::of_switch(&read.network, &self.holdings, place);
+            put(&mut self.switches, place, found);
+        }
+        for end in ends {
+            let found = ownership::of_end(&read.network, &self.holdings, end);
+            put(&mut self.ends, end, found);
+        }
+    }
+
+    /// Judges some of the clusters that are asked for.
+    fn judge(&mut self, read: &Reading<'_>, is_asked: impl Fn(&str) -> bool) {
+        let plan = read.network.plan;
+        let mut judge = Judge::new(&read.network);
+        let broken = broken(plan);
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
+        for cluster in promised.filter(|cluster| is_asked(&cluster.name)) {
+            if !seen.insert(&cluster.name) {
+                continue;
+            }
+            let decision = plan.decisions().clusters.get(&cluster.name);
+            let judged = if broken.contains(cluster.name.as_str()) {
+                let is_even = decision.is_none_or(|decision| decision.links.is_empty());
+                Judged { findings: Vec::new(), is_even }
+            } else {
+                judge.judge(cluster, decision)
+            };
+            if judged.is_even && judged.findings.is_empty() {
+                self.clusters.remove(cluster.name.as_str());
+            } else {
+                self.clusters.insert(cluster.name.as_str().into(), judged);
+            }
+        }
+    }
+}
+
+/// A cluster with what two plans gave it.
+type Given<'a> = (&'a str, Option<&'a ClusterDecision>, Option<&'a ClusterDecision>);
+
+/// Clusters that two plans gave something different. Both lists are in order.
+fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> impl Iterator<Item = Given<'a>> {
+    let mut old = old.decisions().clusters.iter().peekable();
+    let mut new = new.decisions().clusters.iter().peekable();
+    let pairs = std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        let before = if order.is_le() { old.next() } else { None };
+        let after = if order.is_ge() { new.next() } else { None };
+        let (name, _) = before.or(after)?;
+        Some((name.as_str(), before.map(|(_, decision)| decision), after.map(|(_, decision)| decision)))
+    });
+    pairs.filter(|(_, old, new)| old != new)
+}
+
+/// Two lists without what they begin and end with alike.
+fn trimmed<'a, T: PartialEq>(a: &'a [T], b: &'a [T]) -> (&'a [T], &'a [T]) {
+    let alike = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[alike..], &b[alike..]);
+    let alike = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    (&a[..a.len() - alike], &b[..b.len() - alike])
+}
+
+/// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
+fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Changes) -> BTreeSet<&'a str> {
+    let (old, new) = trimmed(before.clusters, &read.intents.clusters);
+    let mut names: BTreeSet<&str> = old.iter().chain(new).map(|cluster| cluster.name.as_str()).collect();
+    names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
+    let lids: HashSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
+    if !lids.is_empty() {
+        let lid = |port: &Guid| read.network.end(*port).map(|end| read.network.ends()[end].lid);
+        let is_routed =
+            |cluster: &&ClusterIntent| cluster.ports.iter().filter_map(lid).any(|lid| lids.contains(&lid));
+        let clusters = &read.intents.clusters;
+        names.extend(clusters.iter().filter(is_routed).map(|cluster| cluster.name.as_str()));
+    }
+    names
+}
+
+/// Whether a cluster is promised anything.
+fn is_guaranteed(cluster: &ClusterIntent) -> bool {
+    cluster.class != Class::BestEffort
+}
+
+/// Whether lanes are guarded: from the first promise on, for good.
+fn is_guarded(read: &Reading<'_>) -> bool {
+    read.network.plan.decisions().guarded || read.intents.clusters.iter().any(is_guaranteed)
+}
+
+/// Clusters of which the plan says itself that they do not get what they were promised.
+fn broken(plan: &FabricPlan) -> BTreeSet<&str> {
+    let names = plan.findings().iter().filter_map(|finding| match finding {
+        Known::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
+        _ => None,
+    });
+    names.collect()
+}
+
+fn adapters(plan: &FabricPlan) -> usize {
+    plan.adapter_ports().len()
+}
+
+fn put<K: Ord>(kept: &mut BTreeMap<K, Vec<Finding>>, key: K, found: Vec<Finding>) {
+    if found.is_empty() {
+        kept.remove(&key);
+    } else {
+        kept.insert(key, found);
+    }
+}

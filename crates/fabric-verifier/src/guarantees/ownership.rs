@@ -1,0 +1,204 @@
+//! Whether what belongs to a cluster is used by nobody else: ports, keys, lanes and service levels.
+//!
+//! On every link a level and a lane belong to one cluster at most. A turn of a switch takes a level only if the same
+//! cluster has it on the link before and the link behind, and only into the lane of that cluster there. So packets that
+//! carry somebody's level go nowhere but by links of his, wherever they are sent to.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use fabric_model::intent::{PortName, Role};
+use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane};
+
+use super::holdings::{Holding, Holdings};
+use super::is_guaranteed;
+use crate::capacities::levels;
+use crate::network::{Link, Network, PORTS, Place};
+use crate::wanted::{Wanted, WantedPartition};
+use crate::{Finding, Reading};
+
+/// Level 0 is for everybody.
+const BEST_EFFORT: ServiceLevel = match ServiceLevel::from_wire(0) {
+    Some(sl) => sl,
+    None => unreachable!(),
+};
+
+/// Ports and keys that two clusters have.
+pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let clusters = &read.intents.clusters;
+    let mut owners: HashMap<Guid, usize> = HashMap::with_capacity(read.wanted.present().len());
+    let are_two = |a: usize, b: usize| a != b && (is_guaranteed(&clusters[a]) || is_guaranteed(&clusters[b]));
+    let mut names: HashMap<&str, usize> = HashMap::with_capacity(clusters.len());
+    for (place, cluster) in clusters.iter().enumerate() {
+        if names.insert(&cluster.name, place).is_some() {
+            findings.push(Finding::ClusterTwice { cluster: cluster.name.clone() });
+        }
+        for port in &cluster.ports {
+            let first = *owners.entry(*port).or_insert(place);
+            if are_two(first, place) {
+                let [first, second] = [first, place].map(|place| clusters[place].name.clone());
+                findings.push(Finding::PortOfTwo { port: *port, first, second });
+            }
+        }
+    }
+    for name in read.network.plan.decisions().clusters.keys() {
+        if !names.get(name.as_str()).is_some_and(|place| is_guaranteed(&clusters[*place])) {
+            findings.push(Finding::ClusterUnwanted { cluster: name.clone() });
+        }
+    }
+    for (number, partition) in &read.wanted.partitions {
+        let mut before: Option<(usize, Guid)> = None;
+        for (port, role) in &partition.members {
+            let Some(place) = (*role != Role::Limited).then(|| owners.get(port)).flatten() else { continue };
+            match before {
+                Some((first, first_port)) if are_two(first, *place) => {
+                    let [first, second] = [first, *place].map(|place| clusters[place].name.clone());
+                    let (partition, second_port) = (*number, *port);
+                    findings.push(Finding::KeyOfTwo { partition, first, first_port, second, second_port });
+                    break;
+                }
+                Some(_) => {}
+                None => before = Some((*place, *port)),
+            }
+        }
+    }
+    findings
+}
+
+/// Whether no two clusters have a port or a key in common, if that was so before and only some clusters, by name, are asked
+/// for otherwise since. Only these are looked at, and partitions that have other members.
+pub(super) fn are_tenants_apart(read: &Reading<'_>, before: &Wanted, otherwise: &BTreeSet<&str>) -> bool {
+    let clusters = &read.intents.clusters;
+    let decisions = &read.network.plan.decisions().clusters;
+    let mut names: HashMap<&str, bool> = HashMap::with_capacity(clusters.len());
+    names.extend(clusters.iter().map(|cluster| (cluster.name.as_str(), is_guaranteed(cluster))));
+    let is_wanted = |name: &String| names.get(name.as_str()).copied().unwrap_or(false);
+    if names.len() < clusters.len() || !decisions.keys().all(is_wanted) {
+        return false;
+    }
+    let changed = || clusters.iter().filter(|cluster| otherwise.contains(cluster.name.as_str()));
+    let mut ports: BTreeSet<Guid> = changed().flat_map(|cluster| cluster.ports.iter().copied()).collect();
+    let is_full = |role: Role| role != Role::Limited;
+    let roles = ports.iter().filter_map(|port| read.wanted.port(*port)).flat_map(|port| &port.roles);
+    let mut partitions: BTreeSet<PartitionNumber> =
+        roles.filter(|(_, role)| is_full(*role)).map(|(number, _)| *number).collect();
+    let is_kept = |number: &PartitionNumber, partition: &Arc<WantedPartition>| {
+        before.partitions.get(number).is_some_and(|before| Arc::ptr_eq(before, partition))
+    };
+    let other = read.wanted.partitions.iter().filter(|(number, partition)| !is_kept(number, partition));
+    partitions.extend(other.map(|(number, _)| *number));
+    let full_members = |number: &PartitionNumber| {
+        let members = read.wanted.partitions.get(number).into_iter().flat_map(|wanted| &wanted.members);
+        members.filter(|(_, role)| is_full(**role)).map(|(port, _)| *port)
+    };
+    ports.extend(partitions.iter().flat_map(full_members));
+    let ports: Vec<Guid> = ports.into_iter().collect();
+    let mut owners: Vec<Option<usize>> = vec![None; ports.len()];
+    for (place, cluster) in clusters.iter().enumerate() {
+        for at in cluster.ports.iter().filter_map(|port| ports.binary_search(port).ok()) {
+            if owners[at].replace(place).is_some_and(|first| first != place) {
+                return false;
+            }
+        }
+    }
+    partitions.iter().all(|number| {
+        let owner = |port: Guid| ports.binary_search(&port).ok().and_then(|at| owners[at]);
+        let mut owners = full_members(number).filter_map(owner);
+        let first = owners.next();
+        owners.all(|owner| Some(owner) == first)
+    })
+}
+
+/// What is found at the exits of a switch.
+pub(super) fn of_switch(network: &Network<'_>, holdings: &Holdings, place: Place) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for port in &network.switches[place].ports {
+        let name = network.port_name(place, port.number);
+        let exit = Exit { name, link: place * PORTS + port.number.index(), holdings };
+        exit.holders(&mut findings);
+        let Some(sharing) = &port.sharing else {
+            findings.push(Finding::PortUnguarded { port: name });
+            continue;
+        };
+        for (input, map) in &sharing.by_input {
+            exit.turn(Some(*input), network.link_into(place, *input), map, &mut findings);
+        }
+        exit.turn(None, None, &sharing.otherwise, &mut findings);
+    }
+    findings
+}
+
+/// What is found at an adapter port.
+pub(super) fn of_end(network: &Network<'_>, holdings: &Holdings, end: usize) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let exit = Exit { name: network.ends()[end].name, link: network.link_of_end(end), holdings };
+    exit.holders(&mut findings);
+    match network.end_sharing(end) {
+        Some(sharing) => exit.turn(None, Some(exit.link), &sharing.otherwise, &mut findings),
+        None => findings.push(Finding::PortUnguarded { port: exit.name }),
+    }
+    findings
+}
+
+/// A port by which packets leave.
+struct Exit<'a> {
+    name: PortName,
+    link: Link,
+    holdings: &'a Holdings,
+}
+
+impl Exit<'_> {
+    /// Nobody has what another has.
+    fn holders(&self, findings: &mut Vec<Finding>) {
+        let port = self.name;
+        let mut lanes: BTreeMap<VirtualLane, &Holding> = BTreeMap::new();
+        let mut owners: [Option<&Holding>; 16] = [None; 16];
+        for holding in self.holdings.of(self.link) {
+            let names = |first: &Holding| (first.cluster.to_string(), holding.cluster.to_string());
+            if let Some(first) = lanes.insert(holding.lane, holding) {
+                let ((first, second), lane) = (names(first), holding.lane);
+                findings.push(Finding::LaneOfTwo { port, lane, first, second });
+            }
+            if holding.has(BEST_EFFORT) {
+                findings.push(Finding::BestEffortGranted { port, cluster: holding.cluster.to_string() });
+            }
+            for sl in (1..16).filter_map(ServiceLevel::from_wire).filter(|sl| holding.has(*sl)) {
+                if let Some(first) = owners[sl.index()].replace(holding) {
+                    let (first, second) = names(first);
+                    findings.push(Finding::LevelOfTwo { port, sl, first, second });
+                }
+            }
+        }
+    }
+
+    /// What a map takes from the link before: levels only from the one who has them here, and into his lane.
+    fn turn(&self, input: Option<PortNum>, before: Option<Link>, map: &SlToVl, findings: &mut Vec<Finding>) {
+        let port = self.name;
+        let name = |holding: Option<&Holding>| holding.map(|holding| holding.cluster.to_string());
+        for (sl, lane) in levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT) {
+            let lane_owner = || self.holdings.lane_owner(self.link, lane);
+            if sl == BEST_EFFORT {
+                if let Some(owner) = lane_owner() {
+                    let (owner, sender) = (Some(owner.cluster.to_string()), None);
+                    findings.push(Finding::LaneOfOther { port, input, sl, lane, owner, sender });
+                }
+                continue;
+            }
+            let here = self.holdings.owner(self.link, sl);
+            let there = before.and_then(|before| self.holdings.owner(before, sl));
+            match (here, there) {
+                (Some(here), Some(there)) if here.cluster == there.cluster => {
+                    if here.lane != lane {
+                        let (owner, sender) = (name(lane_owner()), Some(here.cluster.to_string()));
+                        findings.push(Finding::LaneOfOther { port, input, sl, lane, owner, sender });
+                    }
+                }
+                _ => {
+                    let (here, there) = (name(here), name(there));
+                    findings.push(Finding::LevelNotGranted { port, input, sl, lane, here, there });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Whether a guaranteed cluster gets what it was promised: its packets are carried at its service level in its lanes, every
+//! link serves them often enough, and none is late.
+//!
+//! All is read from the tables as they are. The lanes of a link that all get what they need leave no more than the link
+//! has, so sums need not be looked at apart.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fabric_model::decisions::ClusterDecision;
+use fabric_model::intent::ClusterIntent;
+use fabric_model::plan::PortSet;
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
+
+use super::holdings::bits;
+use super::service::{Service, Way};
+use crate::network::{Link, Network, Next, PORTS, Place, port_of};
+use crate::{Finding, LaneWait};
+
+/// What was found about a cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Judged {
+    pub findings: Vec<Finding>,
+    /// Whether between every two of its ports each of its levels is carried both ways or neither.
+    pub is_even: bool,
+}
+
+/// A link that packets of the cluster take.
+struct Used {
+    link: Link,
+    /// Ordered pairs of ports whose packets take it.
+    pairs: u64,
+    /// One of these pairs.
+    from: usize,
+    to: usize,
+    /// The cluster's levels and lane, if it has any.
+    held: Option<(u16, VirtualLane)>,
+    service: Option<Service>,
+    /// Where its packets come in that were looked at.
+    inputs: PortSet,
+}
+
+/// Ports of the cluster at one switch.
+struct Group {
+    place: Place,
+    ends: Vec<usize>,
+}
+
+/// Room to judge clusters in, used again for every cluster.
+pub(super) struct Judge<'a> {
+    network: &'a Network<'a>,
+    /// One more than the place in `used`, by link; 0 for none.
+    slots: Vec<u32>,
+    used: Vec<Used>,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(network: &'a Network<'a>) -> Self {
+        Self { network, slots: vec![0; network.link_count()], used: Vec::new() }
+    }
+
+    /// What is found about a cluster and what the plan says it has.
+    pub fn judge(&mut self, cluster: &ClusterIntent, decision: Option<&ClusterDecision>) -> Judged {
+        let name = || cluster.name.clone();
+        let asked = |decision: &&ClusterDecision| {
+            decision.ports == cluster.ports
+                && decision.class == cluster.class
+                && decision.sl_mode == cluster.sl_mode
+        };
+        let Some(decision) = decision.filter(asked) else {
+            let findings = vec![Finding::PromiseMissing { cluster: name() }];
+            return Judged { findings, is_even: false };
+        };
+        let mut case = Case {
+            network: self.network,
+            slots: &mut self.slots,
+            used: &mut self.used,
+            cluster,
+            decision,
+            held: HashMap::with_capacity(decision.links.len()),
+            findings: Vec::new(),
+        };
+        let is_even = case.all();
+        let findings = case.findings;
+        for used in self.used.drain(..) {
+            self.slots[used.link] = 0;
+        }
+        Judged { is_even: is_even && findings.is_empty(), findings }
+    }
+}
+
+/// One cluster.
+struct Case<'a, 'j> {
+    network: &'a Network<'a>,
+    slots: &'j mut Vec<u32>,
+    used: &'j mut Vec<Used>,
+    cluster: &'j ClusterIntent,
+    decision: &'j ClusterDecision,
+    held: HashMap<Link, (u16, VirtualLane)>,
+    findings: Vec<Finding>,
+}
+
+/// The way on which a packet may be latest.
+struct Latest {
+    bound_ns: f64,
+    from: usize,
+    to: usize,
+}
+
+impl Case<'_, '_> {
+    /// Looks at everything; tells whether levels are carried evenly.
+    fn all(&mut self) -> bool {
+        let ends = self.ends();
+        self.grants(&ends);
+        let level = self.level(&ends);
+        let latest = self.walk(&ends, level);
+        self.shares(ends.len());
+        if let Some(latest) = latest {
+            self.latency(&latest);
+        }
+        match self.cluster.sl_mode {
+            // What a cluster has beside its level is not followed.
+            SlMode::Cluster => {
+                let own = level.map_or(0, |level| 1 << level.to_wire());
+                self.held.values().all(|(levels, _)| *levels == own)
+            }
+            SlMode::Path => self.paths(&ends),
+        }
+    }
+
+    /// The cluster's ports, by their places among the end ports.
+    fn ends(&mut self) -> Vec<usize> {
+        let mut ends = Vec::with_capacity(self.cluster.ports.len());
+        for port in &self.cluster.ports {
+            let end = self.network.end(*port).filter(|end| {
+                let end = &self.network.ends()[*end];
+                !end.is_switch() && end.home.is_some()
+            });
+            match end {
+                Some(end) if !ends.contains(&end) => ends.push(end),
+                Some(_) => {}
+                None => self.findings.push(Finding::ClusterPortMissing { cluster: self.name(), port: *port }),
+            }
+        }
+        ends
+    }
+
+    /// What it was given is on links there are, and not on cables of others.
+    fn grants(&mut self, ends: &[usize]) {
+        for grant in &self.decision.links {
+            let Some(link) = self.network.link(grant.port) else {
+                self.findings.push(Finding::GrantWithoutLink { cluster: self.name(), port: grant.port });
+                continue;
+            };
+            let end = match link.checked_sub(self.network.link_of_end(0)) {
+                Some(end) => Some(end),
+                None => match self.network.next(link / PORTS, port_of(link)) {
+                    Next::End(end) => Some(end as usize),
+                    _ => None,
+                },
+            };
+            if end.is_some_and(|end| !ends.contains(&end)) {
+                self.findings.push(Finding::GrantAstray { cluster: self.name(), port: grant.port });
+            }
+            self.held.insert(link, (bits(&grant.service_levels), grant.lane));
+        }
+    }
+
+    /// The level of all its packets, unless each path has its own.
+    fn level(&mut self, ends: &[usize]) -> Option<ServiceLevel> {
+        if self.cluster.sl_mode == SlMode::Path {
+            return None;
+        }
+        let level = self.decision.service_level();
+        if level.is_none() && !ends.is_empty() {
+            self.findings.push(Finding::LevelMissing { cluster: self.name() });
+        }
+        level
+    }
+
+    /// Follows the packets from every port to every other, those from one switch together.
+    fn walk(&mut self, ends: &[usize], level: Option<ServiceLevel>) -> Option<Latest> {
+        let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        for end in ends {
+            if let Some((place, _)) = self.network.ends()[*end].home {
+                groups.entry(place).or_default().push(*end);
+            }
+        }
+        let groups: Vec<Group> = groups.into_iter().map(|(place, ends)| Group { place, ends }).collect();
+        // A port that is alone has its cable all the same.
+        let others = (ends.len() as u64).saturating_sub(1).max(1);
+        for end in ends {
+            self.slot(self.network.link_of_end(*end), others, *end, *end);
+            self.turn(self.network.link_of_end(*end), None, level, *end, *end);
+            if let Some((place, port)) = self.network.ends()[*end].home.filter(|_| ends.len() == 1) {
+                self.slot(place * PORTS + port.index(), others, *end, *end);
+            }
+        }
+        let (mut latest, mut steps): (Option<Latest>, _) = (None, Vec::new());
+        for to in ends {
+            for group in &groups {
+                let count = group.ends.iter().filter(|from| *from != to).count();
+                let Some(first) = group.ends.iter().find(|from| *from != to) else { continue };
+                if !self.way(group.place, *to, &mut steps) {
+                    let [from, to] = [*first, *to].map(|end| self.guid(end));
+                    self.findings.push(Finding::ClusterUnreached { cluster: self.name(), from, to });
+                    continue;
+                }
+                let way = self.take(&steps, count as u64, (*first, *to), level);
+                let Some((first_link, _)) = steps.first().copied() else { continue };
+                for from in group.ends.iter().filter(|from| *from != to) {
+                    let input = self.network.ends()[*from].home.map(|(_, input)| input);
+                    self.turn(first_link, input, level, *from, *to);
+                    let own = self.service(self.network.link_of_end(*from));
+                    let Some(way) = way.zip(own).map(|(way, own)| way.then(&own)) else { continue };
+                    let bound_ns = way.bound_ns();
+                    if latest.as_ref().is_none_or(|latest| latest.bound_ns < bound_ns) {
+                        latest = Some(Latest { bound_ns, from: *from, to: *to });
+                    }
+                }
+            }
+        }
+        latest
+    }
+
+    /// Counts packets on the links of a way, the first of which they enter by ports of their own.
+    fn take(
+        &mut self,
+        steps: &[(Link, PortNum)],
+        count: u64,
+        (from, to): (usize, usize),
+        level: Option<ServiceLevel>,
+    ) -> Option<Way> {
+        let mut way = Some(Way::START);
+        for (place, (link, input)) in steps.iter().enumerate() {
+            self.slot(*link, count, from, to);
+            if place > 0 {
+                self.turn(*link, Some(*input), level, from, to);
+            }
+            way = way.zip(self.service(*link)).map(|(way, service)| way.then(&service));
+        }
+        way
+    }
+
+    /// The links from a switch to an end port, each with where packets came in before it; false if they do not arrive.
+    fn way(&self, from: Place, to: usize, steps: &mut Vec<(Link, PortNum)>) -> bool {
+        let lid = usize::from(self.network.ends()[to].lid.to_wire());
+        let (mut here, mut input) = (from, PortNum::MANAGEMENT);
+        steps.clear();
+        while steps.len() <= self.network.switches.len() {
+            let Some(exit) = self.network.exit(here, lid) else { return false };
+            steps.push((here * PORTS + exit.index(), input));
+            match self.network.next(here, exit) {
+                Next::Switch(there, port) => (here, input) = (there as Place, port),
+                Next::End(end) => return end as usize == to,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Counts pairs on a link.
+    fn slot(&mut self, link: Link, pairs: u64, from: usize, to: usize) {
+        if let Some(place) = self.slots[link].checked_sub(1) {
+            self.used[place as usize].pairs += pairs;
+            return;
+        }
+        let held = self.held.get(&link).copied();
+        let service = held.and_then(|(_, lane)| {
+            let (sharing, _) = self.network.link_sharing(link);
+            Service::of(&sharing?.low, lane, self.network.rate(link))
+        });
+        self.used.push(Used { link, pairs, from, to, held, service, inputs: PortSet::EMPTY });
+        self.slots[link] = self.used.len() as u32;
+    }
+
+    fn service(&self, link: Link) -> Option<Service> {
+        let place = self.slots[link].checked_sub(1)?;
+        self.used[place as usize].service
+    }
+
+    /// The levels that a link takes into the cluster's lane from where packets come in; `None` from the sender itself.
+    fn taken(&self, link: Link, input: Option<PortNum>) -> u16 {
+        let Some((levels, lane)) = self.held.get(&link).copied() else { return 0 };
+        let (Some(sharing), lanes) = self.network.link_sharing(link) else { return 0 };
+        let listed = input.and_then(|input| sharing.by_input.get(&input));
+        let map = listed.unwrap_or(&sharing.otherwise);
+        if lane.to_wire() >= lanes {
+            return 0;
+        }
+        let goes = |sl: &ServiceLevel| levels >> sl.to_wire() & 1 != 0 && map.lane(*sl) == lane;
+        let levels = (0..16).filter_map(ServiceLevel::from_wire).filter(goes);
+        levels.fold(0, |set, sl| set | 1 << sl.to_wire())
+    }
+
+    /// Whether the cluster's level is taken from where packets come in; each input is looked at once.
+    fn turn(
+        &mut self,
+        link: Link,
+        input: Option<PortNum>,
+        level: Option<ServiceLevel>,
+        from: usize,
+        to: usize,
+    ) {
+        let Some(place) = self.slots[link].checked_sub(1) else { return };
+        let inputs = &mut self.used[place as usize].inputs;
+        let seen = input.unwrap_or(PortNum::MANAGEMENT);
+        if inputs.contains(seen) {
+            return;
+        }
+        inputs.insert(seen);
+        let Some(sl) = level.filter(|_| self.held.contains_key(&link)) else { return };
+        if self.taken(link, input) >> sl.to_wire() & 1 == 0 {
+            let at = self.network.link_name(link);
+            let (cluster, [from, to]) = (self.name(), [from, to].map(|end| self.guid(end)));
+            self.findings.push(Finding::LevelLost { cluster, sl: Some(sl), from, to, at, input });
+        }
+    }
+
+    /// Every link gives the cluster what its pairs need of it.
+    fn shares(&mut self, ports: usize) {
+        let bandwidth = match self.cluster.class {
+            Class::Guaranteed { bandwidth, .. } => bandwidth.bits_per_s(),
+            Class::BestEffort => 0,
+        };
+        let others = (ports as u128).saturating_sub(1).max(1);
+        let mut findings = Vec::new();
+        for used in self.used.iter() {
+            let (cluster, port) = (self.name(), self.network.link_name(used.link));
+            let Some((_, lane)) = used.held else {
+                let [from, to] = [used.from, used.to].map(|end| self.guid(end));
+                findings.push(Finding::GrantMissing { cluster, port, from, to });
+                continue;
+            };
+            let Some(service) = used.service else {
+                findings.push(Finding::LaneUnserved { cluster, port, lane });
+                continue;
+            };
+            let needed = u128::from(used.pairs) * u128::from(bandwidth) / others;
+            let needed = u64::try_from(needed).unwrap_or(u64::MAX);
+            if service.share() < needed {
+                let [needed, given] = [needed, service.share()].map(Bandwidth::from_bits_per_s);
+                let entry = service.entry;
+                findings.push(Finding::ShareShort { cluster, port, lane, entry, needed, given });
+            }
+        }
+        self.findings.extend(findings);
+    }
+
+    /// No packet is later than was promised.
+    fn latency(&mut self, latest: &Latest) {
+        let asked = match self.cluster.class {
+            Class::Guaranteed { latency_ns, .. } => latency_ns,
+            Class::BestEffort => None,
+        };
+        let promised_ns = asked.map_or(self.decision.bound_ns, |asked| asked.min(self.decision.bound_ns));
+        // What was promised was rounded up.
+        let bound_ns = latest.bound_ns.floor() as u64;
+        if bound_ns <= promised_ns {
+            return;
+        }
+        let mut steps = Vec::new();
+        if let Some((place, _)) = self.network.ends()[latest.from].home {
+            self.way(place, latest.to, &mut steps);
+        }
+        let links =
+            [self.network.link_of_end(latest.from)].into_iter().chain(steps.iter().map(|step| step.0));
+        let hops = links.filter_map(|link| {
+            let (service, (_, lane)) = (self.service(link)?, self.held.get(&link).copied()?);
+            let wait_ns = (service.wait_s() * 1e9) as u64;
+            Some(LaneWait { port: self.network.link_name(link), lane, entry: service.entry, wait_ns })
+        });
+        let hops = hops.collect();
+        let [from, to] = [latest.from, latest.to].map(|end| self.guid(end));
+        let cluster = self.name();
+        self.findings.push(Finding::TooLate { cluster, from, to, bound_ns, promised_ns, hops });
+    }
+
+    /// Where each path has its own levels: every path has one, and it is carried both ways.
+    fn paths(&mut self, ends: &[usize]) -> bool {
+        let mut carried: HashMap<(usize, usize), u16> = HashMap::new();
+        let mut steps = Vec::new();
+        for from in ends {
+            for to in ends.iter().filter(|to| *to != from) {
+                let Some((place, input)) = self.network.ends()[*from].home else { continue };
+                if !self.way(place, *to, &mut steps) {
+                    continue;
+                }
+                let own = self.network.link_of_end(*from);
+                let mut levels = self.taken(own, None);
+                let mut lost = (levels == 0).then_some((own, None));
+                for (step, (link, before)) in steps.iter().enumerate() {
+                    let input = Some(if step == 0 { input } else { *before });
+                    levels &= self.taken(*link, input);
+                    lost = lost.or((levels == 0).then_some((*link, input)));
+                }
+                if let Some((link, input)) = lost {
+                    let at = self.network.link_name(link);
+                    let (cluster, [from, to]) = (self.name(), [*from, *to].map(|end| self.guid(end)));
+                    self.findings.push(Finding::LevelLost { cluster, sl: None, from, to, at, input });
+                }
+                carried.insert((*from, *to), levels);
+            }
+        }
+        carried.iter().all(|((from, to), levels)| carried.get(&(*to, *from)) == Some(levels))
+    }
+
+    fn name(&self) -> String {
+        self.cluster.name.clone()
+    }
+
+    fn guid(&self, end: usize) -> Guid {
+        self.network.ends()[end].guid
+    }
+}

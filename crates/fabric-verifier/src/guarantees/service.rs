@@ -1,0 +1,136 @@
+//! What an arbitration table gives a lane, whatever the other lanes send.
+
+use ib_wire::{VirtualLane, VlArbEntry};
+
+/// Bytes of a unit of weight.
+const UNIT_BYTES: u64 = 64;
+
+/// The largest packet on the wire: 4096 bytes of payload and 26 of headers and checks.
+const PACKET_BYTES: u64 = 4122;
+
+/// Seconds that a packet takes through a device and along a cable when nothing is in its way.
+const PASSAGE_S: f64 = 0.25e-6;
+
+/// What a lane gets of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Service {
+    /// Bits per second of the link.
+    link: u64,
+    /// Bytes that the lane may send in a round of the table.
+    own: u64,
+    /// Bytes that all others send at most in a round.
+    others: u64,
+    /// Bytes that the lane may send at least while it is visited.
+    visit: u64,
+    /// Bytes that others send at most between two visits.
+    gap: u64,
+    /// The entry of the lane that is waited for longest.
+    pub entry: usize,
+}
+
+impl Service {
+    /// What entries give a lane of a link that carries so many bits per second; `None` if none serves it.
+    pub fn of(table: &[VlArbEntry], lane: VirtualLane, link: u64) -> Option<Self> {
+        let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
+        let first = table.iter().position(serves)?;
+        let mut service = Self { link, own: 0, others: 0, visit: u64::MAX, gap: 0, entry: first };
+        let mut gap = 0;
+        // Once around, up to the entry it began behind.
+        for index in (first + 1..table.len()).chain(0..=first) {
+            let entry = &table[index];
+            let bytes = UNIT_BYTES * u64::from(entry.weight);
+            if serves(entry) {
+                service.own += bytes;
+                service.visit = service.visit.min(bytes);
+                if gap > service.gap {
+                    (service.gap, service.entry) = (gap, index);
+                }
+                gap = 0;
+            } else if entry.weight != 0 {
+                // A packet is begun while one unit is left, and sent whole.
+                let most = bytes - UNIT_BYTES + PACKET_BYTES;
+                service.others += most;
+                gap += most;
+            }
+        }
+        Some(service)
+    }
+
+    /// Bits per second that the lane gets at least while it has something to send.
+    pub fn share(&self) -> u64 {
+        let (own, all) = (u128::from(self.own), u128::from(self.own + self.others));
+        u64::try_from(u128::from(self.link) * own / all).unwrap_or(self.link)
+    }
+
+    /// The longest that a packet waits for others, in seconds.
+    pub fn wait_s(&self) -> f64 {
+        self.gap as f64 / self.link_bytes_per_s()
+    }
+
+    fn link_bytes_per_s(&self) -> f64 {
+        self.link as f64 / 8.0
+    }
+}
+
+/// What a packet meets on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// Bytes per second of the slowest link, others taken off.
+    slowest: f64,
+    waits_s: f64,
+}
+
+impl Way {
+    /// Nothing yet.
+    pub const START: Self = Self { slowest: f64::INFINITY, waits_s: 0.0 };
+
+    /// And one link more.
+    #[must_use]
+    pub fn then(self, service: &Service) -> Self {
+        let link = service.link_bytes_per_s();
+        let (visit, gap) = (service.visit as f64, service.gap as f64);
+        let waits_s = self.waits_s + service.wait_s() + PACKET_BYTES as f64 / link + PASSAGE_S;
+        Self { slowest: self.slowest.min(link * visit / (visit + gap)), waits_s }
+    }
+
+    /// By when a packet that finds its own lane empty has arrived, in nanoseconds.
+    pub fn bound_ns(&self) -> f64 {
+        (PACKET_BYTES as f64 / self.slowest + self.waits_s) * 1e9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(lane: u8, weight: u8) -> VlArbEntry {
+        VlArbEntry { lane: VirtualLane::from_wire(lane).unwrap(), weight }
+    }
+
+    fn lane(raw: u8) -> VirtualLane {
+        VirtualLane::from_wire(raw).unwrap()
+    }
+
+    #[test]
+    fn a_lane_that_is_alone_has_all_and_one_without_weight_has_nothing() {
+        let alone = Service::of(&[entry(3, 1)], lane(3), 1000).unwrap();
+        assert_eq!((alone.share(), alone.wait_s()), (1000, 0.0));
+        assert_eq!(Service::of(&[entry(3, 0), entry(0, 9)], lane(3), 1000), None);
+        assert_eq!(Service::of(&[], lane(3), 1000), None);
+    }
+
+    #[test]
+    fn others_count_with_the_last_packet_of_each_visit() {
+        // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
+        let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
+        let service = Service::of(&table, lane(2), 8_000_000_000).unwrap();
+        let others = (65 * 64 + 4058) + (64 + 4058);
+        assert_eq!((service.gap, service.entry), (others, 3));
+        assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
+        // At 1 GB/s a byte takes a nanosecond.
+        assert!((service.wait_s() * 1e9 - others as f64).abs() < 1e-6);
+        let bound = Way::START.then(&service).bound_ns();
+        let slowest = 4160.0 / (4160.0 + others as f64);
+        assert!((bound - (4122.0 / slowest + others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Whether promises are kept, by brute force: every pair of ports is walked, and tables are served round after round while
+//! all others send as much as they can. Shares nothing with the rules.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use fabric_model::intent::{Intents, PortName};
+use fabric_model::plan::PortSharing;
+use fabric_model::tenancy::Class;
+use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
+use ib_wire::{Guid, VirtualLane, VlArbEntry};
+
+/// The largest packet on the wire.
+const PACKET: u64 = 4122;
+
+/// Whether every cluster gets what it was promised, on the ways and by the tables of a plan. The lanes are those that the
+/// tables give its level.
+pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bool {
+    intents.clusters.iter().all(|cluster| {
+        let Class::Guaranteed { bandwidth, latency_ns } = cluster.class else { return true };
+        let decision = &plan.decisions().clusters[&cluster.name];
+        let sl = decision.service_level().unwrap();
+        let mut needed: BTreeMap<(PortName, VirtualLane), u64> = BTreeMap::new();
+        let mut latest_ns = 0.0_f64;
+        for from in &cluster.ports {
+            for to in cluster.ports.iter().filter(|to| *to != from) {
+                let Some(way) = way(topology, plan, *from, *to, sl) else { return false };
+                latest_ns = latest_ns.max(late_ns(topology, plan, &way));
+                for hop in way {
+                    *needed.entry(hop).or_default() += bandwidth.bits_per_s();
+                }
+            }
+        }
+        let others = cluster.ports.len() as u64 - 1;
+        let is_enough = |((port, lane), all): (&(PortName, VirtualLane), &u64)| {
+            let sharing = sharing(plan, *port).unwrap();
+            let rate = rate(topology, *port);
+            // A thousandth of what is sent in 200 rounds is the first round's.
+            served(&sharing.low, *lane)
+                .is_some_and(|served| served.part * rate >= (all / others) as f64 * 0.999)
+        };
+        let promised_ns = latency_ns.map_or(decision.bound_ns, |asked| asked.min(decision.bound_ns));
+        needed.iter().all(is_enough) && latest_ns <= promised_ns as f64 + 1.0
+    })
+}
+
+/// The ports and lanes by which packets go; `None` if they do not arrive, or not in lanes of their own.
+fn way(
+    topology: &Topology,
+    plan: &FabricPlan,
+    from: Guid,
+    to: Guid,
+    sl: ib_wire::ServiceLevel,
+) -> Option<Vec<(PortName, VirtualLane)>> {
+    let own = plan.adapter_port(from)?;
+    let mut way = vec![(own.name, own.sharing.as_ref()?.otherwise.lane(sl))];
+    let lid = plan.adapter_port(to)?.lid;
+    let mut here = topology.peer(topology.by_port_guid(from)?)?;
+    while topology[here.node].is_switch() && way.len() < 100 {
+        let node = topology[here.node].guid;
+        let switch = plan.switch(node)?;
+        let exit = switch.linear.exit(lid)?;
+        let lane = switch.port(exit)?.sharing.as_ref()?.lane(here.port, sl)?;
+        way.push((PortName { node, port: exit }, lane));
+        here = topology.peer(Endpoint::new(here.node, exit))?;
+    }
+    let best_effort = VirtualLane::from_wire(0).unwrap();
+    let is_own = way.iter().all(|(_, lane)| *lane != VirtualLane::MANAGEMENT && *lane != best_effort);
+    (topology.by_port_guid(to) == Some(here) && is_own).then_some(way)
+}
+
+fn late_ns(topology: &Topology, plan: &FabricPlan, way: &[(PortName, VirtualLane)]) -> f64 {
+    let (mut waits, mut slowest) = (0.0, f64::INFINITY);
+    for (port, lane) in way {
+        let bytes_per_ns = rate(topology, *port) / 8e9;
+        let Some(served) = sharing(plan, *port).and_then(|sharing| served(&sharing.low, *lane)) else {
+            return f64::INFINITY;
+        };
+        waits += (served.gap + PACKET) as f64 / bytes_per_ns + 250.0;
+        let (visit, gap) = (served.visit as f64, served.gap as f64);
+        slowest = slowest.min(bytes_per_ns * visit / (visit + gap));
+    }
+    waits + PACKET as f64 / slowest
+}
+
+/// What a lane saw while a table was served.
+struct Served {
+    /// Its part of all bytes.
+    part: f64,
+    /// Bytes of its shortest visit.
+    visit: u64,
+    /// Most bytes of others between two visits.
+    gap: u64,
+}
+
+/// Serves a table for 200 rounds. The lane sends what its weight allows; others fill theirs but for one unit, and then send
+/// the largest packet.
+fn served(table: &[VlArbEntry], lane: VirtualLane) -> Option<Served> {
+    let (mut own, mut all, mut gap) = (0, 0, 0);
+    let mut seen = Served { part: 0.0, visit: u64::MAX, gap: 0 };
+    for entry in (0..200).flat_map(|_| table).filter(|entry| entry.weight > 0) {
+        let mut sent = 0;
+        if entry.lane == lane {
+            while sent < 64 * u64::from(entry.weight) {
+                sent += 64;
+            }
+            (own, gap) = (own + sent, 0);
+            seen.visit = seen.visit.min(sent);
+        } else {
+            while sent + 64 < 64 * u64::from(entry.weight) {
+                sent += 64;
+            }
+            sent += PACKET;
+            gap += sent;
+            seen.gap = seen.gap.max(gap);
+        }
+        all += sent;
+    }
+    seen.part = own as f64 / all as f64;
+    (own > 0).then_some(seen)
+}
+
+fn sharing(plan: &FabricPlan, port: PortName) -> Option<&PortSharing> {
+    let adapter = plan.adapter_ports().find(|adapter| adapter.name == port);
+    match adapter {
+        Some(adapter) => adapter.sharing.as_deref(),
+        None => plan.switch(port.node)?.port(port.port)?.sharing.as_deref(),
+    }
+}
+
+fn rate(topology: &Topology, port: PortName) -> f64 {
+    let end = Endpoint::new(topology.by_guid(port.node).unwrap(), port.port);
+    let told = |end: Endpoint| topology.port(end)?.rate;
+    let rate = told(end).or_else(|| told(topology.peer(end)?));
+    rate.unwrap_or(LinkRate::DEFAULT).data_rate_gbps() * 1e9
+}
