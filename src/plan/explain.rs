@@ -37,9 +37,14 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let file = PlanFile::read(&args.plan)?;
     let name = find(&file, &args.cluster)?;
     let story = Story { topology: &topology, file: &file, name: &name };
-    let decision = file.plan.decisions().clusters.get(&name);
+    let decision = decision(&file.plan, &name);
     let value = json!({ "cluster": name, "ports": file.seats[&name], "decision": decision });
     args.output.print(&value, |_| story.told())
+}
+
+/// What a guaranteed cluster got.
+fn decision<'p>(plan: &'p FabricPlan, name: &str) -> Option<&'p ClusterDecision> {
+    plan.decisions().clusters.get(name).map(|decision| &**decision)
 }
 
 /// The full name of a cluster.
@@ -64,7 +69,7 @@ struct Story<'a> {
 
 impl Story<'_> {
     fn told(&self) -> String {
-        let decision = self.plan().decisions().clusters.get(self.name);
+        let decision = decision(self.plan(), self.name);
         let mut parts = vec![facts(self.facts(decision)), String::new(), self.nodes()];
         if let Some(decision) = decision {
             parts.extend([String::new(), self.links(decision)]);

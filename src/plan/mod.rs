@@ -3,7 +3,7 @@
 mod explain;
 mod file;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use controller_api::intents::{ClusterWish, DeviceShape, SiteIntents};
 use fabric_compiler::arrangement::{self, Arrangement, InnerPartition, arrange};
 use fabric_compiler::tenancy::placement::Capacity;
+use fabric_model::decisions::ClusterDecision;
 use fabric_model::tenancy::Latency;
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, Rule, verify_rule};
@@ -198,9 +199,12 @@ fn findings(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<(R
 }
 
 fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::Value {
+    let decisions = arranged.plan.decisions().clusters.iter();
+    let decisions: BTreeMap<&String, &ClusterDecision> =
+        decisions.map(|(name, decision)| (name, &**decision)).collect();
     json!({
         "clusters": arranged.seats,
-        "decisions": arranged.plan.decisions().clusters,
+        "decisions": decisions,
         "known": arranged.plan.findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "findings": findings.iter().map(|(rule, it)| format!("{rule}: {it}")).collect::<Vec<_>>(),
     })

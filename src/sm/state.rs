@@ -7,6 +7,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use fabric_model::SharedMap;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
@@ -101,7 +102,7 @@ impl Change {
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
         let forgotten = before.keys().filter(|guid| !after.contains_key(guid));
         let rest = |decisions: &Decisions| Decisions {
-            end_ports: BTreeMap::new(),
+            end_ports: SharedMap::new(),
             routing: decisions.routing.clone(),
             partitions: decisions.partitions.clone(),
             groups: decisions.groups.clone(),

@@ -1,59 +1,106 @@
-//! Prints how long it takes to plan a fabric full of guaranteed clusters, and to plan one more.
+//! Prints how long it takes to plan a fabric full of guaranteed clusters, and then one cluster less and one more: by
+//! recompiling from the plan before, and by a planner that keeps what plans have in common. The clusters are of 8 nodes,
+//! next to each other or anywhere.
 //!
 //! `cargo run --release -p fabric-compiler --example one_more -- 1944 11664`
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use fabric_compiler::{compile, recompile_on};
+use fabric_compiler::{Planner, recompile_on};
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
-use fabric_model::plan::Basis;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
-use fabric_model::{Decisions, Intents};
+use fabric_model::{Decisions, Intents, Topology};
 use ib_wire::Guid;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
 
-/// Nodes of a cluster: with 11,664 hosts that makes 1,458 of them.
+/// Nodes of a cluster: with 11,664 hosts that makes 1,457 of them.
 const CLUSTER: usize = 8;
 
-/// Clusters that are taken away and brought back.
-const CHANGES: usize = 50;
+/// Clusters that are taken away, each followed by one that comes.
+const CHANGES: usize = 200;
+
+/// Of so many changes one is recompiled too.
+const RECOMPILED: usize = 10;
+
+const SEED: u64 = 20_261_115;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hosts: Vec<u32> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
     for hosts in if hosts.is_empty() { vec![1944, 11664] } else { hosts } {
-        measure(hosts)?;
+        let tree = Arc::new(FatTree::with_hosts(hosts).generate()?);
+        let mut ports: Vec<Guid> =
+            tree.end_nodes().filter_map(|(_, node)| Some(node.ports().next()?.1.guid)).collect();
+        println!("{hosts} hosts, clusters of nodes next to each other");
+        measure(&tree, &ports, Nodes::Together)?;
+        ports[1..].shuffle(&mut Pcg64::seed_from_u64(SEED));
+        println!("{hosts} hosts, clusters of nodes anywhere");
+        measure(&tree, &ports, Nodes::Anywhere)?;
     }
     Ok(())
 }
 
-fn measure(hosts: u32) -> Result<(), Box<dyn std::error::Error>> {
-    let tree = FatTree::with_hosts(hosts).generate()?;
-    let ports: Vec<Guid> =
-        tree.end_nodes().filter_map(|(_, node)| Some(node.ports().next()?.1.guid)).collect();
+/// Where the nodes of a cluster are.
+#[derive(Clone, Copy, PartialEq)]
+enum Nodes {
+    Together,
+    Anywhere,
+}
+
+fn measure(tree: &Arc<Topology>, ports: &[Guid], nodes: Nodes) -> Result<(), Box<dyn std::error::Error>> {
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
     intents.capabilities.usual_port.arbitration = 64;
-    for (number, ports) in ports[1..].chunks(CLUSTER).enumerate() {
+    let mut random = Pcg64::seed_from_u64(SEED);
+    let groups = ports[1..].chunks_exact(CLUSTER);
+    // Nodes anywhere share so many links that not all clusters find a service level of their own.
+    let count = if nodes == Nodes::Together { groups.len() } else { groups.len() / 5 };
+    for (number, ports) in groups.enumerate().take(count) {
         add(&mut intents, &format!("c{number}"), ports);
     }
     let start = Instant::now();
-    let mut plan = compile(&tree, &intents, &Decisions::default())?;
-    let whole = start.elapsed().as_secs_f64();
-    let count = intents.clusters.len();
-    println!("{hosts} hosts, {count} clusters: {whole:.2} s");
-    let basis = Basis::of(&tree, &intents);
-    let mut times = Vec::new();
+    let mut planner = Planner::new(Arc::clone(tree), intents, &Decisions::default())?;
+    println!("  {count} clusters planned from nothing: {:.2} s", start.elapsed().as_secs_f64());
+
+    let mut times = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let mut refused = 0;
+    let mut spare: Vec<Guid> = ports[1 + count * CLUSTER..].to_vec();
     for change in 0..CHANGES {
-        let mut fewer = intents.clone();
-        let at = change * (count / CHANGES);
-        fewer.clusters.remove(at);
-        fewer.partitions.remove(at);
-        plan = recompile_on(basis, &tree, &fewer, &plan)?;
-        let start = Instant::now();
-        plan = recompile_on(basis, &tree, &intents, &plan)?;
-        times.push(start.elapsed().as_micros());
+        let mut intents = planner.intents().clone();
+        let at = random.random_range(0..intents.clusters.len());
+        intents.partitions.remove(at);
+        spare.extend(intents.clusters.remove(at).ports);
+        if nodes == Nodes::Anywhere {
+            spare.shuffle(&mut random);
+        }
+        let mut more = intents.clone();
+        let chosen = spare.split_off(spare.len() - CLUSTER);
+        add(&mut more, &format!("d{change}"), &chosen);
+        for (place, intents) in [intents, more].into_iter().enumerate() {
+            let before = Arc::clone(planner.plan());
+            if change % RECOMPILED == 0 {
+                let start = Instant::now();
+                drop(recompile_on(planner.basis(), tree, &intents, &before));
+                times[place].push(start.elapsed().as_micros());
+            }
+            let start = Instant::now();
+            let answer = planner.change(intents).map(|plan| plan.switches().len());
+            times[2 + place].push(start.elapsed().as_micros());
+            if answer.is_err() {
+                refused += 1;
+                spare.extend(&chosen);
+            }
+        }
     }
-    times.sort_unstable();
-    println!("one more: median {} µs, most {} µs", times[times.len() / 2], times[times.len() - 1]);
+    let names = ["recompiled, one less", "recompiled, one more", "changed, one less", "changed, one more"];
+    for (name, times) in names.iter().zip(&mut times) {
+        times.sort_unstable();
+        let [p50, p99] = [50, 99].map(|part| times[(times.len() * part / 100).min(times.len() - 1)]);
+        println!("  {name:<21} p50 {p50:>7} µs, p99 {p99:>7} µs, most {:>7} µs", times[times.len() - 1]);
+    }
+    println!("  {refused} refused");
     Ok(())
 }
 

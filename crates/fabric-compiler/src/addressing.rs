@@ -25,7 +25,7 @@ pub(crate) struct Lids {
 /// Gives every end port a LID. On a fresh fabric the adapters of a leaf, the leaves of a pod and the switches have
 /// consecutive ones.
 pub(crate) fn assign(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Lids, CompileError> {
@@ -65,13 +65,13 @@ pub(crate) fn assign(
 }
 
 /// What every switch can forward to.
-fn highest_lid(fabric: &Fabric<'_>, capabilities: &Capabilities) -> u16 {
+fn highest_lid(fabric: &Fabric, capabilities: &Capabilities) -> u16 {
     let tables = fabric.switches.iter().map(|switch| capabilities.switch(switch.guid).linear);
     tables.map(|entries| entries.saturating_sub(1)).min().unwrap_or(Lid::MAX).min(Lid::MAX)
 }
 
 /// The end ports in the order in which new ones get their LIDs: adapters leaf by leaf, then switches.
-fn address_order(fabric: &Fabric<'_>) -> Vec<Guid> {
+fn address_order(fabric: &Fabric) -> Vec<Guid> {
     let switches = leaves_pod_by_pod(fabric);
     let attached = switches.iter().flat_map(|place| fabric.switches[*place].adapters.clone());
     let loose = fabric.adapter_ports.iter().filter(|port| port.attached.is_none());
@@ -81,7 +81,7 @@ fn address_order(fabric: &Fabric<'_>) -> Vec<Guid> {
 
 /// The switches so that those of one pod stand together: what hangs together without the top level, within that what
 /// hangs together without the two top levels, and so on; by GUID where nothing else tells.
-fn leaves_pod_by_pod(fabric: &Fabric<'_>) -> Vec<Place> {
+fn leaves_pod_by_pod(fabric: &Fabric) -> Vec<Place> {
     let mut order: Vec<Place> = (0..fabric.switches.len()).collect();
     let Some(levels) = Order::by_levels(fabric) else { return order };
     let highest = levels.heights.iter().copied().max().unwrap_or(1);
@@ -92,7 +92,7 @@ fn leaves_pod_by_pod(fabric: &Fabric<'_>) -> Vec<Place> {
 }
 
 /// For each switch the first of those it hangs together with when switches above a height do not count.
-fn islands(fabric: &Fabric<'_>, heights: &[i32], highest: i32) -> Vec<Place> {
+fn islands(fabric: &Fabric, heights: &[i32], highest: i32) -> Vec<Place> {
     let mut islands: Vec<Place> = (0..fabric.switches.len()).collect();
     let mut seen = vec![false; fabric.switches.len()];
     for start in 0..fabric.switches.len() {

@@ -3,29 +3,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fabric_model::Endpoint;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use fabric_model::intent::{Capabilities, PortName};
 use fabric_model::plan::{
     AdapterPortPlan, Enforcement, FabricPlan, Finding, LinearTable, ManagerPort, MulticastTable,
     PartitionPlan, PkeyTable, PlanParts, SwitchPlan, SwitchPortPlan,
 };
+use fabric_model::{Endpoint, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, Lid, Mtu, PartitionNumber};
 
 use crate::addressing::Lids;
 use crate::fabric::{AdapterPort, Fabric, Place};
 use crate::multicast::Groups;
-use crate::partitions::{KeyTables, Partition};
+use crate::partitions::{KeyTables, Partition, Partitions};
 use crate::routing::Routes;
 
 /// What the steps found.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    pub fabric: &'a Fabric<'a>,
+    pub topology: &'a Topology,
+    pub fabric: &'a Fabric,
     pub lids: Lids,
-    pub partitions: Vec<Partition>,
-    pub numbers: BTreeMap<String, PartitionNumber>,
-    pub keys: KeyTables,
+    pub partitions: &'a Partitions,
+    pub numbers: SharedMap<String, PartitionNumber>,
+    pub keys: &'a KeyTables,
     pub routes: Routes,
     pub groups: Groups,
 }
@@ -55,7 +56,7 @@ impl Parts<'_> {
             switches,
             adapter_ports,
             findings: self.findings(),
-            partitions: self.partitions.into_iter().map(partition_plan).collect(),
+            partitions: self.partitions.by_number.values().map(partition_plan).collect(),
             groups: self.groups.plans,
             decisions,
         })
@@ -73,7 +74,7 @@ impl Parts<'_> {
         let switch = &self.fabric.switches[place];
         let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
         let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();
-        (self.fabric.topology[switch.node].cabled_ports())
+        (self.topology[switch.node].cabled_ports())
             .map(|(number, peer)| {
                 let link = self.link(Endpoint::new(switch.node, number), peer, capabilities);
                 let enforcement = match adapters.get(&number) {
@@ -101,7 +102,7 @@ impl Parts<'_> {
     }
 
     fn name(&self, end: Endpoint) -> PortName {
-        PortName { node: self.fabric.topology[end.node].guid, port: end.port }
+        PortName { node: self.topology[end.node].guid, port: end.port }
     }
 
     /// What both ends of a link can do.
@@ -116,7 +117,7 @@ impl Parts<'_> {
     fn findings(&mut self) -> Vec<Finding> {
         let left_out = self.fabric.left_out.map(|(nodes, witness)| Finding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
-        let keys = std::mem::take(&mut self.keys.findings);
+        let keys = self.keys.findings().cloned();
         let groups = std::mem::take(&mut self.groups.findings);
         left_out.into_iter().chain(routes).chain(keys).chain(groups.into_values()).collect()
     }
@@ -149,7 +150,7 @@ struct LinkAbility {
     lanes: DataLanes,
 }
 
-pub(crate) fn partition_plan(partition: Partition) -> PartitionPlan {
-    let members = partition.members.into_iter().map(|(guid, (role, _))| (guid, role)).collect();
-    PartitionPlan { number: partition.number, name: partition.name, members }
+pub(crate) fn partition_plan(partition: &Partition) -> PartitionPlan {
+    let members = partition.members.iter().map(|(guid, (role, _))| (*guid, *role)).collect();
+    PartitionPlan { number: partition.number, name: partition.name.clone(), members }
 }

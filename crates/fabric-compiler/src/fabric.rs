@@ -12,8 +12,7 @@ pub(crate) type Place = usize;
 
 /// What the manager reaches.
 #[derive(Debug)]
-pub(crate) struct Fabric<'t> {
-    pub topology: &'t Topology,
+pub(crate) struct Fabric {
     /// By node GUID.
     pub switches: Vec<Switch>,
     /// By the switch they hang on and its port; ports without a switch last.
@@ -75,9 +74,9 @@ pub(crate) struct AdapterPort {
     pub attached: Option<(Place, PortNum)>,
 }
 
-impl<'t> Fabric<'t> {
+impl Fabric {
     /// What the port with this GUID reaches.
-    pub fn around(topology: &'t Topology, manager: Guid) -> Result<Self, CompileError> {
+    pub fn around(topology: &Topology, manager: Guid) -> Result<Self, CompileError> {
         let start =
             topology.by_port_guid(manager).ok_or(CompileError::ManagerMissing { port_guid: manager })?;
         let reached = reached_from(topology, start);
@@ -96,7 +95,7 @@ impl<'t> Fabric<'t> {
             .collect();
         let left_out = left_out(topology, &reached);
         let ends = ends(&switches, &adapter_ports);
-        Ok(Self { topology, switches, adapter_ports, manager, left_out, ends })
+        Ok(Self { switches, adapter_ports, manager, left_out, ends })
     }
 
     /// The switch the manager's packets pass first: its own, if it is one.

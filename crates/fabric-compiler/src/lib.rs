@@ -2,7 +2,8 @@
 //! multicast tree of a fabric.
 //!
 //! [`compile`] is a function and nothing else: no clock, no dice, no file. What was decided before stays unless it
-//! cannot; the same arguments give the same plan.
+//! cannot; the same arguments give the same plan. A [`Planner`] gives the plans of one change after the other, each in a
+//! small part of the time.
 //!
 //! ```
 //! use fabric_compiler::{compile, partitions_conf};
@@ -26,14 +27,19 @@ mod addressing;
 mod adoption;
 pub mod arrangement;
 mod assembly;
+mod compiled;
+mod difference;
 mod fabric;
 mod multicast;
 mod partitions;
 pub mod partitions_conf;
+mod planner;
 mod promises;
 mod recompile;
 mod routing;
 pub mod tenancy;
+
+use std::sync::Arc;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::Basis;
@@ -42,8 +48,9 @@ use ib_wire::{Guid, PartitionNumber};
 use thiserror::Error;
 
 pub use adoption::{Adoption, adopt};
+pub use planner::Planner;
 
-use fabric::Fabric;
+use compiled::Compiled;
 
 /// A plan that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -118,21 +125,12 @@ pub fn compile(
     intents: &Intents,
     previous: &Decisions,
 ) -> Result<FabricPlan, CompileError> {
-    let fabric = Fabric::around(topology, intents.manager)?;
-    let lids = addressing::assign(&fabric, &intents.capabilities, previous)?;
-    let (partitions, numbers) = partitions::resolve(&fabric, intents, previous)?;
-    let keys = partitions::lay_out(&fabric, &partitions, &intents.capabilities, previous)?;
-    let routes = routing::route(&fabric, &lids.present, previous);
-    let groups = multicast::plan(&fabric, &routes.order, &partitions, &intents.capabilities, previous)?;
-    let plan = assembly::Parts { fabric: &fabric, lids, partitions, numbers, keys, routes, groups }
-        .assemble(&intents.capabilities, previous)
-        .with_basis(Basis::of(topology, intents));
-    promises::keep(plan, &fabric, intents, previous)
+    Compiled::of(topology, intents, previous).map(|compiled| Arc::unwrap_or_clone(compiled.plan))
 }
 
 /// What [`compile`] makes of the decisions of a plan, sooner: while the fabric, the manager's port and what the devices
-/// can hold are those that the plan was made for, LIDs and routes are taken from it, and only partitions and groups that
-/// changed are worked on. Tables that did not change are shared with the plan.
+/// can hold are those that the plan was made for, LIDs and routes are taken from it. Tables that did not change are
+/// shared with the plan. Whoever makes many changes has a [`Planner`], which is sooner still.
 ///
 /// Whether they are the same is told by the plan's [`Basis`]; if not, everything is compiled. A plan that came from
 /// elsewhere is believed as far as its basis fits.
@@ -151,13 +149,5 @@ pub fn recompile_on(
     intents: &Intents,
     previous: &FabricPlan,
 ) -> Result<FabricPlan, CompileError> {
-    if previous.basis() == Some(basis)
-        && let fabric = Fabric::around(topology, intents.manager)?
-        && let Some(plan) = recompile::recompile(&fabric, intents, previous)?
-    {
-        let plan = promises::keep(plan.with_basis(basis), &fabric, intents, previous.decisions())?;
-        return Ok(plan.sharing_tables_with(previous));
-    }
-    let plan = compile(topology, intents, previous.decisions())?;
-    Ok(plan.sharing_tables_with(previous))
+    Compiled::after(basis, topology, intents, previous).map(|compiled| Arc::unwrap_or_clone(compiled.plan))
 }

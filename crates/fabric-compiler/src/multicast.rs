@@ -4,17 +4,19 @@ mod patch;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::decisions::{Decisions, GroupDecision};
 use fabric_model::intent::{Capabilities, Ipoib};
-use fabric_model::plan::{Finding, GroupPlan, PortSet};
+use fabric_model::plan::{Draft, Finding, GroupPlan, MulticastTable, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber};
 
 use crate::CompileError;
 use crate::fabric::{Fabric, Place};
-use crate::partitions::Partition;
+use crate::partitions::{Partition, Partitions};
 use crate::routing::order::Order;
+pub(crate) use patch::patch;
 use tree::{Planted, Planter, Tree};
 
 /// Groups a switch can tell apart at most: the LIDs there are.
@@ -23,7 +25,10 @@ const GROUPS_MAX: u16 = 0x3fff;
 /// The groups of a fabric.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
+    /// Those that are new or not as before.
     pub plans: Vec<GroupPlan>,
+    /// Addresses of groups that are no more, or not as before.
+    pub gone: Vec<Gid>,
     /// Where packets to groups leave, for each switch by its place; switches that are not listed stay as they were.
     pub tables: BTreeMap<Place, BTreeMap<MulticastLid, PortSet>>,
     pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
@@ -33,9 +38,9 @@ pub(crate) struct Groups {
 
 /// Plans a broadcast group for every partition that carries IP.
 pub(crate) fn plan(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: &Order,
-    partitions: &[Partition],
+    partitions: &Partitions,
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Groups, CompileError> {
@@ -58,33 +63,53 @@ pub(crate) fn plan(
 /// Plans the groups as [`plan`] would with the decisions of a plan for the same fabric, and looks only at those that
 /// changed.
 pub(crate) fn replan(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: &Order,
-    partitions: &[Partition],
+    partitions: &Partitions,
     capabilities: &Capabilities,
     before: &FabricPlan,
 ) -> Result<Groups, CompileError> {
-    match patch::patch(fabric, order, partitions, capabilities, before)? {
-        Some(groups) => Ok(groups),
-        None => plan(fabric, order, partitions, capabilities, before.decisions()),
+    let mut changed: BTreeMap<PartitionNumber, Option<&Partition>> =
+        before.groups().map(|group| (group.partition, None)).collect();
+    changed.extend(partitions.by_number.iter().map(|(number, partition)| (*number, Some(partition))));
+    if let Some(groups) = patch(fabric, order, &changed, capabilities, before)? {
+        return Ok(groups);
     }
+    let gone = before.groups().map(|group| group.mgid).collect();
+    Ok(Groups { gone, ..plan(fabric, order, partitions, capabilities, before.decisions())? })
 }
 
 /// The partitions that carry IP. Groups of before come first: their LIDs are theirs.
 fn in_turn<'p>(
-    partitions: &'p [Partition],
+    partitions: &'p Partitions,
     previous: &Decisions,
 ) -> impl Iterator<Item = (&'p Partition, Ipoib)> {
-    let carrying = partitions.iter().filter_map(|partition| Some((partition, partition.ipoib?)));
+    let carrying = partitions.by_number.values().filter_map(|partition| Some((partition, partition.ipoib?)));
     let (known, new): (Vec<_>, Vec<_>) =
         carrying.partition(|(partition, _)| previous.groups.contains_key(&partition.number));
     known.into_iter().chain(new)
 }
 
 impl Groups {
+    /// Puts the groups into a plan.
+    pub fn put(self, draft: &mut Draft) {
+        self.gone.into_iter().for_each(|mgid| draft.remove_group(mgid));
+        self.plans.into_iter().for_each(|plan| draft.put_group(plan));
+        for (place, exits) in self.tables {
+            let table = MulticastTable::from_exits(exits);
+            let before = draft.plan().shared_switches().get(place);
+            if before.is_some_and(|switch| *switch.multicast != table)
+                && let Some(switch) = draft.switch(place)
+            {
+                switch.multicast = Arc::new(table);
+            }
+        }
+        draft.decisions().groups = self.decisions;
+    }
+
     fn add(
         &mut self,
-        fabric: &Fabric<'_>,
+        fabric: &Fabric,
         partition: &Partition,
         ipoib: Ipoib,
         mlid: MulticastLid,
@@ -136,7 +161,7 @@ struct LidsInUse {
 }
 
 impl LidsInUse {
-    fn new(fabric: &Fabric<'_>, capabilities: &Capabilities) -> Self {
+    fn new(fabric: &Fabric, capabilities: &Capabilities) -> Self {
         let capacity = |guid| capabilities.switch(guid).multicast.min(GROUPS_MAX);
         Self {
             used: vec![Vec::new(); fabric.switches.len()],

@@ -1,7 +1,7 @@
 //! What guaranteed clusters are promised, read from the tables of plans: an own walk from port to port.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_compiler::tenancy::ledger::{Ledger, Refusal, Request, Routes};
@@ -168,7 +168,7 @@ fn what_is_released_is_given_to_others_and_lanes_stay_guarded() {
     assert_kept(&one, &intents);
     intents.clusters.clear();
     let none = recompile(&topology, &intents, &one).unwrap();
-    assert!(none.decisions().guarded && none.decisions().clusters == BTreeMap::new());
+    assert!(none.decisions().guarded && none.decisions().clusters.is_empty());
     assert_kept(&none, &intents);
 }
 

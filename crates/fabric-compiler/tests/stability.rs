@@ -231,8 +231,13 @@ fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<
         prop::collection::btree_map(number, group, 0..4),
     )
         .prop_map(|(end_ports, scheme, switches, turn, groups)| Decisions {
-            end_ports,
-            routing: RoutingDecision { scheme, switches, turn, ..RoutingDecision::default() },
+            end_ports: end_ports.into_iter().collect(),
+            routing: RoutingDecision {
+                scheme,
+                switches: switches.into_iter().collect(),
+                turn,
+                ..RoutingDecision::default()
+            },
             groups,
             ..Decisions::default()
         })

@@ -10,24 +10,26 @@ use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLe
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LinearTable;
+use crate::shared_map::SharedMap;
 use crate::tenancy::{Class, LinkGrant, SlMode};
-use crate::written::shared_tables;
+use crate::written::{shared_tables, shared_values};
 
-/// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change.
+/// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change. Copies share what
+/// they have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Decisions {
     /// What end ports got, by port GUID; also ports that are absent now.
-    pub end_ports: BTreeMap<Guid, EndPortDecision>,
+    pub end_ports: SharedMap<Guid, EndPortDecision>,
     /// How packets may turn.
     pub routing: RoutingDecision,
     /// Numbers given to partitions that asked for none, by name.
-    pub partitions: BTreeMap<String, PartitionNumber>,
+    pub partitions: SharedMap<String, PartitionNumber>,
     /// Broadcast groups, by partition.
     pub groups: BTreeMap<PartitionNumber, GroupDecision>,
     /// What guaranteed clusters got, by name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub clusters: BTreeMap<String, ClusterDecision>,
+    #[serde(skip_serializing_if = "SharedMap::is_empty", with = "shared_values")]
+    pub clusters: SharedMap<String, Arc<ClusterDecision>>,
     /// Whether lanes are guarded: every port discards service levels that nobody was granted. From the first guaranteed
     /// cluster on, and for good.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -59,7 +61,7 @@ pub struct RoutingDecision {
     /// What heights mean.
     pub scheme: Scheme,
     /// The switches, by node GUID; also absent ones.
-    pub switches: BTreeMap<Guid, SwitchDecision>,
+    pub switches: SharedMap<Guid, SwitchDecision>,
     /// The lowest switch by which packets may turn upwards again, so that upper switches reach each other.
     pub turn: Option<Guid>,
     /// Other places where packets had to be let turn upwards again. They are found anew for every plan, and kept here

@@ -30,6 +30,7 @@ mod mac;
 mod packed;
 pub mod picture;
 pub mod plan;
+mod shared_map;
 mod structure;
 mod summary;
 pub mod tenancy;
@@ -44,6 +45,7 @@ pub use json::Document;
 pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};
 pub use mac::{MacAddress, NotAMacAddress};
 pub use plan::FabricPlan;
+pub use shared_map::{Difference, SharedMap};
 pub use summary::{RateCount, Summary};
 pub use topology::{
     DESCRIPTION_BYTES_MAX, Endpoint, Link, MODULE_BYTES_MAX, NODE_ID_BYTES_MAX, NODE_PORTS_MAX, NODES_MAX,

@@ -107,3 +107,29 @@ pub(crate) mod shared_tables {
         Ok(tables)
     }
 }
+
+/// Values that maps share, written as if they did not.
+pub(crate) mod shared_values {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::shared_map::SharedMap;
+
+    pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &SharedMap<K, Arc<V>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(map.iter().map(|(key, value)| (key, &**value)))
+    }
+
+    pub(crate) fn deserialize<'de, K, V, D>(deserializer: D) -> Result<SharedMap<K, Arc<V>>, D::Error>
+    where
+        K: Deserialize<'de> + Ord + Clone,
+        V: Deserialize<'de> + Clone,
+        D: Deserializer<'de>,
+    {
+        let map = SharedMap::<K, V>::deserialize(deserializer)?;
+        Ok(map.iter().map(|(key, value)| (key.clone(), Arc::new(value.clone()))).collect())
+    }
+}

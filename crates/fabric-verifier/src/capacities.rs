@@ -60,8 +60,7 @@ impl Capacities {
 
     /// Looks at an adapter port.
     pub fn look_at_adapter(&mut self, read: &Reading<'_>, end: usize) {
-        let (capabilities, port) =
-            (&read.intents.capabilities, &read.network.plan.parts().adapter_ports[end]);
+        let (capabilities, port) = (&read.intents.capabilities, read.network.adapters[end]);
         let capacity = usize::from(capabilities.port(port.name).pkeys);
         let mut findings = Vec::new();
         findings.extend(of_keys(Table::Pkeys, port.name, &port.pkeys, capacity));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use fabric_model::intent::PortName;
-use fabric_model::plan::{PkeyTable, PortSharing, SwitchPlan};
+use fabric_model::plan::{AdapterPortPlan, PkeyTable, PortSharing, SwitchPlan};
 use fabric_model::{Endpoint, FabricPlan, LinkRate, NodeIndex, Topology};
 use ib_wire::{Guid, Lid, NodeKind, PortNum};
 
@@ -108,6 +108,8 @@ pub(crate) struct Network<'a> {
     pub plan: &'a FabricPlan,
     /// By node GUID.
     pub switches: Vec<&'a SwitchPlan>,
+    /// By port GUID.
+    pub adapters: Vec<&'a AdapterPortPlan>,
     /// The linear tables, by place.
     pub rows: Vec<&'a [u8]>,
     pub cables: Arc<Cables>,
@@ -122,7 +124,7 @@ impl<'a> Network<'a> {
     pub fn on(cables: Arc<Cables>, topology: &'a Topology, plan: &'a FabricPlan) -> Self {
         let switches: Vec<&SwitchPlan> = plan.switches().collect();
         let rows = switches.iter().map(|switch| switch.linear.exits()).collect();
-        Self { topology, plan, switches, rows, cables }
+        Self { topology, plan, switches, adapters: plan.adapter_ports().collect(), rows, cables }
     }
 
     /// The end ports: of adapters by GUID, then port 0 of each switch by place.
@@ -133,21 +135,20 @@ impl<'a> Network<'a> {
 
     /// The keys of an end port.
     pub fn pkeys(&self, end: usize) -> &'a PkeyTable {
-        let adapters = &self.plan.parts().adapter_ports;
-        match adapters.get(end) {
+        match self.adapters.get(end) {
             Some(port) => &port.pkeys,
-            None => &self.switches[end - adapters.len()].pkeys,
+            None => &self.switches[end - self.adapters.len()].pkeys,
         }
     }
 
     /// How an end port's link is shared.
     pub fn end_sharing(&self, end: usize) -> Option<&'a PortSharing> {
-        self.plan.parts().adapter_ports.get(end)?.sharing.as_deref()
+        self.adapters.get(end)?.sharing.as_deref()
     }
 
     /// The lanes of an end port's link; switches' own ports have none.
     pub fn end_lanes(&self, end: usize) -> u8 {
-        self.plan.parts().adapter_ports.get(end).map_or(0, |port| port.lanes.count())
+        self.adapters.get(end).map_or(0, |port| port.lanes.count())
     }
 
     /// Links there can be.

@@ -1,25 +1,25 @@
 //! The groups of a plan, with those replaced that changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use fabric_model::FabricPlan;
-use fabric_model::intent::Capabilities;
+use fabric_model::intent::{Capabilities, Ipoib};
 use fabric_model::plan::{Finding, GroupPlan, PortSet, SwitchPlan};
 use ib_wire::{MulticastLid, PartitionNumber};
 
 use super::tree::{Planter, Tree};
-use super::{GROUPS_MAX, Groups, free_lid, group_plan, in_turn};
+use super::{GROUPS_MAX, Groups, free_lid, group_plan};
 use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::partitions::Partition;
 use crate::routing::order::Order;
 
-/// Plans the groups that changed. `None` if a group that stays would have to give its LID to one that changed: then all
-/// have to be looked at in turn.
-pub(super) fn patch(
-    fabric: &Fabric<'_>,
+/// Plans the groups of partitions that changed, or are no more. `None` if a group that stays would have to give its LID to
+/// one that changed: then all have to be looked at in turn.
+pub(crate) fn patch(
+    fabric: &Fabric,
     order: &Order,
-    partitions: &[Partition],
+    changed: &BTreeMap<PartitionNumber, Option<&Partition>>,
     capabilities: &Capabilities,
     before: &FabricPlan,
 ) -> Result<Option<Groups>, CompileError> {
@@ -31,49 +31,69 @@ pub(super) fn patch(
     {
         return Ok(None);
     }
-    let mut groups = Groups::default();
+    let decisions = before.decisions().groups.clone();
+    let mut groups = Groups { decisions, findings: turns(before), ..Groups::default() };
     let mut garden = Garden { fabric, switches, changed: BTreeMap::new() };
     let mut planter = Planter::new(fabric, order);
-    let stays: BTreeSet<PartitionNumber> = (partitions.iter())
-        .filter(|partition| partition.ipoib.is_some())
-        .filter(|partition| standing.get(&partition.number).is_some_and(|old| serves(fabric, old, partition)))
-        .map(|partition| partition.number)
-        .collect();
-    for group in standing.values().filter(|group| !stays.contains(&group.partition)) {
+    let carrying = changed.iter().filter_map(|(number, partition)| Some((*number, (*partition)?)));
+    let carrying: BTreeMap<PartitionNumber, (&Partition, Ipoib)> =
+        carrying.filter_map(|(number, partition)| Some((number, (partition, partition.ipoib?)))).collect();
+    let stays = |group: &GroupPlan| {
+        carrying.get(&group.partition).is_some_and(|(partition, _)| serves(fabric, group, partition))
+    };
+    let touched = changed.keys().filter_map(|number| standing.get(number)).copied();
+    for group in touched.filter(|group| !stays(group)) {
         garden.uproot(group);
+        groups.gone.push(group.mgid);
+        groups.decisions.remove(&group.partition);
+        groups.findings.remove(&group.partition);
     }
-    for (partition, ipoib) in in_turn(partitions, before.decisions()) {
-        let old = standing.get(&partition.number);
-        let root = old.and_then(|group| group.root);
-        if let Some(old) = old.filter(|_| stays.contains(&partition.number)) {
-            planter.count(root.and_then(|guid| fabric.place_of(guid)));
-            let decision = before.decisions().groups.get(&partition.number);
-            groups.decisions.extend(decision.map(|decision| (partition.number, *decision)));
-            groups.plans.push(group_plan(partition, ipoib, old.mlid, root, old.members.clone()));
-            continue;
+    for (number, old) in &standing {
+        let root = old.root.and_then(|guid| fabric.place_of(guid));
+        match carrying.get(number) {
+            Some((partition, ipoib)) if stays(old) => {
+                planter.count(root);
+                let plan = group_plan(partition, *ipoib, old.mlid, old.root, old.members.clone());
+                if plan != **old {
+                    groups.gone.push(old.mgid);
+                    groups.plans.push(plan);
+                }
+            }
+            Some((partition, ipoib)) => {
+                let planted = planter.plant(partition, old.root);
+                match garden.lid(*number, &planted.tree, capabilities, Some(old.mlid)) {
+                    Ok(mlid) if mlid == old.mlid => {
+                        garden.plant(&planted.tree, mlid);
+                        groups.add(fabric, partition, *ipoib, mlid, planted);
+                    }
+                    Ok(_) | Err(_) => return Ok(None),
+                }
+            }
+            None if changed.contains_key(number) => {}
+            None => planter.count(root),
         }
-        let planted = planter.plant(partition, root);
-        let wished = old.map(|group| group.mlid);
-        let mlid = match garden.lid(partition.number, &planted.tree, capabilities, wished) {
-            Ok(mlid) if wished.is_none_or(|wished| wished == mlid) => mlid,
-            Err(error) if wished.is_none() => return Err(error),
-            Ok(_) | Err(_) => return Ok(None),
-        };
+    }
+    for (number, (partition, ipoib)) in carrying.iter().filter(|(number, _)| !standing.contains_key(number)) {
+        let planted = planter.plant(partition, None);
+        let mlid = garden.lid(*number, &planted.tree, capabilities, None)?;
         garden.plant(&planted.tree, mlid);
-        groups.add(fabric, partition, ipoib, mlid, planted);
+        groups.add(fabric, partition, *ipoib, mlid, planted);
     }
-    groups.findings.extend(before.findings().iter().filter_map(|finding| match finding {
-        Finding::GroupTurns { partition, .. } => {
-            stays.contains(partition).then(|| (*partition, finding.clone()))
-        }
-        _ => None,
-    }));
     groups.tables = garden.changed;
     Ok(Some(groups))
 }
 
+/// What a plan found about the trees of its groups.
+fn turns(plan: &FabricPlan) -> BTreeMap<PartitionNumber, Finding> {
+    let turns = plan.findings().iter().filter_map(|finding| match finding {
+        Finding::GroupTurns { partition, .. } => Some((*partition, finding.clone())),
+        _ => None,
+    });
+    turns.collect()
+}
+
 /// Whether a group serves just the members of a partition, so that its tree can stay.
-fn serves(fabric: &Fabric<'_>, group: &GroupPlan, partition: &Partition) -> bool {
+fn serves(fabric: &Fabric, group: &GroupPlan, partition: &Partition) -> bool {
     let is_adapter = |guid: &&ib_wire::Guid| fabric.adapter_port(**guid).is_some();
     partition.members.len() >= group.members.len()
         && partition.members.keys().filter(is_adapter).eq(&group.members)
@@ -82,7 +102,7 @@ fn serves(fabric: &Fabric<'_>, group: &GroupPlan, partition: &Partition) -> bool
 /// The trees of a plan, in which some are replaced.
 #[derive(Debug)]
 struct Garden<'a> {
-    fabric: &'a Fabric<'a>,
+    fabric: &'a Fabric,
     /// As they were, by place.
     switches: Vec<&'a SwitchPlan>,
     /// What differs now.

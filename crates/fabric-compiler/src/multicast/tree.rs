@@ -14,7 +14,7 @@ use crate::routing::order::Order;
 /// Plants trees and remembers where, so that their tops spread.
 #[derive(Debug)]
 pub(super) struct Planter<'a> {
-    fabric: &'a Fabric<'a>,
+    fabric: &'a Fabric,
     order: &'a Order,
     /// How many trees each switch is the top of.
     tops: Vec<u32>,
@@ -46,7 +46,7 @@ struct Reach {
 }
 
 impl<'a> Planter<'a> {
-    pub fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
+    pub fn new(fabric: &'a Fabric, order: &'a Order) -> Self {
         Self { fabric, order, tops: vec![0; fabric.switches.len()] }
     }
 

@@ -44,7 +44,7 @@ enum Reach {
 
 /// Puts the routes that were taken over in the place of our own, as far as they hold.
 pub(super) fn apply(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: &Order,
     turns: &Turns<'_>,
     lids: &BTreeMap<Guid, Lid>,
@@ -72,7 +72,7 @@ pub(super) fn apply(
 /// The part of some tables that can be taken over: routes to adapter ports from everywhere that go up, then down, and
 /// are not our own anyway. Also how many routes there were to choose from.
 pub(crate) fn takeover(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: &Order,
     lids: &BTreeMap<Guid, Lid>,
     found: &BTreeMap<Guid, LinearTable>,
@@ -118,7 +118,7 @@ pub(crate) struct Takeover {
 }
 
 /// Adapter ports on switches in order of their LIDs.
-fn ends(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>) -> Vec<End> {
+fn ends(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<End> {
     let mut ends: Vec<End> = (fabric.adapter_ports.iter())
         .filter_map(|port| {
             let (home, exit) = port.attached?;
@@ -192,7 +192,7 @@ impl<'e> Batch<'e> {
 /// Follows routes through the fabric.
 #[derive(Debug)]
 struct Judge<'a> {
-    fabric: &'a Fabric<'a>,
+    fabric: &'a Fabric,
     order: &'a Order,
     /// Where the ports of each switch lead.
     steps_by_port: Vec<[Step; 256]>,
@@ -211,7 +211,7 @@ enum Step {
 }
 
 impl<'a> Judge<'a> {
-    fn new(fabric: &'a Fabric<'a>, order: &'a Order) -> Self {
+    fn new(fabric: &'a Fabric, order: &'a Order) -> Self {
         let count = fabric.switches.len();
         let steps_by_port = (0..count).map(|place| steps_by_port(fabric, order, place)).collect();
         Self { fabric, order, steps_by_port, reach: vec![Reach::Not; count], steps: vec![0; count] }
@@ -363,7 +363,7 @@ impl<'a> Judge<'a> {
 }
 
 /// Where the ports of a switch lead.
-fn steps_by_port(fabric: &Fabric<'_>, order: &Order, from: Place) -> [Step; 256] {
+fn steps_by_port(fabric: &Fabric, order: &Order, from: Place) -> [Step; 256] {
     let mut steps = [Step::Nowhere; 256];
     for (slot, neighbour) in (0..).zip(&fabric.switches[from].neighbours) {
         let place = neighbour.place as u32;

@@ -3,11 +3,11 @@
 use ib_wire::PortNum;
 
 use super::distances::{Distances, NEVER, Ways};
-use super::hash;
-use super::homes::{Destination, Uplinks};
+use super::homes::Destination;
 use super::order::Order;
 use super::toward::{Lanes, Toward, Way};
 use super::turns::Turns;
+use super::{Ground, hash};
 use crate::fabric::{Fabric, Place};
 
 /// What a table holds where there is no exit.
@@ -22,13 +22,13 @@ const NO_SUMMIT: u32 = u32::MAX;
 /// The tables in the making.
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
-    fabric: &'a Fabric<'a>,
+    fabric: &'a Fabric,
     order: &'a Order,
     destinations: &'a [Vec<Destination>],
-    ways: Ways,
+    ways: &'a Ways,
     toward: Toward,
-    lanes: Lanes,
-    seeds: Vec<u64>,
+    lanes: &'a Lanes,
+    seeds: &'a [u64],
     turns: Turns<'a>,
     /// Exit ports by column, for each switch.
     rows: Vec<Vec<u8>>,
@@ -61,24 +61,23 @@ pub(crate) struct Missing {
 
 impl<'a> Columns<'a> {
     pub fn new(
-        fabric: &'a Fabric<'a>,
-        order: &'a Order,
-        uplinks: &Uplinks,
+        fabric: &'a Fabric,
+        ground: &'a Ground,
         destinations: &'a [Vec<Destination>],
         turns: Turns<'a>,
     ) -> Self {
         let all = destinations.iter().flatten();
         let columns = all.clone().map(|destination| destination.column + 1).max().unwrap_or(0);
         let targets: Vec<Place> = all.flat_map(|d| d.home.iter().map(|step| step.node)).collect();
-        let lanes = lanes(fabric, order, uplinks);
+        let Ground { order, ways, lanes, seeds, .. } = ground;
         Self {
             fabric,
             order,
             destinations,
-            ways: Ways::of(fabric, order),
-            toward: Toward::of(fabric, order, &lanes, &targets),
+            ways,
+            toward: Toward::of(fabric, order, lanes, &targets),
             lanes,
-            seeds: fabric.switches.iter().map(|switch| hash::seed(switch.guid)).collect(),
+            seeds,
             turns,
             rows: vec![vec![NO_PORT; columns]; fabric.switches.len()],
             missing: Missing::default(),
@@ -116,7 +115,7 @@ impl<'a> Columns<'a> {
         column.target = target;
         column.destinations = &self.destinations[target];
         column.unrouted.clear();
-        column.distances.measure(&self.ways, target);
+        column.distances.measure(self.ways, target);
         let levels = column.destinations.iter().map(|destination| destination.home.len()).max();
         let down = &column.distances.down;
         let summit = |destination: &Destination, level: usize| {
@@ -319,20 +318,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn lanes(fabric: &Fabric<'_>, order: &Order, uplinks: &Uplinks) -> Lanes {
-    let of_switch = |(place, slots): (Place, &Vec<usize>)| {
-        let switch = &fabric.switches[place];
-        let mut lanes = vec![Vec::new(); switch.neighbours.len()];
-        for slot in slots {
-            lanes[*slot] = uplinks.lanes(place, switch.neighbours[*slot].place);
-        }
-        lanes
-    };
-    order.up.iter().enumerate().map(of_switch).collect()
-}
-
 impl Missing {
-    fn add(&mut self, fabric: &Fabric<'_>, manager: Option<Place>, from: Place, to: Place) {
+    fn add(&mut self, fabric: &Fabric, manager: Option<Place>, from: Place, to: Place) {
         let serves = |place: Place| !fabric.switches[place].adapters.is_empty();
         self.pairs += 1;
         self.witness.get_or_insert((from, to));

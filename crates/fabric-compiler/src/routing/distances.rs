@@ -16,7 +16,7 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    pub fn of(fabric: &Fabric<'_>, order: &Order) -> Self {
+    pub fn of(fabric: &Fabric, order: &Order) -> Self {
         let place = |here: Place, slot: &usize| fabric.switches[here].neighbours[*slot].place as u32;
         let up = order.up.iter().enumerate();
         let up = up.map(|(here, slots)| slots.iter().map(|slot| place(here, slot)).collect()).collect();

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fabric_model::decisions::{Decisions, Scheme, SwitchDecision, Uplink};
+use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision, Uplink};
 use ib_wire::{Guid, Lid, PortNum};
 
 use super::hash;
@@ -61,7 +61,7 @@ pub(crate) struct Step {
 impl Uplinks {
     /// What is remembered, then what is new: by the lowest top it leads to, so that the switches of a level list their
     /// up-links in the same order.
-    pub fn of(fabric: &Fabric<'_>, order: &Order, previous: &Decisions) -> Self {
+    pub fn of(fabric: &Fabric, order: &Order, previous: &RoutingDecision) -> Self {
         let planes = planes(fabric, order);
         let lists = (0..fabric.switches.len())
             .map(|place| match order.scheme {
@@ -85,7 +85,7 @@ impl Uplinks {
 }
 
 /// The lowest top that each switch reaches upwards: the same for the switches of one plane in every pod.
-fn planes(fabric: &Fabric<'_>, order: &Order) -> Vec<Place> {
+fn planes(fabric: &Fabric, order: &Order) -> Vec<Place> {
     let mut planes: Vec<Place> = (0..fabric.switches.len()).collect();
     for &place in &order.descending {
         let above = higher(fabric, order, place).map(|(_, above, _)| planes[above]).min();
@@ -96,7 +96,7 @@ fn planes(fabric: &Fabric<'_>, order: &Order) -> Vec<Place> {
 
 /// The cables to switches of a greater height: by neighbour, its place, and the cable.
 fn higher<'f>(
-    fabric: &'f Fabric<'_>,
+    fabric: &'f Fabric,
     order: &'f Order,
     place: Place,
 ) -> impl Iterator<Item = (usize, Place, Cable)> + 'f {
@@ -109,10 +109,10 @@ fn higher<'f>(
 }
 
 fn list(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: &Order,
     planes: &[Place],
-    previous: &Decisions,
+    previous: &RoutingDecision,
     place: Place,
 ) -> Vec<Entry> {
     let mut cables: Vec<(Place, Cable)> =
@@ -123,7 +123,7 @@ fn list(
 
     let mut uplinks: Vec<Uplink> = Vec::new();
     let mut listed = [false; 256];
-    let remembered = previous.routing.switches.get(&fabric.switches[place].guid);
+    let remembered = previous.switches.get(&fabric.switches[place].guid);
     let remembered = remembered.into_iter().flat_map(|decision| decision.uplinks.iter().copied());
     // A port that is cabled to another switch now keeps its index.
     let moved = remembered.map(|uplink| match by_port.get(&uplink.port) {
@@ -153,7 +153,7 @@ fn list(
 
 /// The destinations of every switch by LID with their homes, and what to store of each end port, by its GUID.
 pub(crate) fn settle(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     uplinks: &Uplinks,
     lids: &BTreeMap<Guid, Lid>,
     previous: &Decisions,
@@ -183,7 +183,7 @@ pub(crate) fn settle(
 /// Some adapter ports as destinations by switch, numbered one after the other as columns; `None` if the homes that were
 /// decided for them are not there.
 pub(crate) fn resettle(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     uplinks: &Uplinks,
     decisions: &Decisions,
     ports: &[Guid],
@@ -203,7 +203,7 @@ pub(crate) fn resettle(
     Some(destinations)
 }
 
-fn destination(fabric: &Fabric<'_>, uplinks: &Uplinks, settler: &Settler, column: usize) -> Destination {
+fn destination(fabric: &Fabric, uplinks: &Uplinks, settler: &Settler, column: usize) -> Destination {
     Destination { lid: settler.lid, column, exit: settler.exit, home: home(fabric, uplinks, settler) }
 }
 
@@ -225,7 +225,7 @@ struct Settler {
     up: Vec<u8>,
 }
 
-fn settlers(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>) -> Vec<Settler> {
+fn settlers(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<Settler> {
     let adapters = fabric.adapter_ports.iter().filter_map(|port| {
         let (switch, exit) = port.attached?;
         Some((Kind::Adapter, port.guid, switch, exit))
@@ -261,7 +261,7 @@ fn valid_start(uplinks: &Uplinks, switch: Place, before: &[u8]) -> Vec<u8> {
 
 /// The home as it is today. Where a cable of it is missing, another takes its place, the same for all sources: those to
 /// whom it makes no difference keep their routes.
-fn home(fabric: &Fabric<'_>, uplinks: &Uplinks, settler: &Settler) -> Vec<Step> {
+fn home(fabric: &Fabric, uplinks: &Uplinks, settler: &Settler) -> Vec<Step> {
     let mut here = settler.switch;
     let mut steps = Vec::with_capacity(settler.up.len());
     for &index in &settler.up {

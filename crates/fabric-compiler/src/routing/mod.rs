@@ -24,12 +24,41 @@ use ib_wire::{Guid, Lid};
 
 use crate::fabric::{Fabric, Place};
 use columns::Columns;
+use distances::Ways;
 use homes::{Uplinks, resettle, settle};
 use order::Order;
+use toward::Lanes;
 use turns::Turns;
 
 /// Switches that are absent and still remembered: as many as the largest fabrics have.
 const ABSENT_SWITCHES_MAX: usize = 4096;
+
+/// What routes are found on. It follows from the fabric and the routing decision alone, so it serves for every change of
+/// routes that keeps them.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub order: Order,
+    uplinks: Uplinks,
+    ways: Ways,
+    lanes: Lanes,
+    /// What the choices of each switch begin with.
+    seeds: Vec<u64>,
+}
+
+impl Ground {
+    /// By the order of before; `None` if there is none.
+    pub fn kept(fabric: &Fabric, decision: &RoutingDecision) -> Option<Self> {
+        Order::kept(fabric, decision).map(|order| Self::of(fabric, order, decision))
+    }
+
+    fn of(fabric: &Fabric, order: Order, decision: &RoutingDecision) -> Self {
+        let uplinks = Uplinks::of(fabric, &order, decision);
+        let ways = Ways::of(fabric, &order);
+        let lanes = toward::lanes(fabric, &order, &uplinks);
+        let seeds = fabric.switches.iter().map(|switch| hash::seed(switch.guid)).collect();
+        Self { order, uplinks, ways, lanes, seeds }
+    }
+}
 
 /// The routes of a fabric.
 #[derive(Debug)]
@@ -46,7 +75,7 @@ pub(crate) struct Routes {
 }
 
 /// Routes every LID from every switch.
-pub(crate) fn route(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>, previous: &Decisions) -> Routes {
+pub(crate) fn route(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>, previous: &Decisions) -> Routes {
     let kept =
         Order::kept(fabric, &previous.routing).and_then(|order| attempt(fabric, order, lids, previous));
     let fresh = Decisions::default();
@@ -59,7 +88,7 @@ pub(crate) fn route(fabric: &Fabric<'_>, lids: &BTreeMap<Guid, Lid>, previous: &
 
 /// Routes by an order of switches, if everyone who matters reaches everyone.
 fn attempt(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: Order,
     lids: &BTreeMap<Guid, Lid>,
     previous: &Decisions,
@@ -74,18 +103,19 @@ fn attempt(
 }
 
 fn routes(
-    fabric: &Fabric<'_>,
+    fabric: &Fabric,
     order: Order,
     lids: &BTreeMap<Guid, Lid>,
     previous: &Decisions,
 ) -> (Routes, columns::Missing) {
-    let uplinks = Uplinks::of(fabric, &order, previous);
-    let (destinations, ups) = settle(fabric, &uplinks, lids, previous);
-    let turns = Turns::of(fabric, &order, previous.routing.turn);
+    let ground = Ground::of(fabric, order, &previous.routing);
+    let (order, uplinks) = (&ground.order, &ground.uplinks);
+    let (destinations, ups) = settle(fabric, uplinks, lids, previous);
+    let turns = Turns::of(fabric, order, previous.routing.turn);
     let all: Vec<Place> = (0..fabric.switches.len()).collect();
-    let (mut rows, turns, missing) = Columns::new(fabric, &order, &uplinks, &destinations, turns).fill(&all);
+    let (mut rows, turns, missing) = Columns::new(fabric, &ground, &destinations, turns).fill(&all);
     if !previous.adopted.is_empty() {
-        adopted::apply(fabric, &order, &turns, lids, &previous.adopted, &mut rows);
+        adopted::apply(fabric, order, &turns, lids, &previous.adopted, &mut rows);
     }
     let switches = fabric.switches.iter().enumerate();
     let decision = RoutingDecision {
@@ -103,21 +133,26 @@ fn routes(
         to: guid(to),
     });
     let adopted = still_adopted(fabric, previous);
+    let order = ground.order;
     (Routes { order, rows, decision, ups, adopted, finding }, missing)
 }
 
 /// What [`route`] makes of other homes of some adapter ports: where packets to each leave every switch, in the order of
 /// the ports. `None` if more than their columns would change.
-pub(crate) fn reroute(fabric: &Fabric<'_>, decisions: &Decisions, ports: &[Guid]) -> Option<Vec<Vec<u8>>> {
-    let order = Order::kept(fabric, &decisions.routing).filter(|order| order.is_strict)?;
-    let uplinks = Uplinks::of(fabric, &order, decisions);
-    let destinations = resettle(fabric, &uplinks, decisions, ports)?;
-    let turns = Turns::of(fabric, &order, decisions.routing.turn);
-    let (rows, turns, missing) = {
-        let targets: Vec<Place> =
-            (0..destinations.len()).filter(|place| !destinations[*place].is_empty()).collect();
-        Columns::new(fabric, &order, &uplinks, &destinations, turns).fill(&targets)
-    };
+pub(crate) fn reroute(
+    fabric: &Fabric,
+    ground: &Ground,
+    decisions: &Decisions,
+    ports: &[Guid],
+) -> Option<Vec<Vec<u8>>> {
+    if !ground.order.is_strict {
+        return None;
+    }
+    let destinations = resettle(fabric, &ground.uplinks, decisions, ports)?;
+    let turns = Turns::of(fabric, &ground.order, decisions.routing.turn);
+    let targets: Vec<Place> =
+        (0..destinations.len()).filter(|place| !destinations[*place].is_empty()).collect();
+    let (rows, turns, missing) = Columns::new(fabric, ground, &destinations, turns).fill(&targets);
     let is_alone = turns.turn() == decisions.routing.turn
         && turns.further().is_subset(&decisions.routing.further_turns)
         && decisions.adopted.is_empty();
@@ -125,7 +160,7 @@ pub(crate) fn reroute(fabric: &Fabric<'_>, decisions: &Decisions, ports: &[Guid]
 }
 
 /// The routes that were taken over, also of some switches that are absent.
-fn still_adopted(fabric: &Fabric<'_>, previous: &Decisions) -> BTreeMap<Guid, Arc<LinearTable>> {
+fn still_adopted(fabric: &Fabric, previous: &Decisions) -> BTreeMap<Guid, Arc<LinearTable>> {
     let is_present = |guid: &Guid| fabric.place_of(*guid).is_some();
     let absent = previous.adopted.iter().filter(|(guid, _)| !is_present(guid)).take(ABSENT_SWITCHES_MAX);
     let present = previous.adopted.iter().filter(|(guid, _)| is_present(guid));

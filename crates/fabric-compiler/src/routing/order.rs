@@ -32,7 +32,7 @@ pub(crate) struct Order {
 
 impl Order {
     /// The heights of before, and for new switches those that the cables suggest; `None` if there is no before.
-    pub fn kept(fabric: &Fabric<'_>, previous: &RoutingDecision) -> Option<Self> {
+    pub fn kept(fabric: &Fabric, previous: &RoutingDecision) -> Option<Self> {
         let known: Vec<Option<i32>> = (fabric.switches.iter())
             .map(|switch| previous.switches.get(&switch.guid).map(|decision| decision.height))
             .collect();
@@ -53,12 +53,12 @@ impl Order {
     }
 
     /// Levels by the distance from the adapters, if there are any.
-    pub fn by_levels(fabric: &Fabric<'_>) -> Option<Self> {
+    pub fn by_levels(fabric: &Fabric) -> Option<Self> {
         Some(Self::of(fabric, Scheme::Levels, levels(fabric)?))
     }
 
     /// Heights by the distance from one root. Every two switches of a connected fabric reach each other by it.
-    pub fn by_root(fabric: &Fabric<'_>) -> Self {
+    pub fn by_root(fabric: &Fabric) -> Self {
         let from_root = center(fabric).map(|root| distances(fabric, [root]));
         let heights = from_root.unwrap_or_default().into_iter().map(|d| -d.unwrap_or(0)).collect();
         Self::of(fabric, Scheme::Root, heights)
@@ -69,7 +69,7 @@ impl Order {
         (self.heights[a], a) > (self.heights[b], b)
     }
 
-    fn of(fabric: &Fabric<'_>, scheme: Scheme, heights: Vec<i32>) -> Self {
+    fn of(fabric: &Fabric, scheme: Scheme, heights: Vec<i32>) -> Self {
         let is_strict = is_strict(fabric, &heights);
         let (up, down) = (Vec::new(), Vec::new());
         let mut order = Self { scheme, heights, descending: Vec::new(), up, down, is_strict };
@@ -87,7 +87,7 @@ impl Order {
 }
 
 /// How far each switch is from the nearest of some.
-fn distances(fabric: &Fabric<'_>, from: impl IntoIterator<Item = Place>) -> Vec<Option<i32>> {
+fn distances(fabric: &Fabric, from: impl IntoIterator<Item = Place>) -> Vec<Option<i32>> {
     let mut distances = vec![None; fabric.switches.len()];
     let mut queue = VecDeque::new();
     for place in from {
@@ -107,7 +107,7 @@ fn distances(fabric: &Fabric<'_>, from: impl IntoIterator<Item = Place>) -> Vec<
 
 /// Levels from 1 upwards. Trees in the strict sense come first: every cable joins a level to the next. Where some join
 /// switches of one level (a Dragonfly+), levels still order the fabric, unless all switches have the same.
-fn levels(fabric: &Fabric<'_>) -> Option<Vec<i32>> {
+fn levels(fabric: &Fabric) -> Option<Vec<i32>> {
     let adapters = |place: Place| fabric.switches[place].adapters.len();
     let places = 0..fabric.switches.len();
     let fullest = places.clone().map(adapters).max().unwrap_or(0);
@@ -123,14 +123,14 @@ fn levels(fabric: &Fabric<'_>) -> Option<Vec<i32>> {
 }
 
 /// Whether every cable joins a level to the next.
-fn is_strict(fabric: &Fabric<'_>, levels: &[i32]) -> bool {
+fn is_strict(fabric: &Fabric, levels: &[i32]) -> bool {
     (fabric.switches.iter().zip(levels)).all(|(switch, level)| {
         switch.neighbours.iter().all(|neighbour| level.abs_diff(levels[neighbour.place]) == 1)
     })
 }
 
 /// Gives switches without a height one below their highest neighbour that has one.
-fn hung_below(fabric: &Fabric<'_>, mut heights: Vec<Option<i32>>) -> Vec<i32> {
+fn hung_below(fabric: &Fabric, mut heights: Vec<Option<i32>>) -> Vec<i32> {
     loop {
         let next: Vec<(Place, i32)> = (0..heights.len())
             .filter(|place| heights[*place].is_none())
@@ -151,7 +151,7 @@ fn hung_below(fabric: &Fabric<'_>, mut heights: Vec<Option<i32>>) -> Vec<i32> {
 
 /// Hangs every switch that has lost all cables upwards below its highest neighbour, until only one is above all its
 /// neighbours. Then everyone reaches everyone by that one. `None` if it does not come to an end soon.
-fn rehung(fabric: &Fabric<'_>, mut heights: Vec<i32>) -> Option<Vec<i32>> {
+fn rehung(fabric: &Fabric, mut heights: Vec<i32>) -> Option<Vec<i32>> {
     let top = (0..heights.len()).max_by_key(|place| (heights[*place], *place))?;
     for _ in 0..=heights.len() {
         let is_lost = |place: &Place| {
@@ -168,7 +168,7 @@ fn rehung(fabric: &Fabric<'_>, mut heights: Vec<i32>) -> Option<Vec<i32>> {
 }
 
 /// The switch from which the farthest is nearest; of several the one nearest to all, then the one with the lowest GUID.
-fn center(fabric: &Fabric<'_>) -> Option<Place> {
+fn center(fabric: &Fabric) -> Option<Place> {
     let count = fabric.switches.len();
     if count > ROOTS_TRIED_MAX {
         return middle_of_a_long_path(fabric);
@@ -180,7 +180,7 @@ fn center(fabric: &Fabric<'_>) -> Option<Place> {
     })
 }
 
-fn middle_of_a_long_path(fabric: &Fabric<'_>) -> Option<Place> {
+fn middle_of_a_long_path(fabric: &Fabric) -> Option<Place> {
     let farthest =
         |from: &[Option<i32>]| (0..from.len()).max_by_key(|place| (from[*place], std::cmp::Reverse(*place)));
     let one = farthest(&distances(fabric, [0]))?;

@@ -2,6 +2,7 @@
 
 use ib_wire::PortNum;
 
+use super::homes::Uplinks;
 use super::order::Order;
 use crate::fabric::{Fabric, Place};
 
@@ -33,6 +34,19 @@ impl Way {
 /// The near ports towards each higher neighbour by lane, `None` where one failed; by switch and neighbour.
 pub(crate) type Lanes = Vec<Vec<Vec<Option<PortNum>>>>;
 
+/// The lanes of all switches.
+pub(crate) fn lanes(fabric: &Fabric, order: &Order, uplinks: &Uplinks) -> Lanes {
+    let of_switch = |(place, slots): (Place, &Vec<usize>)| {
+        let switch = &fabric.switches[place];
+        let mut lanes = vec![Vec::new(); switch.neighbours.len()];
+        for slot in slots {
+            lanes[*slot] = uplinks.lanes(place, switch.neighbours[*slot].place);
+        }
+        lanes
+    };
+    order.up.iter().enumerate().map(of_switch).collect()
+}
+
 /// The ways of every switch towards higher ones.
 #[derive(Debug)]
 pub(crate) struct Toward {
@@ -45,7 +59,7 @@ pub(crate) struct Toward {
 
 impl Toward {
     /// The ways towards some switches, by cables that gain height.
-    pub fn of(fabric: &Fabric<'_>, order: &Order, lanes: &Lanes, targets: &[Place]) -> Self {
+    pub fn of(fabric: &Fabric, order: &Order, lanes: &Lanes, targets: &[Place]) -> Self {
         let mut columns = vec![None; fabric.switches.len()];
         let mut width = 0;
         for target in targets {
@@ -78,7 +92,7 @@ impl Toward {
     }
 
     /// Fills the column of a target, level by level downwards. Of two ways of equal length the first switch's counts.
-    fn spread(&mut self, fabric: &Fabric<'_>, order: &Order, lanes: &Lanes, target: Place) {
+    fn spread(&mut self, fabric: &Fabric, order: &Order, lanes: &Lanes, target: Place) {
         let Some(column) = self.columns[target] else { return };
         let mut level = vec![target];
         while !level.is_empty() {
@@ -99,7 +113,7 @@ impl Toward {
 }
 
 /// The way to a neighbour above. Only in strict trees every climb is a shortest way, so only there a port will do.
-fn way_up(fabric: &Fabric<'_>, order: &Order, lanes: &Lanes, from: Place, above: Place) -> Way {
+fn way_up(fabric: &Fabric, order: &Order, lanes: &Lanes, from: Place, above: Place) -> Way {
     let neighbours = &fabric.switches[from].neighbours;
     let Ok(slot) = neighbours.binary_search_by_key(&above, |neighbour| neighbour.place) else {
         return Way::NONE;

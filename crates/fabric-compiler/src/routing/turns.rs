@@ -25,7 +25,7 @@ type Slot = usize;
 /// Which packets may go up after they went down.
 #[derive(Debug)]
 pub(crate) struct Turns<'a> {
-    fabric: &'a Fabric<'a>,
+    fabric: &'a Fabric,
     order: &'a Order,
     tree: Option<Tree>,
     /// The first channel of each switch: channels are numbered by switch, then by neighbour.
@@ -52,7 +52,7 @@ struct Tree {
 
 impl<'a> Turns<'a> {
     /// Keeps the turn of before if it can be one; otherwise the bottom switch below most others.
-    pub fn of(fabric: &'a Fabric<'a>, order: &'a Order, previous: Option<Guid>) -> Self {
+    pub fn of(fabric: &'a Fabric, order: &'a Order, previous: Option<Guid>) -> Self {
         let mut channels = 0;
         let first_channel = (fabric.switches.iter())
             .map(|switch| {
@@ -258,7 +258,7 @@ impl Search {
 }
 
 impl Tree {
-    fn of(fabric: &Fabric<'_>, order: &Order, previous: Option<Place>) -> Option<Self> {
+    fn of(fabric: &Fabric, order: &Order, previous: Option<Place>) -> Option<Self> {
         let above = |turn: &Place| above(fabric, order, *turn);
         let kept = previous.and_then(|turn| Some((turn, above(&turn)?)));
         let (turn, inside) = kept.or_else(|| {
@@ -285,7 +285,7 @@ impl Tree {
 }
 
 /// The switches above a bottom switch, if each has just one below it that is among them or the bottom switch itself.
-fn above(fabric: &Fabric<'_>, order: &Order, bottom: Place) -> Option<Vec<bool>> {
+fn above(fabric: &Fabric, order: &Order, bottom: Place) -> Option<Vec<bool>> {
     if !order.down[bottom].is_empty() {
         return None;
     }

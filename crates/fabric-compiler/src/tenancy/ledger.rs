@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fabric_model::intent::PortName;
+use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, SlMode};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use thiserror::Error;
@@ -453,6 +454,21 @@ impl Ledger {
         grant.links.iter().for_each(|share| self.books.give_back(share));
         grant.hosts.iter().for_each(|host| self.owners[host.index()] = None);
         Some(grant)
+    }
+
+    /// Gives a cluster back what [`Self::release`] took from it, while nobody else has got it.
+    pub(crate) fn restore(&mut self, grant: Grant) {
+        let mut moved = Vec::new();
+        for share in &grant.links {
+            self.books.take_again(share, &mut moved).expect("what was released is free");
+        }
+        grant.hosts.iter().for_each(|host| self.owners[host.index()] = Some(grant.cluster));
+        self.grants.insert(grant.cluster, grant);
+    }
+
+    /// Gives a switch of the network another forwarding table.
+    pub(crate) fn set_table(&mut self, switch: usize, table: &Arc<LinearTable>) {
+        Arc::make_mut(&mut self.network).set_table(switch, table);
     }
 
     /// The hosts in order, if the cluster can have them.

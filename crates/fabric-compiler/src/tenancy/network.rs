@@ -100,7 +100,7 @@ impl Host {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SwitchRow {
     table: Arc<LinearTable>,
     /// The link by exit port.
@@ -108,7 +108,7 @@ struct SwitchRow {
 }
 
 /// Hosts, directed links and routes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Network {
     hosts: Vec<Host>,
     links: Vec<DirectedLink>,
@@ -205,8 +205,18 @@ impl Network {
         })
     }
 
-    /// The other direction of a link between switches.
-    pub(super) fn reverse(&self, link: LinkIndex) -> Option<LinkIndex> {
+    /// The links out of every switch.
+    pub(crate) fn exits(&self) -> impl Iterator<Item = impl Iterator<Item = LinkIndex> + '_> {
+        self.switches.iter().map(|row| row.exits.iter().copied().flatten())
+    }
+
+    /// Gives a switch another forwarding table.
+    pub(crate) fn set_table(&mut self, switch: usize, table: &Arc<LinearTable>) {
+        self.switches[switch].table = Arc::clone(table);
+    }
+
+    /// The other direction of a link that leads to a switch.
+    pub(crate) fn reverse(&self, link: LinkIndex) -> Option<LinkIndex> {
         let DirectedLink { to, peer, .. } = self.links[link.index()];
         self.exit(to?, peer.port)
     }

@@ -18,7 +18,7 @@ pub struct Way {
 }
 
 /// A regular tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     /// Up-ports of a leaf.
     pub leaf_ups: usize,

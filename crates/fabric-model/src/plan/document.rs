@@ -104,22 +104,17 @@ impl<'de> Deserialize<'de> for FabricPlan {
 impl Document {
     fn of(plan: &FabricPlan) -> Self {
         let mut tables = Tables::default();
-        let parts = plan.parts();
         Self {
             basis: plan.basis().map(|basis| basis.to_string()),
-            manager: parts.manager,
-            switches: parts.switches.iter().map(|switch| SwitchEntry::of(switch, &mut tables)).collect(),
-            adapter_ports: parts
-                .adapter_ports
-                .iter()
-                .map(|port| AdapterPortEntry::of(port, &mut tables))
-                .collect(),
+            manager: plan.manager(),
+            switches: plan.switches().map(|switch| SwitchEntry::of(switch, &mut tables)).collect(),
+            adapter_ports: plan.adapter_ports().map(|port| AdapterPortEntry::of(port, &mut tables)).collect(),
             pkey_tables: tables.pkeys,
             sharings: tables.sharings,
-            partitions: parts.partitions.clone(),
-            groups: parts.groups.clone(),
-            findings: parts.findings.clone(),
-            decisions: parts.decisions.clone(),
+            partitions: plan.partitions().cloned().collect(),
+            groups: plan.groups().cloned().collect(),
+            findings: plan.findings().to_vec(),
+            decisions: plan.decisions().clone(),
         }
     }
 }

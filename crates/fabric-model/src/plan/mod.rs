@@ -1,11 +1,12 @@
 //! What every device of a fabric is to hold: the result of a compilation, checked before it is sent.
 //!
-//! A [`FabricPlan`] leaves nothing to choose for whoever sends it. It cannot be changed; tables are shared between
-//! plans by [`FabricPlan::sharing_tables_with`]. It holds no secrets: management keys are derived where they are used.
+//! A [`FabricPlan`] leaves nothing to choose for whoever sends it. It cannot be changed; a [`Draft`] makes another one of
+//! it, and what is not touched is shared by both. It holds no secrets: management keys are derived where they are used.
 
 mod basis;
 mod channels;
 mod document;
+mod draft;
 mod finding;
 mod reading;
 mod sharing;
@@ -16,12 +17,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ib_wire::sa::Rate;
-use ib_wire::{
-    DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, PortNum, QKey, ServiceLevel,
-};
+use ib_wire::{DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
 pub use basis::Basis;
+pub use draft::Draft;
 pub use finding::Finding;
 pub use reading::{PlanError, PlanProblem};
 pub use sharing::PortSharing;
@@ -30,6 +30,7 @@ pub use tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortS
 
 use crate::decisions::Decisions;
 use crate::intent::{MulticastScope, PortName, Role};
+use crate::shared_map::SharedMap;
 use crate::written::{known, written_qkey};
 
 /// The parts of a plan, in any order.
@@ -51,25 +52,46 @@ pub struct PlanParts {
     pub decisions: Decisions,
 }
 
-/// A whole fabric as it is to be.
+/// A whole fabric as it is to be. A copy takes little, and plans that were made from each other by a [`Draft`] share
+/// what did not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricPlan {
-    parts: PlanParts,
-    by_lid: BTreeMap<Lid, Guid>,
+    manager: ManagerPort,
+    /// By node GUID.
+    switches: Vec<Arc<SwitchPlan>>,
+    adapter_ports: SharedMap<Guid, AdapterPortPlan>,
+    partitions: SharedMap<PartitionNumber, Arc<PartitionPlan>>,
+    groups: SharedMap<Gid, Arc<GroupPlan>>,
+    findings: Vec<Finding>,
+    decisions: Decisions,
+    by_lid: Arc<BTreeMap<Lid, Guid>>,
     basis: Option<Basis>,
 }
 
 impl FabricPlan {
-    /// Puts a plan together. GUIDs and LIDs are unique; of two with the same, lookups see one.
-    pub fn from_parts(mut parts: PlanParts) -> Self {
-        parts.switches.sort_by_key(|switch| switch.guid);
-        parts.adapter_ports.sort_by_key(|port| port.guid);
-        parts.partitions.sort_by_key(|partition| partition.number);
-        parts.groups.sort_by_key(|group| group.mgid);
-        let adapters = parts.adapter_ports.iter().map(|port| (port.lid, port.guid));
-        let switches = parts.switches.iter().map(|switch| (switch.lid, switch.port_guid));
-        let by_lid = adapters.chain(switches).collect();
-        Self { parts, by_lid, basis: None }
+    /// Puts a plan together. GUIDs, numbers and LIDs are unique; of two with the same, the plan has one.
+    pub fn from_parts(parts: PlanParts) -> Self {
+        let PlanParts { manager, mut switches, adapter_ports, partitions, groups, findings, decisions } =
+            parts;
+        switches.sort_by_key(|switch| switch.guid);
+        let adapters = adapter_ports.iter().map(|port| (port.lid, port.guid));
+        let by_lid = adapters.chain(switches.iter().map(|switch| (switch.lid, switch.port_guid))).collect();
+        Self {
+            manager,
+            switches: switches.into_iter().map(Arc::new).collect(),
+            adapter_ports: adapter_ports.into_iter().map(|port| (port.guid, port)).collect(),
+            partitions: partitions.into_iter().map(|plan| (plan.number, Arc::new(plan))).collect(),
+            groups: groups.into_iter().map(|plan| (plan.mgid, Arc::new(plan))).collect(),
+            findings,
+            decisions,
+            by_lid: Arc::new(by_lid),
+            basis: None,
+        }
+    }
+
+    /// A plan that begins as this one.
+    pub fn draft(&self) -> Draft {
+        Draft::from(self.clone())
     }
 
     /// The same plan, made from this.
@@ -84,52 +106,73 @@ impl FabricPlan {
         self.basis
     }
 
-    /// Its parts; lists are in order.
-    pub fn parts(&self) -> &PlanParts {
-        &self.parts
+    /// Its parts, lists in order: a copy of everything, to make another plan of.
+    pub fn parts(&self) -> PlanParts {
+        PlanParts {
+            manager: self.manager,
+            switches: self.switches().cloned().collect(),
+            adapter_ports: self.adapter_ports().cloned().collect(),
+            partitions: self.partitions().cloned().collect(),
+            groups: self.groups().cloned().collect(),
+            findings: self.findings.clone(),
+            decisions: self.decisions.clone(),
+        }
     }
 
     /// The subnet manager's port.
     pub fn manager(&self) -> ManagerPort {
-        self.parts.manager
+        self.manager
     }
 
     /// The switches by node GUID.
     pub fn switches(&self) -> impl ExactSizeIterator<Item = &SwitchPlan> {
-        self.parts.switches.iter()
+        self.switches.iter().map(|switch| &**switch)
+    }
+
+    /// The switches by node GUID, to be shared: what two plans share is the same in both.
+    pub fn shared_switches(&self) -> &[Arc<SwitchPlan>] {
+        &self.switches
     }
 
     /// The switch with this node GUID.
     pub fn switch(&self, guid: Guid) -> Option<&SwitchPlan> {
-        let place = self.parts.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()?;
-        self.parts.switches.get(place)
+        let place = self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()?;
+        self.switches.get(place).map(|switch| &**switch)
     }
 
     /// The ports of adapters and routers by port GUID.
     pub fn adapter_ports(&self) -> impl ExactSizeIterator<Item = &AdapterPortPlan> {
-        self.parts.adapter_ports.iter()
+        self.adapter_ports.values()
+    }
+
+    /// The same as a map, of which plans share parts.
+    pub fn shared_adapter_ports(&self) -> &SharedMap<Guid, AdapterPortPlan> {
+        &self.adapter_ports
     }
 
     /// The adapter port with this port GUID.
     pub fn adapter_port(&self, guid: Guid) -> Option<&AdapterPortPlan> {
-        let place = self.parts.adapter_ports.binary_search_by_key(&guid, |port| port.guid).ok()?;
-        self.parts.adapter_ports.get(place)
+        self.adapter_ports.get(&guid)
     }
 
     /// The partitions by number.
     pub fn partitions(&self) -> impl ExactSizeIterator<Item = &PartitionPlan> {
-        self.parts.partitions.iter()
+        self.partitions.values().map(|partition| &**partition)
     }
 
     /// The partition with this number.
     pub fn partition(&self, number: PartitionNumber) -> Option<&PartitionPlan> {
-        let place = self.parts.partitions.binary_search_by_key(&number, |partition| partition.number).ok()?;
-        self.parts.partitions.get(place)
+        self.partitions.get(&number).map(|partition| &**partition)
     }
 
     /// The multicast groups by GID.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = &GroupPlan> {
-        self.parts.groups.iter()
+        self.groups.values().map(|group| &**group)
+    }
+
+    /// The same as a map, of which plans share parts.
+    pub fn shared_groups(&self) -> &SharedMap<Gid, Arc<GroupPlan>> {
+        &self.groups
     }
 
     /// LIDs in order, with the GUID of the end port that has each.
@@ -144,44 +187,54 @@ impl FabricPlan {
 
     /// What is not as it should be.
     pub fn findings(&self) -> &[Finding] {
-        &self.parts.findings
+        &self.findings
     }
 
     /// What the next compilation needs.
     pub fn decisions(&self) -> &Decisions {
-        &self.parts.decisions
+        &self.decisions
     }
 
     /// The same plan, its tables sharing memory with those of an older plan where they are equal, so that whoever looks
     /// for differences can skip them.
     #[must_use]
     pub fn sharing_tables_with(mut self, older: &Self) -> Self {
-        for switch in &mut self.parts.switches {
-            let Some(old) = older.switch(switch.guid) else { continue };
-            share(&mut switch.linear, &old.linear);
-            share(&mut switch.multicast, &old.multicast);
-            share(&mut switch.pkeys, &old.pkeys);
-            for port in &mut switch.ports {
-                let old = old.port(port.number).map(|port| &port.enforcement);
-                if let (Enforcement::Both(keys), Some(Enforcement::Both(old))) = (&mut port.enforcement, old)
-                {
-                    share(keys, old);
-                }
-                share_some(&mut port.sharing, older_sharing(older, switch.guid, port.number));
+        for switch in &mut self.switches {
+            let place = older.switches.binary_search_by_key(&switch.guid, |switch| switch.guid);
+            let Some(old) = place.ok().and_then(|place| older.switches.get(place)) else { continue };
+            if Arc::ptr_eq(switch, old) {
+                continue;
             }
+            if *switch == *old {
+                *switch = Arc::clone(old);
+                continue;
+            }
+            share_switch(Arc::make_mut(switch), old);
         }
-        for port in &mut self.parts.adapter_ports {
-            if let Some(old) = older.adapter_port(port.guid) {
+        let ports = self.adapter_ports.iter().map(|(guid, port)| {
+            let mut port = port.clone();
+            if let Some(old) = older.adapter_port(*guid) {
                 share(&mut port.pkeys, &old.pkeys);
                 share_some(&mut port.sharing, old.sharing.as_ref());
             }
-        }
+            (*guid, port)
+        });
+        self.adapter_ports = ports.collect();
         self
     }
 }
 
-fn older_sharing(older: &FabricPlan, switch: Guid, port: PortNum) -> Option<&Arc<PortSharing>> {
-    older.switch(switch)?.port(port)?.sharing.as_ref()
+fn share_switch(switch: &mut SwitchPlan, old: &SwitchPlan) {
+    share(&mut switch.linear, &old.linear);
+    share(&mut switch.multicast, &old.multicast);
+    share(&mut switch.pkeys, &old.pkeys);
+    for port in &mut switch.ports {
+        let Some(old) = old.port(port.number) else { continue };
+        if let (Enforcement::Both(keys), Enforcement::Both(old)) = (&mut port.enforcement, &old.enforcement) {
+            share(keys, old);
+        }
+        share_some(&mut port.sharing, old.sharing.as_ref());
+    }
 }
 
 fn share_some<T: PartialEq>(table: &mut Option<Arc<T>>, older: Option<&Arc<T>>) {

@@ -5,7 +5,6 @@ mod ownership;
 mod promises;
 mod service;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -170,7 +169,7 @@ impl Guarantees {
             if !seen.insert(&cluster.name) {
                 continue;
             }
-            let decision = plan.decisions().clusters.get(&cluster.name);
+            let decision = plan.decisions().clusters.get(&cluster.name).map(|decision| &**decision);
             let judged = if broken.contains(cluster.name.as_str()) {
                 let is_even = decision.is_none_or(|decision| decision.links.is_empty());
                 Judged { findings: Vec::new(), is_even }
@@ -189,23 +188,13 @@ impl Guarantees {
 /// A cluster with what two plans gave it.
 type Given<'a> = (&'a str, Option<&'a ClusterDecision>, Option<&'a ClusterDecision>);
 
-/// Clusters that two plans gave something different. Both lists are in order.
+/// Clusters that two plans gave something different.
 fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> impl Iterator<Item = Given<'a>> {
-    let mut old = old.decisions().clusters.iter().peekable();
-    let mut new = new.decisions().clusters.iter().peekable();
-    let pairs = std::iter::from_fn(move || {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return None,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
-        };
-        let before = if order.is_le() { old.next() } else { None };
-        let after = if order.is_ge() { new.next() } else { None };
-        let (name, _) = before.or(after)?;
-        Some((name.as_str(), before.map(|(_, decision)| decision), after.map(|(_, decision)| decision)))
-    });
-    pairs.filter(|(_, old, new)| old != new)
+    let differences = new.decisions().clusters.differences(&old.decisions().clusters);
+    differences.into_iter().map(|it| {
+        let after = it.after.map(|(_, decision)| &**decision);
+        (it.key.as_str(), it.before.map(|decision| &**decision), after)
+    })
 }
 
 /// Two lists without what they begin and end with alike.

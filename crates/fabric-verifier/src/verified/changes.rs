@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, GroupPlan, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan,
-    SwitchPortPlan,
+    AdapterPortPlan, Enforcement, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan, SwitchPortPlan,
 };
 use ib_wire::{Gid, Lid, MulticastLid, PortNum};
 
@@ -49,7 +48,12 @@ impl Changes {
         if switches != new.switches().len() || adapters != new.adapter_ports().len() {
             return None;
         }
-        for (place, (old, new)) in old.switches().zip(new.switches()).enumerate() {
+        let shared = old.shared_switches().iter().zip(new.shared_switches());
+        for (place, (old, new)) in shared.enumerate() {
+            changes.is_shared |= new.ports.iter().any(|port| port.sharing.is_some());
+            if Arc::ptr_eq(old, new) {
+                continue;
+            }
             if !is_same_switch(old, new) {
                 return None;
             }
@@ -61,13 +65,20 @@ impl Changes {
                 changes.of_switch_port(place, old, new);
             }
         }
-        for (end, (old, new)) in old.adapter_ports().zip(new.adapter_ports()).enumerate() {
-            if (old.guid, old.name, old.lid) != (new.guid, new.name, new.lid) {
+        for difference in new.shared_adapter_ports().differences(old.shared_adapter_ports()) {
+            let (old, (end, new)) = difference.before.zip(difference.after)?;
+            if (old.name, old.lid) != (new.name, new.lid) {
                 return None;
             }
             changes.of_adapter(end, switches * PORTS + end, old, new);
         }
-        changes.of_groups(&old.parts().groups, &new.parts().groups);
+        for difference in new.shared_groups().differences(old.shared_groups()) {
+            let after = difference.after.map(|(_, group)| group);
+            for group in difference.before.into_iter().chain(after) {
+                changes.mgids.insert(group.mgid);
+                changes.groups.insert(group.mlid);
+            }
+        }
         Some(changes)
     }
 
@@ -155,25 +166,6 @@ impl Changes {
         }
         self.is_cabled_otherwise |= is_cabled;
         self.is_shared |= new.sharing.is_some();
-    }
-
-    /// Both lists are in order. Where addresses are there twice, entries are compared one by one all the same.
-    fn of_groups(&mut self, old: &[GroupPlan], new: &[GroupPlan]) {
-        let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-        loop {
-            let order = match (old.peek(), new.peek()) {
-                (None, None) => return,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some(a), Some(b)) => a.mgid.cmp(&b.mgid),
-            };
-            let before = if order.is_le() { old.next() } else { None };
-            let after = if order.is_ge() { new.next() } else { None };
-            if before != after {
-                self.mgids.extend(before.into_iter().chain(after).map(|group| group.mgid));
-                self.groups.extend(before.into_iter().chain(after).map(|group| group.mlid));
-            }
-        }
     }
 }
 

@@ -1,0 +1,56 @@
+//! How long packets of a guaranteed cluster may take.
+
+use std::collections::HashMap;
+
+use crate::tenancy::arbitration::{
+    Hop, OVERSHOOT_BYTES, PACKET_BYTES_MAX, ServiceCurve, WEIGHT_BYTES, latency_bound_s,
+};
+use crate::tenancy::ledger::Grant;
+use crate::tenancy::network::{HostIndex, LinkIndex, Network};
+
+/// Seconds that a packet takes through a device and along a cable when nothing is in its way: an input, taken high.
+const PASSAGE_S: f64 = 0.25e-6;
+
+/// By when a packet that finds its own lane empty has arrived at the latest, between any two hosts of a cluster, whatever
+/// others do and whoever else is admitted later: all other entries of every table count with their largest weight.
+pub(super) fn bound_ns(grant: &Grant, network: &Network) -> u64 {
+    let hops: HashMap<LinkIndex, Hop> = (grant.links.iter())
+        .map(|share| {
+            let link_bytes_per_s = network.links()[share.link.index()].rate.bits_per_s() as f64 / 8.0;
+            let others = f64::from(network.limits().table_entries / share.entries.max(1) - 1);
+            let gap = others * (255 * WEIGHT_BYTES + OVERSHOOT_BYTES) as f64;
+            let own = (u64::from(share.weight) * WEIGHT_BYTES) as f64;
+            let rate_bytes_per_s = link_bytes_per_s * own / (own + gap);
+            let curve = ServiceCurve { rate_bytes_per_s, wait_s: gap / link_bytes_per_s };
+            (share.link, Hop { curve, link_bytes_per_s, passage_s: PASSAGE_S })
+        })
+        .collect();
+    let mut worst = 0.0;
+    for (place, to) in grant.hosts.iter().enumerate() {
+        for from in senders(grant, network).filter(|from| from != to) {
+            let Some(route) = route(grant, network, from, place) else { continue };
+            let hops: Vec<Hop> = route.iter().filter_map(|link| hops.get(link).copied()).collect();
+            worst = f64::max(worst, latency_bound_s(&hops, PACKET_BYTES_MAX as f64));
+        }
+    }
+    (worst * 1e9).ceil() as u64
+}
+
+/// Two hosts of every leaf of a cluster: to any host, one of them has as long a way as all others of the leaf, because all
+/// hosts of a cluster have the same of their links.
+fn senders<'a>(grant: &'a Grant, network: &'a Network) -> impl Iterator<Item = HostIndex> + 'a {
+    let leaves = grant.hosts.chunk_by(|a, b| network.switch_of(*a) == network.switch_of(*b));
+    leaves.flat_map(|hosts| hosts.iter().take(2).copied())
+}
+
+/// The links from a host to one that a cluster has at some place.
+fn route(grant: &Grant, network: &Network, from: HostIndex, place: usize) -> Option<Vec<LinkIndex>> {
+    let to = grant.hosts[place];
+    let Some((tree, ways)) = network.tree().zip(grant.ways.as_ref()) else {
+        return network.route(from, to);
+    };
+    let mut links = vec![network.hosts()[from.index()].inward];
+    tree.between(tree.leaf_of(from), tree.leaf_of(to), ways[place], |link| links.push(link));
+    links.push(network.hosts()[to.index()].outward);
+    Some(links)
+}

@@ -1,0 +1,104 @@
+//! The ways that were chosen for packets to clusters' hosts, as forwarding tables have them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fabric_model::Decisions;
+use fabric_model::intent::PortName;
+use fabric_model::plan::{Draft, LinearTable};
+use ib_wire::{Guid, Lid};
+
+use crate::fabric::{Fabric, Place};
+use crate::routing::{Ground, reroute};
+use crate::tenancy::ledger::Grant;
+use crate::tenancy::network::Network;
+
+/// Sends packets to hosts by the ways that were chosen. Returns the switches whose tables changed; `None`, and nothing is
+/// changed, if that is not possible.
+pub(super) fn put_ways(
+    draft: &mut Draft,
+    fabric: &Fabric,
+    ground: Option<&Ground>,
+    ways: &[ChosenWay],
+) -> Option<Vec<Place>> {
+    let decisions = draft.decisions();
+    let ups: Vec<Vec<u8>> = ways.iter().map(|way| way.up(decisions)).collect::<Option<_>>()?;
+    let mut moved: Vec<(Guid, Vec<u8>)> = Vec::new();
+    for (way, up) in ways.iter().zip(ups) {
+        if decisions.end_ports.get(&way.port).is_some_and(|decision| decision.up != up)
+            && let Some(decision) = decisions.end_ports.get_mut(&way.port)
+        {
+            moved.push((way.port, std::mem::replace(&mut decision.up, up)));
+        }
+    }
+    if moved.is_empty() {
+        return Some(Vec::new());
+    }
+    let ports: Vec<Guid> = moved.iter().map(|(port, _)| *port).collect();
+    let Some(rows) = ground.and_then(|ground| reroute(fabric, ground, decisions, &ports)) else {
+        for (port, up) in moved {
+            if let Some(decision) = decisions.end_ports.get_mut(&port) {
+                decision.up = up;
+            }
+        }
+        return None;
+    };
+    let lids: Vec<Lid> = ports.iter().map(|port| decisions.end_ports[port].lid).collect();
+    let mut places = Vec::new();
+    for (place, row) in rows.into_iter().enumerate() {
+        let Some(before) = draft.plan().shared_switches().get(place) else { continue };
+        let exits = before.linear.exits();
+        let changed = lids.iter().map(|lid| usize::from(lid.to_wire())).zip(row);
+        let changed: Vec<(usize, u8)> =
+            changed.filter(|(lid, exit)| exits.get(*lid).is_some_and(|before| before != exit)).collect();
+        if !changed.is_empty() {
+            let mut exits = exits.to_vec();
+            changed.into_iter().for_each(|(lid, exit)| exits[lid] = exit);
+            if let Some(switch) = draft.switch(place) {
+                switch.linear = Arc::new(LinearTable::from_exits(exits));
+                places.push(place);
+            }
+        }
+    }
+    Some(places)
+}
+
+/// By which ports packets to a host climb, from its own leaf upwards.
+#[derive(Debug)]
+pub(super) struct ChosenWay {
+    port: Guid,
+    climbs: Vec<PortName>,
+}
+
+impl ChosenWay {
+    /// The ways to the hosts of a cluster, as far as they matter to it.
+    pub fn of<'a>(grant: &'a Grant, network: &'a Network) -> impl Iterator<Item = Self> + 'a {
+        let chosen = network.tree().zip(grant.ways.as_ref()).into_iter();
+        chosen.flat_map(move |(tree, ways)| {
+            let leaves: BTreeSet<usize> = grant.hosts.iter().map(|host| tree.leaf_of(*host)).collect();
+            let pods: BTreeSet<usize> = leaves.iter().map(|leaf| tree.pod_of(*leaf)).collect();
+            let hosts = grant.hosts.iter().zip(ways).filter(move |_| leaves.len() > 1);
+            hosts.map(move |(host, way)| {
+                let leaf = tree.leaf_of(*host);
+                let near = tree.leaf_up(leaf, way.leaf_up.into());
+                let far = (pods.len() > 1).then(|| tree.pod_up(tree.pod_of(leaf), *way));
+                let climbs = [Some(near), far].into_iter().flatten();
+                Self {
+                    port: network.hosts()[host.index()].port,
+                    climbs: climbs.map(|link| network.links()[link.index()].from).collect(),
+                }
+            })
+        })
+    }
+
+    /// The same as places in the lists of up-links. What the way leaves open stays as it was decided.
+    fn up(&self, decisions: &Decisions) -> Option<Vec<u8>> {
+        let mut up = decisions.end_ports.get(&self.port)?.up.clone();
+        for (level, climb) in self.climbs.iter().enumerate() {
+            let uplinks = &decisions.routing.switches.get(&climb.node)?.uplinks;
+            let index = uplinks.iter().position(|uplink| uplink.port == climb.port)?;
+            *up.get_mut(level)? = u8::try_from(index).ok()?;
+        }
+        Some(up)
+    }
+}
