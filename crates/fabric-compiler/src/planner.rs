@@ -60,7 +60,7 @@ impl Planner {
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
 
-    /// Goes on from a plan; what [`recompile`](crate::recompile) makes of it is the first.
+    /// Goes on from a plan; what [`recompile`](crate::recompile()) makes of it is the first.
     pub fn resume(
         topology: Arc<Topology>,
         intents: Intents,
@@ -91,7 +91,7 @@ impl Planner {
         self.basis
     }
 
-    /// Plans for other wishes: gives what [`recompile`](crate::recompile) makes of them and the plan. If they cannot be,
+    /// Plans for other wishes: gives what [`recompile`](crate::recompile()) makes of them and the plan. If they cannot be,
     /// everything stays as it was.
     pub fn change(&mut self, intents: Intents) -> Result<&Arc<FabricPlan>, CompileError> {
         if !self.patch(&intents)? {
