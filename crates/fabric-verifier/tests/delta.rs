@@ -114,7 +114,7 @@ fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
         return plan.clone();
     }
     let name = &names[below(dice, names.len())];
-    let decision = parts.decisions.clusters.get_mut(name).unwrap();
+    let decision = Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap());
     let place = below(dice, decision.links.len().max(1));
     match (below(dice, 6), decision.links.get_mut(place)) {
         (0, _) => drop(parts.decisions.clusters.remove(name)),

@@ -32,7 +32,9 @@ type Named = fn(&World, &Finding) -> bool;
 
 impl World {
     fn new() -> Self {
-        let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+        // With so few cables between switches that clusters have to share some.
+        let oversubscription = "3:1".parse().unwrap();
+        let tree = FatTree { radix: 8, oversubscription, ..FatTree::with_hosts(16) }.generate().unwrap();
         let hosts = hosts(&tree);
         let mut intents = Intents::new(hosts[0]);
         let [a, b] = [[1, 2, 5, 9], [3, 6, 10, 13]].map(|places| places.map(|place| hosts[place]).to_vec());
@@ -80,7 +82,7 @@ fn shared_otherwise(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&
 }
 
 fn decision<'a>(parts: &'a mut PlanParts, name: &str) -> &'a mut ClusterDecision {
-    parts.decisions.clusters.get_mut(name).unwrap()
+    Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap())
 }
 
 /// Every kind of finding with a change that leads to it.
