@@ -4,6 +4,7 @@ mod admission;
 mod bring_up;
 mod judge;
 mod placement;
+mod plan;
 mod probe;
 mod process;
 mod scratch;
@@ -30,6 +31,8 @@ pub enum BenchCommand {
     Admission(admission::BenchAdmissionArgs),
     /// How full a fabric gets that takes clusters one after the other, and how long a decision takes.
     Placement(placement::BenchPlacementArgs),
+    /// How long it takes to plan and prove a fabric full of clusters, and one more.
+    Plan(plan::BenchPlanArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -46,6 +49,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Judge(args) => judge::run(args),
         BenchCommand::Admission(args) => admission::run(args),
         BenchCommand::Placement(args) => placement::run(args),
+        BenchCommand::Plan(args) => plan::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }

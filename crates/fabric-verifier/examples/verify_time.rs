@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric_compiler::{CompileError, compile, recompile_on};
+use fabric_compiler::{CompileError, Planner, compile};
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
 use fabric_model::plan::{Basis, PlanParts, PortSharing};
@@ -109,14 +109,15 @@ fn one_cluster(
     plan: FabricPlan,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let basis = Basis::of(tree, intents);
-    let mut verified = Verified::of(tree, intents, Arc::new(plan));
+    let mut planner = Planner::resume(Arc::new(tree.clone()), intents.clone(), &plan)?;
+    let mut verified = Verified::of(tree, intents, Arc::clone(planner.plan()));
     let mut times = Vec::new();
     for cluster in (0..intents.partitions.len()).step_by(intents.partitions.len().div_ceil(DELTAS)) {
         let mut fewer = intents.clone();
         let gone = fewer.partitions.remove(cluster);
         fewer.clusters.retain(|other| other.name != gone.name);
         for intents in [&fewer, intents] {
-            let plan = Arc::new(recompile_on(basis, tree, intents, verified.plan())?);
+            let plan = Arc::clone(planner.change(intents.clone())?);
             let start = processor_time()?;
             let next = verified.delta_on(basis, tree, intents, plan);
             times.push((processor_time()? - start).as_micros());

@@ -49,6 +49,7 @@ pub use event::{Discovery, Event};
 pub use exchange::{Counts, Limits, Progress};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
 pub use manager::{Manager, Memory, Settings};
+pub use scope::{Touched, touched};
 pub use survey::Difference;
 pub use unsupported::Unsupported;
 pub use watch::Watchfulness;

@@ -27,24 +27,57 @@ impl Scope {
         dirty: &BTreeSet<Guid>,
         nodes: &BTreeMap<Guid, ObservedNode>,
     ) -> Self {
-        let settled = settled.filter(|settled| settled.manager() == plan.manager());
-        let old_switch = |guid| settled.and_then(|settled| settled.switch(guid));
-        let old_port = |guid| settled.and_then(|settled| settled.adapter_port(guid));
-        let switches = plan.switches().filter(|switch| {
-            dirty.contains(&switch.guid)
-                || old_switch(switch.guid).is_none_or(|old| !same_switch(old, switch))
-        });
-        let ports = plan.adapter_ports().filter(|port| {
-            dirty.contains(&port.name.node) || old_port(port.guid).is_none_or(|old| !same_port(old, port))
-        });
+        let touched = touched(settled, plan);
+        let of_dirty = |guid: &Guid| dirty.contains(guid) && plan.switch(*guid).is_some();
+        let mut switches: BTreeSet<Guid> = dirty.iter().copied().filter(of_dirty).collect();
+        switches.extend(touched.switches);
+        let mut ports: BTreeSet<Guid> = touched.adapter_ports.into_iter().collect();
+        if !dirty.is_empty() {
+            let dirty = plan.adapter_ports().filter(|port| dirty.contains(&port.name.node));
+            ports.extend(dirty.map(|port| port.guid));
+        }
+        let is_seen =
+            |port: &Guid| plan.adapter_port(*port).is_some_and(|port| nodes.contains_key(&port.name.node));
         Self {
-            switches: switches.map(|it| it.guid).filter(|guid| nodes.contains_key(guid)).collect(),
-            adapter_ports: ports
-                .filter(|port| nodes.contains_key(&port.name.node))
-                .map(|port| port.guid)
-                .collect(),
+            switches: switches.into_iter().filter(|guid| nodes.contains_key(guid)).collect(),
+            adapter_ports: ports.into_iter().filter(is_seen).collect(),
         }
     }
+}
+
+/// Devices for which two plans say something different.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Node GUIDs.
+    pub switches: Vec<Guid>,
+    /// Port GUIDs.
+    pub adapter_ports: Vec<Guid>,
+}
+
+/// What differs between a plan that is in force and the next: everything, if there is none or the manager sits elsewhere.
+/// What both plans share is not looked into.
+pub fn touched(settled: Option<&FabricPlan>, plan: &FabricPlan) -> Touched {
+    let Some(settled) = settled.filter(|settled| settled.manager() == plan.manager()) else {
+        let switches = plan.switches().map(|switch| switch.guid).collect();
+        return Touched { switches, adapter_ports: plan.adapter_ports().map(|port| port.guid).collect() };
+    };
+    let mut touched = Touched::default();
+    let places = settled.shared_switches();
+    for (place, switch) in plan.shared_switches().iter().enumerate() {
+        // Mostly it stands where it stood.
+        let there = places.get(place).filter(|old| old.guid == switch.guid).map(|old| &**old);
+        let old = there.or_else(|| settled.switch(switch.guid));
+        if old.is_none_or(|old| !std::ptr::eq(old, &**switch) && !same_switch(old, switch)) {
+            touched.switches.push(switch.guid);
+        }
+    }
+    for difference in plan.shared_adapter_ports().differences(settled.shared_adapter_ports()) {
+        let Some((_, port)) = difference.after else { continue };
+        if difference.before.is_none_or(|old| !same_port(old, port)) {
+            touched.adapter_ports.push(port.guid);
+        }
+    }
+    touched
 }
 
 /// Whether two plans of a switch are the same, by the tables they share rather than entry by entry.
