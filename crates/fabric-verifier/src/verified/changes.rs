@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan, SwitchPortPlan,
+    AdapterPortPlan, Enforcement, LinearTable, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan,
+    SwitchPortPlan,
 };
 use ib_wire::{Gid, Lid, MulticastLid, PortNum};
 
@@ -99,16 +100,31 @@ impl Changes {
         let is_linear = !Arc::ptr_eq(&old.linear, &new.linear);
         let is_multicast = !Arc::ptr_eq(&old.multicast, &new.multicast);
         if is_linear {
-            let top = old.linear.exits().len().max(new.linear.exits().len());
-            let lids = (1..top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire));
-            let changed = lids.filter(|lid| old.linear.exit(*lid) != new.linear.exit(*lid));
-            self.linear.extend(changed.map(|lid| (place, lid)));
+            self.of_linear(place, &old.linear, &new.linear);
         }
         if is_multicast {
             self.of_multicast(place, &old.multicast, &new.multicast);
         }
         if is_linear || is_multicast || is_other(&old.pkeys, &new.pkeys) {
             self.switches.push(place);
+        }
+    }
+
+    /// Block by block: most are the same.
+    fn of_linear<'a>(&mut self, place: Place, old: &'a LinearTable, new: &'a LinearTable) {
+        for start in (0..old.exits().len().max(new.exits().len())).step_by(LinearTable::BLOCK) {
+            let block = |table: &'a LinearTable| {
+                let end = table.exits().len().min(start + LinearTable::BLOCK);
+                table.exits().get(start..end).unwrap_or_default()
+            };
+            let (before, after) = (block(old), block(new));
+            if before != after {
+                let lids =
+                    (start..start + before.len().max(after.len())).filter_map(|raw| u16::try_from(raw).ok());
+                let lids = lids.filter_map(Lid::from_wire);
+                let changed = lids.filter(|lid| old.exit(*lid) != new.exit(*lid));
+                self.linear.extend(changed.map(|lid| (place, lid)));
+            }
         }
     }
 
