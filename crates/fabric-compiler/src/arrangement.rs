@@ -14,7 +14,7 @@ use ib_wire::Guid;
 use thiserror::Error;
 
 use crate::promises::{restored, table_entries};
-use crate::tenancy::ledger::{Request, Routes};
+use crate::tenancy::ledger::Grant;
 use crate::tenancy::network::{HostIndex, Limits, Network};
 use crate::tenancy::placement::{Capacity, NoPlace, Places, Wish};
 use crate::{CompileError, compile};
@@ -220,7 +220,7 @@ impl<'a> Search<'a> {
         }
         let more = match wish.class {
             Class::BestEffort => self.beside_others(wish, wish.nodes - has),
-            Class::Guaranteed { bandwidth, .. } if has > 0 => self.grown(number, wish, bandwidth),
+            Class::Guaranteed { .. } if has > 0 => self.grown(number, wish),
             Class::Guaranteed { bandwidth, .. } => self.alone(number, wish, bandwidth),
         };
         let more = more.map_err(|(reason, largest)| NotArranged::NoPlace {
@@ -240,61 +240,17 @@ impl<'a> Search<'a> {
         wish: &ClusterWish,
         bandwidth: Bandwidth,
     ) -> Result<Vec<Guid>, (String, usize)> {
-        let wish = Wish { cluster, nodes: wish.nodes, needs: wish.needs, bandwidth, mode: SlMode::Cluster };
-        match self.places.place(wish) {
-            Ok(grant) => Ok(grant.hosts.iter().map(|host| self.network.hosts()[host.index()].port).collect()),
-            Err(no_place) => Err((told(no_place, &self.network), self.places.largest(wish))),
-        }
+        let (nodes, needs) = (wish.nodes, wish.needs);
+        place(&mut self.places, Wish { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster })
     }
 
-    /// More hosts for a guaranteed cluster: those nearest to what it has.
-    fn grown(
-        &mut self,
-        cluster: ClusterNumber,
-        wish: &ClusterWish,
-        bandwidth: Bandwidth,
-    ) -> Result<Vec<Guid>, (String, usize)> {
-        let own: Vec<HostIndex> = self.seats[&wish.name].iter().map(|port| self.by_port[port]).collect();
-        let has = own.len();
-        let mut free: Vec<HostIndex> = (0..self.network.hosts().len() as u32).map(HostIndex).collect();
-        free.retain(|host| self.places.suits(*host, wish.needs));
-        if free.len() < wish.nodes - has {
-            let reason = format!("{} more nodes are wanted, {} hosts are free", wish.nodes - has, free.len());
-            return Err((reason, has + free.len()));
-        }
-        let leaves: BTreeSet<u32> = own.iter().map(|host| self.network.switch_of(*host)).collect();
-        let pod = |host: HostIndex| self.network.tree().map(|tree| tree.pod_of(tree.leaf_of(host)));
-        let pods: BTreeSet<Option<usize>> = own.iter().map(|host| pod(*host)).collect();
-        free.sort_by_key(|host| {
-            let is_near = leaves.contains(&self.network.switch_of(*host));
-            (!is_near, !pods.contains(&pod(*host)), *host)
-        });
-        self.places.release(cluster);
-        let mut refused = String::new();
-        let mut largest = has;
-        // One node less each time tells how many would fit.
-        for nodes in (has..=wish.nodes).rev() {
-            let hosts: Vec<HostIndex> = own.iter().chain(&free[..nodes - has]).copied().collect();
-            let admitted = [Routes::Given, Routes::Chosen].into_iter().any(|routes| {
-                let request = Request { cluster, hosts: &hosts, bandwidth, mode: SlMode::Cluster, routes };
-                match self.places.admit_on(request) {
-                    Ok(()) => true,
-                    Err(refusal) if refused.is_empty() => {
-                        refused = refusal.told(&self.network);
-                        false
-                    }
-                    Err(_) => false,
-                }
-            });
-            if admitted && nodes == wish.nodes {
-                return Ok(hosts[has..].iter().map(|host| self.network.hosts()[host.index()].port).collect());
-            }
-            if admitted {
-                largest = nodes;
-                break;
-            }
-        }
-        Err((refused, largest))
+    /// More hosts for a guaranteed cluster, near those it has.
+    fn grown(&mut self, cluster: ClusterNumber, wish: &ClusterWish) -> Result<Vec<Guid>, (String, usize)> {
+        let own: BTreeSet<Guid> = self.seats[&wish.name].iter().copied().collect();
+        self.places.set_needs(cluster, wish.needs);
+        let more = grow(&mut self.places, cluster, wish.nodes - own.len());
+        let more = more.map_err(|(reason, largest)| (reason, own.len() + largest))?;
+        Ok(more.into_iter().filter(|port| !own.contains(port)).collect())
     }
 
     /// Hosts beside others that are promised nothing: those in use first, at few switches.
@@ -353,6 +309,62 @@ impl<'a> Search<'a> {
         }
         Ok(chosen)
     }
+}
+
+/// Hosts that a new guaranteed cluster can have in addition to what a plan gives everybody, or one that the plan knows: those
+/// that `suits` takes, by port. Otherwise why not, and how many it could have.
+pub fn seats(
+    topology: &Topology,
+    fabric: &Intents,
+    plan: &FabricPlan,
+    (cluster, bandwidth): (&str, Bandwidth),
+    nodes: usize,
+    suits: impl Fn(Guid) -> bool,
+) -> Result<Vec<Guid>, (String, usize)> {
+    let limits = Limits { table_entries: table_entries(fabric), ..Limits::default() };
+    let network = Arc::new(Network::of(topology, plan, limits));
+    let names = || (0..).map(ClusterNumber).zip(plan.decisions().clusters.keys().map(String::as_str));
+    let ledger = restored(&network, names(), plan.decisions());
+    let needs = Capacity { cores: 1, memory_mib: 0, functions: 0 };
+    let mut places = Places::new(ledger, |host| match suits(network.hosts()[host.index()].port) {
+        true => needs,
+        false => Capacity::NONE,
+    });
+    let known = names().find(|(_, name)| *name == cluster).map(|(number, _)| number);
+    match known.filter(|number| places.ledger().grants().contains_key(number)) {
+        Some(number) => {
+            places.set_needs(number, needs);
+            let own = &plan.decisions().clusters[cluster].ports;
+            let hosts = grow(&mut places, number, nodes)?;
+            Ok(hosts.into_iter().filter(|port| !own.contains(port)).collect())
+        }
+        None => {
+            let cluster = ClusterNumber(u32::MAX);
+            place(&mut places, Wish { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster })
+        }
+    }
+}
+
+/// All hosts of a cluster after it was placed.
+fn place(places: &mut Places, wish: Wish) -> Result<Vec<Guid>, (String, usize)> {
+    let network = Arc::clone(places.ledger().network());
+    match places.place(wish) {
+        Ok(grant) => Ok(ports(grant, &network)),
+        Err(no_place) => Err((told(no_place, &network), places.largest(wish))),
+    }
+}
+
+/// All hosts of a cluster after it has grown.
+fn grow(places: &mut Places, cluster: ClusterNumber, nodes: usize) -> Result<Vec<Guid>, (String, usize)> {
+    let network = Arc::clone(places.ledger().network());
+    match places.grow(cluster, nodes) {
+        Ok(grant) => Ok(ports(grant, &network)),
+        Err(no_place) => Err((told(no_place, &network), places.largest_growth(cluster, nodes).unwrap_or(0))),
+    }
+}
+
+fn ports(grant: &Grant, network: &Network) -> Vec<Guid> {
+    grant.hosts.iter().map(|host| network.hosts()[host.index()].port).collect()
 }
 
 fn told(no_place: NoPlace, network: &Network) -> String {

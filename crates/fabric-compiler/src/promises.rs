@@ -247,7 +247,10 @@ impl Promises {
             };
             let missing = || CompileError::PortsMissing { cluster: cluster.name.clone() };
             let hosts = hosts.ok_or_else(missing);
-            let admitted = hosts.and_then(|hosts| self.admit(number, cluster, &hosts, routes, &exchange));
+            let admitted = hosts.and_then(|hosts| {
+                let changed = had.and_then(|had| self.change_one(number, cluster, &hosts, had, routes));
+                changed.map_or_else(|| self.admit(number, cluster, &hosts, routes, &exchange), Ok)
+            });
             match (admitted, kept) {
                 (Ok(decision), _) => {
                     let network = self.ledger.network();
@@ -307,6 +310,33 @@ impl Promises {
             }
         }
         Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
+    }
+
+    /// Gives a cluster other hosts or another rate, so that it keeps its service level; `None` if that cannot be.
+    fn change_one(
+        &mut self,
+        number: ClusterNumber,
+        cluster: &ClusterIntent,
+        hosts: &[HostIndex],
+        had: &ClusterDecision,
+        routes: &[Routes],
+    ) -> Option<ClusterDecision> {
+        let Class::Guaranteed { bandwidth, .. } = had.class else { return None };
+        let before: Option<Vec<HostIndex>> =
+            had.ports.iter().map(|port| self.hosts.get(port).copied()).collect();
+        let (before, mode) = (before?, SlMode::Cluster);
+        let request_before =
+            Request { cluster: number, hosts: &before, bandwidth, mode, routes: Routes::Given };
+        self.ledger.admit_again(request_before, &had.links)?;
+        let decided = routes.iter().find_map(|routes| {
+            let (grant, _) = self.ledger.change(request(number, cluster, hosts, *routes)).ok()?;
+            let grant = grant.clone();
+            decision(cluster, &grant, self.ledger.network()).ok()
+        });
+        if decided.is_none() {
+            self.ledger.release(number);
+        }
+        decided
     }
 
     /// A refusal in words, clusters by their names.

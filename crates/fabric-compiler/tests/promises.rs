@@ -239,3 +239,27 @@ fn ways_are_chosen_so_that_packets_to_two_hosts_need_not_share_a_cable() {
     let moved = |port: &Guid| plan.decisions().end_ports[port].up != *home(port);
     assert!(all.iter().filter(|port| moved(port)).all(|port| hosts.contains(port)), "others stay");
 }
+
+#[test]
+fn a_cluster_that_grows_or_shrinks_keeps_its_service_level() {
+    let topology = tree(32);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    let sizes = [&all[1..4], &all[4..9], &all[9..13]];
+    intents.clusters =
+        (0..).zip(sizes).map(|(at, ports)| cluster(&format!("c{at}"), ports, 100_000_000)).collect();
+    let mut plan = compile(&topology, &intents, &Decisions::default()).unwrap();
+    let before: Vec<ServiceLevel> = ["c0", "c1", "c2"].map(|name| level(&plan, name)).to_vec();
+    // The first is gone: its level is free for whoever asks anew.
+    intents.clusters.remove(0);
+    for ports in [&all[4..9], &all[4..8], &all[4..6]] {
+        intents.clusters[0].ports = ports.to_vec();
+        for more in [all[13], all[20], all[27]] {
+            intents.clusters[0].ports.push(more);
+            plan = recompile(&topology, &intents, &plan).unwrap();
+            assert_kept(&plan, &intents);
+            assert_eq!([level(&plan, "c1"), level(&plan, "c2")], before[1..], "{ports:?}");
+        }
+    }
+    assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), plan, "the same again");
+}

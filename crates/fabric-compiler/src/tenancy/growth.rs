@@ -51,8 +51,7 @@ impl Places {
             let is_possible = places.iter().any(|place| {
                 let more = self.hosts_of(place, needs);
                 let hosts: Vec<HostIndex> = had.iter().copied().chain(more).collect();
-                let request = self.changed(cluster, &hosts);
-                self.ledger.check_change(request).is_ok()
+                self.changed(cluster, &hosts).iter().any(|request| self.ledger.check_change(*request).is_ok())
             });
             if is_possible { fits = nodes } else { fails = nodes }
         }
@@ -94,29 +93,26 @@ impl Places {
     }
 
     fn change(&mut self, cluster: ClusterNumber, hosts: &[HostIndex]) -> Result<(), Refusal> {
-        let request = self.changed(cluster, hosts);
+        let [first, then] = self.changed(cluster, hosts);
         let before: Vec<HostIndex> =
             self.ledger.grants().get(&cluster).map(|grant| grant.hosts.clone()).unwrap_or_default();
-        self.ledger.change(request)?;
+        let changed = self.ledger.change(first).map(drop);
+        changed.or_else(|refusal| self.ledger.change(then).map(drop).map_err(|_| refusal))?;
         before.iter().for_each(|host| self.count_free(*host, 1));
         hosts.iter().for_each(|host| self.count_free(*host, -1));
         Ok(())
     }
 
-    /// What a cluster has, with other hosts.
-    fn changed<'a>(&self, cluster: ClusterNumber, hosts: &'a [HostIndex]) -> Request<'a> {
+    /// What a cluster has, with other hosts: by the routes it has, or else by others.
+    fn changed<'a>(&self, cluster: ClusterNumber, hosts: &'a [HostIndex]) -> [Request<'a>; 2] {
         let grant = self.ledger.grants().get(&cluster);
         let is_path = grant.is_some_and(|grant| grant.service_level.is_none());
-        Request {
-            cluster,
-            hosts,
-            bandwidth: grant.map_or(Default::default(), |grant| grant.bandwidth),
-            mode: if is_path { SlMode::Path } else { SlMode::Cluster },
-            routes: if grant.is_some_and(|grant| grant.ways.is_some()) {
-                Routes::Chosen
-            } else {
-                Routes::Given
-            },
-        }
+        let bandwidth = grant.map_or(Default::default(), |grant| grant.bandwidth);
+        let mode = if is_path { SlMode::Path } else { SlMode::Cluster };
+        let [first, then] = match grant.is_some_and(|grant| grant.ways.is_some()) {
+            true => [Routes::Chosen, Routes::Given],
+            false => [Routes::Given, Routes::Chosen],
+        };
+        [first, then].map(|routes| Request { cluster, hosts, bandwidth, mode, routes })
     }
 }

@@ -164,6 +164,11 @@ impl Places {
         self.capacities = capacities;
     }
 
+    /// Says what a node of a cluster needs of its host that was there before.
+    pub fn set_needs(&mut self, cluster: ClusterNumber, needs: Capacity) {
+        self.needs.insert(cluster, needs);
+    }
+
     /// Finds a place and takes it.
     pub fn place(&mut self, wish: Wish) -> Result<&Grant, NoPlace> {
         let free = self.free_for(wish.needs);
