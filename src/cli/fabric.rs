@@ -23,7 +23,7 @@ pub enum FabricCommand {
         #[arg(long, value_enum, default_value_t)]
         format: Picture,
     },
-    /// Check that the fabric is equal to its plan and the plan wants nothing; the exit status tells
+    /// Read every table back from the devices and prove that it keeps what it should; the exit status tells
     #[command(after_help = "Example:
   heddle fabric verify && echo sound")]
     Verify,
@@ -54,11 +54,19 @@ pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
             print(&picture::to_svg(&topology, "fabric"))?;
         }
         FabricCommand::Verify => {
-            let wanting = wanting(&fabric);
+            let mut wanting = wanting(&fabric);
+            let mut read = "nothing was read".to_owned();
+            if fabric.state == FabricState::Programmed {
+                let proof = client.fabric_proof().await?;
+                let (switches, ports) = (proof.switches as usize, proof.ports as usize);
+                read =
+                    format!("tables of {} and {} were read", count(switches, "switch"), count(ports, "port"));
+                wanting.extend(proof.findings);
+            }
             format.print(&serde_json::json!({ "sound": wanting.is_empty(), "findings": wanting }), |_| {
                 let verdict = match wanting.len() {
-                    0 => "sound: the fabric is equal to its plan, and nothing is wanting".to_owned(),
-                    number => format!("not sound: {}", count(number, "finding")),
+                    0 => format!("sound: the fabric is equal to its plan, and nothing is wanting; {read}"),
+                    number => format!("not sound: {}; {read}", count(number, "finding")),
                 };
                 let findings: Vec<String> = wanting.iter().map(|it| format!("  {it}")).collect();
                 [vec![partitions(&fabric), String::new(), verdict], findings].concat().join("\n")

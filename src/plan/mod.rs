@@ -15,7 +15,7 @@ use fabric_compiler::tenancy::placement::Capacity;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::tenancy::Latency;
 use fabric_model::{FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, Rule, verify_rule};
+use fabric_verifier::{Finding, Rule, is_told, verify_rule};
 use ib_wire::DataLanes;
 use serde_json::json;
 
@@ -195,7 +195,7 @@ fn findings(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<(R
     let all = Rule::ALL.into_iter().flat_map(|rule| {
         verify_rule(rule, topology, intents, plan).into_iter().map(move |finding| (rule, finding))
     });
-    all.collect()
+    all.filter(|(_, finding)| !is_told(finding, plan)).collect()
 }
 
 fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::Value {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::cluster::{Cluster, NewCluster, Resize};
 use crate::event::Event;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Proof};
 use crate::host::{Host, NewHost};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
@@ -167,6 +167,11 @@ impl Client {
     /// `GET /v1/fabric`
     pub async fn fabric_show(&self) -> Result<Fabric, ClientError> {
         self.get("fabric").await
+    }
+
+    /// `GET /v1/fabric/proof`: reads every table back from the devices, which takes a while on large fabrics.
+    pub async fn fabric_proof(&self) -> Result<Proof, ClientError> {
+        self.get("fabric/proof").await
     }
 
     /// `POST /v1/clusters/{name}/nodes/{number}/sessions`: a stream of [`session`] frames.

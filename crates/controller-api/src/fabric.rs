@@ -25,6 +25,17 @@ pub struct Fabric {
     pub topology: String,
 }
 
+/// What came of reading every table back from the devices and judging it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Proof {
+    /// Switches whose tables were read.
+    pub switches: u32,
+    /// Ports of adapters whose tables were read.
+    pub ports: u32,
+    /// What the tables do not keep; empty if all is well.
+    pub findings: Vec<String>,
+}
+
 /// How the subnet manager stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

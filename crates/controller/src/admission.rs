@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use controller_api::Name;
 use controller_api::cluster::{CpuMode, NodeState};
 use controller_api::host::NewHost;
+use fabric_compiler::arrangement::seats;
 use fabric_model::MacAddress;
 use fabric_model::intent::PortName;
 use fabric_model::tenancy::Class;
@@ -12,7 +13,7 @@ use ib_wire::{Guid, PartitionNumber};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::placement::{Candidate, FUNCTIONS_MAX, Machine, Need, NoPlace, place};
+use crate::placement::{Candidate, FUNCTIONS_MAX, Machine, Need, NoPlace, have_room, place, room};
 use crate::site::{Place, Seen};
 use crate::store::{ClusterRow, NodeRow};
 
@@ -69,8 +70,36 @@ pub fn admit(
     }
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
     let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode };
-    let chosen = place(&candidates, &machines, need, wanted, &taken)?;
+    let alone = alone(cluster, wanted, &candidates, &machines, need, seen);
+    let chosen = match alone {
+        Some(chosen) => chosen,
+        None => place(&candidates, &machines, need, wanted, &taken)?,
+    };
     Ok(nodes(cluster, &chosen, &used, seen))
+}
+
+/// A host of its own for each node of a guaranteed cluster, where the links have what it is to be promised. `None` for others,
+/// and if there is no such place: then its nodes may have to share hosts.
+fn alone(
+    cluster: &ClusterRow,
+    wanted: u32,
+    candidates: &[Candidate],
+    machines: &[Machine],
+    need: Need,
+    seen: &Seen,
+) -> Option<Vec<Name>> {
+    let Class::Guaranteed { bandwidth, .. } = cluster.class else { return None };
+    let (sighting, plan) = (seen.fabric.sighting.as_ref()?, seen.fabric.plan.as_ref()?);
+    let is_free = |candidate: &&Candidate| candidate.nodes == 0 && room(candidate, need, false) > 0;
+    let by_port: HashMap<Guid, &Candidate> = (candidates.iter().filter(is_free))
+        .filter_map(|candidate| Some((seen.fabric.places.get(&candidate.host)?.port_guid, candidate)))
+        .collect();
+    let name = cluster.id.to_string();
+    let (topology, fabric) = (&sighting.topology, &sighting.intents);
+    let suits = |port| by_port.contains_key(&port);
+    let ports = seats(topology, fabric, plan, (&name, bandwidth), wanted as usize, suits).ok()?;
+    let chosen: Vec<&Candidate> = ports.iter().filter_map(|port| by_port.get(port).copied()).collect();
+    have_room(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
 }
 
 /// Whether a cluster may have nodes on a host beside what others have there: the port of a guaranteed cluster is its own.

@@ -69,7 +69,7 @@ pub async fn serve(
         .await
         .with_context(|| format!("cannot open {}", settings.database.display()))?;
     let decisions = store.fabric_decisions().await?;
-    let site = Arc::new(Site::new(store, decisions));
+    let site = Arc::new(Site::new(store, decisions, settings.sm_control.clone()));
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
     let address = listener.local_addr()?;
     provide_operator_token(&site, &settings.operator_token).await?;

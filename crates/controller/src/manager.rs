@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use controller_api::Name;
-use controller_api::fabric::FabricState;
+use controller_api::fabric::{FabricState, Proof};
 use fabric_model::intent::Capabilities;
 use fabric_model::{FabricPlan, Intents, Topology, ibnetdiscover};
 use ib_wire::Guid;
@@ -121,7 +121,7 @@ async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
         let fabric = &mut seen.fabric;
         fabric.epoch += 1;
         fabric.state = FabricState::Programming;
-        fabric.sighting = Some(Arc::new(Sighting { topology, intents }));
+        fabric.sighting = Some(Arc::new(Sighting { topology: Arc::new(topology), intents }));
         fabric.places = Arc::new(places);
         fabric.programmed = None;
     });
@@ -170,8 +170,8 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     site.see_quietly(|seen| seen.fabric.state = FabricState::Programming);
-    let plan = match compile(sighting, Arc::clone(&wishes), &fabric).await? {
-        Ok(plan) => Arc::new(plan),
+    let plan = match compile(site, sighting, Arc::clone(&wishes), &fabric).await? {
+        Ok(plan) => plan,
         Err(error) => {
             refuse_newest(site, &wishes, &fabric, &error).await?;
             return Err(error.into());
@@ -192,12 +192,17 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
 
 /// The plan by which wishes come true, or why they cannot.
 pub async fn compile(
+    site: &Site,
     sighting: Arc<Sighting>,
     wishes: Arc<Wishes>,
     fabric: &FabricSight,
-) -> anyhow::Result<Result<FabricPlan, NoPlan>> {
+) -> anyhow::Result<Result<Arc<FabricPlan>, NoPlan>> {
     let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
-    let work = move || network::plan(&sighting, &wishes, previous.as_deref(), &decisions);
+    let workshop = Arc::clone(&site.workshop);
+    let work = move || {
+        let mut workshop = workshop.lock().unwrap_or_else(PoisonError::into_inner);
+        network::plan(&mut workshop, &sighting, &wishes, previous.as_deref(), &decisions)
+    };
     tokio::task::spawn_blocking(work).await.context("the compiler broke")
 }
 
@@ -232,17 +237,43 @@ async fn refuse_newest(
 
 /// Gives the manager a plan; returns when the fabric is equal to it.
 async fn send(control: &Path, plan: &FabricPlan) -> anyhow::Result<()> {
-    let asked = async {
-        let mut stream = UnixStream::connect(control).await.context("the subnet manager does not answer")?;
-        let mut request = serde_json::to_vec(&json!({ "command": "plan", "plan": plan }))?;
-        request.push(b'\n');
-        stream.write_all(&request).await?;
-        let answer = BufReader::new(stream).lines().next_line().await?;
-        read_answer(&answer.context("the subnet manager ended before it answered")?)
-    };
-    let answer = tokio::time::timeout(PLAN_TIMEOUT, asked).await;
+    let request = json!({ "command": "plan", "plan": plan });
+    let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(control, &request)).await;
     answer.with_context(|| format!("the fabric was not equal to the plan after {PLAN_TIMEOUT:?}"))??;
     Ok(())
+}
+
+/// Has every table read back from the devices, and judges what they hold. `None` while the fabric is not equal to its plan.
+pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
+    let before = site.look(|seen| seen.fabric.clone());
+    let (Some(sighting), Some(wishes)) = (before.sighting, before.programmed) else { return Ok(None) };
+    let request = json!({ "command": "read-back" });
+    let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(&site.sm_control, &request)).await;
+    let held = answer.context("the subnet manager takes too long")??;
+    // If it has changed meanwhile, the tables are of neither plan.
+    let after = site.look(|seen| (seen.fabric.epoch, seen.fabric.programmed.clone()));
+    if after.0 != before.epoch || after.1.as_ref() != Some(&wishes) {
+        return Ok(None);
+    }
+    let judged = tokio::task::spawn_blocking(move || -> anyhow::Result<Proof> {
+        let held: FabricPlan = serde_json::from_value(held).context("the subnet manager tells nonsense")?;
+        Ok(Proof {
+            switches: held.switches().len() as u32,
+            ports: held.adapter_ports().len() as u32,
+            findings: network::judge(&sighting, &wishes, &held),
+        })
+    });
+    judged.await.context("the verifier broke")?.map(Some)
+}
+
+/// Asks the manager something; returns its first answer.
+async fn ask(control: &Path, request: &Value) -> anyhow::Result<Value> {
+    let mut stream = UnixStream::connect(control).await.context("the subnet manager does not answer")?;
+    let mut request = serde_json::to_vec(request)?;
+    request.push(b'\n');
+    stream.write_all(&request).await?;
+    let answer = BufReader::new(stream).lines().next_line().await?;
+    read_answer(&answer.context("the subnet manager ended before it answered")?)
 }
 
 /// A line of the manager: something, or why not.

@@ -1,13 +1,13 @@
 //! What the fabric is to be: the partitions of clusters, numbers for new ones, and the plan. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use fabric_compiler::{CompileError, compile, recompile};
+use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
-use fabric_model::plan::Finding as Known;
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, verify};
+use fabric_verifier::{Verified, is_told, verify};
 use ib_wire::{Guid, MulticastLid, PartitionNumber};
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
@@ -19,6 +19,9 @@ const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
 
 /// How long a number rests before it is used again: longer than anything that may still be on its way or cached.
 pub const REST: SignedDuration = SignedDuration::from_mins(10);
+
+/// Findings that are told at once.
+const FINDINGS_MAX: usize = 1000;
 
 /// Who is to be, or is, in which partition.
 pub type Membership = BTreeSet<(PartitionNumber, Guid)>;
@@ -54,7 +57,7 @@ fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// Nodes and cables.
-    pub topology: Topology,
+    pub topology: Arc<Topology>,
     /// Where the manager sits, and what devices can hold; no partitions.
     pub intents: Intents,
 }
@@ -86,38 +89,92 @@ pub enum NoPlan {
     },
 }
 
-/// The plan for a fabric on which these wishes come true, proved to keep what it should.
+/// Makes plans for one sighting of a fabric, each from the one before, and proves them.
+#[derive(Debug)]
+pub struct Workshop {
+    sighting: Arc<Sighting>,
+    planner: Planner,
+    verified: Verified,
+}
+
+impl Workshop {
+    /// A workshop whose first plan is for some wishes; goes on from a plan if there is one, else from decisions.
+    fn new(
+        sighting: Arc<Sighting>,
+        wishes: &Wishes,
+        previous: Option<&FabricPlan>,
+        decisions: &Decisions,
+    ) -> Result<Self, NoPlan> {
+        let (topology, intents) = (Arc::clone(&sighting.topology), intents(&sighting, wishes));
+        let planner = match previous {
+            Some(previous) => Planner::resume(topology, intents, previous),
+            None => Planner::new(topology, intents, decisions),
+        }?;
+        let verified = Verified::of(&sighting.topology, planner.intents(), Arc::clone(planner.plan()));
+        sound(&verified)?;
+        Ok(Self { sighting, planner, verified })
+    }
+
+    /// The next plan. If there is none, everything stays as it was.
+    fn change(&mut self, wishes: &Wishes) -> Result<(), NoPlan> {
+        let (before, intents) = (self.planner.intents().clone(), intents(&self.sighting, wishes));
+        let plan = Arc::clone(self.planner.change(intents.clone())?);
+        let verified = self.verified.delta_on(self.planner.basis(), &self.sighting.topology, &intents, plan);
+        match sound(&verified) {
+            Ok(()) => self.verified = verified,
+            Err(unsound) => {
+                self.planner.change(before)?;
+                return Err(unsound);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The plan for a fabric on which these wishes come true, proved to keep what it should. What the workshop has from plans
+/// before is used if it is about the same sighting.
 pub fn plan(
-    sighting: &Sighting,
+    workshop: &mut Option<Workshop>,
+    sighting: &Arc<Sighting>,
     wishes: &Wishes,
     previous: Option<&FabricPlan>,
     decisions: &Decisions,
-) -> Result<FabricPlan, NoPlan> {
+) -> Result<Arc<FabricPlan>, NoPlan> {
+    match workshop.take().filter(|workshop| Arc::ptr_eq(&workshop.sighting, sighting)) {
+        Some(mut kept) => {
+            let changed = kept.change(wishes);
+            let plan = changed.map(|()| Arc::clone(kept.planner.plan()));
+            *workshop = Some(kept);
+            plan
+        }
+        None => {
+            let new = Workshop::new(Arc::clone(sighting), wishes, previous, decisions)?;
+            Ok(Arc::clone(workshop.insert(new).planner.plan()))
+        }
+    }
+}
+
+fn intents(sighting: &Sighting, wishes: &Wishes) -> Intents {
     let mut intents = sighting.intents.clone();
     intents.partitions = partitions(&wishes.members);
     intents.clusters.clone_from(&wishes.promised);
-    let plan = match previous {
-        Some(previous) => recompile(&sighting.topology, &intents, previous),
-        None => compile(&sighting.topology, &intents, decisions),
-    }?;
-    let findings = verify(&sighting.topology, &intents, &plan);
-    match findings.iter().find(|finding| !is_known(finding, &plan)) {
-        None => Ok(plan),
-        Some(first) => Err(NoPlan::Unsound { first: first.to_string(), count: findings.len() }),
-    }
+    intents
 }
 
-/// Whether a plan says so itself: what cannot be made good, because cables are missing.
-fn is_known(finding: &Finding, plan: &FabricPlan) -> bool {
-    match finding {
-        Finding::NotForwarded { .. } => says(plan, |it| matches!(it, Known::NoRoute { .. })),
-        Finding::CreditLoop { .. } => says(plan, |it| matches!(it, Known::GroupTurns { .. })),
-        _ => false,
-    }
+/// What tables that were read back do not keep of some wishes.
+pub fn judge(sighting: &Sighting, wishes: &Wishes, held: &FabricPlan) -> Vec<String> {
+    let findings = verify(&sighting.topology, &intents(sighting, wishes), held);
+    let findings = findings.iter().filter(|finding| !is_told(finding, held));
+    findings.take(FINDINGS_MAX).map(ToString::to_string).collect()
 }
 
-fn says(plan: &FabricPlan, kind: impl Fn(&Known) -> bool) -> bool {
-    plan.findings().iter().any(kind)
+/// Whether nothing was found but what the plan says of itself.
+fn sound(verified: &Verified) -> Result<(), NoPlan> {
+    let unexpected = || verified.findings().filter(|finding| !is_told(finding, verified.plan()));
+    match unexpected().next() {
+        None => Ok(()),
+        Some(first) => Err(NoPlan::Unsound { first: first.to_string(), count: unexpected().count() }),
+    }
 }
 
 fn partitions(members: &Membership) -> Vec<PartitionIntent> {

@@ -103,6 +103,19 @@ pub struct Machine {
     pub memory_mib: u32,
 }
 
+impl Machine {
+    /// Gives a node what it needs; false, and nothing is given, if there is not enough.
+    fn take(&mut self, need: Need) -> bool {
+        let cores = if need.mode == CpuMode::Dedicated { need.cores } else { 0 };
+        let is_enough = self.left >= cores && self.memory_mib >= need.memory.mib();
+        if is_enough {
+            self.left -= cores;
+            self.memory_mib -= need.memory.mib();
+        }
+        is_enough
+    }
+}
+
 /// Chooses a host for each of `wanted` nodes. `taken` are hosts of the same cluster, whose switches are preferred, and whose
 /// ports are in its partition already.
 pub fn place(
@@ -146,8 +159,14 @@ pub fn place(
     Err(NoPlace::Dedicated { wanted, cores: need.cores, left, total })
 }
 
+/// Whether machines have room for a node on each of some hosts.
+pub fn have_room(machines: &[Machine], hosts: &[&Candidate], need: Need) -> bool {
+    let mut machines = machines.to_vec();
+    hosts.iter().all(|host| machines.get_mut(host.machine).is_some_and(|machine| machine.take(need)))
+}
+
 /// Nodes that a host has room for.
-fn room(candidate: &Candidate, need: Need, is_member: bool) -> u32 {
+pub fn room(candidate: &Candidate, need: Need, is_member: bool) -> u32 {
     if candidate.partitions == 0 && !is_member {
         return 0;
     }
@@ -194,11 +213,8 @@ fn fill(
                 return;
             }
             let Some(machine) = machines.get_mut(candidate.machine) else { continue };
-            let cores = if need.mode == CpuMode::Dedicated { need.cores } else { 0 };
-            if *room > 0 && machine.left >= cores && machine.memory_mib >= need.memory.mib() {
+            if *room > 0 && machine.take(need) {
                 *room -= 1;
-                machine.left -= cores;
-                machine.memory_mib -= need.memory.mib();
                 chosen.push(candidate.host.clone());
             }
         }

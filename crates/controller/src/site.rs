@@ -1,6 +1,7 @@
 //! What the loops and the requests share: the store, what is seen, and who is to be woken.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
@@ -13,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::lifecycle::{Sight, VmSight};
-use crate::network::{Sighting, Wishes};
+use crate::network::{Sighting, Wishes, Workshop};
 use crate::store::{Happening, Store, StoreError};
 
 /// Everything there is.
@@ -21,8 +22,12 @@ use crate::store::{Happening, Store, StoreError};
 pub struct Site {
     /// What has to survive.
     pub store: Store,
+    /// The control socket of the subnet manager.
+    pub sm_control: PathBuf,
     /// Held by whoever reads, decides and writes, so that nobody decides on what is changing.
     pub writer: tokio::sync::Mutex<()>,
+    /// Where plans are made.
+    pub workshop: Arc<Mutex<Option<Workshop>>>,
     /// Clusters may go on.
     pub changed: Notify,
     /// Counts what was asked for and seen: the fabric may have to change.
@@ -90,7 +95,7 @@ pub struct Place {
 
 impl Site {
     /// A site of which nothing is seen yet.
-    pub fn new(store: Store, decisions: Decisions) -> Self {
+    pub fn new(store: Store, decisions: Decisions, sm_control: PathBuf) -> Self {
         let fabric = FabricSight {
             state: FabricState::ManagerSilent,
             epoch: 0,
@@ -102,7 +107,9 @@ impl Site {
         };
         Self {
             store,
+            sm_control,
             writer: tokio::sync::Mutex::new(()),
+            workshop: Arc::default(),
             changed: Notify::new(),
             woken: watch::Sender::new(0),
             noted: watch::Sender::new(0),

@@ -37,6 +37,7 @@ mod wanted;
 
 use std::cell::OnceCell;
 
+use fabric_model::plan::Finding as Known;
 use fabric_model::{FabricPlan, Intents, Topology};
 
 pub use finding::{Destination, Finding, Guard, Hop, LaneWait, Table, Wait};
@@ -53,6 +54,21 @@ use wanted::Wanted;
 pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let read = Reading::new(topology, intents, plan);
     Rule::ALL.into_iter().flat_map(|rule| read.check(rule)).collect()
+}
+
+/// Whether a plan says of itself what was found in it, because it cannot be made good: that switches' own ports do not all
+/// reach each other, or that packets to a group have to turn upwards.
+pub fn is_told(finding: &Finding, plan: &FabricPlan) -> bool {
+    let says = |kind: fn(&Known) -> bool| plan.findings().iter().any(kind);
+    let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
+    match finding {
+        Finding::NotForwarded { lid, from, .. } => {
+            says(|known| matches!(known, Known::NoRoute { .. }))
+                && (is_switch(*from) || plan.lid_owner(*lid).is_some_and(is_switch))
+        }
+        Finding::CreditLoop { .. } => says(|known| matches!(known, Known::GroupTurns { .. })),
+        _ => false,
+    }
 }
 
 /// What one rule finds.

@@ -5,28 +5,16 @@ mod world;
 
 use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
-use fabric_model::plan::Finding as Known;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, verify};
+use fabric_verifier::{Finding, is_told, verify};
 use proptest::prelude::*;
 use rand::RngExt;
 use world::{add_cluster, below, dice, fabric, hosts, planned, shared, tenants, wishes};
 
-/// What is found besides what the plan says of itself: that switches' own ports cannot all reach each other, or that
-/// packets to a group turn upwards.
+/// What is found besides what the plan says of itself.
 fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
-    let says = |kind: fn(&Known) -> bool| plan.findings().iter().any(kind);
-    let no_route = says(|finding| matches!(finding, Known::NoRoute { .. }));
-    let turns = says(|finding| matches!(finding, Known::GroupTurns { .. }));
-    let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
     let mut findings = verify(topology, intents, plan);
-    findings.retain(|finding| match finding {
-        Finding::NotForwarded { lid, from, .. } => {
-            !(no_route && (is_switch(*from) || is_switch(plan.lid_owner(*lid).unwrap())))
-        }
-        Finding::CreditLoop { .. } => !turns,
-        _ => true,
-    });
+    findings.retain(|finding| !is_told(finding, plan));
     findings
 }
 

@@ -332,7 +332,7 @@ async fn try_promise(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -
     let Some(sighting) = fabric.sighting.clone() else { return Ok(()) };
     let others = others.iter().filter(|other| other.id != cluster.id);
     let clusters: Vec<ClusterRow> = others.chain([cluster]).cloned().collect();
-    let planned = manager::compile(sighting, Arc::new(network::wishes(&clusters)), &fabric).await;
+    let planned = manager::compile(site, sighting, Arc::new(network::wishes(&clusters)), &fabric).await;
     match planned {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(NoPlan::Compile(CompileError::NotAdmitted { reason, .. }))) => {

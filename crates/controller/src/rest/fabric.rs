@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use controller_api::Problem;
 use controller_api::event::Event;
-use controller_api::fabric::{Fabric, Partition, PartitionMember};
+use controller_api::fabric::{Fabric, Partition, PartitionMember, Proof};
 use fabric_model::ibnetdiscover;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::access::Caller;
 use super::refusal::{Json, Query, Refusal};
+use crate::manager;
 use crate::network::broadcast_group;
 use crate::site::Site;
 
@@ -50,8 +52,28 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
         links: topology.map_or(0, |topology| topology.links().count() as u32),
         partitions,
         findings: fabric.plan.iter().flat_map(|plan| plan.findings()).map(ToString::to_string).collect(),
-        topology: topology.map(ibnetdiscover::write).unwrap_or_default(),
+        topology: topology.map(|topology| ibnetdiscover::write(topology)).unwrap_or_default(),
     }))
+}
+
+/// Whether the tables that devices hold keep what they should: they are read back and judged.
+#[utoipa::path(get, path = "/v1/fabric/proof", operation_id = "fabric_proof", responses((status = 200, body = Proof), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, Refusal> {
+    caller.operator()?;
+    match manager::proof(&site).await {
+        Ok(Some(proof)) => Ok(Json(proof)),
+        Ok(None) => Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not-yet",
+            "the fabric is not equal to its plan yet".to_owned(),
+        )
+        .hint("try again in a moment")),
+        Err(error) => {
+            tracing::warn!("the fabric was not read back: {error:#}");
+            let text = "the subnet manager did not read the fabric back".to_owned();
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
+        }
+    }
 }
 
 /// Which events are asked for.

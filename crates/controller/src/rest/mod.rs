@@ -63,6 +63,7 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(clusters::operation_show))
         .routes(routes!(fabric::event_list))
         .routes(routes!(fabric::show))
+        .routes(routes!(fabric::proof))
 }
 
 /// The interface, ready to be served.
