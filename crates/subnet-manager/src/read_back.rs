@@ -144,7 +144,7 @@ pub(crate) fn pkeys(node: &ObservedNode, reached: PortNum, port: u16) -> PkeyTab
     PkeyTable::from_keys(keys)
 }
 
-/// How a port of a switch shares its link. What most inputs have counts for all that have nothing else.
+/// How a port of a switch shares its link. What the switch's own port has counts for all that have nothing else.
 fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> PortSharing {
     let inputs = (0..=node.info.port_count).filter_map(PortNum::new).filter(|input| *input != output);
     let turn = |input: PortNum| {
@@ -152,8 +152,7 @@ fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> Port
         lane_map(node, PortNum::MANAGEMENT, selector.to_modifier())
     };
     let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, turn(input))).collect();
-    let count = |map: &SlToVl| maps.values().filter(|other| *other == map).count();
-    let otherwise = maps.values().max_by_key(|map| count(map)).copied().unwrap_or(DISCARDED);
+    let otherwise = maps.get(&PortNum::MANAGEMENT).copied().unwrap_or(DISCARDED);
     let by_input = maps.into_iter().filter(|(_, map)| *map != otherwise).collect();
     PortSharing { by_input, otherwise, low: low(node, PortNum::MANAGEMENT, output, info) }
 }

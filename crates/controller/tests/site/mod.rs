@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What the fakes know.
 #[derive(Default)]
 pub struct World {
+    /// What the fabric was last made equal to.
+    pub plan: Option<FabricPlan>,
     /// What hosts were told to run.
     pub orders: BTreeMap<String, Orders>,
     /// Who is in which partition of a cluster.
@@ -206,9 +208,15 @@ async fn manage(stream: UnixStream, tree: Arc<Topology>, world: Shared) -> std::
         let _ = lines.next_line().await;
         return Ok(());
     }
+    if request["command"] == "read-back" {
+        // Devices that do what they are told.
+        let held = world.lock().unwrap().plan.clone();
+        return write.write_all(format!("{}\n", json!({ "ok": held })).as_bytes()).await;
+    }
     let plan: FabricPlan = serde_json::from_value(request["plan"].take()).unwrap();
     {
         let mut world = world.lock().unwrap();
+        world.plan = Some(plan.clone());
         world.members = plan
             .partitions()
             .filter(|partition| partition.number != PartitionNumber::DEFAULT)
