@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_model::decisions::ClusterDecision;
-use fabric_model::intent::{ClusterIntent, Intents};
+use fabric_model::intent::{ClusterIntent, Intents, PortName};
 use fabric_model::plan::{Draft, Finding};
 use fabric_model::tenancy::{Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, SharedMap, Topology};
@@ -21,7 +21,7 @@ use ib_wire::Guid;
 use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::routing::Ground;
-use crate::tenancy::ledger::{Grant, Ledger, Refusal, Request, Routes};
+use crate::tenancy::ledger::{Grant, Ledger, LinkMoves, Refusal, Request, Routes};
 use crate::tenancy::network::{HostIndex, Limits, LinkIndex, Network};
 use bound::bound_ns;
 use sharing::Users;
@@ -37,6 +37,8 @@ pub(crate) struct Promises {
     /// The clusters that have something, by name. A number stays while its cluster has what it was given.
     numbers: BTreeMap<String, ClusterNumber>,
     next_number: u32,
+    /// What was moved in arbitration tables to make room, since the last change began.
+    moves: Vec<LinkMoves>,
     /// Clusters that are looked at again with every change: their promise is broken, or tables do not show what they
     /// were given.
     unsettled: BTreeSet<String>,
@@ -89,6 +91,7 @@ impl Promises {
             hosts,
             numbers: BTreeMap::new(),
             next_number: 0,
+            moves: Vec::new(),
             unsettled: BTreeSet::new(),
         }
     }
@@ -144,10 +147,19 @@ impl Promises {
         }
         released.for_each(|grant| self.users.remove(grant));
         admitted.for_each(|grant| self.users.add(grant));
+        touched.extend(self.moves.iter().map(|(link, _)| *link));
         touched.sort_unstable();
         touched.dedup();
+        let moved = self.users.replace(self.moves.iter().map(|(link, _)| *link), self.ledger.grants());
         self.users.put(draft, &touched);
         let decisions = draft.decisions();
+        for (name, number) in self.numbers.iter().filter(|(_, number)| moved.contains(number)) {
+            if let (Some(decision), Some(grant)) =
+                (decisions.clusters.get_mut(name), self.ledger.grants().get(number))
+            {
+                *decision = Arc::new(placed(decision, grant, self.ledger.network()));
+            }
+        }
         decisions.guarded = true;
         for name in &changes.gone {
             decisions.clusters.remove(*name);
@@ -216,6 +228,7 @@ impl Promises {
         may_choose: bool,
     ) -> Result<Exchange, CompileError> {
         let mut exchange = Exchange::default();
+        self.moves.clear();
         let wanted = changes.wanted.iter().map(|cluster| cluster.name.as_str());
         for name in changes.gone.iter().copied().chain(wanted) {
             let number = self.numbers.get(name);
@@ -231,7 +244,8 @@ impl Promises {
             let number = self.number();
             let again = kept.zip(hosts.as_ref()).filter(|(had, hosts)| {
                 let request = request(number, cluster, hosts, Routes::Given);
-                self.ledger.admit_again(request, &had.links).is_some()
+                let again = self.ledger.admit_again(request, &had.links);
+                again.map(|(_, moves)| self.moves.extend(moves)).is_some()
             });
             match again {
                 Some((had, _)) => exchange.admit(cluster, number, Arc::clone(had)),
@@ -264,6 +278,15 @@ impl Promises {
                 }
             }
         }
+        // One that was given something may have been moved for the next.
+        for (name, decision) in &mut exchange.decided {
+            let number = exchange.admitted.get(name);
+            if let Some(grant) = number.and_then(|number| self.ledger.grants().get(number))
+                && !is_placed(decision, grant, self.ledger.network())
+            {
+                *decision = Arc::new(placed(decision, grant, self.ledger.network()));
+            }
+        }
         Ok(exchange)
     }
 
@@ -272,6 +295,7 @@ impl Promises {
         for number in exchange.admitted.values() {
             self.ledger.release(*number);
         }
+        self.ledger.take_back_moves(&std::mem::take(&mut self.moves));
         for (_, grant) in exchange.released {
             self.ledger.restore(grant);
         }
@@ -295,7 +319,10 @@ impl Promises {
         let mut reason = String::new();
         for routes in routes {
             let granted = self.ledger.admit(request(number, cluster, hosts, *routes));
-            let granted = granted.map(|(grant, _)| grant.clone());
+            let granted = granted.map(|(grant, moves)| {
+                self.moves.extend(moves);
+                grant.clone()
+            });
             let decided = granted
                 .map_err(|refusal| self.told(&refusal, exchange))
                 .and_then(|grant| decision(cluster, &grant, self.ledger.network()));
@@ -327,9 +354,11 @@ impl Promises {
         let (before, mode) = (before?, SlMode::Cluster);
         let request_before =
             Request { cluster: number, hosts: &before, bandwidth, mode, routes: Routes::Given };
-        self.ledger.admit_again(request_before, &had.links)?;
+        let (_, moves) = self.ledger.admit_again(request_before, &had.links)?;
+        self.moves.extend(moves);
         let decided = routes.iter().find_map(|routes| {
-            let (grant, _) = self.ledger.change(request(number, cluster, hosts, *routes)).ok()?;
+            let (grant, moves) = self.ledger.change(request(number, cluster, hosts, *routes)).ok()?;
+            self.moves.extend(moves);
             let grant = grant.clone();
             decision(cluster, &grant, self.ledger.network()).ok()
         });
@@ -426,6 +455,27 @@ fn request<'a>(
         Class::BestEffort => Default::default(),
     };
     Request { cluster: number, hosts, bandwidth, mode: SlMode::Cluster, routes }
+}
+
+/// Whether a decision says where the entries of a cluster are.
+fn is_placed(decision: &ClusterDecision, grant: &Grant, network: &Network) -> bool {
+    decision.links.len() == grant.links.len()
+        && decision.links.iter().zip(&grant.links).all(|(told, share)| {
+            told.port == network.links()[share.link.index()].from
+                && told.first_entry == Some(share.first_entry)
+        })
+}
+
+/// A decision that says where the entries of its cluster are; nothing else of it is changed.
+fn placed(decision: &ClusterDecision, grant: &Grant, network: &Network) -> ClusterDecision {
+    let first: HashMap<PortName, u8> = (grant.links.iter())
+        .map(|share| (network.links()[share.link.index()].from, share.first_entry))
+        .collect();
+    let mut decision = decision.clone();
+    for link in &mut decision.links {
+        link.first_entry = first.get(&link.port).copied();
+    }
+    decision
 }
 
 fn decision(cluster: &ClusterIntent, grant: &Grant, network: &Network) -> Result<ClusterDecision, String> {

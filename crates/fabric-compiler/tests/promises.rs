@@ -1,13 +1,14 @@
 //! What guaranteed clusters are promised, read from the tables of plans: an own walk from port to port.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_compiler::tenancy::ledger::{Ledger, Refusal, Request, Routes};
 use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
-use fabric_compiler::{CompileError, compile, recompile};
-use fabric_model::generate::FatTree;
+use fabric_compiler::{CompileError, Planner, compile, recompile};
+use fabric_model::decisions::ClusterDecision;
+use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::intent::{ClusterIntent, PortName};
 use fabric_model::plan::PortSharing;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
@@ -48,9 +49,13 @@ fn walk(plan: &FabricPlan, from: Guid, to: Guid) -> Vec<(PortName, PortNum)> {
 }
 
 fn sharing(plan: &FabricPlan, port: PortName) -> &PortSharing {
+    find_sharing(plan, port).unwrap()
+}
+
+fn find_sharing(plan: &FabricPlan, port: PortName) -> Option<&PortSharing> {
     let of_switch = || plan.switch(port.node)?.port(port.port)?.sharing.as_deref();
     let of_adapter = || plan.adapter_ports().find(|it| it.name == port)?.sharing.as_deref();
-    of_switch().or_else(of_adapter).unwrap()
+    of_switch().or_else(of_adapter)
 }
 
 /// Lanes of a packet with a service level as far as it gets.
@@ -262,4 +267,210 @@ fn a_cluster_that_grows_or_shrinks_keeps_its_service_level() {
         }
     }
     assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), plan, "the same again");
+}
+
+/// Where a lane has its entries.
+fn positions(plan: &FabricPlan, port: PortName, lane: VirtualLane) -> Vec<usize> {
+    let low = sharing(plan, port).low.iter().enumerate();
+    low.filter(|(_, entry)| entry.lane == lane).map(|(position, _)| position).collect()
+}
+
+/// What a cluster has, wherever its entries are.
+fn without_places(decision: &ClusterDecision) -> ClusterDecision {
+    let mut decision = decision.clone();
+    decision.links.iter_mut().for_each(|link| link.first_entry = None);
+    decision
+}
+
+/// How often something happened while clusters came and went.
+#[derive(Debug, Default)]
+struct Turnover {
+    came: usize,
+    went: usize,
+    refused: usize,
+    /// Sequences of entries of others, at every change.
+    moved: usize,
+    stayed: usize,
+}
+
+/// Clusters of up to some ports come and go; what others have stays, and their entries where they are.
+fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes: usize) -> Turnover {
+    let all = ports(topology);
+    let mut random = Pcg64::seed_from_u64(SEED);
+    let mut intents = Intents::new(all[0]);
+    intents.capabilities.usual_port.arbitration = table_entries;
+    let mut free = all[1..].to_vec();
+    let decisions = Decisions::default();
+    let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
+    let mut plan = Arc::clone(planner.plan());
+    let limits = Limits { table_entries, ..Limits::default() };
+    let network = Arc::new(Network::of(topology, &plan, limits));
+    let usable = Ledger::new(Arc::clone(&network)).usable(network.hosts()[0].inward).bits_per_s();
+    let mut turnover = Turnover::default();
+    for change in 0..changes {
+        let wishes = intents.clone();
+        let is_new = free.len() >= 2 && random.random_bool(0.7);
+        let name = if is_new {
+            free.shuffle(&mut random);
+            let size = random.random_range(2..=free.len().min(size_max));
+            let name = format!("c{change}");
+            let bandwidth = (usable >> random.random_range(0..8)) / 10 * random.random_range(5..=9);
+            intents.clusters.push(cluster(&name, &free[..size], bandwidth));
+            name
+        } else if intents.clusters.is_empty() {
+            continue;
+        } else {
+            intents.clusters.remove(random.random_range(0..intents.clusters.len())).name
+        };
+        let before = Arc::clone(&plan);
+        match planner.change(intents.clone()) {
+            Ok(next) => plan = Arc::clone(next),
+            Err(_) => {
+                assert_eq!(*planner.plan(), before, "a refusal leaves nothing behind");
+                turnover.refused += 1;
+                intents = wishes;
+                continue;
+            }
+        }
+        assert_eq!(recompile(topology, &intents, &before).unwrap(), *plan, "by either way");
+        assert_eq!(compile(topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
+        *if is_new { &mut turnover.came } else { &mut turnover.went } += 1;
+        let taken: BTreeSet<Guid> = intents.clusters.iter().flat_map(|it| it.ports.clone()).collect();
+        free = all[1..].iter().copied().filter(|port| !taken.contains(port)).collect();
+        let moved = assert_places_stay(&before, &plan, &name, &mut turnover);
+        assert!(is_new || moved.is_empty(), "whoever goes needs no room");
+        assert_tables_differ_by_one(&before, &plan, &name, &moved);
+    }
+    turnover
+}
+
+/// Others than one cluster have what they had. Returns the ports at which their entries moved.
+fn assert_places_stay(
+    before: &FabricPlan,
+    plan: &FabricPlan,
+    changed: &str,
+    turnover: &mut Turnover,
+) -> BTreeSet<PortName> {
+    let mut moved = BTreeSet::new();
+    let others = before.decisions().clusters.iter().filter(|(name, _)| *name != changed);
+    for (name, had) in others {
+        let has = &plan.decisions().clusters[name];
+        assert_eq!(without_places(has), without_places(had), "{name}");
+        for (had, has) in had.links.iter().zip(&has.links) {
+            let now = positions(plan, has.port, has.lane);
+            let first = has.first_entry.unwrap();
+            assert_eq!((now.len(), now[0]), (has.entries.into(), first.into()), "{name} at {}", has.port);
+            if had == has {
+                turnover.stayed += 1;
+                assert_eq!(positions(before, had.port, had.lane), now, "{name} at {}", had.port);
+            } else {
+                turnover.moved += 1;
+                moved.insert(had.port);
+            }
+        }
+    }
+    moved
+}
+
+/// Tables differ only where one cluster has entries, but for ports at which room was made.
+fn assert_tables_differ_by_one(
+    before: &FabricPlan,
+    plan: &FabricPlan,
+    changed: &str,
+    moved: &BTreeSet<PortName>,
+) {
+    let own = [before, plan].map(|plan| plan.decisions().clusters.get(changed));
+    let own = own.into_iter().flatten().flat_map(|decision| &decision.links);
+    let own: BTreeMap<PortName, VirtualLane> = own.map(|link| (link.port, link.lane)).collect();
+    let of_switches = plan
+        .switches()
+        .flat_map(|switch| switch.ports.iter().map(|port| PortName { node: switch.guid, port: port.number }));
+    let all = of_switches.chain(plan.adapter_ports().map(|port| port.name));
+    for port in all.filter(|port| !moved.contains(port)) {
+        let [old, new] = [before, plan].map(|plan| find_sharing(plan, port));
+        let (Some(old), Some(new)) = (old, new) else { continue };
+        // The first who comes, and the last who goes, has the port to himself.
+        if old.low.len() == new.low.len() {
+            for (old, new) in old.low.iter().zip(&new.low).filter(|(old, new)| old != new) {
+                assert!([old.lane, new.lane].contains(&own[&port]), "{port}: {old:?} {new:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_comes_or_goes_moves_no_entries_of_others_unless_room_has_to_be_made() {
+    let wide = come_and_go(&tree(32), 4, 64, 400);
+    assert!(wide.came > 100 && wide.went > 100 && wide.stayed > 10_000, "{wide:?}");
+    assert_eq!(wide.moved, 0, "{wide:?}");
+    for table_entries in [64, 8] {
+        let narrow = come_and_go(&two_leaves(), 2, table_entries, 400);
+        assert!(narrow.came > 100 && narrow.went > 100 && narrow.refused > 10, "{narrow:?}");
+        assert!(narrow.stayed > 10_000 && narrow.moved * 100 < narrow.stayed, "{narrow:?}");
+    }
+}
+
+/// Two leaves with one cable each to the spine: all that is between them meets there.
+fn two_leaves() -> Topology {
+    let oversubscription = Oversubscription { down: 11, up: 1 };
+    FatTree { radix: 12, oversubscription, ..FatTree::new(FatTreeSize::Leaves(2)) }.generate().unwrap()
+}
+
+#[test]
+fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_nobody() {
+    let topology = two_leaves();
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    intents.capabilities.usual_port.arbitration = 64;
+    let decisions = Decisions::default();
+    let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
+    let network = Arc::new(Network::of(&topology, planner.plan(), Limits::default()));
+    let usable = Ledger::new(Arc::clone(&network)).usable(network.hosts()[0].inward);
+    let leaf = |port: &Guid| planner.plan().adapter_port(*port).unwrap().peer.node;
+    let (near, far): (Vec<Guid>, Vec<Guid>) = all[1..].iter().partition(|port| leaf(port) == leaf(&all[0]));
+    let pair = |name: &str, at: usize, part: f64| {
+        cluster(name, &[near[at], far[at]], usable.part(part).bits_per_s())
+    };
+    // They fill the first half of the table of the cable with 16, 8, 4 and 2 entries; the last is beyond.
+    let parts = [0.308, 0.15, 0.072, 0.0325, 0.001];
+    for (at, part) in parts.into_iter().enumerate() {
+        intents.clusters.push(pair(&format!("c{at}"), at, part));
+        planner.change(intents.clone()).unwrap();
+    }
+    let entries = |plan: &FabricPlan, name: &str| -> BTreeSet<u8> {
+        plan.decisions().clusters[name].links.iter().map(|link| link.entries).collect()
+    };
+    for (at, count) in [16, 8, 4, 2, 1].into_iter().enumerate() {
+        assert_eq!(entries(planner.plan(), &format!("c{at}")), BTreeSet::from([count]));
+    }
+    intents.clusters.drain(..4);
+    planner.change(intents.clone()).unwrap();
+    let before = Arc::clone(planner.plan());
+
+    // Half of all entries are free, and every second one is not.
+    let mut wide = pair("wide", 0, 0.62);
+    let Class::Guaranteed { bandwidth, .. } = wide.class else { panic!("{wide:?}") };
+    let asked = intents.clone();
+    intents.clusters.push(wide.clone());
+    intents.clusters[1].class = Class::Guaranteed { bandwidth, latency_ns: Some(1) };
+    planner.change(intents).unwrap_err();
+    assert_eq!(*planner.plan(), before, "nobody was moved for one who is refused");
+    intents = asked;
+    for again in 0..2 {
+        wide.name = format!("wide{again}");
+        intents.clusters.push(wide.clone());
+        let before = Arc::clone(planner.plan());
+        let plan = Arc::clone(planner.change(intents.clone()).unwrap());
+        assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "by either way");
+        assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
+        assert_eq!(entries(&plan, &wide.name), BTreeSet::from([32]));
+        let mut turnover = Turnover::default();
+        let moved = assert_places_stay(&before, &plan, &wide.name, &mut turnover);
+        assert_tables_differ_by_one(&before, &plan, &wide.name, &moved);
+        // Up and down at both leaves.
+        assert_eq!(moved.len(), if again == 0 { 4 } else { 0 }, "{moved:?}");
+        assert_kept(&plan, &intents);
+        intents.clusters.pop();
+        planner.change(intents.clone()).unwrap();
+    }
 }

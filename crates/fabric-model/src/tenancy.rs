@@ -211,6 +211,10 @@ pub struct LinkGrant {
     pub share: Bandwidth,
     /// Entries of the arbitration table that serve the lane.
     pub entries: u8,
+    /// The position of the first of them; the others follow at equal distances. `None` in what was decided before
+    /// positions were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_entry: Option<u8>,
     /// Weight of each of them, in units of 64 bytes; never 0.
     pub weight: u8,
 }

@@ -18,7 +18,7 @@ use crate::event::{Discovery, Event};
 use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
 use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
 use crate::observed::Observed;
-use crate::program::{Comparison, Stage};
+use crate::program::{Comparison, Stage, WeightWrite};
 use crate::scope::Scope;
 use crate::transition::RouteStep;
 use crate::unsupported::{Place, Unsupported};
@@ -83,6 +83,8 @@ pub struct Manager {
     pub(crate) scope: Scope,
     /// What is read in this look is to be told.
     pub(crate) is_reading_back: bool,
+    /// How arbitration tables change from here on.
+    pub(crate) weight_steps: VecDeque<Vec<WeightWrite>>,
     /// How routes change from here on.
     pub(crate) route_steps: VecDeque<RouteStep>,
     /// Until then, packets are given time to leave by the old routes.
@@ -179,6 +181,7 @@ impl Manager {
             phase: Phase::Looking,
             scope: Scope::default(),
             is_reading_back: false,
+            weight_steps: VecDeque::new(),
             route_steps: VecDeque::new(),
             drained: None,
             look: 0,

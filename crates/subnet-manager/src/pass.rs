@@ -10,7 +10,7 @@ use crate::backlog::{Job, Work};
 use crate::event::Event;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
-use crate::program::{Stage, without_state};
+use crate::program::{Stage, WeightWrite, without_state};
 use crate::scope::Scope;
 
 impl Manager {
@@ -96,11 +96,23 @@ impl Manager {
             self.route_steps = comparison.route_steps().into();
             return;
         }
+        if stage == Stage::Weights {
+            self.weight_steps = comparison.weight_steps().into();
+            return;
+        }
         let writes = comparison.writes(stage);
         let data = |data| if stage.keeps_state() { without_state(data) } else { data };
         self.backlog.fill(
             writes.into_iter().map(|write| Job { place: write.place(), work: Work::Write(data(write.data)) }),
         );
+    }
+
+    /// Begins the next step by which arbitration tables change; whether there is one.
+    fn begin_weight_step(&mut self) -> bool {
+        let Some(step) = self.weight_steps.pop_front() else { return false };
+        let work = |write: WeightWrite| Work::Write(write.block.encode());
+        self.backlog.fill(step.into_iter().map(|write| Job { place: write.place, work: work(write) }));
+        true
     }
 
     /// Begins the next step by which routes change; whether there is one.
@@ -122,6 +134,9 @@ impl Manager {
         self.drained = None;
         if !self.silent.is_empty() {
             return self.interrupt(now);
+        }
+        if stage == Stage::Weights && self.begin_weight_step() {
+            return;
         }
         if stage == Stage::Routes && self.begin_route_step(now) {
             return;

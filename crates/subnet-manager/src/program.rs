@@ -7,7 +7,7 @@ use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
     Attribute, Guid, Lid, MKeyProtection, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo,
-    PortNum, PortState, SMP_DATA_LEN,
+    PortNum, PortState, SMP_DATA_LEN, VlArbBlock, VlArbPart,
 };
 
 use crate::keys::SiteSecret;
@@ -107,6 +107,29 @@ impl Write {
     }
 }
 
+/// A part of an arbitration table, and what it is to hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WeightWrite {
+    pub place: Place,
+    pub block: VlArbBlock,
+}
+
+impl WeightWrite {
+    fn of(write: &Write) -> Self {
+        Self { place: write.place(), block: VlArbBlock::decode(&write.data) }
+    }
+
+    /// Whether they are the two parts of a low-priority table.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        let part = |write: &Self| VlArbPart::from_modifier(write.place.2.1);
+        let same = (self.place.0, self.place.1) == (next.place.0, next.place.1);
+        match (part(self), part(next)) {
+            (Some((VlArbPart::LowFirst, a)), Some((VlArbPart::LowSecond, b))) => same && a == b,
+            _ => false,
+        }
+    }
+}
+
 /// The nodes as they were last seen, and the plan they are compared with.
 pub(crate) struct Comparison<'a> {
     pub plan: &'a FabricPlan,
@@ -170,6 +193,42 @@ impl Comparison<'_> {
     /// The steps by which routes change.
     pub fn route_steps(&self) -> Vec<RouteStep> {
         transition::route_steps(self.plan, self, self.scope.switches.iter().copied())
+    }
+
+    /// The steps by which lanes come to take turns as the plan says, each begun when the one before is done.
+    pub fn weight_steps(&self) -> Vec<Vec<WeightWrite>> {
+        let writes: Vec<WeightWrite> = self.wanted(Stage::Weights).iter().map(WeightWrite::of).collect();
+        let held = |write: &WeightWrite| {
+            let (node, port, key) = write.place;
+            self.nodes.get(&node)?.held(port, key).map(|data| VlArbBlock::decode(&data))
+        };
+        let differs = |write: &WeightWrite| {
+            let (node, port, key) = write.place;
+            self.differs(&Write { node, port, key, data: write.block.encode() })
+        };
+        let mut steps: Vec<Vec<WeightWrite>> = Vec::new();
+        let mut add = |step: usize, write: WeightWrite| {
+            steps.resize_with(steps.len().max(step + 1), Vec::new);
+            steps[step].push(write);
+        };
+        for parts in writes.chunk_by(WeightWrite::is_followed_by) {
+            let changed = || parts.iter().filter(|part| differs(part));
+            let both = <[&WeightWrite; 2]>::try_from(changed().collect::<Vec<_>>()).ok();
+            let both = both.and_then(|[a, b]| Some(([a, b], [held(a)?, held(b)?])));
+            // A part that changes alone, or that nobody has read, is written as it is to be.
+            let Some((parts, mut before)) = both else {
+                changed().for_each(|part| add(0, *part));
+                continue;
+            };
+            let passage = lanes::passage(&before, &[parts[0].block, parts[1].block]);
+            for (step, table) in passage.into_iter().enumerate() {
+                for at in (0..2).filter(|at| before[*at] != table[*at]) {
+                    add(step, WeightWrite { block: table[at], ..*parts[at] });
+                }
+                before = table;
+            }
+        }
+        steps
     }
 
     /// What a step of routes has to write.

@@ -1,6 +1,6 @@
 //! How ports share their links: the tables that follow from who has what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::plan::{Draft, PortSharing};
@@ -8,7 +8,7 @@ use fabric_model::tenancy::ClusterNumber;
 use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
 
 use crate::fabric::Place;
-use crate::tenancy::arbitration::{PACKET_BYTES_MAX, Table, WEIGHT_BYTES};
+use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
 use crate::tenancy::ledger::Grant;
 use crate::tenancy::network::{LinkIndex, Network};
 
@@ -45,6 +45,7 @@ struct User {
     /// As bits.
     service_levels: u16,
     entries: u8,
+    first_entry: u8,
     weight: u8,
 }
 
@@ -95,6 +96,7 @@ impl Users {
                 lane: share.lane,
                 service_levels: share.service_levels,
                 entries: share.entries,
+                first_entry: share.first_entry,
                 weight: share.weight,
             });
         }
@@ -105,6 +107,25 @@ impl Users {
         for share in &grant.links {
             self.users[share.link.index()].retain(|user| user.cluster != grant.cluster);
         }
+    }
+
+    /// Entries of some links were moved. Returns the clusters whose they are.
+    pub fn replace(
+        &mut self,
+        links: impl Iterator<Item = LinkIndex>,
+        grants: &BTreeMap<ClusterNumber, Grant>,
+    ) -> BTreeSet<ClusterNumber> {
+        let mut moved = BTreeSet::new();
+        for link in links {
+            for user in &mut self.users[link.index()] {
+                let share = grants.get(&user.cluster).and_then(|grant| grant.share(link));
+                if let Some(share) = share.filter(|share| share.first_entry != user.first_entry) {
+                    user.first_entry = share.first_entry;
+                    moved.insert(user.cluster);
+                }
+            }
+        }
+        moved
     }
 
     /// Every port as if nobody was promised anything.
@@ -200,29 +221,17 @@ fn map(lane: impl Fn(usize) -> Option<VirtualLane>) -> SlToVl {
     }))
 }
 
-/// The arbitration table of a link: the lanes with most entries first, so that all find room, and what is left for best
-/// effort. It follows from who has what, not from the order in which they came.
+/// The arbitration table of a link. Everybody's entries are where they were decided to be, so that nothing moves when
+/// others come or go. The rest is for best effort: the first position one packet of any size, others the least weight.
+/// What that takes from clusters is less than the packet that each was given beyond its share.
 fn table(users: &[User], entries: u8) -> Vec<VlArbEntry> {
-    let mut users = users.to_vec();
-    users.sort_by_key(|user| (std::cmp::Reverse(user.entries), user.lane));
-    let mut table = Table::new(entries).expect("a length that tables can have");
+    let mut table = vec![VlArbEntry { lane: BEST_EFFORT, weight: 1 }; entries.into()];
+    table[0].weight = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
     for user in users {
-        let weight = u32::from(user.entries) * u32::from(user.weight);
-        table
-            .request(user.lane, entries / user.entries.max(1), weight)
-            .expect("the ledger has counted the entries");
+        let own = VlArbEntry { lane: user.lane, weight: user.weight };
+        let distance = entries / user.entries.max(1);
+        let positions = table.iter_mut().skip(user.first_entry.into()).step_by(distance.max(1).into());
+        positions.for_each(|entry| *entry = own);
     }
-    let least = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
-    let best_effort = VlArbEntry { lane: BEST_EFFORT, weight: least };
-    let mut is_served = false;
-    let positions = table.positions().into_iter();
-    let filled = positions.filter_map(|entry| match entry {
-        Some(entry) => Some(entry),
-        None if is_served => None,
-        None => {
-            is_served = true;
-            Some(best_effort)
-        }
-    });
-    filled.collect()
+    table
 }

@@ -3,7 +3,7 @@
 //! A lane that is to be served every `d` entries, `d` a power of two, gets the entries `j, j + d, j + 2d …`. With the bits
 //! of an entry's position reversed, such a sequence is an aligned block of addresses, so the table is filled by a buddy
 //! allocator: the lowest free block that is large enough. As long as nothing is released a request fails only if too few
-//! entries are free; after releases [`Table::defragment`] makes that true again.
+//! entries are free; after releases [`Table::defragment`] makes that true again, and [`Table::make_room`] for one request.
 //!
 //! [`ServiceCurve`] tells what a lane gets however the others behave.
 
@@ -91,6 +91,10 @@ pub struct Move {
     pub to: Sequence,
 }
 
+/// Entries that nothing is to be moved to; none, unless [`Table::spared`] names some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spared(u64);
+
 /// What stands where no lane has a sequence.
 const NOBODY: Sequence = Sequence { lane: VirtualLane::MANAGEMENT, weight: 0, address: 0, count: 0 };
 
@@ -134,8 +138,24 @@ impl Table {
         self.sequences().iter().find(|sequence| sequence.lane == lane)
     }
 
+    /// The position of a lane's first entry. The others follow at equal distances.
+    pub fn first_entry(&self, lane: VirtualLane) -> Option<u8> {
+        self.sequence(lane).map(|sequence| self.reversed(sequence.address))
+    }
+
     /// Gives a lane entries not more than `distance` apart that carry a weight together.
     pub fn request(&mut self, lane: VirtualLane, distance: u8, weight: u32) -> Result<Sequence, TableError> {
+        self.request_at(lane, distance, weight, None)
+    }
+
+    /// The same; the entries that begin at a position, if they are free.
+    pub fn request_at(
+        &mut self,
+        lane: VirtualLane,
+        distance: u8,
+        weight: u32,
+        first: Option<u8>,
+    ) -> Result<Sequence, TableError> {
         if !distance.is_power_of_two() || distance > self.length {
             return Err(TableError::Distance { distance, length: self.length });
         }
@@ -146,7 +166,9 @@ impl Table {
             return Err(TableError::Taken(lane));
         }
         let full = TableError::Full { needed: count, free: self.free() };
-        let address = self.lowest_free(count).ok_or(full)?;
+        let preferred = first.filter(|first| *first < distance).map(|first| self.reversed(first));
+        let preferred = preferred.filter(|address| self.taken & block(*address, count) == 0);
+        let address = preferred.or_else(|| self.lowest_free(count)).ok_or(full)?;
         let sequence = Sequence { lane, weight: each, address, count };
         self.taken |= sequence.mask();
         let place = self.sequences().partition_point(|other| other.lane < lane);
@@ -180,7 +202,40 @@ impl Table {
         moves
     }
 
-    /// The table as the port is to hold it: only entries that serve a lane, in order of their positions.
+    /// Moves sequences until so many entries, a power of two, are free at equal distances, if as many are free at all. As
+    /// few entries as possible go, to such that are free before any has gone and are not spared; only where that does not
+    /// do, the table is defragmented. What lies at the first position is never moved.
+    pub fn make_room(&mut self, count: u8, spared: Spared) -> Vec<Move> {
+        let blocks = (count..self.length).step_by(count.max(1).into());
+        let ways = blocks.filter_map(|address| self.emptied(address, count, spared));
+        let fewest =
+            ways.min_by_key(|(_, moves)| moves.iter().map(|step| u32::from(step.from.count)).sum::<u32>());
+        match fewest {
+            Some((table, moves)) if self.free() >= count => {
+                *self = table;
+                moves
+            }
+            _ => self.defragment(),
+        }
+    }
+
+    /// Entries at equal distances that nothing is to be moved to.
+    pub fn spared(&self, first: u8, entries: u8) -> Spared {
+        let is_sequence =
+            entries.is_power_of_two() && entries <= self.length && first < self.length / entries;
+        Spared(if is_sequence { block(self.reversed(first), entries) } else { 0 })
+    }
+
+    /// Puts a lane's entries back to where they were before a move, if they are where it took them.
+    pub fn take_back(&mut self, step: &Move) {
+        let lanes = usize::from(self.lanes);
+        if let Some(sequence) = self.sequences[..lanes].iter_mut().find(|sequence| **sequence == step.to) {
+            *sequence = step.from;
+            self.taken = self.taken & !step.to.mask() | step.from.mask();
+        }
+    }
+
+    /// The entries that serve a lane, in order of their positions.
     pub fn entries(&self) -> Vec<VlArbEntry> {
         self.positions().into_iter().flatten().collect()
     }
@@ -213,6 +268,29 @@ impl Table {
         let aligned = u64::MAX / block(0, count);
         let address = (free & aligned).trailing_zeros() as u8;
         (address < self.length).then_some(address)
+    }
+
+    /// The table if everything in a block of addresses goes elsewhere; `None` if it does not fit there.
+    fn emptied(&self, address: u8, count: u8, spared: Spared) -> Option<(Self, Vec<Move>)> {
+        let whole = block(address, count);
+        let inside = self.sequences().iter().filter(|sequence| sequence.mask() & whole != 0);
+        let mut inside: Vec<Sequence> = inside.copied().collect();
+        inside.sort_by_key(|sequence| (std::cmp::Reverse(sequence.count), sequence.address));
+        let mut table = *self;
+        table.taken |= whole | spared.0;
+        let mut moves = Vec::new();
+        for from in inside {
+            let to = Sequence { address: table.lowest_free(from.count)?, ..from };
+            table.taken |= to.mask();
+            moves.push(Move { from, to });
+        }
+        for Move { from, to } in &moves {
+            if let Some(sequence) = table.sequences.iter_mut().find(|sequence| *sequence == from) {
+                *sequence = *to;
+            }
+        }
+        table.taken = table.sequences().iter().fold(0, |taken, sequence| taken | sequence.mask());
+        Some((table, moves))
     }
 
     /// The lowest two free blocks of a size whose buddies are not free.

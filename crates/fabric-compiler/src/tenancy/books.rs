@@ -3,7 +3,7 @@
 use fabric_model::tenancy::Bandwidth;
 use ib_wire::VirtualLane;
 
-use super::arbitration::{OVERSHOOT_BYTES, PACKET_BYTES_MAX, Table, TableError, WEIGHT_BYTES};
+use super::arbitration::{OVERSHOOT_BYTES, PACKET_BYTES_MAX, Spared, Table, TableError, WEIGHT_BYTES};
 use super::ledger::{LinkMoves, LinkShare, Refusal};
 use super::network::{LinkIndex, Network};
 
@@ -143,13 +143,13 @@ impl Books {
         Ok(())
     }
 
-    /// Takes a lane, levels, rate and entries; the lane that is preferred, if it is free.
+    /// Takes a lane, levels, rate and entries; the lane and the entries of an earlier share, if they are free.
     pub fn take(
         &mut self,
         at: LinkIndex,
         share: u64,
         levels: u16,
-        preferred: Option<VirtualLane>,
+        had: Option<&LinkShare>,
         moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
         self.check(at, share)?;
@@ -157,20 +157,27 @@ impl Books {
         let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
         let free = link.lanes & !link.lanes_taken;
         let lowest = VirtualLane::from_wire(free.trailing_zeros() as u8).expect("a lane is free");
-        let lane = preferred.filter(|lane| free & (1 << lane.to_wire()) != 0).unwrap_or(lowest);
+        let had_lane = had.map(|had| had.lane).filter(|lane| free & (1 << lane.to_wire()) != 0);
+        let lane = had_lane.unwrap_or(lowest);
         let part = product_over(share, link.weight.into(), link.usable.max(1));
         let weight = LEAST_WEIGHT + part as u32;
         let count = (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(entries);
-        let sequence = match table.request(lane, entries / count, weight) {
+        let distance = entries / count;
+        // With other distances, those that have the most entries in common with what there was.
+        let first = had.map(|had| had.first_entry % distance);
+        let sequence = match table.request_at(lane, distance, weight, first) {
             Err(TableError::Full { needed, free }) if needed <= free => {
                 let before = *table;
-                moved.push(Moved { moves: (at, table.defragment()), before });
-                table.request(lane, entries / count, weight)
+                // What it has until then stays its own, so that everybody can move before anything is taken.
+                let spared = had.map(|had| table.spared(had.first_entry, had.entries)).unwrap_or_default();
+                moved.push(Moved { moves: (at, table.make_room(count, spared)), before });
+                table.request(lane, distance, weight)
             }
             answer => answer,
         };
         let sequence =
             sequence.map_err(|_| Refusal::Arbitration { link: at, needed: count, free: table.free() })?;
+        let first_entry = table.first_entry(lane).unwrap_or_default();
         link.taken += share;
         link.lanes_taken |= 1 << lane.to_wire();
         link.levels_taken |= levels;
@@ -180,12 +187,14 @@ impl Books {
             service_levels: levels,
             share: Bandwidth::from_bits_per_s(share),
             entries: sequence.entries(),
+            first_entry,
             weight: sequence.weight,
         })
     }
 
-    /// Takes what a cluster had before; `None`, and nothing is taken, if that is not free.
-    pub fn take_again(&mut self, share: &LinkShare, moved: &mut Vec<Moved>) -> Option<()> {
+    /// Takes what a cluster had before, and tells where its entries begin: where they did, if those are free. `None`, and
+    /// nothing is taken, if the rest is not free.
+    pub fn take_again(&mut self, share: &LinkShare, first: Option<u8>, moved: &mut Vec<Moved>) -> Option<u8> {
         let entries = self.table_entries;
         let (link, table) = (&mut self.links[share.link.index()], &mut self.tables[share.link.index()]);
         let lane = 1u16 << share.lane.to_wire();
@@ -198,15 +207,19 @@ impl Books {
             return None;
         }
         let weight = u32::from(share.entries) * u32::from(share.weight);
-        if table.request(share.lane, entries / share.entries, weight).is_err() {
+        let distance = entries / share.entries;
+        if table.request_at(share.lane, distance, weight, first).is_err() {
             let before = *table;
-            moved.push(Moved { moves: (share.link, table.defragment()), before });
-            table.request(share.lane, entries / share.entries, weight).ok()?;
+            moved.push(Moved {
+                moves: (share.link, table.make_room(share.entries, Spared::default())),
+                before,
+            });
+            table.request(share.lane, distance, weight).ok()?;
         }
         link.taken += share.share.bits_per_s();
         link.lanes_taken |= lane;
         link.levels_taken |= share.service_levels;
-        Some(())
+        table.first_entry(share.lane)
     }
 
     /// Takes back what [`Self::take`] gave.
@@ -226,6 +239,13 @@ impl Books {
         shares.iter().for_each(|share| self.give_back(share));
         for Moved { moves: (link, _), before } in moved {
             self.tables[link.index()] = before;
+        }
+    }
+
+    /// Makes moves undone, the last one first, as far as their lanes still have what they were moved to.
+    pub fn take_back_moves(&mut self, moves: &[LinkMoves]) {
+        for (link, moves) in moves.iter().rev() {
+            moves.iter().rev().for_each(|step| self.tables[link.index()].take_back(step));
         }
     }
 

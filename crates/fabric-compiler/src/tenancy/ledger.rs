@@ -13,12 +13,11 @@ use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use thiserror::Error;
 
 use super::arbitration::{Move, Table};
+use super::books::Moved;
 use super::choice::{self, Chosen, Demand};
 use super::network::{HostIndex, LinkIndex, Network};
 use super::shares::{Shares, lowest};
 use super::tree::Way;
-
-use super::books::Moved;
 
 pub(super) use super::books::Books;
 
@@ -154,6 +153,8 @@ pub struct LinkShare {
     pub share: Bandwidth,
     /// Entries of the arbitration table that serve its lane.
     pub entries: u8,
+    /// The position of the first of them; the others follow at equal distances.
+    pub first_entry: u8,
     /// Weight of each.
     pub weight: u8,
 }
@@ -197,8 +198,15 @@ impl Grant {
             service_levels: levels(share.service_levels).collect(),
             share: share.share,
             entries: share.entries,
+            first_entry: Some(share.first_entry),
             weight: share.weight,
         })
+    }
+
+    /// What it has of a link.
+    pub fn share(&self, link: LinkIndex) -> Option<&LinkShare> {
+        let place = self.links.binary_search_by_key(&link, |share| share.link).ok()?;
+        self.links.get(place)
     }
 }
 
@@ -211,7 +219,7 @@ pub fn levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
 #[derive(Clone, Copy, Debug)]
 enum Keep<'a> {
     Nothing,
-    /// Service levels, and lanes where they are free.
+    /// Service levels, and lanes and entries where they are free.
     Levels(&'a Grant),
     /// These, and the ways to hosts that stay.
     Ways(&'a Grant),
@@ -232,11 +240,6 @@ impl Keep<'_> {
     fn paths(&self) -> BTreeMap<(u32, HostIndex), ServiceLevel> {
         let paths = self.grant().map_or(&[][..], |grant| &grant.paths);
         paths.iter().map(|path| ((path.from, path.to), path.service_level)).collect()
-    }
-
-    fn lane(&self, link: LinkIndex) -> Option<VirtualLane> {
-        let links = &self.grant()?.links;
-        links.binary_search_by_key(&link, |share| share.link).ok().map(|place| links[place].lane)
     }
 
     /// By host.
@@ -310,7 +313,8 @@ impl Ledger {
         let (grant, moved) = self.decide(request, Keep::Nothing)?;
         let cluster = grant.cluster;
         self.enter(grant);
-        Ok((&self.grants[&cluster], moved.into_iter().map(|moved| moved.moves).collect()))
+        let moves = self.note(moved);
+        Ok((&self.grants[&cluster], moves))
     }
 
     /// Gives a cluster that is admitted other hosts or another rate. It keeps its service level, its lanes where it passes
@@ -321,7 +325,8 @@ impl Ledger {
         match self.decide_keeping(request, &before) {
             Ok((grant, moved)) => {
                 self.enter(grant);
-                Ok((&self.grants[&request.cluster], moved.into_iter().map(|moved| moved.moves).collect()))
+                let moves = self.note(moved);
+                Ok((&self.grants[&request.cluster], moves))
             }
             Err(refusal) => {
                 self.books.restore(saved);
@@ -364,6 +369,31 @@ impl Ledger {
         self.grants.insert(grant.cluster, grant);
     }
 
+    /// Enters where the entries of others are now that were moved.
+    fn note(&mut self, moved: Vec<Moved>) -> Vec<LinkMoves> {
+        let moves: Vec<LinkMoves> = moved.into_iter().map(|moved| moved.moves).collect();
+        self.enter_places(&moves);
+        moves
+    }
+
+    fn enter_places(&mut self, moves: &[LinkMoves]) {
+        for (link, _) in moves {
+            let Some(table) = self.books.table(*link) else { continue };
+            for grant in self.grants.values_mut() {
+                let place = grant.links.binary_search_by_key(link, |share| share.link);
+                if let Some(share) = place.ok().and_then(|place| grant.links.get_mut(place)) {
+                    share.first_entry = table.first_entry(share.lane).unwrap_or(share.first_entry);
+                }
+            }
+        }
+    }
+
+    /// Makes moves undone that were told, when everybody who was admitted since has been released again.
+    pub(crate) fn take_back_moves(&mut self, moves: &[LinkMoves]) {
+        self.books.take_back_moves(moves);
+        self.enter_places(moves);
+    }
+
     /// Takes of all links what a cluster wants, or nothing.
     fn decide(&mut self, request: Request<'_>, keep: Keep<'_>) -> Result<(Grant, Vec<Moved>), Refusal> {
         let hosts = self.check_hosts(request)?;
@@ -395,7 +425,8 @@ impl Ledger {
         let mut moved = Vec::new();
         for (link, pairs, own_levels) in self.shares.sorted() {
             let share = share_of(pairs, rate, hosts.len());
-            match self.books.take(link, share, own_levels | everywhere, keep.lane(link), &mut moved) {
+            let had = keep.grant().and_then(|had| had.share(link));
+            match self.books.take(link, share, own_levels | everywhere, had, &mut moved) {
                 Ok(taken) => links.push(taken),
                 Err(refusal) => {
                     self.books.undo(&links, moved);
@@ -408,44 +439,47 @@ impl Ledger {
         Ok((Grant { cluster, hosts, bandwidth, service_level, paths, ways, links }, moved))
     }
 
-    /// Gives a cluster what it had before: the same lanes, levels and weights on the same links. `None`, and nothing is
-    /// given, if its packets take other links by now, or something of it is not free.
-    pub fn admit_again(&mut self, request: Request<'_>, links: &[LinkGrant]) -> Option<&Grant> {
+    /// Gives a cluster what it had before: the same lanes, levels and weights on the same links, and the same entries of
+    /// arbitration tables where they are free. `None`, and nothing is given, if its packets take other links by now, or
+    /// something of it is not free. Entries of others that had to be moved are told.
+    pub fn admit_again(
+        &mut self,
+        request: Request<'_>,
+        links: &[LinkGrant],
+    ) -> Option<(&Grant, Vec<LinkMoves>)> {
         let hosts = self.check_hosts(request).ok()?;
         self.shares.of_routes(&self.network, &hosts).ok()?;
         let rate = request.bandwidth.bits_per_s();
         let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
-        let wanted: Option<Vec<LinkShare>> = (self.shares.sorted().into_iter())
+        let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.shares.sorted().into_iter())
             .map(|(link, pairs, _)| {
                 let grant = had.remove(&self.network.links()[link.index()].from)?;
                 let service_levels =
                     grant.service_levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire());
                 let share = Bandwidth::from_bits_per_s(share_of(pairs, rate, hosts.len()));
-                let LinkGrant { lane, entries, weight, .. } = *grant;
-                (grant.share == share).then_some(LinkShare {
-                    link,
-                    lane,
-                    service_levels,
-                    share,
-                    entries,
-                    weight,
-                })
+                let LinkGrant { lane, entries, first_entry: first, weight, .. } = *grant;
+                let first_entry = first.unwrap_or_default();
+                let again = LinkShare { link, lane, service_levels, share, entries, first_entry, weight };
+                (grant.share == share).then_some((again, first))
             })
             .collect();
         let wanted = wanted.filter(|_| had.is_empty())?;
         let mut moved = Vec::new();
-        for (place, share) in wanted.iter().enumerate() {
-            if self.books.take_again(share, &mut moved).is_none() {
-                self.books.undo(&wanted[..place], moved);
+        let mut links = Vec::with_capacity(wanted.len());
+        for (share, first) in wanted {
+            let Some(first_entry) = self.books.take_again(&share, first, &mut moved) else {
+                self.books.undo(&links, moved);
                 return None;
-            }
+            };
+            links.push(LinkShare { first_entry, ..share });
         }
-        let everywhere = wanted.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
+        let everywhere = links.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
         let Request { cluster, bandwidth, .. } = request;
         let service_level = lowest(everywhere).filter(|_| request.mode == SlMode::Cluster);
         let (paths, ways) = (Vec::new(), None);
-        self.enter(Grant { cluster, hosts, bandwidth, service_level, paths, ways, links: wanted });
-        self.grants.get(&cluster)
+        self.enter(Grant { cluster, hosts, bandwidth, service_level, paths, ways, links });
+        let moves = self.note(moved);
+        Some((self.grants.get(&cluster)?, moves))
     }
 
     /// Takes back all that a cluster had; `None` if it has nothing.
@@ -460,7 +494,8 @@ impl Ledger {
     pub(crate) fn restore(&mut self, grant: Grant) {
         let mut moved = Vec::new();
         for share in &grant.links {
-            self.books.take_again(share, &mut moved).expect("what was released is free");
+            let first = self.books.take_again(share, Some(share.first_entry), &mut moved);
+            assert_eq!(first, Some(share.first_entry), "what was released is free");
         }
         grant.hosts.iter().for_each(|host| self.owners[host.index()] = Some(grant.cluster));
         self.grants.insert(grant.cluster, grant);

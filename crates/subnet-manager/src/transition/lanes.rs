@@ -2,9 +2,14 @@
 //!
 //! A level that loses its lane on a turn is discarded there first, before any weight goes; a lane gets its weight before a
 //! level gets the lane. So at no time a packet is on a lane that nobody serves, or on one that belongs to somebody else.
+//!
+//! A table of more than 32 entries is written in two parts. Its lanes get their new entries before they lose old ones, so
+//! that none is served more seldom in between than before or after.
 
 use fabric_model::plan::PortSharing;
-use ib_wire::{Attribute, PortNum, SMP_DATA_LEN, SlToVl, SlToVlSelector, VirtualLane, VlArbBlock, VlArbPart};
+use ib_wire::{
+    Attribute, PortNum, SMP_DATA_LEN, SlToVl, SlToVlSelector, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
+};
 
 use super::{TwoPhases, two_phases};
 
@@ -24,6 +29,106 @@ pub fn weights(sharing: &PortSharing, port: PortNum, low: u8, high: u8) -> impl 
         let block = VlArbBlock(std::array::from_fn(|place| entry(place).unwrap_or_default()));
         ((Attribute::VL_ARBITRATION, part.to_modifier(port)), block.encode())
     })
+}
+
+/// Entries of a table that is written in two parts.
+const ENTRIES: usize = 2 * VlArbBlock::ENTRIES;
+
+/// The two parts of a low-priority table.
+pub type TwoParts = [VlArbBlock; 2];
+
+/// The tables by which a low-priority table becomes another, the wanted one last. From one to the next the parts may be
+/// written in either order. All the while a lane that is served before and after has all the entries it had, or all it is
+/// to have, or as many as it had at the same distances; best effort has an entry. If lanes have to change places and no
+/// other entries are free, these lanes have for an instant only what they keep.
+pub fn passage(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
+    let (mut now, wanted) = (Entries::of(held), Entries::of(wanted));
+    let mut homes = now.by_lane();
+    homes[0] = lowest(homes[0]);
+    let mut has_stand_in = [false; LANES];
+    let mut tables = Vec::new();
+    while now != wanted {
+        let next = now.towards(&wanted, &homes);
+        now = match next == now {
+            true => now.with_stand_in(&wanted, &mut homes, &mut has_stand_in).unwrap_or(wanted),
+            false => next,
+        };
+        tables.push(now.parts());
+    }
+    tables
+}
+
+/// Lanes that can be named.
+const LANES: usize = 16;
+
+/// Positions, as bits.
+type Positions = u64;
+
+fn lowest(positions: Positions) -> Positions {
+    positions & positions.wrapping_neg()
+}
+
+/// A table in one piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entries([VlArbEntry; ENTRIES]);
+
+impl Entries {
+    fn of(parts: &TwoParts) -> Self {
+        Self(std::array::from_fn(|at| parts[at / VlArbBlock::ENTRIES].0[at % VlArbBlock::ENTRIES]))
+    }
+
+    fn parts(&self) -> TwoParts {
+        let part = |first| VlArbBlock(std::array::from_fn(|at| self.0[first + at]));
+        [part(0), part(VlArbBlock::ENTRIES)]
+    }
+
+    /// What serves each lane.
+    fn by_lane(&self) -> [Positions; LANES] {
+        let mut lanes = [0; LANES];
+        for (at, entry) in self.0.iter().enumerate().filter(|(_, entry)| entry.weight != 0) {
+            lanes[usize::from(entry.lane.to_wire())] |= 1 << at;
+        }
+        lanes
+    }
+
+    /// Lanes that are served in both tables, and not yet by what they are to have. Best effort needs one entry of it.
+    fn open_lanes(&self, wanted: &Self) -> [bool; LANES] {
+        let (has, wants) = (self.by_lane(), wanted.by_lane());
+        std::array::from_fn(|lane| {
+            let is_done = if lane == 0 { wants[0] & has[0] != 0 } else { wants[lane] & !has[lane] == 0 };
+            has[lane] != 0 && wants[lane] != 0 && !is_done
+        })
+    }
+
+    /// Everything as wanted, but for entries at home to a lane that has not all it is to have.
+    fn towards(&self, wanted: &Self, homes: &[Positions; LANES]) -> Self {
+        let (open, has, wants) = (self.open_lanes(wanted), self.by_lane(), wanted.by_lane());
+        let kept = (0..LANES).filter(|lane| open[*lane]);
+        let kept = kept.fold(0, |kept, lane| kept | homes[lane] & has[lane] & !wants[lane]);
+        Self(std::array::from_fn(|at| if kept >> at & 1 == 1 { self.0[at] } else { wanted.0[at] }))
+    }
+
+    /// A lane that others wait for is served by entries of best effort for a while, as often as at home.
+    fn with_stand_in(
+        &self,
+        wanted: &Self,
+        homes: &mut [Positions; LANES],
+        has_stand_in: &mut [bool; LANES],
+    ) -> Option<Self> {
+        let (open, has) = (self.open_lanes(wanted), self.by_lane());
+        let free = has[0] & !lowest(has[0] & wanted.by_lane()[0]);
+        let mut waited_for = (1..LANES).filter(|lane| open[*lane] && !has_stand_in[*lane]);
+        let (lane, stand_in) = waited_for.find_map(|lane| {
+            let count = homes[lane].count_ones() as usize;
+            let distance = (count.is_power_of_two()).then(|| ENTRIES / count)?;
+            let at = |first: usize| (first..ENTRIES).step_by(distance).fold(0, |all, at| all | 1u64 << at);
+            let stand_in = (0..distance).map(at).find(|positions| positions & !free == 0)?;
+            Some((lane, stand_in))
+        })?;
+        let entry = self.0[homes[lane].trailing_zeros() as usize];
+        (homes[lane], has_stand_in[lane]) = (stand_in, true);
+        Some(Self(std::array::from_fn(|at| if stand_in >> at & 1 == 1 { entry } else { self.0[at] })))
+    }
 }
 
 /// The lanes of service levels on every turn of a switch that leaves by a port.
@@ -70,7 +175,7 @@ pub fn encode(map: &SlToVl) -> [u8; SMP_DATA_LEN] {
 
 #[cfg(test)]
 mod tests {
-    use ib_wire::VlArbEntry;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -119,5 +224,133 @@ mod tests {
         assert_eq!((shrink, grow), (vec![between], vec![wanted]));
         assert!(lanes(Some(wanted), wanted).is_empty());
         assert_eq!(lanes(None, wanted).shrink, []);
+    }
+
+    /// Lanes at equal distances, position 0 for best effort.
+    #[derive(Clone, Debug)]
+    struct Sequences(Vec<Option<(usize, usize)>>);
+
+    impl Sequences {
+        fn taken(&self) -> u64 {
+            self.0.iter().flatten().fold(1, |taken, (first, count)| taken | class(*first, *count))
+        }
+
+        /// Gives a lane so many entries at the first place from some on that is free.
+        fn put(&mut self, lane: usize, count: usize, from: usize, taken: u64) {
+            let distance = ENTRIES / count;
+            let mut places = (0..distance).map(|step| (from + step) % distance);
+            if let Some(first) = places.find(|first| taken & class(*first, count) == 0) {
+                self.0[lane] = Some((first, count));
+            }
+        }
+
+        fn table(&self) -> TwoParts {
+            let mut entries = Entries([VlArbEntry { lane: lane(0), weight: 1 }; ENTRIES]);
+            for (number, (first, count)) in
+                self.0.iter().enumerate().filter_map(|(at, it)| Some((at, (*it)?)))
+            {
+                for at in (first..ENTRIES).step_by(ENTRIES / count) {
+                    entries.0[at] = VlArbEntry { lane: lane(number as u8 + 1), weight: 100 };
+                }
+            }
+            entries.parts()
+        }
+    }
+
+    fn class(first: usize, count: usize) -> u64 {
+        (first..ENTRIES).step_by(ENTRIES / count).fold(0, |all, at| all | 1 << at)
+    }
+
+    /// The most entries of others between two of a lane's.
+    fn gap(table: &TwoParts, lane: usize) -> usize {
+        let served = Entries::of(table).by_lane();
+        let all = served.iter().fold(0, |all, positions| all | positions);
+        let first = served[lane].trailing_zeros() as usize;
+        let (mut gap, mut most) = (0, 0);
+        for at in (1..=ENTRIES).map(|step| (first + step) % ENTRIES).filter(|at| all >> at & 1 == 1) {
+            gap = if served[lane] >> at & 1 == 1 { 0 } else { gap + 1 };
+            most = most.max(gap);
+        }
+        most
+    }
+
+    /// Every table that may stand on the way, whichever part is written first.
+    fn instants(held: &TwoParts, passage: &[TwoParts]) -> Vec<TwoParts> {
+        let mut before = *held;
+        let mut all = Vec::new();
+        for next in passage {
+            all.extend([[next[0], before[1]], [before[0], next[1]], *next]);
+            before = *next;
+        }
+        all
+    }
+
+    /// A lane comes, goes or moves: which, to how many entries as a power of two, and where.
+    fn changes(count: usize) -> impl Strategy<Value = Vec<(usize, u32, usize)>> {
+        proptest::collection::vec((0..8usize, 0..6u32, 0..ENTRIES), count)
+    }
+
+    /// Each lane changes once. Those that move go to entries that were free before, as room is made.
+    fn changed(before: &Sequences, changes: &[(usize, u32, usize)]) -> Sequences {
+        let mut sequences = before.clone();
+        let mut seen = [false; 8];
+        for (lane, power, from) in changes {
+            if std::mem::replace(&mut seen[*lane], true) {
+                continue;
+            }
+            let taken = sequences.taken();
+            match sequences.0[*lane] {
+                None => sequences.put(*lane, 1 << power.saturating_sub(1), *from, taken),
+                Some(_) if *power == 0 => sequences.0[*lane] = None,
+                Some((_, count)) => sequences.put(*lane, count, *from, taken | before.taken()),
+            }
+        }
+        sequences
+    }
+
+    proptest! {
+        #[test]
+        fn no_lane_is_served_more_seldom_between_two_writes_than_before_or_after(
+            first in changes(8),
+            then in changes(5),
+        ) {
+            let held = changed(&Sequences(vec![None; 8]), &first);
+            let wanted = changed(&held, &then);
+            let (held, wanted) = (held.table(), wanted.table());
+            let passage = passage(&held, &wanted);
+            prop_assert_eq!(passage.last().unwrap_or(&held), &wanted);
+            let [before, after] = [&held, &wanted].map(|table| Entries::of(table).by_lane());
+            for table in instants(&held, &passage) {
+                let served = Entries::of(&table).by_lane();
+                for lane in (0..9).filter(|lane| before[*lane] != 0 && after[*lane] != 0) {
+                    // Best effort may lend entries, but not the first.
+                    let both = before[lane] & after[lane] & if lane == 0 { 1 } else { u64::MAX };
+                    prop_assert!(served[lane] != 0 && both & !served[lane] == 0, "lane {}", lane);
+                    let most = gap(&held, lane).max(gap(&wanted, lane));
+                    prop_assert!(lane == 0 || gap(&table, lane) <= most, "lane {}: {:?}", lane, table);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_lanes_change_places_by_way_of_entries_of_best_effort() {
+        let held = Sequences(vec![Some((1, 4)), Some((2, 4))]).table();
+        let wanted = Sequences(vec![Some((2, 4)), Some((1, 4))]).table();
+        let passage = passage(&held, &wanted);
+        assert_eq!(passage.last(), Some(&wanted));
+        for table in instants(&held, &passage) {
+            assert!([1, 2].iter().all(|lane| gap(&table, *lane) <= 15), "{table:?}");
+        }
+    }
+
+    #[test]
+    fn a_lane_that_comes_or_goes_alone_needs_no_table_in_between() {
+        let [without, with] = [None, Some((1, 4))].map(|own| Sequences(vec![Some((2, 8)), own]).table());
+        assert_eq!(passage(&without, &with), [with]);
+        assert_eq!(passage(&with, &without), [without]);
+        assert!(passage(&with, &with).is_empty());
+        let empty = [VlArbBlock([VlArbEntry::default(); 32]); 2];
+        assert_eq!(passage(&empty, &with), [with]);
     }
 }
