@@ -5,6 +5,7 @@ mod site;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use rand::{RngExt as _, SeedableRng as _};
@@ -14,6 +15,9 @@ use site::{Site, TENANT, eventually};
 
 /// Kills of the drill; parts and operations take turns, so that each meets each.
 const KILLS: usize = 24;
+
+/// MiB of a disk with room for one overlay of the image (1,235 MiB), what is kept for the host (512), and logs.
+const DISK_MIB: u32 = 2048;
 
 /// Instants of the drill.
 const SEED: u64 = 20_260_817;
@@ -107,6 +111,58 @@ fn a_dedicated_virtual_machine_has_its_core_and_memory_to_itself_and_a_second_on
     // The control: shared ones still fit.
     site.order("shared", &["--nodes", "1"]);
     site.wait_ready("shared", 1);
+}
+
+#[test]
+fn a_full_disk_refuses_who_comes_and_halts_who_writes_until_there_is_room() {
+    // Room for one disk of the image besides what is kept for the host.
+    let mut site = Site::up();
+    site.use_small_disk(DISK_MIB);
+    site.order("first", &["--nodes", "1"]);
+    site.wait_ready("first", 1);
+    let directories = site.machine_directories();
+    let wish = [
+        "cluster", "create", "second", "--tenant", TENANT, "--nodes", "1", "--cores", "1", "--memory", "384M",
+    ];
+    let refused = site.attempt(&[&wish[..], &["--image", "debian-mpi", "--wait"]].concat());
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success());
+    assert!(error.contains("MiB, and the host's has room for"), "{error}");
+    println!("{}", error.trim());
+    site.delete("second");
+    site.wait_gone("second");
+    assert_eq!(site.machine_directories(), directories, "nothing is left of it");
+    assert_eq!(site.functions().len(), 1);
+
+    // Somebody else fills the disk while a guest writes.
+    let boot = site.boot_id("first", 1);
+    let filler = site.disks().join("filler");
+    let status =
+        Command::new("dd").args(["if=/dev/zero", "bs=1M"]).arg(format!("of={}", filler.display())).output();
+    assert!(!status.unwrap().status.success(), "written until nothing more fitted");
+    let writes =
+        "dd if=/dev/urandom of=/root/big bs=1M count=64 conv=fsync >/dev/null 2>&1 && touch /root/done &";
+    site.exec("first", 1, &["sh", "-c", writes]);
+    let reason = || {
+        let cluster = site.cluster("first").unwrap();
+        cluster["nodes"][0]["reason"].as_str().unwrap_or_default().to_owned()
+    };
+    eventually("the guest stands still, and is said to", || reason().contains("its disk cannot be written"));
+    fs::remove_file(&filler).unwrap();
+    eventually("it goes on by itself", || reason().is_empty());
+    site.wait_ready("first", 1);
+    eventually("it has written everything", || {
+        site.exec("first", 1, &["sh", "-c", "ls /root/done 2>/dev/null || true"]) == "/root/done"
+    });
+    assert_eq!(site.boot_id("first", 1), boot, "it was not started again");
+    // The control: with the first gone there is room for another.
+    site.delete("first");
+    site.wait_gone("first");
+    site.order("second", &["--nodes", "1"]);
+    site.wait_ready("second", 1);
+    site.delete("second");
+    site.wait_gone("second");
+    assert_nothing_is_left(&site);
 }
 
 #[test]

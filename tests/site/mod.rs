@@ -23,6 +23,8 @@ pub const TENANT: &str = "blue";
 /// A running site. Stopped when dropped.
 pub struct Site {
     up: Child,
+    /// Goes before the directory it is in.
+    disk: Option<SmallDisk>,
     pub scratch: tempfile::TempDir,
     pub image: PathBuf,
 }
@@ -35,9 +37,19 @@ impl Site {
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let image = image();
         let up = start(scratch.path(), &image);
-        let site = Self { up, scratch, image };
+        let site = Self { up, disk: None, scratch, image };
         site.run(&["tenant", "create", TENANT]);
         site
+    }
+
+    /// Puts virtual machines, before there are any, on a disk of so many MiB.
+    pub fn use_small_disk(&mut self, mib: u32) {
+        self.disk = Some(SmallDisk::mount(self.disks(), mib));
+    }
+
+    /// Where the disks of virtual machines are.
+    pub fn disks(&self) -> PathBuf {
+        self.directory().join("agent/vms")
     }
 
     pub fn directory(&self) -> PathBuf {
@@ -162,13 +174,13 @@ impl Site {
 
     /// Directories of virtual machines.
     pub fn machine_directories(&self) -> BTreeSet<PathBuf> {
-        let entries = fs::read_dir(self.directory().join("agent/vms"));
+        let entries = fs::read_dir(self.disks());
         entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
     }
 
     /// Processes of QEMU that use this site's disks.
     pub fn machines(&self) -> Vec<Machine> {
-        let disks = self.directory().join("agent/vms").display().to_string();
+        let disks = self.disks().display().to_string();
         processes()
             .filter(|(_, line)| line.contains("qemu-system") && line.contains(&disks))
             .map(|(pid, line)| Machine { pid, line })
@@ -203,6 +215,28 @@ impl Drop for Site {
                 last.iter().rev().for_each(|line| eprintln!("{line}"));
             }
         }
+    }
+}
+
+/// A disk in memory. Gone when dropped.
+struct SmallDisk {
+    path: PathBuf,
+}
+
+impl SmallDisk {
+    fn mount(path: PathBuf, mib: u32) -> Self {
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let options = format!("size={mib}m,mode={mode:o}");
+        let mut command = Command::new("mount");
+        let status = command.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&path).status();
+        assert!(status.unwrap().success(), "a disk in memory is mounted");
+        Self { path }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.path).status();
     }
 }
 
