@@ -6,7 +6,9 @@
 //! destinations. The same holds for pods. Hosts that are picked so nearly always find ways; the search for ways has the
 //! last word.
 
-use super::ledger::Books;
+use std::collections::HashMap;
+
+use super::books::{Books, PairDemand};
 use super::proposals::PodFree;
 use super::tree::{Tree, Way};
 
@@ -21,18 +23,16 @@ pub(super) struct Balance<'a> {
     /// Free hosts of each leaf.
     free: &'a [u32],
     nodes: u32,
-    /// Bits per second of each host.
-    rate: u64,
-    /// Hosts of a leaf at most.
-    leaf_most: u32,
+    /// What a pair needs of a link.
+    pair: PairDemand,
     /// By up-port of leaves: destinations that may be behind it.
     near: Vec<u64>,
     /// By up-port of leaves and of pods' switches.
     far: Vec<u64>,
-    /// What each link up of a leaf, and the link down next to it, have left.
-    leaf_pairs: Vec<u64>,
-    /// The same for a pod.
-    pod_pairs: Vec<u64>,
+    /// By leaf that was looked at: what each link up, and the link down next to it, have left.
+    leaf_pairs: HashMap<usize, Vec<u64>>,
+    /// The same for pods.
+    pod_pairs: HashMap<usize, Vec<u64>>,
 }
 
 impl<'a> Balance<'a> {
@@ -43,20 +43,12 @@ impl<'a> Balance<'a> {
             books,
             free,
             nodes,
-            rate,
-            leaf_most: u32::MAX,
+            pair: PairDemand::new(rate, nodes.into(), 1, 0),
             near,
             far: Vec::new(),
-            leaf_pairs: Vec::new(),
-            pod_pairs: Vec::new(),
+            leaf_pairs: HashMap::new(),
+            pod_pairs: HashMap::new(),
         }
-    }
-
-    /// The same with not more than so many hosts of a leaf: leaves whose hosts all belong to the cluster have nothing to
-    /// spare on any up-port.
-    pub fn with_leaf_most(mut self, leaf_most: u32) -> Self {
-        self.leaf_most = leaf_most;
-        self
     }
 
     /// All hosts in one pod, from leaves in an order.
@@ -85,7 +77,7 @@ impl<'a> Balance<'a> {
                 count = self.pick(leaves, most, &mut picked);
             }
             if count > 0 {
-                self.pod_take(count);
+                take(&mut self.far, &self.pod_pairs[pod], count, self.nodes);
             }
             rest -= count;
         }
@@ -100,13 +92,11 @@ impl<'a> Balance<'a> {
             if rest == 0 {
                 break;
             }
-            let count = self.leaf_fit(*leaf, rest.min(self.free[*leaf]).min(self.leaf_most));
+            let count = self.leaf_fit(*leaf, rest.min(self.free[*leaf]));
             if count == 0 {
                 continue;
             }
-            for (bound, pairs) in self.near.iter_mut().zip(self.leaf_pairs.chunks_exact(2)) {
-                *bound = (*bound).min(bound_of(pairs[0], count, self.nodes));
-            }
+            take(&mut self.near, &self.leaf_pairs[leaf], count, self.nodes);
             picked.push((*leaf, count));
             rest -= count;
         }
@@ -118,34 +108,33 @@ impl<'a> Balance<'a> {
         if most == 0 {
             return 0;
         }
-        self.leaf_pairs.clear();
-        for up in 0..self.tree.leaf_ups {
-            for link in [self.tree.leaf_up(leaf, up), self.tree.leaf_down(leaf, up)] {
-                self.leaf_pairs.push(self.books.pairs_left(link, self.rate, u64::from(self.nodes) - 1, 0));
-            }
-        }
-        fit(&self.near, &self.leaf_pairs, self.nodes, most)
+        let Self { tree, books, pair, .. } = self;
+        let pairs = self.leaf_pairs.entry(leaf).or_insert_with(|| {
+            let links = (0..tree.leaf_ups).flat_map(|up| [tree.leaf_up(leaf, up), tree.leaf_down(leaf, up)]);
+            links.map(|link| books.times_left(link, pair)).collect()
+        });
+        fit(&self.near, pairs, self.nodes, most)
     }
 
     fn pod_fit(&mut self, pod: usize, most: u32) -> u32 {
         if most == 0 {
             return 0;
         }
-        self.pod_pairs.clear();
-        for number in 0..self.far.len() {
-            let (leaf_up, pod_up) = ((number / self.tree.pod_ups) as u8, (number % self.tree.pod_ups) as u8);
-            let way = Way { leaf_up, pod_up };
-            for link in [self.tree.pod_up(pod, way), self.tree.pod_down(pod, way)] {
-                self.pod_pairs.push(self.books.pairs_left(link, self.rate, u64::from(self.nodes) - 1, 0));
-            }
-        }
-        fit(&self.far, &self.pod_pairs, self.nodes, most)
+        let Self { tree, books, pair, .. } = self;
+        let pairs = self.pod_pairs.entry(pod).or_insert_with(|| {
+            let ways = (0..tree.leaf_ups as u8)
+                .flat_map(|leaf_up| (0..tree.pod_ups as u8).map(move |pod_up| Way { leaf_up, pod_up }));
+            let links = ways.flat_map(|way| [tree.pod_up(pod, way), tree.pod_down(pod, way)]);
+            links.map(|link| books.times_left(link, pair)).collect()
+        });
+        fit(&self.far, pairs, self.nodes, most)
     }
+}
 
-    fn pod_take(&mut self, count: u32) {
-        for (bound, pairs) in self.far.iter_mut().zip(self.pod_pairs.chunks_exact(2)) {
-            *bound = (*bound).min(bound_of(pairs[0], count, self.nodes));
-        }
+/// So many hosts of a leaf or pod were picked.
+fn take(bounds: &mut [u64], pairs: &[u64], hosts: u32, nodes: u32) {
+    for (bound, pairs) in bounds.iter_mut().zip(pairs.chunks_exact(2)) {
+        *bound = (*bound).min(bound_of(pairs[0], hosts, nodes));
     }
 }
 

@@ -108,19 +108,16 @@ impl Books {
         self.links[link.index()].levels_taken
     }
 
-    /// How many ordered pairs of a cluster the link can carry if each host sends at a rate to so many others; 0 if it has
-    /// no lane left, or one of some service levels belongs to another.
+    /// How many times a link can carry the pairs that `demand` speaks of; 0 if it has no lane left, or one of its service
+    /// levels belongs to another.
     #[inline]
-    pub fn pairs_left(&self, link: LinkIndex, rate: u64, others: u64, levels: u16) -> u64 {
+    pub fn times_left(&self, link: LinkIndex, demand: &PairDemand) -> u64 {
         let link = &self.links[link.index()];
-        if link.lanes & !link.lanes_taken == 0 || link.levels_taken & levels != 0 {
+        if link.lanes & !link.lanes_taken == 0 || link.levels_taken & demand.levels != 0 {
             return 0;
         }
-        if rate == 0 {
-            return u64::MAX;
-        }
-        // A share is rounded down, so this many and a bit less than one bit more fit.
-        product_over(link.usable - link.taken + 1, others, rate).saturating_sub(1)
+        // A share is rounded down, so a bit less than one bit more fits.
+        demand.times(link.usable - link.taken + 1)
     }
 
     /// Lanes of a link that others have.
@@ -263,6 +260,54 @@ impl Books {
         }
     }
 }
+
+/// What some ordered pairs of a cluster's hosts need of a link, if each host sends at a rate to all others evenly.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PairDemand {
+    /// Hosts that each sends to.
+    others: u64,
+    /// Bits per second that the pairs need if each host sent to one other only; 0 needs nothing.
+    rate: u64,
+    /// One over it.
+    inverse: f64,
+    /// Service levels that must be free, as bits.
+    levels: u16,
+}
+
+impl PairDemand {
+    /// So many pairs of a cluster of so many hosts, that each send at a rate.
+    pub fn new(rate: u64, hosts: u64, pairs: u64, levels: u16) -> Self {
+        let rate = rate.saturating_mul(pairs.max(1));
+        Self { others: hosts.saturating_sub(1), rate, inverse: 1.0 / rate as f64, levels }
+    }
+
+    /// How often something below so many bits per second hold them.
+    #[inline]
+    fn times(&self, below: u64) -> u64 {
+        if self.rate == 0 {
+            return u64::MAX;
+        }
+        match below.checked_mul(self.others) {
+            // Division is slow, and this is asked of many links: a guess that is one off at most, put right.
+            Some(product) if product < EXACT_MAX => {
+                let whole = product.saturating_sub(1);
+                let guess = (whole as f64 * self.inverse) as u64;
+                match guess * self.rate {
+                    low if low > whole => guess - 1,
+                    low if whole - low >= self.rate => guess + 1,
+                    _ => guess,
+                }
+            }
+            _ => {
+                let whole = (u128::from(below) * u128::from(self.others)).saturating_sub(1);
+                (whole / u128::from(self.rate)) as u64
+            }
+        }
+    }
+}
+
+/// Below this, whole numbers are exact as floating-point numbers.
+const EXACT_MAX: u64 = 1 << 53;
 
 /// `a · b / c`, rounded up.
 #[inline]

@@ -46,7 +46,7 @@ pub(super) fn choose(
         let ways = (0..hosts.len()).map(|place| kept.get(place).copied().flatten().unwrap_or(nowhere));
         return Ok(Chosen { ways: ways.collect(), pairs: Vec::new() });
     }
-    let mut search = Search::new(tree, books, leaves, hosts.len(), demand);
+    let mut search = Search::new(tree, books, leaves, hosts.len(), demand).map_err(|place| hosts[place])?;
     search.run(kept).map_err(|place| hosts[place])?;
     Ok(Chosen {
         pairs: search.pairs(),
@@ -83,11 +83,26 @@ struct Search<'a> {
     /// By host: whether its way is to stay; false for those beyond the end.
     kept: Vec<bool>,
     exchanges_left: usize,
+    /// By pod and up-port of leaves: the roomiest way behind it, with what was changed behind it when it was looked for.
+    behind: Vec<Option<(u32, Behind)>>,
+    /// By up-port of leaves: how often ways behind it were given or given back.
+    changes: Vec<u32>,
 }
 
+/// The roomiest of the ways behind an up-port of leaves, with its room; none if none fits.
+type Behind = Option<(u32, usize)>;
+
 impl<'a> Search<'a> {
-    fn new(tree: &'a Tree, books: &Books, leaves: Vec<Group>, hosts: usize, demand: Demand) -> Self {
+    /// The place of a host that leaves no room, if all links together have not enough.
+    fn new(
+        tree: &'a Tree,
+        books: &Books,
+        leaves: Vec<Group>,
+        hosts: usize,
+        demand: Demand,
+    ) -> Result<Self, usize> {
         let (pod_groups, pods) = pods_of(tree, &leaves);
+        let total = hosts as u64;
         let mut starts = Vec::with_capacity(leaves.len());
         let mut start = 0;
         for group in &leaves {
@@ -97,16 +112,25 @@ impl<'a> Search<'a> {
         let near = Level::new(leaves, tree.leaf_ups, books, demand, |up, leaf| {
             (tree.leaf_up(leaf, up), tree.leaf_down(leaf, up))
         });
+        if near.room_for_all() < total {
+            return Err(starts[near.tightest()]);
+        }
         let spans_pods = pod_groups.len() > 1;
         let pod_ups = if spans_pods { tree.pod_ups } else { 1 };
         let numbers = if spans_pods { tree.leaf_ups * pod_ups } else { 0 };
+        let far_groups = pod_groups.len();
         let far = Level::new(pod_groups, numbers, books, demand, |number, pod| {
             let way = way(number, pod_ups);
             (tree.pod_up(pod, way), tree.pod_down(pod, way))
         });
-        Self {
+        if spans_pods && far.room_for_all() < total {
+            let tightest = far.tightest();
+            let leaf = pods.iter().rposition(|pod| *pod == tightest);
+            return Err(leaf.map_or(0, |leaf| starts[leaf]));
+        }
+        Ok(Self {
             tree,
-            total: hosts as u64,
+            total,
             near,
             far,
             starts,
@@ -116,7 +140,9 @@ impl<'a> Search<'a> {
             ways: vec![None; hosts],
             kept: Vec::new(),
             exchanges_left: EXCHANGES_MAX,
-        }
+            behind: vec![None; far_groups * tree.leaf_ups],
+            changes: vec![0; tree.leaf_ups],
+        })
     }
 
     /// Ways to all hosts, the leaves with the least choice first; the place of a host without one, if there is one.
@@ -134,9 +160,6 @@ impl<'a> Search<'a> {
             }
         }
         self.kept = kept.iter().map(Option::is_some).collect();
-        if let Some(leaf) = self.hopeless() {
-            return Err(self.starts[leaf]);
-        }
         let mut order: Vec<usize> = (0..leaves).collect();
         // In several pods the order of leaves spreads destinations better over the pods' own up-ports.
         if self.is_spread && !self.spans_pods() {
@@ -155,19 +178,6 @@ impl<'a> Search<'a> {
             }
         }
         Ok(())
-    }
-
-    /// The leaf that leaves the least room, if all links together have not enough.
-    fn hopeless(&self) -> Option<usize> {
-        let total = self.total;
-        let is_near = self.near.room_for_all() < total;
-        let is_far = self.spans_pods() && self.far.room_for_all() < total;
-        let pod = if is_far { Some(self.far.tightest()) } else { None };
-        match pod {
-            _ if is_near => Some(self.near.tightest()),
-            Some(pod) => self.pods.iter().rposition(|at| *at == pod),
-            None => None,
-        }
     }
 
     fn spans_pods(&self) -> bool {
@@ -202,6 +212,7 @@ impl<'a> Search<'a> {
         self.near.take(number / self.pod_ups, spot.leaf);
         if self.spans_pods() {
             self.far.take(number, spot.pod);
+            self.changes[number / self.pod_ups] += 1;
         }
         self.ways[place] = Some(way(number, self.pod_ups));
     }
@@ -213,43 +224,52 @@ impl<'a> Search<'a> {
         self.near.untake(number / self.pod_ups, spot.leaf);
         if self.spans_pods() {
             self.far.untake(number, spot.pod);
+            self.changes[number / self.pod_ups] += 1;
         }
         Some(number)
     }
 
     /// The best way to one more host.
-    fn best(&self, spot: Spot) -> Option<usize> {
+    fn best(&mut self, spot: Spot) -> Option<usize> {
         if self.is_spread { self.roomiest(spot) } else { self.cheapest(spot) }
     }
 
     /// Where most is left: at the pods' up-ports first, which are the scarcer, then at the leaves'. Leaves begin at different
     /// up-ports, so that those with few hosts of a cluster do not all take the same.
-    fn roomiest(&self, spot: Spot) -> Option<usize> {
+    fn roomiest(&mut self, spot: Spot) -> Option<usize> {
         let ups = self.tree.leaf_ups;
         let first = self.near.groups[spot.leaf].at % ups;
         let mut best: Option<((u32, u32), usize)> = None;
-        for up in (first..ups).chain(0..first).filter(|up| self.near.fits(*up, spot.leaf)) {
-            let near = self.near.room(up, spot.leaf);
-            if !self.spans_pods() {
-                if best.is_none_or(|(most, _)| (0, near) > most) {
-                    best = Some(((0, near), up));
-                }
+        for up in (first..ups).chain(0..first) {
+            if !self.near.fits(up, spot.leaf) {
                 continue;
             }
-            for number in up * self.pod_ups..(up + 1) * self.pod_ups {
-                let room = (self.far.room(number, spot.pod), near);
-                if best.is_none_or(|(most, _)| room > most) && self.far.fits(number, spot.pod) {
-                    best = Some((room, number));
-                }
+            let behind = if self.spans_pods() { self.roomiest_behind(up, spot.pod) } else { Some((0, up)) };
+            let Some((far, number)) = behind else { continue };
+            let room = (far, self.near.room(up, spot.leaf));
+            if best.is_none_or(|(most, _)| room > most) {
+                best = Some((room, number));
             }
         }
         best.map(|(_, number)| number)
     }
 
-    fn roomiest_behind(&self, up: usize, pod: usize) -> Option<usize> {
-        let numbers = up * self.pod_ups..(up + 1) * self.pod_ups;
-        let able = numbers.filter(|number| self.far.fits(*number, pod));
-        able.max_by_key(|number| (self.far.room(*number, pod), std::cmp::Reverse(*number)))
+    fn roomiest_behind(&mut self, up: usize, pod: usize) -> Behind {
+        let place = pod * self.tree.leaf_ups + up;
+        if let Some((changes, behind)) = self.behind[place]
+            && changes == self.changes[up]
+        {
+            return behind;
+        }
+        let mut behind: Behind = None;
+        for number in up * self.pod_ups..(up + 1) * self.pod_ups {
+            let room = self.far.room(number, pod);
+            if behind.is_none_or(|(most, _)| room > most) && self.far.fits(number, pod) {
+                behind = Some((room, number));
+            }
+        }
+        self.behind[place] = Some((self.changes[up], behind));
+        behind
     }
 
     /// Where the cluster needs the fewest more links, and those that others use least.
@@ -308,7 +328,7 @@ impl<'a> Search<'a> {
         let freed = if self.fits(had, spot) {
             Some(had)
         } else if self.spans_pods() && self.near.fits(up, leaf) {
-            self.roomiest_behind(up, spot.pod)
+            self.roomiest_behind(up, spot.pod).map(|(_, number)| number)
         } else {
             None
         };

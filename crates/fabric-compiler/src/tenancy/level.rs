@@ -1,7 +1,7 @@
 //! What limits a cluster's ways at one level of a tree.
 
+use super::books::{Books, PairDemand};
 use super::choice::Demand;
-use super::ledger::Books;
 use super::network::LinkIndex;
 
 /// Destinations that a link carries which has no rate to keep.
@@ -53,15 +53,22 @@ impl Level {
             taken: vec![0; numbers],
             groups,
         };
-        let destinations = |link: LinkIndex, pairs_each: u64| {
-            let pairs = books.pairs_left(link, demand.rate, total - 1, demand.service_levels);
-            u32::try_from(pairs / pairs_each.max(1)).unwrap_or(UNLIMITED).min(UNLIMITED)
+        // A destination costs the link up a pair with every host of the group, the link down one with every other.
+        let demands: Vec<[PairDemand; 2]> = (level.groups.iter())
+            .map(|group| {
+                let inside = u64::from(group.hosts);
+                let of = |pairs| PairDemand::new(demand.rate, total, pairs, demand.service_levels);
+                [of(inside), of(total - inside)]
+            })
+            .collect();
+        let destinations = |link: LinkIndex, demand: &PairDemand| {
+            books.times_left(link, demand).min(UNLIMITED.into()) as u32
         };
         for number in 0..numbers {
-            for group in &level.groups {
+            for (group, [up_demand, down_demand]) in level.groups.iter().zip(&demands) {
                 let (up, down) = links(number, group.at);
-                level.bounds.push(destinations(up, group.hosts.into()));
-                level.down.push(destinations(down, total - u64::from(group.hosts)));
+                level.bounds.push(destinations(up, up_demand));
+                level.down.push(destinations(down, down_demand));
                 if demand.rate == 0 {
                     level.taken[number] += books.lanes_taken(up) + books.lanes_taken(down);
                 }

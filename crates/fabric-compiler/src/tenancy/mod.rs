@@ -18,5 +18,6 @@ mod level;
 pub mod network;
 pub mod placement;
 mod proposals;
+mod refused;
 mod shares;
 pub mod tree;

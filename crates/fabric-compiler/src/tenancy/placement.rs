@@ -12,8 +12,9 @@ use thiserror::Error;
 
 use super::balance::{Balance, Picked};
 use super::ledger::{Grant, Ledger, Refusal, Request, Routes};
-use super::network::{Host, HostIndex};
+use super::network::HostIndex;
 use super::proposals::{Proposals, Shape, few_leaves};
+use super::refused::Refused;
 
 /// Hosts of all places together that are tried for a cluster: bounds how long a decision takes.
 const HOSTS_TRIED_MAX: usize = 2048;
@@ -21,11 +22,9 @@ const HOSTS_TRIED_MAX: usize = 2048;
 /// Places that are tried for the largest clusters.
 const TRIES_MIN: usize = 2;
 
-/// Leaves that are left out one after the other because no way to their hosts has enough left.
-const LEAVES_LEFT_OUT_MAX: usize = 4;
-
-/// Hosts of every leaf that are left to others, one more each time, if no place is found with whole leaves.
-const LEAF_HOSTS_SPARED_MAX: u32 = 4;
+/// Places anywhere that are tried in a tree of one pod, each without the leaves that no way led to before. In several pods
+/// it is one: clusters that are squeezed in somewhere leave nothing whole to those that come next.
+const ANYWHERE_MAX: usize = 4;
 
 /// What a host has for clusters, or a node needs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +69,7 @@ impl Capacity {
 }
 
 /// A guaranteed cluster that wants a place. Every node gets a host of its own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// Its number, which no other has.
     pub cluster: ClusterNumber,
@@ -122,6 +121,7 @@ pub struct Places {
     free: Vec<u32>,
     /// What a node of each cluster needs of its host.
     needs: BTreeMap<ClusterNumber, Capacity>,
+    refused: Refused,
 }
 
 impl Places {
@@ -142,6 +142,7 @@ impl Places {
         let free = leaves.iter().map(|hosts| hosts.iter().filter(is_free).count() as u32).collect();
         let capacities: Vec<Capacity> = hosts.iter().map(|host| capacities(*host)).collect();
         let is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
+        let refused = Refused::new(leaves.len(), &pods);
         Self {
             ledger,
             capacities,
@@ -150,6 +151,7 @@ impl Places {
             leaf_of,
             free,
             needs: BTreeMap::new(),
+            refused,
         }
     }
 
@@ -162,6 +164,7 @@ impl Places {
     pub fn set_capacities(&mut self, capacities: Vec<Capacity>) {
         self.is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
         self.capacities = capacities;
+        self.refused = Refused::new(self.shape.leaves.len(), &self.shape.pods);
     }
 
     /// Says what a node of a cluster needs of its host that was there before.
@@ -176,6 +179,7 @@ impl Places {
         if wish.nodes == 0 || (total as usize) < wish.nodes {
             return Err(NoPlace::Hosts { asked: wish.nodes, free: total as usize });
         }
+        self.refused.begin(wish);
         let shape = Arc::clone(&self.shape);
         let proposals = Proposals::new(&free, &shape, wish.nodes as u32);
         let tries_max = (HOSTS_TRIED_MAX / wish.nodes).max(TRIES_MIN);
@@ -197,42 +201,41 @@ impl Places {
         let (nodes, rate) = (tries.wish.nodes as u32, tries.wish.bandwidth.bits_per_s());
         let Some(tree) = network.tree().filter(|_| rate > 0) else { return false };
         let pods = shape.by_free(free);
-        let able = pods.iter().rev().filter(|pod| pod.free >= nodes);
-        let picks: Vec<Picked> = {
+        for pod in pods.iter().rev().filter(|pod| pod.free >= nodes) {
+            if self.refused.has_no_even(pod.pod) {
+                continue;
+            }
             let mut balance = Balance::new(tree, self.ledger.books(), free, nodes, rate);
-            able.filter_map(|pod| balance.in_pod(&pod.leaves)).collect()
-        };
-        if picks.iter().any(|picked| self.tried(tries, picked).is_ok()) {
-            return true;
+            if balance.in_pod(&pod.leaves).is_some_and(|picked| self.tried(tries, &picked).is_ok()) {
+                return true;
+            }
+            self.refused.note_no_even(pod.pod);
         }
         if tree.pods == 1 {
             return false;
         }
-        let leaf_hosts = shape.leaves.iter().map(Vec::len).max().unwrap_or(0) as u32;
-        for spared in 0..LEAF_HOSTS_SPARED_MAX {
-            let mut balance = Balance::new(tree, self.ledger.books(), free, nodes, rate)
-                .with_leaf_most(leaf_hosts.saturating_sub(spared));
-            let Some(picked) = balance.in_pods(&pods) else { continue };
-            if self.tried(tries, &picked).is_ok() {
-                return true;
-            }
-        }
-        false
+        let picked = Balance::new(tree, self.ledger.books(), free, nodes, rate).in_pods(&pods);
+        picked.is_some_and(|picked| self.tried(tries, &picked).is_ok())
     }
 
     /// Whole leaves and large parts of leaves from anywhere, without those that no way leads to.
     fn place_anywhere(&mut self, tries: &mut Tries, mut free: Vec<u32>) -> bool {
         let all: Vec<usize> = (0..free.len()).collect();
-        for _ in 0..LEAVES_LEFT_OUT_MAX {
+        let tries_max = if self.shape.pods.len() == 1 { ANYWHERE_MAX } else { 1 };
+        for _ in 0..tries_max {
             if (free.iter().sum::<u32>() as usize) < tries.wish.nodes {
                 break;
             }
-            match self.tried(tries, &few_leaves(&free, &all, tries.wish.nodes as u32)) {
+            let place = few_leaves(&free, &all, tries.wish.nodes as u32);
+            match self.tried(tries, &place) {
                 Ok(()) => return true,
                 Err(Refusal::NoWay { to, .. }) => {
-                    let is_it = |host: &Host| host.port == to;
-                    let Some(host) = self.ledger.network().hosts().iter().position(is_it) else { break };
-                    free[self.leaf_of[host] as usize] = 0;
+                    let hosts = self.ledger.network().hosts();
+                    let has_it = |(leaf, _): &&(usize, u32)| {
+                        self.shape.leaves[*leaf].iter().any(|host| hosts[host.index()].port == to)
+                    };
+                    let Some((leaf, _)) = place.iter().find(has_it) else { break };
+                    free[*leaf] = 0;
                 }
                 Err(_) => break,
             }
@@ -240,10 +243,20 @@ impl Places {
         false
     }
 
-    fn tried(&mut self, tries: &mut Tries, proposal: &[(usize, u32)]) -> Result<(), Refusal> {
-        let hosts = self.hosts_of(proposal, tries.wish.needs);
-        let answer = self.admit(tries.wish, &hosts);
-        tries.refusal = tries.refusal.or(answer.err());
+    fn tried(&mut self, tries: &mut Tries, place: &Picked) -> Result<(), Refusal> {
+        // On other shapes than trees, links of anywhere may be on the way.
+        let is_tree = self.ledger.network().tree().is_some();
+        let answer = match self.refused.why(place).filter(|_| is_tree) {
+            Some(refusal) => Err(refusal),
+            None => {
+                let hosts = self.hosts_of(place, tries.wish.needs);
+                self.admit(tries.wish, &hosts)
+            }
+        };
+        if let Err(refusal) = answer {
+            tries.refusal = tries.refusal.or(Some(refusal));
+            self.refused.note(place.clone(), refusal);
+        }
         answer
     }
 
@@ -284,8 +297,9 @@ impl Places {
 
     /// Counts a host that becomes free, or not.
     pub(super) fn count_free(&mut self, host: HostIndex, more: i32) {
-        let free = &mut self.free[self.leaf_of[host.index()] as usize];
-        *free = free.saturating_add_signed(more);
+        let leaf = self.leaf_of[host.index()] as usize;
+        self.free[leaf] = self.free[leaf].saturating_add_signed(more);
+        self.refused.change(leaf);
     }
 
     /// Free hosts of each leaf that hold what a node needs.
