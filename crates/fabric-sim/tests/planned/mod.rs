@@ -27,6 +27,9 @@ pub struct Design {
     pub keys: Box<dyn Fn(NodeIndex) -> Vec<Pkey>>,
     /// Whether switches enforce them.
     pub enforces: bool,
+    /// Which of equally short ways is taken, counted around: by how many links a switch is above
+    /// the hosts, and the number of the host.
+    pub spread: fn(usize, usize) -> usize,
     /// Exits that are not the shortest: from a switch to a node.
     pub detour: Box<dyn Fn(NodeIndex, NodeIndex) -> Option<PortNum>>,
 }
@@ -41,6 +44,7 @@ impl Design {
             sharing: None,
             keys: Box::new(|_| vec![Pkey::DEFAULT_FULL]),
             enforces: false,
+            spread: |_, node| node,
             detour: Box::new(|_, _| None),
         }
     }
@@ -127,30 +131,19 @@ impl Design {
     /// Exits by LID of every switch: shortest ways, destinations spread over those that are equal.
     fn tables(&self) -> Vec<Vec<u8>> {
         let topology = &self.topology;
-        let count = topology.node_count();
+        let (count, switches) = (topology.node_count(), topology.switches().count());
         let mut tables = vec![vec![0xff; count + 1]; count];
+        let levels = self.distances(topology.end_nodes().map(|(index, _)| index));
         for (to, _) in topology.nodes() {
-            let mut distance = vec![usize::MAX; count];
-            distance[to.index()] = 0;
-            let mut open = VecDeque::from([to]);
-            while let Some(at) = open.pop_front() {
-                if at != to && !topology[at].is_switch() {
-                    continue;
-                }
-                for (_, peer) in topology[at].cabled_ports() {
-                    if distance[peer.node.index()] == usize::MAX {
-                        distance[peer.node.index()] = distance[at.index()] + 1;
-                        open.push_back(peer.node);
-                    }
-                }
-            }
+            let distance = self.distances([to]);
             for (at, switch) in topology.switches() {
                 let exits: Vec<PortNum> = switch
                     .cabled_ports()
                     .filter(|(_, peer)| distance[peer.node.index()] + 1 == distance[at.index()])
                     .map(|(number, _)| number)
                     .collect();
-                let spread = if distance[at.index()] % 2 == 0 { to.index() / 18 } else { to.index() };
+                let node = to.index().wrapping_sub(switches);
+                let spread = (self.spread)(levels[at.index()], node);
                 let shortest = exits.get(spread % exits.len().max(1)).copied();
                 let own = (at == to).then_some(PortNum::MANAGEMENT);
                 let exit = (self.detour)(at, to).or(own).or(shortest);
@@ -158,6 +151,25 @@ impl Design {
             }
         }
         tables
+    }
+
+    /// Links from every node to the nearest of some, through switches only.
+    fn distances(&self, to: impl IntoIterator<Item = NodeIndex>) -> Vec<usize> {
+        let mut distances = vec![usize::MAX; self.topology.node_count()];
+        let mut open: VecDeque<NodeIndex> = to.into_iter().collect();
+        open.iter().for_each(|node| distances[node.index()] = 0);
+        while let Some(at) = open.pop_front() {
+            if distances[at.index()] > 0 && !self.topology[at].is_switch() {
+                continue;
+            }
+            for (_, peer) in self.topology[at].cabled_ports() {
+                if distances[peer.node.index()] == usize::MAX {
+                    distances[peer.node.index()] = distances[at.index()] + 1;
+                    open.push_back(peer.node);
+                }
+            }
+        }
+        distances
     }
 }
 
