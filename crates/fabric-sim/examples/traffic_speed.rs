@@ -1,4 +1,4 @@
-//! How fast packets are simulated: `cargo run --release -p fabric-sim --example traffic_speed [-- MICROSECONDS]`.
+//! How fast packets are simulated: `cargo run --release -p fabric-sim --example traffic_speed [-- MICROSECONDS [HOSTS …]]`.
 //!
 //! Every host sends messages of one full packet to hosts drawn at random, without pause: uniform all-to-all.
 #![allow(clippy::unwrap_used, reason = "an example ends with the error")]
@@ -50,11 +50,16 @@ impl Workload for AllToAll {
 }
 
 fn main() {
-    let microseconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(MICROSECONDS);
+    let mut numbers = std::env::args().skip(1).filter_map(|text| text.parse().ok());
+    let microseconds: u64 = numbers.next().unwrap_or(MICROSECONDS);
+    let mut sizes: Vec<u32> = numbers.map(|hosts| hosts as u32).collect();
+    if sizes.is_empty() {
+        sizes.extend(HOSTS);
+    }
     println!(
-        "hosts  network time  packets      packet-hops  events       wall      events/s  ns/packet-hop  delivered"
+        "hosts  network time  packets      packet-hops  events          wall       cpu   events/s  ns/packet-hop  delivered"
     );
-    for count in HOSTS {
+    for count in sizes {
         let mut design = Design::new(FatTree::with_hosts(count).generate().unwrap());
         if count > 648 {
             // Three levels: the hosts of a leaf over spines, those of a spine over cores.
@@ -62,15 +67,16 @@ fn main() {
         }
         let mut simulation = design.simulation(Settings::default());
         let mut workload = AllToAll { hosts: hosts(simulation.network()), rng: Pcg64Mcg::seed_from_u64(1) };
-        let began = Instant::now();
+        let (began, used) = (Instant::now(), cpu_seconds());
         simulation.run(&mut workload, Time::from_us(microseconds));
-        let seconds = began.elapsed().as_secs_f64();
+        let wall = began.elapsed().as_secs_f64();
+        let seconds = cpu_seconds().zip(used).map_or(wall, |(now, then)| now - then);
         simulation.audit().unwrap();
         let totals = simulation.totals();
         let bytes: u64 = simulation.measures().map(|(_, measure)| measure.wire_bytes).sum();
         let possible = f64::from(count) * microseconds as f64 * 1e6 / 80.0;
         println!(
-            "{count:5}  {microseconds:9} µs  {:10}  {:12}  {:12} {seconds:7.2} s  {:5.2} M  {:13.1}  {:7.1} %",
+            "{count:5}  {microseconds:9} µs  {:10}  {:12}  {:12} {wall:7.2} s {seconds:7.2} s  {:5.2} M  {:13.1}  {:7.1} %",
             totals.delivered,
             totals.hops,
             totals.events,
@@ -79,4 +85,11 @@ fn main() {
             bytes as f64 / possible * 100.0,
         );
     }
+}
+
+/// Seconds that this program has been running on a core, where the system tells: others may be at work on the machine.
+fn cpu_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
+    let ns: f64 = text.split_whitespace().next()?.parse().ok()?;
+    Some(ns / 1e9)
 }

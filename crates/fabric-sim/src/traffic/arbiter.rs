@@ -25,7 +25,7 @@ const LANES: usize = 16;
 const UNLIMITED: u8 = 255;
 
 /// Units of weight in a unit of the limit of the high-priority table, 4 KiB.
-const LIMIT_UNITS: i64 = 4096 / 64;
+const LIMIT_UNITS: i32 = 4096 / 64;
 
 /// The arbitration tables of a port, ready to be used. Ports with equal tables may share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,12 +50,12 @@ impl ArbitrationTables {
         high | low
     }
 
-    fn limit_units(&self) -> i64 {
+    fn limit_units(&self) -> i32 {
         match self.high_limit {
-            UNLIMITED => i64::MAX,
+            UNLIMITED => i32::MAX,
             // One packet, whatever its size.
             0 => 1,
-            limit => i64::from(limit) * LIMIT_UNITS,
+            limit => i32::from(limit) * LIMIT_UNITS,
         }
     }
 }
@@ -129,7 +129,7 @@ pub struct Arbiter {
     high: Visit,
     low: Visit,
     /// Units that the high-priority table may begin a packet with before a low one gets its chance.
-    high_left: i64,
+    high_left: i32,
     /// Whether the last choice was the high-priority table's.
     chose_high: bool,
 }
@@ -172,7 +172,7 @@ impl Arbiter {
         if self.chose_high {
             self.high.left = self.high.left.saturating_sub(units);
             if self.tables.high_limit != UNLIMITED {
-                self.high_left -= i64::from(units);
+                self.high_left -= i32::from(units);
             }
         } else {
             self.low.left = self.low.left.saturating_sub(units);

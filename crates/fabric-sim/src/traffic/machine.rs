@@ -18,6 +18,9 @@ const INSIDE: u8 = 16;
 /// Lanes of a source: those of its link, and the way inside.
 const SOURCE_LANES: usize = 17;
 
+/// Events that are worth looking ahead for.
+const LOOK_AHEAD_MIN: usize = 6;
+
 /// What happens, in the order in which it does at the same moment: whoever chooses a packet to send knows of all that has
 /// come by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,51 @@ impl Simulation {
         }
     }
 
+    /// Reads what the next events will ask for, many at a time: a large network does not fit into the cache, and memory
+    /// answers many questions in the time of one.
+    pub(super) fn look_ahead(&self) {
+        let next = self.queue.next();
+        if next.len() < LOOK_AHEAD_MIN {
+            return;
+        }
+        let mut seen = 0;
+        for (_, what) in next {
+            seen += match What::unpack(*what) {
+                What::Credit { lane, .. } => {
+                    u64::from(self.outputs[(lane / LANES) as usize].lanes[(lane % LANES) as usize].credits)
+                }
+                What::Arrive { port, packet } => {
+                    self.packets[packet].tail + u64::from(self.network.gates[port as usize].mtu)
+                }
+                What::Left { output } => self.outputs[output as usize].until,
+                _ => 0,
+            };
+        }
+        for (_, what) in next {
+            seen += match What::unpack(*what) {
+                What::Arrive { port, packet } => {
+                    let packet = &self.packets[packet];
+                    let fifo = (port * LANES + u32::from(packet.lane)) as usize;
+                    let stored = self.fifos.get(fifo).map_or(NONE, |fifo| fifo.last);
+                    u64::from(stored) + u64::from(self.network.look_ahead(port, packet.headers.to))
+                }
+                What::Left { output } => {
+                    u64::from(self.fifos[self.outputs[output as usize].fifo as usize].first)
+                }
+                _ => 0,
+            };
+        }
+        for (_, what) in next {
+            if let What::Left { output } = What::unpack(*what) {
+                let first = self.fifos[self.outputs[output as usize].fifo as usize].first;
+                if first != NONE {
+                    seen += self.packets[first].tail;
+                }
+            }
+        }
+        std::hint::black_box(seen);
+    }
+
     fn at(&mut self, time: u64, what: What) {
         self.queue.push(time, what.pack());
     }
@@ -99,12 +147,12 @@ impl Simulation {
             self.measures.resize_with(tag + 1, Default::default);
         }
         let port = message.from.port().0;
-        let facts = &self.network.ports[port as usize];
+        let gate = &self.network.gates[port as usize];
         let (sl, most) = match message.service {
             Service::Data(sl) => (Some(sl), PAYLOAD_BYTES_MAX as u16),
             Service::Management => (None, MANAGEMENT_BYTES_MAX),
         };
-        let packet_bytes = message.packet_bytes.unwrap_or(facts.mtu).clamp(1, most);
+        let packet_bytes = message.packet_bytes.unwrap_or(gate.mtu).clamp(1, most);
         let payload = message.bytes.min(packet_bytes.into()) as u16;
         let headers = Headers { to: message.to, pkey: message.pkey, sl, payload };
         let packets = message.bytes.div_ceil(packet_bytes.into()).max(1);
@@ -150,11 +198,11 @@ impl Simulation {
 
     /// By which output and lane an adapter sends a packet.
     fn way_out(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
-        let facts = &self.network.ports[port as usize];
-        if facts.kind != Kind::Adapter {
+        let gate = &self.network.gates[port as usize];
+        if gate.kind != Kind::Adapter {
             return Err(DropReason::WrongPort);
         }
-        if headers.sl.is_some() && headers.payload > facts.mtu {
+        if headers.sl.is_some() && headers.payload > gate.mtu {
             return Err(DropReason::TooLarge);
         }
         if headers.sl.is_some() && !self.network.holds(port, headers.pkey) {
@@ -249,9 +297,10 @@ impl Simulation {
         let waiting = &mut self.fifos[fifo as usize];
         (waiting.doing, waiting.next) = (Doing::Waiting, NONE);
         let packet = &mut self.packets[waiting.first];
+        waiting.blocks = packet.blocks;
         let (out, lane) = (packet.out, packet.out_lane);
         let output = &mut self.outputs[out as usize];
-        let state = &mut self.lanes[(out * LANES) as usize + usize::from(lane)];
+        let state = &mut output.lanes[usize::from(lane)];
         if state.first == NONE {
             let in_turn = output.is_busy && output.lane == lane;
             output.waiting |= 1 << lane;
@@ -282,7 +331,7 @@ impl Simulation {
         while left != 0 {
             let lane = left.trailing_zeros();
             left &= left - 1;
-            let state = &self.lanes[(out * LANES + lane) as usize];
+            let state = &output.lanes[lane as usize];
             ready |= u16::from(state.credits >= state.need) << lane;
         }
         let chosen = if output.is_inside { (ready != 0).then_some(0) } else { output.arbiter.choose(ready) };
@@ -294,15 +343,14 @@ impl Simulation {
     /// Begins to send the packet whose turn it is in a lane.
     fn begin(&mut self, out: u32, lane: u8) {
         let first_source = self.first_source();
-        let place = (out * LANES) as usize + usize::from(lane);
-        let state = &mut self.lanes[place];
+        let output = &mut self.outputs[out as usize];
+        let state = &mut output.lanes[usize::from(lane)];
         let fifo = state.first;
         let sending = &mut self.fifos[fifo as usize];
         sending.doing = Doing::Sending;
         let id = sending.first;
         state.first = sending.next;
         let next = state.first;
-        let output = &mut self.outputs[out as usize];
         let packet = &mut self.packets[id];
         sending.first = packet.next;
         let takes = output.pace.time(packet.bytes.into());
@@ -311,10 +359,10 @@ impl Simulation {
         (output.fifo, output.until) = (fifo, until);
         if lane != MANAGEMENT && !output.is_inside {
             debug_assert!(state.credits >= packet.blocks.into(), "a packet is begun only with room for it");
-            state.credits -= u32::from(packet.blocks);
+            state.credits -= u16::from(packet.blocks);
             output.arbiter.sent(packet.blocks.into());
         }
-        self.sent_bytes[place] += u64::from(packet.bytes);
+        state.bytes += u64::from(packet.bytes);
         self.totals.hops += 1;
         packet.at = output.to;
         packet.hops += 1;
@@ -333,10 +381,10 @@ impl Simulation {
         if next == NONE {
             output.waiting &= !(1 << lane);
         } else {
-            let packet = &mut self.packets[self.fifos[next as usize].first];
-            self.lanes[place].need = packet.blocks.into();
+            let waiting = &self.fifos[next as usize];
+            state.need = waiting.blocks.into();
             if next >= first_source {
-                packet.head_since = until;
+                self.packets[waiting.first].head_since = until;
             }
         }
         self.at(arrives, arrival);
@@ -372,7 +420,7 @@ impl Simulation {
                 *held = held.saturating_sub(1);
             }
             lane => {
-                let lane = self.network.ports[port as usize].to * LANES + u32::from(lane);
+                let lane = self.network.gates[port as usize].to * LANES + u32::from(lane);
                 let delay = self.settings.cable + self.settings.credit;
                 self.at(when + delay.ps(), What::Credit { lane, blocks });
             }
@@ -380,9 +428,9 @@ impl Simulation {
     }
 
     fn give_back(&mut self, lane: u32, blocks: u8) {
-        let state = &mut self.lanes[lane as usize];
-        state.credits += u32::from(blocks);
         let out = lane / LANES;
+        let state = &mut self.outputs[out as usize].lanes[(lane % LANES) as usize];
+        state.credits += u16::from(blocks);
         debug_assert!(state.credits <= self.capacity[out as usize], "no more room than there is");
         if state.first != NONE {
             self.try_send(out);
@@ -392,7 +440,7 @@ impl Simulation {
     fn arrive(&mut self, id: u32) {
         let packet = &self.packets[id];
         let at = packet.at as usize;
-        if self.network.ports[at].kind == Kind::Adapter {
+        if self.network.gates[at].kind == Kind::Adapter {
             return self.arrive_at_adapter(id);
         }
         if packet.lane == MANAGEMENT {
@@ -478,7 +526,7 @@ impl Simulation {
 
     pub(super) fn set_draining(&mut self, port: u32, drains: bool) {
         self.drains[port as usize] = drains;
-        if !drains || self.network.ports[port as usize].kind != Kind::Adapter {
+        if !drains || self.network.gates[port as usize].kind != Kind::Adapter {
             return;
         }
         for fifo in port * LANES..(port + 1) * LANES {

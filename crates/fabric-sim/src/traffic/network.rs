@@ -12,7 +12,7 @@ use ib_wire::{Lid, Pkey, PortNum, ServiceLevel, SlToVl};
 
 use super::arbiter::ArbitrationTables;
 use super::time::Pace;
-use crate::device::{PortId, is_allowed_by, lane_count};
+use crate::device::{Device, DeviceId, PortId, is_allowed_by, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::rates;
 
@@ -29,6 +29,7 @@ const NO_PORT: u8 = 0xff;
 /// service level in the lane of its number.
 #[derive(Debug)]
 pub struct Network {
+    pub(crate) gates: Vec<Gate>,
     pub(crate) ports: Vec<PortFacts>,
     devices: Vec<DeviceFacts>,
     /// Partition keys of all ports.
@@ -51,22 +52,27 @@ pub(crate) enum Kind {
     External,
 }
 
-/// What a port holds.
+/// What every packet asks of a port. Small, so that those of a large fabric stay in the cache.
 #[derive(Debug)]
-pub(crate) struct PortFacts {
+pub(crate) struct Gate {
     /// The port behind its link, if that is up.
     pub to: u32,
-    /// Whether the link carries data.
-    pub is_active: bool,
-    pub kind: Kind,
-    pub number: PortNum,
-    /// Data lanes it operates.
-    pub lanes: u8,
-    enforces_in: bool,
-    enforces_out: bool,
+    device: u32,
     /// Largest payload it sends.
     pub mtu: u16,
-    device: u32,
+    /// Data lanes it operates.
+    pub lanes: u8,
+    number: u8,
+    pub kind: Kind,
+    /// Whether the link carries data.
+    pub is_active: bool,
+    enforces_in: bool,
+    enforces_out: bool,
+}
+
+/// What a port holds besides.
+#[derive(Debug)]
+pub(crate) struct PortFacts {
     keys: (u32, u32),
     lid: Option<Lid>,
     lid_count: u16,
@@ -80,10 +86,17 @@ pub(crate) struct PortFacts {
 #[derive(Debug)]
 struct DeviceFacts {
     first_port: u32,
-    /// Ports, port 0 counted.
-    width: u32,
     exits: (u32, u32),
-    turns: u32,
+    turns: Turns,
+}
+
+/// Which map of service levels to lanes each turn of a switch has.
+#[derive(Debug)]
+enum Turns {
+    /// All the same.
+    Uniform(u32),
+    /// By input and output, from a place on; as many outputs as this.
+    Each(u32, u32),
 }
 
 /// What a packet says of itself.
@@ -118,14 +131,17 @@ impl Network {
         }
         let ports: Vec<PortFacts> =
             (0..fabric.ports.len() as u32).map(|id| builder.port(fabric, PortId(id))).collect();
-        let ends = ports.iter().enumerate().filter_map(|(id, port)| Some((port.lid?, id, port)));
-        let ends = ends.filter(|(_, _, port)| port.kind != Kind::External);
+        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id))).collect();
+        let ends = ports.iter().zip(&gates).enumerate();
+        let ends = ends.filter(|(_, (_, gate))| gate.kind != Kind::External);
+        let ends = ends.filter_map(|(id, (port, _))| Some((port.lid?, id, port)));
         let owners = ends.flat_map(|(base, id, port)| {
             let lids = (0..port.lid_count).filter_map(move |n| Lid::from_wire(base.to_wire() + n));
             lids.map(move |lid| (lid, PortId(id as u32)))
         });
         Self {
             owners: owners.collect(),
+            gates,
             ports,
             devices,
             keys: builder.keys,
@@ -147,9 +163,9 @@ impl Network {
 
     /// The ports of adapters that have a link that carries data.
     pub fn adapter_ports(&self) -> impl Iterator<Item = PortId> {
-        let ports = self.ports.iter().enumerate();
+        let ports = self.gates.iter().enumerate();
         ports
-            .filter(|(_, port)| port.kind == Kind::Adapter && port.is_active)
+            .filter(|(_, gate)| gate.kind == Kind::Adapter && gate.is_active)
             .map(|(id, _)| PortId(id as u32))
     }
 
@@ -160,12 +176,12 @@ impl Network {
 
     /// The largest payload a port sends.
     pub fn mtu(&self, port: PortId) -> u16 {
-        self.ports[port.index()].mtu
+        self.gates[port.index()].mtu
     }
 
     /// The port at the other end of a link that is up.
     pub fn peer(&self, port: PortId) -> Option<PortId> {
-        let to = self.ports[port.index()].to;
+        let to = self.gates[port.index()].to;
         (to != NONE).then_some(PortId(to))
     }
 
@@ -197,9 +213,9 @@ impl Network {
 
     /// On which lane an adapter sends a packet that is not for itself.
     pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<u8, DropReason> {
-        let facts = &self.ports[port as usize];
+        let (map, lanes) = (self.ports[port as usize].injection, self.gates[port as usize].lanes);
         let lane = match headers.sl {
-            Some(sl) => lane_in(facts.injection, sl, facts.lanes)?,
+            Some(sl) => lane_in(map, sl, lanes)?,
             None => MANAGEMENT,
         };
         self.cross(port, headers)?;
@@ -209,7 +225,7 @@ impl Network {
     /// Where a packet goes that came to a switch by a port.
     #[inline]
     pub(crate) fn step(&self, at: u32, headers: &Headers) -> Result<Step, DropReason> {
-        let input = &self.ports[at as usize];
+        let input = &self.gates[at as usize];
         let is_allowed = |held: &Pkey| is_allowed_by(headers.pkey, *held);
         if input.enforces_in && headers.sl.is_some() && !self.keys_of(at).iter().any(is_allowed) {
             return Err(DropReason::PartitionAtSwitch);
@@ -227,9 +243,14 @@ impl Network {
         let lane = match headers.sl {
             None => MANAGEMENT,
             Some(sl) => {
-                let turn = device.turns + u32::from(input.number.to_wire()) * device.width + u32::from(exit);
-                let map = self.maps[self.turns[turn as usize] as usize];
-                let output = &self.ports[out as usize];
+                let map = match device.turns {
+                    Turns::Uniform(map) => map,
+                    Turns::Each(first, width) => {
+                        self.turns[(first + u32::from(input.number) * width) as usize + usize::from(exit)]
+                    }
+                };
+                let map = self.maps[map as usize];
+                let output = &self.gates[out as usize];
                 let lane = lane_in(map, sl, output.lanes)?;
                 if output.enforces_out && !self.accepts(out, headers.pkey) {
                     return Err(DropReason::PartitionAtSwitch);
@@ -241,10 +262,16 @@ impl Network {
         Ok(Step::Out(out, lane))
     }
 
+    /// Reads what a packet to a LID will ask for at a port.
+    pub(crate) fn look_ahead(&self, at: u32, to: Lid) -> u8 {
+        let device = &self.devices[self.gates[at as usize].device as usize];
+        self.exits.get(device.exits.0 as usize + usize::from(to.to_wire())).copied().unwrap_or(NO_PORT)
+    }
+
     /// Whether the link behind a port carries a packet.
     #[inline]
     fn cross(&self, out: u32, headers: &Headers) -> Result<(), DropReason> {
-        let port = &self.ports[out as usize];
+        let port = &self.gates[out as usize];
         match headers.sl {
             _ if port.to == NONE => Err(DropReason::LinkDown),
             Some(_) if !port.is_active => Err(DropReason::NotActive),
@@ -257,6 +284,27 @@ impl Network {
 fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<u8, DropReason> {
     let lane = (map >> (4 * sl.index()) & 0xf) as u8;
     if lane < lanes { Ok(lane) } else { Err(DropReason::ServiceLevel) }
+}
+
+fn gate(fabric: &Fabric, id: PortId) -> Gate {
+    let port = fabric.port(id);
+    let kind = match (fabric.is_switch(id), port.number) {
+        (false, _) => Kind::Adapter,
+        (true, PortNum::MANAGEMENT) => Kind::Own,
+        (true, _) => Kind::External,
+    };
+    let to = fabric.linked_port(id);
+    Gate {
+        to: to.map_or(NONE, |to| to.0),
+        device: port.device.0,
+        mtu: port.info.neighbor_mtu.bytes(),
+        lanes: lane_count(port.info.operational_vls),
+        number: port.number.to_wire(),
+        kind,
+        is_active: to.is_some_and(|to| fabric.carries_data(id, to)),
+        enforces_in: port.info.enforce_inbound && kind == Kind::External,
+        enforces_out: port.info.enforce_outbound && kind == Kind::External,
+    }
 }
 
 fn packed(map: [u8; SlToVl::LEN]) -> u64 {
@@ -276,10 +324,10 @@ struct Builder {
 }
 
 impl Builder {
-    fn device(&mut self, fabric: &Fabric, id: crate::device::DeviceId) -> DeviceFacts {
+    fn device(&mut self, fabric: &Fabric, id: DeviceId) -> DeviceFacts {
         let device = &fabric.devices[id.index()];
-        let (first_port, width) = (device.first_port.0, u32::from(device.info.port_count) + 1);
-        let (exits, turns) = (self.exits.len() as u32, self.turns.len() as u32);
+        let (first_port, exits) = (device.first_port.0, self.exits.len() as u32);
+        let mut turns = Turns::Uniform(0);
         if let Some(switch) = &device.switch {
             let end = (usize::from(switch.info.linear_fdb_top) + 1).min(switch.linear.len());
             let exit = |lid: usize| {
@@ -287,15 +335,25 @@ impl Builder {
                 Some(fabric.port(out).number.to_wire())
             };
             self.exits.extend((0..end).map(|lid| exit(lid).unwrap_or(NO_PORT)));
-            let numbers: Vec<PortNum> = device.ports().map(|port| fabric.port(port).number).collect();
-            for input in &numbers {
-                for output in device.ports() {
-                    let number = self.map(packed(fabric.turn_mapping(*input, output)));
-                    self.turns.push(number);
-                }
+            turns = self.turns(fabric, device);
+        }
+        DeviceFacts { first_port, exits: (exits, self.exits.len() as u32), turns }
+    }
+
+    fn turns(&mut self, fabric: &Fabric, device: &Device) -> Turns {
+        let start = self.turns.len();
+        for input in device.ports().map(|port| fabric.port(port).number) {
+            for output in device.ports() {
+                let number = self.map(packed(fabric.turn_mapping(input, output)));
+                self.turns.push(number);
             }
         }
-        DeviceFacts { first_port, width, exits: (exits, self.exits.len() as u32), turns }
+        let first = self.turns[start];
+        if self.turns[start..].iter().all(|map| *map == first) {
+            self.turns.truncate(start);
+            return Turns::Uniform(first);
+        }
+        Turns::Each(start as u32, u32::from(device.info.port_count) + 1)
     }
 
     /// The number of a map; most turns have one of few.
@@ -310,25 +368,10 @@ impl Builder {
 
     fn port(&mut self, fabric: &Fabric, id: PortId) -> PortFacts {
         let port = fabric.port(id);
-        let kind = match (fabric.is_switch(id), port.number) {
-            (false, _) => Kind::Adapter,
-            (true, PortNum::MANAGEMENT) => Kind::Own,
-            (true, _) => Kind::External,
-        };
-        let to = fabric.linked_port(id);
         let first_key = self.keys.len() as u32;
         self.keys.extend(port.pkeys.iter().flatten());
         let rate = rates::active_rate(&port.info, fabric.is_fdr10(id));
         PortFacts {
-            to: to.map_or(NONE, |to| to.0),
-            is_active: to.is_some_and(|to| fabric.carries_data(id, to)),
-            kind,
-            number: port.number,
-            lanes: lane_count(port.info.operational_vls),
-            enforces_in: port.info.enforce_inbound && kind == Kind::External,
-            enforces_out: port.info.enforce_outbound && kind == Kind::External,
-            mtu: port.info.neighbor_mtu.bytes(),
-            device: port.device.0,
             keys: (first_key, self.keys.len() as u32),
             lid: port.info.lid,
             lid_count: port.info.lmc.lid_count(),

@@ -32,6 +32,7 @@ pub(crate) struct EventQueue {
     used: [u64; BUCKETS / WORD],
     /// Events beyond the buckets.
     far: BinaryHeap<Reverse<Event>>,
+    has_advanced: bool,
 }
 
 impl EventQueue {
@@ -42,6 +43,7 @@ impl EventQueue {
             buckets: vec![Vec::new(); BUCKETS],
             used: [0; BUCKETS / WORD],
             far: BinaryHeap::new(),
+            has_advanced: false,
         }
     }
 
@@ -70,6 +72,17 @@ impl EventQueue {
                 return None;
             }
         }
+    }
+
+    /// Whether the last event taken was the first of a bucket. Says so once.
+    #[inline]
+    pub fn has_advanced(&mut self) -> bool {
+        std::mem::take(&mut self.has_advanced)
+    }
+
+    /// The events that come next, as far as they are sorted, the first one last.
+    pub fn next(&self) -> &[Event] {
+        &self.current
     }
 
     pub fn is_empty(&self) -> bool {
@@ -107,6 +120,7 @@ impl EventQueue {
             }
         }
         self.current.sort_unstable_by(|a, b| b.cmp(a));
+        self.has_advanced = true;
         true
     }
 

@@ -93,7 +93,7 @@ pub const CREDITS_MAX: u32 = 2048;
 
 impl Settings {
     /// Blocks of each data lane of a port that operates so many.
-    pub(crate) fn lane_blocks(&self, lanes: u8) -> Result<u32, BadSettings> {
+    pub(crate) fn lane_blocks(&self, lanes: u8) -> Result<u16, BadSettings> {
         let blocks = match self.buffer {
             Buffer::PerLane(blocks) => blocks,
             Buffer::PerPort(blocks) => (blocks / u32::from(lanes.max(1))).min(CREDITS_MAX),
@@ -101,7 +101,7 @@ impl Settings {
         match blocks {
             blocks if blocks < PACKET_BLOCKS_MAX => Err(BadSettings::Buffer { blocks }),
             blocks if blocks > CREDITS_MAX => Err(BadSettings::Credits { blocks }),
-            blocks => Ok(blocks),
+            blocks => Ok(blocks as u16),
         }
     }
 

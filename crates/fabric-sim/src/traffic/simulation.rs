@@ -15,7 +15,7 @@ use crate::fabric::DropReason;
 use ib_wire::VirtualLane;
 
 /// Room where nobody counts it.
-const ENDLESS: u32 = u32::MAX;
+const ENDLESS: u16 = u16::MAX;
 
 /// Why a simulation came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +73,8 @@ pub struct Simulation {
     pub(super) outputs: Vec<Output>,
     /// Number of the output inside each port, if it is an adapter's.
     pub(super) inside: Vec<u32>,
-    /// Lanes of all outputs.
-    pub(super) lanes: Vec<Lane>,
-    /// Bytes on the wire by output and lane.
-    pub(super) sent_bytes: Vec<u64>,
     /// Room behind each output, in blocks a lane.
-    pub(super) capacity: Vec<u32>,
+    pub(super) capacity: Vec<u16>,
     /// Management packets that each port holds.
     pub(super) held: Vec<u16>,
     pub(super) drains: Vec<bool>,
@@ -106,8 +102,6 @@ impl Simulation {
             sources_of: vec![Vec::new(); ports],
             outputs: Vec::with_capacity(ports),
             inside: vec![NONE; ports],
-            lanes: Vec::new(),
-            sent_bytes: Vec::new(),
             capacity: Vec::new(),
             held: vec![0; ports],
             drains: vec![true; ports],
@@ -123,7 +117,7 @@ impl Simulation {
             simulation.add_link(port)?;
         }
         for port in 0..ports as u32 {
-            if simulation.network.ports[port as usize].kind == Kind::Adapter {
+            if simulation.network.gates[port as usize].kind == Kind::Adapter {
                 simulation.add_inside(port);
             }
         }
@@ -131,50 +125,41 @@ impl Simulation {
     }
 
     fn add_link(&mut self, port: u32) -> Result<(), BadSettings> {
-        let facts = &self.network.ports[port as usize];
-        let peer = self.network.ports.get(facts.to as usize);
-        let blocks = self.settings.lane_blocks(facts.lanes)?;
-        self.outputs.push(Output {
-            to: facts.to,
-            pace: facts.pace,
-            waiting: 0,
-            is_busy: false,
-            to_switch: peer.is_some_and(|peer| peer.kind != Kind::Adapter),
-            is_inside: false,
-            lane: 0,
-            blocks: 0,
-            fifo: NONE,
-            until: 0,
-            arbiter: Arbiter::new(facts.tables.clone()),
-        });
-        self.add_lanes(blocks);
+        let gate = &self.network.gates[port as usize];
+        let peer = self.network.gates.get(gate.to as usize);
+        let to_switch = peer.is_some_and(|peer| peer.kind != Kind::Adapter);
+        let blocks = self.settings.lane_blocks(gate.lanes)?;
+        let pace = self.network.ports[port as usize].pace;
+        self.add_output(port, gate.to, pace, blocks);
+        self.outputs[port as usize].to_switch = to_switch;
         Ok(())
     }
 
     fn add_inside(&mut self, port: u32) {
-        let facts = &self.network.ports[port as usize];
         let rate = self.settings.inside_adapter.map(|rate| Pace::of(rate.bits_per_s() as f64));
-        self.inside[port as usize] = self.outputs.len() as u32;
-        self.outputs.push(Output {
-            to: port,
-            pace: rate.unwrap_or(facts.pace),
-            waiting: 0,
-            is_busy: false,
-            to_switch: false,
-            is_inside: true,
-            lane: 0,
-            blocks: 0,
-            fifo: NONE,
-            until: 0,
-            arbiter: Arbiter::new(facts.tables.clone()),
-        });
-        self.add_lanes(ENDLESS);
+        let pace = rate.unwrap_or(self.network.ports[port as usize].pace);
+        let number = self.outputs.len();
+        self.inside[port as usize] = number as u32;
+        self.add_output(port, port, pace, ENDLESS);
+        self.outputs[number].is_inside = true;
     }
 
-    fn add_lanes(&mut self, blocks: u32) {
-        let lane = Lane { first: NONE, last: NONE, credits: blocks, need: 0 };
-        self.lanes.extend([lane; LANES as usize]);
-        self.sent_bytes.extend([0; LANES as usize]);
+    fn add_output(&mut self, port: u32, to: u32, pace: Pace, blocks: u16) {
+        let lane = Lane { first: NONE, last: NONE, credits: blocks, need: 0, bytes: 0 };
+        self.outputs.push(Output {
+            arbiter: Arbiter::new(self.network.ports[port as usize].tables.clone()),
+            until: 0,
+            fifo: NONE,
+            to,
+            pace,
+            waiting: 0,
+            lane: 0,
+            blocks: 0,
+            is_busy: false,
+            to_switch: false,
+            is_inside: false,
+            lanes: [lane; LANES as usize],
+        });
         self.capacity.push(blocks);
     }
 
@@ -188,6 +173,9 @@ impl Simulation {
             self.tell(workload);
         }
         while let Some((time, what)) = self.queue.pop(until.ps()) {
+            if self.queue.has_advanced() {
+                self.look_ahead();
+            }
             self.now = self.now.max(time);
             self.totals.events += 1;
             self.handle(what);
@@ -267,11 +255,11 @@ impl Simulation {
 
     /// Bytes that a port has begun to send, with headers and checks.
     pub fn sent_bytes(&self, port: PortId) -> u64 {
-        self.sent_bytes[port.index() * LANES as usize..][..LANES as usize].iter().sum()
+        self.outputs[port.index()].lanes.iter().map(|lane| lane.bytes).sum()
     }
 
     /// Those on one lane.
     pub fn lane_bytes(&self, port: PortId, lane: VirtualLane) -> u64 {
-        self.sent_bytes[port.index() * LANES as usize + lane.index()]
+        self.outputs[port.index()].lanes[lane.index()].bytes
     }
 }

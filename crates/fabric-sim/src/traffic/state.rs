@@ -4,13 +4,15 @@
 use super::arbiter::{Arbiter, LaneSet};
 use super::message::{Message, Tag};
 use super::network::{Headers, NONE};
+use super::time::Pace;
 use crate::fabric::DropReason;
 
 /// Lanes of a port, that of management included.
 pub(crate) const LANES: u32 = 16;
 
-/// A packet. Every hop looks at most of it, so it has the size of a line of the cache.
+/// A packet. Every hop looks at most of it, so it is one line of the cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Packet {
     pub headers: Headers,
     /// When its message was posted.
@@ -81,10 +83,12 @@ pub(crate) struct Fifo {
     /// The next queue that waits for the same lane of the same output.
     pub next: u32,
     pub doing: Doing,
+    /// Blocks of the first packet, while it waits.
+    pub blocks: u8,
 }
 
 impl Fifo {
-    pub const EMPTY: Self = Self { first: NONE, last: NONE, next: NONE, doing: Doing::Nothing };
+    pub const EMPTY: Self = Self { first: NONE, last: NONE, next: NONE, doing: Doing::Nothing, blocks: 0 };
 
     /// Whether nothing is in it and nothing on its way out.
     pub fn is_idle(&self) -> bool {
@@ -108,30 +112,37 @@ pub(crate) struct Lane {
     pub first: u32,
     pub last: u32,
     /// Blocks of room behind the link.
-    pub credits: u32,
+    pub credits: u16,
     /// Blocks that the next packet needs.
-    pub need: u32,
+    pub need: u16,
+    /// Bytes on the wire that were sent.
+    pub bytes: u64,
 }
 
-/// Where packets leave: a port's link, or an adapter's way from one function to another.
+/// Where packets leave: a port's link, or an adapter's way from one function to another. What every packet asks of it is
+/// one line of the cache, its lowest lanes the next.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Output {
-    /// The port that its packets come to.
+    pub arbiter: Arbiter,
+    /// Of the packet that is being sent: when it is through.
+    pub until: u64,
+    /// The queue it comes from.
+    pub fifo: u32,
+    /// The port that packets come to.
     pub to: u32,
-    pub pace: super::time::Pace,
+    pub pace: Pace,
     /// Lanes for which somebody waits.
     pub waiting: LaneSet,
+    /// Of the packet that is being sent: its lane and its blocks.
+    pub lane: u8,
+    pub blocks: u8,
     pub is_busy: bool,
     /// Whether it leads to a switch.
     pub to_switch: bool,
     /// Whether it is inside an adapter: no cable, no credits.
     pub is_inside: bool,
-    /// Of the packet that is being sent: its lane, its blocks, the queue it comes from, and when it is through.
-    pub lane: u8,
-    pub blocks: u8,
-    pub fifo: u32,
-    pub until: u64,
-    pub arbiter: Arbiter,
+    pub lanes: [Lane; LANES as usize],
 }
 
 /// Things by number; numbers are used again.

@@ -83,18 +83,18 @@ impl fmt::Display for Time {
 
 /// How long a byte takes on a link, in 2⁻¹⁶ picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace(u64);
+pub(crate) struct Pace(u32);
 
 impl Pace {
-    /// The pace of a link that carries so many bits per second, line code taken off.
+    /// The pace of a link that carries so many bits per second, line code taken off; 122 Mb/s at least.
     pub fn of(bits_per_s: f64) -> Self {
-        Self((8e12 / bits_per_s * 65536.0).round() as u64)
+        Self((8e12 / bits_per_s * 65536.0).round() as u32)
     }
 
     /// How long so many bytes take, in picoseconds, rounded up.
     #[inline]
     pub const fn time(self, bytes: u64) -> u64 {
-        (bytes * self.0 + 0xffff) >> 16
+        (bytes * self.0 as u64 + 0xffff) >> 16
     }
 }
 

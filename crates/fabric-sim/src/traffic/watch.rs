@@ -35,7 +35,7 @@ pub enum Broken {
     #[error("a lane of {capacity} blocks has {found}")]
     Credits {
         /// Blocks of its buffer.
-        capacity: u32,
+        capacity: u16,
         /// Blocks that are free, taken, or on their way back.
         found: u32,
     },
@@ -85,7 +85,7 @@ impl Simulation {
     fn stuck_at(&self, fifo: u32) -> Option<Stuck> {
         let queue = self.fifos.get(fifo as usize).filter(|queue| queue.doing == Doing::Waiting)?;
         let packet = &self.packets[queue.first];
-        let state = &self.lanes[(packet.out * LANES) as usize + usize::from(packet.out_lane)];
+        let state = &self.outputs[packet.out as usize].lanes[usize::from(packet.out_lane)];
         let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
         (state.credits < state.need && state.first != NONE).then(|| Stuck {
             at: (PortId(fifo / LANES), lane((fifo % LANES) as u8)),
@@ -139,9 +139,9 @@ impl Simulation {
         }
         for (out, output) in self.outputs[..self.network.ports.len()].iter().enumerate() {
             for lane in (0..LANES - 1).filter(|_| output.to != NONE) {
-                let free = self.lanes[out * LANES as usize + lane as usize].credits;
-                let found = free + taken[(output.to * LANES + lane) as usize];
-                if found != self.capacity[out] {
+                let free = output.lanes[lane as usize].credits;
+                let found = u32::from(free) + taken[(output.to * LANES + lane) as usize];
+                if found != u32::from(self.capacity[out]) {
                     return Err(Broken::Credits { capacity: self.capacity[out], found });
                 }
             }
