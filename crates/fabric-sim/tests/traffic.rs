@@ -6,10 +6,10 @@ mod planned;
 use fabric_model::generate::{FatTree, Torus};
 use fabric_model::{LinkRate, Topology, ibnetdiscover};
 use fabric_sim::traffic::{
-    BLOCK_BYTES, Buffer, HEADER_BYTES, Message, Orders, Outcome, ROUTED_BYTES, Settings, Simulation, Tag,
-    Time, Workload,
+    BLOCK_BYTES, Buffer, HEADER_BYTES, Message, Orders, Outcome, ROUTED_BYTES, Service, Settings, Simulation,
+    Tag, Time, Workload,
 };
-use fabric_sim::{FunctionId, PortId};
+use fabric_sim::{DropReason, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, PortNum};
 use planned::{Design, Saturating, Timed, hosts, lane, message, sharing};
 
@@ -402,4 +402,80 @@ fn settings_that_cannot_work_are_refused() {
         );
     }
     assert!(Simulation::new(network(), Settings { slice: Time::ZERO, ..Settings::default() }).is_err());
+}
+
+fn management(from: PortId, to: Lid) -> Message {
+    Message { service: Service::Management, tag: Tag(15), ..message(from, to, 0, 256) }
+}
+
+#[test]
+fn management_goes_before_data_and_is_dropped_where_nobody_has_room() {
+    // Two hosts flood the third with management, and the first sends data there too.
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    let hosts = hosts(simulation.network());
+    let mut workload = Saturating(vec![
+        management(hosts[0].0, hosts[2].1),
+        management(hosts[1].0, hosts[2].1),
+        message(hosts[0].0, hosts[2].1, 0, 4096),
+        Message { tag: Tag(1), ..message(hosts[3].0, hosts[1].1, 0, 4096) },
+    ]);
+    simulation.run(&mut workload, Time::from_us(400));
+    simulation.audit().unwrap();
+    let flood = simulation.measure(Tag(15)).unwrap();
+    let part = flood.wire_bytes as f64 * 80.0 / 400e6;
+    assert!(part > 0.95, "management has the link: {part}");
+    assert!(flood.drops[&DropReason::NoRoom] > 1000, "{:?}", flood.drops);
+    assert_eq!(simulation.measure(Tag(0)).unwrap().delivered, 0, "data behind it waits");
+    let other = simulation.measure(Tag(1)).unwrap();
+    assert_eq!((other.dropped(), other.delivered > 1100), (0, true), "who goes another way is not hindered");
+}
+
+#[test]
+fn a_packet_that_finds_its_lane_empty_waits_for_one_visit_of_each_other_entry_at_most() {
+    // Lane 1 of four, every lane once in the table: the three others saturate, and one packet now and then comes.
+    let mut design = Design::new(row("4xEDR", "4xEDR"));
+    design.sharing = Some(sharing(4, &[(0, 65), (1, 65), (2, 65), (3, 65)]));
+    let mut simulation = design.simulation(Settings::default());
+    let hosts = hosts(simulation.network());
+    let mut workload = Beside {
+        others: Saturating([0, 2, 3].map(|level| message(hosts[0].0, hosts[3].1, level, 4096)).to_vec()),
+        own: message(hosts[0].0, hosts[3].1, 1, 4096),
+    };
+    simulation.run(&mut workload, Time::from_us(5000));
+    let own = simulation.measure(Tag(1)).unwrap();
+    assert_eq!(own.alone.count(), own.delivered);
+    // Three visits of a packet each, its own time, and the passage of devices and heads. Only the first link is
+    // contended: at the others packets come one after the other.
+    let settings = Settings::default();
+    let packet = 4122 * 80;
+    let passage = 5 * (settings.device + settings.cable).ps() + 4 * u64::from(ROUTED_BYTES) * 80;
+    let bound = 3 * packet + packet + passage;
+    let (least, most) = (own.alone.min().unwrap().ps(), own.alone.max().unwrap().ps());
+    assert!(most <= bound, "{most} with a bound of {bound}");
+    assert!(most > bound - packet, "and nearly that: {most} with a bound of {bound}");
+    assert!(most > least + packet && least >= packet + passage, "{least} to {most}");
+}
+
+/// Saturating senders, and a packet every ten microseconds and a bit.
+struct Beside {
+    others: Saturating,
+    own: Message,
+}
+
+impl Workload for Beside {
+    fn start(&mut self, orders: &mut Orders) {
+        self.others.start(orders);
+        orders.wake(Time::from_us(20), 0);
+    }
+
+    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+        if message.tag != self.own.tag {
+            self.others.sent(now, message, orders);
+        }
+    }
+
+    fn woken(&mut self, now: Time, _: u64, orders: &mut Orders) {
+        orders.post(self.own);
+        orders.wake(now + Time::from_ns(10_037), 0);
+    }
 }

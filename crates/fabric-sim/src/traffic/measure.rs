@@ -104,7 +104,8 @@ fn end(bucket: usize) -> u64 {
     let Some(place) = (bucket as u64).checked_sub(1) else { return SMALLEST_PS - 1 };
     let doublings = place / PARTS + u64::from(SMALLEST_PS.ilog2());
     let width = doublings - u64::from(PARTS.ilog2());
-    (((PARTS + place % PARTS + 1) as u128) << width).min(u128::from(u64::MAX) + 1) as u64 - 1
+    let end = (u128::from(PARTS + place % PARTS + 1) << width) - 1;
+    u64::try_from(end).unwrap_or(u64::MAX)
 }
 
 /// What became of the packets of one account.
