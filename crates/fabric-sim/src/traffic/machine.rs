@@ -1,28 +1,18 @@
 //! How packets move: what happens at each event.
 
-use super::message::{Message, Service};
-use super::network::{Headers, Kind, MANAGEMENT, NONE, Step};
-use super::settings::{BLOCK_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, ROUTED_BYTES};
+use super::network::{Kind, MANAGEMENT, NONE, Step};
+use super::settings::ROUTED_BYTES;
 use super::simulation::{Notice, Simulation};
-use super::state::{Doing, Fifo, LANES, Packet, Posted, Source};
+use super::state::{Doing, Fifo, LANES};
 use super::time::Time;
 use crate::fabric::DropReason;
 use crate::way::HOPS_MAX;
 
-/// Payload of the largest management packet.
-const MANAGEMENT_BYTES_MAX: u16 = 256;
-
 /// The lane of packets that stay inside an adapter.
-const INSIDE: u8 = 16;
+pub(super) const INSIDE: u8 = 16;
 
-/// Lanes of a source: those of its link, and the way inside.
-const SOURCE_LANES: usize = 17;
-
-/// Events that are worth looking ahead for.
-const LOOK_AHEAD_MIN: usize = 6;
-
-/// What happens, in the order in which it does at the same moment: whoever chooses a packet to send knows of all that has
-/// come by then.
+/// What happens, in the order in which it does at the same moment: a link that falls free knows of all that has come by
+/// then. Of packets that come to a free link at the same moment, the first in the order of ports begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// Room is given back to a lane of an output.
@@ -86,51 +76,6 @@ impl Simulation {
         }
     }
 
-    /// Reads what the next events will ask for, many at a time: a large network does not fit into the cache, and memory
-    /// answers many questions in the time of one.
-    pub(super) fn look_ahead(&self) {
-        let next = self.queue.next();
-        if next.len() < LOOK_AHEAD_MIN {
-            return;
-        }
-        let mut seen = 0;
-        for (_, what) in next {
-            seen += match What::unpack(*what) {
-                What::Credit { lane, .. } => {
-                    u64::from(self.outputs[(lane / LANES) as usize].lanes[(lane % LANES) as usize].credits)
-                }
-                What::Arrive { port, packet } => {
-                    self.packets[packet].tail + u64::from(self.network.gates[port as usize].mtu)
-                }
-                What::Left { output } => self.outputs[output as usize].until,
-                _ => 0,
-            };
-        }
-        for (_, what) in next {
-            seen += match What::unpack(*what) {
-                What::Arrive { port, packet } => {
-                    let packet = &self.packets[packet];
-                    let fifo = (port * LANES + u32::from(packet.lane)) as usize;
-                    let stored = self.fifos.get(fifo).map_or(NONE, |fifo| fifo.last);
-                    u64::from(stored) + u64::from(self.network.look_ahead(port, packet.headers.to))
-                }
-                What::Left { output } => {
-                    u64::from(self.fifos[self.outputs[output as usize].fifo as usize].first)
-                }
-                _ => 0,
-            };
-        }
-        for (_, what) in next {
-            if let What::Left { output } = What::unpack(*what) {
-                let first = self.fifos[self.outputs[output as usize].fifo as usize].first;
-                if first != NONE {
-                    seen += self.packets[first].tail;
-                }
-            }
-        }
-        std::hint::black_box(seen);
-    }
-
     fn at(&mut self, time: u64, what: What) {
         self.queue.push(time, what.pack());
     }
@@ -140,141 +85,9 @@ impl Simulation {
         self.at(at.max(self.now), What::Wake { place });
     }
 
-    /// Takes a message into the queue of its function, or drops all of it at once.
-    pub(super) fn post(&mut self, message: Message) {
-        let tag = usize::from(message.tag.0);
-        if tag >= self.measures.len() {
-            self.measures.resize_with(tag + 1, Default::default);
-        }
-        let port = message.from.port().0;
-        let gate = &self.network.gates[port as usize];
-        let (sl, most) = match message.service {
-            Service::Data(sl) => (Some(sl), PAYLOAD_BYTES_MAX as u16),
-            Service::Management => (None, MANAGEMENT_BYTES_MAX),
-        };
-        let packet_bytes = message.packet_bytes.unwrap_or(gate.mtu).clamp(1, most);
-        let payload = message.bytes.min(packet_bytes.into()) as u16;
-        let headers = Headers { to: message.to, pkey: message.pkey, sl, payload };
-        let packets = message.bytes.div_ceil(packet_bytes.into()).max(1);
-        let (out, lane) = match self.way_out(port, &headers) {
-            Ok(way) => way,
-            Err(reason) => {
-                self.totals.created += packets;
-                self.totals.dropped += packets;
-                self.measures[tag].created += packets;
-                *self.measures[tag].drops.entry(reason).or_default() += packets;
-                return self.notices.push(Notice::Lost(message, reason));
-            }
-        };
-        let source = self.source(port, message.from.number(), out, lane);
-        let fifo = self.first_source() + source;
-        let waiting = &mut self.sources[source as usize];
-        let alone = waiting.first == NONE && self.fifos[fifo as usize].is_idle();
-        let posted = Posted {
-            message,
-            at: self.now,
-            headers,
-            packet_bytes,
-            left: message.bytes,
-            open: packets,
-            to_make: packets,
-            lost: None,
-            alone,
-            next: NONE,
-        };
-        let id = self.messages.insert(posted);
-        if waiting.first == NONE {
-            waiting.first = id;
-        } else {
-            self.messages[waiting.last].next = id;
-        }
-        waiting.last = id;
-        if self.fifos[fifo as usize].is_idle() {
-            self.fill(fifo);
-            let out = self.enqueue(fifo);
-            self.try_send(out);
-        }
-    }
-
-    /// By which output and lane an adapter sends a packet.
-    fn way_out(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
-        let gate = &self.network.gates[port as usize];
-        if gate.kind != Kind::Adapter {
-            return Err(DropReason::WrongPort);
-        }
-        if headers.sl.is_some() && headers.payload > gate.mtu {
-            return Err(DropReason::TooLarge);
-        }
-        if headers.sl.is_some() && !self.network.holds(port, headers.pkey) {
-            return Err(DropReason::PartitionAtSender);
-        }
-        if self.network.owns(port, headers.to) {
-            return Ok((self.inside[port as usize], INSIDE));
-        }
-        Ok((port, self.network.inject(port, headers)?))
-    }
-
-    /// The number of a function's queue for a lane.
-    fn source(&mut self, port: u32, function: u8, out: u32, lane: u8) -> u32 {
-        let numbers = &mut self.sources_of[port as usize];
-        let place = usize::from(function) * SOURCE_LANES + usize::from(lane);
-        if place >= numbers.len() {
-            numbers.resize(place + 1, NONE);
-        }
-        if numbers[place] == NONE {
-            numbers[place] = self.sources.len() as u32;
-            let lane = if lane == INSIDE { 0 } else { lane };
-            self.sources.push(Source { first: NONE, last: NONE, out, lane });
-            self.fifos.push(Fifo::EMPTY);
-        }
-        numbers[place]
-    }
-
-    fn first_source(&self) -> u32 {
+    /// Number of the first queue that is a function's.
+    pub(super) fn first_source(&self) -> u32 {
         self.network.ports.len() as u32 * LANES
-    }
-
-    /// Makes the next packet of a function's queue, if there is one to make.
-    fn fill(&mut self, fifo: u32) {
-        let number = fifo - self.first_source();
-        let source = &mut self.sources[number as usize];
-        if source.first == NONE {
-            return;
-        }
-        let id = source.first;
-        let posted = &mut self.messages[id];
-        let payload = posted.left.min(posted.packet_bytes.into());
-        posted.left -= payload;
-        posted.to_make -= 1;
-        let is_last = posted.to_make == 0;
-        if is_last {
-            source.first = posted.next;
-        }
-        let bytes = payload as u32 + HEADER_BYTES;
-        let packet = Packet {
-            headers: Headers { payload: payload as u16, ..posted.headers },
-            posted: posted.at,
-            head_since: self.now,
-            tail: 0,
-            message: id,
-            next: NONE,
-            at: NONE,
-            out: source.out,
-            bytes: bytes as u16,
-            tag: posted.message.tag,
-            blocks: bytes.div_ceil(BLOCK_BYTES) as u8,
-            lane: INSIDE,
-            out_lane: source.lane,
-            hops: 0,
-            alone: posted.alone,
-            is_last,
-        };
-        posted.alone = false;
-        self.totals.created += 1;
-        self.measures[usize::from(packet.tag.0)].created += 1;
-        let packet = self.packets.insert(packet);
-        self.fifos[fifo as usize].first = packet;
-        self.fifos[fifo as usize].last = packet;
     }
 
     /// The first packet of a queue that sends nothing looks for its turn. The output it may be sent by now.
@@ -292,7 +105,7 @@ impl Simulation {
     }
 
     /// The first packet of a queue waits for its turn. The output by which it leaves.
-    fn enqueue(&mut self, fifo: u32) -> u32 {
+    pub(super) fn enqueue(&mut self, fifo: u32) -> u32 {
         let is_source = fifo >= self.first_source();
         let waiting = &mut self.fifos[fifo as usize];
         (waiting.doing, waiting.next) = (Doing::Waiting, NONE);
@@ -319,7 +132,7 @@ impl Simulation {
 
     /// Begins to send, if the output is free and somebody may.
     #[inline]
-    fn try_send(&mut self, out: u32) {
+    pub(super) fn try_send(&mut self, out: u32) {
         let output = &mut self.outputs[out as usize];
         if output.is_busy {
             return;

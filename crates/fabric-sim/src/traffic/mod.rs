@@ -21,6 +21,7 @@
 //! * Nothing limits the life of a packet but the number of switches it may pass: links that wait for each other in a ring
 //!   wait for ever. [`Simulation::ring`] finds them.
 
+mod ahead;
 mod arbiter;
 mod machine;
 mod measure;
@@ -29,6 +30,7 @@ mod network;
 mod queue;
 mod settings;
 mod simulation;
+mod source;
 mod state;
 mod time;
 mod watch;

@@ -222,6 +222,15 @@ impl Network {
         Ok(lane)
     }
 
+    /// By which port a packet to a LID leaves the switch of a port.
+    #[inline]
+    pub(crate) fn exit(&self, at: u32, to: Lid) -> Option<u32> {
+        let device = &self.devices[self.gates[at as usize].device as usize];
+        let place = device.exits.0 + u32::from(to.to_wire());
+        let exit = if place < device.exits.1 { self.exits[place as usize] } else { NO_PORT };
+        (exit != NO_PORT).then(|| device.first_port + u32::from(exit))
+    }
+
     /// Where a packet goes that came to a switch by a port.
     #[inline]
     pub(crate) fn step(&self, at: u32, headers: &Headers) -> Result<Step, DropReason> {
@@ -231,12 +240,8 @@ impl Network {
             return Err(DropReason::PartitionAtSwitch);
         }
         let device = &self.devices[input.device as usize];
-        let place = device.exits.0 + u32::from(headers.to.to_wire());
-        let exit = if place < device.exits.1 { self.exits[place as usize] } else { NO_PORT };
-        if exit == NO_PORT {
-            return Err(DropReason::NoRoute);
-        }
-        let out = device.first_port + u32::from(exit);
+        let out = self.exit(at, headers.to).ok_or(DropReason::NoRoute)?;
+        let exit = out - device.first_port;
         if exit == 0 {
             return if self.owns(out, headers.to) { Ok(Step::Own(out)) } else { Err(DropReason::WrongPort) };
         }
@@ -246,7 +251,7 @@ impl Network {
                 let map = match device.turns {
                     Turns::Uniform(map) => map,
                     Turns::Each(first, width) => {
-                        self.turns[(first + u32::from(input.number) * width) as usize + usize::from(exit)]
+                        self.turns[(first + u32::from(input.number) * width + exit) as usize]
                     }
                 };
                 let map = self.maps[map as usize];
@@ -260,12 +265,6 @@ impl Network {
         };
         self.cross(out, headers)?;
         Ok(Step::Out(out, lane))
-    }
-
-    /// Reads what a packet to a LID will ask for at a port.
-    pub(crate) fn look_ahead(&self, at: u32, to: Lid) -> u8 {
-        let device = &self.devices[self.gates[at as usize].device as usize];
-        self.exits.get(device.exits.0 as usize + usize::from(to.to_wire())).copied().unwrap_or(NO_PORT)
     }
 
     /// Whether the link behind a port carries a packet.

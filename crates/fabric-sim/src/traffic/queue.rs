@@ -12,7 +12,7 @@ pub(crate) type Event = (u64, u64);
 
 /// Width of a bucket as a power of two: a quarter of a nanosecond. A fabric of thousands of busy links has some ten
 /// events in each.
-const WIDTH_BITS: u32 = 8;
+const WIDTH_BITS: u32 = 7;
 
 /// Buckets: together they hold two microseconds, more than a full-size packet takes on most links.
 const BUCKETS: usize = 8192;

@@ -82,6 +82,8 @@ pub struct Simulation {
     pub(super) notices: Vec<Notice>,
     pub(super) wakes: Slab<u64>,
     pub(super) totals: Totals,
+    /// Packets and outputs that were seen by looking ahead.
+    pub(super) ahead: Vec<(u32, u32)>,
     orders: Orders,
     has_started: bool,
 }
@@ -109,6 +111,7 @@ impl Simulation {
             notices: Vec::new(),
             wakes: Slab::new(),
             totals: Totals::default(),
+            ahead: Vec::new(),
             orders: Orders::default(),
             has_started: false,
             network,

@@ -43,26 +43,30 @@ pub(crate) struct Packet {
     pub is_last: bool,
 }
 
-/// A message that is not done with.
+/// A message that is not done with. What the arrival of a packet asks for is one line of the cache, the rest the next.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Posted {
     pub message: Message,
     pub at: u64,
-    pub headers: Headers,
-    /// Payload of a packet.
-    pub packet_bytes: u16,
-    /// Payload that is in no packet yet.
-    pub left: u64,
-    /// Packets that were not made yet.
-    pub to_make: u64,
     /// Packets that have neither arrived nor been dropped.
     pub open: u64,
     pub lost: Option<DropReason>,
     /// Whether its first packet found its lane empty.
     pub alone: bool,
+    /// Payload of a packet.
+    pub packet_bytes: u16,
+    pub headers: Headers,
+    /// Payload that is in no packet yet.
+    pub left: u64,
+    /// Packets that were not made yet.
+    pub to_make: u64,
     /// The next message of its function and lane.
     pub next: u32,
 }
+
+/// What arrivals ask for has to fit.
+const _: () = assert!(std::mem::offset_of!(Posted, headers) <= 64 && size_of::<Packet>() == 64);
 
 /// What a queue is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +177,11 @@ impl<T> Slab<T> {
     /// The thing keeps its values until its number is used again.
     pub fn free(&mut self, place: u32) {
         self.free.push(place);
+    }
+
+    /// What is or was at a place.
+    pub fn get(&self, place: u32) -> Option<&T> {
+        self.items.get(place as usize)
     }
 
     /// How many there are.
