@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fabric_model as model;
 use ib_wire::{
-    Capability, DataLanes, ExtendedSpeed, Guid, LinkDownDefault, LinkSpeed, LinkWidth, MKeyProtection,
+    Capability, DataLanes, ExtendedSpeed, Guid, Lid, LinkDownDefault, LinkSpeed, LinkWidth, MKeyProtection,
     Membership, Mtu, NodeDescription, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortNum, PortState,
     ServiceLevel, SlToVl, SwitchInfo, VirtualLane, VlArbEntry,
 };
@@ -60,6 +60,14 @@ impl Device {
             .then(|| PortId(self.first_port.0 + number - lowest))
     }
 
+    /// The exit port of a switch for a LID, if it has one.
+    pub fn exit(&self, dlid: Lid) -> Option<PortId> {
+        let switch = self.switch.as_ref()?;
+        let counts = dlid.to_wire() <= switch.info.linear_fdb_top;
+        let entry = switch.linear.get(usize::from(dlid.to_wire())).filter(|_| counts)?;
+        self.port(PortNum::new(*entry)?)
+    }
+
     /// All ports, lowest number first.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<> {
         let count = u32::from(self.info.port_count) + 1 - self.lowest_number();
@@ -113,13 +121,9 @@ impl Port {
         self.pkeys.iter().flatten().any(|held| key.is_accepted_by(*held))
     }
 
-    /// Whether a key in the table of a switch port lets the port behind it send packets with this key: a full key also
-    /// as a limited member, a limited key only so.
+    /// Whether a key in the table of a switch port lets the port behind it send packets with this key.
     pub fn lets_send(&self, key: Pkey) -> bool {
-        let is_limited = key.membership() == Membership::Limited;
-        self.pkeys.iter().flatten().any(|held| {
-            held.partition() == key.partition() && (is_limited || held.membership() == Membership::Full)
-        })
+        self.pkeys.iter().flatten().any(|held| is_allowed_by(key, *held))
     }
 
     /// Whether the port answers to this LID.
@@ -134,6 +138,13 @@ impl Port {
     pub fn injection_lane(&self, sl: ServiceLevel) -> VirtualLane {
         SlToVl::decode(&self.sl_to_vl).lane(sl)
     }
+}
+
+/// Whether an entry in the table of a switch port lets the port behind it send packets with a key: a full entry also
+/// as a limited member, a limited entry only so.
+pub(crate) fn is_allowed_by(key: Pkey, held: Pkey) -> bool {
+    let is_limited = key.membership() == Membership::Limited;
+    held.partition() == key.partition() && (is_limited || held.membership() == Membership::Full)
 }
 
 /// The arbitration tables of a port.

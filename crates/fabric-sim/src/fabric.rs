@@ -71,6 +71,8 @@ pub enum DropReason {
     Malformed,
     /// It does not fit into the largest packet of a link.
     TooLarge,
+    /// The next port has no room for management, for which nobody waits.
+    NoRoom,
     /// A frame has the source address of somebody else.
     Spoofed,
     /// A frame's sender has a partition key that its port does not hold.
@@ -250,6 +252,11 @@ impl Fabric {
         let one = topology.by_id(name).or_else(by_guid);
         let described = topology.nodes().filter(move |(_, node)| one.is_none() && node.description == name);
         one.into_iter().chain(described.map(|(index, _)| index)).map(|node| DeviceId(node.index() as u32))
+    }
+
+    /// The node with this node GUID.
+    pub fn device_by_guid(&self, guid: Guid) -> Option<DeviceId> {
+        self.blueprint.by_guid(guid).map(|node| DeviceId(node.index() as u32))
     }
 
     /// A port of a node by number.

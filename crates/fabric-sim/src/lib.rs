@@ -18,6 +18,8 @@
 //! | `agent` | who may ask, what is answered |
 //! | `notices` | traps and their repetition |
 //! | `links`, `faults` | what changes underneath |
+//! | `install` | a whole plan written at once, without a manager |
+//! | [`traffic`] | packets in time: how fast, how late, who is in whose way |
 //! | `device` | what registers and tables hold |
 
 mod agent;
@@ -28,9 +30,11 @@ mod fabric;
 mod faults;
 mod forward;
 mod inspect;
+mod install;
 mod links;
 mod notices;
 mod rates;
+pub mod traffic;
 mod travel;
 mod way;
 
@@ -41,3 +45,4 @@ pub use fabric::{DropReason, Fabric, Output};
 pub use faults::{NotAProbability, Probability};
 pub use forward::{AttachError, FrameCounters, FunctionId, VirtualFunction};
 pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};
+pub use install::InstallError;

@@ -1,7 +1,7 @@
 //! Rates as topology files name them, in the codes of PortInfo: a rate enables itself and what is slower.
 
 use fabric_model::{LinkRate, Port, Speed, Width};
-use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth};
+use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PortInfo};
 
 /// What the cable at a port carries: the rate its file names, else the masks it sets. A manager that enables more
 /// does not make it faster.
@@ -52,4 +52,21 @@ pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
         ExtendedSpeed(0) => ExtendedSpeed::default(),
         enabled => ExtendedSpeed(enabled.0 | UP_TO_HDR),
     }
+}
+
+/// What a link runs at by the registers of one of its ports. Only Mellanox' own attribute tells FDR10 from QDR.
+pub(crate) fn active_rate(info: &PortInfo, is_fdr10: bool) -> LinkRate {
+    let lanes = info.link_width_active.lanes();
+    let width = Width::ALL.into_iter().find(|width| u32::from(width.lanes()) == lanes);
+    let speed = match (info.extended_speed_active.fastest(), info.link_speed_active.fastest()) {
+        (Some(ExtendedSpeed::FDR), _) => Speed::Fdr,
+        (Some(ExtendedSpeed::EDR), _) => Speed::Edr,
+        (Some(ExtendedSpeed::HDR), _) => Speed::Hdr,
+        (Some(_), _) => Speed::Ndr,
+        (None, Some(LinkSpeed::DDR)) => Speed::Ddr,
+        (None, Some(LinkSpeed::QDR)) if is_fdr10 => Speed::Fdr10,
+        (None, Some(LinkSpeed::QDR)) => Speed::Qdr,
+        (None, _) => Speed::Sdr,
+    };
+    LinkRate { speed, width: width.unwrap_or(Width::X1) }
 }

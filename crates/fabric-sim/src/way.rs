@@ -12,7 +12,7 @@ use crate::notices::Flow;
 
 /// Switches a LID-routed packet may pass. Real packets have no such limit and circle until their lifetime ends;
 /// longer than any sane path, short enough to stop a loop at once.
-const HOPS_MAX: usize = 64;
+pub(crate) const HOPS_MAX: usize = 64;
 
 /// Copies one multicast packet may turn into: bounds the work of a looping multicast tree.
 const MULTICAST_COPIES_MAX: usize = 65_536;
@@ -177,14 +177,7 @@ impl Fabric {
 
     /// The exit port of a switch for a LID.
     fn next_hop(&mut self, at: PortId, dlid: Lid) -> Result<PortId, DropReason> {
-        let device = self.device_of(at);
-        let switch = device.switch.as_ref().ok_or(DropReason::NoRoute)?;
-        let entry = if dlid.to_wire() > switch.info.linear_fdb_top {
-            None
-        } else {
-            switch.linear.get(usize::from(dlid.to_wire())).copied()
-        };
-        match entry.and_then(PortNum::new).and_then(|exit| device.port(exit)) {
+        match self.device_of(at).exit(dlid) {
             Some(out) => Ok(out),
             None => {
                 self.port_mut(at).counters.relay_errors += 1;
@@ -266,14 +259,7 @@ impl Fabric {
 
     /// The port behind a link, if the link carries such a packet now.
     fn other_end(&self, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
-        let sender = self.port(out);
-        let up = |info: &ib_wire::PortInfo| {
-            info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down
-        };
-        let peer = match sender.peer {
-            Some(peer) if sender.plugged && up(&sender.info) && up(&self.port(peer).info) => peer,
-            _ => return Err(DropReason::LinkDown),
-        };
+        let peer = self.linked_port(out).ok_or(DropReason::LinkDown)?;
         match traffic {
             Traffic::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),
             Traffic::Data { payload, .. } if !self.has_room(out, *payload) => Err(DropReason::TooLarge),
@@ -281,8 +267,17 @@ impl Fabric {
         }
     }
 
+    /// The port behind a link that is up.
+    pub(crate) fn linked_port(&self, out: PortId) -> Option<PortId> {
+        let sender = self.port(out);
+        let up = |info: &ib_wire::PortInfo| {
+            info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down
+        };
+        sender.peer.filter(|peer| sender.plugged && up(&sender.info) && up(&self.port(*peer).info))
+    }
+
     /// Data leaves active ports only; an armed port already receives it.
-    fn carries_data(&self, out: PortId, peer: PortId) -> bool {
+    pub(crate) fn carries_data(&self, out: PortId, peer: PortId) -> bool {
         self.port(out).info.state == PortState::Active
             && matches!(self.port(peer).info.state, PortState::Active | PortState::Armed)
     }

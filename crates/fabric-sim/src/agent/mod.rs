@@ -88,7 +88,7 @@ impl Fabric {
     }
 
     /// Reads or writes one attribute. After a Set, `data` holds what is in force.
-    fn access_attribute(
+    pub(crate) fn access_attribute(
         &mut self,
         arrival: Arrival,
         attribute: Attribute,

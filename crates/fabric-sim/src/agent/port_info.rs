@@ -53,7 +53,7 @@ impl Fabric {
     }
 
     /// Whether the link of a port runs FDR10: a speed only Mellanox' own attribute tells.
-    pub(super) fn is_fdr10(&self, port: PortId) -> bool {
+    pub(crate) fn is_fdr10(&self, port: PortId) -> bool {
         self.model_port(port).rate.is_some_and(|rate| rate.speed == Speed::Fdr10)
     }
 

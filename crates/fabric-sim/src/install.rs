@@ -1,0 +1,272 @@
+//! A plan put into the devices at once, for whoever wants a fabric as its manager leaves it and no manager.
+//!
+//! Every table goes through the agent that a manager's datagrams reach, so what is refused there is refused here, and
+//! what is in force afterwards is the same. Management keys are the manager's secret: none is set.
+
+use fabric_model::FabricPlan;
+use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
+use ib_wire::{
+    Attribute, Guid, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo, PortNum,
+    PortState, SMP_DATA_LEN, SlToVl, SlToVlSelector, Status, VlArbBlock, VlArbPart,
+};
+use thiserror::Error;
+
+use crate::agent::{Access, Operation};
+use crate::device::{DeviceId, PortId};
+use crate::fabric::Fabric;
+use crate::way::Arrival;
+
+/// How long a subnet may take, as an exponent of 4.096 µs; what Heddle's manager sets.
+const SUBNET_TIMEOUT: u8 = 18;
+
+/// Why a plan cannot be put into a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InstallError {
+    /// The plan speaks of a node that the fabric does not have.
+    #[error("no node of the fabric has the GUID {0}")]
+    NoSuchNode(Guid),
+    /// The plan speaks of a port that the node does not have.
+    #[error("the node {node} has no port {port}")]
+    NoSuchPort {
+        /// GUID of the node.
+        node: Guid,
+        /// Number of the port.
+        port: PortNum,
+    },
+    /// A device refuses a table: it is larger than what it holds, or names what it does not have.
+    #[error("the node {node} refuses {attribute:?} with modifier {modifier:#x}: {status:?}")]
+    Refused {
+        /// GUID of the node.
+        node: Guid,
+        /// The attribute.
+        attribute: Attribute,
+        /// Which part of it.
+        modifier: u32,
+        /// What the device answers.
+        status: Status,
+    },
+}
+
+impl Fabric {
+    /// Makes the devices hold what a plan says, as a manager would leave them: addresses, forwarding tables,
+    /// partitions, groups, lanes and their turns, and all planned links active. Ports with a link that the plan does
+    /// not know carry no data afterwards.
+    pub fn install(&mut self, plan: &FabricPlan) -> Result<(), InstallError> {
+        let manager = plan.manager().lid;
+        for switch in plan.switches() {
+            let device = self.device_with(switch.guid)?;
+            self.close_others(device, switch)?;
+        }
+        for switch in plan.switches() {
+            let device = self.device_with(switch.guid)?;
+            self.install_switch(device, switch, manager)?;
+        }
+        for port in plan.adapter_ports() {
+            let id = self.planned_port(port.name.node, port.name.port)?;
+            self.install_adapter(id, port, manager)?;
+        }
+        for state in [PortState::Armed, PortState::Active] {
+            for switch in plan.switches() {
+                for port in &switch.ports {
+                    let id = self.planned_port(switch.guid, port.number)?;
+                    self.step_up(id, state)?;
+                }
+            }
+            for port in plan.adapter_ports() {
+                let id = self.planned_port(port.name.node, port.name.port)?;
+                self.step_up(id, state)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn device_with(&self, guid: Guid) -> Result<DeviceId, InstallError> {
+        self.device_by_guid(guid).ok_or(InstallError::NoSuchNode(guid))
+    }
+
+    fn planned_port(&self, node: Guid, port: PortNum) -> Result<PortId, InstallError> {
+        let device = self.device_with(node)?;
+        self.port_of(device, port).ok_or(InstallError::NoSuchPort { node, port })
+    }
+
+    /// Ports that the plan does not know stop carrying data.
+    fn close_others(&mut self, device: DeviceId, plan: &SwitchPlan) -> Result<(), InstallError> {
+        let ports: Vec<PortId> = self.ports_of(device).collect();
+        for id in ports {
+            let number = self.port(id).number;
+            let carries = matches!(self.port(id).info.state, PortState::Armed | PortState::Active);
+            if number != PortNum::MANAGEMENT && plan.port(number).is_none() && carries {
+                self.change_port(id, |info| info.state = PortState::Down)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn install_switch(
+        &mut self,
+        device: DeviceId,
+        plan: &SwitchPlan,
+        manager: Lid,
+    ) -> Result<(), InstallError> {
+        let end = self.planned_port(plan.guid, PortNum::MANAGEMENT)?;
+        self.change_port(end, |info| address(info, plan.lid, manager))?;
+        for port in &plan.ports {
+            let id = self.planned_port(plan.guid, port.number)?;
+            self.install_external(end, id, port)?;
+        }
+        for block in 0..plan.linear.block_count() {
+            self.write(end, Attribute::LINEAR_FORWARDING, block.into(), plan.linear_block(block))?;
+        }
+        let positions = self.devices[device.index()].info.port_count / 16 + 1;
+        for block in 0..plan.multicast.block_count().max(1) {
+            for position in 0..positions {
+                let modifier = MulticastBlock::to_modifier(block, position);
+                let data = plan.multicast_block(block, position).encode();
+                self.write(end, Attribute::MULTICAST_FORWARDING, modifier, data)?;
+            }
+        }
+        self.write_keys(end, end, &plan.pkeys)?;
+        let mut info = self.read(end, Attribute::SWITCH_INFO, 0)?;
+        if let Ok(mut switch) = ib_wire::SwitchInfo::decode(&info) {
+            switch.linear_fdb_top = plan.linear.top();
+            info = switch.encode();
+        }
+        self.write(end, Attribute::SWITCH_INFO, 0, info)
+    }
+
+    fn install_external(
+        &mut self,
+        end: PortId,
+        id: PortId,
+        plan: &SwitchPortPlan,
+    ) -> Result<(), InstallError> {
+        let enforces = matches!(plan.enforcement, Enforcement::Both(_));
+        if let Enforcement::Both(keys) = &plan.enforcement {
+            self.write_keys(end, id, keys)?;
+        }
+        self.change_port(id, |info| {
+            (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
+            (info.enforce_inbound, info.enforce_outbound) = (enforces, enforces);
+        })?;
+        let Some(sharing) = &plan.sharing else { return Ok(()) };
+        self.write_weights(end, id, sharing)?;
+        let port_count = self.device_of(end).info.port_count;
+        for input in (0..=port_count).filter_map(PortNum::new).filter(|input| *input != plan.number) {
+            let map = sharing.by_input.get(&input).unwrap_or(&sharing.otherwise);
+            let selector = SlToVlSelector::Turn { input: input.to_wire(), output: plan.number.to_wire() };
+            self.write(end, Attribute::SL_TO_VL, selector.to_modifier(), lanes(map))?;
+        }
+        Ok(())
+    }
+
+    fn install_adapter(
+        &mut self,
+        id: PortId,
+        plan: &AdapterPortPlan,
+        manager: Lid,
+    ) -> Result<(), InstallError> {
+        self.change_port(id, |info| {
+            address(info, plan.lid, manager);
+            (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
+        })?;
+        if let Some(sharing) = &plan.sharing {
+            self.write_weights(id, id, sharing)?;
+            self.write(id, Attribute::SL_TO_VL, 0, lanes(&sharing.otherwise))?;
+        }
+        self.write_keys(id, id, &plan.pkeys)
+    }
+
+    /// The arbitration tables of a port. What the plan does not name has no weight, and the high-priority table is empty.
+    fn write_weights(&mut self, end: PortId, id: PortId, sharing: &PortSharing) -> Result<(), InstallError> {
+        let (number, info) = (self.port(id).number, &self.port(id).info);
+        let capacities = (usize::from(info.vl_arb_low_cap), usize::from(info.vl_arb_high_cap));
+        for part in [VlArbPart::LowFirst, VlArbPart::LowSecond, VlArbPart::HighFirst, VlArbPart::HighSecond] {
+            let capacity = if part.is_high() { capacities.1 } else { capacities.0 };
+            if part.first_entry() >= capacity {
+                continue;
+            }
+            let entry = |place| sharing.low.get(part.first_entry() + place).filter(|_| !part.is_high());
+            let block = VlArbBlock(std::array::from_fn(|place| entry(place).copied().unwrap_or_default()));
+            self.write(end, Attribute::VL_ARBITRATION, part.to_modifier(number), block.encode())?;
+        }
+        Ok(())
+    }
+
+    /// All blocks of a P_Key table: what the plan does not name is empty.
+    fn write_keys(&mut self, end: PortId, id: PortId, table: &PkeyTable) -> Result<(), InstallError> {
+        let port = if self.is_switch(id) { self.port(id).number.to_wire().into() } else { 0 };
+        let blocks = self.pkey_capacity(id).div_ceil(PkeyBlock::ENTRIES) as u16;
+        for block in 0..blocks {
+            let modifier = PkeyPosition { port, block }.to_modifier();
+            self.write(end, Attribute::PKEY_TABLE, modifier, table.block(block).encode())?;
+        }
+        Ok(())
+    }
+
+    /// One step up, if the port is on the step below.
+    fn step_up(&mut self, id: PortId, state: PortState) -> Result<(), InstallError> {
+        let below = if state == PortState::Armed { PortState::Initialize } else { PortState::Armed };
+        if self.port(id).info.state != below {
+            return Ok(());
+        }
+        self.change_port(id, |info| info.state = state)
+    }
+
+    /// Reads, changes and writes PortInfo; the state stays unless it is changed.
+    fn change_port(&mut self, id: PortId, change: impl FnOnce(&mut PortInfo)) -> Result<(), InstallError> {
+        let mut info = self.port(id).info.clone();
+        (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
+        change(&mut info);
+        let number = self.port(id).number;
+        self.write(self.end_port(id), Attribute::PORT_INFO, number.to_wire().into(), info.encode())
+    }
+
+    fn write(
+        &mut self,
+        end: PortId,
+        attribute: Attribute,
+        modifier: u32,
+        mut data: [u8; SMP_DATA_LEN],
+    ) -> Result<(), InstallError> {
+        self.access(end, attribute, Operation::Set, modifier, &mut data)
+    }
+
+    fn read(
+        &mut self,
+        end: PortId,
+        attribute: Attribute,
+        modifier: u32,
+    ) -> Result<[u8; SMP_DATA_LEN], InstallError> {
+        let mut data = [0; SMP_DATA_LEN];
+        self.access(end, attribute, Operation::Get, modifier, &mut data)?;
+        Ok(data)
+    }
+
+    fn access(
+        &mut self,
+        end: PortId,
+        attribute: Attribute,
+        operation: Operation,
+        modifier: u32,
+        data: &mut [u8; SMP_DATA_LEN],
+    ) -> Result<(), InstallError> {
+        let arrival = Arrival { entered: end, end };
+        let done = self.access_attribute(arrival, attribute, operation, modifier, Access::Full, data);
+        let node = self.device_of(end).info.node_guid;
+        done.map_err(|status| InstallError::Refused { node, attribute, modifier, status })
+    }
+}
+
+fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
+    info.lid = Some(lid);
+    info.lmc = AdapterPortPlan::LMC;
+    info.master_sm_lid = Some(manager);
+    info.subnet_timeout = SUBNET_TIMEOUT;
+}
+
+/// A map of service levels as a datagram carries it.
+fn lanes(map: &SlToVl) -> [u8; SMP_DATA_LEN] {
+    let mut data = [0; SMP_DATA_LEN];
+    data[..SlToVl::LEN].copy_from_slice(&map.encode());
+    data
+}

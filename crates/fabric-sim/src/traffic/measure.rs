@@ -1,0 +1,195 @@
+//! What was delivered, how late, and what was dropped.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::time::Time;
+use crate::fabric::DropReason;
+
+/// Parts of a doubling: a bucket is 1/32 wide at most.
+const PARTS: u64 = 32;
+
+/// Times below this many picoseconds share the first bucket.
+const SMALLEST_PS: u64 = 1 << 10;
+
+/// How often times of which length were seen: exact in number, sum, smallest and largest, within 1/32 otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Histogram {
+    counts: Vec<u64>,
+    count: u64,
+    sum_ps: u128,
+    min: Option<Time>,
+    max: Time,
+}
+
+impl Histogram {
+    /// Counts a time.
+    pub fn record(&mut self, time: Time) {
+        let bucket = bucket(time.ps());
+        if bucket >= self.counts.len() {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] += 1;
+        self.count += 1;
+        self.sum_ps += u128::from(time.ps());
+        self.min = Some(self.min.map_or(time, |min| min.min(time)));
+        self.max = self.max.max(time);
+    }
+
+    /// Counts what another one has counted.
+    pub fn merge(&mut self, other: &Self) {
+        if other.counts.len() > self.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (own, count) in self.counts.iter_mut().zip(&other.counts) {
+            *own += count;
+        }
+        self.count += other.count;
+        self.sum_ps += other.sum_ps;
+        self.min = self.min.into_iter().chain(other.min).min();
+        self.max = self.max.max(other.max);
+    }
+
+    /// How many times were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The shortest of them.
+    pub fn min(&self) -> Option<Time> {
+        self.min
+    }
+
+    /// The longest of them.
+    pub fn max(&self) -> Option<Time> {
+        (self.count > 0).then_some(self.max)
+    }
+
+    /// Their mean.
+    pub fn mean(&self) -> Option<Time> {
+        let mean = self.sum_ps.checked_div(u128::from(self.count))?;
+        Some(Time::from_ps(u64::try_from(mean).unwrap_or(u64::MAX)))
+    }
+
+    /// A time that this part of them does not exceed, 0.99 for the 99th percentile; too high by 1/32 at most.
+    pub fn quantile(&self, part: f64) -> Option<Time> {
+        let rank = ((part.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        })?;
+        Some(Time::from_ps(end(bucket)).min(self.max))
+    }
+
+    /// The buckets that are not empty, in order: the longest time of each, and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (Time, u64)> {
+        let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        counts.map(|(bucket, count)| (Time::from_ps(end(bucket)), *count))
+    }
+}
+
+fn bucket(ps: u64) -> usize {
+    if ps < SMALLEST_PS {
+        return 0;
+    }
+    let doublings = u64::from(ps.ilog2());
+    let part = (ps >> (doublings - u64::from(PARTS.ilog2()))) - PARTS;
+    1 + ((doublings - u64::from(SMALLEST_PS.ilog2())) * PARTS + part) as usize
+}
+
+/// The longest time of a bucket.
+fn end(bucket: usize) -> u64 {
+    let Some(place) = (bucket as u64).checked_sub(1) else { return SMALLEST_PS - 1 };
+    let doublings = place / PARTS + u64::from(SMALLEST_PS.ilog2());
+    let width = doublings - u64::from(PARTS.ilog2());
+    let end = (u128::from(PARTS + place % PARTS + 1) << width) - 1;
+    u64::try_from(end).unwrap_or(u64::MAX)
+}
+
+/// What became of the packets of one account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Measure {
+    /// Packets that were made: of a message that waits, only as many as its function has begun with.
+    pub created: u64,
+    /// Packets that arrived.
+    pub delivered: u64,
+    /// Payload of the packets that arrived.
+    pub bytes: u64,
+    /// The same with headers and checks.
+    pub wire_bytes: u64,
+    /// Packets that were dropped, by reason.
+    pub drops: BTreeMap<DropReason, u64>,
+    /// From the moment their message was posted to the arrival of packets.
+    pub from_post: Histogram,
+    /// From the moment nothing was before them in their lane at the sender to the arrival of packets.
+    pub from_head: Histogram,
+    /// The same for packets that found their lane empty everywhere: nobody waited in it or was being sent, and there was
+    /// room for them behind the link. Latency bounds are about these.
+    pub alone: Histogram,
+    /// From post to delivery of whole messages.
+    pub messages: Histogram,
+    /// Payload delivered in each slice of time, the first beginning at the start.
+    pub slices: Vec<u64>,
+}
+
+impl Measure {
+    /// Adds what another account has.
+    pub fn merge(&mut self, other: &Self) {
+        self.created += other.created;
+        self.delivered += other.delivered;
+        self.bytes += other.bytes;
+        self.wire_bytes += other.wire_bytes;
+        for (reason, count) in &other.drops {
+            *self.drops.entry(*reason).or_default() += count;
+        }
+        self.from_post.merge(&other.from_post);
+        self.from_head.merge(&other.from_head);
+        self.alone.merge(&other.alone);
+        self.messages.merge(&other.messages);
+        if other.slices.len() > self.slices.len() {
+            self.slices.resize(other.slices.len(), 0);
+        }
+        for (own, bytes) in self.slices.iter_mut().zip(&other.slices) {
+            *own += bytes;
+        }
+    }
+
+    /// Packets that were dropped.
+    pub fn dropped(&self) -> u64 {
+        self.drops.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_is_in_the_bucket_that_ends_after_it() {
+        for ps in (0..70_000).chain((0..50).map(|shift| (1 << shift) + (1 << shift) / 3)) {
+            let at = bucket(ps);
+            assert!(ps <= end(at), "{ps}");
+            assert!(at == 0 || end(at - 1) < ps, "{ps}");
+            assert!(at == 0 || end(at) - ps <= ps / 32, "{ps}");
+        }
+        assert_eq!(end(bucket(u64::MAX)), u64::MAX);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_times_within_a_bucket() {
+        let mut histogram = Histogram::default();
+        assert_eq!((histogram.quantile(0.5), histogram.max()), (None, None));
+        (1..=1000).for_each(|ns| histogram.record(Time::from_ns(ns)));
+        for (part, ns) in [(0.5, 500), (0.99, 990), (1.0, 1000)] {
+            let found = histogram.quantile(part).unwrap();
+            assert!(found >= Time::from_ns(ns) && found.ps() <= ns * 1000 * 33 / 32, "{part}: {found}");
+        }
+        assert_eq!(histogram.max(), Some(Time::from_us(1)));
+        assert_eq!(histogram.mean(), Some(Time::from_ps(500_500)));
+        let mut twice = histogram.clone();
+        twice.merge(&histogram);
+        assert_eq!((twice.count(), twice.quantile(0.5)), (2000, histogram.quantile(0.5)));
+    }
+}

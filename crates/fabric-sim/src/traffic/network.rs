@@ -1,0 +1,393 @@
+//! What the tables of a fabric say at one moment, laid out for looking up: who is behind which link, where packets
+//! leave, on which lane, and who stops them.
+//!
+//! It has no rules of its own. Where packets go is asked of the devices by the questions that datagrams and frames pass
+//! by (`way`), once for every answer there is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fabric_model::LinkRate;
+use ib_wire::{Lid, Pkey, PortNum, ServiceLevel, SlToVl};
+
+use super::arbiter::ArbitrationTables;
+use super::time::Pace;
+use crate::device::{Device, DeviceId, PortId, is_allowed_by, lane_count};
+use crate::fabric::{DropReason, Fabric};
+use crate::rates;
+
+/// No port, packet or queue.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What a forwarding table says where it has no port.
+const NO_PORT: u8 = 0xff;
+
+/// A fabric as packets see it.
+///
+/// A snapshot: what a manager changes later is not in it. A port whose arbitration was never written has the tables its
+/// device comes with, lane 0 in the high-priority table and all others in the low one with equal weights, and every
+/// service level in the lane of its number.
+#[derive(Debug)]
+pub struct Network {
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) ports: Vec<PortFacts>,
+    devices: Vec<DeviceFacts>,
+    /// Partition keys of all ports.
+    keys: Vec<Pkey>,
+    /// Exit numbers of all switches by LID.
+    exits: Vec<u8>,
+    /// Which map each turn has, of all switches.
+    turns: Vec<u32>,
+    /// Lanes by service level, four bits each.
+    maps: Vec<u64>,
+    owners: HashMap<Lid, PortId>,
+}
+
+/// What kind of port it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Adapter,
+    /// Port 0 of a switch.
+    Own,
+    External,
+}
+
+/// What every packet asks of a port. Small, so that those of a large fabric stay in the cache.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// The port behind its link, if that is up.
+    pub to: u32,
+    device: u32,
+    /// Largest payload it sends.
+    pub mtu: u16,
+    /// Data lanes it operates.
+    pub lanes: u8,
+    number: u8,
+    pub kind: Kind,
+    /// Whether the link carries data.
+    pub is_active: bool,
+    enforces_in: bool,
+    enforces_out: bool,
+}
+
+/// What a port holds besides.
+#[derive(Debug)]
+pub(crate) struct PortFacts {
+    keys: (u32, u32),
+    lid: Option<Lid>,
+    lid_count: u16,
+    /// Lanes by service level when an adapter sends.
+    injection: u64,
+    pub rate: LinkRate,
+    pub pace: Pace,
+    pub tables: Arc<ArbitrationTables>,
+}
+
+#[derive(Debug)]
+struct DeviceFacts {
+    first_port: u32,
+    exits: (u32, u32),
+    turns: Turns,
+}
+
+/// Which map of service levels to lanes each turn of a switch has.
+#[derive(Debug)]
+enum Turns {
+    /// All the same.
+    Uniform(u32),
+    /// By input and output, from a place on; as many outputs as this.
+    Each(u32, u32),
+}
+
+/// What a packet says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Headers {
+    pub to: Lid,
+    pub pkey: Pkey,
+    /// `None` for management.
+    pub sl: Option<ServiceLevel>,
+    pub payload: u16,
+}
+
+/// Where a packet goes from a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Out by a port, on a lane.
+    Out(u32, u8),
+    /// To the switch itself.
+    Own(u32),
+}
+
+/// The lane of management.
+pub(crate) const MANAGEMENT: u8 = 15;
+
+impl Network {
+    /// Reads the tables of a fabric.
+    pub fn of(fabric: &Fabric) -> Self {
+        let mut builder = Builder::default();
+        let mut devices = Vec::with_capacity(fabric.devices.len());
+        for device in fabric.device_ids() {
+            devices.push(builder.device(fabric, device));
+        }
+        let ports: Vec<PortFacts> =
+            (0..fabric.ports.len() as u32).map(|id| builder.port(fabric, PortId(id))).collect();
+        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id))).collect();
+        let ends = ports.iter().zip(&gates).enumerate();
+        let ends = ends.filter(|(_, (_, gate))| gate.kind != Kind::External);
+        let ends = ends.filter_map(|(id, (port, _))| Some((port.lid?, id, port)));
+        let owners = ends.flat_map(|(base, id, port)| {
+            let lids = (0..port.lid_count).filter_map(move |n| Lid::from_wire(base.to_wire() + n));
+            lids.map(move |lid| (lid, PortId(id as u32)))
+        });
+        Self {
+            owners: owners.collect(),
+            gates,
+            ports,
+            devices,
+            keys: builder.keys,
+            exits: builder.exits,
+            turns: builder.turns,
+            maps: builder.maps,
+        }
+    }
+
+    /// The port that owns a LID.
+    pub fn owner(&self, lid: Lid) -> Option<PortId> {
+        self.owners.get(&lid).copied()
+    }
+
+    /// The first LID of a port.
+    pub fn lid(&self, port: PortId) -> Option<Lid> {
+        self.ports[port.index()].lid
+    }
+
+    /// The ports of adapters that have a link that carries data.
+    pub fn adapter_ports(&self) -> impl Iterator<Item = PortId> {
+        let ports = self.gates.iter().enumerate();
+        ports
+            .filter(|(_, gate)| gate.kind == Kind::Adapter && gate.is_active)
+            .map(|(id, _)| PortId(id as u32))
+    }
+
+    /// What a port's link runs at.
+    pub fn rate(&self, port: PortId) -> LinkRate {
+        self.ports[port.index()].rate
+    }
+
+    /// The largest payload a port sends.
+    pub fn mtu(&self, port: PortId) -> u16 {
+        self.gates[port.index()].mtu
+    }
+
+    /// The port at the other end of a link that is up.
+    pub fn peer(&self, port: PortId) -> Option<PortId> {
+        let to = self.gates[port.index()].to;
+        (to != NONE).then_some(PortId(to))
+    }
+
+    /// How lanes take turns at a port.
+    pub fn arbitration(&self, port: PortId) -> &Arc<ArbitrationTables> {
+        &self.ports[port.index()].tables
+    }
+
+    /// Whether a port answers to a LID.
+    pub(crate) fn owns(&self, port: u32, lid: Lid) -> bool {
+        let port = &self.ports[port as usize];
+        port.lid.is_some_and(|base| lid.to_wire().wrapping_sub(base.to_wire()) < port.lid_count)
+    }
+
+    /// Whether an adapter may send with a key.
+    pub(crate) fn holds(&self, port: u32, key: Pkey) -> bool {
+        self.keys_of(port).contains(&key)
+    }
+
+    /// Whether an end port accepts a key.
+    pub(crate) fn accepts(&self, port: u32, key: Pkey) -> bool {
+        self.keys_of(port).iter().any(|held| key.is_accepted_by(*held))
+    }
+
+    fn keys_of(&self, port: u32) -> &[Pkey] {
+        let (start, end) = self.ports[port as usize].keys;
+        &self.keys[start as usize..end as usize]
+    }
+
+    /// On which lane an adapter sends a packet that is not for itself.
+    pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<u8, DropReason> {
+        let (map, lanes) = (self.ports[port as usize].injection, self.gates[port as usize].lanes);
+        let lane = match headers.sl {
+            Some(sl) => lane_in(map, sl, lanes)?,
+            None => MANAGEMENT,
+        };
+        self.cross(port, headers)?;
+        Ok(lane)
+    }
+
+    /// By which port a packet to a LID leaves the switch of a port.
+    #[inline]
+    pub(crate) fn exit(&self, at: u32, to: Lid) -> Option<u32> {
+        let device = &self.devices[self.gates[at as usize].device as usize];
+        let place = device.exits.0 + u32::from(to.to_wire());
+        let exit = if place < device.exits.1 { self.exits[place as usize] } else { NO_PORT };
+        (exit != NO_PORT).then(|| device.first_port + u32::from(exit))
+    }
+
+    /// Where a packet goes that came to a switch by a port.
+    #[inline]
+    pub(crate) fn step(&self, at: u32, headers: &Headers) -> Result<Step, DropReason> {
+        let input = &self.gates[at as usize];
+        let is_allowed = |held: &Pkey| is_allowed_by(headers.pkey, *held);
+        if input.enforces_in && headers.sl.is_some() && !self.keys_of(at).iter().any(is_allowed) {
+            return Err(DropReason::PartitionAtSwitch);
+        }
+        let device = &self.devices[input.device as usize];
+        let out = self.exit(at, headers.to).ok_or(DropReason::NoRoute)?;
+        let exit = out - device.first_port;
+        if exit == 0 {
+            return if self.owns(out, headers.to) { Ok(Step::Own(out)) } else { Err(DropReason::WrongPort) };
+        }
+        let lane = match headers.sl {
+            None => MANAGEMENT,
+            Some(sl) => {
+                let map = match device.turns {
+                    Turns::Uniform(map) => map,
+                    Turns::Each(first, width) => {
+                        self.turns[(first + u32::from(input.number) * width + exit) as usize]
+                    }
+                };
+                let map = self.maps[map as usize];
+                let output = &self.gates[out as usize];
+                let lane = lane_in(map, sl, output.lanes)?;
+                if output.enforces_out && !self.accepts(out, headers.pkey) {
+                    return Err(DropReason::PartitionAtSwitch);
+                }
+                lane
+            }
+        };
+        self.cross(out, headers)?;
+        Ok(Step::Out(out, lane))
+    }
+
+    /// Whether the link behind a port carries a packet.
+    #[inline]
+    fn cross(&self, out: u32, headers: &Headers) -> Result<(), DropReason> {
+        let port = &self.gates[out as usize];
+        match headers.sl {
+            _ if port.to == NONE => Err(DropReason::LinkDown),
+            Some(_) if !port.is_active => Err(DropReason::NotActive),
+            Some(_) if headers.payload > port.mtu => Err(DropReason::TooLarge),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<u8, DropReason> {
+    let lane = (map >> (4 * sl.index()) & 0xf) as u8;
+    if lane < lanes { Ok(lane) } else { Err(DropReason::ServiceLevel) }
+}
+
+fn gate(fabric: &Fabric, id: PortId) -> Gate {
+    let port = fabric.port(id);
+    let kind = match (fabric.is_switch(id), port.number) {
+        (false, _) => Kind::Adapter,
+        (true, PortNum::MANAGEMENT) => Kind::Own,
+        (true, _) => Kind::External,
+    };
+    let to = fabric.linked_port(id);
+    Gate {
+        to: to.map_or(NONE, |to| to.0),
+        device: port.device.0,
+        mtu: port.info.neighbor_mtu.bytes(),
+        lanes: lane_count(port.info.operational_vls),
+        number: port.number.to_wire(),
+        kind,
+        is_active: to.is_some_and(|to| fabric.carries_data(id, to)),
+        enforces_in: port.info.enforce_inbound && kind == Kind::External,
+        enforces_out: port.info.enforce_outbound && kind == Kind::External,
+    }
+}
+
+fn packed(map: [u8; SlToVl::LEN]) -> u64 {
+    let lanes = SlToVl::decode(&map).0;
+    lanes.iter().rev().fold(0, |packed, lane| packed << 4 | u64::from(lane.to_wire()))
+}
+
+/// What ports and devices have in common.
+#[derive(Default)]
+struct Builder {
+    keys: Vec<Pkey>,
+    exits: Vec<u8>,
+    turns: Vec<u32>,
+    maps: Vec<u64>,
+    map_numbers: HashMap<u64, u32>,
+    tables: HashMap<ArbitrationTables, Arc<ArbitrationTables>>,
+}
+
+impl Builder {
+    fn device(&mut self, fabric: &Fabric, id: DeviceId) -> DeviceFacts {
+        let device = &fabric.devices[id.index()];
+        let (first_port, exits) = (device.first_port.0, self.exits.len() as u32);
+        let mut turns = Turns::Uniform(0);
+        if let Some(switch) = &device.switch {
+            let end = (usize::from(switch.info.linear_fdb_top) + 1).min(switch.linear.len());
+            let exit = |lid: usize| {
+                let out = device.exit(Lid::from_wire(lid as u16)?)?;
+                Some(fabric.port(out).number.to_wire())
+            };
+            self.exits.extend((0..end).map(|lid| exit(lid).unwrap_or(NO_PORT)));
+            turns = self.turns(fabric, device);
+        }
+        DeviceFacts { first_port, exits: (exits, self.exits.len() as u32), turns }
+    }
+
+    fn turns(&mut self, fabric: &Fabric, device: &Device) -> Turns {
+        let start = self.turns.len();
+        for input in device.ports().map(|port| fabric.port(port).number) {
+            for output in device.ports() {
+                let number = self.map(packed(fabric.turn_mapping(input, output)));
+                self.turns.push(number);
+            }
+        }
+        let first = self.turns[start];
+        if self.turns[start..].iter().all(|map| *map == first) {
+            self.turns.truncate(start);
+            return Turns::Uniform(first);
+        }
+        Turns::Each(start as u32, u32::from(device.info.port_count) + 1)
+    }
+
+    /// The number of a map; most turns have one of few.
+    fn map(&mut self, map: u64) -> u32 {
+        let next = self.maps.len() as u32;
+        let number = *self.map_numbers.entry(map).or_insert(next);
+        if number == next {
+            self.maps.push(map);
+        }
+        number
+    }
+
+    fn port(&mut self, fabric: &Fabric, id: PortId) -> PortFacts {
+        let port = fabric.port(id);
+        let first_key = self.keys.len() as u32;
+        self.keys.extend(port.pkeys.iter().flatten());
+        let rate = rates::active_rate(&port.info, fabric.is_fdr10(id));
+        PortFacts {
+            keys: (first_key, self.keys.len() as u32),
+            lid: port.info.lid,
+            lid_count: port.info.lmc.lid_count(),
+            injection: packed(port.sl_to_vl),
+            rate,
+            pace: Pace::of(rate.data_rate_gbps() * 1e9),
+            tables: self.arbitration(fabric, id),
+        }
+    }
+
+    fn arbitration(&mut self, fabric: &Fabric, id: PortId) -> Arc<ArbitrationTables> {
+        let port = fabric.port(id);
+        let held = port.arbitration.as_deref().cloned().unwrap_or_default();
+        let high = &held.high[..usize::from(port.info.vl_arb_high_cap).min(held.high.len())];
+        let low = &held.low[..usize::from(port.info.vl_arb_low_cap).min(held.low.len())];
+        let tables = ArbitrationTables::new(high, low, port.info.vl_high_limit);
+        let shared = self.tables.entry(tables).or_insert_with_key(|tables| Arc::new(tables.clone()));
+        Arc::clone(shared)
+    }
+}

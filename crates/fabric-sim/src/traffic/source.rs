@@ -1,0 +1,150 @@
+//! How messages become packets: the queues of an adapter's functions.
+
+use super::machine::INSIDE;
+use super::message::{Message, Service};
+use super::network::{Headers, Kind, NONE};
+use super::settings::{BLOCK_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX};
+use super::simulation::{Notice, Simulation};
+use super::state::{Fifo, Packet, Posted, Source};
+use crate::fabric::DropReason;
+
+/// Payload of the largest management packet.
+const MANAGEMENT_BYTES_MAX: u16 = 256;
+
+/// Lanes of a function: those of its link, and the way inside.
+const SOURCE_LANES: usize = 17;
+
+impl Simulation {
+    /// Takes a message into the queue of its function, or drops all of it at once.
+    pub(super) fn post(&mut self, message: Message) {
+        let tag = usize::from(message.tag.0);
+        if tag >= self.measures.len() {
+            self.measures.resize_with(tag + 1, Default::default);
+        }
+        let port = message.from.port().0;
+        let gate = &self.network.gates[port as usize];
+        let (sl, most) = match message.service {
+            Service::Data(sl) => (Some(sl), PAYLOAD_BYTES_MAX as u16),
+            Service::Management => (None, MANAGEMENT_BYTES_MAX),
+        };
+        let packet_bytes = message.packet_bytes.unwrap_or(gate.mtu).clamp(1, most);
+        let payload = message.bytes.min(packet_bytes.into()) as u16;
+        let headers = Headers { to: message.to, pkey: message.pkey, sl, payload };
+        let packets = message.bytes.div_ceil(packet_bytes.into()).max(1);
+        let (out, lane) = match self.way_out(port, &headers) {
+            Ok(way) => way,
+            Err(reason) => {
+                self.totals.created += packets;
+                self.totals.dropped += packets;
+                self.measures[tag].created += packets;
+                *self.measures[tag].drops.entry(reason).or_default() += packets;
+                return self.notices.push(Notice::Lost(message, reason));
+            }
+        };
+        let source = self.source(port, message.from.number(), out, lane);
+        let fifo = self.first_source() + source;
+        let waiting = &mut self.sources[source as usize];
+        let alone = waiting.first == NONE && self.fifos[fifo as usize].is_idle();
+        let posted = Posted {
+            message,
+            at: self.now,
+            headers,
+            packet_bytes,
+            left: message.bytes,
+            open: packets,
+            to_make: packets,
+            lost: None,
+            alone,
+            next: NONE,
+        };
+        let id = self.messages.insert(posted);
+        if waiting.first == NONE {
+            waiting.first = id;
+        } else {
+            self.messages[waiting.last].next = id;
+        }
+        waiting.last = id;
+        if self.fifos[fifo as usize].is_idle() {
+            self.fill(fifo);
+            let out = self.enqueue(fifo);
+            self.try_send(out);
+        }
+    }
+
+    /// By which output and lane an adapter sends a packet.
+    fn way_out(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
+        let gate = &self.network.gates[port as usize];
+        if gate.kind != Kind::Adapter {
+            return Err(DropReason::WrongPort);
+        }
+        if headers.sl.is_some() && headers.payload > gate.mtu {
+            return Err(DropReason::TooLarge);
+        }
+        if headers.sl.is_some() && !self.network.holds(port, headers.pkey) {
+            return Err(DropReason::PartitionAtSender);
+        }
+        if self.network.owns(port, headers.to) {
+            return Ok((self.inside[port as usize], INSIDE));
+        }
+        Ok((port, self.network.inject(port, headers)?))
+    }
+
+    /// The number of a function's queue for a lane.
+    fn source(&mut self, port: u32, function: u8, out: u32, lane: u8) -> u32 {
+        let numbers = &mut self.sources_of[port as usize];
+        let place = usize::from(function) * SOURCE_LANES + usize::from(lane);
+        if place >= numbers.len() {
+            numbers.resize(place + 1, NONE);
+        }
+        if numbers[place] == NONE {
+            numbers[place] = self.sources.len() as u32;
+            let lane = if lane == INSIDE { 0 } else { lane };
+            self.sources.push(Source { first: NONE, last: NONE, out, lane });
+            self.fifos.push(Fifo::EMPTY);
+        }
+        numbers[place]
+    }
+
+    /// Makes the next packet of a function's queue, if there is one to make.
+    pub(super) fn fill(&mut self, fifo: u32) {
+        let number = fifo - self.first_source();
+        let source = &mut self.sources[number as usize];
+        if source.first == NONE {
+            return;
+        }
+        let id = source.first;
+        let posted = &mut self.messages[id];
+        let payload = posted.left.min(posted.packet_bytes.into());
+        posted.left -= payload;
+        posted.to_make -= 1;
+        let is_last = posted.to_make == 0;
+        if is_last {
+            source.first = posted.next;
+        }
+        let bytes = payload as u32 + HEADER_BYTES;
+        let packet = Packet {
+            headers: Headers { payload: payload as u16, ..posted.headers },
+            posted: posted.at,
+            head_since: self.now,
+            tail: 0,
+            message: id,
+            next: NONE,
+            at: NONE,
+            out: source.out,
+            bytes: bytes as u16,
+            tag: posted.message.tag,
+            blocks: bytes.div_ceil(BLOCK_BYTES) as u8,
+            lane: INSIDE,
+            out_lane: source.lane,
+            hops: 0,
+            alone: posted.alone,
+            is_last,
+        };
+        posted.alone = false;
+        self.totals.created += 1;
+        self.measures[usize::from(packet.tag.0)].created += 1;
+        let packet = self.packets.insert(packet);
+        self.fifos[fifo as usize].first = packet;
+        self.fifos[fifo as usize].last = packet;
+    }
+}
