@@ -2,6 +2,7 @@
 
 mod explain;
 mod file;
+pub use file::PlanFile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use serde_json::json;
 
 use crate::cli::output::{Format, count, or_dash, table};
 use crate::topology::read_topology;
-use file::PlanFile;
+
 
 /// Decide where clusters go and what every device of a fabric is to hold, prove it, and explain it. Nothing is touched.
 ///

@@ -243,6 +243,11 @@ impl Fabric {
         self.port(port).pkeys.first().copied().flatten()
     }
 
+    /// The partition keys of a port.
+    pub fn keys_of(&self, port: PortId) -> Vec<Pkey> {
+        self.port(port).pkeys.iter().flatten().copied().collect()
+    }
+
     /// Whether a partition key stands in the port's table: an adapter sends with no other.
     pub fn holds_pkey(&self, port: PortId, key: Pkey) -> bool {
         self.port(port).pkeys.contains(&Some(key))

@@ -17,6 +17,7 @@
 //! | `forward` | how frames of virtual functions go that way |
 //! | `agent` | who may ask, what is answered |
 //! | `notices` | traps and their repetition |
+//! | [`scenario`] | what clusters send in time, and what they got of what was promised |
 //! | `links`, `faults` | what changes underneath |
 //! | `install` | a whole plan written at once, without a manager |
 //! | [`traffic`] | packets in time: how fast, how late, who is in whose way |
@@ -34,6 +35,7 @@ mod install;
 mod links;
 mod notices;
 mod rates;
+pub mod scenario;
 pub mod traffic;
 mod travel;
 mod way;

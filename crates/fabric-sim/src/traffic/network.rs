@@ -169,6 +169,11 @@ impl Network {
             .map(|(id, _)| PortId(id as u32))
     }
 
+    /// All ports, in order.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> + use<> {
+        (0..self.gates.len() as u32).map(PortId)
+    }
+
     /// What a port's link runs at.
     pub fn rate(&self, port: PortId) -> LinkRate {
         self.ports[port.index()].rate

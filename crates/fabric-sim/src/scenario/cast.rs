@@ -1,0 +1,148 @@
+//! Who plays: clusters of a plan on a fabric that holds it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fabric_model::FabricPlan;
+use fabric_model::tenancy::{Bandwidth, Class};
+use ib_wire::{Guid, Lid, Membership, Pkey, ServiceLevel};
+use thiserror::Error;
+
+use crate::device::PortId;
+use crate::fabric::Fabric;
+use crate::forward::FunctionId;
+use crate::traffic::Time;
+
+/// All clusters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// In order of their names.
+    pub parties: Vec<Party>,
+    /// The LIDs of all adapters: what a hostile guest may address.
+    pub addresses: Vec<Lid>,
+}
+
+/// A cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// What it is called.
+    pub name: String,
+    /// Its nodes.
+    pub seats: Vec<Seat>,
+    /// The key of its partition.
+    pub pkey: Pkey,
+    /// The level of its packets.
+    pub sl: ServiceLevel,
+    /// What every node was promised.
+    pub promise: Option<Bandwidth>,
+    /// By when a packet that finds its lane empty has arrived.
+    pub bound: Option<Time>,
+    /// The largest weight that it has in an arbitration table, in units of 64 bytes.
+    pub weight: u8,
+}
+
+/// A node of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its virtual function.
+    pub function: FunctionId,
+    /// The address of its port.
+    pub lid: Lid,
+    /// All keys that its port can send with.
+    pub keys: Vec<Pkey>,
+}
+
+/// Why there is no cast.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotCast {
+    /// A port that the fabric does not have, or that has no address.
+    #[error("cluster {cluster}: no port {port} with an address is on the fabric")]
+    NoPort {
+        /// The cluster.
+        cluster: String,
+        /// GUID of the port.
+        port: Guid,
+    },
+    /// A cluster without a key.
+    #[error("cluster {0}: its ports have no partition key")]
+    NoKey(String),
+}
+
+impl Cast {
+    /// The clusters with these seats, by name and port GUID, on a fabric that holds a plan.
+    pub fn of(
+        fabric: &Fabric,
+        plan: &FabricPlan,
+        seats: &BTreeMap<String, Vec<Guid>>,
+    ) -> Result<Self, NotCast> {
+        let all = || fabric.device_ids().flat_map(|device| fabric.ports_of(device));
+        let by_guid: HashMap<Guid, PortId> =
+            all().filter(|port| !fabric.is_switch(*port)).map(|port| (fabric.guid_of(port), port)).collect();
+        let mut taken: HashMap<PortId, u8> = HashMap::new();
+        let mut parties = Vec::new();
+        for (name, ports) in seats {
+            let mut party_seats = Vec::with_capacity(ports.len());
+            for guid in ports {
+                let found = by_guid.get(guid).and_then(|port| Some((*port, fabric.lid(*port)?)));
+                let absent = || NotCast::NoPort { cluster: name.clone(), port: *guid };
+                let (port, lid) = found.ok_or_else(absent)?;
+                let number = taken.entry(port).or_insert(0);
+                *number = number.saturating_add(1);
+                let keys = fabric.keys_of(port);
+                party_seats.push(Seat { function: FunctionId::new(port, *number), lid, keys });
+            }
+            parties.push(party(plan, name, party_seats)?);
+        }
+        let mut addresses: Vec<Lid> = by_guid.values().filter_map(|port| fabric.lid(*port)).collect();
+        addresses.sort_unstable();
+        Ok(Self { parties, addresses })
+    }
+}
+
+impl Cast {
+    /// The same clusters where nobody tells them apart: all packets are on level 0.
+    #[must_use]
+    pub fn on_one_level(mut self) -> Self {
+        for party in &mut self.parties {
+            party.sl = ServiceLevel::default();
+            party.weight = 1;
+        }
+        self
+    }
+}
+
+/// A plan with the same addresses, routes and partitions, in which all share all lanes: what a fabric does that nobody has
+/// told about clusters.
+pub fn one_class(plan: &FabricPlan) -> FabricPlan {
+    let mut draft = plan.draft();
+    let adapters: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
+    for port in adapters {
+        draft.adapter_port(port).into_iter().for_each(|port| port.sharing = None);
+    }
+    for place in 0..plan.shared_switches().len() {
+        let ports = draft.switch(place).into_iter().flat_map(|switch| &mut switch.ports);
+        ports.for_each(|port| port.sharing = None);
+    }
+    draft.finish()
+}
+
+fn party(plan: &FabricPlan, name: &str, seats: Vec<Seat>) -> Result<Party, NotCast> {
+    let decisions = plan.decisions();
+    let decision = decisions.clusters.get(name);
+    let own = decisions.partitions.get(name).map(|number| number.key(Membership::Full));
+    let first = seats.first().and_then(|seat| seat.keys.first().copied());
+    let pkey = own.or(first).ok_or_else(|| NotCast::NoKey(name.to_owned()))?;
+    let promise = decision.and_then(|decision| match decision.class {
+        Class::Guaranteed { bandwidth, .. } if bandwidth > Bandwidth::ZERO => Some(bandwidth),
+        _ => None,
+    });
+    let weights = decision.into_iter().flat_map(|decision| decision.links.iter().map(|link| link.weight));
+    Ok(Party {
+        name: name.to_owned(),
+        seats,
+        pkey,
+        sl: decision.and_then(|decision| decision.service_level()).unwrap_or_default(),
+        promise,
+        bound: decision.map(|decision| Time::from_ns(decision.bound_ns)),
+        weight: weights.max().unwrap_or(1),
+    })
+}

@@ -1,0 +1,341 @@
+//! Plays a scenario: every node of every act keeps messages going.
+
+use ib_wire::{Lid, Pkey, ServiceLevel};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::cast::{Cast, Party};
+use super::report::{Played, Report, is_stalled, link_loads};
+use super::rounds::Rounds;
+use super::{Act, NotPlayed, Pattern, Rate, Scenario, rate_of};
+use crate::fabric::DropReason;
+use crate::traffic::{
+    BLOCK_BYTES, HEADER_BYTES, Message, Network, Orders, PAYLOAD_BYTES_MAX, Service, Simulation, Tag, Time,
+    Workload,
+};
+
+/// When somebody whose packet was dropped before it left tries again.
+const RETRY: Time = Time::from_us(1);
+
+/// Nodes begin at different moments within this.
+const STAGGER_PS: u64 = 1_000_000;
+
+/// Packets of one block that a hostile sender puts into one message.
+const SMALL_PAYLOAD: u16 = (BLOCK_BYTES - HEADER_BYTES) as u16;
+
+/// Service levels there are.
+const LEVELS: u8 = 16;
+
+/// Plays a scenario on a network, and tells what everybody got.
+pub fn play(network: Network, cast: &Cast, scenario: &Scenario, seed: u64) -> Result<Report, NotPlayed> {
+    scenario.check(cast)?;
+    let mut simulation = Simulation::new(network, scenario.settings())?;
+    let mut player = Player::new(cast, scenario, seed);
+    let warm_up = scenario.warm_up.time();
+    simulation.run(&mut player, warm_up);
+    let ports: Vec<u64> = simulation.network().ports().map(|port| simulation.sent_bytes(port)).collect();
+    let before: Vec<u64> = (0..player.tags)
+        .map(|tag| simulation.measure(Tag(tag)).map_or(0, |measure| measure.wire_bytes))
+        .collect();
+    let duration = scenario.duration.time();
+    let outcome = simulation.run(&mut player, warm_up + duration);
+    let parties = player.played(&before).into_iter().map(|played| played.report(&simulation, duration));
+    Ok(Report {
+        parties: parties.collect(),
+        totals: simulation.totals(),
+        is_stalled: is_stalled(outcome),
+        duration,
+        slice: simulation.settings().slice,
+        links: link_loads(&simulation, &ports, duration),
+    })
+}
+
+/// A node that plays an act.
+struct Role<'a> {
+    act: &'a Act,
+    party: &'a Party,
+    /// Its place among the nodes.
+    node: usize,
+    tag: Tag,
+    level: ServiceLevel,
+    /// The troupe it belongs to.
+    troupe: usize,
+    /// Messages so far.
+    count: u64,
+    /// The message that has not left yet.
+    pending: Option<u32>,
+    /// Between two messages, if it does not send as much as it can.
+    pace: Option<Time>,
+}
+
+/// All nodes of a cluster that play an act.
+struct Troupe<'a> {
+    party: &'a Party,
+    act: &'a Act,
+    first_role: usize,
+    rounds: Rounds,
+}
+
+struct Player<'a> {
+    cast: &'a Cast,
+    roles: Vec<Role<'a>>,
+    troupes: Vec<Troupe<'a>>,
+    tags: u16,
+    random: Pcg64,
+}
+
+/// What somebody is woken for.
+#[derive(Clone, Copy)]
+enum Cue {
+    /// To send the next message.
+    Next,
+    /// To end computing.
+    Computed,
+}
+
+impl Cue {
+    fn token(self, role: usize) -> u64 {
+        (role as u64) << 1 | u64::from(matches!(self, Self::Computed))
+    }
+
+    fn of(token: u64) -> (Self, usize) {
+        (if token & 1 == 1 { Self::Computed } else { Self::Next }, (token >> 1) as usize)
+    }
+}
+
+impl<'a> Player<'a> {
+    fn new(cast: &'a Cast, scenario: &'a Scenario, seed: u64) -> Self {
+        let mut player = Self {
+            cast,
+            roles: Vec::new(),
+            troupes: Vec::new(),
+            tags: 0,
+            random: Pcg64::seed_from_u64(seed),
+        };
+        for act in &scenario.acts {
+            for party in scenario.parties(cast, act) {
+                player.engage(act, party);
+            }
+        }
+        player
+    }
+
+    fn engage(&mut self, act: &'a Act, party: &'a Party) {
+        let troupe = self.troupes.len();
+        self.troupes.push(Troupe { party, act, first_role: self.roles.len(), rounds: Rounds::default() });
+        let pace = rate_of(act, party).map(|rate| {
+            let bytes: u64 = act.message.iter().map(|size| wire_bytes(size.bytes())).sum();
+            let ps = bytes as f64 / act.message.len() as f64 * 8e12 / rate.bits_per_s() as f64;
+            Time::from_ps(ps as u64)
+        });
+        for node in 0..party.seats.len() {
+            let tag = Tag(self.tags);
+            self.tags = self.tags.saturating_add(1);
+            // A hostile guest does not ask which level it was given.
+            let levels = if act.send == Pattern::Everything { 0..LEVELS } else { 0..1 };
+            for level in levels {
+                let level = match act.send {
+                    Pattern::Everything => ServiceLevel::from_wire(level).unwrap_or_default(),
+                    _ => party.sl,
+                };
+                self.roles.push(Role { act, party, node, tag, level, troupe, count: 0, pending: None, pace });
+            }
+        }
+    }
+
+    fn played(&self, before: &[u64]) -> Vec<Played<'a>> {
+        self.troupes
+            .iter()
+            .enumerate()
+            .map(|(place, troupe)| {
+                let mut tags: Vec<Tag> =
+                    self.roles.iter().filter(|role| role.troupe == place).map(|role| role.tag).collect();
+                tags.dedup();
+                let rounds =
+                    (troupe.act.send == Pattern::BulkSynchronous).then(|| troupe.rounds.took.clone());
+                Played {
+                    party: troupe.party,
+                    is_hostile: troupe.act.send.is_hostile(),
+                    is_tested: is_test(troupe.act),
+                    before: tags.iter().map(|tag| before[usize::from(tag.0)]).collect(),
+                    tags,
+                    rounds,
+                }
+            })
+            .collect()
+    }
+
+    /// A number below another.
+    fn draw(&mut self, below: usize) -> usize {
+        self.random.random_range(0..below.max(1) as u64) as usize
+    }
+
+    /// The next message of a role, if it has anybody to send to.
+    fn message(&mut self, place: usize) -> Option<Message> {
+        let role = &self.roles[place];
+        let (act, party, node, count) = (role.act, role.party, role.node, role.count);
+        let size = act.message[(count % act.message.len() as u64) as usize].bytes();
+        let (level, tag, seats) = (role.level, role.tag, &party.seats);
+        let mut pkey = party.pkey;
+        let (mut bytes, mut packet_bytes) = (size, None);
+        let others =
+            seats.len().checked_sub(1).filter(|others| *others > 0 || act.send == Pattern::Everything)?;
+        let target = (act.to as usize).saturating_sub(1);
+        // The one that others send to sends to them in turn.
+        let to_target = if node == target { in_turn(node, count, others) } else { target };
+        let to = match act.send {
+            Pattern::AllToAll | Pattern::Overshoot => in_turn(node, count, others),
+            Pattern::Shift => (node + act.to as usize % seats.len()) % seats.len(),
+            Pattern::Incast | Pattern::Stall if node == target => return None,
+            Pattern::Incast | Pattern::Stall => to_target,
+            Pattern::Hotspot if self.draw(100) < usize::from(act.percent) => to_target,
+            Pattern::Hotspot | Pattern::Random => in_turn(node, self.draw(others) as u64, others),
+            Pattern::BulkSynchronous => in_turn(node, count, others),
+            Pattern::Everything => node,
+        };
+        if to == node && act.send != Pattern::Everything {
+            return None;
+        }
+        let mut lid: Lid = seats[to].lid;
+        match act.send {
+            Pattern::Everything => {
+                lid = self.cast.addresses[self.draw(self.cast.addresses.len())];
+                let keys: &[Pkey] = &seats[node].keys;
+                pkey = keys.get(self.draw(keys.len())).copied().unwrap_or(pkey);
+                bytes = 1 + self.draw(PAYLOAD_BYTES_MAX as usize) as u64;
+            }
+            // Weight is used up to the last unit by the smallest packets, then the largest one goes.
+            Pattern::Overshoot if count % 2 == 0 && party.weight > 1 => {
+                bytes = u64::from(SMALL_PAYLOAD) * u64::from(party.weight - 1);
+                packet_bytes = Some(SMALL_PAYLOAD);
+            }
+            Pattern::Overshoot => bytes = PAYLOAD_BYTES_MAX.into(),
+            _ => {}
+        }
+        let role = &mut self.roles[place];
+        role.count += 1;
+        let from = party.seats[node].function;
+        let token = (place as u64) << 32 | role.count & 0xffff_ffff;
+        Some(Message { from, to: lid, service: Service::Data(level), pkey, bytes, packet_bytes, tag, token })
+    }
+
+    /// Sends the next message, now or when the next burst begins.
+    fn next(&mut self, now: Time, place: usize, orders: &mut Orders) {
+        let role = &self.roles[place];
+        if let Some(bursts) = role.act.bursts {
+            let (on, off) = (bursts.on.time().ps(), bursts.off.time().ps());
+            let phase = now.ps() % (on + off).max(1);
+            if phase >= on {
+                return orders.wake(now + Time::from_ps(on + off - phase), Cue::Next.token(place));
+            }
+        }
+        let pace = role.pace;
+        let Some(message) = self.message(place) else { return };
+        self.roles[place].pending = Some(message.token as u32);
+        orders.post(message);
+        if let Some(pace) = pace {
+            orders.wake(now + pace, Cue::Next.token(place));
+        }
+    }
+
+    /// A message has left, or was dropped before; whether it is the one that was waited for.
+    fn is_gone(&mut self, message: &Message) -> Option<usize> {
+        let place = (message.token >> 32) as usize;
+        let role = &mut self.roles[place];
+        let is_it = role.pending == Some(message.token as u32) && role.act.send != Pattern::BulkSynchronous;
+        is_it.then(|| role.pending = None).map(|()| place)
+    }
+
+    fn begin_round(&mut self, now: Time, troupe: usize, orders: &mut Orders) {
+        let Troupe { party, act, first_role, .. } = self.troupes[troupe];
+        let nodes = party.seats.len();
+        if nodes < 2 {
+            return;
+        }
+        self.troupes[troupe].rounds.begin(nodes, nodes as u64 - 1);
+        for role in first_role..first_role + nodes {
+            orders.wake(now + act.compute.time(), Cue::Computed.token(role));
+        }
+    }
+
+    /// A message of a round has arrived, or never will.
+    fn count_round(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+        let role = &self.roles[(message.token >> 32) as usize];
+        let troupe = role.troupe;
+        if role.act.send == Pattern::BulkSynchronous && self.troupes[troupe].rounds.ended(now) {
+            self.begin_round(now, troupe, orders);
+        }
+    }
+}
+
+impl Workload for Player<'_> {
+    fn start(&mut self, orders: &mut Orders) {
+        for troupe in 0..self.troupes.len() {
+            let Troupe { act, party, .. } = self.troupes[troupe];
+            match act.send {
+                Pattern::BulkSynchronous => self.begin_round(Time::ZERO, troupe, orders),
+                Pattern::Stall => {
+                    let seat = party.seats.get((act.to as usize).saturating_sub(1));
+                    seat.into_iter().for_each(|seat| orders.stop_draining(seat.function.port()));
+                }
+                _ => {}
+            }
+        }
+        for place in 0..self.roles.len() {
+            if self.roles[place].act.send != Pattern::BulkSynchronous {
+                let begin = Time::from_ps(self.random.random_range(0..STAGGER_PS));
+                orders.wake(begin, Cue::Next.token(place));
+            }
+        }
+    }
+
+    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+        if let Some(place) = self.is_gone(message)
+            && self.roles[place].pace.is_none()
+        {
+            self.next(now, place, orders);
+        }
+    }
+
+    fn delivered(&mut self, now: Time, message: &Message, _: Time, orders: &mut Orders) {
+        self.count_round(now, message, orders);
+    }
+
+    fn lost(&mut self, now: Time, message: &Message, _: DropReason, orders: &mut Orders) {
+        // Those that were dropped before they left are tried again, but not at once: time has to pass.
+        if let Some(place) = self.is_gone(message)
+            && self.roles[place].pace.is_none()
+        {
+            orders.wake(now + RETRY, Cue::Next.token(place));
+        }
+        self.count_round(now, message, orders);
+    }
+
+    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
+        match Cue::of(token) {
+            (Cue::Next, place) => self.next(now, place, orders),
+            (Cue::Computed, place) => {
+                let troupe = self.roles[place].troupe;
+                self.troupes[troupe].rounds.computed(now);
+                for _ in 1..self.roles[place].party.seats.len() {
+                    self.message(place).into_iter().for_each(|message| orders.post(message));
+                }
+            }
+        }
+    }
+}
+
+/// Whether an act asks for what was promised, in the way it was promised.
+fn is_test(act: &Act) -> bool {
+    act.send == Pattern::AllToAll && act.rate == Rate::Promised && act.bursts.is_none()
+}
+
+/// Bytes of a message's packets with their headers.
+fn wire_bytes(bytes: u64) -> u64 {
+    bytes + bytes.div_ceil(PAYLOAD_BYTES_MAX.into()).max(1) * u64::from(HEADER_BYTES)
+}
+
+/// The node that another one sends to in turn, never itself.
+fn in_turn(node: usize, count: u64, others: usize) -> usize {
+    (node + 1 + (count % others.max(1) as u64) as usize) % (others + 1)
+}

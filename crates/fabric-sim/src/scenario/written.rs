@@ -1,0 +1,149 @@
+//! Quantities as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fabric_model::tenancy::{Bandwidth, Latency};
+use serde::{Deserialize, Deserializer};
+
+use crate::traffic::Time;
+
+/// Bytes: a number, or a text such as `64k` or `1M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(u64);
+
+impl Size {
+    /// So many bytes.
+    pub const fn from_bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, shift) = match text.trim().strip_suffix(['k', 'K']) {
+            Some(number) => (number, 10),
+            None => text.trim().strip_suffix('M').map_or((text.trim(), 0), |number| (number, 20)),
+        };
+        let bytes: Option<u64> = number.trim().parse().ok();
+        let bytes = bytes.and_then(|bytes| bytes.checked_mul(1 << shift));
+        bytes.map(Self).ok_or_else(|| format!("{text:?} is not a size such as 4096, 64k or 1M"))
+    }
+}
+
+/// A span of network time, such as `50us` or `1ms`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(Time);
+
+impl Span {
+    /// As long as this.
+    pub const fn from_time(time: Time) -> Self {
+        Self(time)
+    }
+
+    /// The time.
+    pub const fn time(self) -> Time {
+        self.0
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let latency: Latency =
+            text.parse().map_err(|error: fabric_model::tenancy::NotALatency| error.to_string())?;
+        Ok(Self(Time::from_ns(latency.ns())))
+    }
+}
+
+/// How much a node sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rate {
+    /// As much as it can.
+    #[default]
+    Full,
+    /// What its cluster was promised.
+    Promised,
+    /// So much.
+    Of(Bandwidth),
+}
+
+impl FromStr for Rate {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "full" => Ok(Self::Full),
+            "promised" => Ok(Self::Promised),
+            rate => match rate.parse::<Bandwidth>() {
+                Ok(rate) if rate > Bandwidth::ZERO => Ok(Self::Of(rate)),
+                _ => Err(format!("{rate:?} is neither full, promised nor a rate such as 10G")),
+            },
+        }
+    }
+}
+
+/// A number or a text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Number(u64),
+    Text(String),
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Number(bytes) => Ok(Self(bytes)),
+            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(deserializer: D) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_read_as_people_write_them() {
+        assert_eq!("64k".parse(), Ok(Size(65536)));
+        assert_eq!("1M".parse(), Ok(Size(1 << 20)));
+        assert_eq!(" 4096 ".parse(), Ok(Size(4096)));
+        for wrong in ["", "k", "-1", "1G", "18446744073709551615k"] {
+            wrong.parse::<Size>().unwrap_err();
+        }
+        assert_eq!("1ms".parse(), Ok(Span(Time::from_us(1000))));
+        "1 hour".parse::<Span>().unwrap_err();
+        assert_eq!("full".parse(), Ok(Rate::Full));
+        assert_eq!("promised".parse(), Ok(Rate::Promised));
+        assert_eq!("2.5G".parse(), Ok(Rate::Of(Bandwidth::from_bits_per_s(2_500_000_000))));
+        "0".parse::<Rate>().unwrap_err();
+    }
+}
