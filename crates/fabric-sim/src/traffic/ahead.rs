@@ -8,7 +8,7 @@ use super::simulation::Simulation;
 use super::state::LANES;
 
 /// Events that are worth looking ahead for.
-const EVENTS_MIN: usize = 6;
+const EVENTS_MIN: usize = 3;
 
 impl Simulation {
     /// Reads what the next events will ask for.
@@ -45,13 +45,13 @@ impl Simulation {
     /// Queues that packets go to or leave, and where packets go. Notes the packets that will be asked for next, and the
     /// outputs.
     fn read_queues(&self, ahead: &mut Vec<(u32, u32)>) -> u64 {
-        let mut seen = 0;
+        let mut seen = 0u64;
         for (_, what) in self.queue.next() {
             match What::unpack(*what) {
                 What::Arrive { port, packet } => {
                     let packet = &self.packets[packet];
                     if self.network.gates[port as usize].kind == Kind::Adapter {
-                        seen += self.messages[packet.message].open;
+                        seen += self.messages[packet.message].at;
                     } else {
                         let fifo = &self.fifos[(port * LANES + u32::from(packet.lane)) as usize];
                         ahead.push((fifo.last, self.network.exit(port, packet.headers.to).unwrap_or(NONE)));

@@ -32,7 +32,7 @@ pub struct Message {
     pub service: Service,
     /// The partition key of its packets; an adapter sends with keys of its table only.
     pub pkey: Pkey,
-    /// Bytes of payload; 0 is a packet without any.
+    /// Bytes of payload; 0 is a packet without any. More than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX) is dropped.
     pub bytes: u64,
     /// Payload of a packet, the last one excepted; `None` takes as much as the sending port may send.
     pub packet_bytes: Option<u16>,

@@ -17,6 +17,9 @@ pub const ROUTED_BYTES: u32 = 20;
 /// Payload of the largest packet there is.
 pub const PAYLOAD_BYTES_MAX: u32 = 4096;
 
+/// Payload of the largest message there is, as adapters have it: 2 GiB.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
 /// Blocks of the largest packet there is.
 pub(crate) const PACKET_BLOCKS_MAX: u32 = (PAYLOAD_BYTES_MAX + HEADER_BYTES).div_ceil(BLOCK_BYTES);
 
