@@ -60,7 +60,8 @@ pub trait Workload {
         let _ = (now, message, posted, orders);
     }
 
-    /// All packets of a message have arrived or were dropped, at least one of them dropped.
+    /// All packets of a message have arrived or were dropped, at least one of them dropped. Who posts again at once what its
+    /// own adapter refuses never comes to an end.
     fn lost(&mut self, now: Time, message: &Message, reason: DropReason, orders: &mut Orders) {
         let _ = (now, message, reason, orders);
     }

@@ -118,3 +118,24 @@ impl Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_and_its_cable_take_no_longer_than_latency_bounds_count_with() {
+        let settings = Settings::default();
+        assert_eq!(settings.device + settings.cable, Time::from_ns(250));
+        assert_eq!(settings.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_buffer_of_a_port_is_divided_over_its_lanes_and_never_more_than_credits_can_count() {
+        let blocks = |buffer, lanes| Settings { buffer, ..Settings::default() }.lane_blocks(lanes);
+        assert_eq!(blocks(Buffer::PerPort(1000), 8), Ok(125));
+        assert_eq!(blocks(Buffer::PerPort(100_000), 1), Ok(2048));
+        assert_eq!(blocks(Buffer::PerPort(500), 8), Err(BadSettings::Buffer { blocks: 62 }));
+        assert_eq!(blocks(Buffer::PerLane(65), 15), Ok(65));
+    }
+}
