@@ -5,7 +5,7 @@
 use super::machine::What;
 use super::network::{Kind, NONE};
 use super::simulation::Simulation;
-use super::state::LANES;
+use super::state::{LANES, Output};
 
 /// Events that are worth looking ahead for.
 const EVENTS_MIN: usize = 3;
@@ -70,11 +70,16 @@ impl Simulation {
         seen
     }
 
-    /// The packets and outputs that were noted.
+    /// The packets and outputs that were noted, and the lanes that these packets will wait for.
     fn read_packets(&self, ahead: &[(u32, u32)]) -> u64 {
         let read = |(packet, out): &(u32, u32)| {
-            let packet = self.packets.get(*packet).map_or(0, |packet| packet.tail);
-            packet + self.outputs.get(*out as usize).map_or(0, |output| output.until)
+            let packet = self.packets.get(*packet);
+            let (out, lane) = match (*out, packet) {
+                (NONE, Some(packet)) => (packet.out, packet.out_lane),
+                _ => (*out, 0),
+            };
+            let waits = |output: &Output| output.until + u64::from(output.lanes[usize::from(lane)].last);
+            packet.map_or(0, |packet| packet.tail) + self.outputs.get(out as usize).map_or(0, waits)
         };
         ahead.iter().map(read).fold(0, u64::wrapping_add)
     }
