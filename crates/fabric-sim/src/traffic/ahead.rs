@@ -5,10 +5,10 @@
 use super::machine::What;
 use super::network::{Kind, NONE};
 use super::simulation::Simulation;
-use super::state::LANES;
+use super::state::{LANES, Output};
 
 /// Events that are worth looking ahead for.
-const EVENTS_MIN: usize = 6;
+const EVENTS_MIN: usize = 3;
 
 impl Simulation {
     /// Reads what the next events will ask for.
@@ -45,13 +45,13 @@ impl Simulation {
     /// Queues that packets go to or leave, and where packets go. Notes the packets that will be asked for next, and the
     /// outputs.
     fn read_queues(&self, ahead: &mut Vec<(u32, u32)>) -> u64 {
-        let mut seen = 0;
+        let mut seen = 0u64;
         for (_, what) in self.queue.next() {
             match What::unpack(*what) {
                 What::Arrive { port, packet } => {
                     let packet = &self.packets[packet];
                     if self.network.gates[port as usize].kind == Kind::Adapter {
-                        seen += self.messages[packet.message].open;
+                        seen += self.messages[packet.message].at;
                     } else {
                         let fifo = &self.fifos[(port * LANES + u32::from(packet.lane)) as usize];
                         ahead.push((fifo.last, self.network.exit(port, packet.headers.to).unwrap_or(NONE)));
@@ -70,11 +70,16 @@ impl Simulation {
         seen
     }
 
-    /// The packets and outputs that were noted.
+    /// The packets and outputs that were noted, and the lanes that these packets will wait for.
     fn read_packets(&self, ahead: &[(u32, u32)]) -> u64 {
         let read = |(packet, out): &(u32, u32)| {
-            let packet = self.packets.get(*packet).map_or(0, |packet| packet.tail);
-            packet + self.outputs.get(*out as usize).map_or(0, |output| output.until)
+            let packet = self.packets.get(*packet);
+            let (out, lane) = match (*out, packet) {
+                (NONE, Some(packet)) => (packet.out, packet.out_lane),
+                _ => (*out, 0),
+            };
+            let waits = |output: &Output| output.until + u64::from(output.lanes[usize::from(lane)].last);
+            packet.map_or(0, |packet| packet.tail) + self.outputs.get(out as usize).map_or(0, waits)
         };
         ahead.iter().map(read).fold(0, u64::wrapping_add)
     }

@@ -148,22 +148,16 @@ impl Arbiter {
     #[inline]
     pub fn choose(&mut self, ready: LaneSet) -> Option<u8> {
         let tables = &*self.tables;
-        let low_first = self.high_left <= 0;
-        self.chose_high = if low_first {
-            !self.low.go_on(&tables.low, ready)
-        } else {
-            self.high.go_on(&tables.high, ready)
-        };
-        match (low_first, self.chose_high) {
-            (true, false) => Some(tables.low.lanes[usize::from(self.low.place)]),
-            (false, true) => Some(tables.high.lanes[usize::from(self.high.place)]),
-            (true, true) => {
-                self.high.go_on(&tables.high, ready).then(|| tables.high.lanes[usize::from(self.high.place)])
-            }
-            (false, false) => {
-                self.low.go_on(&tables.low, ready).then(|| tables.low.lanes[usize::from(self.low.place)])
+        let is_high_first = self.high_left > 0;
+        for is_high in [is_high_first, !is_high_first] {
+            let (visit, table) =
+                if is_high { (&mut self.high, &tables.high) } else { (&mut self.low, &tables.low) };
+            if visit.go_on(table, ready) {
+                self.chose_high = is_high;
+                return Some(table.lanes[usize::from(visit.place)]);
             }
         }
+        None
     }
 
     /// The packet of the lane that was chosen last has this many units of 64 bytes, the last one begun counted whole.

@@ -32,7 +32,7 @@ pub struct Message {
     pub service: Service,
     /// The partition key of its packets; an adapter sends with keys of its table only.
     pub pkey: Pkey,
-    /// Bytes of payload; 0 is a packet without any.
+    /// Bytes of payload; 0 is a packet without any. More than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX) is dropped.
     pub bytes: u64,
     /// Payload of a packet, the last one excepted; `None` takes as much as the sending port may send.
     pub packet_bytes: Option<u16>,
@@ -60,7 +60,8 @@ pub trait Workload {
         let _ = (now, message, posted, orders);
     }
 
-    /// All packets of a message have arrived or were dropped, at least one of them dropped.
+    /// All packets of a message have arrived or were dropped, at least one of them dropped. Who posts again at once what its
+    /// own adapter refuses never comes to an end.
     fn lost(&mut self, now: Time, message: &Message, reason: DropReason, orders: &mut Orders) {
         let _ = (now, message, reason, orders);
     }

@@ -40,7 +40,8 @@ pub use measure::{Histogram, Measure};
 pub use message::{Message, Orders, Service, Tag, Workload};
 pub use network::Network;
 pub use settings::{
-    BLOCK_BYTES, BadSettings, Buffer, CREDITS_MAX, HEADER_BYTES, PAYLOAD_BYTES_MAX, ROUTED_BYTES, Settings,
+    BLOCK_BYTES, BadSettings, Buffer, CREDITS_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    ROUTED_BYTES, Settings,
 };
 pub use simulation::{Outcome, Simulation, Totals};
 pub use time::Time;

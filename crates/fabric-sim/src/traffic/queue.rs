@@ -10,11 +10,11 @@ use std::collections::BinaryHeap;
 /// Something that happens: when, in picoseconds, and what.
 pub(crate) type Event = (u64, u64);
 
-/// Width of a bucket as a power of two: a quarter of a nanosecond. A fabric of thousands of busy links has some ten
+/// Width of a bucket as a power of two: an eighth of a nanosecond. A fabric of thousands of busy links has some
 /// events in each.
 const WIDTH_BITS: u32 = 7;
 
-/// Buckets: together they hold two microseconds, more than a full-size packet takes on most links.
+/// Buckets: together they hold a microsecond, more than a full-size packet takes on most links.
 const BUCKETS: usize = 8192;
 
 /// Bits of a word that tells which buckets are in use.

@@ -17,6 +17,9 @@ pub const ROUTED_BYTES: u32 = 20;
 /// Payload of the largest packet there is.
 pub const PAYLOAD_BYTES_MAX: u32 = 4096;
 
+/// Payload of the largest message there is, as adapters have it: 2 GiB.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
 /// Blocks of the largest packet there is.
 pub(crate) const PACKET_BLOCKS_MAX: u32 = (PAYLOAD_BYTES_MAX + HEADER_BYTES).div_ceil(BLOCK_BYTES);
 
@@ -113,5 +116,26 @@ impl Settings {
             Some(Bandwidth::ZERO) => Err(BadSettings::Inside),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_and_its_cable_take_no_longer_than_latency_bounds_count_with() {
+        let settings = Settings::default();
+        assert_eq!(settings.device + settings.cable, Time::from_ns(250));
+        assert_eq!(settings.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_buffer_of_a_port_is_divided_over_its_lanes_and_never_more_than_credits_can_count() {
+        let blocks = |buffer, lanes| Settings { buffer, ..Settings::default() }.lane_blocks(lanes);
+        assert_eq!(blocks(Buffer::PerPort(1000), 8), Ok(125));
+        assert_eq!(blocks(Buffer::PerPort(100_000), 1), Ok(2048));
+        assert_eq!(blocks(Buffer::PerPort(500), 8), Err(BadSettings::Buffer { blocks: 62 }));
+        assert_eq!(blocks(Buffer::PerLane(65), 15), Ok(65));
     }
 }

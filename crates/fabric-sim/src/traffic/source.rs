@@ -3,7 +3,7 @@
 use super::machine::INSIDE;
 use super::message::{Message, Service};
 use super::network::{Headers, Kind, NONE};
-use super::settings::{BLOCK_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX};
+use super::settings::{BLOCK_BYTES, HEADER_BYTES, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use super::simulation::{Notice, Simulation};
 use super::state::{Fifo, Packet, Posted, Source};
 use crate::fabric::DropReason;
@@ -23,15 +23,19 @@ impl Simulation {
         }
         let port = message.from.port().0;
         let gate = &self.network.gates[port as usize];
-        let (sl, most) = match message.service {
-            Service::Data(sl) => (Some(sl), PAYLOAD_BYTES_MAX as u16),
-            Service::Management => (None, MANAGEMENT_BYTES_MAX),
+        let most = match message.service {
+            Service::Data(_) => PAYLOAD_BYTES_MAX as u16,
+            Service::Management => MANAGEMENT_BYTES_MAX,
         };
         let packet_bytes = message.packet_bytes.unwrap_or(gate.mtu).clamp(1, most);
         let payload = message.bytes.min(packet_bytes.into()) as u16;
-        let headers = Headers { to: message.to, pkey: message.pkey, sl, payload };
+        let headers = headers(&message, payload);
         let packets = message.bytes.div_ceil(packet_bytes.into()).max(1);
-        let (out, lane) = match self.way_out(port, &headers) {
+        let way = match message.bytes <= MESSAGE_BYTES_MAX {
+            true => self.way_out(port, &headers),
+            false => Err(DropReason::TooLarge),
+        };
+        let (out, lane) = match way {
             Ok(way) => way,
             Err(reason) => {
                 self.totals.created += packets;
@@ -48,14 +52,12 @@ impl Simulation {
         let posted = Posted {
             message,
             at: self.now,
-            headers,
+            open: packets as u32,
+            made: 0,
+            next: NONE,
             packet_bytes,
-            left: message.bytes,
-            open: packets,
-            to_make: packets,
             lost: None,
             alone,
-            next: NONE,
         };
         let id = self.messages.insert(posted);
         if waiting.first == NONE {
@@ -114,16 +116,16 @@ impl Simulation {
         }
         let id = source.first;
         let posted = &mut self.messages[id];
-        let payload = posted.left.min(posted.packet_bytes.into());
-        posted.left -= payload;
-        posted.to_make -= 1;
-        let is_last = posted.to_make == 0;
+        let left = posted.message.bytes - u64::from(posted.made) * u64::from(posted.packet_bytes);
+        let payload = left.min(posted.packet_bytes.into()) as u16;
+        posted.made += 1;
+        let is_last = left <= posted.packet_bytes.into();
         if is_last {
             source.first = posted.next;
         }
-        let bytes = payload as u32 + HEADER_BYTES;
+        let bytes = u32::from(payload) + HEADER_BYTES;
         let packet = Packet {
-            headers: Headers { payload: payload as u16, ..posted.headers },
+            headers: headers(&posted.message, payload),
             posted: posted.at,
             head_since: self.now,
             tail: 0,
@@ -147,4 +149,13 @@ impl Simulation {
         self.fifos[fifo as usize].first = packet;
         self.fifos[fifo as usize].last = packet;
     }
+}
+
+/// What a packet of a message says of itself.
+fn headers(message: &Message, payload: u16) -> Headers {
+    let sl = match message.service {
+        Service::Data(sl) => Some(sl),
+        Service::Management => None,
+    };
+    Headers { to: message.to, pkey: message.pkey, sl, payload }
 }

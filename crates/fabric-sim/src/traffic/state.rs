@@ -43,30 +43,26 @@ pub(crate) struct Packet {
     pub is_last: bool,
 }
 
-/// A message that is not done with. What the arrival of a packet asks for is one line of the cache, the rest the next.
+/// A message that is not done with; it is one line of the cache too.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
+#[repr(align(64))]
 pub(crate) struct Posted {
     pub message: Message,
     pub at: u64,
     /// Packets that have neither arrived nor been dropped.
-    pub open: u64,
-    pub lost: Option<DropReason>,
-    /// Whether its first packet found its lane empty.
-    pub alone: bool,
-    /// Payload of a packet.
-    pub packet_bytes: u16,
-    pub headers: Headers,
-    /// Payload that is in no packet yet.
-    pub left: u64,
-    /// Packets that were not made yet.
-    pub to_make: u64,
+    pub open: u32,
+    /// Packets that were made.
+    pub made: u32,
     /// The next message of its function and lane.
     pub next: u32,
+    /// Payload of a packet.
+    pub packet_bytes: u16,
+    pub lost: Option<DropReason>,
+    /// Whether its next packet is its first and found its lane empty.
+    pub alone: bool,
 }
 
-/// What arrivals ask for has to fit.
-const _: () = assert!(std::mem::offset_of!(Posted, headers) <= 64 && size_of::<Packet>() == 64);
+const _: () = assert!(size_of::<Posted>() == 64 && size_of::<Packet>() == 64);
 
 /// What a queue is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
