@@ -23,7 +23,6 @@ use serde_json::json;
 use crate::cli::output::{Format, count, or_dash, table};
 use crate::topology::read_topology;
 
-
 /// Decide where clusters go and what every device of a fabric is to hold, prove it, and explain it. Nothing is touched.
 ///
 /// The file of intents is TOML:

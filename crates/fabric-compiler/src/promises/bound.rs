@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::tenancy::arbitration::{
-    Hop, OVERSHOOT_BYTES, PACKET_BYTES_MAX, ServiceCurve, WEIGHT_BYTES, latency_bound_s,
-};
+use crate::tenancy::arbitration::{Hop, OVERSHOOT_BYTES, WEIGHT_BYTES, packet_bound_s};
 use crate::tenancy::ledger::Grant;
 use crate::tenancy::network::{HostIndex, LinkIndex, Network};
 
@@ -19,10 +17,8 @@ pub(super) fn bound_ns(grant: &Grant, network: &Network) -> u64 {
             let link_bytes_per_s = network.links()[share.link.index()].rate.bits_per_s() as f64 / 8.0;
             let others = f64::from(network.limits().table_entries / share.entries.max(1) - 1);
             let gap = others * (255 * WEIGHT_BYTES + OVERSHOOT_BYTES) as f64;
-            let own = (u64::from(share.weight) * WEIGHT_BYTES) as f64;
-            let rate_bytes_per_s = link_bytes_per_s * own / (own + gap);
-            let curve = ServiceCurve { rate_bytes_per_s, wait_s: gap / link_bytes_per_s };
-            (share.link, Hop { curve, link_bytes_per_s, passage_s: PASSAGE_S })
+            let wait_s = gap / link_bytes_per_s;
+            (share.link, Hop { wait_s, link_bytes_per_s, passage_s: PASSAGE_S })
         })
         .collect();
     let mut worst = 0.0;
@@ -30,7 +26,7 @@ pub(super) fn bound_ns(grant: &Grant, network: &Network) -> u64 {
         for from in senders(grant, network).filter(|from| from != to) {
             let Some(route) = route(grant, network, from, place) else { continue };
             let hops: Vec<Hop> = route.iter().filter_map(|link| hops.get(link).copied()).collect();
-            worst = f64::max(worst, latency_bound_s(&hops, PACKET_BYTES_MAX as f64));
+            worst = f64::max(worst, packet_bound_s(&hops));
         }
     }
     (worst * 1e9).ceil() as u64

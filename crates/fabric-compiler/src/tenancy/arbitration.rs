@@ -385,22 +385,19 @@ impl ServiceCurve {
 /// A port on the way of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// What the lane gets there.
-    pub curve: ServiceCurve,
+    /// Seconds that others take at most before the lane's next visit.
+    pub wait_s: f64,
     /// Bytes per second of the link.
     pub link_bytes_per_s: f64,
     /// Seconds from the packet's arrival to where it waits, and along the cable.
     pub passage_s: f64,
 }
 
-/// By when a burst of so many bytes is through at the latest, in seconds, if its lane is empty and its receiver takes what
-/// comes.
-pub fn latency_bound_s(hops: &[Hop], burst_bytes: f64) -> f64 {
-    let slowest = hops.iter().map(|hop| hop.curve.rate_bytes_per_s).fold(f64::INFINITY, f64::min);
-    let waits = hops
-        .iter()
-        .map(|hop| hop.curve.wait_s + PACKET_BYTES_MAX as f64 / hop.link_bytes_per_s + hop.passage_s);
-    burst_bytes / slowest + waits.sum::<f64>()
+/// By when a packet that finds its lane empty is through at the latest, in seconds, if its receiver takes what comes. At
+/// every hop it waits for all others once: a visit begins with any packet, however large.
+pub fn packet_bound_s(hops: &[Hop]) -> f64 {
+    let packet_s = |hop: &Hop| PACKET_BYTES_MAX as f64 / hop.link_bytes_per_s;
+    hops.iter().map(|hop| hop.wait_s + packet_s(hop) + hop.passage_s).sum()
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use super::cast::Party;
 use crate::device::PortId;
 use crate::traffic::{Histogram, Measure, Outcome, Simulation, Tag, Time, Totals};
 
-/// Packets of the largest size by which what arrived in a while may lag behind what was sent: what is under way at its end.
-const LAG_PACKETS: u64 = 64;
+/// Packets of the largest size that may be under way when the time is up, besides those that wait for their turn.
+const LAG_PACKETS: f64 = 2.0;
 
-/// Bytes of the largest packet.
-const PACKET_BYTES: u64 = 4122;
+/// Bits of the largest packet.
+const PACKET_BITS: f64 = 4122.0 * 8.0;
 
 /// What became of a scenario.
 #[derive(Clone, Debug, Serialize)]
@@ -63,11 +63,13 @@ pub struct PartyReport {
 }
 
 impl PartyReport {
-    /// Whether the rate was kept; `None` if it was not promised or not asked for.
+    /// Whether the rate was kept; `None` if it was not promised or not asked for. Who is served at a rate after a wait gets in
+    /// any time what the rate gives in that time less the wait.
     pub fn keeps_rate(&self, duration: Time) -> Option<bool> {
-        let promise = self.promise.filter(|_| self.is_tested)?;
-        let lag = LAG_PACKETS as f64 * PACKET_BYTES as f64 * 8.0 / duration.s();
-        Some(self.least.bits_per_s() as f64 + lag >= promise.bits_per_s() as f64)
+        let promise = self.promise.filter(|_| self.is_tested)?.bits_per_s() as f64;
+        let wait = self.bound.unwrap_or(Time::ZERO).s();
+        let least = promise * (duration.s() - wait) - LAG_PACKETS * PACKET_BITS;
+        Some(self.least.bits_per_s() as f64 * duration.s() >= least)
     }
 
     /// Whether no packet that found its lane empty came later than the bound; `None` if there is none, or no such packet.

@@ -53,16 +53,14 @@ impl Simulation {
                     if self.network.gates[port as usize].kind == Kind::Adapter {
                         seen += self.messages[packet.message].at;
                     } else {
-                        let fifo = &self.fifos[(port * LANES + u32::from(packet.lane)) as usize];
-                        ahead.push((fifo.last, self.network.exit(port, packet.headers.to).unwrap_or(NONE)));
+                        ahead.push((NONE, self.network.exit(port, packet.headers.to).unwrap_or(NONE)));
                     }
                 }
                 What::Left { output } => {
                     let output = &self.outputs[output as usize];
                     let lane = &output.lanes[output.waiting.trailing_zeros() as usize % LANES as usize];
                     let first = |fifo: u32| self.fifos.get(fifo as usize).map_or(NONE, |fifo| fifo.first);
-                    ahead.push((first(output.fifo), NONE));
-                    ahead.push((first(lane.first), NONE));
+                    ahead.push((if output.is_switch { lane.first } else { first(lane.first) }, NONE));
                 }
                 _ => {}
             }

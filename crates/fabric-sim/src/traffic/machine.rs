@@ -20,7 +20,7 @@ pub(super) enum What {
     /// The head of a packet is at a switch, or all of it at an adapter.
     Arrive { port: u32, packet: u32 },
     /// A packet has come as far as it has to before it may leave.
-    Ready { fifo: u32 },
+    Ready { packet: u32 },
     /// All of a packet is at a switch that it is for.
     Take { packet: u32 },
     /// A workload wants to know.
@@ -36,7 +36,7 @@ impl What {
         match self {
             Self::Credit { lane, blocks } => u64::from(lane) << 8 | u64::from(blocks),
             Self::Arrive { port, packet } => 1 << 60 | u64::from(port) << 32 | u64::from(packet),
-            Self::Ready { fifo } => 2 << 60 | u64::from(fifo),
+            Self::Ready { packet } => 2 << 60 | u64::from(packet),
             Self::Take { packet } => 3 << 60 | u64::from(packet),
             Self::Wake { place } => 4 << 60 | u64::from(place),
             Self::Left { output } => 5 << 60 | u64::from(output),
@@ -49,7 +49,7 @@ impl What {
         match raw >> 60 {
             0 => Self::Credit { lane: (raw >> 8) as u32, blocks: raw as u8 },
             1 => Self::Arrive { port: (raw >> 32) as u32 & 0x0fff_ffff, packet: low },
-            2 => Self::Ready { fifo: low },
+            2 => Self::Ready { packet: low },
             3 => Self::Take { packet: low },
             4 => Self::Wake { place: low },
             _ => Self::Left { output: low },
@@ -63,8 +63,8 @@ impl Simulation {
         match What::unpack(what) {
             What::Credit { lane, blocks } => self.give_back(lane, blocks),
             What::Arrive { packet, .. } => self.arrive(packet),
-            What::Ready { fifo } => {
-                let out = self.enqueue(fifo);
+            What::Ready { packet } => {
+                let out = self.wait(packet);
                 self.try_send(out);
             }
             What::Take { packet } => self.take_at_switch(packet),
@@ -90,42 +90,30 @@ impl Simulation {
         self.network.ports.len() as u32 * LANES
     }
 
-    /// The first packet of a queue that sends nothing looks for its turn. The output it may be sent by now.
-    fn prepare(&mut self, fifo: u32) -> Option<u32> {
-        let packet = &self.packets[self.fifos[fifo as usize].first];
-        let takes = self.outputs[packet.out as usize].pace.time(packet.bytes.into());
-        // Begun at this moment or later, it never has to wait for its own bytes.
-        let ready = packet.tail.saturating_sub(takes);
-        if ready > self.now {
-            self.fifos[fifo as usize].doing = Doing::Waiting;
-            self.at(ready, What::Ready { fifo });
-            return None;
-        }
-        Some(self.enqueue(fifo))
-    }
-
-    /// The first packet of a queue waits for its turn. The output by which it leaves.
+    /// The first packet of a function's queue waits for its turn. The output by which it leaves.
     pub(super) fn enqueue(&mut self, fifo: u32) -> u32 {
-        let is_source = fifo >= self.first_source();
         let waiting = &mut self.fifos[fifo as usize];
         (waiting.doing, waiting.next) = (Doing::Waiting, NONE);
         let packet = &mut self.packets[waiting.first];
         waiting.blocks = packet.blocks;
-        let (out, lane) = (packet.out, packet.out_lane);
+        let out = packet.out;
         let output = &mut self.outputs[out as usize];
-        let state = &mut output.lanes[usize::from(lane)];
-        if state.first == NONE {
-            let in_turn = output.is_busy && output.lane == lane;
-            output.waiting |= 1 << lane;
-            (state.first, state.last, state.need) = (fifo, fifo, packet.blocks.into());
-            packet.alone &= !in_turn && (lane == MANAGEMENT || state.credits >= state.need);
-            if is_source {
-                packet.head_since = if in_turn { output.until } else { self.now };
-            }
-        } else {
-            packet.alone = false;
-            let last = std::mem::replace(&mut state.last, fifo);
+        if let Some(last) = output.append(fifo, packet) {
             self.fifos[last as usize].next = fifo;
+        } else {
+            let in_turn = output.is_busy && output.lane == packet.out_lane;
+            packet.head_since = if in_turn { output.until } else { self.now };
+        }
+        out
+    }
+
+    /// A packet at a switch waits for its turn. The output by which it leaves.
+    fn wait(&mut self, id: u32) -> u32 {
+        let packet = &mut self.packets[id];
+        packet.next = NONE;
+        let out = packet.out;
+        if let Some(last) = self.outputs[out as usize].append(id, packet) {
+            self.packets[last].next = id;
         }
         out
     }
@@ -158,14 +146,18 @@ impl Simulation {
         let first_source = self.first_source();
         let output = &mut self.outputs[out as usize];
         let state = &mut output.lanes[usize::from(lane)];
-        let fifo = state.first;
-        let sending = &mut self.fifos[fifo as usize];
-        sending.doing = Doing::Sending;
-        let id = sending.first;
-        state.first = sending.next;
-        let next = state.first;
+        let waiting = state.first;
+        // Where it comes from, and who is next.
+        let (id, fifo, next) = if output.is_switch {
+            let packet = &self.packets[waiting];
+            (waiting, packet.at * LANES + u32::from(packet.lane), packet.next)
+        } else {
+            let sending = &mut self.fifos[waiting as usize];
+            sending.doing = Doing::Sending;
+            (std::mem::replace(&mut sending.first, NONE), waiting, sending.next)
+        };
+        state.first = next;
         let packet = &mut self.packets[id];
-        sending.first = packet.next;
         let takes = output.pace.time(packet.bytes.into());
         let until = self.now + takes;
         (output.is_busy, output.lane, output.blocks) = (true, lane, packet.blocks);
@@ -193,12 +185,12 @@ impl Simulation {
         let arrival = What::Arrive { port: packet.at, packet: id };
         if next == NONE {
             output.waiting &= !(1 << lane);
+        } else if output.is_switch {
+            state.need = self.packets[next].blocks.into();
         } else {
             let waiting = &self.fifos[next as usize];
             state.need = waiting.blocks.into();
-            if next >= first_source {
-                self.packets[waiting.first].head_since = until;
-            }
+            self.packets[waiting.first].head_since = until;
         }
         self.at(arrives, arrival);
         self.at(until, What::Left { output: out });
@@ -209,17 +201,14 @@ impl Simulation {
         let output = &mut self.outputs[out as usize];
         output.is_busy = false;
         let (fifo, blocks) = (output.fifo, output.blocks);
-        self.fifos[fifo as usize].doing = Doing::Nothing;
         if fifo < self.first_source() {
             self.release(fifo / LANES, (fifo % LANES) as u8, blocks, self.now);
         } else {
+            self.fifos[fifo as usize].doing = Doing::Nothing;
             self.fill(fifo);
-        }
-        if self.fifos[fifo as usize].first != NONE
-            && let Some(other) = self.prepare(fifo)
-            && other != out
-        {
-            self.try_send(other);
+            if self.fifos[fifo as usize].first != NONE {
+                self.enqueue(fifo);
+            }
         }
         self.try_send(out);
     }
@@ -277,23 +266,18 @@ impl Simulation {
         }
     }
 
-    /// Puts a packet into the buffer of the lane it came by.
+    /// Keeps a packet in the buffer of the lane it came by until its turn comes at an output.
     fn store(&mut self, id: u32, out: u32, lane: u8) {
         let packet = &mut self.packets[id];
-        let fifo = packet.at * LANES + u32::from(packet.lane);
-        (packet.out, packet.out_lane, packet.next) = (out, lane, NONE);
-        let queue = &mut self.fifos[fifo as usize];
-        let is_idle = queue.is_idle();
-        packet.alone &= is_idle;
-        let last = std::mem::replace(&mut queue.last, id);
-        if queue.first == NONE {
-            queue.first = id;
-        } else {
-            self.packets[last].next = id;
+        (packet.out, packet.out_lane) = (out, lane);
+        let takes = self.outputs[out as usize].pace.time(packet.bytes.into());
+        // Begun at this moment or later, it never has to wait for its own bytes.
+        let ready = packet.tail.saturating_sub(takes);
+        if ready > self.now {
+            return self.at(ready, What::Ready { packet: id });
         }
-        if is_idle && let Some(out) = self.prepare(fifo) {
-            self.try_send(out);
-        }
+        let out = self.wait(id);
+        self.try_send(out);
     }
 
     fn take_at_switch(&mut self, id: u32) {

@@ -6,13 +6,12 @@
 //!
 //! What is modelled, and how:
 //!
-//! * A packet comes into the buffer of a port's lane and waits there in the order of arrival. Its way is decided when its
-//!   head arrives; what a table or filter stops is dropped there. It may leave as soon as its head is there, so far ahead
-//!   of its tail that a faster link behind never has to wait for bytes: on the way from a slow link to a fast one the
-//!   start is put off.
-//! * It leaves by its output when nothing is before it in its buffer, the output is free, the arbiter says its lane, and
-//!   the buffer behind the link has room for all of it. Of inputs that wait for the same lane of an output, who waited
-//!   longest goes first, so they take turns. Different lanes of an input do not hinder each other (A-LANE-16).
+//! * A packet comes into the buffer of a port's lane. Its way is decided when its head arrives; what a table or filter
+//!   stops is dropped there. It may leave as soon as its head is there, so far ahead of its tail that a faster link behind
+//!   never has to wait for bytes: on the way from a slow link to a fast one the start is put off.
+//! * It leaves by its output when the output is free, the arbiter says its lane, nobody has waited longer for that lane of
+//!   that output, and the buffer behind the link has room for all of it. Packets of a buffer that leave by different outputs
+//!   do not wait for each other; only a buffer that is full stops all that would come (A-LANE-16).
 //! * Room is given back when the last byte has left the buffer, and its sender knows after the cable and a delay.
 //! * An adapter has for each function and lane a queue of messages, cut into packets as they leave; its functions take
 //!   turns in a lane, its lanes by its own arbitration table. Between functions of the same port packets stay inside,

@@ -160,6 +160,7 @@ impl Simulation {
             blocks: 0,
             is_busy: false,
             to_switch: false,
+            is_switch: self.network.gates[port as usize].kind != Kind::Adapter,
             is_inside: false,
             lanes: [lane; LANES as usize],
         });

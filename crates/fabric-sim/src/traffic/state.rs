@@ -3,7 +3,7 @@
 
 use super::arbiter::{Arbiter, LaneSet};
 use super::message::{Message, Tag};
-use super::network::{Headers, NONE};
+use super::network::{Headers, MANAGEMENT, NONE};
 use super::time::Pace;
 use crate::fabric::DropReason;
 
@@ -69,13 +69,14 @@ const _: () = assert!(size_of::<Posted>() == 64 && size_of::<Packet>() == 64);
 pub(crate) enum Doing {
     /// Nothing: it is empty.
     Nothing,
-    /// Its first packet waits for its turn, or to be there as far as it has to be.
+    /// Its first packet waits for its turn.
     Waiting,
     /// A packet of it is on its way out.
     Sending,
 }
 
-/// Packets that leave in the order in which they came: of a lane at an input, or of a function's lane.
+/// Packets in the order in which they came: of a function's lane, or those that a receiver does not take out of a lane's
+/// buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fifo {
     pub first: u32,
@@ -108,7 +109,7 @@ pub(crate) struct Source {
 /// One lane of an output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
-    /// The queues whose first packets wait for it, in the order in which they will be served.
+    /// Who waits for it, in the order in which they will be served: packets at a switch, functions' queues at an adapter.
     pub first: u32,
     pub last: u32,
     /// Blocks of room behind the link.
@@ -127,7 +128,7 @@ pub(crate) struct Output {
     pub arbiter: Arbiter,
     /// Of the packet that is being sent: when it is through.
     pub until: u64,
-    /// The queue it comes from.
+    /// The function's queue, or the lane's buffer, that it comes from.
     pub fifo: u32,
     /// The port that packets come to.
     pub to: u32,
@@ -140,9 +141,29 @@ pub(crate) struct Output {
     pub is_busy: bool,
     /// Whether it leads to a switch.
     pub to_switch: bool,
+    /// Whether it is a switch's.
+    pub is_switch: bool,
     /// Whether it is inside an adapter: no cable, no credits.
     pub is_inside: bool,
     pub lanes: [Lane; LANES as usize],
+}
+
+impl Output {
+    /// Puts a packet, or the queue whose first it is, behind all that wait for its lane. Who is before it, if somebody is.
+    #[inline]
+    pub fn append(&mut self, waiting: u32, packet: &mut Packet) -> Option<u32> {
+        let lane = packet.out_lane;
+        let state = &mut self.lanes[usize::from(lane)];
+        if state.first != NONE {
+            packet.alone = false;
+            return Some(std::mem::replace(&mut state.last, waiting));
+        }
+        let is_served = self.is_busy && self.lane == lane;
+        self.waiting |= 1 << lane;
+        (state.first, state.last, state.need) = (waiting, waiting, packet.blocks.into());
+        packet.alone &= !is_served && (lane == MANAGEMENT || state.credits >= state.need);
+        None
+    }
 }
 
 /// Things by number; numbers are used again.

@@ -1,6 +1,6 @@
 //! A look at what waits, and whether everything is accounted for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ib_wire::VirtualLane;
 use thiserror::Error;
@@ -8,15 +8,15 @@ use thiserror::Error;
 use super::machine::What;
 use super::network::NONE;
 use super::simulation::Simulation;
-use super::state::{Doing, LANES};
+use super::state::{LANES, Packet};
 use crate::device::PortId;
 
-/// Packets in a buffer whose first one waits for room behind a link.
+/// Packets in a buffer that wait for room behind a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stuck {
     /// The port and lane they came by.
     pub at: (PortId, VirtualLane),
-    /// The port and lane the first one is to leave by.
+    /// The port and lane they are to leave by.
     pub out: (PortId, VirtualLane),
 }
 
@@ -42,55 +42,61 @@ pub enum Broken {
 }
 
 impl Simulation {
-    /// The buffers of switches whose first packet waits for room, in order of ports and lanes.
+    /// Packets at switches that wait for room behind a link: by which lane they came, and by which they are to leave. In
+    /// order, each once.
     pub fn stuck(&self) -> impl Iterator<Item = Stuck> {
-        (0..self.network.ports.len() as u32 * LANES).filter_map(|fifo| self.stuck_at(fifo))
+        let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
+        let mut stuck = BTreeSet::new();
+        for (out, output) in self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch) {
+            let short = output.lanes.iter().filter(|state| state.first != NONE && state.credits < state.need);
+            for state in short {
+                for packet in self.waiting(state.first) {
+                    let at = (PortId(packet.at), lane(packet.lane));
+                    stuck.insert(Stuck { at, out: (PortId(out as u32), lane(packet.out_lane)) });
+                }
+            }
+        }
+        stuck.into_iter()
     }
 
-    /// Buffers that wait for each other in a ring, if there are any: each for room in the next, the last for room in the
-    /// first. If no room is on its way back to one of them, they wait for ever.
+    /// Packets in a row.
+    fn waiting(&self, first: u32) -> impl Iterator<Item = &Packet> {
+        let packet = |id: u32| (id != NONE).then(|| &self.packets[id]);
+        std::iter::successors(packet(first), move |before| packet(before.next))
+    }
+
+    /// Buffers that wait for each other in a ring, if there are any: packets of each for room in the next, of the last for
+    /// room in the first. If nothing else in them can leave, they wait for ever.
     pub fn ring(&self) -> Option<Vec<Stuck>> {
-        // Which walk has been at a buffer.
-        let mut seen: HashMap<u32, u32> = HashMap::new();
-        for start in 0..self.network.ports.len() as u32 * LANES {
-            let mut at = start;
-            while let Some(stuck) = self.stuck_at(at) {
-                match seen.insert(at, start) {
-                    Some(walk) if walk != start => break,
-                    Some(_) => return Some(self.ring_from(at)),
-                    None => at = self.behind(stuck),
+        let mut waits: BTreeMap<u32, Vec<Stuck>> = BTreeMap::new();
+        for stuck in self.stuck() {
+            let at = stuck.at.0.0 * LANES + u32::from(stuck.at.1.to_wire());
+            waits.entry(at).or_default().push(stuck);
+        }
+        let mut done: BTreeSet<u32> = BTreeSet::new();
+        for start in waits.keys() {
+            let mut path: Vec<(u32, usize)> = vec![(*start, 0)];
+            while let Some((at, tried)) = path.last_mut() {
+                let next = waits.get(at).and_then(|stuck| stuck.get(*tried)).copied();
+                let Some(next) = next.filter(|_| !done.contains(at)) else {
+                    done.insert(*at);
+                    path.pop();
+                    continue;
+                };
+                *tried += 1;
+                let behind = self.behind(next);
+                if let Some(first) = path.iter().position(|(at, _)| *at == behind) {
+                    return Some(path[first..].iter().map(|(at, tried)| waits[at][tried - 1]).collect());
                 }
+                path.push((behind, 0));
             }
         }
         None
     }
 
-    fn ring_from(&self, start: u32) -> Vec<Stuck> {
-        let (mut ring, mut at) = (Vec::new(), start);
-        while let Some(stuck) = self.stuck_at(at) {
-            ring.push(stuck);
-            at = self.behind(stuck);
-            if at == start {
-                break;
-            }
-        }
-        ring
-    }
-
     /// The buffer behind the link that a packet waits for.
     fn behind(&self, stuck: Stuck) -> u32 {
         self.outputs[stuck.out.0.index()].to * LANES + u32::from(stuck.out.1.to_wire())
-    }
-
-    fn stuck_at(&self, fifo: u32) -> Option<Stuck> {
-        let queue = self.fifos.get(fifo as usize).filter(|queue| queue.doing == Doing::Waiting)?;
-        let packet = &self.packets[queue.first];
-        let state = &self.outputs[packet.out as usize].lanes[usize::from(packet.out_lane)];
-        let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
-        (state.credits < state.need && state.first != NONE).then(|| Stuck {
-            at: (PortId(fifo / LANES), lane((fifo % LANES) as u8)),
-            out: (PortId(packet.out), lane(packet.out_lane)),
-        })
     }
 
     /// Counts every packet and every block of room anew, and compares.
@@ -110,6 +116,11 @@ impl Simulation {
                 next = packet.next;
             }
         }
+        let queued = self.outputs.iter().filter(|output| output.is_switch).flat_map(|output| &output.lanes);
+        for packet in queued.flat_map(|state| self.waiting(state.first)) {
+            inside += 1;
+            taken[(packet.at * LANES) as usize + usize::from(packet.lane)] += u32::from(packet.blocks);
+        }
         for output in self.outputs.iter().filter(|output| output.is_busy) {
             if let Some(taken) = taken.get_mut(output.fifo as usize) {
                 *taken += u32::from(output.blocks);
@@ -117,7 +128,7 @@ impl Simulation {
         }
         for (_, what) in self.queue.iter() {
             match What::unpack(what) {
-                What::Arrive { packet, .. } | What::Take { packet } => {
+                What::Arrive { packet, .. } | What::Take { packet } | What::Ready { packet } => {
                     let packet = &self.packets[packet];
                     inside += 1;
                     if u32::from(packet.lane) < LANES {
@@ -129,7 +140,7 @@ impl Simulation {
                     let to = self.outputs[(lane / LANES) as usize].to;
                     taken[(to * LANES + lane % LANES) as usize] += u32::from(blocks);
                 }
-                What::Ready { .. } | What::Wake { .. } | What::Left { .. } => {}
+                What::Wake { .. } | What::Left { .. } => {}
             }
         }
         let totals = self.totals();
