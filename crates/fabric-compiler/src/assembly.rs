@@ -140,6 +140,7 @@ impl Parts<'_> {
             groups: std::mem::take(&mut self.groups.decisions),
             clusters: previous.clusters.clone(),
             guarded: previous.guarded,
+            management: previous.management,
             adopted: std::mem::take(&mut self.routes.adopted),
         }
     }

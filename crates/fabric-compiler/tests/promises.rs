@@ -9,11 +9,11 @@ use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
 use fabric_compiler::{CompileError, Planner, compile, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
-use fabric_model::intent::{ClusterIntent, PortName};
+use fabric_model::intent::{ClusterIntent, PortCapability, PortName};
 use fabric_model::plan::PortSharing;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
+use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel, VirtualLane};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -71,6 +71,10 @@ fn lanes(plan: &FabricPlan, from: Guid, to: Guid, sl: ServiceLevel) -> Vec<(Port
     lanes
 }
 
+fn lane_of(raw: u8) -> VirtualLane {
+    VirtualLane::from_wire(raw).unwrap()
+}
+
 fn level(plan: &FabricPlan, cluster: &str) -> ServiceLevel {
     plan.decisions().clusters[cluster].service_level().unwrap()
 }
@@ -87,6 +91,11 @@ fn assert_kept(plan: &FabricPlan, intents: &Intents) {
                 let arrived = lanes.last().unwrap().1.is_some();
                 if sl == ServiceLevel::default() {
                     assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(0)));
+                    continue;
+                }
+                if Some(sl) == plan.decisions().management {
+                    assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(1)));
+                    assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 65));
                     continue;
                 }
                 let own = owner(*from).map(|index| level(plan, &intents.clusters[index].name));
@@ -473,4 +482,54 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
         intents.clusters.pop();
         planner.change(intents.clone()).unwrap();
     }
+}
+
+/// Two hosts of one leaf and one of another.
+fn small(intents: &mut Intents, topology: &Topology) {
+    let all = ports(topology);
+    intents.clusters.push(cluster("c", &[all[1], all[2], all[9]], 1_000_000_000));
+}
+
+/// The lane that a level takes on every link between two ports.
+fn lanes_of(plan: &FabricPlan, from: Guid, to: Guid, raw: u8) -> Vec<Option<u8>> {
+    let sl = ServiceLevel::from_wire(raw).unwrap();
+    lanes(plan, from, to, sl).into_iter().map(|(_, lane)| lane.map(VirtualLane::to_wire)).collect()
+}
+
+#[test]
+fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
+    let topology = tree(16);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    let nobody = compile(&topology, &intents, &Decisions::default()).unwrap();
+    assert_eq!((nobody.decisions().management, nobody.management_level().to_wire()), (None, 0));
+    small(&mut intents, &topology);
+
+    let eight = compile(&topology, &intents, &Decisions::default()).unwrap();
+    assert_eq!(eight.management_level().to_wire(), 15);
+    assert_eq!(lanes_of(&eight, all[1], all[9], 15), [Some(1); 4]);
+    assert_eq!(lanes_of(&eight, all[3], all[8], 15), [Some(1); 4], "where nobody is promised anything");
+
+    // Adapters with four lanes have none to spare.
+    let mut mixed = intents.clone();
+    for port in eight.adapter_ports() {
+        let four = PortCapability { lanes: DataLanes::Four, ..PortCapability::default() };
+        mixed.capabilities.ports.insert(port.name, four);
+    }
+    let plan = compile(&topology, &mixed, &Decisions::default()).unwrap();
+    assert_eq!(plan.management_level().to_wire(), 15);
+    assert_eq!(lanes_of(&plan, all[1], all[9], 15), [Some(0), Some(1), Some(1), Some(0)]);
+
+    let mut few = intents.clone();
+    few.capabilities.usual_port.lanes = DataLanes::Four;
+    let plan = compile(&topology, &few, &Decisions::default()).unwrap();
+    assert_eq!((plan.decisions().management, plan.management_level().to_wire()), (None, 0));
+    assert_eq!(lanes_of(&plan, all[1], all[9], 15), [None]);
+
+    // What was decided stays, whatever devices turn up.
+    let after = recompile(&topology, &few, &eight).unwrap();
+    assert_eq!(after.management_level().to_wire(), 15);
+    assert_eq!(lanes_of(&after, all[1], all[9], 15), [Some(0); 4]);
+    let after = recompile(&topology, &intents, &plan).unwrap();
+    assert_eq!((after.decisions().management, lanes_of(&after, all[1], all[9], 15)), (None, vec![None]));
 }

@@ -410,6 +410,35 @@ pub enum Finding {
         /// Who was.
         cluster: String,
     },
+    /// A cluster was given the level or the lane of management.
+    ManagementGranted {
+        /// The port packets leave by.
+        port: PortName,
+        /// Who was.
+        cluster: String,
+    },
+    /// The level of management does not go to the lane of management.
+    ManagementLost {
+        /// The port packets leave by.
+        port: PortName,
+        /// The port they came in by; `None` for all that are not listed, and at adapters.
+        input: Option<PortNum>,
+        /// The level.
+        sl: ServiceLevel,
+        /// The lane it goes to; 15 if it is discarded.
+        lane: VirtualLane,
+    },
+    /// Level 0 goes to the lane that management has to itself.
+    ManagementShared {
+        /// The port packets leave by.
+        port: PortName,
+        /// The port they came in by; `None` for all that are not listed, and at adapters.
+        input: Option<PortNum>,
+        /// The level.
+        sl: ServiceLevel,
+        /// The lane.
+        lane: VirtualLane,
+    },
     /// Lanes are guarded, but what leaves by a port is left to the device.
     PortUnguarded {
         /// The port.

@@ -85,8 +85,82 @@ fn decision<'a>(parts: &'a mut PlanParts, name: &str) -> &'a mut ClusterDecision
     Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap())
 }
 
+fn lane(raw: u8) -> VirtualLane {
+    VirtualLane::from_wire(raw).unwrap()
+}
+
 /// Every kind of finding with a change that leads to it.
 const CHANGES: &[(Rule, Change, Named)] = &[
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.otherwise.0[15] = VirtualLane::MANAGEMENT;
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementLost { port, input: None, sl, lane }
+                if *port == world.shared_port() && *sl == level(15) && *lane == VirtualLane::MANAGEMENT)
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.adapter("a"), |sharing| sharing.otherwise.0[15] = lane(0));
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementLost { port, lane: to, .. }
+                if *port == world.adapter("a") && *to == lane(0))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.by_input.values_mut().for_each(|map| map.0[0] = lane(1));
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementShared { port, input: Some(_), sl, lane: to }
+                if *port == world.shared_port() && *sl == level(0) && *to == lane(1))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let links = &mut decision(parts, "a").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().service_levels.push(level(15));
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementGranted { port, cluster }
+                if *port == world.shared_port() && cluster == "a")
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let links = &mut decision(parts, "b").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().lane = lane(1);
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementGranted { port, cluster }
+                if *port == world.shared_port() && cluster == "b")
+        },
+    ),
+    (
+        Rule::Sharing,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.low.retain(|entry| entry.lane != lane(1));
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LaneWithoutWeight { port, sl, .. }
+                if *port == world.shared_port() && *sl == level(15))
+        },
+    ),
     (
         Rule::Ownership,
         |_, intents, _| intents.clusters.push(intents.clusters[0].clone()),

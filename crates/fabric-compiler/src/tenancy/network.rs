@@ -46,7 +46,8 @@ impl LinkIndex {
 pub struct Limits {
     /// Lanes for guaranteed clusters, 14 at most; `None` takes what a link has, less [`reserved_lanes`].
     pub lanes: Option<u8>,
-    /// Service levels for guaranteed clusters, from 1 on: at most 15, as level 0 is best effort.
+    /// Service levels for guaranteed clusters, from 1 on: at most 15, as level 0 is best effort, and 14 where the highest is
+    /// management's.
     pub service_levels: u8,
     /// Entries of the low-priority arbitration table.
     pub table_entries: u8,

@@ -23,6 +23,14 @@ impl PortSharing {
     /// Entries of the longest table there is.
     pub const ENTRIES_MAX: usize = 64;
 
+    /// The lane of management on a link of so many data lanes: one of its own from 8 on, else that of best effort.
+    pub const fn management_lane(data_lanes: u8) -> VirtualLane {
+        match VirtualLane::from_wire(if data_lanes >= 8 { 1 } else { 0 }) {
+            Some(lane) => lane,
+            None => unreachable!(),
+        }
+    }
+
     /// Where packets of a service level go that came in by a port; `None` if they are discarded.
     #[inline]
     pub fn lane(&self, input: PortNum, sl: ServiceLevel) -> Option<VirtualLane> {

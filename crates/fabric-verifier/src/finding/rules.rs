@@ -52,6 +52,9 @@ impl Finding {
             | Self::LaneOfTwo { .. }
             | Self::LevelOfTwo { .. }
             | Self::BestEffortGranted { .. }
+            | Self::ManagementGranted { .. }
+            | Self::ManagementLost { .. }
+            | Self::ManagementShared { .. }
             | Self::PortUnguarded { .. }
             | Self::LevelNotGranted { .. }
             | Self::LaneOfOther { .. } => Rule::Ownership,

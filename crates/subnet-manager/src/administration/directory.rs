@@ -260,6 +260,19 @@ impl Directory {
         self.keys(from).shared_in(self.keys(to), partition)
     }
 
+    /// The service level of packets from a port to another in a partition that both share. What asks the manager, and what
+    /// it answers, goes in the default partition.
+    #[inline]
+    pub(super) fn level(&self, from: &EndPort, to: &EndPort, shared: Shared) -> ServiceLevel {
+        let manager = self.plan.manager().guid;
+        let is_management = shared.key.partition() == PartitionNumber::DEFAULT
+            && (from.guid == manager || to.guid == manager);
+        match self.plan.decisions().management.filter(|_| is_management) {
+            Some(level) => level,
+            None => shared.sl,
+        }
+    }
+
     /// Whether a port is in a partition.
     pub(super) fn is_member(&self, port: &EndPort, partition: PartitionNumber) -> bool {
         self.keys(port).has(partition)

@@ -2,7 +2,7 @@
 
 use fabric_model::generate::FatTree;
 use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
-use ib_wire::{Gid, LinkWidth, Method, Mtu, Status};
+use ib_wire::{Gid, LinkWidth, Method, Mtu, ServiceLevel, Status};
 use subnet_manager::{Administration, Directory, ManagerFacts};
 
 use crate::visibility::overlapping;
@@ -48,6 +48,28 @@ fn a_path_says_what_the_plan_and_its_links_say() {
     assert!(found.is_reversible);
     let selectors = [found.mtu_selector, found.rate_selector, found.packet_life_time_selector];
     assert_eq!(selectors, [Selector::Exactly; 3]);
+}
+
+#[test]
+fn what_goes_to_and_from_the_manager_has_the_level_of_management() {
+    let mut world = one_partition().with(0x8101, [1]);
+    world.groups = vec![(0x101, 3)];
+    let level = |world: &World, from, to, key: u16| {
+        let key = key.to_be_bytes();
+        let more: &[(usize, &[u8])] = &[(50, &key)];
+        path_with(&mut world.administration(), from, to, more, P::PKEY).map(|path| path.sl.to_wire())
+    };
+    assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(0), Ok(0)));
+    world.decisions.management = ServiceLevel::from_wire(15);
+    assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(15), Ok(15)));
+    assert_eq!(level(&world, 2, 16, 0x8101), Ok(3), "others have the level of their partition");
+    assert_eq!(level(&world, 2, 1, 0x8101), Ok(3), "in a partition of tenants the manager is one of them");
+    let default = 0x7fff_u16.to_be_bytes();
+    let at_level = |raw: u8| {
+        let more: &[(usize, &[u8])] = &[(50, &default), (53, &[raw])];
+        path_with(&mut world.administration(), 2, 1, more, P::PKEY | P::SL).is_ok()
+    };
+    assert!(at_level(15) && !at_level(0), "who asks for paths at another level finds none");
 }
 
 #[test]

@@ -29,6 +29,19 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
         Finding::BestEffortGranted { port, cluster } => {
             write!(f, "level 0 on {port}, which is for everybody, is given to cluster {cluster:?}")
         }
+        Finding::ManagementGranted { port, cluster } => {
+            write!(f, "the level or the lane of management on {port} is given to cluster {cluster:?}")
+        }
+        Finding::ManagementLost { port, input, sl, lane } => {
+            write!(
+                f,
+                "level {sl} of management leaves by {port} in lane {lane}, not its own, {}",
+                Input(*input)
+            )
+        }
+        Finding::ManagementShared { port, input, sl, lane } => {
+            write!(f, "level {sl} leaves by {port} in lane {lane}, management's own, {}", Input(*input))
+        }
         Finding::PortUnguarded { port } => {
             write!(f, "lanes are guarded, but {port} is left to its device")
         }
