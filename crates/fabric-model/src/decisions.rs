@@ -72,6 +72,10 @@ pub struct RoutingDecision {
     /// because plans that differ in them cannot be mixed.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub further_turns: BTreeSet<TurnAt>,
+    /// A tree of switches below which all adapters are, where no single switch is above them: each with the one it is joined
+    /// to. Packets to groups go by it, and turn only where all may.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub crown: BTreeMap<Guid, Guid>,
 }
 
 impl RoutingDecision {

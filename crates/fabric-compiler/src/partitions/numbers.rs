@@ -44,7 +44,9 @@ impl Numbers {
                 given.remove(*name);
             }
         }
-        late.iter().for_each(|(name, _)| drop(given.remove(*name)));
+        for (name, _) in late {
+            given.remove(*name);
+        }
         // The first of a name tells the number of all, which matters where one of them asks for a number.
         let numbered = wanted.iter().filter(|intent| intent.number.is_some());
         let numbered: BTreeSet<&str> = numbered.map(|intent| intent.name.as_str()).collect();
