@@ -1,6 +1,7 @@
 //! What has to be read and written for a plan.
 
 mod attributes;
+mod outputs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +19,10 @@ use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, l
 use crate::unsupported::{Place, Unsupported};
 pub(crate) use attributes::without_state;
 use attributes::{
-    address, carries_data, close, enforced_ports, enforces, group_blocks, keys, port_info, shared_ports,
-    shrunk_keys, step, switch_info,
+    address, carries_data, close, enforced_ports, enforces, group_blocks, keys, low_first, port_info,
+    shared_ports, shrunk_keys, step, switch_info,
 };
+pub(crate) use outputs::turns;
 
 /// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
 /// anything new begins, nothing is reachable before its partition is enforced, and nothing becomes active before
@@ -126,6 +128,11 @@ impl WeightWrite {
         Self { place: write.place(), block: VlArbBlock::decode(&write.data) }
     }
 
+    /// Whether it is a part of a high-priority table.
+    fn is_high(&self) -> bool {
+        VlArbPart::from_modifier(self.place.2.1).is_some_and(|(part, _)| part.is_high())
+    }
+
     /// Whether they are the two parts of a low-priority table.
     fn is_followed_by(&self, next: &Self) -> bool {
         let part = |write: &Self| VlArbPart::from_modifier(write.place.2.1);
@@ -194,7 +201,10 @@ impl Comparison<'_> {
         if !matches!(stage, Stage::Closed | Stage::Armed | Stage::Active) {
             writes.retain(|write| self.differs(write));
         }
-        writes
+        match stage {
+            Stage::Shrunk | Stage::Lanes => outputs::together(writes, self.nodes),
+            _ => writes,
+        }
     }
 
     /// The steps by which routes change.
@@ -213,6 +223,9 @@ impl Comparison<'_> {
             let (node, port, key) = write.place;
             self.differs(&Write { node, port, key, data: write.block.encode() })
         };
+        // What went before all others does so until these have their entries.
+        let (high, writes): (Vec<_>, Vec<_>) = writes.into_iter().partition(WeightWrite::is_high);
+        let high: Vec<WeightWrite> = high.into_iter().filter(differs).collect();
         let mut steps: Vec<Vec<WeightWrite>> = Vec::new();
         let mut add = |step: usize, write: WeightWrite| {
             steps.resize_with(steps.len().max(step + 1), Vec::new);
@@ -234,6 +247,9 @@ impl Comparison<'_> {
                 }
                 before = table;
             }
+        }
+        if !high.is_empty() {
+            steps.push(high);
         }
         steps
     }
@@ -300,6 +316,7 @@ impl Comparison<'_> {
                 let wanted = |port: &SwitchPortPlan| {
                     port_info(node, port.number, |info| {
                         (info.neighbor_mtu, info.operational_vls) = (port.mtu, port.lanes);
+                        low_first(info, port.sharing.as_deref());
                     })
                 };
                 writes.extend(plan.ports.iter().filter_map(wanted).map(own));
@@ -384,6 +401,7 @@ impl Comparison<'_> {
                     address(info, plan.lid, self.plan.manager().lid);
                     self.guard(info, plan.name.node);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
+                    low_first(info, plan.sharing.as_deref());
                     // Who carries data may ask at any time, and its level has no lane before all turns have it.
                     if !carries_data(node, port) {
                         info.master_sm_sl = self.plan.management_level();

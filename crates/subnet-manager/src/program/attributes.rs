@@ -68,6 +68,13 @@ pub(super) fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
     info.subnet_timeout = SUBNET_TIMEOUT;
 }
 
+/// Where a plan says how a link is shared, the high-priority table is empty, and nothing is to be taken from it.
+pub(super) fn low_first(info: &mut PortInfo, sharing: Option<&PortSharing>) {
+    if sharing.is_some() {
+        info.vl_high_limit = 0;
+    }
+}
+
 /// What a port's PortInfo should be; its state is as it was seen.
 pub(super) fn port_info(
     node: &ObservedNode,
