@@ -13,7 +13,7 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::Guid;
 use thiserror::Error;
 
-use crate::promises::{limits, restored};
+use crate::promises::{network, restored};
 use crate::tenancy::ledger::Grant;
 use crate::tenancy::network::{HostIndex, Network};
 use crate::tenancy::placement::{Capacity, NoPlace, Places, Wish};
@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
         plan: &FabricPlan,
         seats: BTreeMap<String, Vec<Guid>>,
     ) -> Self {
-        let network = Arc::new(Network::of(topology, plan, limits(fabric, plan)));
+        let network = network(topology, fabric, plan);
         let by_port = (0..).zip(network.hosts()).map(|(place, host)| (host.port, HostIndex(place))).collect();
         let numbered = (0..).map(ClusterNumber).zip(wishes.iter().map(|wish| wish.name.as_str()));
         let ledger = restored(&network, numbered, plan.decisions());
@@ -320,7 +320,7 @@ pub fn seats(
     nodes: usize,
     suits: impl Fn(Guid) -> bool,
 ) -> Result<Vec<Guid>, (String, usize)> {
-    let network = Arc::new(Network::of(topology, plan, limits(fabric, plan)));
+    let network = network(topology, fabric, plan);
     let names = || (0..).map(ClusterNumber).zip(plan.decisions().clusters.keys().map(String::as_str));
     let ledger = restored(&network, names(), plan.decisions());
     let needs = Capacity { cores: 1, memory_mib: 0, functions: 0 };

@@ -83,7 +83,7 @@ pub(crate) fn keep(
 
 impl Promises {
     fn new(draft: &Draft, topology: &Topology, intents: &Intents) -> Self {
-        let network = Arc::new(Network::of(topology, draft.plan(), limits(intents, draft.plan())));
+        let network = network(topology, intents, draft.plan());
         let hosts = places(&network);
         Self {
             users: Users::of(&network, draft.plan().decisions().management),
@@ -260,7 +260,7 @@ impl Promises {
                 (true, Some(_)) => &[Routes::Given, Routes::Chosen],
             };
             let missing = || CompileError::PortsMissing { cluster: cluster.name.clone() };
-            let hosts = hosts.ok_or_else(missing);
+            let hosts = check_mode(cluster).and_then(|()| hosts.ok_or_else(missing));
             let admitted = hosts.and_then(|hosts| {
                 let changed = had.and_then(|had| self.change_one(number, cluster, &hosts, had, routes));
                 changed.map_or_else(|| self.admit(number, cluster, &hosts, routes, &exchange), Ok)
@@ -450,8 +450,13 @@ fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
     is_possible.then_some(MANAGEMENT)
 }
 
-/// What guaranteed clusters may use of the links of a plan.
-pub(crate) fn limits(intents: &Intents, plan: &FabricPlan) -> Limits {
+/// The links of a plan, and what guaranteed clusters may use of them.
+pub(crate) fn network(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Arc<Network> {
+    let network = Network::of(topology, plan, limits(intents, plan));
+    Arc::new(network.with_buffers(&intents.capabilities))
+}
+
+fn limits(intents: &Intents, plan: &FabricPlan) -> Limits {
     let usual = Limits { table_entries: table_entries(intents), ..Limits::default() };
     match management(plan) {
         Some(_) => Limits { service_levels: usual.service_levels.min(MANAGEMENT.to_wire() - 1), ..usual },
@@ -470,6 +475,17 @@ fn table_entries(intents: &Intents) -> u8 {
 
 fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {
     before.ports == cluster.ports && before.class == cluster.class && before.sl_mode == cluster.sl_mode
+}
+
+/// Levels per path would have to be the same both ways, since connections answer in the level they were asked in.
+fn check_mode(cluster: &ClusterIntent) -> Result<(), CompileError> {
+    match cluster.sl_mode {
+        SlMode::Cluster => Ok(()),
+        SlMode::Path => {
+            let reason = "service levels per path are not planned; one for the whole cluster is".to_owned();
+            Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
+        }
+    }
 }
 
 fn request<'a>(

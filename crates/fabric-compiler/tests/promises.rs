@@ -9,7 +9,7 @@ use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
 use fabric_compiler::{CompileError, Planner, compile, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
-use fabric_model::intent::{ClusterIntent, PortCapability, PortName};
+use fabric_model::intent::{ClusterIntent, LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::PortSharing;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -532,4 +532,50 @@ fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
     assert_eq!(lanes_of(&after, all[1], all[9], 15), [Some(0); 4]);
     let after = recompile(&topology, &intents, &plan).unwrap();
     assert_eq!((after.decisions().management, lanes_of(&after, all[1], all[9], 15)), (None, vec![None]));
+}
+
+#[test]
+fn levels_per_path_are_refused_and_not_taken_for_something_else() {
+    let topology = tree(16);
+    let mut intents = Intents::new(ports(&topology)[0]);
+    small(&mut intents, &topology);
+    let before = compile(&topology, &intents, &Decisions::default()).unwrap();
+    intents.clusters[0].sl_mode = SlMode::Path;
+    for decisions in [&Decisions::default(), before.decisions()] {
+        let refused = compile(&topology, &intents, decisions).unwrap_err();
+        assert!(refused.to_string().contains("service levels per path"), "{refused}");
+    }
+}
+
+#[test]
+fn buffers_that_cannot_hold_what_a_share_sends_are_refused_with_the_numbers() {
+    let topology = tree(16);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    intents.clusters.push(cluster("c", &[all[1], all[9]], 8_000_000_000));
+    let unknown = compile(&topology, &intents, &Decisions::default()).unwrap();
+    // A gigabyte per second is a byte per nanosecond.
+    let narrow = unknown.adapter_port(all[1]).unwrap().name;
+    let with = |bytes: u32| {
+        let mut intents = intents.clone();
+        let lane_buffer = Some(LaneBuffer { bytes, round_trip_ns: 300 });
+        intents
+            .capabilities
+            .ports
+            .insert(narrow, PortCapability { lane_buffer, ..PortCapability::default() });
+        intents
+    };
+    let enough = compile(&topology, &with(4422), &Decisions::default()).unwrap();
+    assert_eq!(enough.decisions().clusters["c"], unknown.decisions().clusters["c"]);
+    let refused = compile(&topology, &with(4421), &Decisions::default()).unwrap_err().to_string();
+    let port = unknown.adapter_port(all[1]).unwrap().peer;
+    for part in ["4421 bytes", "4422 are needed", &format!("the link out of port {port}")] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    // One that is known too late breaks the promise, and others need not mind.
+    let broken = compile(&topology, &with(4421), unknown.decisions()).unwrap();
+    assert!(broken.decisions().clusters["c"].links.is_empty() && broken.findings().len() == 1);
+    let mut slower = with(4421);
+    slower.clusters[0] = cluster("c", &[all[1], all[9]], 7_000_000_000);
+    assert_kept(&compile(&topology, &slower, &Decisions::default()).unwrap(), &slower);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fabric_compiler::compile;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
-use fabric_model::intent::PortName;
+use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::{LinearTable, PlanParts, PortSharing};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -99,7 +99,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             });
         },
         |world, found| {
-            matches!(found, Finding::ManagementLost { port, input: None, sl, lane }
+            matches!(found, Finding::ManagementAstray { port, input: None, sl, lane }
                 if *port == world.shared_port() && *sl == level(15) && *lane == VirtualLane::MANAGEMENT)
         },
     ),
@@ -109,7 +109,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             shared_otherwise(parts, world.adapter("a"), |sharing| sharing.otherwise.0[15] = lane(0));
         },
         |world, found| {
-            matches!(found, Finding::ManagementLost { port, lane: to, .. }
+            matches!(found, Finding::ManagementAstray { port, lane: to, .. }
                 if *port == world.adapter("a") && *to == lane(0))
         },
     ),
@@ -121,7 +121,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             });
         },
         |world, found| {
-            matches!(found, Finding::ManagementShared { port, input: Some(_), sl, lane: to }
+            matches!(found, Finding::ManagementAstray { port, input: Some(_), sl, lane: to }
                 if *port == world.shared_port() && *sl == level(0) && *to == lane(1))
         },
     ),
@@ -159,6 +159,32 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, found| {
             matches!(found, Finding::LaneWithoutWeight { port, sl, .. }
                 if *port == world.shared_port() && *sl == level(15))
+        },
+    ),
+    (
+        Rule::Sharing,
+        |world, _, parts| {
+            shared_otherwise(parts, world.adapter("b"), |sharing| {
+                sharing.high = vec![VlArbEntry { lane: lane(0), weight: 1 }];
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::HighPriority { port, index: 0, lane: to }
+                if *port == world.adapter("b") && *to == lane(0))
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, intents, _| {
+            // One byte less than 1 Gb/s sends in a microsecond, and a packet.
+            let peer = world.plan.adapter_port(world.cluster("a").ports[0]).unwrap().peer;
+            let lane_buffer = Some(LaneBuffer { bytes: 125 + 4122 - 1, round_trip_ns: 1000 });
+            let port = PortCapability { lane_buffer, ..intents.capabilities.port(peer) };
+            intents.capabilities.ports.insert(peer, port);
+        },
+        |world, found| {
+            matches!(found, Finding::BufferShort { cluster, port, needed: 4247, held: 4246 }
+                if cluster == "a" && *port == world.adapter("a"))
         },
     ),
     (

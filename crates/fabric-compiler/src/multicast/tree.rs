@@ -30,6 +30,9 @@ pub(super) struct Tree {
     pub exits: BTreeMap<Place, PortSet>,
 }
 
+/// By switch: the one before it on the way down, and where in that one's list of neighbours it is.
+type Parents = Vec<Option<(Place, usize)>>;
+
 /// A tree and what it serves.
 #[derive(Debug)]
 pub(super) struct Planted {
@@ -89,7 +92,7 @@ impl<'a> Planter<'a> {
     }
 
     /// The lowest switch of the crown that all leaves are joined by, and the ways to it; `None` if not all are.
-    fn below_crown(&self, leaves: &BTreeSet<Place>) -> Option<(Place, Vec<Option<(Place, usize)>>)> {
+    fn below_crown(&self, leaves: &BTreeSet<Place>) -> Option<(Place, Parents)> {
         let top = self.crown.top?;
         let inside = || std::iter::once(top).chain(self.crown.parents.keys().copied());
         let mut parents = self.parents(inside(), |_| true);
@@ -97,7 +100,6 @@ impl<'a> Planter<'a> {
             parents[*place] = Some(*parent);
         }
         let mut joined = vec![0; self.fabric.switches.len()];
-        let mut root = None;
         for &leaf in leaves {
             let mut here = leaf;
             joined[here] += 1;
@@ -109,13 +111,12 @@ impl<'a> Planter<'a> {
                 return None;
             }
         }
-        let mut here = *leaves.first()?;
-        while root.is_none() {
-            root = (joined[here] == leaves.len()).then_some(here);
-            here = parents[here].map_or(top, |(parent, _)| parent);
+        let mut root = *leaves.first()?;
+        while joined[root] < leaves.len() {
+            root = parents[root]?.0;
         }
-        parents[root?] = None;
-        Some((root?, parents))
+        parents[root] = None;
+        Some((root, parents))
     }
 
     fn reach(&self, leaves: &BTreeSet<Place>) -> Reach {
@@ -159,11 +160,7 @@ impl<'a> Planter<'a> {
     }
 
     /// For each switch the one before it on a shortest way down from some, with the neighbour's place in its list.
-    fn parents(
-        &self,
-        from: impl IntoIterator<Item = Place>,
-        counts: impl Fn(Place) -> bool,
-    ) -> Vec<Option<(Place, usize)>> {
+    fn parents(&self, from: impl IntoIterator<Item = Place>, counts: impl Fn(Place) -> bool) -> Parents {
         let mut parents = vec![None; self.fabric.switches.len()];
         let mut queue: VecDeque<Place> = from.into_iter().collect();
         let tops: BTreeSet<Place> = queue.iter().copied().collect();

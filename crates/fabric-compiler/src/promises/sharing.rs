@@ -24,9 +24,6 @@ const PLAIN_WEIGHT: u8 = 64;
 /// Weight of a lane that has a packet of any size in a round, and no more.
 const PACKET_WEIGHT: u8 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
 
-/// Weight of the best-effort lane where only management is beside it.
-const BESIDE_MANAGEMENT_WEIGHT: u8 = 255;
-
 /// Who has what of every link.
 #[derive(Debug)]
 pub(super) struct Users {
@@ -103,6 +100,7 @@ impl Users {
             ports[host.inward.index()] = SendingPort::Adapter(host.port);
             opposite[host.outward.index()] = Some(host.inward);
         }
+        let table_entries = network.limits().table_entries;
         let on = |reserved| management.map(|level| Management::on(level, reserved));
         Self {
             users: vec![Vec::new(); links.len()],
@@ -110,8 +108,8 @@ impl Users {
             opposite,
             exits,
             management: links.iter().map(|link| on(link.first_lane)).collect(),
-            plain: [1, 2].map(|reserved| Arc::new(plain(on(reserved)))),
-            table_entries: network.limits().table_entries,
+            plain: [1, 2].map(|reserved| Arc::new(plain(on(reserved), table_entries))),
+            table_entries,
         }
     }
 
@@ -215,7 +213,7 @@ impl Users {
             SendingPort::Adapter(_) => (BTreeMap::new(), map(management, |sl| lane_of(own, sl))),
             SendingPort::Switch(place, _) => (self.by_input(place, link), map(management, |_| None)),
         };
-        Arc::new(PortSharing { by_input, otherwise, low })
+        Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
     }
 
     /// The lanes of a link out of a switch by where packets come in. A level that belongs to somebody else on the way in
@@ -255,16 +253,14 @@ fn map(management: Option<Management>, lane: impl Fn(usize) -> Option<VirtualLan
     }))
 }
 
-/// How a link is shared on which nobody is promised anything. Management asks for little, but gets it in time.
-fn plain(management: Option<Management>) -> PortSharing {
+/// How a link is shared on which nobody is promised anything. Where management has a lane, its entry is where it will be when
+/// clusters come.
+fn plain(management: Option<Management>, entries: u8) -> PortSharing {
     let low = match management.filter(|management| management.has_own_lane()) {
-        Some(Management { lane, .. }) => vec![
-            VlArbEntry { lane: BEST_EFFORT, weight: BESIDE_MANAGEMENT_WEIGHT },
-            VlArbEntry { lane, weight: PACKET_WEIGHT },
-        ],
+        Some(_) => table(&[], management, entries),
         None => vec![VlArbEntry { lane: BEST_EFFORT, weight: PLAIN_WEIGHT }],
     };
-    PortSharing { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low }
+    PortSharing { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low, high: Vec::new() }
 }
 
 /// The arbitration table of a link. Everybody's entries are where they were decided to be, so that nothing moves when

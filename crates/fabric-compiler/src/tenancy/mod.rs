@@ -18,5 +18,6 @@ mod level;
 pub mod network;
 pub mod placement;
 mod proposals;
+mod refusal;
 mod shares;
 pub mod tree;

@@ -44,6 +44,7 @@ impl Finding {
             Self::LaneWithoutWeight { .. }
             | Self::BestEffortDiscarded { .. }
             | Self::LevelOneWay { .. }
+            | Self::HighPriority { .. }
             | Self::GroupLevelDiscarded { .. } => Rule::Sharing,
             Self::ClusterTwice { .. }
             | Self::ClusterUnwanted { .. }
@@ -53,8 +54,7 @@ impl Finding {
             | Self::LevelOfTwo { .. }
             | Self::BestEffortGranted { .. }
             | Self::ManagementGranted { .. }
-            | Self::ManagementLost { .. }
-            | Self::ManagementShared { .. }
+            | Self::ManagementAstray { .. }
             | Self::PortUnguarded { .. }
             | Self::LevelNotGranted { .. }
             | Self::LaneOfOther { .. } => Rule::Ownership,
@@ -68,6 +68,7 @@ impl Finding {
             | Self::LevelLost { .. }
             | Self::LaneUnserved { .. }
             | Self::ShareShort { .. }
+            | Self::BufferShort { .. }
             | Self::TooLate { .. } => Rule::Promises,
         }
     }

@@ -164,7 +164,7 @@ impl Guarantees {
     /// Judges some of the clusters that are asked for.
     fn judge(&mut self, read: &Reading<'_>, is_asked: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
-        let mut judge = Judge::new(&read.network);
+        let mut judge = Judge::new(&read.network, &read.intents.capabilities);
         let broken = broken(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));

@@ -200,7 +200,7 @@ impl<'a> Exit<'a> {
         let name = |holding: Option<&Holding>| holding.map(|holding| holding.cluster.to_string());
         let (level, own) = self.management.unzip();
         if let Some((sl, lane)) = levels(map).find(|(sl, lane)| Some(*sl) == level && Some(*lane) != own) {
-            findings.push(Finding::ManagementLost { port, input, sl, lane });
+            findings.push(Finding::ManagementAstray { port, input, sl, lane });
         }
         let used = levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT);
         for (sl, lane) in used.filter(|(sl, _)| Some(*sl) != level) {
@@ -211,7 +211,7 @@ impl<'a> Exit<'a> {
                     findings.push(Finding::LaneOfOther { port, input, sl, lane, owner, sender });
                 }
                 if self.management_lane() == Some(lane) {
-                    findings.push(Finding::ManagementShared { port, input, sl, lane });
+                    findings.push(Finding::ManagementAstray { port, input, sl, lane });
                 }
                 continue;
             }

@@ -6,7 +6,7 @@ use ib_wire::{VirtualLane, VlArbEntry};
 const UNIT_BYTES: u64 = 64;
 
 /// The largest packet on the wire: 4096 bytes of payload and 26 of headers and checks.
-const PACKET_BYTES: u64 = 4122;
+pub(super) const PACKET_BYTES: u64 = 4122;
 
 /// Seconds that a packet takes through a device and along a cable when nothing is in its way.
 const PASSAGE_S: f64 = 0.25e-6;

@@ -167,7 +167,12 @@ pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> Fa
     let ports = plan.switches().flat_map(|switch| switch.ports.iter().map(|port| (switch.guid, port.number)));
     let mut exits: BTreeMap<PortName, PortSharing> = (ports.map(|(node, port)| PortName { node, port }))
         .chain(plan.adapter_ports().map(|port| port.name))
-        .map(|name| (name, PortSharing { by_input: BTreeMap::new(), otherwise: base, low: Vec::new() }))
+        .map(|name| {
+            (
+                name,
+                PortSharing { by_input: BTreeMap::new(), otherwise: base, low: Vec::new(), high: Vec::new() },
+            )
+        })
         .collect();
     let hosts: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
     for cluster in 1..=3u8 {

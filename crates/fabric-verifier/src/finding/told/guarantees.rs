@@ -32,16 +32,11 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
         Finding::ManagementGranted { port, cluster } => {
             write!(f, "the level or the lane of management on {port} is given to cluster {cluster:?}")
         }
-        Finding::ManagementLost { port, input, sl, lane } => {
-            write!(
-                f,
-                "level {sl} of management leaves by {port} in lane {lane}, not its own, {}",
-                Input(*input)
-            )
-        }
-        Finding::ManagementShared { port, input, sl, lane } => {
-            write!(f, "level {sl} leaves by {port} in lane {lane}, management's own, {}", Input(*input))
-        }
+        Finding::ManagementAstray { port, input, sl, lane } => write!(
+            f,
+            "level {sl} leaves by {port} in lane {lane}, which keeps management from a lane of its own, {}",
+            Input(*input)
+        ),
         Finding::PortUnguarded { port } => {
             write!(f, "lanes are guarded, but {port} is left to its device")
         }
@@ -96,6 +91,10 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
             f,
             "cluster {cluster:?} needs {needed} of the link out of {port}, but lane {lane} gets {given} if others \
              do their worst; it waits longest for entry {entry}"
+        ),
+        Finding::BufferShort { cluster, port, needed, held } => write!(
+            f,
+            "cluster {cluster:?} needs {needed} bytes of buffer behind the link out of {port}, where a lane has {held}"
         ),
         Finding::TooLate { cluster, from, to, bound_ns, promised_ns, hops } => write!(
             f,
