@@ -169,7 +169,9 @@ fn lanes_of_clusters_that_stay_are_served_as_often_as_ever_while_others_come_and
     let mut clusters: Vec<ClusterIntent> =
         (1..).zip(parts).map(|(at, part)| pair(&format!("c{at}"), at, usable / 1000 * part)).collect();
     for count in 1..=clusters.len() {
-        assert!(watched.apply(&clusters[..count]) <= 2, "whoever comes needs no table in between");
+        // As devices come, management's lane is served elsewhere.
+        let most = if count == 1 { 3 } else { 2 };
+        assert!(watched.apply(&clusters[..count]) <= most, "whoever comes needs no table in between");
     }
     // What is left for the sixth to move to is in the other part of the table.
     clusters = vec![clusters[3].clone(), clusters[5].clone()];

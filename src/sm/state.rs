@@ -108,6 +108,7 @@ impl Change {
             groups: decisions.groups.clone(),
             clusters: decisions.clusters.clone(),
             guarded: decisions.guarded,
+            management: decisions.management,
             adopted: decisions.adopted.clone(),
         };
         Self {

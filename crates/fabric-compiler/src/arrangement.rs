@@ -13,9 +13,9 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::Guid;
 use thiserror::Error;
 
-use crate::promises::{restored, table_entries};
+use crate::promises::{network, restored};
 use crate::tenancy::ledger::Grant;
-use crate::tenancy::network::{HostIndex, Limits, Network};
+use crate::tenancy::network::{HostIndex, Network};
 use crate::tenancy::placement::{Capacity, NoPlace, Places, Wish};
 use crate::{CompileError, compile};
 
@@ -180,8 +180,7 @@ impl<'a> Search<'a> {
         plan: &FabricPlan,
         seats: BTreeMap<String, Vec<Guid>>,
     ) -> Self {
-        let limits = Limits { table_entries: table_entries(fabric), ..Limits::default() };
-        let network = Arc::new(Network::of(topology, plan, limits));
+        let network = network(topology, fabric, plan);
         let by_port = (0..).zip(network.hosts()).map(|(place, host)| (host.port, HostIndex(place))).collect();
         let numbered = (0..).map(ClusterNumber).zip(wishes.iter().map(|wish| wish.name.as_str()));
         let ledger = restored(&network, numbered, plan.decisions());
@@ -321,8 +320,7 @@ pub fn seats(
     nodes: usize,
     suits: impl Fn(Guid) -> bool,
 ) -> Result<Vec<Guid>, (String, usize)> {
-    let limits = Limits { table_entries: table_entries(fabric), ..Limits::default() };
-    let network = Arc::new(Network::of(topology, plan, limits));
+    let network = network(topology, fabric, plan);
     let names = || (0..).map(ClusterNumber).zip(plan.decisions().clusters.keys().map(String::as_str));
     let ledger = restored(&network, names(), plan.decisions());
     let needs = Capacity { cores: 1, memory_mib: 0, functions: 0 };

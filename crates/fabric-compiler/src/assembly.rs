@@ -118,8 +118,7 @@ impl Parts<'_> {
         let left_out = self.fabric.left_out.map(|(nodes, witness)| Finding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
         let keys = self.keys.findings().cloned();
-        let groups = std::mem::take(&mut self.groups.findings);
-        left_out.into_iter().chain(routes).chain(keys).chain(groups.into_values()).collect()
+        left_out.into_iter().chain(routes).chain(keys).collect()
     }
 
     fn decisions(&mut self, previous: &Decisions) -> Decisions {
@@ -140,6 +139,7 @@ impl Parts<'_> {
             groups: std::mem::take(&mut self.groups.decisions),
             clusters: previous.clusters.clone(),
             guarded: previous.guarded,
+            management: previous.management,
             adopted: std::mem::take(&mut self.routes.adopted),
         }
     }

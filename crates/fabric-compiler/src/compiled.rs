@@ -33,7 +33,13 @@ impl Compiled {
         let (partitions, numbers) = partitions::resolve(&fabric, intents, previous)?;
         let keys = partitions::lay_out(&fabric, &partitions, &intents.capabilities, previous)?;
         let routes = routing::route(&fabric, &lids.present, previous);
-        let groups = multicast::plan(&fabric, &routes.order, &partitions, &intents.capabilities, previous)?;
+        let groups = multicast::plan(
+            &fabric,
+            (&routes.order, &routes.crown),
+            &partitions,
+            &intents.capabilities,
+            previous,
+        )?;
         let parts = assembly::Parts {
             topology,
             fabric: &fabric,

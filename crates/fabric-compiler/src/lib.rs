@@ -105,6 +105,12 @@ pub enum CompileError {
         /// What people call it.
         name: String,
     },
+    /// No switches join the members of a group so that packets to it hold links in the order of all others.
+    #[error("the members of partition {partition} cannot be joined to a group without a risk of deadlock")]
+    GroupNotJoined {
+        /// The partition of the group.
+        partition: PartitionNumber,
+    },
     /// Every multicast LID that the switches of a group can hold belongs to another group there.
     #[error("no multicast LID is left for partition {partition}: its switches can hold {capacity}")]
     MlidsExhausted {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use fabric_model::FabricPlan;
 use fabric_model::decisions::{Decisions, GroupDecision};
 use fabric_model::intent::{Capabilities, Ipoib};
-use fabric_model::plan::{Draft, Finding, GroupPlan, MulticastTable, PortSet};
+use fabric_model::plan::{Draft, GroupPlan, MulticastTable, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber};
 
 use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::partitions::{Partition, Partitions};
+use crate::routing::crown::Crown;
 use crate::routing::order::Order;
 pub(crate) use patch::patch;
 use tree::{Planted, Planter, Tree};
@@ -32,25 +33,23 @@ pub(crate) struct Groups {
     /// Where packets to groups leave, for each switch by its place; switches that are not listed stay as they were.
     pub tables: BTreeMap<Place, BTreeMap<MulticastLid, PortSet>>,
     pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
-    /// By partition.
-    pub findings: BTreeMap<PartitionNumber, Finding>,
 }
 
 /// Plans a broadcast group for every partition that carries IP.
 pub(crate) fn plan(
     fabric: &Fabric,
-    order: &Order,
+    (order, crown): (&Order, &Crown),
     partitions: &Partitions,
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Groups, CompileError> {
     let tables = (0..fabric.switches.len()).map(|place| (place, BTreeMap::new())).collect();
     let mut groups = Groups { tables, ..Groups::default() };
-    let mut planter = Planter::new(fabric, order);
+    let mut planter = Planter::new(fabric, order, crown);
     let mut lids = LidsInUse::new(fabric, capabilities);
     for (partition, ipoib) in in_turn(partitions, previous) {
         let before = previous.groups.get(&partition.number);
-        let planted = planter.plant(partition, before.and_then(|group| group.root));
+        let planted = planter.plant(partition, before.and_then(|group| group.root))?;
         let mlid = lids.take(partition.number, &planted.tree, before.map(|group| group.mlid))?;
         for (place, ports) in &planted.tree.exits {
             groups.tables.entry(*place).or_default().insert(mlid, *ports);
@@ -64,7 +63,7 @@ pub(crate) fn plan(
 /// changed.
 pub(crate) fn replan(
     fabric: &Fabric,
-    order: &Order,
+    (order, crown): (&Order, &Crown),
     partitions: &Partitions,
     capabilities: &Capabilities,
     before: &FabricPlan,
@@ -72,11 +71,11 @@ pub(crate) fn replan(
     let mut changed: BTreeMap<PartitionNumber, Option<&Partition>> =
         before.groups().map(|group| (group.partition, None)).collect();
     changed.extend(partitions.by_number.iter().map(|(number, partition)| (*number, Some(partition))));
-    if let Some(groups) = patch(fabric, order, &changed, capabilities, before)? {
+    if let Some(groups) = patch(fabric, (order, crown), &changed, capabilities, before)? {
         return Ok(groups);
     }
     let gone = before.groups().map(|group| group.mgid).collect();
-    Ok(Groups { gone, ..plan(fabric, order, partitions, capabilities, before.decisions())? })
+    Ok(Groups { gone, ..plan(fabric, (order, crown), partitions, capabilities, before.decisions())? })
 }
 
 /// The partitions that carry IP. Groups of before come first: their LIDs are theirs.
@@ -118,7 +117,6 @@ impl Groups {
         let root = planted.tree.root.map(|place| fabric.switches[place].guid);
         self.decisions.insert(partition.number, GroupDecision { mlid, root });
         self.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
-        self.findings.extend(planted.finding.map(|finding| (partition.number, finding)));
     }
 }
 

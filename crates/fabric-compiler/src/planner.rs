@@ -127,13 +127,18 @@ impl Planner {
         let Some(changes) = changes else { return Ok(false) };
         let key_changes = keys.change(fabric, partitions, &changes, &intents.capabilities)?;
         let changed = changes.partitions.iter().map(|(number, partition)| (*number, partition.as_ref()));
-        let groups =
-            multicast::patch(fabric, &ground.order, &changed.collect(), &intents.capabilities, plan)?;
+        let groups = multicast::patch(
+            fabric,
+            (&ground.order, &ground.crown),
+            &changed.collect(),
+            &intents.capabilities,
+            plan,
+        )?;
         let Some(groups) = groups else { return Ok(false) };
 
         let mut draft = plan.draft();
         draft.decisions().partitions = changes.numbers.clone();
-        put_findings(&mut draft, keys.findings_after(&key_changes), groups.findings.values());
+        put_findings(&mut draft, keys.findings_after(&key_changes));
         for (place, table) in &key_changes.tables {
             put_keys(&mut draft, fabric, *place, table);
         }

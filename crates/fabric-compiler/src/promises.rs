@@ -15,14 +15,14 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{ClusterIntent, Intents, PortName};
 use fabric_model::plan::{Draft, Finding};
 use fabric_model::tenancy::{Class, ClusterNumber, SlMode};
-use fabric_model::{Decisions, SharedMap, Topology};
-use ib_wire::Guid;
+use fabric_model::{Decisions, FabricPlan, SharedMap, Topology};
+use ib_wire::{DataLanes, Guid, ServiceLevel};
 
 use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::routing::Ground;
 use crate::tenancy::ledger::{Grant, Ledger, LinkMoves, Refusal, Request, Routes};
-use crate::tenancy::network::{HostIndex, Limits, LinkIndex, Network};
+use crate::tenancy::network::{HostIndex, Limits, LinkIndex, Network, reserved_lanes};
 use bound::bound_ns;
 use sharing::Users;
 use ways::{ChosenWay, put_ways};
@@ -71,6 +71,7 @@ pub(crate) fn keep(
     if wanted.is_empty() && !draft.plan().decisions().guarded {
         return Ok(None);
     }
+    draft.decisions().management = management(draft.plan());
     let mut promises = Promises::new(draft, topology, intents);
     promises.users.put_plain(draft);
     let names: BTreeSet<&str> = wanted.iter().map(|cluster| cluster.name.as_str()).collect();
@@ -82,11 +83,10 @@ pub(crate) fn keep(
 
 impl Promises {
     fn new(draft: &Draft, topology: &Topology, intents: &Intents) -> Self {
-        let limits = Limits { table_entries: table_entries(intents), ..Limits::default() };
-        let network = Arc::new(Network::of(topology, draft.plan(), limits));
+        let network = network(topology, intents, draft.plan());
         let hosts = places(&network);
         Self {
-            users: Users::of(&network),
+            users: Users::of(&network, draft.plan().decisions().management),
             ledger: Ledger::new(network),
             hosts,
             numbers: BTreeMap::new(),
@@ -260,7 +260,7 @@ impl Promises {
                 (true, Some(_)) => &[Routes::Given, Routes::Chosen],
             };
             let missing = || CompileError::PortsMissing { cluster: cluster.name.clone() };
-            let hosts = hosts.ok_or_else(missing);
+            let hosts = check_mode(cluster).and_then(|()| hosts.ok_or_else(missing));
             let admitted = hosts.and_then(|hosts| {
                 let changed = had.and_then(|had| self.change_one(number, cluster, &hosts, had, routes));
                 changed.map_or_else(|| self.admit(number, cluster, &hosts, routes, &exchange), Ok)
@@ -431,8 +431,41 @@ fn places(network: &Network) -> HashMap<Guid, HostIndex> {
     (0..).zip(network.hosts()).map(|(at, host)| (host.port, HostIndex(at))).collect()
 }
 
+/// The level of management: no cluster's.
+const MANAGEMENT: ServiceLevel = match ServiceLevel::from_wire(15) {
+    Some(level) => level,
+    None => unreachable!(),
+};
+
+/// The level that management has by a plan, or would have from the first promise on: one of its own if all cables between
+/// switches have a lane for it. It goes by best effort's on links of adapters that have none.
+fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
+    if plan.decisions().guarded {
+        return plan.decisions().management;
+    }
+    let has_lane = |lanes: DataLanes| reserved_lanes(lanes.count()) > 1;
+    let ports = || plan.switches().flat_map(|switch| &switch.ports);
+    let mut between = ports().filter(|port| plan.switch(port.peer.node).is_some());
+    let is_possible = between.all(|port| has_lane(port.lanes)) && ports().any(|port| has_lane(port.lanes));
+    is_possible.then_some(MANAGEMENT)
+}
+
+/// The links of a plan, and what guaranteed clusters may use of them.
+pub(crate) fn network(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Arc<Network> {
+    let network = Network::of(topology, plan, limits(intents, plan));
+    Arc::new(network.with_buffers(&intents.capabilities))
+}
+
+fn limits(intents: &Intents, plan: &FabricPlan) -> Limits {
+    let usual = Limits { table_entries: table_entries(intents), ..Limits::default() };
+    match management(plan) {
+        Some(_) => Limits { service_levels: usual.service_levels.min(MANAGEMENT.to_wire() - 1), ..usual },
+        None => usual,
+    }
+}
+
 /// Entries that the arbitration tables of all ports have.
-pub(crate) fn table_entries(intents: &Intents) -> u8 {
+fn table_entries(intents: &Intents) -> u8 {
     let capabilities = &intents.capabilities;
     let least = capabilities.ports.values().map(|port| port.arbitration).min();
     let least = least.unwrap_or(capabilities.usual_port.arbitration).clamp(8, 64);
@@ -442,6 +475,17 @@ pub(crate) fn table_entries(intents: &Intents) -> u8 {
 
 fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {
     before.ports == cluster.ports && before.class == cluster.class && before.sl_mode == cluster.sl_mode
+}
+
+/// Levels per path would have to be the same both ways, since connections answer in the level they were asked in.
+fn check_mode(cluster: &ClusterIntent) -> Result<(), CompileError> {
+    match cluster.sl_mode {
+        SlMode::Cluster => Ok(()),
+        SlMode::Path => {
+            let reason = "service levels per path are not planned; one for the whole cluster is".to_owned();
+            Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
+        }
+    }
 }
 
 fn request<'a>(
@@ -495,4 +539,25 @@ fn decision(cluster: &ClusterIntent, grant: &Grant, network: &Network) -> Result
         bound_ns,
         links: grant.link_grants(network).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric_model::generate::FatTree;
+
+    use super::*;
+
+    #[test]
+    fn clusters_have_every_level_but_that_of_best_effort_and_that_of_management() {
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+        let host = tree.end_nodes().next().unwrap().1;
+        let mut intents = Intents::new(host.ports().next().unwrap().1.guid);
+        let levels = |intents: &Intents| {
+            let plan = crate::compile(&tree, intents, &Decisions::default()).unwrap();
+            limits(intents, &plan).service_levels
+        };
+        assert_eq!(levels(&intents), 14);
+        intents.capabilities.usual_port.lanes = DataLanes::Four;
+        assert_eq!(levels(&intents), 15);
+    }
 }

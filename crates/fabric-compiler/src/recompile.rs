@@ -29,11 +29,11 @@ pub(crate) fn recompile(
     let (partitions, numbers) = partitions::resolve(fabric, intents, before.decisions())?;
     let held = HeldTables { fabric, tables };
     let keys = partitions::lay_out(fabric, &partitions, &intents.capabilities, &held)?;
-    let order = &ground.order;
-    let groups = multicast::replan(fabric, order, &partitions, &intents.capabilities, before)?;
+    let ways = (&ground.order, &ground.crown);
+    let groups = multicast::replan(fabric, ways, &partitions, &intents.capabilities, before)?;
     let mut draft = before.draft();
     draft.decisions().partitions = numbers;
-    put_findings(&mut draft, keys.findings(), groups.findings.values());
+    put_findings(&mut draft, keys.findings());
     for (place, (old, new)) in held.tables.iter().zip(&keys.tables).enumerate() {
         if !Arc::ptr_eq(old, new) && ***old != **new {
             put_keys(&mut draft, fabric, place, new);
@@ -78,19 +78,13 @@ impl Held for HeldTables<'_> {
 }
 
 /// Findings about cables and routes stay, others follow from what is wished for.
-pub(crate) fn put_findings<'a>(
-    draft: &mut Draft,
-    keys: impl Iterator<Item = &'a Finding>,
-    groups: impl Iterator<Item = &'a Finding>,
-) {
+pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a Finding>) {
     let findings = draft.findings();
     findings.retain(|finding| match finding {
         Finding::Unreachable { .. } | Finding::NoRoute { .. } => true,
-        Finding::IndexZeroContested { .. } | Finding::GroupTurns { .. } | Finding::PromiseBroken { .. } => {
-            false
-        }
+        Finding::IndexZeroContested { .. } | Finding::PromiseBroken { .. } => false,
     });
-    findings.extend(keys.chain(groups).cloned());
+    findings.extend(keys.cloned());
 }
 
 /// Puts a P_Key table where the end port at some place holds it, and where its switch enforces it.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_compiler::{CompileError, compile, partitions_conf};
 use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric, without_links};
-use fabric_model::plan::{Finding, GroupPlan};
+use fabric_model::plan::GroupPlan;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, NodeIndex, Topology};
 use ib_wire::{Guid, PartitionNumber, PortNum};
 use proptest::prelude::*;
@@ -164,7 +164,7 @@ fn when_lids_run_out_the_group_is_named() {
 }
 
 #[test]
-fn a_tree_without_a_top_above_all_is_reported_and_still_delivers() {
+fn a_tree_without_a_top_above_all_turns_where_routes_may() {
     // Two spines; leaf 1 hangs on the first only, leaf 2 on the second only.
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Leaves(4)) }.generate().unwrap();
     let mut builder = fabric_model::TopologyBuilder::from(tree.clone());
@@ -178,8 +178,15 @@ fn a_tree_without_a_top_above_all_is_reported_and_still_delivers() {
     let plan = planned(&damaged, "a=1, ipoib : ALL_CAS;");
     assert_delivers(&damaged, &plan);
     let group = plan.groups().next().unwrap();
-    let turns = plan.findings().iter().any(|finding| matches!(finding, Finding::GroupTurns { .. }));
-    assert!(turns && !goes_up_then_down(&damaged, &plan, group));
+    assert!(!goes_up_then_down(&damaged, &plan, group) && plan.findings().is_empty());
+    assert!(!plan.decisions().routing.crown.is_empty());
+    // One group has a switch above all its members, and does not go by the crown.
+    let near: Vec<Guid> = hosts(&damaged).into_iter().take(4).collect();
+    let other = planned(&damaged, &rule(1, &near));
+    assert!(other.groups().all(|group| goes_up_then_down(&damaged, &other, group)));
+    let again = compile(&damaged, &with_conf(&damaged, "a=1, ipoib : ALL_CAS;"), plan.decisions());
+    assert_eq!(again.unwrap(), plan);
+    assert_eq!(planned(&tree, "a=1, ipoib : ALL_CAS;").decisions().routing.crown.len(), 0);
 }
 
 #[test]

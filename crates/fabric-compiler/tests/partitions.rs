@@ -183,6 +183,29 @@ fn partitions_without_a_number_keep_the_one_they_got() {
 }
 
 #[test]
+fn a_partition_in_use_keeps_its_number_however_many_names_rest() {
+    let tree = tree();
+    let mut intents = intents(&tree);
+    let named = |name: &str| PartitionIntent { name: name.to_owned(), number: None, ..partition(1, &[]) };
+    let mut decisions = Decisions::default();
+    // Those in use come last by name; one of them has the number of one that rests.
+    for raw in 1..=5000 {
+        decisions.partitions.insert(format!("gone-{raw:05}"), number(raw));
+    }
+    decisions.partitions.insert("in-use".to_owned(), number(6000));
+    decisions.partitions.insert("in-use-too".to_owned(), number(17));
+    intents.partitions = vec![named("in-use"), named("in-use-too"), named("new")];
+    let plan = compile(&tree, &intents, &decisions).unwrap();
+    let kept = &plan.decisions().partitions;
+    assert_eq!(kept.get("in-use"), Some(&number(6000)));
+    assert_eq!(kept.get("in-use-too"), Some(&number(17)), "before one that rests");
+    let resting = kept.keys().filter(|name| name.starts_with("gone")).count();
+    assert_eq!(resting, 4095, "of the 4096 that may rest one had a number that is in use");
+    assert_eq!(kept.get("new"), Some(&number(4097)), "the first that nobody has or had");
+    assert_eq!(compile(&tree, &intents, plan.decisions()).unwrap().decisions(), plan.decisions());
+}
+
+#[test]
 fn links_run_what_both_ends_can() {
     let tree = tree();
     let host = hosts(&tree)[2];

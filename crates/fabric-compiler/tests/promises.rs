@@ -9,11 +9,11 @@ use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
 use fabric_compiler::{CompileError, Planner, compile, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
-use fabric_model::intent::{ClusterIntent, PortName};
+use fabric_model::intent::{ClusterIntent, LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::PortSharing;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
+use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel, VirtualLane};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -71,6 +71,10 @@ fn lanes(plan: &FabricPlan, from: Guid, to: Guid, sl: ServiceLevel) -> Vec<(Port
     lanes
 }
 
+fn lane_of(raw: u8) -> VirtualLane {
+    VirtualLane::from_wire(raw).unwrap()
+}
+
 fn level(plan: &FabricPlan, cluster: &str) -> ServiceLevel {
     plan.decisions().clusters[cluster].service_level().unwrap()
 }
@@ -87,6 +91,11 @@ fn assert_kept(plan: &FabricPlan, intents: &Intents) {
                 let arrived = lanes.last().unwrap().1.is_some();
                 if sl == ServiceLevel::default() {
                     assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(0)));
+                    continue;
+                }
+                if Some(sl) == plan.decisions().management {
+                    assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(1)));
+                    assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 65));
                     continue;
                 }
                 let own = owner(*from).map(|index| level(plan, &intents.clusters[index].name));
@@ -473,4 +482,100 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
         intents.clusters.pop();
         planner.change(intents.clone()).unwrap();
     }
+}
+
+/// Two hosts of one leaf and one of another.
+fn small(intents: &mut Intents, topology: &Topology) {
+    let all = ports(topology);
+    intents.clusters.push(cluster("c", &[all[1], all[2], all[9]], 1_000_000_000));
+}
+
+/// The lane that a level takes on every link between two ports.
+fn lanes_of(plan: &FabricPlan, from: Guid, to: Guid, raw: u8) -> Vec<Option<u8>> {
+    let sl = ServiceLevel::from_wire(raw).unwrap();
+    lanes(plan, from, to, sl).into_iter().map(|(_, lane)| lane.map(VirtualLane::to_wire)).collect()
+}
+
+#[test]
+fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
+    let topology = tree(16);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    let nobody = compile(&topology, &intents, &Decisions::default()).unwrap();
+    assert_eq!((nobody.decisions().management, nobody.management_level().to_wire()), (None, 0));
+    small(&mut intents, &topology);
+
+    let eight = compile(&topology, &intents, &Decisions::default()).unwrap();
+    assert_eq!(eight.management_level().to_wire(), 15);
+    assert_eq!(lanes_of(&eight, all[1], all[9], 15), [Some(1); 4]);
+    assert_eq!(lanes_of(&eight, all[3], all[8], 15), [Some(1); 4], "where nobody is promised anything");
+
+    // Adapters with four lanes have none to spare.
+    let mut mixed = intents.clone();
+    for port in eight.adapter_ports() {
+        let four = PortCapability { lanes: DataLanes::Four, ..PortCapability::default() };
+        mixed.capabilities.ports.insert(port.name, four);
+    }
+    let plan = compile(&topology, &mixed, &Decisions::default()).unwrap();
+    assert_eq!(plan.management_level().to_wire(), 15);
+    assert_eq!(lanes_of(&plan, all[1], all[9], 15), [Some(0), Some(1), Some(1), Some(0)]);
+
+    let mut few = intents.clone();
+    few.capabilities.usual_port.lanes = DataLanes::Four;
+    let plan = compile(&topology, &few, &Decisions::default()).unwrap();
+    assert_eq!((plan.decisions().management, plan.management_level().to_wire()), (None, 0));
+    assert_eq!(lanes_of(&plan, all[1], all[9], 15), [None]);
+
+    // What was decided stays, whatever devices turn up.
+    let after = recompile(&topology, &few, &eight).unwrap();
+    assert_eq!(after.management_level().to_wire(), 15);
+    assert_eq!(lanes_of(&after, all[1], all[9], 15), [Some(0); 4]);
+    let after = recompile(&topology, &intents, &plan).unwrap();
+    assert_eq!((after.decisions().management, lanes_of(&after, all[1], all[9], 15)), (None, vec![None]));
+}
+
+#[test]
+fn levels_per_path_are_refused_and_not_taken_for_something_else() {
+    let topology = tree(16);
+    let mut intents = Intents::new(ports(&topology)[0]);
+    small(&mut intents, &topology);
+    let before = compile(&topology, &intents, &Decisions::default()).unwrap();
+    intents.clusters[0].sl_mode = SlMode::Path;
+    for decisions in [&Decisions::default(), before.decisions()] {
+        let refused = compile(&topology, &intents, decisions).unwrap_err();
+        assert!(refused.to_string().contains("service levels per path"), "{refused}");
+    }
+}
+
+#[test]
+fn buffers_that_cannot_hold_what_a_share_sends_are_refused_with_the_numbers() {
+    let topology = tree(16);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    intents.clusters.push(cluster("c", &[all[1], all[9]], 8_000_000_000));
+    let unknown = compile(&topology, &intents, &Decisions::default()).unwrap();
+    // A gigabyte per second is a byte per nanosecond.
+    let narrow = unknown.adapter_port(all[1]).unwrap().name;
+    let with = |bytes: u32| {
+        let mut intents = intents.clone();
+        let lane_buffer = Some(LaneBuffer { bytes, round_trip_ns: 300 });
+        intents
+            .capabilities
+            .ports
+            .insert(narrow, PortCapability { lane_buffer, ..PortCapability::default() });
+        intents
+    };
+    let enough = compile(&topology, &with(4422), &Decisions::default()).unwrap();
+    assert_eq!(enough.decisions().clusters["c"], unknown.decisions().clusters["c"]);
+    let refused = compile(&topology, &with(4421), &Decisions::default()).unwrap_err().to_string();
+    let port = unknown.adapter_port(all[1]).unwrap().peer;
+    for part in ["4421 bytes", "4422 are needed", &format!("the link out of port {port}")] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    // One that is known too late breaks the promise, and others need not mind.
+    let broken = compile(&topology, &with(4421), unknown.decisions()).unwrap();
+    assert!(broken.decisions().clusters["c"].links.is_empty() && broken.findings().len() == 1);
+    let mut slower = with(4421);
+    slower.clusters[0] = cluster("c", &[all[1], all[9]], 7_000_000_000);
+    assert_kept(&compile(&topology, &slower, &Decisions::default()).unwrap(), &slower);
 }

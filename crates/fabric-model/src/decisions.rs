@@ -34,6 +34,10 @@ pub struct Decisions {
     /// cluster on, and for good.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guarded: bool,
+    /// The service level of what goes to and from the subnet manager, where management has lanes of its own. Decided with
+    /// the first guaranteed cluster, and for good; without it management shares level 0 with everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub management: Option<ServiceLevel>,
     /// Routes that were found on the fabric and stay as far as they can, by the switch's node GUID: where packets leave,
     /// for the LIDs whose routes were taken over. Without them, the routes are our own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "shared_tables")]
@@ -68,6 +72,10 @@ pub struct RoutingDecision {
     /// because plans that differ in them cannot be mixed.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub further_turns: BTreeSet<TurnAt>,
+    /// A tree of switches below which all adapters are, where no single switch is above them: each with the one it is joined
+    /// to. Packets to groups go by it, and turn only where all may.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub crown: BTreeMap<Guid, Guid>,
 }
 
 impl RoutingDecision {

@@ -261,6 +261,26 @@ pub struct PortCapability {
     /// Entries of its low-priority arbitration table: VLArbLowCap.
     #[serde(default = "usual_arbitration")]
     pub arbitration: u8,
+    /// What each lane has for packets that come in. Devices do not tell: where nobody knows it, `None`, and it is not looked
+    /// at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane_buffer: Option<LaneBuffer>,
+}
+
+/// The buffer of a lane behind a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaneBuffer {
+    /// Bytes.
+    pub bytes: u32,
+    /// Nanoseconds from when a packet is sent until the sender may use its room again, if it goes on at once.
+    #[serde(default = "usual_round_trip_ns")]
+    pub round_trip_ns: u32,
+}
+
+/// What a vendor's system shows for a link (NVOS, 248 ns).
+const fn usual_round_trip_ns() -> u32 {
+    248
 }
 
 const fn usual_arbitration() -> u8 {
@@ -270,7 +290,13 @@ const fn usual_arbitration() -> u8 {
 /// What `ibsim` emulates: small enough for every adapter in the field.
 impl Default for PortCapability {
     fn default() -> Self {
-        Self { pkeys: 64, mtu: Mtu::B2048, lanes: DataLanes::Eight, arbitration: usual_arbitration() }
+        Self {
+            pkeys: 64,
+            mtu: Mtu::B2048,
+            lanes: DataLanes::Eight,
+            arbitration: usual_arbitration(),
+            lane_buffer: None,
+        }
     }
 }
 

@@ -125,7 +125,7 @@ impl Chaos {
                 .map(|_| VlArbEntry { lane: lane(rng.random_range(0..15)), weight: rng.random_range(1..9) }),
         );
         let by_input = [(PortNum::new(rng.random_range(1..4)).unwrap(), other)].into();
-        Arc::new(PortSharing { by_input, otherwise, low })
+        Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
     }
 
     fn fabric(&self) -> Fabric {

@@ -161,8 +161,13 @@ fn with_sharings(plan: &FabricPlan) -> FabricPlan {
     (map.0[0], map.0[1]) = (lane(0), lane(1));
     let low = vec![VlArbEntry { lane: lane(0), weight: 8 }, VlArbEntry { lane: lane(1), weight: 64 }];
     let inputs = (1..=36).filter_map(PortNum::new).map(|input| (input, map));
-    let turns = Arc::new(PortSharing { by_input: inputs.collect(), otherwise: map, low: low.clone() });
-    let own = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: map, low });
+    let turns = Arc::new(PortSharing {
+        by_input: inputs.collect(),
+        otherwise: map,
+        low: low.clone(),
+        high: Vec::new(),
+    });
+    let own = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() });
     let mut parts: PlanParts = plan.parts().clone();
     for port in parts.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
         port.sharing = Some(Arc::clone(&turns));

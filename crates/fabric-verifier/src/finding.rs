@@ -337,6 +337,15 @@ pub enum Finding {
         /// Where they came in there; `None` at the sender itself.
         input: Option<PortNum>,
     },
+    /// A high-priority arbitration entry has weight: its lane goes before all that was promised.
+    HighPriority {
+        /// The port.
+        port: PortName,
+        /// The entry, counted among those with weight.
+        index: usize,
+        /// Its lane.
+        lane: VirtualLane,
+    },
     /// The service level of a group is discarded on the way to its members.
     GroupLevelDiscarded {
         /// The LID of the group.
@@ -409,6 +418,24 @@ pub enum Finding {
         port: PortName,
         /// Who was.
         cluster: String,
+    },
+    /// A cluster was given the level or the lane of management.
+    ManagementGranted {
+        /// The port packets leave by.
+        port: PortName,
+        /// Who was.
+        cluster: String,
+    },
+    /// The level of management goes elsewhere than to its lane, or level 0 to the lane that management has to itself.
+    ManagementAstray {
+        /// The port packets leave by.
+        port: PortName,
+        /// The port they came in by; `None` for all that are not listed, and at adapters.
+        input: Option<PortNum>,
+        /// The level.
+        sl: ServiceLevel,
+        /// The lane it goes to; 15 if it is discarded.
+        lane: VirtualLane,
     },
     /// Lanes are guarded, but what leaves by a port is left to the device.
     PortUnguarded {
@@ -535,6 +562,17 @@ pub enum Finding {
         needed: Bandwidth,
         /// What the table gives it at least.
         given: Bandwidth,
+    },
+    /// A lane's buffer behind a link holds less than the cluster's share sends until credits come back, and a packet.
+    BufferShort {
+        /// The cluster.
+        cluster: String,
+        /// The port packets leave by.
+        port: PortName,
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that there are.
+        held: u64,
     },
     /// A cluster's packet may be later than was promised, if others do their worst.
     TooLate {

@@ -57,7 +57,7 @@ pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<
 }
 
 /// Whether a plan says of itself what was found in it, because it cannot be made good: that switches' own ports do not all
-/// reach each other, or that packets to a group have to turn upwards.
+/// reach each other.
 pub fn is_told(finding: &Finding, plan: &FabricPlan) -> bool {
     let says = |kind: fn(&Known) -> bool| plan.findings().iter().any(kind);
     let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
@@ -66,7 +66,6 @@ pub fn is_told(finding: &Finding, plan: &FabricPlan) -> bool {
             says(|known| matches!(known, Known::NoRoute { .. }))
                 && (is_switch(*from) || plan.lid_owner(*lid).is_some_and(is_switch))
         }
-        Finding::CreditLoop { .. } => says(|known| matches!(known, Known::GroupTurns { .. })),
         _ => false,
     }
 }

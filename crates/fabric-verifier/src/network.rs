@@ -181,6 +181,14 @@ impl<'a> Network<'a> {
         }
     }
 
+    /// The port that a link leads to.
+    pub fn receiver(&self, link: Link) -> Option<PortName> {
+        match link.checked_sub(self.link_of_end(0)) {
+            Some(end) => self.ends()[end].home.map(|(place, port)| self.port_name(place, port)),
+            None => self.peer_name(link / PORTS, port_of(link)),
+        }
+    }
+
     /// How a link is shared, and its lanes.
     pub fn link_sharing(&self, link: Link) -> (Option<&'a PortSharing>, u8) {
         match link.checked_sub(self.link_of_end(0)) {

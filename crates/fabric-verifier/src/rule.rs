@@ -17,7 +17,8 @@ pub enum Rule {
     Multicast,
     /// Devices can hold what they are to hold.
     Capacities,
-    /// Every level that a link takes has a lane with weight, and is carried back where it is carried to.
+    /// Every level that a link takes has a lane with weight, none goes before all others, and each is carried back where it
+    /// is carried to.
     Sharing,
     /// What belongs to a guaranteed cluster is used by nobody else: ports, keys, lanes and service levels.
     Ownership,
@@ -48,7 +49,7 @@ impl Rule {
             Self::Isolation => &["A-PART-1", "A-PART-2", "A-PART-3", "A-PART-4", "A-PART-6"],
             Self::Multicast => &["A-ROUTE-3", "A-ROUTE-8", "A-PART-4"],
             Self::Capacities => &["A-ROUTE-2", "A-PART-7", "A-LANE-2", "A-LANE-5", "A-LANE-6", "A-LANE-10"],
-            Self::Sharing => &["A-LANE-1", "A-LANE-2", "A-LANE-4", "A-LANE-10", "A-LANE-11"],
+            Self::Sharing => &["A-LANE-1", "A-LANE-2", "A-LANE-4", "A-LANE-10", "A-LANE-11", "A-LANE-15"],
             Self::Ownership => &["A-PART-2", "A-LANE-1", "A-LANE-4", "A-LANE-9"],
             Self::Promises => {
                 &["A-LANE-4", "A-LANE-9", "A-LANE-10", "A-LANE-12", "A-LANE-13", "A-LANE-14", "A-LANE-15"]

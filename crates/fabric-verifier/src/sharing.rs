@@ -1,4 +1,5 @@
-//! Whether every level that a link takes has a lane with weight, and is carried back where it is carried to.
+//! Whether every level that a link takes has a lane with weight, none goes before all others, and each is carried back where
+//! it is carried to.
 //!
 //! Only ports whose sharing is planned are judged; the others are left to their devices, which take every level.
 
@@ -94,6 +95,9 @@ impl Ports {
 impl AtPort {
     fn of(port: PortName, sharing: &PortSharing, lanes: u8) -> Self {
         let mut found = Self { findings: Vec::new(), takes_best_effort: true };
+        for (index, entry) in sharing.high.iter().enumerate().filter(|(_, entry)| entry.weight != 0) {
+            found.findings.push(Finding::HighPriority { port, index, lane: entry.lane });
+        }
         let served = sharing.low.iter().filter(|entry| entry.weight != 0);
         let served = served.fold(0_u16, |set, entry| set | 1 << entry.lane.to_wire());
         for (input, map) in maps(sharing) {

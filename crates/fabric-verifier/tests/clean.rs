@@ -5,10 +5,13 @@ mod world;
 
 use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
+use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, is_told, verify};
+use ib_wire::Guid;
 use proptest::prelude::*;
 use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
 use world::{add_cluster, below, dice, fabric, hosts, planned, shared, tenants, wishes};
 
 /// What is found besides what the plan says of itself.
@@ -54,6 +57,57 @@ proptest! {
                     intents.clusters.pop();
                 }
             }
+        }
+    }
+}
+
+/// A fabric of a kind on which often no switch is above all adapters.
+fn without_apex(dice: &mut Pcg64Mcg) -> Topology {
+    let mut up_to = |most: usize| 1 + below(dice, most);
+    let topology = match up_to(4) {
+        1 | 2 => {
+            let (groups, leaves, spines) = (1 + up_to(6), up_to(3), up_to(4));
+            let fly = DragonflyPlus::new(groups as u16);
+            let global_links = up_to(3) as u8;
+            let (leaves, spines) = (leaves as u8, spines as u8);
+            DragonflyPlus { leaves, spines, hosts_per_leaf: 2, global_links, ..fly }.generate()
+        }
+        3 => FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(2 + up_to(6) as u16)) }.generate(),
+        _ => FatTree { radix: 8, ..FatTree::new(FatTreeSize::Leaves(1 + up_to(7) as u16)) }.generate(),
+    };
+    let topology = topology.unwrap();
+    let is_switch = |end: fabric_model::Endpoint| topology[end.node].is_switch();
+    let cables = topology.links().filter(|link| is_switch(link.a) && is_switch(link.b)).count();
+    let spare = cables + 1 - topology.switches().count();
+    let missing = below(dice, spare + 1);
+    without_links(topology, missing, dice.random()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn groups_close_no_ring_where_no_switch_is_above_all_members(seed: u64) {
+        let mut dice = dice(seed);
+        let topology = without_apex(&mut dice);
+        let hosts = hosts(&topology);
+        let mut intents = Intents::new(hosts[0]);
+        for number in 0..3 {
+            let members: Vec<_> = hosts.iter().filter(|_| number == 0 || below(&mut dice, 3) == 0).collect();
+            let member = |guid: &&Guid| Member { who: Who::Port(**guid), role: Role::Full, place: KeyPlace::Anywhere };
+            let (name, members) = (format!("p{number}"), members.iter().map(member).collect());
+            let ipoib = Some(Ipoib::default());
+            intents.partitions.push(PartitionIntent { name, number: None, members, ipoib });
+        }
+        let plan = planned(&topology, &intents);
+        prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
+        let again = compile(&topology, &intents, plan.decisions()).unwrap();
+        prop_assert_eq!(&again, &plan);
+        // A cable more is lost, and what was decided stays.
+        if let Ok(cut) = without_links(topology, 1, seed)
+            && let Ok(after) = compile(&cut, &intents, plan.decisions())
+        {
+            prop_assert_eq!(unexpected(&cut, &intents, &after), []);
         }
     }
 }

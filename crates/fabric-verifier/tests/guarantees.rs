@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fabric_compiler::compile;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
-use fabric_model::intent::PortName;
+use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::{LinearTable, PlanParts, PortSharing};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -85,8 +85,108 @@ fn decision<'a>(parts: &'a mut PlanParts, name: &str) -> &'a mut ClusterDecision
     Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap())
 }
 
+fn lane(raw: u8) -> VirtualLane {
+    VirtualLane::from_wire(raw).unwrap()
+}
+
 /// Every kind of finding with a change that leads to it.
 const CHANGES: &[(Rule, Change, Named)] = &[
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.otherwise.0[15] = VirtualLane::MANAGEMENT;
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementAstray { port, input: None, sl, lane }
+                if *port == world.shared_port() && *sl == level(15) && *lane == VirtualLane::MANAGEMENT)
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.adapter("a"), |sharing| sharing.otherwise.0[15] = lane(0));
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementAstray { port, lane: to, .. }
+                if *port == world.adapter("a") && *to == lane(0))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.by_input.values_mut().for_each(|map| map.0[0] = lane(1));
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementAstray { port, input: Some(_), sl, lane: to }
+                if *port == world.shared_port() && *sl == level(0) && *to == lane(1))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let links = &mut decision(parts, "a").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().service_levels.push(level(15));
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementGranted { port, cluster }
+                if *port == world.shared_port() && cluster == "a")
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let links = &mut decision(parts, "b").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().lane = lane(1);
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementGranted { port, cluster }
+                if *port == world.shared_port() && cluster == "b")
+        },
+    ),
+    (
+        Rule::Sharing,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.low.retain(|entry| entry.lane != lane(1));
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LaneWithoutWeight { port, sl, .. }
+                if *port == world.shared_port() && *sl == level(15))
+        },
+    ),
+    (
+        Rule::Sharing,
+        |world, _, parts| {
+            shared_otherwise(parts, world.adapter("b"), |sharing| {
+                sharing.high = vec![VlArbEntry { lane: lane(0), weight: 1 }];
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::HighPriority { port, index: 0, lane: to }
+                if *port == world.adapter("b") && *to == lane(0))
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, intents, _| {
+            // One byte less than 1 Gb/s sends in a microsecond, and a packet.
+            let peer = world.plan.adapter_port(world.cluster("a").ports[0]).unwrap().peer;
+            let lane_buffer = Some(LaneBuffer { bytes: 125 + 4122 - 1, round_trip_ns: 1000 });
+            let port = PortCapability { lane_buffer, ..intents.capabilities.port(peer) };
+            intents.capabilities.ports.insert(peer, port);
+        },
+        |world, found| {
+            matches!(found, Finding::BufferShort { cluster, port, needed: 4247, held: 4246 }
+                if cluster == "a" && *port == world.adapter("a"))
+        },
+    ),
     (
         Rule::Ownership,
         |_, intents, _| intents.clusters.push(intents.clusters[0].clone()),

@@ -54,7 +54,7 @@ fn map(sl: usize, raw: u8) -> SlToVl {
 
 fn shared_by(map: SlToVl) -> PortSharing {
     let low = (0..8).map(|raw| VlArbEntry { lane: lane(raw), weight: 1 }).collect();
-    PortSharing { by_input: BTreeMap::new(), otherwise: map, low }
+    PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() }
 }
 
 /// A ring of five switches with a host each, all packets going the same way round.

@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::keys::Location;
 use crate::manager::{Manager, Purpose};
 use crate::observed::{ObservedNode, OwnPort, TableKey, is_up};
+use crate::program::turns;
 use crate::unsupported::Place;
 
 impl Manager {
@@ -178,9 +179,12 @@ impl Manager {
                 (Ok(info), Some(number)) => self.note_port(guid, number, info),
                 _ => return false,
             },
-            _ => {
-                node.tables.insert((port, key), *data);
-            }
+            _ => match turns(node, key) {
+                Some(turns) => node.tables.extend(turns.map(|turn| ((port, turn), *data))),
+                None => {
+                    node.tables.insert((port, key), *data);
+                }
+            },
         }
         true
     }

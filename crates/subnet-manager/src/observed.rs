@@ -101,7 +101,7 @@ impl ObservedNode {
                 _ => self.info.partition_capacity,
             };
             let PortInfo { mtu_cap: mtu, vl_cap: lanes, vl_arb_low_cap: arbitration, .. } = *info;
-            let capability = PortCapability { pkeys, mtu, lanes, arbitration };
+            let capability = PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer: None };
             all.ports.insert(PortName { node, port: *port }, capability);
         }
         if let Some(switch) = &self.switch {

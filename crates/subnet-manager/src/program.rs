@@ -1,13 +1,15 @@
 //! What has to be read and written for a plan.
 
+mod attributes;
+mod outputs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
-use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
+use fabric_model::plan::{AdapterPortPlan, Enforcement, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, Guid, Lid, MKeyProtection, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo,
-    PortNum, PortState, SMP_DATA_LEN, VlArbBlock, VlArbPart,
+    Attribute, Guid, MKeyProtection, MulticastBlock, PortInfo, PortNum, SMP_DATA_LEN, VlArbBlock, VlArbPart,
 };
 
 use crate::keys::SiteSecret;
@@ -15,6 +17,12 @@ use crate::observed::{ObservedNode, TableKey};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
 use crate::unsupported::{Place, Unsupported};
+pub(crate) use attributes::without_state;
+use attributes::{
+    address, carries_data, close, enforced_ports, enforces, group_blocks, keys, low_first, port_info,
+    shared_ports, shrunk_keys, step, switch_info,
+};
+pub(crate) use outputs::turns;
 
 /// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
 /// anything new begins, nothing is reachable before its partition is enforced, and nothing becomes active before
@@ -38,6 +46,8 @@ pub(crate) enum Stage {
     Weights,
     /// Which lane each service level takes.
     Lanes,
+    /// The service level by which ports talk to the manager.
+    Level,
     /// In steps of its own.
     Routes,
     Groups,
@@ -48,7 +58,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Closed,
         Self::Shrunk,
         Self::Addresses,
@@ -58,6 +68,7 @@ impl Stage {
         Self::Enforced,
         Self::Weights,
         Self::Lanes,
+        Self::Level,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -66,12 +77,13 @@ impl Stage {
     ];
 
     /// The stages that say what devices are to hold, and not how to get there.
-    const TABLES: [Self; 9] = [
+    const TABLES: [Self; 10] = [
         Self::Addresses,
         Self::Links,
         Self::Enforced,
         Self::Weights,
         Self::Lanes,
+        Self::Level,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -80,16 +92,13 @@ impl Stage {
 
     /// Whether it writes PortInfo and leaves the state of the port alone.
     pub const fn keeps_state(self) -> bool {
-        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::Released)
+        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::Level | Self::Released)
     }
 
     pub fn next(self) -> Option<Self> {
         Self::ALL.into_iter().find(|next| *next > self)
     }
 }
-
-/// How long a subnet may take, as an exponent of 4.096 µs: a little over a second.
-const SUBNET_TIMEOUT: u8 = 18;
 
 /// One attribute of one port, and what it is to hold. It may carry a key, so it does not print.
 #[derive(Clone)]
@@ -117,6 +126,11 @@ pub(crate) struct WeightWrite {
 impl WeightWrite {
     fn of(write: &Write) -> Self {
         Self { place: write.place(), block: VlArbBlock::decode(&write.data) }
+    }
+
+    /// Whether it is a part of a high-priority table.
+    fn is_high(&self) -> bool {
+        VlArbPart::from_modifier(self.place.2.1).is_some_and(|(part, _)| part.is_high())
     }
 
     /// Whether they are the two parts of a low-priority table.
@@ -187,7 +201,10 @@ impl Comparison<'_> {
         if !matches!(stage, Stage::Closed | Stage::Armed | Stage::Active) {
             writes.retain(|write| self.differs(write));
         }
-        writes
+        match stage {
+            Stage::Shrunk | Stage::Lanes => outputs::together(writes, self.nodes),
+            _ => writes,
+        }
     }
 
     /// The steps by which routes change.
@@ -206,6 +223,9 @@ impl Comparison<'_> {
             let (node, port, key) = write.place;
             self.differs(&Write { node, port, key, data: write.block.encode() })
         };
+        // What went before all others does so until these have their entries.
+        let (high, writes): (Vec<_>, Vec<_>) = writes.into_iter().partition(WeightWrite::is_high);
+        let high: Vec<WeightWrite> = high.into_iter().filter(differs).collect();
         let mut steps: Vec<Vec<WeightWrite>> = Vec::new();
         let mut add = |step: usize, write: WeightWrite| {
             steps.resize_with(steps.len().max(step + 1), Vec::new);
@@ -227,6 +247,9 @@ impl Comparison<'_> {
                 }
                 before = table;
             }
+        }
+        if !high.is_empty() {
+            steps.push(high);
         }
         steps
     }
@@ -288,11 +311,12 @@ impl Comparison<'_> {
                     node.ports.keys().copied().filter(stray).filter_map(|it| close(node, it)).map(own),
                 );
             }
-            Stage::Shrunk => {}
+            Stage::Shrunk | Stage::Level => {}
             Stage::Links => {
                 let wanted = |port: &SwitchPortPlan| {
                     port_info(node, port.number, |info| {
                         (info.neighbor_mtu, info.operational_vls) = (port.mtu, port.lanes);
+                        low_first(info, port.sharing.as_deref());
                     })
                 };
                 writes.extend(plan.ports.iter().filter_map(wanted).map(own));
@@ -317,6 +341,7 @@ impl Comparison<'_> {
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
                     address(info, plan.lid, self.plan.manager().lid);
+                    info.master_sm_sl = self.plan.management_level();
                     self.guard(info, plan.guid);
                 };
                 writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
@@ -376,7 +401,16 @@ impl Comparison<'_> {
                     address(info, plan.lid, self.plan.manager().lid);
                     self.guard(info, plan.name.node);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
+                    low_first(info, plan.sharing.as_deref());
+                    // Who carries data may ask at any time, and its level has no lane before all turns have it.
+                    if !carries_data(node, port) {
+                        info.master_sm_sl = self.plan.management_level();
+                    }
                 };
+                writes.extend(port_info(node, port, wanted).map(own));
+            }
+            Stage::Level => {
+                let wanted = |info: &mut PortInfo| info.master_sm_sl = self.plan.management_level();
                 writes.extend(port_info(node, port, wanted).map(own));
             }
             Stage::Weights => {
@@ -477,112 +511,4 @@ fn shrink_switch(plan: &SwitchPlan, node: &ObservedNode, writes: &mut Vec<Write>
         let number = port.number.to_wire().into();
         writes.extend(shrunk_keys(node, PortNum::MANAGEMENT, number, table, capacity).map(own));
     }
-}
-
-/// The ports whose links are shared as the plan says, as far as they were seen.
-fn shared_ports<'a>(
-    plan: &'a SwitchPlan,
-    node: &'a ObservedNode,
-) -> impl Iterator<Item = (PortNum, &'a PortSharing, &'a PortInfo)> {
-    plan.ports
-        .iter()
-        .filter_map(|port| Some((port.number, port.sharing.as_deref()?, node.ports.get(&port.number)?)))
-}
-
-/// The ports that are to enforce partitions, and their tables.
-fn enforced_ports(plan: &SwitchPlan) -> impl Iterator<Item = (&SwitchPortPlan, &PkeyTable)> {
-    plan.ports.iter().filter_map(|port| match &port.enforcement {
-        Enforcement::Both(table) => Some((port, table.as_ref())),
-        Enforcement::Off => None,
-    })
-}
-
-/// Whether a port enforces its table already.
-fn enforces(node: &ObservedNode, port: PortNum) -> bool {
-    node.ports.get(&port).is_some_and(|info| info.enforce_inbound || info.enforce_outbound)
-}
-
-/// Blocks of groups that may hold something: those of the plan, those that were seen, and the first.
-fn group_blocks(plan: &SwitchPlan, node: &ObservedNode) -> u16 {
-    let tables = node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING);
-    let seen = tables.map(|(modifier, _)| MulticastBlock::from_modifier(modifier).0 + 1);
-    seen.max().unwrap_or(1).max(plan.multicast.block_count())
-}
-
-/// The blocks of a table of P_Keys that have to shrink; `port` is that of the modifier.
-fn shrunk_keys(
-    node: &ObservedNode,
-    reached: PortNum,
-    port: u16,
-    wanted: &PkeyTable,
-    capacity: u16,
-) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
-    let key = move |block| (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
-    let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
-    let writes = transition::pkeys(held, wanted, capacity).shrink;
-    writes.into_iter().map(move |write| (key(write.block), write.keys.encode()))
-}
-
-fn carries_data(node: &ObservedNode, port: PortNum) -> bool {
-    node.ports.get(&port).is_some_and(|info| matches!(info.state, PortState::Armed | PortState::Active))
-}
-
-fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
-    info.lid = Some(lid);
-    info.lmc = AdapterPortPlan::LMC;
-    info.master_sm_lid = Some(manager);
-    info.subnet_timeout = SUBNET_TIMEOUT;
-}
-
-/// What a port's PortInfo should be; its state is as it was seen.
-fn port_info(
-    node: &ObservedNode,
-    port: PortNum,
-    change: impl FnOnce(&mut PortInfo),
-) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
-    let mut wanted = node.ports.get(&port)?.clone();
-    change(&mut wanted);
-    Some(((Attribute::PORT_INFO, port.to_wire().into()), wanted.encode()))
-}
-
-/// A Set of PortInfo that changes no state.
-pub(crate) fn without_state(mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_DATA_LEN] {
-    if let Ok(mut info) = PortInfo::decode(&data) {
-        (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
-        data = info.encode();
-    }
-    data
-}
-
-/// The Set that takes a port one step up, if it is on the step below.
-fn step(node: &ObservedNode, port: PortNum, stage: Stage) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
-    let (below, wanted) = match stage {
-        Stage::Armed => (PortState::Initialize, PortState::Armed),
-        _ => (PortState::Armed, PortState::Active),
-    };
-    let mut info = node.ports.get(&port).filter(|info| info.state == below)?.clone();
-    (info.state, info.physical_state) = (wanted, PhysicalState::NoChange);
-    Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
-}
-
-/// The Set that stops a port from carrying data, if it does: its link trains again and stays in its first state.
-fn close(node: &ObservedNode, port: PortNum) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
-    let mut info = node.ports.get(&port).filter(|_| carries_data(node, port))?.clone();
-    (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
-    Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
-}
-
-/// SwitchInfo with another top. PortStateChange is cleared by writing it.
-fn switch_info(node: &ObservedNode, top: u16) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
-    let mut info = node.switch.clone()?;
-    info.linear_fdb_top = top;
-    Some(((Attribute::SWITCH_INFO, 0), info.encode()))
-}
-
-/// All blocks of a P_Key table: what the plan does not name is empty.
-fn keys(table: &PkeyTable, port: u16, capacity: u16) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
-    (0..capacity.div_ceil(PkeyBlock::ENTRIES as u16)).map(move |block| {
-        let modifier = PkeyPosition { port, block }.to_modifier();
-        ((Attribute::PKEY_TABLE, modifier), table.block(block).encode())
-    })
 }

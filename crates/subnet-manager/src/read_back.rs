@@ -93,7 +93,8 @@ fn held_by_adapter(plan: &AdapterPortPlan, node: &ObservedNode) -> Option<Adapte
     let info = node.ports.get(&port)?;
     let sharing = plan.sharing.as_ref().map(|_| {
         let otherwise = lane_map(node, port, 0);
-        Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise, low: low(node, port, port, info) })
+        let (low, high) = (low(node, port, port, info), high(node, port, port, info));
+        Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise, low, high })
     });
     Some(AdapterPortPlan {
         lid: info.lid?,
@@ -154,7 +155,13 @@ fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> Port
     let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, turn(input))).collect();
     let otherwise = maps.get(&PortNum::MANAGEMENT).copied().unwrap_or(DISCARDED);
     let by_input = maps.into_iter().filter(|(_, map)| *map != otherwise).collect();
-    PortSharing { by_input, otherwise, low: low(node, PortNum::MANAGEMENT, output, info) }
+    let own = PortNum::MANAGEMENT;
+    PortSharing {
+        by_input,
+        otherwise,
+        low: low(node, own, output, info),
+        high: high(node, own, output, info),
+    }
 }
 
 /// No level has a lane.
@@ -167,9 +174,24 @@ fn lane_map(node: &ObservedNode, reached: PortNum, modifier: u32) -> SlToVl {
 
 /// The low-priority arbitration table, as far as a device looks at it: entries without weight are passed over.
 fn low(node: &ObservedNode, reached: PortNum, port: PortNum, info: &PortInfo) -> Vec<VlArbEntry> {
-    let parts = [VlArbPart::LowFirst, VlArbPart::LowSecond].into_iter();
+    arbitration(node, reached, port, [VlArbPart::LowFirst, VlArbPart::LowSecond], info.vl_arb_low_cap)
+}
+
+/// The same of the high-priority one.
+fn high(node: &ObservedNode, reached: PortNum, port: PortNum, info: &PortInfo) -> Vec<VlArbEntry> {
+    arbitration(node, reached, port, [VlArbPart::HighFirst, VlArbPart::HighSecond], info.vl_arb_high_cap)
+}
+
+fn arbitration(
+    node: &ObservedNode,
+    reached: PortNum,
+    port: PortNum,
+    parts: [VlArbPart; 2],
+    capacity: u8,
+) -> Vec<VlArbEntry> {
     let blocks = parts
+        .into_iter()
         .filter_map(|part| node.tables.get(&(reached, (Attribute::VL_ARBITRATION, part.to_modifier(port)))));
-    let entries = blocks.flat_map(|data| VlArbBlock::decode(data).0).take(info.vl_arb_low_cap.into());
+    let entries = blocks.flat_map(|data| VlArbBlock::decode(data).0).take(capacity.into());
     entries.filter(|entry| entry.weight > 0).collect()
 }

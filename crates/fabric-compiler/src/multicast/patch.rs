@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::{Capabilities, Ipoib};
-use fabric_model::plan::{Finding, GroupPlan, PortSet, SwitchPlan};
+use fabric_model::plan::{GroupPlan, PortSet, SwitchPlan};
 use ib_wire::{MulticastLid, PartitionNumber};
 
 use super::tree::{Planter, Tree};
@@ -12,13 +12,14 @@ use super::{GROUPS_MAX, Groups, free_lid, group_plan};
 use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::partitions::Partition;
+use crate::routing::crown::Crown;
 use crate::routing::order::Order;
 
 /// Plans the groups of partitions that changed, or are no more. `None` if a group that stays would have to give its LID to
 /// one that changed: then all have to be looked at in turn.
 pub(crate) fn patch(
     fabric: &Fabric,
-    order: &Order,
+    (order, crown): (&Order, &Crown),
     changed: &BTreeMap<PartitionNumber, Option<&Partition>>,
     capabilities: &Capabilities,
     before: &FabricPlan,
@@ -32,9 +33,9 @@ pub(crate) fn patch(
         return Ok(None);
     }
     let decisions = before.decisions().groups.clone();
-    let mut groups = Groups { decisions, findings: turns(before), ..Groups::default() };
+    let mut groups = Groups { decisions, ..Groups::default() };
     let mut garden = Garden { fabric, switches, changed: BTreeMap::new() };
-    let mut planter = Planter::new(fabric, order);
+    let mut planter = Planter::new(fabric, order, crown);
     let carrying = changed.iter().filter_map(|(number, partition)| Some((*number, (*partition)?)));
     let carrying: BTreeMap<PartitionNumber, (&Partition, Ipoib)> =
         carrying.filter_map(|(number, partition)| Some((number, (partition, partition.ipoib?)))).collect();
@@ -46,7 +47,6 @@ pub(crate) fn patch(
         garden.uproot(group);
         groups.gone.push(group.mgid);
         groups.decisions.remove(&group.partition);
-        groups.findings.remove(&group.partition);
     }
     for (number, old) in &standing {
         let root = old.root.and_then(|guid| fabric.place_of(guid));
@@ -60,7 +60,7 @@ pub(crate) fn patch(
                 }
             }
             Some((partition, ipoib)) => {
-                let planted = planter.plant(partition, old.root);
+                let planted = planter.plant(partition, old.root)?;
                 match garden.lid(*number, &planted.tree, capabilities, Some(old.mlid)) {
                     Ok(mlid) if mlid == old.mlid => {
                         garden.plant(&planted.tree, mlid);
@@ -74,22 +74,13 @@ pub(crate) fn patch(
         }
     }
     for (number, (partition, ipoib)) in carrying.iter().filter(|(number, _)| !standing.contains_key(number)) {
-        let planted = planter.plant(partition, None);
+        let planted = planter.plant(partition, None)?;
         let mlid = garden.lid(*number, &planted.tree, capabilities, None)?;
         garden.plant(&planted.tree, mlid);
         groups.add(fabric, partition, *ipoib, mlid, planted);
     }
     groups.tables = garden.changed;
     Ok(Some(groups))
-}
-
-/// What a plan found about the trees of its groups.
-fn turns(plan: &FabricPlan) -> BTreeMap<PartitionNumber, Finding> {
-    let turns = plan.findings().iter().filter_map(|finding| match finding {
-        Finding::GroupTurns { partition, .. } => Some((*partition, finding.clone())),
-        _ => None,
-    });
-    turns.collect()
 }
 
 /// Whether a group serves just the members of a partition, so that its tree can stay.

@@ -1,13 +1,15 @@
 //! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go
-//! up and then down as unicast packets do.
+//! up and then down as unicast packets do. Where there is none, the crown of the fabric is the upper part of the tree.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fabric_model::plan::{Finding, PortSet};
+use fabric_model::plan::PortSet;
 use ib_wire::{Guid, PortNum};
 
+use crate::CompileError;
 use crate::fabric::{Fabric, Place};
 use crate::partitions::Partition;
+use crate::routing::crown::Crown;
 use crate::routing::hash;
 use crate::routing::order::Order;
 
@@ -16,6 +18,7 @@ use crate::routing::order::Order;
 pub(super) struct Planter<'a> {
     fabric: &'a Fabric,
     order: &'a Order,
+    crown: &'a Crown,
     /// How many trees each switch is the top of.
     tops: Vec<u32>,
 }
@@ -27,13 +30,15 @@ pub(super) struct Tree {
     pub exits: BTreeMap<Place, PortSet>,
 }
 
+/// By switch: the one before it on the way down, and where in that one's list of neighbours it is.
+type Parents = Vec<Option<(Place, usize)>>;
+
 /// A tree and what it serves.
 #[derive(Debug)]
 pub(super) struct Planted {
     pub tree: Tree,
     /// By port GUID.
     pub members: Vec<Guid>,
-    pub finding: Option<Finding>,
 }
 
 /// What is above the switches of a group's members.
@@ -46,8 +51,8 @@ struct Reach {
 }
 
 impl<'a> Planter<'a> {
-    pub fn new(fabric: &'a Fabric, order: &'a Order) -> Self {
-        Self { fabric, order, tops: vec![0; fabric.switches.len()] }
+    pub fn new(fabric: &'a Fabric, order: &'a Order, crown: &'a Crown) -> Self {
+        Self { fabric, order, crown, tops: vec![0; fabric.switches.len()] }
     }
 
     /// Counts a tree that stands already.
@@ -58,7 +63,7 @@ impl<'a> Planter<'a> {
     }
 
     /// The tree of a partition's adapter ports.
-    pub fn plant(&mut self, partition: &Partition, previous: Option<Guid>) -> Planted {
+    pub fn plant(&mut self, partition: &Partition, previous: Option<Guid>) -> Result<Planted, CompileError> {
         let mut tree = Tree::default();
         let mut members = Vec::new();
         for guid in partition.members.keys() {
@@ -71,20 +76,47 @@ impl<'a> Planter<'a> {
         let leaves: BTreeSet<Place> = tree.exits.keys().copied().collect();
         let reach = self.reach(&leaves);
         let previous = previous.and_then(|guid| self.fabric.place_of(guid));
-        let Some((root, is_apex)) = self.root(&leaves, &reach, previous) else {
-            return Planted { tree, members, finding: None };
+        let Some((apex, is_above_all)) = self.apex(&leaves, &reach, previous) else {
+            return Ok(Planted { tree, members });
         };
+        let planned = match is_above_all {
+            true => Some((apex, self.parents([apex], |place| reach.below[place] > 0))),
+            false => self.below_crown(&leaves),
+        };
+        let (root, parents) = planned.ok_or(CompileError::GroupNotJoined { partition: partition.number })?;
         self.tops[root] += 1;
         tree.root = Some(root);
         tree.exits.entry(root).or_default();
-        let parents = self.parents(root, |place| !is_apex || reach.below[place] > 0, is_apex);
         self.grow(&mut tree, &leaves, &parents, partition);
-        let turn = if is_apex { None } else { self.turn(&parents, &tree) };
-        let finding = turn.map(|place| Finding::GroupTurns {
-            partition: partition.number,
-            at: self.fabric.switches[place].guid,
-        });
-        Planted { tree, members, finding }
+        Ok(Planted { tree, members })
+    }
+
+    /// The lowest switch of the crown that all leaves are joined by, and the ways to it; `None` if not all are.
+    fn below_crown(&self, leaves: &BTreeSet<Place>) -> Option<(Place, Parents)> {
+        let top = self.crown.top?;
+        let inside = || std::iter::once(top).chain(self.crown.parents.keys().copied());
+        let mut parents = self.parents(inside(), |_| true);
+        for (place, parent) in &self.crown.parents {
+            parents[*place] = Some(*parent);
+        }
+        let mut joined = vec![0; self.fabric.switches.len()];
+        for &leaf in leaves {
+            let mut here = leaf;
+            joined[here] += 1;
+            while let Some((parent, _)) = parents[here] {
+                here = parent;
+                joined[here] += 1;
+            }
+            if here != top {
+                return None;
+            }
+        }
+        let mut root = *leaves.first()?;
+        while joined[root] < leaves.len() {
+            root = parents[root]?.0;
+        }
+        parents[root] = None;
+        Some((root, parents))
     }
 
     fn reach(&self, leaves: &BTreeSet<Place>) -> Reach {
@@ -110,7 +142,7 @@ impl<'a> Planter<'a> {
 
     /// The top, and whether it is above all members. It stays while no switch is above more of them; a new one is near,
     /// and not the top of many other trees.
-    fn root(
+    fn apex(
         &self,
         leaves: &BTreeSet<Place>,
         reach: &Reach,
@@ -127,20 +159,15 @@ impl<'a> Planter<'a> {
         Some((root, uncovered(root) == 0))
     }
 
-    /// For each switch the one before it on a shortest way from the root, with the neighbour's place in its list.
-    fn parents(
-        &self,
-        root: Place,
-        counts: impl Fn(Place) -> bool,
-        down_only: bool,
-    ) -> Vec<Option<(Place, usize)>> {
+    /// For each switch the one before it on a shortest way down from some, with the neighbour's place in its list.
+    fn parents(&self, from: impl IntoIterator<Item = Place>, counts: impl Fn(Place) -> bool) -> Parents {
         let mut parents = vec![None; self.fabric.switches.len()];
-        let mut queue = VecDeque::from([root]);
+        let mut queue: VecDeque<Place> = from.into_iter().collect();
+        let tops: BTreeSet<Place> = queue.iter().copied().collect();
         while let Some(here) = queue.pop_front() {
-            let up: &[usize] = if down_only { &[] } else { &self.order.up[here] };
-            for slot in self.order.down[here].iter().chain(up) {
+            for slot in &self.order.down[here] {
                 let there = self.fabric.switches[here].neighbours[*slot].place;
-                if there != root && parents[there].is_none() && counts(there) {
+                if !tops.contains(&there) && parents[there].is_none() && counts(there) {
                     parents[there] = Some((here, *slot));
                     queue.push_back(there);
                 }
@@ -175,16 +202,5 @@ impl<'a> Planter<'a> {
                 here = parent;
             }
         }
-    }
-
-    /// A switch of the tree that has two others above it.
-    fn turn(&self, parents: &[Option<(Place, usize)>], tree: &Tree) -> Option<Place> {
-        let above = |place: Place| {
-            let children =
-                tree.exits.keys().filter(|child| parents[**child].is_some_and(|(p, _)| p == place));
-            let parent = parents[place].map(|(parent, _)| parent);
-            children.copied().chain(parent).filter(|other| self.order.is_above(*other, place)).count()
-        };
-        tree.exits.keys().copied().find(|place| above(*place) > 1)
     }
 }

@@ -1,6 +1,6 @@
 //! The numbers of partitions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use fabric_model::SharedMap;
 use fabric_model::decisions::Decisions;
@@ -32,11 +32,20 @@ impl Numbers {
             taken[usize::from(number.to_wire())] = true;
         }
         let mut given = previous.partitions.clone();
-        for (place, (name, number)) in previous.partitions.iter().enumerate() {
-            let is_late = place >= RESTING_MAX;
-            if is_late || std::mem::replace(&mut taken[usize::from(number.to_wire())], true) {
-                given.remove(name);
+        // What is asked for keeps its number, however many are gone.
+        let in_use = wanted.iter().filter(|intent| intent.number.is_none());
+        let in_use: HashSet<&str> = in_use.map(|intent| intent.name.as_str()).collect();
+        let (kept, resting): (Vec<_>, Vec<_>) =
+            previous.partitions.iter().partition(|(name, _)| in_use.contains(name.as_str()));
+        let late = resting.get(RESTING_MAX..).unwrap_or_default();
+        let resting = &resting[..resting.len() - late.len()];
+        for (name, number) in kept.iter().chain(resting) {
+            if std::mem::replace(&mut taken[usize::from(number.to_wire())], true) {
+                given.remove(*name);
             }
+        }
+        for (name, _) in late {
+            given.remove(*name);
         }
         // The first of a name tells the number of all, which matters where one of them asks for a number.
         let numbered = wanted.iter().filter(|intent| intent.number.is_some());

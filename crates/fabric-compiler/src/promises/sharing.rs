@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use fabric_model::plan::{Draft, PortSharing};
 use fabric_model::tenancy::ClusterNumber;
-use ib_wire::{Guid, PortNum, SlToVl, VirtualLane, VlArbEntry};
+use ib_wire::{Guid, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
 use crate::fabric::Place;
 use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
 use crate::tenancy::ledger::Grant;
-use crate::tenancy::network::{LinkIndex, Network};
+use crate::tenancy::network::{LinkIndex, Network, reserved_lanes};
 
 /// The lane of best effort.
 const BEST_EFFORT: VirtualLane = match VirtualLane::from_wire(0) {
@@ -20,6 +20,9 @@ const BEST_EFFORT: VirtualLane = match VirtualLane::from_wire(0) {
 
 /// Weight of an entry of the best-effort lane where nobody is promised anything.
 const PLAIN_WEIGHT: u8 = 64;
+
+/// Weight of a lane that has a packet of any size in a round, and no more.
+const PACKET_WEIGHT: u8 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
 
 /// Who has what of every link.
 #[derive(Debug)]
@@ -32,9 +35,30 @@ pub(super) struct Users {
     opposite: Vec<Option<LinkIndex>>,
     /// By switch: the links out of it.
     exits: Vec<Vec<LinkIndex>>,
-    /// Where nobody is promised anything.
-    plain: Arc<PortSharing>,
+    /// By link: the lane of management, if it has a level of its own.
+    management: Vec<Option<Management>>,
+    /// Where nobody is promised anything: by whether management has a lane of its own there.
+    plain: [Arc<PortSharing>; 2],
     table_entries: u8,
+}
+
+/// The level of management, and its lane on a link.
+#[derive(Clone, Copy, Debug)]
+struct Management {
+    level: ServiceLevel,
+    lane: VirtualLane,
+}
+
+impl Management {
+    /// On a link that has so many lanes for best effort and management.
+    fn on(level: ServiceLevel, reserved: u8) -> Self {
+        let lane = VirtualLane::from_wire(reserved.saturating_sub(1)).unwrap_or(BEST_EFFORT);
+        Self { level, lane }
+    }
+
+    fn has_own_lane(self) -> bool {
+        self.lane != BEST_EFFORT
+    }
 }
 
 /// What a cluster has of a link.
@@ -58,8 +82,8 @@ enum SendingPort {
 }
 
 impl Users {
-    /// Nobody has anything.
-    pub fn of(network: &Network) -> Self {
+    /// Nobody has anything, but for management what its level needs.
+    pub fn of(network: &Network, management: Option<ServiceLevel>) -> Self {
         let links = network.links();
         let exits: Vec<Vec<LinkIndex>> = network.exits().map(Iterator::collect).collect();
         // Those of adapters are put right below.
@@ -76,15 +100,16 @@ impl Users {
             ports[host.inward.index()] = SendingPort::Adapter(host.port);
             opposite[host.outward.index()] = Some(host.inward);
         }
-        let low = vec![VlArbEntry { lane: BEST_EFFORT, weight: PLAIN_WEIGHT }];
-        let plain = PortSharing { by_input: BTreeMap::new(), otherwise: map(|_| None), low };
+        let table_entries = network.limits().table_entries;
+        let on = |reserved| management.map(|level| Management::on(level, reserved));
         Self {
             users: vec![Vec::new(); links.len()],
             ports,
             opposite,
             exits,
-            plain: Arc::new(plain),
-            table_entries: network.limits().table_entries,
+            management: links.iter().map(|link| on(link.first_lane)).collect(),
+            plain: [1, 2].map(|reserved| Arc::new(plain(on(reserved), table_entries))),
+            table_entries,
         }
     }
 
@@ -133,14 +158,19 @@ impl Users {
         let adapters: Vec<Guid> = draft.plan().adapter_ports().map(|port| port.guid).collect();
         for port in adapters {
             if let Some(port) = draft.adapter_port(port) {
-                port.sharing = Some(Arc::clone(&self.plain));
+                port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
         for place in 0..draft.plan().shared_switches().len() {
             for port in draft.switch(place).into_iter().flat_map(|switch| &mut switch.ports) {
-                port.sharing = Some(Arc::clone(&self.plain));
+                port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
+    }
+
+    /// Where nobody is promised anything, on a link that has so many lanes for best effort and management.
+    fn plain(&self, reserved: u8) -> Arc<PortSharing> {
+        Arc::clone(&self.plain[usize::from(reserved > 1)])
     }
 
     /// How the ports share that send into some links. A service level passes from link to link only in the lanes of one
@@ -174,21 +204,22 @@ impl Users {
 
     fn sharing(&self, link: LinkIndex) -> Arc<PortSharing> {
         let own = &self.users[link.index()];
+        let management = self.management[link.index()];
         if own.is_empty() {
-            return Arc::clone(&self.plain);
+            return self.plain(if management.is_some_and(Management::has_own_lane) { 2 } else { 1 });
         }
-        let low = table(own, self.table_entries);
+        let low = table(own, management, self.table_entries);
         let (by_input, otherwise) = match self.ports[link.index()] {
-            SendingPort::Adapter(_) => (BTreeMap::new(), map(|sl| lane_of(own, sl))),
-            SendingPort::Switch(place, _) => (self.by_input(place, link), map(|_| None)),
+            SendingPort::Adapter(_) => (BTreeMap::new(), map(management, |sl| lane_of(own, sl))),
+            SendingPort::Switch(place, _) => (self.by_input(place, link), map(management, |_| None)),
         };
-        Arc::new(PortSharing { by_input, otherwise, low })
+        Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
     }
 
     /// The lanes of a link out of a switch by where packets come in. A level that belongs to somebody else on the way in
     /// is not let into the lane.
     fn by_input(&self, place: Place, link: LinkIndex) -> BTreeMap<PortNum, SlToVl> {
-        let own = &self.users[link.index()];
+        let (own, management) = (&self.users[link.index()], self.management[link.index()]);
         let turn = |input: LinkIndex| {
             let there = &self.users[input.index()];
             let levels_of = |cluster| {
@@ -198,7 +229,7 @@ impl Users {
                 .iter()
                 .map(|user| User { service_levels: user.service_levels & levels_of(user.cluster), ..*user });
             let let_in: Vec<User> = let_in.filter(|user| user.service_levels != 0).collect();
-            (!let_in.is_empty()).then(|| map(|sl| lane_of(&let_in, sl)))
+            (!let_in.is_empty()).then(|| map(management, |sl| lane_of(&let_in, sl)))
         };
         let inputs = self.exits[place].iter().filter(|exit| **exit != link);
         let turns = inputs.filter_map(|exit| {
@@ -213,20 +244,35 @@ fn lane_of(users: &[User], sl: usize) -> Option<VirtualLane> {
     users.iter().find(|user| user.service_levels >> sl & 1 == 1).map(|user| user.lane)
 }
 
-/// Level 0 to best effort, others to a lane or nowhere.
-fn map(lane: impl Fn(usize) -> Option<VirtualLane>) -> SlToVl {
-    SlToVl(std::array::from_fn(|sl| match sl {
-        0 => BEST_EFFORT,
+/// Level 0 to best effort, management's to its lane, others to a lane or nowhere.
+fn map(management: Option<Management>, lane: impl Fn(usize) -> Option<VirtualLane>) -> SlToVl {
+    SlToVl(std::array::from_fn(|sl| match management {
+        _ if sl == 0 => BEST_EFFORT,
+        Some(management) if sl == management.level.index() => management.lane,
         _ => lane(sl).unwrap_or(VirtualLane::MANAGEMENT),
     }))
 }
 
+/// How a link is shared on which nobody is promised anything. Where management has a lane, its entry is where it will be when
+/// clusters come.
+fn plain(management: Option<Management>, entries: u8) -> PortSharing {
+    let low = match management.filter(|management| management.has_own_lane()) {
+        Some(_) => table(&[], management, entries),
+        None => vec![VlArbEntry { lane: BEST_EFFORT, weight: PLAIN_WEIGHT }],
+    };
+    PortSharing { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low, high: Vec::new() }
+}
+
 /// The arbitration table of a link. Everybody's entries are where they were decided to be, so that nothing moves when
-/// others come or go. The rest is for best effort: the first position one packet of any size, others the least weight.
-/// What that takes from clusters is less than the packet that each was given beyond its share.
-fn table(users: &[User], entries: u8) -> Vec<VlArbEntry> {
+/// others come or go. Best effort has the first position, and management that in the middle if it has a lane: one packet of
+/// any size for each. The rest is for best effort with the least weight. What that takes from clusters is less than the
+/// packet that each was given beyond its share.
+fn table(users: &[User], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
     let mut table = vec![VlArbEntry { lane: BEST_EFFORT, weight: 1 }; entries.into()];
-    table[0].weight = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
+    table[0].weight = PACKET_WEIGHT;
+    if let Some(Management { lane, .. }) = management.filter(|management| management.has_own_lane()) {
+        table[usize::from(entries / 2)] = VlArbEntry { lane, weight: PACKET_WEIGHT };
+    }
     for user in users {
         let own = VlArbEntry { lane: user.lane, weight: user.weight };
         let distance = entries / user.entries.max(1);

@@ -57,6 +57,8 @@ pub(crate) struct Missing {
     pub witness: Option<(Place, Place)>,
     /// Whether adapters cannot reach each other, or the manager someone.
     pub is_critical: bool,
+    /// Whether packets to groups cannot reach all adapters.
+    pub groups: bool,
 }
 
 impl<'a> Columns<'a> {

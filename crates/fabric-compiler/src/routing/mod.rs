@@ -4,10 +4,11 @@
 //! others go up. So no packet goes up after it went down, from wherever it starts, and no ring of links can wait for
 //! each other. Among the ways that are left, [`homes`] (in trees) and [`hash`] (elsewhere, and where cables are
 //! missing) choose; both leave alone what a change does not touch. [`turns`] joins what cannot be joined that way.
-//! [`adopted`] routes, found on the fabric, go before our own.
+//! [`crown`] does so for groups. [`adopted`] routes, found on the fabric, go before our own.
 
 pub(crate) mod adopted;
 mod columns;
+pub(crate) mod crown;
 mod distances;
 pub(crate) mod hash;
 mod homes;
@@ -24,6 +25,7 @@ use ib_wire::{Guid, Lid};
 
 use crate::fabric::{Fabric, Place};
 use columns::Columns;
+use crown::Crown;
 use distances::Ways;
 use homes::{Uplinks, resettle, settle};
 use order::Order;
@@ -38,6 +40,7 @@ const ABSENT_SWITCHES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub order: Order,
+    pub crown: Crown,
     uplinks: Uplinks,
     ways: Ways,
     lanes: Lanes,
@@ -56,7 +59,8 @@ impl Ground {
         let ways = Ways::of(fabric, &order);
         let lanes = toward::lanes(fabric, &order, &uplinks);
         let seeds = fabric.switches.iter().map(|switch| hash::seed(switch.guid)).collect();
-        Self { order, uplinks, ways, lanes, seeds }
+        let crown = Crown::kept(fabric, decision);
+        Self { order, crown, uplinks, ways, lanes, seeds }
     }
 }
 
@@ -64,6 +68,7 @@ impl Ground {
 #[derive(Debug)]
 pub(crate) struct Routes {
     pub order: Order,
+    pub crown: Crown,
     /// Exit ports by LID, for each switch by its place.
     pub rows: Vec<Vec<u8>>,
     pub decision: RoutingDecision,
@@ -86,7 +91,7 @@ pub(crate) fn route(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>, previous: &Deci
     routes
 }
 
-/// Routes by an order of switches, if everyone who matters reaches everyone.
+/// Routes by an order of switches, if everyone who matters reaches everyone, also by groups.
 fn attempt(
     fabric: &Fabric,
     order: Order,
@@ -99,7 +104,7 @@ fn attempt(
         Scheme::Levels => !missing.is_critical,
         Scheme::Root => missing.pairs == 0,
     };
-    is_good.then_some(routes)
+    (is_good && !missing.groups).then_some(routes)
 }
 
 fn routes(
@@ -113,7 +118,11 @@ fn routes(
     let (destinations, ups) = settle(fabric, uplinks, lids, previous);
     let turns = Turns::of(fabric, order, previous.routing.turn);
     let all: Vec<Place> = (0..fabric.switches.len()).collect();
-    let (mut rows, turns, missing) = Columns::new(fabric, &ground, &destinations, turns).fill(&all);
+    let (mut rows, mut turns, mut missing) = Columns::new(fabric, &ground, &destinations, turns).fill(&all);
+    turns.refresh();
+    let crown = Crown::of(fabric, order, &mut turns, &ground.crown);
+    missing.groups = crown.is_none();
+    let crown = crown.unwrap_or_default();
     if !previous.adopted.is_empty() {
         adopted::apply(fabric, order, &turns, lids, &previous.adopted, &mut rows);
     }
@@ -125,6 +134,7 @@ fn routes(
             .collect(),
         turn: turns.turn(),
         further_turns: turns.further(),
+        crown: crown.decision(fabric),
     };
     let guid = |place: usize| fabric.switches[place].guid;
     let finding = missing.witness.map(|(from, to)| Finding::NoRoute {
@@ -134,7 +144,7 @@ fn routes(
     });
     let adopted = still_adopted(fabric, previous);
     let order = ground.order;
-    (Routes { order, rows, decision, ups, adopted, finding }, missing)
+    (Routes { order, crown, rows, decision, ups, adopted, finding }, missing)
 }
 
 /// What [`route`] makes of other homes of some adapter ports: where packets to each leave every switch, in the order of

@@ -15,7 +15,7 @@ use ib_wire::Guid;
 use super::order::Order;
 use crate::fabric::{Fabric, Place};
 
-/// Links looked at in all searches for rings together; about a tenth of a second. Fabrics that lack a few cables need a
+/// Links looked at in all searches for rings together, for routes and once more for groups; about a tenth of a second. Fabrics that lack a few cables need a
 /// small part of it.
 const SEARCH_STEPS_MAX: usize = 20_000_000;
 
@@ -138,6 +138,34 @@ impl<'a> Turns<'a> {
         self.allowed.entry(channel).or_default().push(next);
         self.turning[here] = true;
         true
+    }
+
+    /// Whether packets may turn at a switch from one above it to another, and back.
+    pub fn may_turn(&self, a: Place, at: Place, b: Place) -> bool {
+        let may = |(from, slot, next)| self.may_follow(from, slot, next);
+        self.step(a, at, b).is_some_and(may) && self.step(b, at, a).is_some_and(may)
+    }
+
+    /// Allows packets to turn at a switch from one above it to another, and back, unless that closes a ring.
+    pub fn allow_turn(&mut self, a: Place, at: Place, b: Place) -> bool {
+        let [there, back] = [(a, b), (b, a)].map(|(from, to)| self.step(from, at, to));
+        let mut allow = |step: Option<(Place, Slot, Slot)>| {
+            step.is_some_and(|(from, slot, next)| self.allow(from, slot, next))
+        };
+        allow(there) && allow(back)
+    }
+
+    /// A switch, its way to the next, and the way from there to a third.
+    fn step(&self, from: Place, at: Place, to: Place) -> Option<(Place, Slot, Slot)> {
+        let slot = |here: Place, there: Place| {
+            self.fabric.switches[here].neighbours.iter().position(|neighbour| neighbour.place == there)
+        };
+        Some((from, slot(from, at)?, slot(at, to)?))
+    }
+
+    /// Has as many steps to look for rings again as at first.
+    pub fn refresh(&mut self) {
+        self.steps_left = SEARCH_STEPS_MAX;
     }
 
     /// Whether the tree allows packets from `from` to turn upwards at `here`, below it.

@@ -1,5 +1,6 @@
 //! What is taken of every link: rate, lanes, service levels, entries of its arbitration table.
 
+use fabric_model::intent::LaneBuffer;
 use fabric_model::tenancy::Bandwidth;
 use ib_wire::VirtualLane;
 
@@ -48,7 +49,33 @@ struct Link {
     lanes: u16,
     lanes_taken: u16,
     levels_taken: u16,
+    /// What a lane has at the other end, if that is known.
+    buffer: Option<LaneBuffer>,
 }
+
+impl Link {
+    /// What of the rate is left that one cluster can use.
+    fn left_for_one(&self) -> u64 {
+        let left = self.usable - self.taken;
+        match self.buffer {
+            None => left,
+            Some(buffer) => {
+                let under_way = u64::from(buffer.bytes).saturating_sub(PACKET_BYTES_MAX);
+                left.min(under_way.saturating_mul(BITS_NS) / u64::from(buffer.round_trip_ns).max(1))
+            }
+        }
+    }
+
+    /// Bytes that a share needs of a lane's buffer, and those that there are, if they are too few.
+    fn buffer_short(&self, share: u64) -> Option<(u64, u64)> {
+        let buffer = self.buffer?;
+        let needed = PACKET_BYTES_MAX + product_over(share, buffer.round_trip_ns.into(), BITS_NS);
+        Some((needed, u64::from(buffer.bytes))).filter(|(needed, held)| held < needed)
+    }
+}
+
+/// A byte per nanosecond, in bits per second.
+const BITS_NS: u64 = 8_000_000_000;
 
 /// What is taken of every link.
 #[derive(Clone, Debug)]
@@ -83,6 +110,7 @@ impl Books {
                     lanes: (((1u32 << link.lanes) - 1) << link.first_lane) as u16 & 0x7fff,
                     lanes_taken: 0,
                     levels_taken: 0,
+                    buffer: link.buffer,
                 }
             })
             .collect();
@@ -113,11 +141,14 @@ impl Books {
     #[inline]
     pub fn times_left(&self, link: LinkIndex, demand: &PairDemand) -> u64 {
         let link = &self.links[link.index()];
-        if link.lanes & !link.lanes_taken == 0 || link.levels_taken & demand.levels != 0 {
+        if link.lanes & !link.lanes_taken == 0
+            || link.levels_taken & demand.levels != 0
+            || link.buffer_short(0).is_some()
+        {
             return 0;
         }
         // A share is rounded down, so a bit less than one bit more fits.
-        demand.times(link.usable - link.taken + 1)
+        demand.times(link.left_for_one() + 1)
     }
 
     /// Lanes of a link that others have.
@@ -136,6 +167,9 @@ impl Books {
         if share > free {
             let [needed, free] = [share, free].map(Bandwidth::from_bits_per_s);
             return Err(Refusal::Bandwidth { link: at, needed, free });
+        }
+        if let Some((needed, held)) = link.buffer_short(share) {
+            return Err(Refusal::Buffer { link: at, needed, held });
         }
         Ok(())
     }
@@ -198,6 +232,7 @@ impl Books {
         let is_free = link.lanes & !link.lanes_taken & lane != 0
             && link.levels_taken & share.service_levels == 0
             && share.share.bits_per_s() <= link.usable - link.taken
+            && link.buffer_short(share.share.bits_per_s()).is_none()
             && share.entries.is_power_of_two()
             && share.entries <= entries;
         if !is_free {

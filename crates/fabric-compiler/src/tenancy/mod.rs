@@ -18,6 +18,7 @@ mod level;
 pub mod network;
 pub mod placement;
 mod proposals;
+mod refusal;
 mod refused;
 mod shares;
 pub mod tree;

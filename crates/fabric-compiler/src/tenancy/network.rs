@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fabric_model::intent::PortName;
+use fabric_model::intent::{Capabilities, LaneBuffer, PortName};
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::Bandwidth;
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
@@ -46,7 +46,8 @@ impl LinkIndex {
 pub struct Limits {
     /// Lanes for guaranteed clusters, 14 at most; `None` takes what a link has, less [`reserved_lanes`].
     pub lanes: Option<u8>,
-    /// Service levels for guaranteed clusters, from 1 on: at most 15, as level 0 is best effort.
+    /// Service levels for guaranteed clusters, from 1 on: at most 15, as level 0 is best effort, and 14 where the highest is
+    /// management's.
     pub service_levels: u8,
     /// Entries of the low-priority arbitration table.
     pub table_entries: u8,
@@ -87,6 +88,8 @@ pub struct DirectedLink {
     pub lanes: u8,
     /// The first of them; the ones before are for best effort and management.
     pub first_lane: u8,
+    /// What each lane has at the other end, if that is known.
+    pub buffer: Option<LaneBuffer>,
     /// The switch it leads to; none if it leads to a host.
     to: Option<u32>,
     /// The port it leads to.
@@ -145,6 +148,15 @@ impl Network {
         network.hosts.sort_by_key(|host| (host.switch, network.links[host.outward.index()].from.port));
         network.tree = Tree::of(&network);
         network
+    }
+
+    /// The same where buffers are as devices' owners say.
+    #[must_use]
+    pub fn with_buffers(mut self, capabilities: &Capabilities) -> Self {
+        for link in &mut self.links {
+            link.buffer = capabilities.port(link.peer).lane_buffer;
+        }
+        self
     }
 
     /// The hosts, those of a switch next to each other.
@@ -243,7 +255,7 @@ impl Network {
             Some(lanes) => (lanes.min(14), 1),
             None => (data_lanes.saturating_sub(reserved_lanes(data_lanes)), reserved_lanes(data_lanes)),
         };
-        self.links.push(DirectedLink { from, rate, lanes, first_lane, to, peer });
+        self.links.push(DirectedLink { from, rate, lanes, first_lane, buffer: None, to, peer });
         LinkIndex(u32::try_from(self.links.len() - 1).expect("a topology has fewer ports"))
     }
 }

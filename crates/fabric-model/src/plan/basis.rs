@@ -4,7 +4,7 @@ use std::fmt;
 
 use ib_wire::{Guid, PortNum};
 
-use crate::intent::{Intents, PortCapability, SwitchCapability};
+use crate::intent::{Intents, LaneBuffer, PortCapability, SwitchCapability};
 use crate::topology::{Node, Topology};
 
 /// Stands for everything that addresses and routes follow from besides decisions: the cables, the manager's port, and
@@ -72,8 +72,11 @@ fn of_capabilities(intents: &Intents) -> Digest {
 }
 
 fn of_port(digest: Digest, port: &PortCapability) -> Digest {
-    let PortCapability { pkeys, mtu, lanes, arbitration } = port;
-    let digest = digest.then((*arbitration).into());
+    let PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer } = port;
+    let mut digest = digest.then((*arbitration).into());
+    if let Some(LaneBuffer { bytes, round_trip_ns }) = lane_buffer {
+        digest = digest.then(7).then(u64::from(*bytes) << 32 | u64::from(*round_trip_ns));
+    }
     digest.then(u64::from(*pkeys) << 16 | u64::from(mtu.to_wire()) << 8 | u64::from(lanes.to_wire()))
 }
 
@@ -143,6 +146,9 @@ mod tests {
         let mut less = intents.clone();
         less.capabilities.usual_switch.own_pkeys -= 1;
         assert!(seen.insert(Basis::of(&tree, &less)), "smaller tables");
+        let mut less = intents.clone();
+        less.capabilities.usual_port.lane_buffer = Some(LaneBuffer { bytes: 1 << 16, round_trip_ns: 248 });
+        assert!(seen.insert(Basis::of(&tree, &less)), "buffers that are known");
         for link in tree.links() {
             let mut builder = TopologyBuilder::from(tree.clone());
             builder.disconnect(link.a).unwrap();

@@ -41,13 +41,6 @@ pub enum Finding {
         /// What is short, and where.
         reason: String,
     },
-    /// A multicast tree without a switch above all members: its packets turn upwards again on their way.
-    GroupTurns {
-        /// The partition of the group.
-        partition: PartitionNumber,
-        /// A switch where packets do.
-        at: Guid,
-    },
 }
 
 impl fmt::Display for Finding {
@@ -67,9 +60,6 @@ impl fmt::Display for Finding {
             }
             Self::PromiseBroken { cluster, reason } => {
                 write!(f, "cluster {cluster} has best effort only: {reason}")
-            }
-            Self::GroupTurns { partition, at } => {
-                write!(f, "no switch is above all members of {partition}: broadcasts turn upwards at {at}")
             }
         }
     }

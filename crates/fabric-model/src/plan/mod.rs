@@ -124,6 +124,11 @@ impl FabricPlan {
         self.manager
     }
 
+    /// The service level of what goes to and from the subnet manager: MasterSMSL of every end port.
+    pub fn management_level(&self) -> ServiceLevel {
+        self.decisions.management.unwrap_or_default()
+    }
+
     /// The switches by node GUID.
     pub fn switches(&self) -> impl ExactSizeIterator<Item = &SwitchPlan> {
         self.switches.iter().map(|switch| &**switch)

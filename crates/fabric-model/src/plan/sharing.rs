@@ -17,11 +17,21 @@ pub struct PortSharing {
     pub otherwise: SlToVl,
     /// The low-priority arbitration table; no weight is 0.
     pub low: Vec<VlArbEntry>,
+    /// Entries with weight of the high-priority table. A plan has none; what a device holds is told here.
+    pub high: Vec<VlArbEntry>,
 }
 
 impl PortSharing {
     /// Entries of the longest table there is.
     pub const ENTRIES_MAX: usize = 64;
+
+    /// The lane of management on a link of so many data lanes: one of its own from 8 on, else that of best effort.
+    pub const fn management_lane(data_lanes: u8) -> VirtualLane {
+        match VirtualLane::from_wire(if data_lanes >= 8 { 1 } else { 0 }) {
+            Some(lane) => lane,
+            None => unreachable!(),
+        }
+    }
 
     /// Where packets of a service level go that came in by a port; `None` if they are discarded.
     #[inline]
@@ -51,15 +61,21 @@ pub(super) struct SharingEntry {
     otherwise: String,
     /// Lane and weight.
     low: Vec<(u8, u8)>,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    high: Vec<(u8, u8)>,
 }
 
 impl From<&PortSharing> for SharingEntry {
     fn from(sharing: &PortSharing) -> Self {
         let digits = |map: &SlToVl| format!("{:016x}", u64::from_be_bytes(map.encode()));
+        let entries =
+            |table: &[VlArbEntry]| table.iter().map(|entry| (entry.lane.to_wire(), entry.weight)).collect();
         Self {
             by_input: sharing.by_input.iter().map(|(input, map)| (*input, digits(map))).collect(),
             otherwise: digits(&sharing.otherwise),
-            low: sharing.low.iter().map(|entry| (entry.lane.to_wire(), entry.weight)).collect(),
+            low: entries(&sharing.low),
+            high: entries(&sharing.high),
         }
     }
 }
@@ -74,21 +90,22 @@ impl TryFrom<SharingEntry> for PortSharing {
             let number = number.ok_or_else(|| format!("{text:?} is not 16 hexadecimal digits"))?;
             Ok::<_, String>(SlToVl::decode(&number.to_be_bytes()))
         };
-        if entry.low.len() > Self::ENTRIES_MAX {
+        if entry.low.len().max(entry.high.len()) > Self::ENTRIES_MAX {
             return Err(format!("an arbitration table of more than {} entries", Self::ENTRIES_MAX));
         }
-        let low = entry.low.into_iter().map(|(lane, weight)| {
+        let read = |(lane, weight): (u8, u8)| {
             let lane = VirtualLane::from_wire(lane).filter(|lane| *lane != VirtualLane::MANAGEMENT);
             match lane {
                 Some(lane) if weight != 0 => Ok(VlArbEntry { lane, weight }),
                 _ => Err("an arbitration entry without weight, or of no data lane".to_owned()),
             }
-        });
+        };
         let by_input = entry.by_input.iter().map(|(input, text)| Ok::<_, String>((*input, digits(text)?)));
         Ok(Self {
             by_input: by_input.collect::<Result<_, _>>()?,
             otherwise: digits(&entry.otherwise)?,
-            low: low.collect::<Result<_, _>>()?,
+            low: entry.low.into_iter().map(read).collect::<Result<_, _>>()?,
+            high: entry.high.into_iter().map(read).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -108,6 +125,7 @@ mod tests {
             by_input: [(PortNum::new(7).unwrap(), other)].into(),
             otherwise: map,
             low: vec![VlArbEntry { lane: lane(0), weight: 4 }, VlArbEntry { lane: lane(2), weight: 255 }],
+            high: vec![VlArbEntry { lane: lane(1), weight: 9 }],
         };
         let sl = |raw| ServiceLevel::from_wire(raw).unwrap();
         assert_eq!(sharing.lane(PortNum::new(7).unwrap(), sl(3)), Some(lane(2)));
@@ -116,7 +134,13 @@ mod tests {
         let json = serde_json::to_string(&SharingEntry::from(&sharing)).unwrap();
         let read = |json: &str| PortSharing::try_from(serde_json::from_str::<SharingEntry>(json).unwrap());
         assert_eq!(read(&json).unwrap(), sharing);
-        for (from, to) in [("[0,4]", "[0,0]"), ("[0,4]", "[15,4]"), ("0fff", "0ff"), ("[0,4]", "[16,4]")] {
+        for (from, to) in [
+            ("[0,4]", "[0,0]"),
+            ("[0,4]", "[15,4]"),
+            ("0fff", "0ff"),
+            ("[0,4]", "[16,4]"),
+            ("[1,9]", "[1,0]"),
+        ] {
             assert!(read(&json.replacen(from, to, 1)).is_err(), "{from} as {to}");
         }
     }

@@ -197,6 +197,7 @@ pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortSharing> {
         by_input: Default::default(),
         otherwise: SlToVl(std::array::from_fn(map)),
         low: low.iter().map(|(raw, weight)| VlArbEntry { lane: lane(*raw), weight: *weight }).collect(),
+        high: Vec::new(),
     })
 }
 

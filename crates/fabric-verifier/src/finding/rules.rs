@@ -44,6 +44,7 @@ impl Finding {
             Self::LaneWithoutWeight { .. }
             | Self::BestEffortDiscarded { .. }
             | Self::LevelOneWay { .. }
+            | Self::HighPriority { .. }
             | Self::GroupLevelDiscarded { .. } => Rule::Sharing,
             Self::ClusterTwice { .. }
             | Self::ClusterUnwanted { .. }
@@ -52,6 +53,8 @@ impl Finding {
             | Self::LaneOfTwo { .. }
             | Self::LevelOfTwo { .. }
             | Self::BestEffortGranted { .. }
+            | Self::ManagementGranted { .. }
+            | Self::ManagementAstray { .. }
             | Self::PortUnguarded { .. }
             | Self::LevelNotGranted { .. }
             | Self::LaneOfOther { .. } => Rule::Ownership,
@@ -65,6 +68,7 @@ impl Finding {
             | Self::LevelLost { .. }
             | Self::LaneUnserved { .. }
             | Self::ShareShort { .. }
+            | Self::BufferShort { .. }
             | Self::TooLate { .. } => Rule::Promises,
         }
     }

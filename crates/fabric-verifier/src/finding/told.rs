@@ -231,6 +231,9 @@ impl fmt::Display for Finding {
                     None => String::new(),
                 }
             ),
+            Self::HighPriority { port, index, lane } => {
+                write!(f, "lane {lane} goes before all others at {port}, by high-priority entry {index}")
+            }
             Self::GroupLevelDiscarded { mlid, sl, at, input } => write!(
                 f,
                 "level {sl} of group {mlid} is discarded at {at}{}",

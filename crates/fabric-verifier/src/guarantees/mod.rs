@@ -12,7 +12,7 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::{FabricPlan, Finding as Known};
 use fabric_model::tenancy::Class;
-use ib_wire::{Guid, Lid};
+use ib_wire::{Guid, Lid, ServiceLevel};
 
 use crate::network::{Link, Next, PORTS, Place, port_of};
 use crate::verified::Changes;
@@ -33,6 +33,8 @@ pub(crate) struct Before<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Guarantees {
     is_guarded: bool,
+    /// The level of management, if it has one of its own.
+    management: Option<ServiceLevel>,
     holdings: Holdings,
     tenants: Vec<Finding>,
     /// By switch, where there is something.
@@ -50,6 +52,7 @@ impl Guarantees {
         let is_guarded = is_guarded(read);
         let mut guarantees = Self {
             is_guarded,
+            management: network.plan.decisions().management,
             holdings: Holdings::new(network.link_count()),
             tenants: ownership::of_tenants(read),
             switches: BTreeMap::new(),
@@ -70,7 +73,7 @@ impl Guarantees {
     /// The same for another plan with the same ports on the same cables, reading only what changed.
     pub fn changed(&self, read: &Reading<'_>, before: &Before<'_>, changes: &Changes) -> Self {
         let network = &read.network;
-        if is_guarded(read) != self.is_guarded {
+        if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
             return Self::of(read);
         }
         let otherwise = asked_otherwise(before, read, changes);
@@ -131,10 +134,10 @@ impl Guarantees {
         self.clusters.values().flat_map(|judged| &judged.findings)
     }
 
-    /// Whether packets with a level other than 0 go between ports of one cluster only, and each level both ways or
-    /// neither between every two of them. Then nobody else need be asked whether levels come back.
+    /// Whether packets with a level other than 0 and management's go between ports of one cluster only, and each level
+    /// both ways or neither between every two of them. Then nobody else need be asked whether levels come back.
     ///
-    /// For a turn takes a level only between links on which the same cluster has it; cables of adapters are had by
+    /// For a turn takes a level only between links on which the same cluster has it, and management's always; cables of adapters are had by
     /// their own cluster only; and every level of a cluster was followed between all its ports.
     pub fn are_levels_even(&self) -> bool {
         self.is_guarded
@@ -161,7 +164,7 @@ impl Guarantees {
     /// Judges some of the clusters that are asked for.
     fn judge(&mut self, read: &Reading<'_>, is_asked: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
-        let mut judge = Judge::new(&read.network);
+        let mut judge = Judge::new(&read.network, &read.intents.capabilities);
         let broken = broken(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
@@ -228,7 +231,8 @@ fn is_guaranteed(cluster: &ClusterIntent) -> bool {
 
 /// Whether lanes are guarded: from the first promise on, for good.
 fn is_guarded(read: &Reading<'_>) -> bool {
-    read.network.plan.decisions().guarded || read.intents.clusters.iter().any(is_guaranteed)
+    let decisions = read.network.plan.decisions();
+    decisions.guarded || decisions.management.is_some() || read.intents.clusters.iter().any(is_guaranteed)
 }
 
 /// Clusters of which the plan says itself that they do not get what they were promised.

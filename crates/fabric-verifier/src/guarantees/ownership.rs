@@ -2,12 +2,14 @@
 //!
 //! On every link a level and a lane belong to one cluster at most. A turn of a switch takes a level only if the same
 //! cluster has it on the link before and the link behind, and only into the lane of that cluster there. So packets that
-//! carry somebody's level go nowhere but by links of his, wherever they are sent to.
+//! carry somebody's level go nowhere but by links of his, wherever they are sent to. Level 0 and that of management go
+//! everywhere, in lanes that are no cluster's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_model::intent::{PortName, Role};
+use fabric_model::plan::PortSharing;
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use super::holdings::{Holding, Holdings};
@@ -115,7 +117,7 @@ pub(super) fn of_switch(network: &Network<'_>, holdings: &Holdings, place: Place
     let mut findings = Vec::new();
     for port in &network.switches[place].ports {
         let name = network.port_name(place, port.number);
-        let exit = Exit { name, link: place * PORTS + port.number.index(), holdings };
+        let exit = Exit::new(network, holdings, name, place * PORTS + port.number.index());
         exit.holders(&mut findings);
         let Some(sharing) = &port.sharing else {
             findings.push(Finding::PortUnguarded { port: name });
@@ -132,7 +134,7 @@ pub(super) fn of_switch(network: &Network<'_>, holdings: &Holdings, place: Place
 /// What is found at an adapter port.
 pub(super) fn of_end(network: &Network<'_>, holdings: &Holdings, end: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let exit = Exit { name: network.ends()[end].name, link: network.link_of_end(end), holdings };
+    let exit = Exit::new(network, holdings, network.ends()[end].name, network.link_of_end(end));
     exit.holders(&mut findings);
     match network.end_sharing(end) {
         Some(sharing) => exit.turn(None, Some(exit.link), &sharing.otherwise, &mut findings),
@@ -146,9 +148,24 @@ struct Exit<'a> {
     name: PortName,
     link: Link,
     holdings: &'a Holdings,
+    /// The level of management and its lane here, if it has a level.
+    management: Option<(ServiceLevel, VirtualLane)>,
 }
 
-impl Exit<'_> {
+impl<'a> Exit<'a> {
+    fn new(network: &Network<'_>, holdings: &'a Holdings, name: PortName, link: Link) -> Self {
+        let (_, lanes) = network.link_sharing(link);
+        let level = network.plan.decisions().management;
+        let management = level.map(|level| (level, PortSharing::management_lane(lanes)));
+        Self { name, link, holdings, management }
+    }
+
+    /// The lane that management has to itself.
+    fn management_lane(&self) -> Option<VirtualLane> {
+        let best_effort = PortSharing::management_lane(1);
+        self.management.map(|(_, lane)| lane).filter(|lane| *lane != best_effort)
+    }
+
     /// Nobody has what another has.
     fn holders(&self, findings: &mut Vec<Finding>) {
         let port = self.name;
@@ -163,6 +180,11 @@ impl Exit<'_> {
             if holding.has(BEST_EFFORT) {
                 findings.push(Finding::BestEffortGranted { port, cluster: holding.cluster.to_string() });
             }
+            let is_managements = self.management.is_some_and(|(level, _)| holding.has(level))
+                || self.management_lane() == Some(holding.lane);
+            if is_managements {
+                findings.push(Finding::ManagementGranted { port, cluster: holding.cluster.to_string() });
+            }
             for sl in (1..16).filter_map(ServiceLevel::from_wire).filter(|sl| holding.has(*sl)) {
                 if let Some(first) = owners[sl.index()].replace(holding) {
                     let (first, second) = names(first);
@@ -176,12 +198,20 @@ impl Exit<'_> {
     fn turn(&self, input: Option<PortNum>, before: Option<Link>, map: &SlToVl, findings: &mut Vec<Finding>) {
         let port = self.name;
         let name = |holding: Option<&Holding>| holding.map(|holding| holding.cluster.to_string());
-        for (sl, lane) in levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT) {
+        let (level, own) = self.management.unzip();
+        if let Some((sl, lane)) = levels(map).find(|(sl, lane)| Some(*sl) == level && Some(*lane) != own) {
+            findings.push(Finding::ManagementAstray { port, input, sl, lane });
+        }
+        let used = levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT);
+        for (sl, lane) in used.filter(|(sl, _)| Some(*sl) != level) {
             let lane_owner = || self.holdings.lane_owner(self.link, lane);
             if sl == BEST_EFFORT {
                 if let Some(owner) = lane_owner() {
                     let (owner, sender) = (Some(owner.cluster.to_string()), None);
                     findings.push(Finding::LaneOfOther { port, input, sl, lane, owner, sender });
+                }
+                if self.management_lane() == Some(lane) {
+                    findings.push(Finding::ManagementAstray { port, input, sl, lane });
                 }
                 continue;
             }

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use fabric_model::decisions::ClusterDecision;
-use fabric_model::intent::ClusterIntent;
+use fabric_model::intent::{Capabilities, ClusterIntent};
 use fabric_model::plan::PortSet;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
 
 use super::holdings::bits;
-use super::service::{Service, Way};
+use super::service::{PACKET_BYTES, Service, Way};
 use crate::network::{Link, Network, Next, PORTS, Place, port_of};
 use crate::{Finding, LaneWait};
 
@@ -49,14 +49,15 @@ struct Group {
 /// Room to judge clusters in, used again for every cluster.
 pub(super) struct Judge<'a> {
     network: &'a Network<'a>,
+    capabilities: &'a Capabilities,
     /// One more than the place in `used`, by link; 0 for none.
     slots: Vec<u32>,
     used: Vec<Used>,
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(network: &'a Network<'a>) -> Self {
-        Self { network, slots: vec![0; network.link_count()], used: Vec::new() }
+    pub fn new(network: &'a Network<'a>, capabilities: &'a Capabilities) -> Self {
+        Self { network, capabilities, slots: vec![0; network.link_count()], used: Vec::new() }
     }
 
     /// What is found about a cluster and what the plan says it has.
@@ -73,6 +74,7 @@ impl<'a> Judge<'a> {
         };
         let mut case = Case {
             network: self.network,
+            capabilities: self.capabilities,
             slots: &mut self.slots,
             used: &mut self.used,
             cluster,
@@ -92,6 +94,7 @@ impl<'a> Judge<'a> {
 /// One cluster.
 struct Case<'a, 'j> {
     network: &'a Network<'a>,
+    capabilities: &'a Capabilities,
     slots: &'j mut Vec<u32>,
     used: &'j mut Vec<Used>,
     cluster: &'j ClusterIntent,
@@ -342,9 +345,23 @@ impl Case<'_, '_> {
                 let [needed, given] = [needed, service.share()].map(Bandwidth::from_bits_per_s);
                 let entry = service.entry;
                 findings.push(Finding::ShareShort { cluster, port, lane, entry, needed, given });
+                continue;
+            }
+            if let Some((needed, held)) = self.buffer_short(used.link, needed) {
+                findings.push(Finding::BufferShort { cluster, port, needed, held });
             }
         }
         self.findings.extend(findings);
+    }
+
+    /// The bytes that a share needs behind a link and those that there are, if they are known and too few: what it sends
+    /// until credits come back, and a packet.
+    fn buffer_short(&self, link: Link, share: u64) -> Option<(u64, u64)> {
+        let buffer = self.capabilities.port(self.network.receiver(link)?).lane_buffer?;
+        let under_way = (u128::from(share) * u128::from(buffer.round_trip_ns)).div_ceil(8_000_000_000);
+        let needed = PACKET_BYTES + u64::try_from(under_way).unwrap_or(u64::MAX - PACKET_BYTES);
+        let held = u64::from(buffer.bytes);
+        (held < needed).then_some((needed, held))
     }
 
     /// No packet is later than was promised.

@@ -6,7 +6,7 @@ use ib_wire::{VirtualLane, VlArbEntry};
 const UNIT_BYTES: u64 = 64;
 
 /// The largest packet on the wire: 4096 bytes of payload and 26 of headers and checks.
-const PACKET_BYTES: u64 = 4122;
+pub(super) const PACKET_BYTES: u64 = 4122;
 
 /// Seconds that a packet takes through a device and along a cable when nothing is in its way.
 const PASSAGE_S: f64 = 0.25e-6;
@@ -20,8 +20,6 @@ pub(super) struct Service {
     own: u64,
     /// Bytes that all others send at most in a round.
     others: u64,
-    /// Bytes that the lane may send at least while it is visited.
-    visit: u64,
     /// Bytes that others send at most between two visits.
     gap: u64,
     /// The entry of the lane that is waited for longest.
@@ -33,7 +31,7 @@ impl Service {
     pub fn of(table: &[VlArbEntry], lane: VirtualLane, link: u64) -> Option<Self> {
         let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
         let first = table.iter().position(serves)?;
-        let mut service = Self { link, own: 0, others: 0, visit: u64::MAX, gap: 0, entry: first };
+        let mut service = Self { link, own: 0, others: 0, gap: 0, entry: first };
         let mut gap = 0;
         // Once around, up to the entry it began behind.
         for index in (first + 1..table.len()).chain(0..=first) {
@@ -41,7 +39,6 @@ impl Service {
             let bytes = UNIT_BYTES * u64::from(entry.weight);
             if serves(entry) {
                 service.own += bytes;
-                service.visit = service.visit.min(bytes);
                 if gap > service.gap {
                     (service.gap, service.entry) = (gap, index);
                 }

@@ -70,25 +70,21 @@ fn way(
 }
 
 fn late_ns(topology: &Topology, plan: &FabricPlan, way: &[(PortName, VirtualLane)]) -> f64 {
-    let (mut waits, mut slowest) = (0.0, f64::INFINITY);
+    let mut waits = 0.0;
     for (port, lane) in way {
         let bytes_per_ns = rate(topology, *port) / 8e9;
         let Some(served) = sharing(plan, *port).and_then(|sharing| served(&sharing.low, *lane)) else {
             return f64::INFINITY;
         };
         waits += (served.gap + PACKET) as f64 / bytes_per_ns + 250.0;
-        let (visit, gap) = (served.visit as f64, served.gap as f64);
-        slowest = slowest.min(bytes_per_ns * visit / (visit + gap));
     }
-    waits + PACKET as f64 / slowest
+    waits
 }
 
 /// What a lane saw while a table was served.
 struct Served {
     /// Its part of all bytes.
     part: f64,
-    /// Bytes of its shortest visit.
-    visit: u64,
     /// Most bytes of others between two visits.
     gap: u64,
 }
@@ -97,7 +93,7 @@ struct Served {
 /// the largest packet.
 fn served(table: &[VlArbEntry], lane: VirtualLane) -> Option<Served> {
     let (mut own, mut all, mut gap) = (0, 0, 0);
-    let mut seen = Served { part: 0.0, visit: u64::MAX, gap: 0 };
+    let mut seen = Served { part: 0.0, gap: 0 };
     for entry in (0..200).flat_map(|_| table).filter(|entry| entry.weight > 0) {
         let mut sent = 0;
         if entry.lane == lane {
@@ -105,7 +101,6 @@ fn served(table: &[VlArbEntry], lane: VirtualLane) -> Option<Served> {
                 sent += 64;
             }
             (own, gap) = (own + sent, 0);
-            seen.visit = seen.visit.min(sent);
         } else {
             while sent + 64 < 64 * u64::from(entry.weight) {
                 sent += 64;

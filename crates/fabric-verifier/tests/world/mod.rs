@@ -42,7 +42,8 @@ pub fn fabric(dice: &mut Pcg64Mcg) -> Topology {
         1 => small(FatTreeSize::Pods(2 + below(dice, 2) as u16)).generate(),
         2 => {
             let shape: &[u16] = [&[4, 3][..], &[3, 3][..], &[2, 2, 3][..], &[5][..]][below(dice, 4)];
-            Torus { hosts_per_switch: 1 + below(dice, 2) as u8, ..Torus::new(shape) }.generate()
+            let wrap = below(dice, 2) == 0;
+            Torus { wrap, hosts_per_switch: 1 + below(dice, 2) as u8, ..Torus::new(shape) }.generate()
         }
         3 => {
             let fly = DragonflyPlus::new(2 + below(dice, 2) as u16);
@@ -166,7 +167,12 @@ pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> Fa
     let ports = plan.switches().flat_map(|switch| switch.ports.iter().map(|port| (switch.guid, port.number)));
     let mut exits: BTreeMap<PortName, PortSharing> = (ports.map(|(node, port)| PortName { node, port }))
         .chain(plan.adapter_ports().map(|port| port.name))
-        .map(|name| (name, PortSharing { by_input: BTreeMap::new(), otherwise: base, low: Vec::new() }))
+        .map(|name| {
+            (
+                name,
+                PortSharing { by_input: BTreeMap::new(), otherwise: base, low: Vec::new(), high: Vec::new() },
+            )
+        })
         .collect();
     let hosts: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
     for cluster in 1..=3u8 {

@@ -127,6 +127,7 @@ impl Entry {
                 Self::Level { port, sl },
                 Finding::LevelNotGranted { port: found, sl: level, .. }
                 | Finding::LaneOfOther { port: found, sl: level, .. }
+                | Finding::ManagementAstray { port: found, sl: level, .. }
                 | Finding::LevelLost { at: found, sl: Some(level), .. },
             ) => *found == port && *level == sl,
             (Self::Weight { port }, Finding::TooLate { hops, .. }) => hops.iter().any(|hop| hop.port == port),

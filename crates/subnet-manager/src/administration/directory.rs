@@ -52,6 +52,22 @@ pub struct Directory {
     key_sets: Vec<KeySet>,
     /// Multicast groups that may be told of.
     groups: Vec<GroupPlan>,
+    /// What guaranteed clusters send at, by port GUID.
+    levels: Levels,
+}
+
+/// The clusters of ports, by port GUID, and the service level that is a cluster's own.
+type Levels = HashMap<Guid, (Arc<str>, ServiceLevel)>;
+
+fn levels(plan: &FabricPlan) -> Levels {
+    let own = plan.decisions().clusters.iter().filter_map(|(name, decision)| {
+        let level = decision.service_level()?;
+        Some((Arc::from(name.as_str()), level, &decision.ports))
+    });
+    own.flat_map(|(name, level, ports): (Arc<str>, _, _)| {
+        ports.iter().map(move |port| (*port, (Arc::clone(&name), level)))
+    })
+    .collect()
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -150,7 +166,8 @@ impl Directory {
             });
         }
         let groups = plan.groups().cloned().collect();
-        Self::indexed(plan, manager, nodes, routes, ports, sets, groups)
+        let told = self::levels(&plan);
+        Self { levels: told, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
     }
 
     /// What both this directory and the next one allow: ports that keep their LID, keys that stay, groups that stay.
@@ -173,7 +190,12 @@ impl Directory {
         };
         let groups = self.groups.iter().filter(stays).cloned().collect();
         let (plan, nodes) = (Arc::clone(&self.plan), Arc::clone(&self.nodes));
-        Self::indexed(plan, self.manager, nodes, Arc::clone(&self.routes), ports, sets, groups)
+        // A level that is about to be lost has no lane any more, and one that comes has none yet.
+        let stays = |(port, own): &(&Guid, &(Arc<str>, ServiceLevel))| next.levels.get(port) == Some(own);
+        let levels = self.levels.iter().filter(stays).map(|(port, own)| (*port, own.clone())).collect();
+        let restricted =
+            Self::indexed(plan, self.manager, nodes, Arc::clone(&self.routes), ports, sets, groups);
+        Self { levels, ..restricted }
     }
 
     fn indexed(
@@ -193,7 +215,18 @@ impl Directory {
             by_lid[usize::from(port.lid.to_wire())] = place;
             by_guid.insert(port.guid, place);
         }
-        Self { plan, manager, nodes, routes, ports, by_lid, by_guid, key_sets: sets.sets, groups }
+        Self {
+            plan,
+            manager,
+            nodes,
+            routes,
+            ports,
+            by_lid,
+            by_guid,
+            key_sets: sets.sets,
+            groups,
+            levels: Levels::new(),
+        }
     }
 
     /// The end ports by LID.
@@ -258,6 +291,20 @@ impl Directory {
         partition: PartitionNumber,
     ) -> Option<Shared> {
         self.keys(from).shared_in(self.keys(to), partition)
+    }
+
+    /// The service level of packets from a port to another in a partition that both share: that of the guaranteed cluster both
+    /// belong to, if there is one. What asks the manager, and what it answers, goes in the default partition.
+    #[inline]
+    pub(super) fn level(&self, from: &EndPort, to: &EndPort, shared: Shared) -> ServiceLevel {
+        let manager = self.plan.manager().guid;
+        let is_management = shared.key.partition() == PartitionNumber::DEFAULT
+            && (from.guid == manager || to.guid == manager);
+        if let Some(level) = self.plan.decisions().management.filter(|_| is_management) {
+            return level;
+        }
+        let own = self.levels.get(&from.guid).filter(|own| self.levels.get(&to.guid) == Some(*own));
+        own.map_or(shared.sl, |(_, level)| *level)
     }
 
     /// Whether a port is in a partition.

@@ -13,7 +13,7 @@ use super::routes::Ability;
 pub(super) const PACKET_LIFE_TIME: u8 = 18;
 
 /// Finds paths. What a path can do is what all its links can do, there and back; its key and service level are those of
-/// a partition that both ends share. Service, flow label, hop limit, traffic class and quality of service class of a
+/// a partition that both ends share; in the default partition, what goes to or from the manager has management's level. Service, flow label, hop limit, traffic class and quality of service class of a
 /// request make no difference: every path of a subnet serves them.
 pub(super) fn find(question: &Question<'_>, answer: &mut Answer) -> Result<(), Status> {
     let pattern = Pattern::<PathRecord>::of(question.request);
@@ -84,7 +84,8 @@ fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> O
     if from.guid != question.asker.guid && !question.sees(to) {
         return None;
     }
-    if wish.sl.is_some_and(|sl| sl != shared.sl) {
+    let sl = directory.level(from, to, shared);
+    if wish.sl.is_some_and(|wanted| wanted != sl) {
         return None;
     }
     let is_loopback = from.guid == to.guid;
@@ -117,7 +118,7 @@ fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> O
         // up in its table without regard to the bit.
         pkey: Some(wish.pkey.unwrap_or(shared.key)),
         qos_class: 0,
-        sl: shared.sl,
+        sl,
         mtu_selector: Selector::Exactly,
         mtu: offer.mtu,
         rate_selector: Selector::Exactly,

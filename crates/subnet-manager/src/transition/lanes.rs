@@ -189,7 +189,12 @@ mod tests {
         let mut granted = otherwise;
         granted.0[4] = lane(2);
         let low = (0..40).map(|place| VlArbEntry { lane: lane(place % 3), weight: place + 1 }).collect();
-        PortSharing { by_input: [(PortNum::new(2).unwrap(), granted)].into(), otherwise, low }
+        PortSharing {
+            by_input: [(PortNum::new(2).unwrap(), granted)].into(),
+            otherwise,
+            low,
+            high: Vec::new(),
+        }
     }
 
     #[test]

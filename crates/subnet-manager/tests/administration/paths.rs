@@ -1,8 +1,10 @@
 //! What a path record says, and which are found.
 
+use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
+use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, SlMode};
 use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
-use ib_wire::{Gid, LinkWidth, Method, Mtu, Status};
+use ib_wire::{Gid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLane};
 use subnet_manager::{Administration, Directory, ManagerFacts};
 
 use crate::visibility::overlapping;
@@ -48,6 +50,63 @@ fn a_path_says_what_the_plan_and_its_links_say() {
     assert!(found.is_reversible);
     let selectors = [found.mtu_selector, found.rate_selector, found.packet_life_time_selector];
     assert_eq!(selectors, [Selector::Exactly; 3]);
+}
+
+#[test]
+fn what_goes_to_and_from_the_manager_has_the_level_of_management() {
+    let mut world = one_partition().with(0x8101, [1]);
+    world.groups = vec![(0x101, 3)];
+    let level = |world: &World, from, to, key: u16| {
+        let key = key.to_be_bytes();
+        let more: &[(usize, &[u8])] = &[(50, &key)];
+        path_with(&mut world.administration(), from, to, more, P::PKEY).map(|path| path.sl.to_wire())
+    };
+    assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(0), Ok(0)));
+    world.decisions.management = ServiceLevel::from_wire(15);
+    assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(15), Ok(15)));
+    assert_eq!(level(&world, 2, 16, 0x8101), Ok(3), "others have the level of their partition");
+    assert_eq!(level(&world, 2, 1, 0x8101), Ok(3), "in a partition of tenants the manager is one of them");
+    let default = 0x7fff_u16.to_be_bytes();
+    let at_level = |raw: u8| {
+        let more: &[(usize, &[u8])] = &[(50, &default), (53, &[raw])];
+        path_with(&mut world.administration(), 2, 1, more, P::PKEY | P::SL).is_ok()
+    };
+    assert!(at_level(15) && !at_level(0), "who asks for paths at another level finds none");
+}
+
+#[test]
+fn paths_inside_a_guaranteed_cluster_have_its_level() {
+    let mut world = one_partition();
+    let before = world.directory();
+    let bandwidth = Bandwidth::from_bits_per_s(1);
+    let decision = ClusterDecision {
+        ports: vec![world.guid(2), world.guid(16)],
+        class: Class::Guaranteed { bandwidth, latency_ns: None },
+        sl_mode: SlMode::Cluster,
+        bound_ns: 1,
+        links: vec![LinkGrant {
+            port: world.plan().adapter_port(world.guid(2)).unwrap().name,
+            lane: VirtualLane::from_wire(2).unwrap(),
+            service_levels: vec![ServiceLevel::from_wire(5).unwrap()],
+            share: bandwidth,
+            entries: 1,
+            first_entry: Some(1),
+            weight: 65,
+        }],
+    };
+    world.decisions.clusters.insert("c".to_owned(), decision.into());
+    let level = |administration: &mut Administration, from, to| {
+        path(administration, from, to).map(|path| path.sl.to_wire())
+    };
+    let mut administration = world.administration();
+    assert_eq!([(2, 16), (16, 2)].map(|(a, b)| level(&mut administration, a, b)), [Ok(5), Ok(5)]);
+    assert_eq!([(2, 3), (3, 16)].map(|(a, b)| level(&mut administration, a, b)), [Ok(0), Ok(0)]);
+    // While it comes or goes, nobody is told a level that may have no lane.
+    administration.announce(before.clone());
+    assert_eq!(level(&mut administration, 2, 16), Ok(0));
+    administration.publish(before);
+    administration.announce(world.directory());
+    assert_eq!(level(&mut administration, 2, 16), Ok(0));
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct World {
     /// Packets on cables between switches.
     pub trunk_mtu: Mtu,
     pub groups: Vec<(u16, u8)>,
+    /// What was decided.
+    pub decisions: Decisions,
 }
 
 impl World {
@@ -43,7 +45,14 @@ impl World {
         let all = topology.node_count() as u16;
         let mut keys: BTreeMap<u16, Vec<u16>> = (1..=all).map(|lid| (lid, vec![0x7fff])).collect();
         keys.insert(1, vec![0xffff]);
-        Self { topology, hosts, keys, trunk_mtu: Mtu::B2048, groups: Vec::new() }
+        Self {
+            topology,
+            hosts,
+            keys,
+            trunk_mtu: Mtu::B2048,
+            groups: Vec::new(),
+            decisions: Decisions::default(),
+        }
     }
 
     /// Gives a key to ports.
@@ -142,7 +151,7 @@ impl World {
             adapter_ports,
             partitions: Vec::new(),
             findings: Vec::new(),
-            decisions: Decisions::default(),
+            decisions: self.decisions.clone(),
         })
     }
 

@@ -29,6 +29,14 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
         Finding::BestEffortGranted { port, cluster } => {
             write!(f, "level 0 on {port}, which is for everybody, is given to cluster {cluster:?}")
         }
+        Finding::ManagementGranted { port, cluster } => {
+            write!(f, "the level or the lane of management on {port} is given to cluster {cluster:?}")
+        }
+        Finding::ManagementAstray { port, input, sl, lane } => write!(
+            f,
+            "level {sl} leaves by {port} in lane {lane}, which keeps management from a lane of its own, {}",
+            Input(*input)
+        ),
         Finding::PortUnguarded { port } => {
             write!(f, "lanes are guarded, but {port} is left to its device")
         }
@@ -83,6 +91,10 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
             f,
             "cluster {cluster:?} needs {needed} of the link out of {port}, but lane {lane} gets {given} if others \
              do their worst; it waits longest for entry {entry}"
+        ),
+        Finding::BufferShort { cluster, port, needed, held } => write!(
+            f,
+            "cluster {cluster:?} needs {needed} bytes of buffer behind the link out of {port}, where a lane has {held}"
         ),
         Finding::TooLate { cluster, from, to, bound_ns, promised_ns, hops } => write!(
             f,

@@ -1,0 +1,137 @@
+//! Attributes as a plan wants them, from what was seen of a node.
+
+use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
+use ib_wire::{
+    Attribute, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo, PortNum, PortState,
+    SMP_DATA_LEN,
+};
+
+use super::Stage;
+use crate::observed::{ObservedNode, TableKey};
+use crate::transition;
+
+/// How long a subnet may take, as an exponent of 4.096 µs: a little over a second.
+const SUBNET_TIMEOUT: u8 = 18;
+
+/// The ports whose links are shared as the plan says, as far as they were seen.
+pub(super) fn shared_ports<'a>(
+    plan: &'a SwitchPlan,
+    node: &'a ObservedNode,
+) -> impl Iterator<Item = (PortNum, &'a PortSharing, &'a PortInfo)> {
+    plan.ports
+        .iter()
+        .filter_map(|port| Some((port.number, port.sharing.as_deref()?, node.ports.get(&port.number)?)))
+}
+
+/// The ports that are to enforce partitions, and their tables.
+pub(super) fn enforced_ports(plan: &SwitchPlan) -> impl Iterator<Item = (&SwitchPortPlan, &PkeyTable)> {
+    plan.ports.iter().filter_map(|port| match &port.enforcement {
+        Enforcement::Both(table) => Some((port, table.as_ref())),
+        Enforcement::Off => None,
+    })
+}
+
+/// Whether a port enforces its table already.
+pub(super) fn enforces(node: &ObservedNode, port: PortNum) -> bool {
+    node.ports.get(&port).is_some_and(|info| info.enforce_inbound || info.enforce_outbound)
+}
+
+/// Blocks of groups that may hold something: those of the plan, those that were seen, and the first.
+pub(super) fn group_blocks(plan: &SwitchPlan, node: &ObservedNode) -> u16 {
+    let tables = node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING);
+    let seen = tables.map(|(modifier, _)| MulticastBlock::from_modifier(modifier).0 + 1);
+    seen.max().unwrap_or(1).max(plan.multicast.block_count())
+}
+
+/// The blocks of a table of P_Keys that have to shrink; `port` is that of the modifier.
+pub(super) fn shrunk_keys(
+    node: &ObservedNode,
+    reached: PortNum,
+    port: u16,
+    wanted: &PkeyTable,
+    capacity: u16,
+) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+    let key = move |block| (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
+    let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
+    let writes = transition::pkeys(held, wanted, capacity).shrink;
+    writes.into_iter().map(move |write| (key(write.block), write.keys.encode()))
+}
+
+pub(super) fn carries_data(node: &ObservedNode, port: PortNum) -> bool {
+    node.ports.get(&port).is_some_and(|info| matches!(info.state, PortState::Armed | PortState::Active))
+}
+
+pub(super) fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
+    info.lid = Some(lid);
+    info.lmc = AdapterPortPlan::LMC;
+    info.master_sm_lid = Some(manager);
+    info.subnet_timeout = SUBNET_TIMEOUT;
+}
+
+/// Where a plan says how a link is shared, the high-priority table is empty, and nothing is to be taken from it.
+pub(super) fn low_first(info: &mut PortInfo, sharing: Option<&PortSharing>) {
+    if sharing.is_some() {
+        info.vl_high_limit = 0;
+    }
+}
+
+/// What a port's PortInfo should be; its state is as it was seen.
+pub(super) fn port_info(
+    node: &ObservedNode,
+    port: PortNum,
+    change: impl FnOnce(&mut PortInfo),
+) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+    let mut wanted = node.ports.get(&port)?.clone();
+    change(&mut wanted);
+    Some(((Attribute::PORT_INFO, port.to_wire().into()), wanted.encode()))
+}
+
+/// A Set of PortInfo that changes no state.
+pub(crate) fn without_state(mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_DATA_LEN] {
+    if let Ok(mut info) = PortInfo::decode(&data) {
+        (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
+        data = info.encode();
+    }
+    data
+}
+
+/// The Set that takes a port one step up, if it is on the step below.
+pub(super) fn step(
+    node: &ObservedNode,
+    port: PortNum,
+    stage: Stage,
+) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+    let (below, wanted) = match stage {
+        Stage::Armed => (PortState::Initialize, PortState::Armed),
+        _ => (PortState::Armed, PortState::Active),
+    };
+    let mut info = node.ports.get(&port).filter(|info| info.state == below)?.clone();
+    (info.state, info.physical_state) = (wanted, PhysicalState::NoChange);
+    Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
+}
+
+/// The Set that stops a port from carrying data, if it does: its link trains again and stays in its first state.
+pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+    let mut info = node.ports.get(&port).filter(|_| carries_data(node, port))?.clone();
+    (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
+    Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
+}
+
+/// SwitchInfo with another top. PortStateChange is cleared by writing it.
+pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+    let mut info = node.switch.clone()?;
+    info.linear_fdb_top = top;
+    Some(((Attribute::SWITCH_INFO, 0), info.encode()))
+}
+
+/// All blocks of a P_Key table: what the plan does not name is empty.
+pub(super) fn keys(
+    table: &PkeyTable,
+    port: u16,
+    capacity: u16,
+) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+    (0..capacity.div_ceil(PkeyBlock::ENTRIES as u16)).map(move |block| {
+        let modifier = PkeyPosition { port, block }.to_modifier();
+        ((Attribute::PKEY_TABLE, modifier), table.block(block).encode())
+    })
+}

@@ -1,0 +1,68 @@
+//! Maps of service levels that a switch takes at once.
+
+use std::collections::BTreeMap;
+
+use ib_wire::{Attribute, Guid, PortNum, SlToVlSelector};
+
+use super::Write;
+use crate::observed::{ObservedNode, TableKey};
+
+/// One write for all inputs of an output, where a switch takes that and all are to hold the same. Other writes stay. One for
+/// all turns of a switch would also change what comes to its own port, of which plans say nothing.
+pub(super) fn together(writes: Vec<Write>, nodes: &BTreeMap<Guid, ObservedNode>) -> Vec<Write> {
+    let mut outputs: BTreeMap<(Guid, u8), Vec<Write>> = BTreeMap::new();
+    let mut all = Vec::with_capacity(writes.len());
+    for write in writes {
+        match output(&write).filter(|_| nodes.get(&write.node).is_some_and(takes_outputs)) {
+            Some(output) => outputs.entry((write.node, output)).or_default().push(write),
+            None => all.push(write),
+        }
+    }
+    for ((guid, output), writes) in outputs {
+        match nodes.get(&guid).and_then(|node| joined(node, output, &writes)) {
+            Some(write) => all.push(write),
+            None => all.extend(writes),
+        }
+    }
+    all
+}
+
+/// The turns that a write of a map stands for.
+pub(crate) fn turns(node: &ObservedNode, key: TableKey) -> Option<impl Iterator<Item = TableKey> + use<>> {
+    let SlToVlSelector::AllInputs { output } = SlToVlSelector::from_modifier(key.1)? else { return None };
+    let is_turn = key.0 == Attribute::SL_TO_VL && node.is_switch();
+    is_turn.then(|| inputs(node, output).map(move |input| turn(input, output)))
+}
+
+/// What all inputs are to hold, if it is the same and more than one has to be written.
+fn joined(node: &ObservedNode, output: u8, writes: &[Write]) -> Option<Write> {
+    let first = writes.first().filter(|_| writes.len() > 1)?;
+    let is_same = |input: u8| {
+        let key = turn(input, output);
+        let wanted = writes.iter().find(|write| write.key == key).map(|write| write.data);
+        wanted.or_else(|| node.held(PortNum::MANAGEMENT, key)) == Some(first.data)
+    };
+    let selector = SlToVlSelector::AllInputs { output };
+    let write = || Write { key: (Attribute::SL_TO_VL, selector.to_modifier()), ..first.clone() };
+    inputs(node, output).all(is_same).then(write)
+}
+
+fn takes_outputs(node: &ObservedNode) -> bool {
+    node.switch.as_ref().is_some_and(|switch| switch.optimised_sl_to_vl != 0)
+}
+
+fn output(write: &Write) -> Option<u8> {
+    match SlToVlSelector::from_modifier(write.key.1).filter(|_| write.key.0 == Attribute::SL_TO_VL)? {
+        SlToVlSelector::Turn { output, .. } => Some(output),
+        _ => None,
+    }
+}
+
+fn turn(input: u8, output: u8) -> TableKey {
+    (Attribute::SL_TO_VL, SlToVlSelector::Turn { input, output }.to_modifier())
+}
+
+/// The inputs from which packets come to an output: all but the output itself.
+fn inputs(node: &ObservedNode, output: u8) -> impl Iterator<Item = u8> + use<> {
+    (0..=node.info.port_count).filter(move |input| *input != output)
+}
