@@ -122,7 +122,7 @@ fn dot_names_nodes_and_merges_parallel_cables() {
 /// A load that differs from port to port.
 fn uneven(guid: Guid, port: PortNum) -> Option<f64> {
     let number = guid.to_wire() % 7 + port.index() as u64;
-    (number % 5 > 0).then_some((number % 11) as f64 / 10.0)
+    (!number.is_multiple_of(5)).then_some((number % 11) as f64 / 10.0)
 }
 
 #[test]
