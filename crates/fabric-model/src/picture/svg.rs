@@ -154,7 +154,7 @@ fn write_hot_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
         let (_, factor) = strength(counts[&role]);
         let part = f32::from(shade.unwrap_or(0)) / f32::from(SHADES - 1);
         let opacity = if shade.is_none() { 0.7 } else { 0.62 + 0.33 * part };
-        let width = [1.4, 2.1, 3.0][usize::from(thickness)] * factor * (0.8 + 0.7 * part);
+        let width = [1.3, 1.7, 2.4][usize::from(thickness)] * factor * (0.8 + 0.5 * part);
         let stroke = heat::colour(shade);
         writeln!(
             svg,

@@ -218,10 +218,10 @@ fn wires_and_cells_of_a_drawing_of_loads() {
     let svg = to_heat_svg(&tree, "small", "two runs", uneven);
     let paths: Vec<&str> = svg.lines().filter(|line| line.starts_with("<path")).collect();
     insta::assert_snapshot!(paths.join("\n"), @r##"
-    <path d="M48 16L48 50" fill="none" stroke="#e4893e" stroke-width="2.57" stroke-opacity="0.82" stroke-linecap="round"/>
-    <path d="M48 -16C48 -60 96 -60 96 -104" fill="none" stroke="#d04729" stroke-width="2.89" stroke-opacity="0.89" stroke-linecap="round"/>
-    <path d="M144 16L144 50" fill="none" stroke="#d04729" stroke-width="2.89" stroke-opacity="0.89" stroke-linecap="round"/>
-    <path d="M144 -16C144 -60 96 -60 96 -104" fill="none" stroke="#c02c24" stroke-width="3.02" stroke-opacity="0.92" stroke-linecap="round"/>
+    <path d="M48 16L48 50" fill="none" stroke="#e4893e" stroke-width="1.88" stroke-opacity="0.82" stroke-linecap="round"/>
+    <path d="M48 -16C48 -60 96 -60 96 -104" fill="none" stroke="#d04729" stroke-width="2.06" stroke-opacity="0.89" stroke-linecap="round"/>
+    <path d="M144 16L144 50" fill="none" stroke="#d04729" stroke-width="2.06" stroke-opacity="0.89" stroke-linecap="round"/>
+    <path d="M144 -16C144 -60 96 -60 96 -104" fill="none" stroke="#c02c24" stroke-width="2.14" stroke-opacity="0.92" stroke-linecap="round"/>
     <path d="M9.0 63.5h4.0" fill="none" stroke="#bcb9ad" stroke-width="11.0"/>
     <path d="M9.0 78.5h4.0" fill="none" stroke="#e4893e" stroke-width="11.0"/>
     <path d="M105.0 63.5h4.0" fill="none" stroke="#df7331" stroke-width="11.0"/>
