@@ -4,7 +4,7 @@
 //! * [`ibnetdiscover`] — the text format of the tool of that name, which `ibsim` reads too.
 //! * [`generate`] — fat-trees, tori, dragonflies and random fabrics, the same for the same seed.
 //! * [`Intents`] — what is wanted, [`Decisions`] — what has to stay, [`plan`] — what every device is to hold.
-//! * [`Summary`] and [`picture`] — a fabric in numbers and as a drawing.
+//! * [`Summary`] and [`picture`] — a fabric in numbers and as a drawing; [`chart`] — figures as a drawing.
 //!
 //! Nothing here reads a file, a clock or a dice: text and seeds are arguments.
 //!
@@ -19,6 +19,7 @@
 //! ```
 
 mod builder;
+pub mod chart;
 pub mod decisions;
 mod found;
 pub mod generate;

@@ -24,9 +24,9 @@ fn write_graph(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
         writeln!(dot, "  {{ rank=same; {} }}", names.join("; "))?;
     }
     for (a, b, cables) in fabric.pairs() {
-        match cables {
+        match cables.count {
             1 => writeln!(dot, "  s{a} -- s{b};")?,
-            _ => writeln!(dot, "  s{a} -- s{b} [label=\"×{cables}\", penwidth=2];")?,
+            count => writeln!(dot, "  s{a} -- s{b} [label=\"×{count}\", penwidth=2];")?,
         }
     }
     write_hosts(dot, fabric)?;

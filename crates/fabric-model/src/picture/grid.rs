@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::scene::{Bend, Card, Point, Role, Scene, Text, Wire, point, text_width};
+use super::paper::text_width;
+use super::scene::{Bend, Card, Cells, Point, Role, Scene, Side, Text, Wire, point};
 use super::{Fabric, counted};
 use crate::structure::Place;
 
@@ -26,7 +27,11 @@ pub(super) fn draw(fabric: &Fabric<'_>) -> Option<Scene> {
     let grid = Grid::new(fabric, &places);
     let mut scene = Scene::default();
     for (place, at) in places.iter().enumerate() {
-        scene.cards.push(grid.card(fabric, place, *at));
+        let card = grid.card(fabric, place, *at);
+        if let Some(loads) = fabric.host_loads(place) {
+            scene.cells.push(Cells::beside(&card, Side::Below, loads.to_vec()));
+        }
+        scene.cards.push(card);
     }
     for (a, b, cables) in fabric.pairs() {
         let (from, to) = (scene.cards[a].centre, scene.cards[b].centre);

@@ -2,7 +2,7 @@
 
 use std::f32::consts::TAU;
 
-use super::scene::{Bend, Card, Panel, Point, Role, Scene, Wire, card_in_slot, point};
+use super::scene::{Bend, Card, Cells, Panel, Point, Role, Scene, Side, Wire, card_in_slot, point};
 use super::tree::pod_name;
 use super::{Fabric, counted};
 use crate::structure::Place;
@@ -32,6 +32,7 @@ struct Ring<'a> {
     fabric: &'a Fabric<'a>,
     groups: Vec<Vec<Place>>,
     group_width: f32,
+    group_height: f32,
     slot: f32,
     radius: f32,
     group_of: Vec<usize>,
@@ -44,14 +45,25 @@ impl<'a> Ring<'a> {
         let longest_row = groups.iter().map(|group| longest_row(fabric, group)).max().unwrap_or(1);
         let slot = if longest_row <= WIDE_MAX { SLOT_WIDE } else { SLOT_NARROW };
         let group_width = longest_row as f32 * slot + 2.0 * PADDING;
-        let diagonal = group_width.hypot(GROUP_HEIGHT) + 30.0;
+        let group_height = GROUP_HEIGHT + cells_height(fabric, slot);
+        let diagonal = group_width.hypot(group_height) + 30.0;
         let chord = 2.0 * (TAU / 2.0 / groups.len() as f32).sin();
         let mut group_of = vec![0; fabric.graph.len()];
         for (number, group) in groups.iter().enumerate() {
             group.iter().for_each(|place| group_of[*place] = number);
         }
         let (radius, cards) = ((diagonal / chord).max(260.0), vec![usize::MAX; fabric.graph.len()]);
-        Self { fabric, groups, group_width, slot, radius, group_of, cards, scene: Scene::default() }
+        Self {
+            fabric,
+            groups,
+            group_width,
+            group_height,
+            slot,
+            radius,
+            group_of,
+            cards,
+            scene: Scene::default(),
+        }
     }
 
     fn draw_groups(&mut self) {
@@ -64,18 +76,25 @@ impl<'a> Ring<'a> {
     /// The spines stand on the side of the middle, where their cables go.
     fn draw_group(&mut self, number: usize, centre: Point) {
         let group = self.groups[number].clone();
-        let corner = point(centre.x - self.group_width / 2.0, centre.y - GROUP_HEIGHT / 2.0);
+        let corner = point(centre.x - self.group_width / 2.0, centre.y - self.group_height / 2.0);
         let hosts: usize = group.iter().map(|place| self.fabric.hosts(*place).len()).sum();
         let name = pod_name(self.fabric, &group).unwrap_or(format!("group {}", number + 1));
         let title = format!("{name} · {}", counted(hosts, "host"));
-        let (width, height, title_below) = (self.group_width, GROUP_HEIGHT, centre.y >= 0.0);
+        let (width, height, title_below) = (self.group_width, self.group_height, centre.y >= 0.0);
         self.scene.panels.push(Panel { corner, width, height, title, title_below });
         let away = if title_below { 1.0 } else { -1.0 };
         let (leaves, spines): (Vec<_>, Vec<_>) =
             group.into_iter().partition(|place| !self.fabric.hosts(*place).is_empty());
-        let middle = centre.y - away * 12.0;
+        let middle = centre.y - away * (12.0 + (self.group_height - GROUP_HEIGHT) / 2.0);
         self.draw_row(&leaves, Role::Leaf, &name, point(centre.x, middle + away * 48.0));
         self.draw_row(&spines, Role::Spine, &name, point(centre.x, middle - away * 48.0));
+        let side = if title_below { Side::Below } else { Side::Above };
+        for leaf in leaves {
+            if let Some(loads) = self.fabric.host_loads(leaf) {
+                let card = &self.scene.cards[self.cards[leaf]];
+                self.scene.cells.push(Cells::beside(card, side, loads.to_vec()));
+            }
+        }
     }
 
     fn draw_row(&mut self, row: &[Place], role: Role, group: &str, centre: Point) {
@@ -117,6 +136,13 @@ impl<'a> Ring<'a> {
             self.scene.wires.push(wire);
         }
     }
+}
+
+/// Room for the cells of a leaf's hosts, where loads are shown.
+fn cells_height(fabric: &Fabric<'_>, slot: f32) -> f32 {
+    let columns = ((slot - 8.0) / 7.0) as usize;
+    let hosts = (0..fabric.graph.len()).filter_map(|place| fabric.host_loads(place)).map(<[f32]>::len).max();
+    hosts.map_or(0.0, |hosts| hosts.div_ceil(columns) as f32 * 8.0 + 4.0)
 }
 
 fn longest_row(fabric: &Fabric<'_>, group: &[Place]) -> usize {

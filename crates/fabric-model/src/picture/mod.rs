@@ -7,6 +7,8 @@
 mod dot;
 mod grid;
 mod groups;
+mod heat;
+pub(crate) mod paper;
 mod pods;
 mod ring;
 mod scene;
@@ -15,7 +17,10 @@ mod tree;
 
 pub use dot::to_dot;
 
+use heat::{Cables, Heat};
+use ib_wire::{Guid, PortNum};
 use scene::Scene;
+use svg::Ink;
 
 use crate::structure::{Place, SwitchGraph};
 use crate::summary::Summary;
@@ -30,7 +35,22 @@ const ROW_SWITCHES_MAX: usize = 160;
 /// Draws a fabric. The title stands above it, followed by the fabric in numbers.
 pub fn to_svg(topology: &Topology, title: &str) -> String {
     let fabric = Fabric::of(topology);
-    svg::render(&fabric.scene(), title, &subtitle(&Summary::of(topology)))
+    svg::render(&fabric.scene(), title, &subtitle(&Summary::of(topology)), Ink::Roles)
+}
+
+/// Draws a fabric as [`to_svg`] does, its cables in the colours of what they carried.
+///
+/// `load` gives the part of its link's rate, from 0 to 1, that a port sent, by the GUID of its node and its number. A
+/// cable has the load of its busier direction, a line that stands for several cables that of the busiest. Hosts are
+/// cells in the colours of their cables. A port of which nothing is known sent nothing.
+pub fn to_heat_svg(
+    topology: &Topology,
+    title: &str,
+    subtitle: &str,
+    load: impl Fn(Guid, PortNum) -> Option<f64>,
+) -> String {
+    let fabric = Fabric::of(topology).with_loads(load);
+    svg::render(&fabric.scene(), title, subtitle, Ink::Heat)
 }
 
 /// A fabric and what the layouts want to know of it.
@@ -39,13 +59,20 @@ struct Fabric<'a> {
     topology: &'a Topology,
     graph: SwitchGraph,
     levels: Option<Vec<u8>>,
+    /// What its cables carried, if that is to be shown.
+    heat: Option<Heat>,
 }
 
 impl<'a> Fabric<'a> {
     fn of(topology: &'a Topology) -> Self {
         let graph = SwitchGraph::of(topology);
         let levels = graph.levels();
-        Self { topology, graph, levels }
+        Self { topology, graph, levels, heat: None }
+    }
+
+    fn with_loads(self, load: impl Fn(Guid, PortNum) -> Option<f64>) -> Self {
+        let heat = Heat::of(self.topology, &self.graph, load);
+        Self { heat: Some(heat), ..self }
     }
 
     fn scene(&self) -> Scene {
@@ -69,14 +96,37 @@ impl<'a> Fabric<'a> {
         &self.graph.hosts[place]
     }
 
-    /// Pairs of neighbours, each once, with the number of cables between them.
-    fn pairs(&self) -> impl Iterator<Item = (Place, Place, u32)> {
-        let neighbours = self.graph.neighbours.iter().enumerate();
-        neighbours.flat_map(|(here, there)| {
-            there
-                .iter()
-                .filter(move |(place, _)| here < *place)
-                .map(move |(place, cables)| (here, *place, *cables))
+    /// The loads of the cables to a switch's hosts, in their order, if loads are shown and it has hosts.
+    fn host_loads(&self, place: Place) -> Option<&[f32]> {
+        let loads = self.heat.as_ref()?.hosts[place].as_slice();
+        (!loads.is_empty()).then_some(loads)
+    }
+
+    /// The cables to a switch's hosts.
+    fn host_cables(&self, place: Place) -> Cables {
+        match self.host_loads(place) {
+            Some(loads) => loads.iter().map(|load| Cables::one(*load)).fold(Cables::default(), Cables::with),
+            None => Cables::plain(self.hosts(place).len() as u32),
+        }
+    }
+
+    /// Pairs of neighbours of which both are among some places, which are in order.
+    fn pairs_among(&self, places: &[Place]) -> impl Iterator<Item = (Place, Place, Cables)> {
+        let inside = |place: &Place| places.binary_search(place).is_ok();
+        places.iter().flat_map(move |here| self.pairs_of(*here)).filter(move |(_, there, _)| inside(there))
+    }
+
+    /// Pairs of neighbours, each once, with the cables between them.
+    fn pairs(&self) -> impl Iterator<Item = (Place, Place, Cables)> {
+        (0..self.graph.len()).flat_map(|here| self.pairs_of(here))
+    }
+
+    /// The pairs a place is the first of.
+    fn pairs_of(&self, here: Place) -> impl Iterator<Item = (Place, Place, Cables)> {
+        let later = self.graph.neighbours[here].iter().filter(move |(there, _)| here < *there);
+        later.map(move |(there, count)| {
+            let heat = self.heat.as_ref().and_then(|heat| heat.between.get(&(here, *there)));
+            (here, *there, heat.copied().unwrap_or(Cables::plain(*count)))
         })
     }
 }

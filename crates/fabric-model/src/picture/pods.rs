@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::scene::{Bend, Card, Point, Role, Scene, Text, Wire, point};
+use super::heat::Cables;
+use super::scene::{Bend, Card, Cells, Point, Role, Scene, Side, Text, Wire, point};
 use super::tree::{pod_name, pods, row_label};
 use super::{Fabric, counted, rows};
 use crate::structure::Place;
@@ -32,7 +33,12 @@ pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
         let slot = width / columns as f32;
         let lines = pod_lines(fabric, levels, pod, number);
         let at = point(slot * (column as f32 + 0.5), y);
-        scene.cards.push(card(at, POD_SLOT - GAP, POD_HEIGHT, Role::Pod, lines));
+        let card = card(at, POD_SLOT - GAP, POD_HEIGHT, Role::Pod, lines);
+        if fabric.heat.is_some() {
+            let side = if number < above { Side::Above } else { Side::Below };
+            scene.cells.extend(pod_cells(fabric, levels, pod, &card, side));
+        }
+        scene.cards.push(card);
     }
     let slot = width / groups.len().max(1) as f32;
     for (number, group) in groups.iter().enumerate() {
@@ -41,6 +47,7 @@ pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
         scene.cards.push(card(at, (slot - GAP).min(90.0), CORE_HEIGHT, Role::Core, lines));
     }
     scene.wires = wires(fabric, &pods, &groups, &scene.cards);
+    label_cells(&mut scene);
     label_rows(&mut scene, above, pods.len() - above, groups.iter().map(Vec::len).sum());
     scene
 }
@@ -51,6 +58,33 @@ fn label_rows(scene: &mut Scene, pods_above: usize, pods_below: usize, cores: us
     if pods_above > 0 {
         scene.labels.push(row_label(point(-24.0, -RISE), counted(pods_above, "pod")));
     }
+}
+
+/// What a card hides: a block of cells for the cables inside the pod, and beyond it one for those to its hosts.
+fn pod_cells(fabric: &Fabric<'_>, levels: &[u8], pod: &[Place], card: &Card, side: Side) -> [Cells; 2] {
+    const BLOCK_GAP: f32 = 10.0;
+    let is_leaf = |place: &Place| levels[*place] == 1;
+    let inside: Vec<f32> = fabric.pairs_among(pod).map(|(_, _, cables)| cables.load).collect();
+    let spines = pod.iter().filter(|place| !is_leaf(place)).count();
+    let inside = Cells::in_columns(card, side, spines.max(1), inside);
+    let leaves = || pod.iter().filter_map(|place| fabric.host_loads(*place));
+    let widest = leaves().map(<[f32]>::len).max().unwrap_or(1);
+    let mut hosts = Cells::in_columns(card, side, widest, leaves().flatten().copied().collect());
+    let away = if side == Side::Below { 1.0 } else { -1.0 };
+    hosts.corner.y += away * (inside.height() + BLOCK_GAP);
+    [inside, hosts]
+}
+
+/// Says left of the first pod of each row what its cells are.
+fn label_cells(scene: &mut Scene) {
+    let leftmost = scene.cells.iter().map(|cells| cells.corner.x).fold(f32::INFINITY, f32::min);
+    let first = scene.cells.chunks(2).filter(|pair| pair[0].corner.x < leftmost + POD_SLOT / 2.0);
+    let names = ["leaf to spine", "leaf to host"];
+    let labels: Vec<_> = first
+        .flat_map(|pair| pair.iter().zip(names))
+        .map(|(cells, name)| row_label(point(-24.0, cells.corner.y + cells.height() / 2.0), name.to_owned()))
+        .collect();
+    scene.labels.extend(labels);
 }
 
 fn card(centre: Point, width: f32, height: f32, role: Role, lines: Vec<String>) -> Card {
@@ -90,10 +124,11 @@ fn wires(fabric: &Fabric<'_>, pods: &[Vec<Place>], groups: &[Vec<Place>], cards:
         if let (Some(a), Some(b)) = (card_of[a], card_of[b])
             && a != b
         {
-            *bundles.entry((a.min(b), a.max(b))).or_insert(0) += cables;
+            let bundle = bundles.entry((a.min(b), a.max(b))).or_insert(Cables::default());
+            *bundle = bundle.with(cables);
         }
     }
-    let wire = |((pod, core), cables): ((usize, usize), u32)| {
+    let wire = |((pod, core), cables): ((usize, usize), Cables)| {
         let (pod, core) = (&cards[pod], &cards[core]);
         let side = if pod.centre.y < core.centre.y { -0.5 } else { 0.5 };
         Wire {

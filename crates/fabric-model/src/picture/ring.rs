@@ -2,7 +2,7 @@
 
 use std::f32::consts::TAU;
 
-use super::scene::{Anchor, Bend, Card, Label, Role, Scene, Text, Wire, point};
+use super::scene::{Anchor, Bend, Card, Cells, Label, Point, Role, Scene, Text, Wire, point};
 use super::{Fabric, counted};
 use crate::structure::Place;
 
@@ -28,6 +28,9 @@ pub(super) fn draw(fabric: &Fabric<'_>) -> Scene {
             lines: Vec::new(),
             text,
         });
+        if let Some(loads) = fabric.host_loads(place) {
+            scene.cells.push(cells_inside(centre, loads));
+        }
         scene.labels.push(label(fabric, place, radius + 22.0, angle));
     }
     for (a, b, cables) in fabric.pairs() {
@@ -36,6 +39,17 @@ pub(super) fn draw(fabric: &Fabric<'_>) -> Scene {
         scene.wires.push(Wire { from, to, bend: Bend::Towards(control), role: Role::Switch, cables });
     }
     scene
+}
+
+/// A square of cells on the dot of a switch.
+fn cells_inside(centre: Point, loads: &[f32]) -> Cells {
+    const WIDTH: f32 = DOT - 5.0;
+    let columns = (loads.len() as f32).sqrt().ceil() as usize;
+    let step = (WIDTH / columns as f32).min(9.0);
+    let size = point(step * 0.88, step * 0.88);
+    let mut cells = Cells { corner: centre, columns, step: point(step, step), size, loads: loads.to_vec() };
+    cells.corner = point(centre.x - cells.width() / 2.0, centre.y - cells.height() / 2.0);
+    cells
 }
 
 /// The name along the ray from the middle, never upside down.

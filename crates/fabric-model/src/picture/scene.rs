@@ -1,7 +1,7 @@
 //! What a layout leaves for the renderer: cards, panels, wires and labels on a plane.
 
-/// Width of a character in parts of the font size, about, in the fonts a browser takes for `sans-serif`.
-const CHARACTER_WIDTH: f32 = 0.57;
+use super::heat::Cables;
+use super::paper::text_width;
 
 /// What a thing is, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ pub(super) struct Wire {
     pub to: Point,
     pub bend: Bend,
     pub role: Role,
-    pub cables: u32,
+    pub cables: Cables,
 }
 
 /// How a wire runs.
@@ -91,6 +91,64 @@ pub(super) enum Bend {
     Upright,
     /// Is drawn towards a point.
     Towards(Point),
+}
+
+/// Small squares in rows, one for each of some cables, in the colour of its load.
+#[derive(Clone, Debug)]
+pub(super) struct Cells {
+    pub corner: Point,
+    pub columns: usize,
+    /// From one cell to the next, to the right and down.
+    pub step: Point,
+    /// Width and height of a cell.
+    pub size: Point,
+    pub loads: Vec<f32>,
+}
+
+impl Cells {
+    /// Below or above a card, as wide as it or narrower.
+    pub fn beside(card: &Card, side: Side, loads: Vec<f32>) -> Self {
+        /// What a cell wants; where the card is narrow there are more rows.
+        const STEP: f32 = 7.0;
+        let columns = ((card.width / STEP) as usize).clamp(1, loads.len().max(1));
+        Self::in_columns(card, side, columns, loads)
+    }
+
+    /// Below or above a card in so many columns.
+    pub fn in_columns(card: &Card, side: Side, columns: usize, loads: Vec<f32>) -> Self {
+        const STEP_MAX: f32 = 8.0;
+        const GAP: f32 = 4.0;
+        let step = (card.width / columns as f32).min(STEP_MAX);
+        let gap = if step < 5.0 { 0.5 } else { 1.2 };
+        let mut cells = Self {
+            corner: card.centre,
+            columns,
+            step: point(step, step),
+            size: point(step - gap, step - gap),
+            loads,
+        };
+        cells.corner.x -= cells.width() / 2.0;
+        cells.corner.y += match side {
+            Side::Below => card.height / 2.0 + GAP,
+            Side::Above => -card.height / 2.0 - GAP - cells.height(),
+        };
+        cells
+    }
+
+    pub fn width(&self) -> f32 {
+        self.step.x * self.columns.min(self.loads.len()) as f32 - (self.step.x - self.size.x)
+    }
+
+    pub fn height(&self) -> f32 {
+        self.step.y * self.loads.len().div_ceil(self.columns) as f32 - (self.step.y - self.size.y)
+    }
+}
+
+/// On which side of a card something stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Above,
+    Below,
 }
 
 /// Free text.
@@ -117,6 +175,8 @@ pub(super) struct Scene {
     pub panels: Vec<Panel>,
     pub wires: Vec<Wire>,
     pub cards: Vec<Card>,
+    /// Only where loads are shown.
+    pub cells: Vec<Cells>,
     pub labels: Vec<Label>,
 }
 
@@ -139,8 +199,12 @@ impl Scene {
             )),
             _ => None,
         });
+        let cells = self.cells.iter().map(|cells| {
+            (cells.corner, point(cells.corner.x + cells.width(), cells.corner.y + cells.height()))
+        });
         let boxes = cards
             .chain(panels)
+            .chain(cells)
             .chain(controls.map(|at| (at, at)))
             .chain(self.labels.iter().map(Label::bounds));
         boxes
@@ -165,11 +229,6 @@ impl Label {
 /// Font size of labels.
 pub(super) const fn svg_label_size() -> f32 {
     12.0
-}
-
-/// About how wide a text is.
-pub(super) fn text_width(text: &str, size: f32) -> f32 {
-    text.chars().count() as f32 * CHARACTER_WIDTH * size
 }
 
 /// A card for a switch in a slot of a row: its lines across if they fit, up if not, none if the slot is too narrow

@@ -1,52 +1,58 @@
-//! A [`Scene`] as SVG: one path per kind of wire, so that ten thousand wires stay a small file.
+//! A [`Scene`] as SVG: one path per kind of wire and per colour of cells, so that ten thousand stay a small file.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::scene::{Anchor, Bend, Card, Label, Panel, Point, Role, Scene, Text, Wire, svg_label_size};
+use super::heat::{self, SHADES, UNUSED};
+use super::paper::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
+use super::scene::{
+    Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Text, Wire, point, svg_label_size,
+};
 
-const MARGIN: f32 = 48.0;
-const TITLE_HEIGHT: f32 = 84.0;
 const LEGEND_HEIGHT: f32 = 56.0;
 /// Room for the title and the legend of a small drawing.
 const WIDTH_MIN: f32 = 860.0;
+/// Room for the scale of loads.
+const SCALE_HEIGHT: f32 = 40.0;
 
-const BACKGROUND: &str = "#fbfaf7";
-const INK: &str = "#2b323c";
-const MUTED: &str = "#7b8490";
+/// What the colours of wires tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ink {
+    /// What a wire leads to.
+    Roles,
+    /// What its cables carried.
+    Heat,
+}
 
 /// Draws a scene with a title above and a legend below.
-pub(super) fn render(scene: &Scene, title: &str, subtitle: &str) -> String {
+pub(super) fn render(scene: &Scene, title: &str, subtitle: &str, ink: Ink) -> String {
     let mut svg = String::new();
-    write_svg(&mut svg, scene, title, subtitle).expect("writing to a string does not fail");
+    write_svg(&mut svg, scene, title, subtitle, ink).expect("writing to a string does not fail");
     svg
 }
 
-fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str) -> fmt::Result {
+fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: Ink) -> fmt::Result {
     let (low, high) = scene.bounds();
     let content = high.x - low.x;
-    let width = (content + 2.0 * MARGIN).max(WIDTH_MIN);
-    let height = high.y - low.y + TITLE_HEIGHT + LEGEND_HEIGHT + 1.5 * MARGIN;
+    let width = (content.max(head_width(title, subtitle)) + 2.0 * MARGIN).max(WIDTH_MIN);
+    let scale = if ink == Ink::Heat { SCALE_HEIGHT } else { 0.0 };
+    let height = high.y - low.y + TITLE_HEIGHT + LEGEND_HEIGHT + scale + 1.5 * MARGIN;
     let (left, top) = ((width - content) / 2.0 - low.x, TITLE_HEIGHT + MARGIN / 2.0 - low.y);
-    writeln!(
-        svg,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height:.0}" viewBox="0 0 {width:.0} {height:.0}" font-family="Inter, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif">"#
-    )?;
-    writeln!(svg, "<title>{}</title>", Escaped(title))?;
-    writeln!(svg, r#"<rect width="100%" height="100%" fill="{BACKGROUND}"/>"#)?;
-    writeln!(
-        svg,
-        r#"<text x="{MARGIN}" y="50" font-size="23" font-weight="600" fill="{INK}">{}</text>"#,
-        Escaped(title)
-    )?;
-    writeln!(svg, r#"<text x="{MARGIN}" y="74" font-size="13" fill="{MUTED}">{}</text>"#, Escaped(subtitle))?;
+    write_head(svg, (width, height), title, subtitle)?;
     writeln!(svg, r#"<g transform="translate({left:.1} {top:.1})">"#)?;
     scene.panels.iter().try_for_each(|panel| write_panel(svg, panel))?;
-    write_wires(svg, &scene.wires)?;
+    match ink {
+        Ink::Roles => write_wires(svg, &scene.wires)?,
+        Ink::Heat => write_hot_wires(svg, &scene.wires)?,
+    }
     scene.cards.iter().try_for_each(|card| write_card(svg, card))?;
+    write_cells(svg, &scene.cells)?;
     scene.labels.iter().try_for_each(|label| write_label(svg, label))?;
     svg.push_str("</g>\n");
-    write_legend(svg, scene, height - LEGEND_HEIGHT / 2.0)?;
+    if ink == Ink::Heat {
+        write_scale(svg, height - LEGEND_HEIGHT / 2.0 - SCALE_HEIGHT)?;
+    }
+    write_legend(svg, scene, ink, height - LEGEND_HEIGHT / 2.0)?;
     svg.push_str("</svg>\n");
     Ok(())
 }
@@ -113,11 +119,10 @@ fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
     let mut paths: BTreeMap<(Role, u8, i32, i32), String> = BTreeMap::new();
     for wire in wires {
         // A path is as pale where it crosses itself as elsewhere. One for each end shows where wires gather.
-        let kind = (wire.role, thickness(wire.cables), wire.to.x as i32, wire.to.y as i32);
+        let kind = (wire.role, thickness(wire.cables.count), wire.to.x as i32, wire.to.y as i32);
         write_wire(paths.entry(kind).or_default(), wire)?;
     }
-    let mut counts: BTreeMap<Role, usize> = BTreeMap::new();
-    wires.iter().for_each(|wire| *counts.entry(wire.role).or_default() += 1);
+    let counts = counts(wires);
     for ((role, thickness, ..), path) in paths {
         let (opacity, factor) = strength(counts[&role]);
         let (_, stroke) = colours(role);
@@ -126,6 +131,64 @@ fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
             svg,
             r#"<path d="{path}" fill="none" stroke="{stroke}" stroke-width="{width:.2}" stroke-opacity="{opacity}" stroke-linecap="round"/>"#
         )?;
+    }
+    Ok(())
+}
+
+/// How many wires there are of each role.
+fn counts(wires: &[Wire]) -> BTreeMap<Role, usize> {
+    let mut counts = BTreeMap::new();
+    wires.iter().for_each(|wire| *counts.entry(wire.role).or_default() += 1);
+    counts
+}
+
+/// The busiest are drawn last, strongest and widest.
+fn write_hot_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
+    let mut paths: BTreeMap<(Option<u8>, Role, u8), String> = BTreeMap::new();
+    for wire in wires {
+        let kind = (heat::shade(wire.cables.load), wire.role, thickness(wire.cables.count));
+        write_wire(paths.entry(kind).or_default(), wire)?;
+    }
+    let counts = counts(wires);
+    for ((shade, role, thickness), path) in paths {
+        let (_, factor) = strength(counts[&role]);
+        let part = f32::from(shade.unwrap_or(0)) / f32::from(SHADES - 1);
+        let opacity = if shade.is_none() { 0.7 } else { 0.62 + 0.33 * part };
+        let width = [1.3, 1.7, 2.4][usize::from(thickness)] * factor * (0.8 + 0.5 * part);
+        let stroke = heat::colour(shade);
+        writeln!(
+            svg,
+            r#"<path d="{path}" fill="none" stroke="{stroke}" stroke-width="{width:.2}" stroke-opacity="{opacity:.2}" stroke-linecap="round"/>"#
+        )?;
+    }
+    Ok(())
+}
+
+/// Cells of one colour and height are one path of short, wide strokes.
+fn write_cells(svg: &mut String, blocks: &[Cells]) -> fmt::Result {
+    let mut paths: BTreeMap<(u32, Option<u8>), String> = BTreeMap::new();
+    for block in blocks {
+        let Cells { corner, columns, step, size, loads } = block;
+        // Wires behind would look like more cells.
+        writeln!(
+            svg,
+            r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" rx="2" fill="{BACKGROUND}"/>"#,
+            corner.x - 1.5,
+            corner.y - 1.5,
+            block.width() + 3.0,
+            block.height() + 3.0
+        )?;
+        let tenths = (size.y * 10.0).round() as u32;
+        for (number, load) in loads.iter().enumerate() {
+            let x = corner.x + step.x * (number % columns) as f32;
+            let y = corner.y + step.y * (number / columns) as f32 + size.y / 2.0;
+            let path = paths.entry((tenths, heat::shade(*load))).or_default();
+            write!(path, "M{x:.1} {y:.1}h{:.1}", size.x)?;
+        }
+    }
+    for ((tenths, shade), path) in paths {
+        let (stroke, height) = (heat::colour(shade), tenths as f32 / 10.0);
+        writeln!(svg, r#"<path d="{path}" fill="none" stroke="{stroke}" stroke-width="{height:.1}"/>"#)?;
     }
     Ok(())
 }
@@ -158,7 +221,7 @@ fn write_card(svg: &mut String, card: &Card) -> fmt::Result {
             let turn = format!(r#" transform="rotate(-90 {:.1} {:.1})""#, centre.x, centre.y);
             write_lines(svg, card, size, &turn)
         }
-        Text::List(columns) => write_list(svg, card, columns, x, y),
+        Text::List(columns) => write_list(svg, card, columns),
     }
 }
 
@@ -182,12 +245,18 @@ pub(super) const LIST_STEP: f32 = 15.0;
 /// Font size of a list of hosts.
 pub(super) const LIST_SIZE: f32 = 10.5;
 
-fn write_list(svg: &mut String, card: &Card, columns: usize, x: f32, y: f32) -> fmt::Result {
-    let rows = card.lines.len().div_ceil(columns);
+/// Where a column of a list begins.
+pub(super) fn list_corner(card: &Card, columns: usize, column: usize) -> Point {
     let column_width = (card.width - 10.0) / columns as f32;
+    let left = card.centre.x - card.width / 2.0 + 10.0;
+    point(left + column as f32 * column_width, card.centre.y - card.height / 2.0 + 5.0)
+}
+
+fn write_list(svg: &mut String, card: &Card, columns: usize) -> fmt::Result {
+    let rows = card.lines.len().div_ceil(columns);
     for (number, line) in card.lines.iter().enumerate() {
-        let (column, row) = ((number / rows) as f32, (number % rows) as f32);
-        let (x, y) = (x + 10.0 + column * column_width, y + 18.0 + row * LIST_STEP);
+        let corner = list_corner(card, columns, number / rows);
+        let (x, y) = (corner.x, corner.y + 13.0 + (number % rows) as f32 * LIST_STEP);
         writeln!(
             svg,
             r#"<text x="{x:.1}" y="{y:.1}" font-size="{LIST_SIZE}" fill="{INK}">{}</text>"#,
@@ -212,7 +281,7 @@ fn write_label(svg: &mut String, label: &Label) -> fmt::Result {
     )
 }
 
-fn write_legend(svg: &mut String, scene: &Scene, y: f32) -> fmt::Result {
+fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Result {
     let mut x = MARGIN;
     for role in Role::ALL.into_iter().filter(|role| scene.cards.iter().any(|card| card.role == *role)) {
         let (fill, stroke) = colours(role);
@@ -225,35 +294,57 @@ fn write_legend(svg: &mut String, scene: &Scene, y: f32) -> fmt::Result {
         write_legend_text(svg, x + 26.0, y, text)?;
         x += 26.0 + text.len() as f32 * 6.6 + 26.0;
     }
-    if scene.wires.iter().any(|wire| wire.cables > 1) {
+    let hot = ink == Ink::Heat;
+    if scene.wires.iter().any(|wire| wire.cables.count > 1) {
         writeln!(
             svg,
             r#"<path d="M{x:.0} {y:.0}h26" stroke="{MUTED}" stroke-width="2.8" stroke-linecap="round"/>"#
         )?;
-        write_legend_text(svg, x + 36.0, y, "a thicker line is several cables")?;
+        let text =
+            if hot { "several cables, the busiest’s colour" } else { "a thicker line is several cables" };
+        write_legend_text(svg, x + 36.0, y, text)?;
+        x += 36.0 + text.chars().count() as f32 * 6.6 + 26.0;
+    }
+    if hot && !scene.cells.is_empty() {
+        let (fill, pods) = (heat::colour_at(0.5), scene.cards.iter().any(|card| card.role == Role::Pod));
+        writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="8" height="8" fill="{fill}"/>"#, y - 4.0)?;
+        let text = if pods { "one host or spine of a leaf" } else { "one host" };
+        write_legend_text(svg, x + 16.0, y, text)?;
     }
     Ok(())
 }
 
-fn write_legend_text(svg: &mut String, x: f32, y: f32, text: &str) -> fmt::Result {
-    writeln!(svg, r#"<text x="{x:.0}" y="{:.0}" font-size="12" fill="{MUTED}">{text}</text>"#, y + 4.0)
+/// The colours of loads, from unused to full.
+fn write_scale(svg: &mut String, y: f32) -> fmt::Result {
+    const STEP: f32 = 10.0;
+    let mut x = MARGIN;
+    writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="18" height="12" fill="{UNUSED}"/>"#, y - 6.0)?;
+    write_legend_text(svg, x + 26.0, y, "unused")?;
+    x += 96.0;
+    for shade in 0..SHADES {
+        let fill = heat::colour(Some(shade));
+        let left = x + f32::from(shade) * STEP;
+        // A little wider than its step: no seams.
+        writeln!(
+            svg,
+            r#"<rect x="{left:.0}" y="{:.0}" width="{:.1}" height="12" fill="{fill}"/>"#,
+            y - 6.0,
+            STEP + 0.4
+        )?;
+    }
+    let width = STEP * f32::from(SHADES);
+    for quarter in 0..=4u8 {
+        let at = x + width * f32::from(quarter) / 4.0;
+        writeln!(
+            svg,
+            r#"<text x="{at:.0}" y="{:.0}" font-size="10" text-anchor="middle" fill="{MUTED}">{} %</text>"#,
+            y + 19.0,
+            25 * quarter
+        )?;
+    }
+    write_legend_text(svg, x + width + 24.0, y, "of its rate that a cable sent in its busier direction")
 }
 
-/// A text as XML can carry it.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                c if c.is_control() => f.write_char(' ')?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
+fn write_legend_text(svg: &mut String, x: f32, y: f32, text: &str) -> fmt::Result {
+    writeln!(svg, r#"<text x="{x:.0}" y="{:.0}" font-size="12" fill="{MUTED}">{text}</text>"#, y + 4.0)
 }

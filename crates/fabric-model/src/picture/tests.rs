@@ -118,3 +118,114 @@ fn dot_names_nodes_and_merges_parallel_cables() {
     }
     "##);
 }
+
+/// A load that differs from port to port.
+fn uneven(guid: Guid, port: PortNum) -> Option<f64> {
+    let number = guid.to_wire() % 7 + port.index() as u64;
+    (!number.is_multiple_of(5)).then_some((number % 11) as f64 / 10.0)
+}
+
+#[test]
+fn cells_keep_clear_of_cards_and_of_each_other() {
+    for (name, topology) in fabrics() {
+        let scene = Fabric::of(&topology).with_loads(uneven).scene();
+        let boxes: Vec<_> =
+            scene.cells.iter().map(|cells| (cells.corner, cells.width(), cells.height())).collect();
+        let apart = |(a, width, height): &(scene::Point, f32, f32), low: scene::Point, high: scene::Point| {
+            a.x >= high.x || low.x >= a.x + width || a.y >= high.y || low.y >= a.y + height
+        };
+        for (number, cells) in boxes.iter().enumerate() {
+            for (corner, width, height) in &boxes[number + 1..] {
+                let high = scene::point(corner.x + width, corner.y + height);
+                assert!(apart(cells, *corner, high), "{name}: {cells:?} and {corner:?}");
+            }
+            for card in scene.cards.iter().filter(|card| !holds_cells(card)) {
+                let (x, y) = (card.width / 2.0, card.height / 2.0);
+                let (low, high) = (
+                    scene::point(card.centre.x - x, card.centre.y - y),
+                    scene::point(card.centre.x + x, card.centre.y + y),
+                );
+                assert!(apart(cells, low, high), "{name}: {cells:?} and {:?}", card.lines);
+            }
+        }
+    }
+}
+
+/// Lists of hosts and the dots of a ring bear their cells inside.
+fn holds_cells(card: &scene::Card) -> bool {
+    matches!(card.text, scene::Text::List(_)) || card.lines.is_empty()
+}
+
+#[test]
+fn every_cable_to_a_host_has_a_cell_unless_its_switch_is_no_leaf() {
+    for (name, topology) in fabrics() {
+        let fabric = Fabric::of(&topology).with_loads(uneven);
+        let cells: usize = fabric.scene().cells.iter().map(|cells| cells.loads.len()).sum();
+        let hosts: usize = fabric.graph.hosts.iter().map(Vec::len).sum();
+        match name {
+            "real" => assert_eq!(cells, hosts - 3, "three hosts are cabled to a spine"),
+            // Where pods are drawn as one card, there are cells for the cables inside them too.
+            "4,860" | "11,664" => assert_eq!(cells, 2 * hosts, "{name}"),
+            _ => assert_eq!(cells, hosts, "{name}"),
+        }
+    }
+}
+
+#[test]
+fn a_full_cable_among_idle_ones_is_seen() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+    let switch = tree.by_description("spine-01").unwrap();
+    let (busy, (port, _)) = (tree[switch].guid, tree[switch].cabled_ports().next().unwrap());
+    let full = |guid, number| (guid == busy && number == port).then_some(1.0);
+    let svg = to_heat_svg(&tree, "one", "", full);
+    let red = heat::colour(heat::shade(1.0));
+    assert_eq!(svg.matches(&format!("stroke=\"{red}\"")).count(), 1, "one wire, and no host is busy");
+    let idle = to_heat_svg(&tree, "none", "", |_, _| None);
+    assert_eq!(idle.matches(&format!("stroke=\"{red}\"")).count(), 0);
+}
+
+#[test]
+fn loads_that_cannot_be_count_as_the_nearest_that_can() {
+    let tree = FatTree { radix: 4, ..FatTree::with_hosts(4) }.generate().unwrap();
+    let svg = |load: f64| to_heat_svg(&tree, "t", "s", |_, _| Some(load));
+    assert_eq!(svg(7.0), svg(1.0));
+    assert_eq!(svg(f64::INFINITY), svg(1.0));
+    for nothing in [-1.0, f64::NEG_INFINITY, f64::NAN] {
+        assert_eq!(svg(nothing), to_heat_svg(&tree, "t", "s", |_, _| None));
+    }
+}
+
+#[test]
+fn shades_run_from_grey_to_red() {
+    assert_eq!(heat::shade(0.0), None);
+    assert_eq!(heat::shade(0.001), Some(0));
+    assert_eq!(heat::shade(1.0), Some(heat::SHADES - 1));
+    assert_eq!(heat::colour(None), heat::UNUSED);
+    assert_eq!([0.0, 0.5, 1.0].map(heat::colour_at), ["#acb7c4", "#e39f56", "#8e1022"]);
+}
+
+#[test]
+fn drawings_of_loads_stay_small_files() {
+    for (name, topology) in fabrics() {
+        let bytes = to_heat_svg(&topology, name, "", uneven).len();
+        assert!(bytes < 600_000, "{name}: {bytes} bytes");
+    }
+}
+
+#[test]
+fn wires_and_cells_of_a_drawing_of_loads() {
+    let tree = FatTree { radix: 4, ..FatTree::with_hosts(4) }.generate().unwrap();
+    let svg = to_heat_svg(&tree, "small", "two runs", uneven);
+    let paths: Vec<&str> = svg.lines().filter(|line| line.starts_with("<path")).collect();
+    insta::assert_snapshot!(paths.join("\n"), @r##"
+    <path d="M48 16L48 50" fill="none" stroke="#e4893e" stroke-width="1.88" stroke-opacity="0.82" stroke-linecap="round"/>
+    <path d="M48 -16C48 -60 96 -60 96 -104" fill="none" stroke="#d04729" stroke-width="2.06" stroke-opacity="0.89" stroke-linecap="round"/>
+    <path d="M144 16L144 50" fill="none" stroke="#d04729" stroke-width="2.06" stroke-opacity="0.89" stroke-linecap="round"/>
+    <path d="M144 -16C144 -60 96 -60 96 -104" fill="none" stroke="#c02c24" stroke-width="2.14" stroke-opacity="0.92" stroke-linecap="round"/>
+    <path d="M9.0 63.5h4.0" fill="none" stroke="#bcb9ad" stroke-width="11.0"/>
+    <path d="M9.0 78.5h4.0" fill="none" stroke="#e4893e" stroke-width="11.0"/>
+    <path d="M105.0 63.5h4.0" fill="none" stroke="#df7331" stroke-width="11.0"/>
+    <path d="M105.0 78.5h4.0" fill="none" stroke="#d04729" stroke-width="11.0"/>
+    <path d="M389 454h26" stroke="#7b8490" stroke-width="2.8" stroke-linecap="round"/>
+    "##);
+}

@@ -1,9 +1,10 @@
 //! Trees as rows: hosts at the bottom, leaves above them, spines above those, cores on top.
 
+use super::paper::text_width;
 use super::scene::{
-    Anchor, Bend, Card, Label, Panel, Point, Role, Scene, Text, Wire, card_in_slot, point, text_width,
+    Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Side, Text, Wire, card_in_slot, point,
 };
-use super::svg::{LIST_SIZE, LIST_STEP};
+use super::svg::{LIST_SIZE, LIST_STEP, list_corner};
 use super::{Fabric, HOSTS_DRAWN_MAX, counted, rows};
 use crate::structure::Place;
 
@@ -161,7 +162,8 @@ impl<'a> Tree<'a> {
             let card =
                 if self.lists_hosts() { self.host_list(leaf, from) } else { self.host_count(leaf, from) };
             let to = point(card.centre.x, card.centre.y - card.height / 2.0);
-            let cables = hosts.len() as u32;
+            let cables = self.fabric.host_cables(leaf);
+            self.draw_host_cells(leaf, &card);
             self.scene.wires.push(Wire { from, to, bend: Bend::Straight, role: Role::Leaf, cables });
             self.scene.cards.push(card);
         }
@@ -183,6 +185,25 @@ impl<'a> Tree<'a> {
         card
     }
 
+    /// Where loads are shown: a cell beside each name, or a block of cells below the number of hosts.
+    fn draw_host_cells(&mut self, leaf: Place, card: &Card) {
+        let Some(loads) = self.fabric.host_loads(leaf) else { return };
+        let Text::List(columns) = card.text else {
+            self.scene.cells.push(Cells::beside(card, Side::Below, loads.to_vec()));
+            return;
+        };
+        for (column, loads) in loads.chunks(loads.len().div_ceil(columns)).enumerate() {
+            let at = list_corner(card, columns, column);
+            self.scene.cells.push(Cells {
+                corner: point(at.x - 6.0, at.y + 3.0),
+                columns: 1,
+                step: point(4.0, LIST_STEP),
+                size: point(4.0, LIST_STEP - 4.0),
+                loads: loads.to_vec(),
+            });
+        }
+    }
+
     fn draw_pods(&mut self) {
         if self.pods.len() < 2 {
             return;
@@ -190,6 +211,7 @@ impl<'a> Tree<'a> {
         let inside = |card: &&Card| card.role != Role::Core;
         let top = self.scene.cards.iter().filter(inside).map(|card| card.centre.y - card.height / 2.0);
         let bottom = self.scene.cards.iter().filter(inside).map(|card| card.centre.y + card.height / 2.0);
+        let bottom = bottom.chain(self.scene.cells.iter().map(|cells| cells.corner.y + cells.height()));
         let (top, bottom) = (top.fold(0.0, f32::min) - 14.0, bottom.fold(0.0, f32::max) + 34.0);
         for (number, (left, right)) in self.spans.iter().enumerate() {
             let title = self.pod_names[number].clone().unwrap_or(format!("pod {}", number + 1));

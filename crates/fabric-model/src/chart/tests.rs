@@ -1,0 +1,289 @@
+use proptest::prelude::*;
+
+use super::lines::COLOURS;
+use super::names::{NAME_SIZE, NAME_STEP, rows, spread};
+use super::ruler::Ruler;
+use super::*;
+use crate::picture::paper::text_width;
+
+fn chart(series: Vec<Series>, marks: Vec<Mark>) -> Lines {
+    let (x, y) = (Axis::linear("time in µs"), Axis::linear("Gb/s per node"));
+    Lines { title: "t".to_owned(), subtitle: "s".to_owned(), x, y, series, marks }
+}
+
+fn ticks(axis: &Axis, values: &[f64]) -> String {
+    let ticks = Ruler::new(axis, values.iter().copied()).ticks();
+    ticks.into_iter().map(|tick| tick.text).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn linear_ticks_are_round_and_begin_at_0() {
+    let axis = Axis::linear("");
+    assert_eq!(ticks(&axis, &[37.0, 61.5]), "0 20 40 60 80");
+    assert_eq!(ticks(&axis, &[1944.0]), "0 500 1,000 1,500 2,000");
+    assert_eq!(ticks(&axis, &[0.9]), "0.0 0.2 0.4 0.6 0.8 1.0");
+    assert_eq!(ticks(&axis, &[-3.0, 4.0]), "−4 −2 0 2 4");
+    assert_eq!(ticks(&axis, &[3e9]), "0 5.0e8 1.0e9 1.5e9 2.0e9 2.5e9 3.0e9");
+    assert_eq!(ticks(&axis, &[]), "0.0 0.2 0.4 0.6 0.8 1.0");
+    assert_eq!(ticks(&axis.clone().within(100.0, 130.0), &[1.0]), "100 105 110 115 120 125 130");
+    assert_eq!(ticks(&axis.within(5.0, 5.0), &[4.0]), "0 1 2 3 4", "what cannot be a range is none");
+}
+
+#[test]
+fn log_ticks_are_powers_of_ten_or_1_2_5() {
+    let axis = Axis::log("");
+    assert_eq!(ticks(&axis, &[1.3, 47.0]), "1 2 5 10 20 50");
+    assert_eq!(ticks(&axis, &[1.0, 2e-6]), "10⁻⁵ 10⁻⁴ 10⁻³ 10⁻² 10⁻¹ 1");
+    assert_eq!(ticks(&axis, &[0.02, 3000.0]), "0.1 1 10 100 1,000");
+    assert_eq!(ticks(&axis, &[5.0, 5.0]), "2 5 10");
+    assert_eq!(ticks(&axis, &[0.0, -1.0, f64::NAN]), "1 2 5 10", "what has no place counts for nothing");
+    assert_eq!(ticks(&axis.within(3.0, 4.0), &[]), "3.0 3.2 3.4 3.6 3.8 4.0");
+}
+
+#[test]
+fn names_stand_where_the_lines_end_if_all_end_at_the_right() {
+    let level = |name: &str, y: f64| Series::new(name, vec![(0.0, y), (10.0, y)]);
+    let at_ends = chart(vec![level("a", 1.0), level("b", 9.0)], vec![Mark::at_y("promise", 5.0)]).to_svg();
+    let height = |svg: &str, name: &str| -> f32 {
+        let line = svg.lines().find(|line| line.contains(&format!(">{name}</text>"))).unwrap();
+        line.split("y=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
+    };
+    assert!(height(&at_ends, "b") < height(&at_ends, "promise"));
+    assert!(height(&at_ends, "promise") < height(&at_ends, "a"));
+    let short = Series::new("b", vec![(0.0, 9.0), (4.0, 9.0)]);
+    let listed = chart(vec![level("a", 1.0), short], vec![]).to_svg();
+    assert!(height(&listed, "a") < height(&listed, "b"), "in their order");
+}
+
+#[test]
+fn names_are_escaped_and_long_ones_cut() {
+    let long = "x".repeat(60);
+    let svg = chart(
+        vec![Series::new("<b> & \"c\"", vec![(1.0, 1.0)]), Series::new(long.clone(), vec![])],
+        vec![Mark::at_x("<bound>", 1.0)],
+    )
+    .to_svg();
+    assert!(svg.contains(">&lt;b&gt; &amp; &quot;c&quot;</text>") && svg.contains("&lt;bound&gt;"));
+    assert!(svg.contains(&format!("{}… (no figures)", "x".repeat(43))), "{svg}");
+    assert!(svg.contains(&format!("<title>{long}</title>")), "the pointer shows all of it");
+}
+
+#[test]
+fn a_line_breaks_where_a_point_has_no_place() {
+    let points =
+        vec![(0.0, 1.0), (1.0, 1.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 1.0), (5.0, f64::NAN), (6.0, 1.0)];
+    let svg = chart(vec![Series::new("a", points)], vec![]).to_svg();
+    let path = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
+    assert_eq!(path.matches('M').count(), 2, "{path}");
+    assert_eq!(svg.matches("<circle").count(), 1, "a point without neighbours is a dot");
+}
+
+#[test]
+fn what_lies_beyond_a_given_range_is_cut_at_its_edge() {
+    let mut chart =
+        chart(vec![Series::new("a", vec![(0.0, 0.0), (10.0, 20.0)])], vec![Mark::at_y("far", 30.0)]);
+    chart.y = chart.y.within(0.0, 10.0);
+    chart.x = chart.x.within(0.0, 10.0);
+    let svg = chart.to_svg();
+    let path = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
+    assert!(path.contains("M82.0 528.0L442.0 128.0\""), "half of the width, all of the height: {path}");
+    assert!(!svg.contains("far"), "a mark outside is not drawn");
+}
+
+#[test]
+fn a_chart_looks_like_this() {
+    let chart = Lines {
+        x: Axis::log("latency in µs"),
+        y: Axis::log("share of packets that took longer"),
+        series: vec![
+            Series::new("a", vec![(1.2, 1.0), (1.9, 0.1), (2.4, 0.01)]),
+            Series::new("a, one class", vec![(1.2, 1.0), (4.9, 0.1), (9.4, 0.01), (9.5, 0.0)])
+                .coloured(0)
+                .dashed(),
+        ],
+        marks: vec![Mark::at_x("bound", 3.1), Mark::at_y("1 in 20", 0.05).coloured(1)],
+        ..chart(vec![], vec![])
+    };
+    insta::assert_snapshot!(chart.to_svg(), @r##"
+    <svg xmlns="http://www.w3.org/2000/svg" width="983" height="629" viewBox="0 0 983 629" font-family="Inter, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif">
+    <title>t</title>
+    <rect width="100%" height="100%" fill="#fbfaf7"/>
+    <text x="48" y="50" font-size="23" font-weight="600" fill="#2b323c">t</text>
+    <text x="48" y="74" font-size="13" fill="#7b8490">s</text>
+    <text x="83.1" y="565.0" font-size="11" text-anchor="middle" fill="#7b8490">1</text>
+    <text x="299.8" y="565.0" font-size="11" text-anchor="middle" fill="#7b8490">2</text>
+    <text x="586.3" y="565.0" font-size="11" text-anchor="middle" fill="#7b8490">5</text>
+    <text x="803.1" y="565.0" font-size="11" text-anchor="middle" fill="#7b8490">10</text>
+    <text x="74.1" y="549.0" font-size="11" text-anchor="end" fill="#7b8490">0.01</text>
+    <text x="74.1" y="488.8" font-size="11" text-anchor="end" fill="#7b8490">0.02</text>
+    <text x="74.1" y="409.2" font-size="11" text-anchor="end" fill="#7b8490">0.05</text>
+    <text x="74.1" y="349.0" font-size="11" text-anchor="end" fill="#7b8490">0.1</text>
+    <text x="74.1" y="288.8" font-size="11" text-anchor="end" fill="#7b8490">0.2</text>
+    <text x="74.1" y="209.2" font-size="11" text-anchor="end" fill="#7b8490">0.5</text>
+    <text x="74.1" y="149.0" font-size="11" text-anchor="end" fill="#7b8490">1</text>
+    <path d="M83.1 145.0V545.0M299.8 145.0V545.0M586.3 145.0V545.0M803.1 145.0V545.0M83.1 545.0H803.1M83.1 484.8H803.1M83.1 405.2H803.1M83.1 345.0H803.1M83.1 284.8H803.1M83.1 205.2H803.1M83.1 145.0H803.1" fill="none" stroke="#e6e2d8"/>
+    <path d="M299.8 545.0v4M426.6 545.0v4M516.6 545.0v4M586.3 545.0v4M643.3 545.0v4M691.6 545.0v4M733.3 545.0v4M770.1 545.0v4M83.1 484.8h-4M83.1 449.6h-4M83.1 424.6h-4M83.1 405.2h-4M83.1 389.4h-4M83.1 376.0h-4M83.1 364.4h-4M83.1 354.2h-4M83.1 284.8h-4M83.1 249.6h-4M83.1 224.6h-4M83.1 205.2h-4M83.1 189.4h-4M83.1 176.0h-4M83.1 164.4h-4M83.1 154.2h-4" fill="none" stroke="#7b8490" stroke-opacity="0.5"/>
+    <path d="M83.1 145.0V545.0H803.1" fill="none" stroke="#7b8490" stroke-width="1.2"/>
+    <text x="48.0" y="114.0" font-size="12" text-anchor="start" fill="#2b323c">share of packets that took longer</text>
+    <text x="443.1" y="589.0" font-size="12" text-anchor="middle" fill="#2b323c">latency in µs</text>
+    <path d="M436.9 127.0V545.0" fill="none" stroke="#7b8490" stroke-width="1.2" stroke-linejoin="round" stroke-dasharray="3 3"/>
+    <text x="441.9" y="136.0" font-size="12" fill="#2b323c">bound</text>
+    <path d="M83.1 405.2H803.1" fill="none" stroke="#ca4c00" stroke-width="1.2" stroke-linejoin="round" stroke-dasharray="3 3"/>
+    <path d="M140.1 145.0L580.0 345.0L783.7 545.0" fill="none" stroke="#006fde" stroke-width="2" stroke-linejoin="round" stroke-dasharray="7 4"/>
+    <path d="M140.1 145.0L283.8 345.0L356.8 545.0" fill="none" stroke="#006fde" stroke-width="2" stroke-linejoin="round"/>
+    <path d="M825.1 154.5h20" fill="none" stroke="#006fde" stroke-width="2" stroke-linejoin="round"/>
+    <text x="853.1" y="158.5" font-size="12" fill="#2b323c">a</text>
+    <path d="M825.1 173.5h20" fill="none" stroke="#006fde" stroke-width="2" stroke-linejoin="round" stroke-dasharray="7 4"/>
+    <text x="853.1" y="177.5" font-size="12" fill="#2b323c">a, one class</text>
+    <path d="M825.1 192.5h20" fill="none" stroke="#ca4c00" stroke-width="1.2" stroke-linejoin="round" stroke-dasharray="3 3"/>
+    <text x="853.1" y="196.5" font-size="12" fill="#2b323c">1 in 20</text>
+    </svg>
+    "##);
+}
+
+/// What people see who lack one kind of cone, in linear RGB, and what others see: Machado, Oliveira and Fernandes, "A
+/// physiologically-based model for simulation of color vision deficiency", 2009, full severity.
+const EYES: [[[f64; 3]; 3]; 4] = [
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+];
+
+/// A colour as an eye sees it, in CIELAB.
+fn seen(colour: &str, eye: &[[f64; 3]; 3]) -> [f64; 3] {
+    let channel = |at: usize| f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+    let linear = [1, 3, 5]
+        .map(channel)
+        .map(|c| if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) });
+    let times = |row: &[f64; 3], c: &[f64; 3]| row[0] * c[0] + row[1] * c[1] + row[2] * c[2];
+    let rgb = [0, 1, 2].map(|row| times(&eye[row], &linear));
+    let root = |t: f64| if t > 0.008856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
+    let x = root(times(&[0.4124, 0.3576, 0.1805], &rgb) / 0.95047);
+    let y = root(times(&[0.2126, 0.7152, 0.0722], &rgb));
+    let z = root(times(&[0.0193, 0.1192, 0.9505], &rgb) / 1.08883);
+    [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+}
+
+#[test]
+fn every_eye_can_tell_the_colours_apart() {
+    for eye in &EYES {
+        let colours = COLOURS.map(|colour| (colour, seen(colour, eye)));
+        for (number, (a, [l, m, n])) in colours.iter().enumerate() {
+            for (b, [p, q, r]) in &colours[number + 1..] {
+                let distance = ((l - p).powi(2) + (m - q).powi(2) + (n - r).powi(2)).sqrt();
+                assert!(distance > 25.0, "{a} and {b}: {distance:.1}");
+            }
+        }
+    }
+}
+
+/// Any number at all.
+fn figure() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        4 => -10.0..100.0,
+        1 => any::<f64>(),
+        1 => prop::sample::select(vec![
+            0.0, -0.0, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324,
+            1e100, -1e100, 1e-100, 1e99,
+        ]),
+    ]
+}
+
+fn axis() -> impl Strategy<Value = Axis> {
+    (any::<bool>(), prop::option::of((figure(), figure()))).prop_map(|(log, range)| {
+        let scale = if log { Scale::Log } else { Scale::Linear };
+        Axis { label: "<axis>".to_owned(), scale, range }
+    })
+}
+
+fn series() -> impl Strategy<Value = Series> {
+    let points = prop_oneof![
+        prop::collection::vec((figure(), figure()), 0..12),
+        (figure(), figure(), 0..4usize).prop_map(|(x, y, count)| vec![(x, y); count]),
+    ];
+    ("[ -~µ\u{0}\u{ffff}]{0,60}", points, any::<bool>(), prop::option::of(0..50usize)).prop_map(
+        |(name, points, dashed, colour)| {
+            let style = if dashed { Style::Dashed } else { Style::Solid };
+            Series { name: name.replace('N', "n").replace('i', "j"), points, style, colour }
+        },
+    )
+}
+
+fn mark() -> impl Strategy<Value = Mark> {
+    (any::<bool>(), figure(), prop::option::of(0..50usize)).prop_map(|(upright, at, colour)| {
+        let at = if upright { Position::X(at) } else { Position::Y(at) };
+        Mark { name: "bound & promise".to_owned(), at, colour }
+    })
+}
+
+fn is_no_xml(c: char) -> bool {
+    (c.is_control() && c != '\n') || c == '\u{ffff}'
+}
+
+/// The numbers in the attributes that place things.
+fn coordinates(svg: &str) -> Vec<f64> {
+    let values = [" x=\"", " y=\"", " cx=\"", " cy=\"", " width=\"", " height=\"", " d=\"", " viewBox=\""];
+    let values =
+        values.iter().flat_map(|name| svg.split(name).skip(1).filter_map(|rest| rest.split('"').next()));
+    let numbers = values.filter(|value| *value != "100%").flat_map(|value| {
+        value.split(|c: char| c.is_ascii_alphabetic() || c == ' ').filter(|number| !number.is_empty())
+    });
+    numbers.map(|number| number.parse().unwrap()).collect()
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_figures_are_every_coordinate_is_in_the_picture(
+        (x, y) in (axis(), axis()),
+        series in prop::collection::vec(series(), 0..22),
+        marks in prop::collection::vec(mark(), 0..6),
+    ) {
+        let lines = Lines { title: "chart".to_owned(), subtitle: String::new(), x, y, series, marks };
+        let svg = lines.to_svg();
+        prop_assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}", svg);
+        prop_assert!(!svg.chars().any(is_no_xml), "{}", svg);
+        let numbers = coordinates(&svg);
+        prop_assert!(numbers.iter().all(|number| (-30.0..3000.0).contains(number)), "{}", svg);
+        prop_assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+        prop_assert_eq!(svg.matches('<').count(), svg.matches('>').count());
+    }
+
+    #[test]
+    fn an_axis_holds_its_values_and_has_two_ticks_or_more(
+        values in prop::collection::vec(figure(), 0..9),
+        axis in axis(),
+    ) {
+        let own = Ruler::new(&Axis { range: None, ..axis.clone() }, values.iter().copied());
+        for value in &values {
+            prop_assert_eq!(own.at(*value).is_some(), own.inside(*value).is_some(), "{} on {:?}", value, own);
+        }
+        for ruler in [&own, &Ruler::new(&axis, values.iter().copied())] {
+            let ticks = ruler.ticks();
+            prop_assert!((2..=14).contains(&ticks.len()), "{:?}: {:?}", ruler, ticks);
+            prop_assert!(ticks.is_sorted_by(|a, b| a.at < b.at && a.text != b.text), "{:?}: {:?}", ruler, ticks);
+        }
+    }
+
+    #[test]
+    fn names_beside_the_plot_do_not_overlap(wanted in prop::collection::vec(0.0f32..400.0, 0..20)) {
+        let mut heights = spread(&wanted, 0.0, 400.0);
+        heights.sort_by(f32::total_cmp);
+        prop_assert!(heights.windows(2).all(|pair| pair[1] - pair[0] > NAME_STEP - 0.01), "{:?}", heights);
+        prop_assert!(heights.iter().all(|height| (0.0..=400.0).contains(height)), "{:?}", heights);
+    }
+
+    #[test]
+    fn names_above_the_plot_cross_no_line(begins in prop::collection::vec((0.0f32..700.0, "[a-z]{1,30}"), 0..9)) {
+        let names: Vec<(f32, &str)> = begins.iter().map(|(x, name)| (*x, name.as_str())).collect();
+        let rows = rows(&names);
+        for (a, (x, name)) in names.iter().enumerate() {
+            let end = x + text_width(name, NAME_SIZE);
+            for (b, (other, _)) in names.iter().enumerate() {
+                // A mark's line passes its own row and those below.
+                let passes = a != b && rows[b] >= rows[a] && other > x && *other < end;
+                prop_assert!(!passes, "{:?} in rows {:?}", names, rows);
+            }
+        }
+    }
+}

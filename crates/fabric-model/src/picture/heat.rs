@@ -1,0 +1,108 @@
+//! How busy cables are, and the colours that show it.
+
+use std::collections::HashMap;
+
+use ib_wire::{Guid, PortNum};
+
+use crate::structure::{Place, SwitchGraph};
+use crate::topology::Topology;
+
+/// Colours between unused and full. Few enough that wires of one colour are one path, so many that steps do not show.
+pub(super) const SHADES: u8 = 24;
+
+/// The colour of a cable that carried nothing.
+pub(super) const UNUSED: &str = "#e6e4de";
+
+/// The scale: a calm grey, sand, orange, red. From sand on each is darker than the one before, so that it reads
+/// without colour too.
+const SCALE: [(f32, [f32; 3]); 5] = [
+    (0.0, [172.0, 183.0, 196.0]),
+    (0.35, [226.0, 190.0, 120.0]),
+    (0.65, [228.0, 128.0, 52.0]),
+    (0.88, [200.0, 48.0, 36.0]),
+    (1.0, [142.0, 16.0, 34.0]),
+];
+
+/// Some cables and what they carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Cables {
+    /// How many they are.
+    pub count: u32,
+    /// The load of the busiest, from 0 to 1: a mean would hide a full cable among idle ones.
+    pub load: f32,
+}
+
+impl Cables {
+    /// Cables of which no load is known.
+    pub fn plain(count: u32) -> Self {
+        Self { count, load: 0.0 }
+    }
+
+    /// One cable with the load of its busier direction.
+    pub fn one(load: f32) -> Self {
+        Self { count: 1, load }
+    }
+
+    /// These and others.
+    pub fn with(self, others: Self) -> Self {
+        Self { count: self.count + others.count, load: self.load.max(others.load) }
+    }
+}
+
+/// The loads of a fabric's cables, from 0 to 1, each that of the busier direction.
+#[derive(Debug)]
+pub(super) struct Heat {
+    /// Between two switches, the first in order before the other.
+    pub between: HashMap<(Place, Place), Cables>,
+    /// To each switch's hosts, in the order of `SwitchGraph::hosts`.
+    pub hosts: Vec<Vec<f32>>,
+}
+
+impl Heat {
+    pub fn of(topology: &Topology, graph: &SwitchGraph, load: impl Fn(Guid, PortNum) -> Option<f64>) -> Self {
+        let places: HashMap<_, _> =
+            graph.switches.iter().enumerate().map(|(place, switch)| (*switch, place)).collect();
+        let (mut between, mut hosts) = (HashMap::new(), vec![Vec::new(); graph.len()]);
+        for (here, switch) in graph.switches.iter().enumerate() {
+            let node = &topology[*switch];
+            for (port, peer) in node.cabled_ports() {
+                let there = load(topology[peer.node].guid, peer.port);
+                let busier = part(load(node.guid, port)).max(part(there));
+                match places.get(&peer.node) {
+                    Some(there) if here < *there => {
+                        let cables: &mut Cables = between.entry((here, *there)).or_default();
+                        *cables = cables.with(Cables::one(busier));
+                    }
+                    Some(_) => {}
+                    None => hosts[here].push(busier),
+                }
+            }
+        }
+        Self { between, hosts }
+    }
+}
+
+/// Which of [`SHADES`] shows a load; `None` if it is unused.
+pub(super) fn shade(load: f32) -> Option<u8> {
+    (load > 0.0).then(|| ((load * f32::from(SHADES)) as u8).min(SHADES - 1))
+}
+
+/// The colour of a shade, as `#rrggbb`.
+pub(super) fn colour(shade: Option<u8>) -> String {
+    shade.map_or(UNUSED.to_owned(), |shade| colour_at((f32::from(shade) + 0.5) / f32::from(SHADES)))
+}
+
+/// The colour of a load.
+pub(super) fn colour_at(load: f32) -> String {
+    let above = SCALE.iter().position(|(at, _)| load <= *at).unwrap_or(SCALE.len() - 1).max(1);
+    let ((low, from), (high, to)) = (SCALE[above - 1], SCALE[above]);
+    let way = ((load - low) / (high - low)).clamp(0.0, 1.0);
+    let mixed = |channel: usize| (from[channel] + (to[channel] - from[channel]) * way).round() as u8;
+    format!("#{:02x}{:02x}{:02x}", mixed(0), mixed(1), mixed(2))
+}
+
+/// A load as the caller gave it, as a part of the rate. What nobody knows counts as unused.
+fn part(load: Option<f64>) -> f32 {
+    let load = load.unwrap_or(0.0) as f32;
+    if load.is_nan() { 0.0 } else { load.clamp(0.0, 1.0) }
+}
