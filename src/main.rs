@@ -10,6 +10,7 @@ mod sim_ctl;
 mod sm;
 mod smp;
 mod topology;
+mod traffic;
 mod up;
 
 use std::io::{self, IsTerminal, Write};
@@ -62,6 +63,7 @@ enum Command {
     Topology(topology::TopologyCommand),
     Plan(plan::PlanArgs),
     Verify(plan::VerifyArgs),
+    Traffic(traffic::TrafficArgs),
     /// Emulate a fabric that stock InfiniBand tools can attach to.
     Sim(sim::SimArgs),
     /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
@@ -130,12 +132,13 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Topology(command) => done(topology::run(command)),
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => plan::verify(&args),
+        Command::Traffic(args) => traffic::run(&args),
         Command::Sim(args) => done(sim::run(args)),
         Command::SimCtl(args) => done(sim_ctl::run(args)),
         Command::Sm(args) => done(sm::run(args)),
         Command::Smp(args) => done(smp::run(args)),
         Command::NodeKey(args) => done(sm::show_key(args)),
-        Command::Bench(command) => done(bench::run(command)),
+        Command::Bench(command) => bench::run(command),
         Command::Completion { shell } => done(complete(shell)),
     }
 }

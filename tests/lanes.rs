@@ -206,3 +206,22 @@ fn a_high_priority_entry_is_found_named_and_taken_away() {
     assert_eq!((site.drifts, site.written(Attribute::VL_ARBITRATION)), (1, 1));
     assert_eq!(site.found(), []);
 }
+
+#[test]
+fn a_plan_that_is_installed_at_once_is_what_the_manager_leaves() {
+    let mut site = Site::new(Capacities::default());
+    let plan = site.apply(&[site.cluster()]);
+    let mut installed = Fabric::new(site.topology.clone(), Capacities::default(), 1).unwrap();
+    let before: Vec<_> = installed.device_ids().map(|device| installed.table_view(device)).collect();
+    installed.install(&plan).unwrap();
+    let [managed_network, network] = [&site.fabric, &installed].map(fabric_sim::traffic::Network::of);
+    for (device, before) in installed.device_ids().zip(before) {
+        let tables = installed.table_view(device);
+        assert_eq!(tables, site.fabric.table_view(device));
+        assert_ne!(tables, before, "the control: it was written");
+        for port in installed.ports_of(device) {
+            assert_eq!(installed.gate(port), site.fabric.gate(port));
+            assert_eq!(network.arbitration(port), managed_network.arbitration(port));
+        }
+    }
+}

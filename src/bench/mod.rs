@@ -7,6 +7,7 @@ mod placement;
 mod plan;
 mod probe;
 mod process;
+mod promises;
 mod scratch;
 mod sim;
 mod sm;
@@ -14,6 +15,8 @@ mod stock;
 mod stream;
 mod subnet_list;
 mod walk;
+
+use std::process::ExitCode;
 
 use clap::Subcommand;
 
@@ -33,6 +36,8 @@ pub enum BenchCommand {
     Placement(placement::BenchPlacementArgs),
     /// How long it takes to plan and prove a fabric full of clusters, and one more.
     Plan(plan::BenchPlanArgs),
+    /// What guaranteed clusters get while all others attack them, with and without Heddle.
+    Promises(promises::BenchPromisesArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -41,8 +46,10 @@ pub enum BenchCommand {
     },
 }
 
-pub fn run(command: BenchCommand) -> anyhow::Result<()> {
-    match command {
+pub fn run(command: BenchCommand) -> anyhow::Result<ExitCode> {
+    let measured = match command {
+        // What it measures is also a judgement.
+        BenchCommand::Promises(args) => return promises::run(&args),
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::BringUp(args) => bring_up::run(args),
         BenchCommand::Sm(args) => sm::run(args),
@@ -51,5 +58,6 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Placement(args) => placement::run(args),
         BenchCommand::Plan(args) => plan::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
-    }
+    };
+    measured.map(|()| ExitCode::SUCCESS)
 }

@@ -129,11 +129,7 @@ impl Run {
 /// A fabric whose devices hold a plan.
 fn holding(topology: &Topology, file: &PlanFile, plan: &FabricPlan) -> Result<Fabric> {
     let usual = &file.intents.capabilities.usual_port;
-    let capacities = Capacities {
-        lanes: usual.lanes,
-        arbitration_entries: usual.arbitration,
-        ..roomy()
-    };
+    let capacities = Capacities { lanes: usual.lanes, arbitration_entries: usual.arbitration, ..roomy() };
     let mut fabric = Fabric::new(topology.clone(), capacities, 0)?;
     fabric.install(plan)?;
     Ok(fabric)
@@ -232,7 +228,9 @@ fn verdict(report: &Report, how: &str) -> String {
     let stalled = if report.is_stalled { "; packets were left that could not move" } else { "" };
     match broken.as_slice() {
         [] => format!("{how}: every promise kept, {packets} packets delivered{stalled}"),
-        broken => format!("{how}: promises broken to {}, {packets} packets delivered{stalled}", broken.join(", ")),
+        broken => {
+            format!("{how}: promises broken to {}, {packets} packets delivered{stalled}", broken.join(", "))
+        }
     }
 }
 
@@ -269,8 +267,20 @@ fn clusters(report: &Report) -> String {
     });
     table(
         [
-            "cluster", "nodes", "promised Gb/s", "least", "mean", "rate", "p50 µs", "p99", "max",
-            "lane empty: max", "bound", "latency", "round (spread)", "dropped",
+            "cluster",
+            "nodes",
+            "promised Gb/s",
+            "least",
+            "mean",
+            "rate",
+            "p50 µs",
+            "p99",
+            "max",
+            "lane empty: max",
+            "bound",
+            "latency",
+            "round (spread)",
+            "dropped",
         ],
         rows,
     )

@@ -243,6 +243,11 @@ impl Fabric {
         self.port(port).pkeys.first().copied().flatten()
     }
 
+    /// The number of a port at its node.
+    pub fn number_of(&self, port: PortId) -> PortNum {
+        self.port(port).number
+    }
+
     /// The partition keys of a port.
     pub fn keys_of(&self, port: PortId) -> Vec<Pkey> {
         self.port(port).pkeys.iter().flatten().copied().collect()
