@@ -60,14 +60,28 @@ impl Order {
         Some(Self { ranks: ranks.into() })
     }
 
-    /// Whether the order also holds for packets that pass changed entries: those to a destination at a switch.
-    pub fn holds(&self, network: &Network<'_>, changed: impl Iterator<Item = (Place, Destination)>) -> bool {
-        let mut changed = changed;
-        changed.all(|(here, to)| {
-            let before = links_into(network, here).filter(|link| takes(network, *link, to));
-            let own = exits(network, here, to).map(|exit| here * PORTS + exit.index());
-            before.chain(own).all(|link| self.is_onward(network, link, to))
-        })
+    /// Whether the order also holds for packets to LIDs of which entries changed, and for those that pass changed entries of
+    /// groups.
+    pub fn holds(
+        &self,
+        network: &Network<'_>,
+        lids: &BTreeSet<Lid>,
+        groups: impl IntoIterator<Item = (Place, MulticastLid)>,
+    ) -> bool {
+        // Switch by switch, since a table is in one place and the entries of a LID are not.
+        let goes_onward = |here: Place| {
+            lids.iter().all(|lid| {
+                let to = Destination::Lid(*lid);
+                exits(network, here, to).all(|exit| self.is_onward(network, here * PORTS + exit.index(), to))
+            })
+        };
+        (0..network.switches.len()).all(goes_onward)
+            && groups.into_iter().all(|(here, mlid)| {
+                let to = Destination::Group(mlid);
+                let before = links_into(network, here).filter(|link| takes(network, *link, to));
+                let own = exits(network, here, to).map(|exit| here * PORTS + exit.index());
+                before.chain(own).all(|link| self.is_onward(network, link, to))
+            })
     }
 
     /// Whether packets to a destination go onward from a link.
@@ -84,8 +98,8 @@ impl Order {
 
 /// The links by which packets come to a switch from others.
 fn links_into<'a>(network: &'a Network<'_>, here: Place) -> impl Iterator<Item = Link> + 'a {
-    (0..=u8::MAX).filter_map(PortNum::new).filter_map(move |port| match network.next(here, port) {
-        Next::Switch(there, input) => Some(there as Place * PORTS + input.index()),
+    (1..=network.port_count(here)).map(port).filter_map(move |input| match network.next(here, input) {
+        Next::Switch(there, exit) => Some(there as Place * PORTS + exit.index()),
         _ => None,
     })
 }

@@ -139,7 +139,9 @@ impl Verified {
         let guarantees = self.guarantees.changed(&read, &before, changes);
         let guarantees = read.guarantees.get_or_init(|| guarantees);
         let (columns, trees) = (self.columns(&read, changes), self.trees(&read, changes));
-        let order = self.order.clone().filter(|order| order.holds(&read.network, changes.entries()));
+        let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
+        let groups = || changes.multicast.iter().copied();
+        let order = self.order.clone().filter(|order| order.holds(&read.network, &lids, groups()));
         let (order, rings) = order.map_or_else(|| rings(&read), |order| (Some(order), Vec::new()));
         let keys = self.keys(&read, changes, &touched);
         let ports = self.ports(&read, changes);

@@ -11,7 +11,6 @@ use fabric_model::plan::{
 };
 use ib_wire::{Gid, Lid, MulticastLid, PortNum};
 
-use crate::Destination;
 use crate::network::{Link, PORTS, Place};
 
 /// Entries that differ between two plans.
@@ -88,12 +87,6 @@ impl Changes {
         let is_forwarding_kept =
             self.linear.is_empty() && self.multicast.is_empty() && self.groups.is_empty();
         self.links.is_empty() && (is_forwarding_kept || !self.is_shared)
-    }
-
-    /// The forwarding entries.
-    pub fn entries(&self) -> impl Iterator<Item = (Place, Destination)> {
-        let linear = self.linear.iter().map(|(place, lid)| (*place, Destination::Lid(*lid)));
-        linear.chain(self.multicast.iter().map(|(place, mlid)| (*place, Destination::Group(*mlid))))
     }
 
     fn of_switch(&mut self, place: Place, old: &SwitchPlan, new: &SwitchPlan) {
