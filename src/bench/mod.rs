@@ -8,11 +8,13 @@ mod plan;
 mod probe;
 mod process;
 mod scratch;
+mod shapes;
 mod sim;
 mod sm;
 mod stock;
 mod stream;
 mod subnet_list;
+mod tightness;
 mod walk;
 
 use clap::Subcommand;
@@ -33,6 +35,10 @@ pub enum BenchCommand {
     Placement(placement::BenchPlacementArgs),
     /// How long it takes to plan and prove a fabric full of clusters, and one more.
     Plan(plan::BenchPlanArgs),
+    /// How close hostile neighbours come to the latency bound.
+    Tightness(tightness::BenchTightnessArgs),
+    /// Shared adapters and jobs beside hostile neighbours, next to what papers report.
+    Shapes(shapes::BenchShapesArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -50,6 +56,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Admission(args) => admission::run(args),
         BenchCommand::Placement(args) => placement::run(args),
         BenchCommand::Plan(args) => plan::run(args),
+        BenchCommand::Tightness(args) => tightness::run(args),
+        BenchCommand::Shapes(args) => shapes::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     }
 }
