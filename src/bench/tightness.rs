@@ -123,11 +123,11 @@ pub fn run(args: BenchTightnessArgs) -> anyhow::Result<()> {
 /// The worst that neighbours can do to a packet on one chain, and what was promised.
 fn measure(hops: usize, entries: u8, weight: u8) -> anyhow::Result<Row> {
     let table = table(entries, weight);
-    let same = vec![hop(&table)?; hops];
-    let (bound_s, once_s) = (packet_bound_s(&same), once_bound_s(&same));
-    let promised_s = packet_bound_s(&vec![hop(&self::table(entries, u8::MAX))?; hops]);
+    let hop = hop_of(&table)?;
+    let (bound_s, once_s) = (packet_bound_s(&vec![hop; hops]), once_bound_s(hop, hops));
+    let promised_s = packet_bound_s(&vec![hop_of(&self::table(entries, u8::MAX))?; hops]);
 
-    let gap = Time::from_ps((same[0].wait_s * 1e12).round() as u64);
+    let gap = Time::from_ps((hop.wait_s * 1e12).round() as u64);
     let chain = Chain::new(hops, table)?;
     let (free, worst) = chain.worst(gap)?;
     let us = |s: f64| s * 1e6;
@@ -150,7 +150,7 @@ fn measure(hops: usize, entries: u8, weight: u8) -> anyhow::Result<Row> {
 }
 
 /// A link with an arbitration table, as lane 0 sees it.
-fn hop(table: &[VlArbEntry]) -> anyhow::Result<Hop> {
+fn hop_of(table: &[VlArbEntry]) -> anyhow::Result<Hop> {
     let link_bytes_per_s = RATE.data_rate_gbps() * 1e9 / 8.0;
     let curve = ServiceCurve::of(table, VirtualLane::default(), link_bytes_per_s, Packets::AnySize);
     let wait_s = curve.context("the victim has no entry")?.wait_s;
@@ -163,14 +163,12 @@ fn passage() -> Time {
     settings.device + settings.cable
 }
 
-/// The same bound where switches cut through: a packet that goes on while it still arrives takes its own length once. From
-/// link to link it is late by the bytes that decide its way, or by what a faster link has to wait for a slower one.
-fn once_bound_s(hops: &[Hop]) -> f64 {
-    let packet_s = |hop: &Hop| PACKET_BYTES_MAX as f64 / hop.link_bytes_per_s;
-    let head_s = |hop: &Hop| f64::from(ROUTED_BYTES) / hop.link_bytes_per_s;
-    let others: f64 = hops.iter().map(|hop| hop.wait_s + hop.passage_s).sum();
-    let between = |pair: &[Hop]| f64::max(head_s(&pair[0]), packet_s(&pair[0]) - packet_s(&pair[1]));
-    others + hops.windows(2).map(between).sum::<f64>() + hops.last().map_or(0.0, packet_s)
+/// The same bound for links that are alike, where switches cut through: a packet that goes on while it still arrives takes
+/// its own length once, and on every other link only the bytes that decide its way.
+fn once_bound_s(hop: Hop, hops: usize) -> f64 {
+    let takes_s = |bytes: f64| bytes / hop.link_bytes_per_s;
+    let others_s = hops as f64 * (hop.wait_s + hop.passage_s);
+    others_s + (hops - 1) as f64 * takes_s(ROUTED_BYTES.into()) + takes_s(PACKET_BYTES_MAX as f64)
 }
 
 /// One entry for lane 0 and all others for as many lanes as there are.
@@ -456,4 +454,27 @@ fn markdown(rows: &[Row]) -> String {
         most(Row::ratio),
         most(Row::once_ratio),
     )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_come_within_a_picosecond_for_each_link_of_the_bound_that_counts_a_packet_once() {
+        for (hops, entries, weight) in [(1, 8, 65), (2, 16, 65), (3, 8, 255), (5, 8, 65)] {
+            let row = measure(hops, entries, weight).unwrap();
+            let short_us = row.once_us - row.worst_us;
+            assert!((-0.5e-6..(hops as f64 + 0.5) * 1e-6).contains(&short_us), "{row:?}");
+            assert!(row.ratio() >= 1.0 && row.ratio() <= 1.25, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_alone_takes_its_length_once_and_the_passage_of_every_link() {
+        let row = measure(3, 8, 65).unwrap();
+        let ps = 3 * passage().ps() + (4122 + 2 * 20) * 80;
+        assert_eq!(row.free_us, Time::from_ps(ps).us());
+    }
 }

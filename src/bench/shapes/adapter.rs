@@ -20,7 +20,7 @@ use super::{BenchShapesArgs, port_guids};
 #[derive(Debug, Serialize)]
 pub struct Row {
     bytes: u64,
-    shared: Vec<Shared>,
+    pub shared: Vec<Shared>,
     /// Between two functions of the same adapter.
     inside_latency_us: f64,
     inside_gbps: f64,
@@ -32,10 +32,10 @@ pub struct Shared {
     functions: u8,
     latency_us: f64,
     /// Payload of all functions.
-    gbps: f64,
+    pub gbps: f64,
     /// What the function got that got least, and the one that got most.
-    least_gbps: f64,
-    most_gbps: f64,
+    pub least_gbps: f64,
+    pub most_gbps: f64,
 }
 
 /// The links of FermiCloud: 16 Gb/s once the line code is taken off (section III.A).

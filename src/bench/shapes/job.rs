@@ -22,18 +22,18 @@ use super::{BenchShapesArgs, port_guids};
 /// A job beside a neighbour.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    neighbour: Pattern,
+    pub neighbour: Pattern,
     message_bytes: u64,
     compute_us: u64,
-    alone: Rounds,
-    planned: Rounds,
-    one_class: Rounds,
+    pub alone: Rounds,
+    pub planned: Rounds,
+    pub one_class: Rounds,
 }
 
 /// How rounds went. Times in µs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rounds {
-    ended: u64,
+    pub ended: u64,
     /// A round with its computing. Where none ended, or a run came to a stop, it takes longer than this.
     round: f64,
     /// From the end of computing until all messages had arrived.

@@ -86,3 +86,36 @@ const FUNCTIONS_MAX: u8 = 127;
 fn port_guids(topology: &Topology) -> Vec<Guid> {
     topology.end_nodes().filter_map(|(_, host)| Some(host.ports().next()?.1.guid)).collect()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use clap::Parser;
+    use fabric_sim::scenario::Pattern;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchShapesArgs,
+    }
+
+    #[test]
+    fn functions_share_a_full_link_evenly_and_an_empty_one_not_at_all() {
+        let args = Line::parse_from(["", "--functions", "1,7", "--sizes", "4,4096", "--seeds", "1"]).args;
+        let rows = adapter::measure(&args).unwrap();
+        let ratio = |row: &adapter::Row| row.shared[1].gbps / row.shared[0].gbps;
+        assert!((6.99..7.01).contains(&ratio(&rows[0])), "{rows:?}");
+        assert!((0.99..1.01).contains(&ratio(&rows[1])), "{rows:?}");
+        assert!(rows[1].shared[1].least_gbps > 0.99 * rows[1].shared[1].most_gbps, "{rows:?}");
+    }
+
+    #[test]
+    fn a_neighbour_that_drains_nothing_stops_a_job_without_lanes_and_no_other() {
+        let line = ["", "--messages", "4096", "--compute", "10", "--duration", "300", "--seeds", "1"];
+        let rows = job::measure(&Line::parse_from(line).args).unwrap();
+        let stalled = rows.iter().find(|row| row.neighbour == Pattern::Stall).unwrap();
+        assert!(stalled.one_class.ended < 3 && stalled.planned.ended == stalled.alone.ended, "{stalled:?}");
+    }
+}
