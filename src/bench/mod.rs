@@ -9,11 +9,13 @@ mod probe;
 mod process;
 mod promises;
 mod scratch;
+mod shapes;
 mod sim;
 mod sm;
 mod stock;
 mod stream;
 mod subnet_list;
+mod tightness;
 mod walk;
 
 use std::process::ExitCode;
@@ -38,6 +40,10 @@ pub enum BenchCommand {
     Plan(plan::BenchPlanArgs),
     /// What guaranteed clusters get while all others attack them, with and without Heddle.
     Promises(promises::BenchPromisesArgs),
+    /// How close hostile neighbours come to the latency bound.
+    Tightness(tightness::BenchTightnessArgs),
+    /// Shared adapters and jobs beside hostile neighbours, next to what papers report.
+    Shapes(shapes::BenchShapesArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -57,6 +63,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<ExitCode> {
         BenchCommand::Admission(args) => admission::run(args),
         BenchCommand::Placement(args) => placement::run(args),
         BenchCommand::Plan(args) => plan::run(args),
+        BenchCommand::Tightness(args) => tightness::run(args),
+        BenchCommand::Shapes(args) => shapes::run(args),
         BenchCommand::Echo { name } => sim::echo(&name),
     };
     measured.map(|()| ExitCode::SUCCESS)
