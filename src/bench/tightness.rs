@@ -363,7 +363,8 @@ fn plan(topology: &Topology, table: Vec<VlArbEntry>) -> anyhow::Result<FabricPla
     let mapped = SlToVl(std::array::from_fn(|level| {
         VirtualLane::from_wire(level as u8).unwrap_or(VirtualLane::MANAGEMENT)
     }));
-    let sharing = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: mapped, low: table });
+    let sharing =
+        Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: mapped, low: table, high: Vec::new() });
     let mut draft = plan.draft();
     for guid in plan.adapter_ports().map(|port| port.guid) {
         let ports = draft.adapter_port(guid).into_iter();
