@@ -38,7 +38,7 @@ drill: setup ## Kill parts of a site while virtual clusters come and go, and mor
 	cargo build -p node-agent
 	cargo nextest run --test virtual_cluster --ignore-default-filter --no-fail-fast
 
-bench: setup ## Measure against ibsim and opensm on this machine and rewrite docs/benchmarks.md
+bench: setup ## Measure on this machine, against ibsim and opensm too, and rewrite docs/benchmarks*.md
 	@scripts/bench.sh
 
 fmt: setup ## Format the code

@@ -1,11 +1,22 @@
 #!/usr/bin/env bash
-# Measures Heddle next to the software it is compared with, and rewrites docs/benchmarks.md.
-# The page changes only when every measurement came to its end.
+# Measures Heddle next to the software and the schemes it is compared with, and rewrites the pages of figures:
+# docs/benchmarks.md (fabric) and docs/benchmarks-clusters.md (clusters). Names one of them to rewrite it alone.
+# A page changes only when every measurement of it came to its end.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 heddle=${CARGO_TARGET_DIR:-target}/measured/heddle
-page=docs/benchmarks.md
+what=${1:-all}
+# A trace of jobs in the standard workload format, for `heddle bench placement`; without it that stream is left out.
+trace=${HEDDLE_TRACE:-}
+
+case $what in
+    all | fabric | clusters) ;;
+    *)
+        echo "bench: $what is neither fabric nor clusters" >&2
+        exit 2
+        ;;
+esac
 
 cargo build --profile measured --quiet
 
@@ -14,23 +25,19 @@ package_version() {
 }
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-# The page itself may differ: this run is about to write it.
-[[ -z $(git status --porcelain -- . ":!$page" 2>/dev/null) ]] || commit+=" with local changes"
+# The pages themselves may differ: this run is about to write them.
+[[ -z $(git status --porcelain -- . ':!docs/benchmarks*.md' 2>/dev/null) ]] || commit+=" with local changes"
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 memory_gib=$(awk '/^MemTotal/ { printf "%.1f", $2 / 1048576 }' /proc/meminfo)
 
-draft=$(mktemp "$page.XXXXXX")
+draft=$(mktemp docs/benchmarks.XXXXXX)
 trap 'rm -f "$draft"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-{
+# Where it was measured.
+machine() {
     cat <<END
-# Benchmarks
-
-Written by \`make bench\`, which measures Heddle and the software it is compared with on the same machine, one after
-the other in every round. Figures of different machines or different runs do not compare; ratios within a run do.
-
 | | |
 |---|---|
 | date | $(date -u +%Y-%m-%d) |
@@ -39,25 +46,57 @@ the other in every round. Figures of different machines or different runs do not
 | memory | $memory_gib GiB |
 | kernel | $(uname -sr) |
 | load when it started | $(cut -d ' ' -f 1 /proc/loadavg) |
+END
+}
+
+# A section: its title, and the benchmark with its arguments.
+section() {
+    printf '\n## %s\n\n' "$1"
+    echo "bench: heddle bench ${*:2}" >&2
+    "$heddle" bench "${@:2}"
+}
+
+fabric() {
+    cat <<END
+# Benchmarks
+
+Written by \`make bench\`, which measures Heddle and the software it is compared with on the same machine, one after
+the other in every round. Figures of different machines or different runs do not compare; ratios within a run do.
+
+$(machine)
 | ibsim | $(package_version ibsim-utils) |
 | opensm | $(package_version opensm) |
-
-## The emulated fabric
-
 END
-    echo "bench: heddle bench sim" >&2
-    "$heddle" bench sim
-    printf '\n## Bring-up with opensm\n\n'
-    echo "bench: heddle bench bring-up" >&2
-    "$heddle" bench bring-up
-    printf '\n## The subnet manager next to opensm\n\n'
-    echo "bench: heddle bench sm" >&2
-    "$heddle" bench sm
-    printf '\n## What the subnet manager leaves behind\n\n'
-    echo "bench: heddle bench judge" >&2
-    "$heddle" bench judge
-} >"$draft"
+    section 'The emulated fabric' sim
+    section 'Bring-up with opensm' bring-up
+    section 'The subnet manager next to opensm' sm
+    section 'What the subnet manager leaves behind' judge
+}
 
-chmod 644 "$draft"
-mv "$draft" "$page"
-echo "bench: wrote $page"
+clusters() {
+    cat <<END
+# Benchmarks of clusters
+
+Written by \`make bench\`: how many clusters a fabric takes, how long decisions take, and what is left of promises under attack.
+Figures of different machines or different runs do not compare; shares and ratios do.
+
+$(machine)
+END
+    section 'How many clusters a fabric takes whose places are given' admission
+    section 'How full a fabric gets' placement ${trace:+--trace "$trace"}
+    section 'One more cluster' plan
+    section 'Promises under attack' promises
+    section 'How close neighbours come to the latency bound' tightness
+    section 'Shared adapters, and jobs beside hostile neighbours' shapes
+}
+
+# Writes a page.
+write() {
+    "$1" >"$draft"
+    chmod 644 "$draft"
+    mv "$draft" "$2"
+    echo "bench: wrote $2"
+}
+
+if [[ $what != clusters ]]; then write fabric docs/benchmarks.md; fi
+if [[ $what != fabric ]]; then write clusters docs/benchmarks-clusters.md; fi

@@ -215,13 +215,15 @@ fn a_plan_that_is_installed_at_once_is_what_the_manager_leaves() {
     let before: Vec<_> = installed.device_ids().map(|device| installed.table_view(device)).collect();
     installed.install(&plan).unwrap();
     let [managed_network, network] = [&site.fabric, &installed].map(fabric_sim::traffic::Network::of);
+    let mut written = 0;
     for (device, before) in installed.device_ids().zip(before) {
         let tables = installed.table_view(device);
         assert_eq!(tables, site.fabric.table_view(device));
-        assert_ne!(tables, before, "the control: it was written");
+        written += usize::from(tables != before);
         for port in installed.ports_of(device) {
             assert_eq!(installed.gate(port), site.fabric.gate(port));
             assert_eq!(network.arbitration(port), managed_network.arbitration(port));
         }
     }
+    assert!(written >= plan.switches().len(), "the control: {written} devices were written");
 }
