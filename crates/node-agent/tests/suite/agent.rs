@@ -58,11 +58,11 @@ impl Agent {
     fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         let length = body.len();
-        write!(
-            stream,
+        let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
+        );
+        // At once: who is refused by the first line is answered, and not read to the end.
+        stream.write_all(request.as_bytes()).unwrap();
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
