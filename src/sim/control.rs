@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use fabric_model::MacAddress;
-use fabric_sim::{DeviceId, Fabric, FunctionId, PortId, Probability, VirtualFunction};
+use fabric_sim::{DeviceId, Fabric, FunctionId, FunctionKey, PortId, Probability, VirtualFunction};
 use ib_transport::{Counters, Waker};
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,9 @@ pub enum Request {
         sl: ServiceLevel,
         #[serde(default)]
         group: Option<MulticastLid>,
+        /// Partitions that it is in besides.
+        #[serde(default)]
+        further: Vec<FunctionKey>,
         guest: PathBuf,
         fabric: PathBuf,
     },
@@ -169,10 +172,11 @@ fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value
             let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }
-        Request::Attach { node, port, function, mac, pkey, sl, group, guest, fabric: socket } => {
+        Request::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             let sockets = Sockets { guest, fabric: socket };
-            frames.attach(fabric, VirtualFunction { id, mac, pkey, sl, group }, &sockets)?;
+            let keys = [FunctionKey { pkey, group }].into_iter().chain(further).collect();
+            frames.attach(fabric, VirtualFunction { id, mac, keys, sl }, &sockets)?;
             Ok(json!("attached"))
         }
         Request::Detach { node, port, function } => {

@@ -84,15 +84,17 @@ impl Frames {
                     Some((guest, socket, counters)) => (Some(guest), Some(socket), Some(counters)),
                     None => (None, None, None),
                 };
+                let first = function.keys.first();
                 let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
                 json!({
                     "node": fabric.id_of(function.id.port()),
                     "port": fabric.gate(function.id.port()).number,
                     "function": function.id.number(),
                     "mac": function.mac,
-                    "pkey": function.pkey,
+                    "pkey": first.map(|key| key.pkey),
                     "sl": function.sl,
-                    "group": function.group,
+                    "group": first.and_then(|key| key.group),
+                    "further": function.keys.get(1..).unwrap_or_default(),
                     "guest": path(guest),
                     "fabric": path(socket),
                     "frames": counters,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fabric_model::{MacAddress, ibnetdiscover};
-use fabric_sim::{Capacities, Fabric, FunctionId, VirtualFunction};
+use fabric_sim::{Capacities, Fabric, FunctionId, FunctionKey, VirtualFunction};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Method, Pkey, PortInfo, PortNum, PortState,
     SwitchInfo,
@@ -51,8 +51,12 @@ fn main() {
     let [a, b] = [("a", 1), ("b", 5)].map(|(node, lid)| {
         let id = FunctionId::new(fabric.find_port(node).expect("it is there"), 1);
         let mac = MacAddress::of_function(Lid::from_wire(lid).expect("not 0"), 1);
-        let function =
-            VirtualFunction { id, mac, pkey: Pkey::DEFAULT_FULL, sl: Default::default(), group: None };
+        let function = VirtualFunction {
+            id,
+            mac,
+            keys: [FunctionKey { pkey: Pkey::DEFAULT_FULL, group: None }].into(),
+            sl: Default::default(),
+        };
         fabric.attach(function).expect("a good function");
         function
     });

@@ -1,17 +1,19 @@
 //! Frames of virtual functions: Ethernet goes in and comes out, and in between are the tables that management programs.
 //!
-//! A function sits on a port of an adapter, with an address that says where it is, one partition key and one service
-//! level. What it sends is one packet on that level, or on level 0 if it is for many, carried by the code that carries management ([`crate::way`]): nothing reaches a
-//! function but through link states, forwarding tables, lanes and partition keys as they are at that moment.
+//! A function sits on a port of an adapter, with an address that says where it is, the partition keys it may use and one
+//! service level. What it sends is one packet on that level, or on level 0 if it is for many, carried by the code that
+//! carries management ([`crate::way`]): nothing reaches a function but through link states, forwarding tables, lanes and
+//! partition keys as they are at that moment.
 //!
 //! Faults that lose packets lose frames too; those that duplicate and delay are for management only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::MacAddress;
 use ib_wire::{LidAddress, MulticastLid, Pkey, QueuePair, ServiceLevel};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::counters::Cast;
@@ -44,19 +46,31 @@ impl FunctionId {
     }
 }
 
+/// A partition that a function is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionKey {
+    /// The key it sends with and accepts by. Counts only while it stands in the table of the port.
+    pub pkey: Pkey,
+    /// Where frames for many go, and from where it takes them.
+    #[serde(default)]
+    pub group: Option<MulticastLid>,
+}
+
+/// Keys of a function: what a port of the field sets aside for one at least.
+pub const FUNCTION_KEYS_MAX: usize = 16;
+
 /// What a virtual function is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualFunction {
     /// Where it is.
     pub id: FunctionId,
     /// Its address: the one it may send from, and the one it is reached by.
     pub mac: MacAddress,
-    /// The one key it sends with and accepts by. Counts only while it stands in the table of the port.
-    pub pkey: Pkey,
+    /// The partitions it is in, in the order of its own table.
+    pub keys: Arc<[FunctionKey]>,
     /// The level of what it sends to one other.
     pub sl: ServiceLevel,
-    /// Where frames for many go, and from where it takes them.
-    pub group: Option<MulticastLid>,
 }
 
 /// What a function has sent and received, or all of them together.
@@ -98,6 +112,9 @@ pub enum AttachError {
         /// Who has it.
         owner: u8,
     },
+    /// It has more keys than it can hold.
+    #[error("a virtual function holds {FUNCTION_KEYS_MAX} partition keys at most")]
+    TooManyKeys,
 }
 
 /// All attached functions.
@@ -152,6 +169,9 @@ impl Fabric {
         if mac.lid().is_none() {
             return Err(AttachError::NoPlace { mac });
         }
+        if function.keys.len() > FUNCTION_KEYS_MAX {
+            return Err(AttachError::TooManyKeys);
+        }
         match self.functions.others(id.port, id).find(|other| other.mac == mac) {
             Some(owner) => Err(AttachError::Taken { mac, owner: owner.id.number }),
             None => Ok(()),
@@ -192,7 +212,7 @@ impl Fabric {
         self.handle_timeout(now);
         receivers.clear();
         let Some(seat) = self.functions.seats.get(&from) else { return };
-        let sender = seat.function;
+        let sender = seat.function.clone();
         self.functions.count(from, |counters| counters.sent += 1);
         if let Err(reason) = self.carry_frame(&sender, frame, receivers) {
             self.count_frame_drop(from, reason);
@@ -216,13 +236,11 @@ impl Fabric {
         if !self.has_room(port, frame.len()) {
             return Err(DropReason::TooLarge);
         }
-        if !self.holds_pkey(port, sender.pkey) {
+        if !sender.keys.iter().any(|key| self.holds_pkey(port, key.pkey)) {
             return Err(DropReason::PartitionAtSender);
         }
         if destination.is_group() {
-            let group = sender.group.ok_or(DropReason::NoGroup)?;
-            self.carry_to_group(sender, group, frame.len(), receivers);
-            Ok(())
+            self.carry_to_groups(sender, frame.len(), receivers)
         } else {
             receivers.push(self.carry_to_one(sender, destination, frame.len())?);
             Ok(())
@@ -238,63 +256,107 @@ impl Fabric {
     ) -> Result<FunctionId, DropReason> {
         let lid = destination.lid().ok_or(DropReason::UnknownAddress)?;
         let number = destination.bytes()[3];
-        let flow = self.flow(sender, sender.sl, lid.into(), queue_pair(number));
+        let key = self.key_toward(sender, destination).ok_or(DropReason::PartitionAtSender)?;
+        let flow = self.flow(sender, key, sender.sl, lid.into(), queue_pair(number));
         let end = self.route(sender.id.port, lid, &Traffic::Data { flow, cast: Cast::Uni, payload })?.end;
         self.accept_partition(end, &flow)?;
         let owner = self.functions.others(end, sender.id).find(|other| other.mac == destination);
-        let receiver = *owner.ok_or(DropReason::NoFunction)?;
-        if self.takes(&receiver, sender.pkey) {
-            Ok(receiver.id)
-        } else {
-            Err(self.refuse_partition(end, &flow))
-        }
+        let receiver = owner.ok_or(DropReason::NoFunction)?;
+        if self.takes(receiver, key) { Ok(receiver.id) } else { Err(self.refuse_partition(end, &flow)) }
     }
 
-    /// To every function that has joined the group: inside the adapter, and wherever the tables lead.
+    /// The key for what goes to an address: of those that the port holds the first by which the two may talk, as a path
+    /// record would tell, else the first.
+    fn key_toward(&self, sender: &VirtualFunction, destination: MacAddress) -> Option<Pkey> {
+        let mut held =
+            sender.keys.iter().map(|key| key.pkey).filter(|key| self.holds_pkey(sender.id.port, *key));
+        let first = held.next()?;
+        let rest: Vec<Pkey> = held.collect();
+        if rest.is_empty() {
+            return Some(first);
+        }
+        let seats = self.functions.seats.values().map(|seat| &seat.function);
+        let receiver = seats.into_iter().find(|function| function.mac == destination);
+        let fits = |key: &Pkey| receiver.is_some_and(|receiver| self.takes(receiver, *key));
+        [first].into_iter().chain(rest).find(fits).or(Some(first))
+    }
+
+    /// To every function that has joined a group of the sender's: inside the adapter, and wherever the tables lead.
+    fn carry_to_groups(
+        &mut self,
+        sender: &VirtualFunction,
+        payload: usize,
+        receivers: &mut Vec<FunctionId>,
+    ) -> Result<(), DropReason> {
+        let port = sender.id.port;
+        let mut groups = 0;
+        for key in sender.keys.iter() {
+            if let Some(group) = key.group.filter(|_| self.holds_pkey(port, key.pkey)) {
+                self.carry_to_group(sender, (key.pkey, group), payload, receivers);
+                groups += 1;
+            }
+        }
+        // Who shares several partitions with the sender hears it once.
+        receivers.sort_unstable();
+        receivers.dedup();
+        if groups > 0 { Ok(()) } else { Err(DropReason::NoGroup) }
+    }
+
     fn carry_to_group(
         &mut self,
         sender: &VirtualFunction,
-        group: MulticastLid,
+        (key, group): (Pkey, MulticastLid),
         payload: usize,
         receivers: &mut Vec<FunctionId>,
     ) {
         let sl = ServiceLevel::default();
-        let flow = self.flow(sender, sl, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
+        let flow = self.flow(sender, key, sl, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
         let traffic = Traffic::Data { flow, cast: Cast::Multi, payload };
         let mut reached = Vec::new();
         self.spread(sender.id.port, group, &traffic, &mut reached, |fabric, reason| {
             fabric.count_frame_drop(sender.id, reason);
         });
-        self.join(sender, group, sender.id.port, receivers);
+        self.join(sender, (key, group), sender.id.port, receivers);
         for end in reached {
             match self.accept_partition(end, &flow) {
-                Ok(()) => self.join(sender, group, end, receivers),
+                Ok(()) => self.join(sender, (key, group), end, receivers),
                 Err(reason) => self.count_frame_drop(sender.id, reason),
             }
         }
     }
 
     /// Adds the functions of a port that take what somebody else sends to a group.
-    fn join(&self, sender: &VirtualFunction, group: MulticastLid, end: PortId, to: &mut Vec<FunctionId>) {
+    fn join(
+        &self,
+        sender: &VirtualFunction,
+        (key, group): (Pkey, MulticastLid),
+        end: PortId,
+        to: &mut Vec<FunctionId>,
+    ) {
         let others = self.functions.others(end, sender.id);
-        let members = others.filter(|it| it.group == Some(group) && self.takes(it, sender.pkey));
-        to.extend(members.map(|it| it.id));
+        let has_joined = |own: &FunctionKey| own.group == Some(group) && self.is_taken_by(end, own.pkey, key);
+        to.extend(others.filter(|it| it.keys.iter().any(has_joined)).map(|it| it.id));
     }
 
-    /// Whether a function takes packets with a key: its own is of the same partition, and stands in its port's table.
+    /// Whether a function takes packets with a key: one of its own is of the same partition, and stands in its port's table.
     fn takes(&self, receiver: &VirtualFunction, key: Pkey) -> bool {
-        key.is_accepted_by(receiver.pkey) && self.holds_pkey(receiver.id.port, receiver.pkey)
+        receiver.keys.iter().any(|own| self.is_taken_by(receiver.id.port, own.pkey, key))
+    }
+
+    fn is_taken_by(&self, port: PortId, own: Pkey, key: Pkey) -> bool {
+        key.is_accepted_by(own) && self.holds_pkey(port, own)
     }
 
     fn flow(
         &self,
         sender: &VirtualFunction,
+        pkey: Pkey,
         sl: ServiceLevel,
         destination: LidAddress,
         to: QueuePair,
     ) -> Flow {
         Flow {
-            pkey: sender.pkey,
+            pkey,
             sl,
             source: self.lid(sender.id.port).map_or(LidAddress::Permissive, LidAddress::from),
             destination,

@@ -45,6 +45,6 @@ pub use counters::Counters;
 pub use device::{DeviceId, PortId};
 pub use fabric::{DropReason, Fabric, Output};
 pub use faults::{NotAProbability, Probability};
-pub use forward::{AttachError, FrameCounters, FunctionId, VirtualFunction};
+pub use forward::{AttachError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction};
 pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};
 pub use install::InstallError;

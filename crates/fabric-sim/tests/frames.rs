@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fabric_model::MacAddress;
-use fabric_sim::{AttachError, Capacities, DropReason, FrameCounters, FunctionId, VirtualFunction};
+use fabric_sim::{
+    AttachError, Capacities, DropReason, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
+};
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{
     Attribute, Lid, Method, Mtu, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PkeyPosition, PortMask,
@@ -27,6 +29,10 @@ const LIDS: [(&str, u16); 4] = [("a", 3), ("b", 4), ("c", 5), ("d", 6)];
 
 fn group(number: u16) -> MulticastLid {
     MulticastLid::from_wire(MulticastLid::MIN + number).unwrap()
+}
+
+fn key(raw: u16, group: Option<MulticastLid>) -> FunctionKey {
+    FunctionKey { pkey: Pkey::from_wire(raw).unwrap(), group }
 }
 
 fn mac(node: &str, function: u8) -> MacAddress {
@@ -68,10 +74,13 @@ impl Stage {
     }
 
     fn attach(&mut self, node: &str, function: u8, key: u16, to: Option<u16>) -> FunctionId {
-        let (id, pkey) = (self.id(node, function), Pkey::from_wire(key).unwrap());
-        let (mac, group, sl) = (mac(node, function), to.map(group), ServiceLevel::default());
-        let function = VirtualFunction { id, mac, pkey, sl, group };
-        self.world.fabric.attach(function).unwrap();
+        self.attach_with(node, function, &[(key, to)])
+    }
+
+    fn attach_with(&mut self, node: &str, function: u8, keys: &[(u16, Option<u16>)]) -> FunctionId {
+        let (id, mac, sl) = (self.id(node, function), mac(node, function), ServiceLevel::default());
+        let keys = keys.iter().map(|(raw, to)| key(*raw, to.map(group))).collect();
+        self.world.fabric.attach(VirtualFunction { id, mac, keys, sl }).unwrap();
         id
     }
 
@@ -179,8 +188,8 @@ fn a_route_that_is_taken_away_stops_one_direction() {
 fn a_service_level_that_has_no_lane_on_a_turn_is_discarded_there_and_others_are_not() {
     let mut stage = Stage::new();
     let id = stage.id("b", 1);
-    let (pkey, sl) = (Pkey::from_wire(BLUE).unwrap(), ServiceLevel::from_wire(3).unwrap());
-    let function = VirtualFunction { id, mac: mac("b", 1), pkey, sl, group: Some(group(0)) };
+    let (keys, sl) = ([key(BLUE, Some(group(0)))].into(), ServiceLevel::from_wire(3).unwrap());
+    let function = VirtualFunction { id, mac: mac("b", 1), keys, sl };
     stage.world.fabric.attach(function).unwrap();
     // From where b is towards the other switch.
     let turn = 0x0205;
@@ -404,8 +413,9 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
     stage.attach("b", 1, BLUE, None);
     assert_eq!(stage.counters(b).sent, 0, "something else counts anew");
 
-    let (pkey, sl) = (Pkey::from_wire(BLUE).unwrap(), ServiceLevel::default());
-    let mut attach = |id, mac| stage.world.fabric.attach(VirtualFunction { id, mac, pkey, sl, group: None });
+    let (blue, sl) = (key(BLUE, None), ServiceLevel::default());
+    let function = |id, mac| VirtualFunction { id, mac, keys: [blue].into(), sl };
+    let mut attach = |id, mac| stage.world.fabric.attach(function(id, mac));
     let twin = FunctionId::new(b.port(), 2);
     assert_eq!(attach(twin, mac("b", 1)), Err(AttachError::Taken { mac: mac("b", 1), owner: 1 }));
     let nowhere = "52:54:00:00:00:01".parse().unwrap();
@@ -413,9 +423,37 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
     assert_eq!(attach(twin, EVERYBODY), Err(AttachError::NoPlace { mac: EVERYBODY }));
     assert_eq!(attach(twin, mac("b", 2)), Ok(()), "the control");
     let switch = FunctionId::new(stage.world.port_number("left", 1), 1);
-    let refused =
-        stage.world.fabric.attach(VirtualFunction { id: switch, mac: mac("b", 9), pkey, sl, group: None });
+    let refused = stage.world.fabric.attach(function(switch, mac("b", 9)));
     assert_eq!(refused, Err(AttachError::Switch));
+}
+
+/// Two nodes of a cluster are in a partition inside it and limited in its own, one is in its own alone, and one limited
+/// there like the two, without being in theirs.
+#[test]
+fn who_is_in_a_partition_inside_a_cluster_talks_there_and_to_full_members_of_the_cluster() {
+    const INNER: u16 = 0x8103;
+    let mut stage = Stage { world: World::configured(), receivers: Vec::new() };
+    let inner = [(BLUE_LIMITED, Some(0)), (INNER, Some(1))];
+    for (node, keys) in [("a", &inner[..]), ("b", &inner[..]), ("c", &[(BLUE, Some(0))]), ("d", &inner[..1])]
+    {
+        let table: Vec<u16> = keys.iter().map(|(key, _)| *key).collect();
+        stage.give(node, 0, &table);
+        stage.attach_with(node, 1, keys);
+    }
+    for switch in ["left", "right"] {
+        stage.lead(switch, 0, &[1, 2, 5]);
+        stage.lead(switch, 1, &[1, 2, 5]);
+    }
+    let may_talk = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d")];
+    for (from, _) in LIDS {
+        for (to, _) in LIDS.into_iter().filter(|(to, _)| *to != from) {
+            let expected = may_talk.contains(&(from, to)) || may_talk.contains(&(to, from));
+            assert_eq!(stage.reaches(from, to), expected, "{from} to {to}");
+        }
+    }
+    let a = stage.id("a", 1);
+    let heard = stage.send(a, &frame(mac("a", 1), EVERYBODY, 100));
+    assert_eq!(heard, [stage.id("b", 1), stage.id("c", 1)], "each once");
 }
 
 #[test]
@@ -437,8 +475,8 @@ struct Chaos {
     unplugged: Option<(bool, u8)>,
 }
 
-/// Keys of the port; key and group of each of its functions.
-type AdapterChaos = (Vec<u16>, [(u16, Option<u16>); 2]);
+/// Keys of the port; keys and groups of each of its functions.
+type AdapterChaos = (Vec<u16>, [Vec<(u16, Option<u16>)>; 2]);
 
 /// Exits by LID, exits of two groups; keys and enforcement, inbound and outbound, of each port.
 type SwitchChaos = ([u8; 6], [u16; 2], Vec<(Vec<u16>, bool, bool)>);
@@ -446,7 +484,7 @@ type SwitchChaos = ([u8; 6], [u16; 2], Vec<(Vec<u16>, bool, bool)>);
 fn chaos() -> impl Strategy<Value = Chaos> {
     let key = || prop::sample::select(vec![0xffff, 0x7fff, BLUE, BLUE_LIMITED, RED, 0x0102]);
     let keys = move || prop::collection::vec(key(), 0..6);
-    let function = move || (key(), prop::option::of(0..2u16));
+    let function = move || prop::collection::vec((key(), prop::option::of(0..2u16)), 1..4);
     let adapter = move || (keys(), [function(), function()]);
     let port = move || (keys(), any::<bool>(), any::<bool>());
     let exit = || prop_oneof![4 => prop::sample::select(vec![0, 1, 2, 5, 6]), 1 => Just(0xff_u8)];
@@ -468,8 +506,8 @@ impl Chaos {
         let mut stage = Stage { world: World::configured(), receivers: Vec::new() };
         for ((node, _), (keys, functions)) in LIDS.iter().zip(&self.adapters) {
             stage.give(node, 0, keys);
-            for (number, (key, group)) in (1..).zip(functions) {
-                stage.attach(node, number, *key, *group);
+            for (number, keys) in (1..).zip(functions) {
+                stage.attach_with(node, number, keys);
             }
         }
         for (switch, (exits, groups, ports)) in ["left", "right"].into_iter().zip(&self.switches) {

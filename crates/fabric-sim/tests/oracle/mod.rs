@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use fabric_model::MacAddress;
-use fabric_sim::{Fabric, FunctionId, PortId, VirtualFunction};
+use fabric_sim::{Fabric, FunctionId, FunctionKey, PortId, VirtualFunction};
 use ib_wire::{Membership, Pkey, PortNum, PortState};
 
 /// Longer than any path through two switches that does not circle.
@@ -14,16 +14,16 @@ const HOPS: usize = 64;
 pub fn unicast(fabric: &Fabric, from: FunctionId, to: MacAddress) -> Option<FunctionId> {
     let sender = function(fabric, from);
     let lid = to.lid()?;
-    if !holds(fabric, from.port(), sender.pkey) {
-        return None;
-    }
+    let mut keys = sender.keys.iter().map(|key| key.pkey).filter(|key| holds(fabric, from.port(), *key));
+    let receiver = fabric.functions().map(|(function, _)| function).find(|function| function.mac == to)?;
+    let key = keys.find(|key| is_taken(fabric, receiver, *key))?;
     let mut at = from.port();
     if !owns(fabric, at, lid.to_wire()) {
         at = far_end(fabric, at)?;
         let mut hops = 0;
         while fabric.node_of(at).kind == ib_wire::NodeKind::Switch {
             hops += 1;
-            if hops > HOPS || !lets_in(fabric, at, sender.pkey) {
+            if hops > HOPS || !lets_in(fabric, at, key) {
                 return None;
             }
             let device = fabric.device_id_of(at);
@@ -34,7 +34,7 @@ pub fn unicast(fabric: &Fabric, from: FunctionId, to: MacAddress) -> Option<Func
                 // No function sits on a switch.
                 return None;
             }
-            if !lets_out(fabric, out, sender.pkey) {
+            if !lets_out(fabric, out, key) {
                 return None;
             }
             at = far_end(fabric, out)?;
@@ -43,17 +43,29 @@ pub fn unicast(fabric: &Fabric, from: FunctionId, to: MacAddress) -> Option<Func
             return None;
         }
     }
-    let mut takers = takers(fabric, at, &sender);
+    let mut takers = takers(fabric, at, from, key);
     takers.find(|taker| taker.mac == to).map(|taker| taker.id)
 }
 
 /// Who gets a frame for everybody.
 pub fn multicast(fabric: &Fabric, from: FunctionId) -> BTreeSet<FunctionId> {
     let sender = function(fabric, from);
+    sender.keys.iter().flat_map(|key| spread(fabric, from, *key)).collect()
+}
+
+fn spread(
+    fabric: &Fabric,
+    from: FunctionId,
+    FunctionKey { pkey, group }: FunctionKey,
+) -> BTreeSet<FunctionId> {
     let mut got = BTreeSet::new();
-    let (Some(group), true) = (sender.group, holds(fabric, from.port(), sender.pkey)) else { return got };
+    let (Some(group), true) = (group, holds(fabric, from.port(), pkey)) else { return got };
     let joined = |end: PortId| {
-        takers(fabric, end, &sender).filter(|taker| taker.group == Some(group)).map(|taker| taker.id)
+        let has_joined = |own: &FunctionKey| {
+            own.group == Some(group) && matches(own.pkey, pkey) && holds(fabric, end, own.pkey)
+        };
+        let others = at(fabric, end).into_iter().filter(|it| it.id != from);
+        others.filter(|it| it.keys.iter().any(has_joined)).map(|it| it.id).collect::<Vec<_>>()
     };
     got.extend(joined(from.port()));
     let mut seen = BTreeSet::new();
@@ -64,12 +76,12 @@ pub fn multicast(fabric: &Fabric, from: FunctionId) -> BTreeSet<FunctionId> {
         }
         if fabric.node_of(at).kind != ib_wire::NodeKind::Switch {
             got.extend(joined(at));
-        } else if lets_in(fabric, at, sender.pkey) {
+        } else if lets_in(fabric, at, pkey) {
             let device = fabric.device_id_of(at);
             let exits = fabric.groups_of(device).remove(&group.to_wire()).unwrap_or_default();
             let outs = exits.into_iter().filter(|exit| *exit != 0);
             let outs = outs.map(|exit| fabric.port_of(device, PortNum::new(exit).unwrap()).unwrap());
-            let outs = outs.filter(|out| *out != at && lets_out(fabric, *out, sender.pkey));
+            let outs = outs.filter(|out| *out != at && lets_out(fabric, *out, pkey));
             pending.extend(outs.filter_map(|out| far_end(fabric, out)));
         }
     }
@@ -77,15 +89,27 @@ pub fn multicast(fabric: &Fabric, from: FunctionId) -> BTreeSet<FunctionId> {
 }
 
 fn function(fabric: &Fabric, id: FunctionId) -> VirtualFunction {
-    *fabric.functions().find(|(function, _)| function.id == id).unwrap().0
+    fabric.functions().find(|(function, _)| function.id == id).unwrap().0.clone()
 }
 
-/// Other functions at a port that share a partition with the sender, by keys that their port holds.
-fn takers(fabric: &Fabric, end: PortId, sender: &VirtualFunction) -> impl Iterator<Item = VirtualFunction> {
-    let sender = *sender;
-    let at_end = fabric.functions().map(|(function, _)| *function).filter(move |it| it.id.port() == end);
-    at_end
-        .filter(move |it| it.id != sender.id && matches(it.pkey, sender.pkey) && holds(fabric, end, it.pkey))
+fn at(fabric: &Fabric, end: PortId) -> Vec<VirtualFunction> {
+    let all = fabric.functions().map(|(function, _)| function);
+    all.filter(|it| it.id.port() == end).cloned().collect()
+}
+
+/// Other functions at a port that are in the partition of a key, by keys that their port holds.
+fn takers(
+    fabric: &Fabric,
+    end: PortId,
+    from: FunctionId,
+    key: Pkey,
+) -> impl Iterator<Item = VirtualFunction> {
+    at(fabric, end).into_iter().filter(move |it| it.id != from && is_taken(fabric, it, key))
+}
+
+fn is_taken(fabric: &Fabric, receiver: &VirtualFunction, key: Pkey) -> bool {
+    let mut keys = receiver.keys.iter().map(|own| own.pkey);
+    keys.any(|own| matches(own, key) && holds(fabric, receiver.id.port(), own))
 }
 
 fn matches(held: Pkey, sent: Pkey) -> bool {
