@@ -485,7 +485,7 @@ leaf_lid=$("$heddle" sim-ctl "$site/run/sim-control.sock" tables "$leaf" |
 drill route "the route to ${blue_hosts[1]} removed at $leaf" "$heddle" smp --device "$device" \
     --secret "$site/site.secret" set-lft "$(guid_of "$leaf")" "$leaf_lid" --to "${blue_lids[1]}"
 
-step "Blue grows to three nodes, and shrinks again"
+step "Blue grows to three nodes, is divided into partitions of its own, and shrinks again"
 start=$(now)
 must grow by acme cluster resize blue --nodes 3 --wait --timeout "$cluster_limit"
 timing "a third node, from order to ready" "$(seconds "$start")"
@@ -494,6 +494,16 @@ must ring-3 by acme cluster exec blue -- mpirun -np 3 mpi-ring
 held "three ranks: $(ring)" "$kept"
 must hostnames by acme cluster exec blue --all -- hostname
 expect 'blue-3 +\| blue-3' "all three answer by their names"
+must partition by acme cluster partition blue --set io=1-2 --set work=3 --timeout "$cluster_limit"
+must inside in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-2
+held "blue-1 and blue-2 are in a partition inside blue, and reach each other" "$kept"
+! keep across in_node acme blue 1 ping -c 5 -i 0.2 -W 1 blue-3 || fail "blue-1 still reaches blue-3 (see $evidence/$kept)"
+expect '100% packet loss' "blue-3 is in another one: nothing of five pings comes through"
+must verify-partitions "$heddle" fabric verify
+held "heddle fabric verify: sound with the partitions inside" "$kept"
+must unpartition by acme cluster partition blue --clear --timeout "$cluster_limit"
+must together in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-3
+held "without them, blue-1 reaches blue-3 again" "$kept"
 start=$(now)
 must shrink by acme cluster resize blue --nodes 2 --wait --timeout "$cluster_limit"
 timing "back to two nodes" "$(seconds "$start")"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fabric_model::MacAddress;
-use fabric_sim::Probability;
+use fabric_sim::{FunctionKey, Probability};
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
@@ -106,6 +106,9 @@ struct AttachArgs {
     /// The multicast LID that broadcasts go to, such as 0xc001; without it, they are dropped.
     #[arg(long, value_parser = multicast_lid)]
     group: Option<MulticastLid>,
+    /// A partition that it is in besides, as key and multicast LID, such as 0x8002:0xc002; may be repeated.
+    #[arg(long, value_name = "PKEY[:GROUP]", value_parser = function_key)]
+    further: Vec<FunctionKey>,
     /// The datagram socket that the virtual machine binds.
     #[arg(long)]
     guest: PathBuf,
@@ -151,6 +154,7 @@ fn request(action: Action) -> anyhow::Result<Request> {
             pkey: args.pkey,
             sl: args.sl,
             group: args.group,
+            further: args.further,
             // The emulation may run elsewhere in the file system.
             guest: std::path::absolute(args.guest)?,
             fabric: std::path::absolute(args.fabric)?,
@@ -163,6 +167,12 @@ fn request(action: Action) -> anyhow::Result<Request> {
 fn service_level(text: &str) -> Result<ServiceLevel, String> {
     let level = text.parse().ok().and_then(ServiceLevel::from_wire);
     level.ok_or_else(|| "a number from 0 to 15".to_owned())
+}
+
+fn function_key(text: &str) -> Result<FunctionKey, String> {
+    let (key, group) = text.split_once(':').map_or((text, None), |(key, group)| (key, Some(group)));
+    let pkey = key.parse().map_err(|_| format!("{key:?} is not a partition key, such as 0x8001"))?;
+    Ok(FunctionKey { pkey, group: group.map(multicast_lid).transpose()? })
 }
 
 fn multicast_lid(text: &str) -> Result<MulticastLid, String> {

@@ -7,15 +7,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use controller_api::cluster::{Cluster, CpuMode, NewCluster, NodeState, Resize};
+use controller_api::cluster::{Cluster, CpuMode, NewCluster, NodeState, Partitions, Resize, SubPartition};
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{Client, ClusterRef, MemorySize, Name};
-use fabric_model::tenancy::{Bandwidth, Class, Latency};
+use fabric_model::tenancy::{Bandwidth, Class, Latency, SlMode};
 use jiff::Timestamp;
 
 use super::Noun;
 use super::exec::{self, ExecArgs};
 use super::output::{self, Format, age, count, facts, or_dash, table, took};
+use super::partition::{self, PartitionArgs, told};
 use super::ssh::{self, ProxyArgs, SshArgs};
 use super::wait::{self, Ended, WaitArgs};
 
@@ -55,6 +56,16 @@ Ctrl-C ends the waiting, not the cluster.")]
     #[command(after_help = "Example:
   heddle cluster resize blue --nodes 3")]
     Resize(ResizeArgs),
+    /// Show or change the partitions inside a cluster
+    ///
+    /// Nodes of one partition reach each other; limited members reach its full members only. A node that is in one reaches
+    /// those of others no more, but still those that are in none.
+    #[command(after_help = "Examples:
+  heddle cluster partition blue
+  heddle cluster partition blue --set io=1-2 --set compute=3-8
+  heddle cluster partition blue --set storage=1,limited:2-8
+  heddle cluster partition blue --clear")]
+    Partition(PartitionArgs),
     /// Delete clusters with all that is on their nodes
     #[command(after_help = "Example:
   heddle cluster delete blue green")]
@@ -144,6 +155,13 @@ pub struct CreateArgs {
     /// Latest arrival of a packet that finds its own lane empty, such as 80us; of a guaranteed cluster
     #[arg(long, value_name = "TIME", requires = "bandwidth")]
     latency: Option<Latency>,
+    /// What tells its packets from others': one service level for all, or one by path, for software that asks for path
+    /// records
+    #[arg(long, value_enum, default_value_t, requires = "bandwidth")]
+    sl_mode: Levels,
+    /// A partition inside it, such as io=1-4,limited:5; may be repeated
+    #[arg(long = "partition", value_name = "NAME=NODES", value_parser = partition::parse)]
+    partitions: Vec<SubPartition>,
     /// File with public keys that may log in; may be repeated [default: the usual ones in ~/.ssh]
     #[arg(long, value_name = "FILE")]
     ssh_key: Vec<PathBuf>,
@@ -166,6 +184,25 @@ impl From<Mode> for CpuMode {
         match mode {
             Mode::Shared => Self::Shared,
             Mode::Dedicated => Self::Dedicated,
+        }
+    }
+}
+
+/// What tells the packets of a guaranteed cluster from others'.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Levels {
+    /// One service level
+    #[default]
+    Cluster,
+    /// A service level by path
+    Path,
+}
+
+impl From<Levels> for SlMode {
+    fn from(levels: Levels) -> Self {
+        match levels {
+            Levels::Cluster => Self::Cluster,
+            Levels::Path => Self::Path,
         }
     }
 }
@@ -212,6 +249,7 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
                 client.cluster_resize(&args.which.cluster()?, Resize { size: args.nodes }).await?;
             conclude(&client, format, operation, &args.wait).await
         }
+        ClusterCommand::Partition(args) => partitions(&client, format, args).await,
         ClusterCommand::Delete(args) => delete(&client, format, args).await,
         ClusterCommand::Ssh(args) => ssh::run(&client, &noun.site, args).await,
         ClusterCommand::Proxy(args) => ssh::proxy(&client, args).await,
@@ -229,6 +267,8 @@ async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Re
         mode: args.mode.into(),
         image: args.image,
         class: class(args.bandwidth, args.latency),
+        sl_mode: args.sl_mode.into(),
+        partitions: args.partitions,
         ssh_keys: ssh_keys(&args.ssh_key)?,
         tenant,
     };
@@ -239,6 +279,20 @@ async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Re
 fn class(bandwidth: Option<Bandwidth>, latency: Option<Latency>) -> Class {
     let latency_ns = latency.map(Latency::ns);
     bandwidth.map_or(Class::BestEffort, |bandwidth| Class::Guaranteed { bandwidth, latency_ns })
+}
+
+async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> anyhow::Result<ExitCode> {
+    let cluster = args.which.cluster()?;
+    if args.set.is_empty() && !args.clear {
+        let partitions = client.cluster_show(&cluster).await?.partitions;
+        format.print(&partitions, |partitions| match partitions.as_slice() {
+            [] => format!("cluster {} has no partitions inside", cluster.name),
+            partitions => partitions.iter().map(told).collect::<Vec<_>>().join("\n"),
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let operation = client.cluster_partition(&cluster, &Partitions { partitions: args.set }).await?;
+    conclude(client, format, operation, &args.wait).await
 }
 
 async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
@@ -276,6 +330,7 @@ async fn conclude(
     let goes_on = match kind {
         OperationKind::Create => format!("cluster {name} is being created"),
         OperationKind::Resize => format!("cluster {name} is being resized"),
+        OperationKind::Partition => format!("cluster {name} is being partitioned"),
         OperationKind::Delete => format!("cluster {name} is being deleted"),
     };
     let goes_on = format!("{goes_on}; `heddle cluster show {name}` tells how far it is");
@@ -334,6 +389,7 @@ fn show(cluster: &Cluster) -> String {
         ("id", cluster.id.to_string()),
         ("phase", cluster.phase.to_string()),
     ];
+    let inside: Vec<String> = cluster.partitions.iter().map(told).collect();
     known.extend(cluster.reason.clone().map(|reason| ("reason", reason)));
     known.extend([
         (
@@ -349,6 +405,7 @@ fn show(cluster: &Cluster) -> String {
         ("image", shape.image.to_string()),
         ("network", shape.class.to_string()),
         ("partition", or_dash(cluster.partition)),
+        ("inside", or_dash((!inside.is_empty()).then(|| inside.join("; ")))),
         ("created", output::time(cluster.created)),
     ]);
     let nodes = table(

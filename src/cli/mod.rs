@@ -8,6 +8,7 @@ pub mod fabric;
 pub mod host;
 pub mod image;
 pub mod output;
+pub mod partition;
 pub mod progress;
 pub mod ssh;
 pub mod tenant;

@@ -115,6 +115,7 @@ fn doing(kind: OperationKind) -> &'static str {
     match kind {
         OperationKind::Create => "creating",
         OperationKind::Resize => "resizing",
+        OperationKind::Partition => "partitioning",
         OperationKind::Delete => "deleting",
     }
 }
@@ -123,6 +124,7 @@ fn noun(kind: OperationKind) -> &'static str {
     match kind {
         OperationKind::Create => "creation",
         OperationKind::Resize => "resizing",
+        OperationKind::Partition => "partitioning",
         OperationKind::Delete => "deletion",
     }
 }
@@ -131,6 +133,7 @@ fn failure(operation: &Operation) -> String {
     let what = match operation.kind {
         OperationKind::Create => "created",
         OperationKind::Resize => "resized",
+        OperationKind::Partition => "partitioned",
         OperationKind::Delete => "deleted",
     };
     let reason = operation.reason.as_deref().unwrap_or("the controller did not say why");

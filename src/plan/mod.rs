@@ -175,7 +175,7 @@ fn data_lanes(count: u8) -> Result<DataLanes> {
 
 fn wish(cluster: &ClusterWish) -> arrangement::ClusterWish {
     let (cores, functions) = (cluster.cores, cluster.functions);
-    let inner = |partition: &controller_api::intents::SubPartition| InnerPartition {
+    let inner = |partition: &controller_api::cluster::SubPartition| InnerPartition {
         name: partition.name.to_string(),
         full: partition.full.clone(),
         limited: partition.limited.clone(),

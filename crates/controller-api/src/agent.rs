@@ -68,7 +68,7 @@ pub struct ImageOrder {
 }
 
 /// A virtual function of an emulated adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdapterOrder {
     /// GUID of the adapter's port.
@@ -79,7 +79,27 @@ pub struct AdapterOrder {
     pub function: u8,
     /// Its address as an Ethernet device.
     pub mac: MacAddress,
-    /// The one partition key it may use.
+    /// The key of the cluster's partition: the first it may use.
+    pub pkey: Pkey,
+    /// Where broadcasts go.
+    pub group: Option<MulticastLid>,
+    /// The partitions inside the cluster that it is in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further: Vec<KeyOrder>,
+}
+
+impl AdapterOrder {
+    /// Which function it is and by what address: what stays while its virtual machine lives. Keys come and go.
+    pub fn seat(&self) -> (Guid, PortNum, u8, MacAddress) {
+        (self.port_guid, self.port, self.function, self.mac)
+    }
+}
+
+/// A partition that a virtual function is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyOrder {
+    /// The key it may use.
     pub pkey: Pkey,
     /// Where broadcasts go.
     pub group: Option<MulticastLid>,
@@ -109,6 +129,19 @@ pub struct Context {
     pub pkey: Pkey,
     /// Likewise.
     pub sl: ServiceLevel,
+    /// The partitions inside the cluster that it is in, in the order of their keys in its table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<NamedKey>,
+}
+
+/// A partition inside a cluster, as a node in it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedKey {
+    /// What it is called.
+    pub name: Name,
+    /// The key of the node in it.
+    pub pkey: Pkey,
 }
 
 impl std::fmt::Debug for Context {

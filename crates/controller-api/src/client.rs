@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::cluster::{Cluster, NewCluster, Resize};
+use crate::cluster::{Cluster, NewCluster, Partitions, Resize};
 use crate::event::Event;
 use crate::fabric::{Fabric, Proof};
 use crate::host::{Host, NewHost};
@@ -138,6 +138,15 @@ impl Client {
     /// `PATCH /v1/clusters/{name}`
     pub async fn cluster_resize(&self, name: &ClusterRef, resize: Resize) -> Result<Operation, ClientError> {
         self.send(Method::PATCH, &name.path(), &resize).await
+    }
+
+    /// `PUT /v1/clusters/{name}/partitions`
+    pub async fn cluster_partition(
+        &self,
+        name: &ClusterRef,
+        partitions: &Partitions,
+    ) -> Result<Operation, ClientError> {
+        self.send(Method::PUT, &name.with("/partitions"), partitions).await
     }
 
     /// `DELETE /v1/clusters/{name}`

@@ -1,8 +1,9 @@
 //! Virtual clusters and their nodes.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use fabric_model::tenancy::Class;
+use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::PartitionNumber;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub struct Cluster {
     /// Its partition on the fabric, once it has one.
     #[schema(value_type = Option<u16>)]
     pub partition: Option<PartitionNumber>,
+    /// The partitions inside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<InnerPartition>,
     /// Its nodes, in order.
     pub nodes: Vec<Node>,
     /// Since when.
@@ -55,6 +59,64 @@ pub struct Shape {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub class: Class,
+    /// How its packets are told from others': `"cluster"` or `"path"`.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub sl_mode: SlMode,
+}
+
+/// A partition inside a cluster that is wanted. A node that is in one is in the cluster's own as a limited member, and so
+/// reaches there only nodes that are in none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubPartition {
+    /// What it is called; one of the cluster's.
+    pub name: Name,
+    /// Nodes that reach all its members, by number from 1.
+    #[serde(default)]
+    pub full: BTreeSet<u32>,
+    /// Nodes that reach its full members only.
+    #[serde(default)]
+    pub limited: BTreeSet<u32>,
+}
+
+/// A partition inside a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InnerPartition {
+    /// What it is called.
+    pub name: Name,
+    /// Its number on the fabric.
+    #[schema(value_type = u16)]
+    pub number: PartitionNumber,
+    /// Nodes that reach all its members, by number from 1.
+    pub full: BTreeSet<u32>,
+    /// Nodes that reach its full members only.
+    pub limited: BTreeSet<u32>,
+}
+
+/// Partitions inside one cluster: a port holds few keys, and other clusters may be behind it too.
+pub const SUB_PARTITIONS_MAX: usize = 8;
+
+/// Whether partitions inside a cluster of so many nodes can be meant; else which cannot, and why.
+pub fn check_partitions(partitions: &[SubPartition], nodes: u32) -> Result<(), (Name, String)> {
+    let mut names = BTreeSet::new();
+    for (index, partition) in partitions.iter().enumerate() {
+        let wrong = |what: String| Err((partition.name.clone(), what));
+        if index >= SUB_PARTITIONS_MAX {
+            return wrong(format!("a cluster has {SUB_PARTITIONS_MAX} partitions inside at most"));
+        }
+        if !names.insert(&partition.name) {
+            return wrong("there are two of this name".to_owned());
+        }
+        let mut all = partition.full.union(&partition.limited);
+        if let Some(node) = all.find(|node| !(1..=nodes).contains(*node)) {
+            return wrong(format!("there is no node {node}, only 1 to {nodes}"));
+        }
+        if let Some(node) = partition.full.intersection(&partition.limited).next() {
+            return wrong(format!("node {node} is both full and limited"));
+        }
+    }
+    Ok(())
 }
 
 /// How virtual machines get cores and memory.
@@ -185,12 +247,27 @@ pub struct NewCluster {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub class: Class,
+    /// How its packets are to be told from others': `"cluster"` for one service level, `"path"` for one by path.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub sl_mode: SlMode,
+    /// Partitions inside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<SubPartition>,
     /// Public keys that may log in, one line each as in `authorized_keys`.
     #[serde(default)]
     pub ssh_keys: Vec<String>,
     /// Whose it is to be; only operators may name another tenant than their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
+}
+
+/// Asks for other partitions inside a cluster, in place of all that are there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Partitions {
+    /// Those that are to be.
+    pub partitions: Vec<SubPartition>,
 }
 
 /// Asks for a cluster to grow or shrink.

@@ -6,6 +6,7 @@ use fabric_model::tenancy::{Class, SlMode};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cluster::{SubPartition, check_partitions};
 use crate::{MemorySize, Name};
 
 /// Nodes that all clusters of a file may have together: more than the largest fabrics have hosts.
@@ -96,21 +97,6 @@ pub struct ClusterWish {
     pub partitions: Vec<SubPartition>,
 }
 
-/// A partition inside a cluster. A node that is in one is in the cluster's own as a limited member, and so reaches there
-/// only nodes that are in none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SubPartition {
-    /// What it is called; one of the cluster's.
-    pub name: Name,
-    /// Nodes that reach all its members, by number from 1.
-    #[serde(default)]
-    pub full: BTreeSet<u32>,
-    /// Nodes that reach its full members only.
-    #[serde(default)]
-    pub limited: BTreeSet<u32>,
-}
-
 const fn one() -> u32 {
     1
 }
@@ -168,31 +154,12 @@ impl SiteIntents {
                 }
             }
             nodes += u64::from(cluster.nodes);
-            cluster.check_partitions()?;
+            check_partitions(&cluster.partitions, cluster.nodes)
+                .map_err(|(partition, what)| Nonsense::Partition(name.clone(), partition, what))?;
             if !names.insert(name.clone()) {
                 return Err(Nonsense::Twice(name));
             }
         }
         if nodes > NODES_MAX { Err(Nonsense::TooMany) } else { Ok(()) }
-    }
-}
-
-impl ClusterWish {
-    fn check_partitions(&self) -> Result<(), Nonsense> {
-        let mut names = BTreeSet::new();
-        for partition in &self.partitions {
-            let wrong = |what: String| Nonsense::Partition(self.full_name(), partition.name.clone(), what);
-            if !names.insert(&partition.name) {
-                return Err(wrong("there are two of this name".to_owned()));
-            }
-            let nodes = partition.full.union(&partition.limited);
-            if let Some(node) = nodes.into_iter().find(|node| !(1..=self.nodes).contains(*node)) {
-                return Err(wrong(format!("there is no node {node}, only 1 to {}", self.nodes)));
-            }
-            if let Some(node) = partition.full.intersection(&partition.limited).next() {
-                return Err(wrong(format!("node {node} is both full and limited")));
-            }
-        }
-        Ok(())
     }
 }

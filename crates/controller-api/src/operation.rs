@@ -54,6 +54,8 @@ pub enum OperationKind {
     Create,
     /// More or fewer nodes.
     Resize,
+    /// Other partitions inside.
+    Partition,
     /// No cluster any more.
     Delete,
 }

@@ -9,10 +9,11 @@ use fabric_compiler::arrangement::seats;
 use fabric_model::MacAddress;
 use fabric_model::intent::PortName;
 use fabric_model::tenancy::Class;
-use ib_wire::{Guid, PartitionNumber};
+use ib_wire::{Guid, Pkey};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::network::node_keys;
 use crate::placement::{Candidate, FUNCTIONS_MAX, Machine, Need, NoPlace, have_room, place, room};
 use crate::site::{Place, Seen};
 use crate::store::{ClusterRow, NodeRow};
@@ -69,7 +70,8 @@ pub fn admit(
         return Err(NotPlaced::NoHost { hosts: hosts.len(), silent });
     }
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
-    let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode };
+    let keys = 1 + cluster.inner.len() as u16;
+    let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode, keys };
     let alone = alone(cluster, wanted, &candidates, &machines, need, seen);
     let chosen = match alone {
         Some(chosen) => chosen,
@@ -117,7 +119,7 @@ struct Usage {
     memory_mib: u32,
     nodes: u32,
     functions: BTreeSet<u8>,
-    partitions: BTreeSet<PartitionNumber>,
+    keys: BTreeSet<Pkey>,
 }
 
 fn usage(clusters: &[ClusterRow]) -> HashMap<Name, Usage> {
@@ -129,7 +131,7 @@ fn usage(clusters: &[ClusterRow]) -> HashMap<Name, Usage> {
             usage.memory_mib += cluster.memory.mib();
             usage.nodes += 1;
             usage.functions.insert(node.function);
-            usage.partitions.extend(cluster.partition);
+            usage.keys.extend(node_keys(cluster, node.number));
         }
     }
     used
@@ -146,7 +148,7 @@ fn candidate(host: &NewHost, place: &Place, used: Option<&Usage>, seen: &Seen, m
         cores: host.cores.saturating_sub(used.cores),
         memory: controller_api::MemorySize::from_mib(memory),
         functions: FUNCTIONS_MAX - used.functions.len().min(FUNCTIONS_MAX.into()) as u8,
-        partitions: capacity.saturating_sub(used.partitions.len() as u16),
+        keys: capacity.saturating_sub(used.keys.len() as u16),
         nodes: used.nodes,
         machine,
     }

@@ -32,6 +32,8 @@ pub trait Sight {
     fn refusal(&self, host: &Name) -> Option<&str>;
     /// Whether the fabric lets a port talk in a partition; `None` if that is not known now.
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool>;
+    /// Whether the fabric lets every node of a cluster talk in all its partitions; `None` if that is not known now.
+    fn carries(&self, cluster: &ClusterRow) -> Option<bool>;
 }
 
 /// How a virtual machine stands.
@@ -74,11 +76,12 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> 
     if cluster.phase == Phase::Failed {
         if cluster.nodes.is_empty() {
             cluster.partition = None;
+            cluster.inner.clear();
         }
         return outcome;
     }
     join(cluster);
-    progress(cluster, now, &mut outcome);
+    progress(cluster, sight, now, &mut outcome);
     outcome
 }
 
@@ -138,6 +141,10 @@ fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome
             }
             cluster.size = cluster.nodes.iter().filter(|node| !node.leaving).count() as u32;
             outcome.note(cluster, now, "cluster.resize-failed", reason.clone());
+            finish(cluster, OperationState::Failed, Some(reason), now);
+        }
+        OperationKind::Partition => {
+            outcome.note(cluster, now, "cluster.partition-failed", reason.clone());
             finish(cluster, OperationState::Failed, Some(reason), now);
         }
         // Deleting goes on until it is done.
@@ -203,7 +210,7 @@ fn join(cluster: &mut ClusterRow) {
 }
 
 /// The phase that follows from the nodes.
-fn progress(cluster: &mut ClusterRow, now: Timestamp, outcome: &mut Outcome) {
+fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome: &mut Outcome) {
     let generation = cluster.generation;
     let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
     let is_ready =
@@ -224,7 +231,9 @@ fn progress(cluster: &mut ClusterRow, now: Timestamp, outcome: &mut Outcome) {
     } else {
         Phase::Placed
     };
-    let is_settled = nodes().all(is_ready) && nodes().count() == cluster.nodes.len();
+    let is_settled = nodes().all(is_ready)
+        && nodes().count() == cluster.nodes.len()
+        && sight.carries(cluster) == Some(true);
     cluster.reason = (phase != Phase::Ready).then(|| waits_for(cluster));
     if phase != cluster.phase {
         reach(cluster, phase, now, outcome);

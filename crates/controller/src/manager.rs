@@ -215,12 +215,12 @@ async fn refuse_newest(
 ) -> anyhow::Result<()> {
     let _writer = site.writer.lock().await;
     let is_new =
-        |member: (_, _)| fabric.programmed.as_ref().is_none_or(|known| !known.members.contains(&member));
+        |member: (_, _)| fabric.programmed.as_ref().is_none_or(|known| !known.members.contains_key(&member));
     let clusters = site.store.cluster_list().await?;
     let newest = clusters.into_iter().rev().find(|cluster| {
         let Some(partition) = cluster.partition else { return false };
         let waits = |node: &crate::store::NodeRow| {
-            !node.networked && wishes.members.contains(&(partition, node.port_guid))
+            !node.networked && wishes.members.contains_key(&(partition, node.port_guid))
         };
         cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
     });

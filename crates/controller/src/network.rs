@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use controller_api::cluster::InnerPartition;
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
-use fabric_model::tenancy::{Class, SlMode};
+use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Verified, is_told, verify};
-use ib_wire::{Guid, MulticastLid, PartitionNumber};
+use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
@@ -23,21 +24,24 @@ pub const REST: SignedDuration = SignedDuration::from_mins(10);
 /// Findings that are told at once.
 const FINDINGS_MAX: usize = 1000;
 
-/// Who is to be, or is, in which partition.
-pub type Membership = BTreeSet<(PartitionNumber, Guid)>;
+/// Who is to be, or is, in which partition, and as what.
+pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
 
 /// What clusters want of the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Who is to be in which partition.
-    pub members: Membership,
+    pub members: Members,
     /// Who is promised something, oldest first.
     pub promised: Vec<ClusterIntent>,
 }
 
 /// What all clusters want.
 pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
-    Wishes { members: membership(clusters), promised: clusters.iter().filter_map(promised).collect() }
+    Wishes {
+        members: clusters.iter().fold(Members::new(), with_members),
+        promised: clusters.iter().filter_map(promised).collect(),
+    }
 }
 
 /// What a cluster is promised, if it is anything, by its id: names may be used again.
@@ -49,7 +53,7 @@ fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
         name: cluster.id.to_string(),
         ports: ports.into_iter().collect(),
         class: cluster.class,
-        sl_mode: SlMode::Cluster,
+        sl_mode: cluster.sl_mode,
     })
 }
 
@@ -62,15 +66,42 @@ pub struct Sighting {
     pub intents: Intents,
 }
 
-/// Who is to be in which partition: every node that has a partition and whose virtual machine may still be there.
-pub fn membership(clusters: &[ClusterRow]) -> Membership {
-    let with_partition = clusters.iter().filter_map(|cluster| Some((cluster.partition?, cluster)));
-    with_partition
-        .flat_map(|(partition, cluster)| {
-            let present = cluster.nodes.iter().filter(|node| !node.gone);
-            present.map(move |node| (partition, node.port_guid))
-        })
-        .collect()
+/// The partitions that a node of a cluster is in, the cluster's own first. There it is a limited member if it is in one
+/// inside the cluster, so that nodes of different ones do not reach each other.
+pub fn node_keys(cluster: &ClusterRow, number: u32) -> Vec<Pkey> {
+    let inner = cluster.inner.iter().filter_map(|inner| inner_key(inner, number));
+    let inner: Vec<Pkey> = inner.collect();
+    let own = if inner.is_empty() { Membership::Full } else { Membership::Limited };
+    cluster.partition.map(|partition| partition.key(own)).into_iter().chain(inner).collect()
+}
+
+/// The key of a node in a partition inside its cluster, if it is in it.
+pub fn inner_key(inner: &InnerPartition, node: u32) -> Option<Pkey> {
+    let is_full = inner.full.contains(&node).then_some(Membership::Full);
+    let membership = is_full.or(inner.limited.contains(&node).then_some(Membership::Limited))?;
+    Some(inner.number.key(membership))
+}
+
+/// Who of a cluster is to be in which partition: every node that has a partition and whose virtual machine may still be there.
+pub fn members(cluster: &ClusterRow) -> Members {
+    with_members(Members::new(), cluster)
+}
+
+/// Adds the members of a cluster. A port behind which some are full and others limited has both keys.
+fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
+    for node in cluster.nodes.iter().filter(|node| !node.gone) {
+        for key in node_keys(cluster, node.number) {
+            let role = match key.membership() {
+                Membership::Full => Role::Full,
+                Membership::Limited => Role::Limited,
+            };
+            let held = members.entry((key.partition(), node.port_guid)).or_insert(role);
+            if *held != role {
+                *held = Role::Both;
+            }
+        }
+    }
+    members
 }
 
 /// Why there is no plan by which wishes come true.
@@ -177,10 +208,10 @@ fn sound(verified: &Verified) -> Result<(), NoPlan> {
     }
 }
 
-fn partitions(members: &Membership) -> Vec<PartitionIntent> {
+fn partitions(members: &Members) -> Vec<PartitionIntent> {
     let mut ports: BTreeMap<PartitionNumber, Vec<Member>> = BTreeMap::new();
-    for (partition, port) in members {
-        let member = Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+    for ((partition, port), role) in members {
+        let member = Member { who: Who::Port(*port), role: *role, place: KeyPlace::Anywhere };
         ports.entry(*partition).or_default().push(member);
     }
     let intent = |(number, members): (PartitionNumber, Vec<Member>)| PartitionIntent {

@@ -23,8 +23,8 @@ pub struct Candidate {
     pub memory: MemorySize,
     /// Virtual functions that are left.
     pub functions: u8,
-    /// Partitions that its port and the switch port before it can still take, besides those it is in.
-    pub partitions: u16,
+    /// Partition keys that its port and the switch port before it can still take.
+    pub keys: u16,
     /// Nodes on it, of whomever.
     pub nodes: u32,
     /// Hosts that share their cores with each other have the same number: emulated hosts on one machine.
@@ -40,6 +40,8 @@ pub struct Need {
     pub memory: MemorySize,
     /// How it gets them.
     pub mode: CpuMode,
+    /// Partition keys at most.
+    pub keys: u16,
 }
 
 /// Why there is no place.
@@ -167,7 +169,7 @@ pub fn have_room(machines: &[Machine], hosts: &[&Candidate], need: Need) -> bool
 
 /// Nodes that a host has room for.
 pub fn room(candidate: &Candidate, need: Need, is_member: bool) -> u32 {
-    if candidate.partitions == 0 && !is_member {
+    if candidate.keys < need.keys && !is_member {
         return 0;
     }
     let cores = candidate.cores / need.cores.max(1);
@@ -228,7 +230,7 @@ fn fill(
 mod tests {
     use super::*;
 
-    const NEED: Need = Need { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared };
+    const NEED: Need = Need { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared, keys: 1 };
 
     const MACHINES: [Machine; 1] = [Machine { total: 0, left: 0, memory_mib: 65_536 }];
 
@@ -239,7 +241,7 @@ mod tests {
             cores,
             memory: MemorySize::from_mib(4096),
             functions: FUNCTIONS_MAX,
-            partitions: 10,
+            keys: 10,
             nodes: 0,
             machine: 0,
         };
@@ -300,7 +302,7 @@ mod tests {
     #[test]
     fn a_port_whose_table_is_full_takes_only_clusters_it_is_in() {
         let mut hosts = hosts(&[1, 1], 4);
-        hosts[0].partitions = 0;
+        hosts[0].keys = 0;
         assert_eq!(place(&hosts, &MACHINES, NEED, 1, &[]), Ok(names(&["host-1"])));
         hosts[1].cores = 0;
         assert_eq!(place(&hosts, &MACHINES, NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{AdapterOrder, Context, ImageOrder, Orders, Peer, VmOrder};
-use controller_api::cluster::Phase;
+use controller_api::agent::{AdapterOrder, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, VmOrder};
+use controller_api::cluster::{InnerPartition, Phase};
 use controller_api::image::Image;
-use ib_wire::{Membership, ServiceLevel};
+use ib_wire::{Pkey, ServiceLevel};
 use jiff::Timestamp;
 
 use crate::lifecycle::{advance, node_name};
-use crate::network::broadcast_group;
+use crate::network::{broadcast_group, inner_key, node_keys};
 use crate::site::{FabricSight, Site};
 use crate::store::{ClusterRow, NodeRow, StoreError};
 
@@ -94,8 +94,10 @@ pub fn image_order(image: Image) -> ImageOrder {
 }
 
 fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<VmOrder> {
-    let partition = cluster.partition?;
-    let pkey = partition.key(Membership::Full);
+    let key = |pkey: Pkey| KeyOrder { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
+    let mut keys = node_keys(cluster, node.number).into_iter().map(key);
+    let KeyOrder { pkey, group } = keys.next()?;
+    let inner = cluster.inner.iter();
     Some(VmOrder {
         id: node.id,
         label: format!("{}/{}", cluster.tenant, node_name(cluster, node)),
@@ -109,7 +111,8 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
             function: node.function,
             mac: node.mac,
             pkey,
-            group: broadcast_group(&fabric.decisions, partition),
+            group,
+            further: keys.collect(),
         },
         context: Context {
             generation: cluster.generation,
@@ -122,8 +125,13 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
             cluster_key: cluster.key.clone(),
             pkey,
             sl: service_level(cluster, fabric),
+            partitions: inner.filter_map(|inner| named_key(inner, node)).collect(),
         },
     })
+}
+
+fn named_key(inner: &InnerPartition, node: &NodeRow) -> Option<NamedKey> {
+    inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
 }
 
 /// The service level of a cluster's packets: its own if it was granted one, else that of best effort.

@@ -14,8 +14,8 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::lifecycle::{Sight, VmSight};
-use crate::network::{Sighting, Wishes, Workshop};
-use crate::store::{Happening, Store, StoreError};
+use crate::network::{Sighting, Wishes, Workshop, members};
+use crate::store::{ClusterRow, Happening, Store, StoreError};
 
 /// Everything there is.
 #[derive(Debug)]
@@ -199,6 +199,11 @@ impl Sight for Seen {
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
-        Some(self.fabric.programmed.as_ref()?.members.contains(&(partition, port)))
+        Some(self.fabric.programmed.as_ref()?.members.contains_key(&(partition, port)))
+    }
+
+    fn carries(&self, cluster: &ClusterRow) -> Option<bool> {
+        let programmed = self.fabric.programmed.as_ref()?;
+        Some(members(cluster).iter().all(|(member, role)| programmed.members.get(member) == Some(role)))
     }
 }

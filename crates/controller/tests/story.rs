@@ -3,10 +3,14 @@
 
 mod site;
 
-use controller_api::cluster::{CpuMode, NewCluster, Phase, Resize};
+use std::collections::{BTreeMap, BTreeSet};
+
+use controller_api::agent::VmOrder;
+use controller_api::cluster::{CpuMode, NewCluster, Partitions, Phase, Resize, SubPartition};
 use controller_api::operation::OperationState;
 use controller_api::{Client, ClientError, ClusterRef, MemorySize, Problem};
 use fabric_model::tenancy::Class;
+use ib_wire::{Membership, PartitionNumber, Pkey};
 use site::{Site, eventually};
 
 fn wish(name: &str, size: u32) -> NewCluster {
@@ -16,6 +20,8 @@ fn wish(name: &str, size: u32) -> NewCluster {
         cores: 1,
         memory: MemorySize::from_mib(384),
         class: Default::default(),
+        sl_mode: Default::default(),
+        partitions: Vec::new(),
         mode: CpuMode::Shared,
         image: "debian-mpi".parse().unwrap(),
         ssh_keys: Vec::new(),
@@ -75,6 +81,82 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
     ready(&site, &blue, "one", 1);
     let again = site.ask(blue.cluster_show(&by_name("one"))).unwrap().partition.unwrap();
     assert_ne!(again, partition, "numbers rest before they are used again");
+}
+
+fn inner(name: &str, full: &[u32], limited: &[u32]) -> SubPartition {
+    let (full, limited) = (full.iter().copied().collect(), limited.iter().copied().collect());
+    SubPartition { name: name.parse().unwrap(), full, limited }
+}
+
+/// The keys that each virtual machine may use, by name.
+fn keys(site: &Site) -> BTreeMap<String, Vec<Pkey>> {
+    let world = site.world.lock().unwrap();
+    let vms = world.orders.values().flat_map(|orders| &orders.vms);
+    let key = |vm: &VmOrder| {
+        let further = vm.adapter.further.iter().map(|key| key.pkey);
+        (vm.context.hostname.clone(), [vm.adapter.pkey].into_iter().chain(further).collect())
+    };
+    vms.map(key).collect()
+}
+
+#[test]
+fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
+    let site = Site::new(16);
+    let blue = site.tenant("blue");
+    let partitions = vec![inner("io", &[1, 2], &[]), inner("work", &[3], &[4])];
+    let operation = site.ask(blue.cluster_create(&NewCluster { partitions, ..wish("one", 5) })).unwrap();
+    assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
+    let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
+    let own = cluster.partition.unwrap();
+    let [io, work] = [0, 1].map(|index| cluster.partitions[index].number);
+    let (full, limited) = (Membership::Full, Membership::Limited);
+    let expected = |io: PartitionNumber| {
+        BTreeMap::from([
+            ("one-1".to_owned(), vec![own.key(limited), io.key(full)]),
+            ("one-2".to_owned(), vec![own.key(limited), io.key(full)]),
+            ("one-3".to_owned(), vec![own.key(limited), work.key(full)]),
+            ("one-4".to_owned(), vec![own.key(limited), work.key(limited)]),
+            ("one-5".to_owned(), vec![own.key(full)]),
+        ])
+    };
+    assert_eq!(keys(&site), expected(io));
+    let numbers = |site: &Site| -> BTreeSet<PartitionNumber> {
+        site.world.lock().unwrap().members.iter().map(|(number, _)| *number).collect()
+    };
+    assert_eq!(numbers(&site), BTreeSet::from([own, io, work]));
+
+    // Others in place of them: what keeps its name keeps its number, what goes rests.
+    let change = |partitions| site.ask(blue.cluster_partition(&by_name("one"), &Partitions { partitions }));
+    let changed = change(vec![inner("work", &[3], &[4]), inner("disk", &[1, 2], &[])]).unwrap();
+    assert_eq!(site.wait(&blue, &changed).state, OperationState::Done);
+    let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
+    assert_eq!(cluster.partitions[0].number, work);
+    let disk = cluster.partitions[1].number;
+    assert!(disk != io && disk != own, "a number that is given back rests");
+    assert_eq!(keys(&site), expected(disk));
+    assert_eq!(numbers(&site), BTreeSet::from([own, work, disk]));
+
+    // What cannot be meant is refused, and changes nothing.
+    let refused = problem(change(vec![inner("io", &[6], &[])]));
+    assert_eq!(refused.place.as_deref(), Some("partitions"));
+    assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6, only 1 to 5");
+    assert_eq!(problem(change(vec![inner("io", &[1], &[1])])).kind, refused.kind);
+    assert_eq!(
+        problem(change((0..9).map(|n| inner(&format!("p{n}"), &[1], &[])).collect())).kind,
+        refused.kind
+    );
+    let red = site.tenant("red");
+    let foreign = Partitions { partitions: Vec::new() };
+    assert_eq!(problem(site.ask(red.cluster_partition(&by_name("one"), &foreign))).status, 404);
+    assert_eq!(keys(&site), expected(disk));
+
+    let cleared = change(Vec::new()).unwrap();
+    assert_eq!(site.wait(&blue, &cleared).state, OperationState::Done);
+    assert!(keys(&site).values().all(|keys| *keys == [own.key(full)]), "all are full members again");
+    let delete = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
+    assert_eq!(site.wait(&blue, &delete).state, OperationState::Done);
+    assert!(site.world.lock().unwrap().members.is_empty());
+    assert!(site.world.lock().unwrap().unsafe_vms.is_empty());
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn main() {
             keys: [FunctionKey { pkey: Pkey::DEFAULT_FULL, group: None }].into(),
             sl: Default::default(),
         };
-        fabric.attach(function).expect("a good function");
+        fabric.attach(function.clone()).expect("a good function");
         function
     });
     for length in [64, 2048] {

@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         cluster_key: KeyPair { public, private: fs::read_to_string(key)? },
         pkey: Pkey::from_wire(0x8001).expect("a key"),
         sl: ServiceLevel::from_wire(0).expect("a level"),
+        partitions: Vec::new(),
     });
     let folder = Path::new(folder);
     fs::create_dir_all(folder)?;

@@ -46,6 +46,17 @@ pub struct SeedInput {
     pub pkey: Pkey,
     /// Likewise.
     pub sl: ServiceLevel,
+    /// The partitions inside the cluster that it is in, in the order of their keys in its table.
+    pub partitions: Vec<NamedKey>,
+}
+
+/// A partition inside a cluster, as a node in it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedKey {
+    /// What it is called.
+    pub name: String,
+    /// The key of the node in it.
+    pub pkey: Pkey,
 }
 
 /// A node of a cluster, as the others see it.
@@ -171,6 +182,9 @@ pub struct ContextFile {
     pub pkey: Pkey,
     /// Service level.
     pub sl: ServiceLevel,
+    /// The partitions inside the cluster that it is in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<NamedKey>,
     /// All nodes of the cluster.
     pub peers: Vec<Peer>,
 }

@@ -32,6 +32,7 @@ fn input() -> SeedInput {
         },
         pkey: Pkey::from_wire(0x8011).expect("a key"),
         sl: ServiceLevel::from_wire(3).expect("a level"),
+        partitions: Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use controller_api::agent::VmOrder;
 use controller_api::image::DiskFormat;
-use guest::seed::{KeyPair, Peer, Seed, SeedInput};
+use guest::seed::{KeyPair, NamedKey, Peer, Seed, SeedInput};
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -121,7 +121,12 @@ pub fn seed(order: &VmOrder) -> Seed {
         },
         pkey: context.pkey,
         sl: context.sl,
+        partitions: context.partitions.iter().map(named_key).collect(),
     })
+}
+
+fn named_key(key: &controller_api::agent::NamedKey) -> NamedKey {
+    NamedKey { name: key.name.to_string(), pkey: key.pkey }
 }
 
 /// A private key is never an argument, and never readable for others.

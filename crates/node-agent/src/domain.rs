@@ -6,6 +6,7 @@ use controller_api::agent::{Accelerator, VmOrder};
 use controller_api::image::DiskFormat;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
+use ib_wire::{Guid, PortNum};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use serde::Serialize;
@@ -43,7 +44,7 @@ fn at(slot: &str) -> Element {
 const COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
 
 /// Changes when the same order is written in other bytes: digests of another form are not compared.
-const DIGEST_FORM: &str = "1";
+const DIGEST_FORM: &str = "2";
 
 /// A domain for libvirt.
 #[derive(Debug)]
@@ -220,9 +221,10 @@ pub fn order_digest(order: &VmOrder) -> String {
         MemorySize,
         controller_api::cluster::CpuMode,
         &'a controller_api::agent::ImageOrder,
-        controller_api::agent::AdapterOrder,
+        (Guid, PortNum, u8, MacAddress),
     );
-    let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, order.adapter);
+    let seat = order.adapter.seat();
+    let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, seat);
     let bytes = serde_json::to_vec(&fixed).expect("orders came in as JSON");
     format!("{DIGEST_FORM}:{}", hex(&Sha256::digest(bytes)))
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::AdapterOrder;
+use controller_api::agent::{AdapterOrder, KeyOrder};
 use fabric_model::MacAddress;
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::de::DeserializeOwned;
@@ -100,6 +100,7 @@ enum Request<'a> {
         pkey: Pkey,
         sl: ServiceLevel,
         group: Option<MulticastLid>,
+        further: &'a [KeyOrder],
         guest: &'a Path,
         fabric: &'a Path,
     },
@@ -129,6 +130,8 @@ struct Function {
     #[serde(default)]
     sl: ServiceLevel,
     group: Option<MulticastLid>,
+    #[serde(default)]
+    further: Vec<KeyOrder>,
     guest: Option<PathBuf>,
 }
 
@@ -267,17 +270,17 @@ async fn converse(control: &Path, request: &Request<'_>) -> io::Result<String> {
 
 impl Attachment {
     fn request(&self) -> Request<'_> {
-        let AdapterOrder { port, function, mac, pkey, group, .. } = self.adapter;
+        let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = self.adapter;
         let (guest, fabric) = (self.guest.as_path(), self.fabric.as_path());
         let (node, sl) = (self.node.as_str(), self.sl);
-        Request::Attach { node, port, function, mac, pkey, sl, group, guest, fabric }
+        Request::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric }
     }
 }
 
 impl Function {
     fn is(&self, wanted: &Attachment) -> bool {
-        let AdapterOrder { port, function, mac, pkey, group, .. } = wanted.adapter;
-        (self.port, self.function, self.mac, self.pkey, self.sl, self.group)
-            == (port, function, mac, pkey, wanted.sl, group)
+        let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = wanted.adapter;
+        (self.port, self.function, self.mac, self.pkey, self.sl, self.group, &self.further)
+            == (port, function, mac, pkey, wanted.sl, group, further)
     }
 }

@@ -79,7 +79,7 @@ pub fn check(mut orders: Orders) -> Result<Orders, BadOrders> {
         if digest.len() != DIGEST_LETTERS || !digest.bytes().all(|letter| letter.is_ascii_hexdigit()) {
             return bad(place("image.digest"), format!("not {DIGEST_LETTERS} hexadecimal digits"));
         }
-        let adapter = order.adapter;
+        let adapter = &order.adapter;
         if adapter.function == 0 || adapter.mac.is_group() {
             let what = "a function is numbered from 1, and its address is one receiver's".to_owned();
             return bad(place("adapter"), what);
@@ -99,7 +99,7 @@ pub fn difference(before: &VmOrder, after: &VmOrder) -> Option<&'static str> {
         ("memory", before.memory != after.memory),
         ("mode", before.mode != after.mode),
         ("image", before.image != after.image),
-        ("adapter", before.adapter != after.adapter),
+        ("adapter", before.adapter.seat() != after.adapter.seat()),
     ];
     differences.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what)
 }

@@ -196,7 +196,8 @@ impl Vm {
                                 }
                                 changed
                             });
-                            let is_moved = next.context.sl != order.context.sl;
+                            let is_moved =
+                                next.context.sl != order.context.sl || next.adapter != order.adapter;
                             order = next;
                             if is_moved {
                                 self.attach(&order).await;

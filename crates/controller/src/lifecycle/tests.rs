@@ -10,14 +10,14 @@ use ib_wire::{Lid, PortNum};
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::{Membership, membership};
+use crate::network::{Members, members};
 
 /// Hosts and a fabric that obey when they are asked to.
 #[derive(Default)]
 struct World {
     vms: BTreeMap<Uuid, VmReport>,
     ordered: BTreeSet<Uuid>,
-    members: Option<Membership>,
+    members: Option<Members>,
     refusal: Option<String>,
 }
 
@@ -35,13 +35,18 @@ impl Sight for World {
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
-        Some(self.members.as_ref()?.contains(&(partition, port)))
+        Some(self.members.as_ref()?.contains_key(&(partition, port)))
+    }
+
+    fn carries(&self, cluster: &ClusterRow) -> Option<bool> {
+        let programmed = self.members.as_ref()?;
+        Some(members(cluster).iter().all(|(member, role)| programmed.get(member) == Some(role)))
     }
 }
 
 impl World {
     fn program(&mut self, cluster: &ClusterRow) {
-        self.members = Some(membership(std::slice::from_ref(cluster)));
+        self.members = Some(members(cluster));
     }
 
     /// The agents take orders: what they are not told to run is removed.
@@ -100,12 +105,14 @@ fn cluster(size: u32) -> ClusterRow {
         memory: MemorySize::from_mib(384),
         mode: CpuMode::Shared,
         class: Default::default(),
+        sl_mode: Default::default(),
         image: ImageOrder { name, directory: "/image".into(), digest: String::new() },
         ssh_keys: Vec::new(),
         key: ClusterKey { public: String::new(), private: String::new() },
         phase: Phase::Placed,
         reason: None,
         partition: PartitionNumber::from_wire(0x101),
+        inner: Vec::new(),
         generation: 1,
         created: now(0),
         nodes: (1..=size).map(node).collect(),
@@ -226,10 +233,10 @@ fn the_fabric_forgets_a_port_only_after_the_last_virtual_machine_behind_it() {
     world.vms.remove(&cluster.nodes[2].id);
     world.ordered.clear();
     advance(&mut cluster, &world, now(3));
-    assert!(membership(std::slice::from_ref(&cluster)).contains(&(cluster.partition.unwrap(), port)));
+    assert!(members(&cluster).contains_key(&(cluster.partition.unwrap(), port)));
     world.vms.clear();
     assert!(!advance(&mut cluster, &world, now(4)).is_removed, "the fabric still knows it");
-    assert!(membership(std::slice::from_ref(&cluster)).is_empty());
+    assert!(members(&cluster).is_empty());
     world.program(&cluster);
     assert!(advance(&mut cluster, &world, now(5)).is_removed);
     assert_eq!(state(&cluster), OperationState::Done);
@@ -373,11 +380,11 @@ proptest! {
                 }
             }
             let partition = cluster.partition.unwrap();
-            let wanted = membership(std::slice::from_ref(&cluster));
+            let wanted = members(&cluster);
             for id in world.vms.keys().filter(|_| !is_removed) {
                 let owner = cluster.nodes.iter().find(|node| node.id == *id);
                 prop_assert!(owner.is_some(), "a virtual machine that nobody knows of");
-                prop_assert!(wanted.contains(&(partition, owner.unwrap().port_guid)), "its port is to lose its network");
+                prop_assert!(wanted.contains_key(&(partition, owner.unwrap().port_guid)), "its port is to lose its network");
             }
             prop_assert!(!is_removed || world.vms.is_empty());
             if is_removed {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::agent::ImageOrder;
-use controller_api::cluster::{Cluster, NewCluster, Node, Phase, Resize, Shape};
+use controller_api::cluster::{
+    Cluster, InnerPartition, NewCluster, Node, Partitions, Phase, Resize, Shape, SubPartition,
+    check_partitions,
+};
 use controller_api::operation::{Operation, OperationKind, OperationState, Step};
 use controller_api::{MemorySize, Name, Problem};
 use fabric_compiler::CompileError;
 use fabric_model::tenancy::Class;
-use ib_wire::PartitionNumber;
 use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -105,12 +107,14 @@ pub async fn create(
         memory: new.memory,
         mode: new.mode,
         class: new.class,
+        sl_mode: new.sl_mode,
         image,
         ssh_keys: new.ssh_keys,
         key,
         phase: Phase::Requested,
         reason: None,
         partition: None,
+        inner: Vec::new(),
         generation: 1,
         created: now,
         nodes: Vec::new(),
@@ -118,9 +122,9 @@ pub async fn create(
     };
     let mut operation = operation(&cluster, OperationKind::Create, now);
     operation.steps.push(Step { phase: Phase::Requested, at: now });
-    cluster.partition = Some(partition(&site, &clusters, now).await?);
+    take_partitions(&site, &clusters, &mut cluster, &new.partitions, now).await?;
     cluster.nodes = grow(&site, &cluster, new.size, &clusters).await?;
-    try_promise(&site, &cluster, &clusters).await?;
+    try_plan(&site, &cluster, &clusters).await?;
     cluster.phase = Phase::Placed;
     operation.steps.push(Step { phase: Phase::Placed, at: now });
     cluster.operation = Some(operation.clone());
@@ -151,11 +155,7 @@ pub async fn resize(
 ) -> Result<Accepted, Refusal> {
     check_size(resize.size)?;
     let _writer = site.writer.lock().await;
-    let before = find(&site, &caller, &name, &whose).await?;
-    if before.operation.is_some() || before.phase != Phase::Ready {
-        let detail = format!("cluster {name} is {}; only a ready one can be resized", before.phase);
-        return Err(Refusal::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
-    }
+    let before = find_ready(&site, &caller, &name, &whose).await?;
     let (mut after, now) = (before.clone(), Timestamp::now());
     after.size = resize.size;
     let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
@@ -164,7 +164,7 @@ pub async fn resize(
         let mut new = grow(&site, &before, resize.size - staying, &clusters).await?;
         new.iter_mut().for_each(|node| node.joined = false);
         after.nodes.extend(new);
-        try_promise(&site, &after, &clusters).await?;
+        try_plan(&site, &after, &clusters).await?;
     } else if resize.size < staying {
         let leaving = after.nodes.iter_mut().rev().filter(|node| !node.leaving);
         leaving.take((staying - resize.size) as usize).for_each(|node| node.leaving = true);
@@ -174,6 +174,30 @@ pub async fn resize(
     after.operation = Some(operation.clone());
     let text = format!("from {} to {} nodes", before.size, after.size);
     save(&site, &before, &after, Outcome::default(), ("cluster.resizing", text), now).await?;
+    Ok((StatusCode::ACCEPTED, Json(operation)))
+}
+
+/// Asks for other partitions inside a cluster, in place of all that are there. Those that keep their name keep their number.
+#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), Whose), request_body = Partitions, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn partition(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Query(whose): Query<Whose>,
+    Json(wanted): Json<Partitions>,
+) -> Result<Accepted, Refusal> {
+    let _writer = site.writer.lock().await;
+    let before = find_ready(&site, &caller, &name, &whose).await?;
+    check_inner(&wanted.partitions, before.size)?;
+    let (mut after, now) = (before.clone(), Timestamp::now());
+    let clusters = site.store.cluster_list().await?;
+    take_partitions(&site, &clusters, &mut after, &wanted.partitions, now).await?;
+    try_plan(&site, &after, &clusters).await?;
+    after.generation += 1;
+    let operation = operation(&after, OperationKind::Partition, now);
+    after.operation = Some(operation.clone());
+    let text = format!("{} partitions inside instead of {}", after.inner.len(), before.inner.len());
+    save(&site, &before, &after, Outcome::default(), ("cluster.partitioning", text), now).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
@@ -237,8 +261,19 @@ pub async fn find(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> R
     site.store.cluster_find(&tenant, name).await?.ok_or_else(missing)
 }
 
+/// A cluster of the caller's that has nothing under way.
+async fn find_ready(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> Result<ClusterRow, Refusal> {
+    let cluster = find(site, caller, name, whose).await?;
+    if cluster.operation.is_some() || cluster.phase != Phase::Ready {
+        let detail = format!("cluster {name} is {}; only a ready one can be changed", cluster.phase);
+        return Err(Refusal::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
+    }
+    Ok(cluster)
+}
+
 fn check(new: &NewCluster) -> Result<(), Refusal> {
     check_size(new.size)?;
+    check_inner(&new.partitions, new.size)?;
     if !(1..=CORES_MAX).contains(&new.cores) {
         return Err(Refusal::invalid("cores", format!("{} cores; 1 to {CORES_MAX} can be", new.cores)));
     }
@@ -278,6 +313,11 @@ fn check_size(size: u32) -> Result<(), Refusal> {
     }
 }
 
+fn check_inner(partitions: &[SubPartition], size: u32) -> Result<(), Refusal> {
+    check_partitions(partitions, size)
+        .map_err(|(name, what)| Refusal::invalid("partitions", format!("partition {name}: {what}")))
+}
+
 async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
     let images = site.store.image_list().await?;
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
@@ -294,13 +334,35 @@ async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
     Ok(image_order(image))
 }
 
-async fn partition(site: &Site, clusters: &[ClusterRow], now: Timestamp) -> Result<PartitionNumber, Refusal> {
-    let in_use: BTreeSet<_> = clusters.iter().filter_map(|cluster| cluster.partition).collect();
-    let (resting, last) = site.store.partition_pool().await?;
-    network::next_partition(&in_use, &resting, last, now).ok_or_else(|| {
-        let detail = format!("{} partitions are in use, {} rest", in_use.len(), resting.len());
-        Refusal::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
-    })
+/// Gives a cluster a partition of its own if it has none, and those inside that are wanted: what it had by a name it keeps.
+async fn take_partitions(
+    site: &Site,
+    clusters: &[ClusterRow],
+    cluster: &mut ClusterRow,
+    wanted: &[SubPartition],
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let mut in_use: BTreeSet<_> = clusters.iter().flat_map(ClusterRow::partition_numbers).collect();
+    let (resting, mut last) = site.store.partition_pool().await?;
+    let mut next = || {
+        let number = network::next_partition(&in_use, &resting, last, now).ok_or_else(|| {
+            let detail = format!("{} partitions are in use, {} rest", in_use.len(), resting.len());
+            Refusal::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
+        })?;
+        in_use.insert(number);
+        last = number.to_wire();
+        Ok::<_, Refusal>(number)
+    };
+    if cluster.partition.is_none() {
+        cluster.partition = Some(next()?);
+    }
+    let had = std::mem::take(&mut cluster.inner);
+    for SubPartition { name, full, limited } in wanted.iter().cloned() {
+        let kept = had.iter().find(|inner| inner.name == name).map(|inner| inner.number);
+        let number = kept.map_or_else(&mut next, Ok)?;
+        cluster.inner.push(InnerPartition { name, number, full, limited });
+    }
+    Ok(())
 }
 
 async fn grow(
@@ -323,9 +385,9 @@ async fn grow(
     })
 }
 
-/// Whether the fabric can keep what a cluster is to be promised, beside what was promised to others: by making the plan.
-async fn try_promise(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -> Result<(), Refusal> {
-    if cluster.class == Class::BestEffort {
+/// Whether the fabric can be what a cluster wants, beside what others have: by making the plan.
+async fn try_plan(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -> Result<(), Refusal> {
+    if cluster.class == Class::BestEffort && cluster.inner.is_empty() {
         return Ok(());
     }
     let fabric = site.look(|seen| seen.fabric.clone());
@@ -340,7 +402,7 @@ async fn try_promise(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -
                 .at("class")
                 .hint("ask for less bandwidth, fewer nodes, or best effort"))
         }
-        Ok(Err(error)) => Err(Refusal::conflict("cannot-promise", error.to_string())),
+        Ok(Err(error)) => Err(Refusal::conflict("cannot-be-planned", error.to_string())),
         Err(error) => {
             tracing::error!("a promise was not tried: {error:#}");
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be made"))
@@ -403,10 +465,12 @@ fn told(cluster: ClusterRow, caller: &Caller) -> Cluster {
             mode: cluster.mode,
             image: cluster.image.name,
             class: cluster.class,
+            sl_mode: cluster.sl_mode,
         },
         phase: cluster.phase,
         reason: cluster.reason,
         partition: cluster.partition,
+        partitions: cluster.inner,
         created: cluster.created,
     }
 }

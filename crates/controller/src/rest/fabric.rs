@@ -16,8 +16,9 @@ use utoipa::IntoParams;
 use super::access::Caller;
 use super::refusal::{Json, Query, Refusal};
 use crate::manager;
-use crate::network::broadcast_group;
+use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;
+use crate::store::NodeRow;
 
 /// How long somebody may wait for an event.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -29,20 +30,25 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
     let fabric = site.look(|seen| seen.fabric.clone());
     let mut partitions = Vec::new();
     for cluster in site.store.cluster_list().await? {
-        let Some(number) = cluster.partition else { continue };
-        let members: BTreeMap<_, _> = cluster.nodes.iter().map(|node| (node.port_guid, &node.host)).collect();
-        let member = |(port_guid, host): (_, &controller_api::Name)| PartitionMember {
-            host: host.clone(),
-            port_guid,
-            lid: fabric.lid(port_guid),
-        };
-        partitions.push(Partition {
-            number,
-            group: broadcast_group(&fabric.decisions, number),
-            members: members.into_iter().map(member).collect(),
-            tenant: cluster.tenant,
-            cluster: cluster.name,
-        });
+        for number in cluster.partition_numbers() {
+            let is_member = |node: &&NodeRow| {
+                node_keys(&cluster, node.number).iter().any(|key| key.partition() == number)
+            };
+            let members = cluster.nodes.iter().filter(is_member);
+            let members: BTreeMap<_, _> = members.map(|node| (node.port_guid, &node.host)).collect();
+            let member = |(port_guid, host): (_, &controller_api::Name)| PartitionMember {
+                host: host.clone(),
+                port_guid,
+                lid: fabric.lid(port_guid),
+            };
+            partitions.push(Partition {
+                number,
+                group: broadcast_group(&fabric.decisions, number),
+                members: members.into_iter().map(member).collect(),
+                tenant: cluster.tenant.clone(),
+                cluster: cluster.name.clone(),
+            });
+        }
     }
     let topology = fabric.sighting.as_ref().map(|sighting| &sighting.topology);
     Ok(Json(Fabric {

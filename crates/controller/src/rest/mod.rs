@@ -58,6 +58,7 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(site::image_remove))
         .routes(routes!(clusters::list, clusters::create))
         .routes(routes!(clusters::show, clusters::resize, clusters::delete))
+        .routes(routes!(clusters::partition))
         .routes(routes!(sessions::open))
         .routes(routes!(clusters::operation_list))
         .routes(routes!(clusters::operation_show))

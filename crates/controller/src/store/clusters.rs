@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use controller_api::agent::{ClusterKey, ImageOrder};
-use controller_api::cluster::{CpuMode, NodeState, Phase};
+use controller_api::cluster::{CpuMode, InnerPartition, NodeState, Phase};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
-use fabric_model::tenancy::Class;
+use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{Guid, PartitionNumber, PortNum};
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
@@ -38,6 +38,8 @@ pub struct ClusterRow {
     pub mode: CpuMode,
     /// What the network promises it.
     pub class: Class,
+    /// How its packets are told from others'.
+    pub sl_mode: SlMode,
     /// What they boot from: the image as it was when the cluster was asked for.
     pub image: ImageOrder,
     /// Who may log in.
@@ -50,6 +52,8 @@ pub struct ClusterRow {
     pub reason: Option<String>,
     /// Its partition.
     pub partition: Option<PartitionNumber>,
+    /// The partitions inside it.
+    pub inner: Vec<InnerPartition>,
     /// Of what its nodes are told.
     pub generation: u64,
     /// Since when.
@@ -58,6 +62,13 @@ pub struct ClusterRow {
     pub nodes: Vec<NodeRow>,
     /// What is under way.
     pub operation: Option<Operation>,
+}
+
+impl ClusterRow {
+    /// The numbers of all its partitions, its own first.
+    pub fn partition_numbers(&self) -> impl Iterator<Item = PartitionNumber> {
+        self.partition.into_iter().chain(self.inner.iter().map(|inner| inner.number))
+    }
 }
 
 /// A node: where it is to be, and how far it is.
@@ -124,7 +135,7 @@ impl Store {
         Ok(all.into_iter().find(|cluster| cluster.tenant == *tenant && cluster.name == *name))
     }
 
-    /// A new cluster, with its partition taken from the pool.
+    /// A new cluster, with its partitions taken from the pool.
     pub async fn cluster_create(
         &self,
         cluster: &ClusterRow,
@@ -133,16 +144,12 @@ impl Store {
         let mut change = self.pool.begin().await?;
         write_cluster(&mut change, cluster).await?;
         write_rest(&mut change, cluster).await?;
-        if let Some(number) = cluster.partition {
-            let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
-                       ON CONFLICT (one) DO UPDATE SET last_partition = excluded.last_partition";
-            sqlx::query(sql).bind(number.to_wire()).execute(&mut *change).await?;
-        }
+        write_last_partition(&mut change, cluster.partition_numbers().last()).await?;
         super::records::write_event(&mut change, happening).await?;
         Ok(change.commit().await?)
     }
 
-    /// What has become of a cluster: something else, or nothing. Its partition rests if it has given it back.
+    /// What has become of a cluster: something else, or nothing. Partitions rest that it has given back.
     pub async fn cluster_save(
         &self,
         before: &ClusterRow,
@@ -166,9 +173,12 @@ impl Store {
             write_cluster(&mut change, after).await?;
             write_rest(&mut change, after).await?;
         }
-        if let Some(number) = before.partition
-            && (is_removed || after.partition != before.partition)
-        {
+        let (had, has) = (before.partition_numbers(), || after.partition_numbers());
+        let given_back: Vec<_> =
+            had.filter(|number| is_removed || has().all(|other| other != *number)).collect();
+        let taken = has().filter(|number| before.partition_numbers().all(|other| other != *number));
+        write_last_partition(&mut change, taken.last()).await?;
+        for number in given_back {
             sqlx::query("INSERT OR REPLACE INTO resting_partitions VALUES (?, ?)")
                 .bind(number.to_wire())
                 .bind(now.to_string())
@@ -182,10 +192,24 @@ impl Store {
     }
 }
 
+/// The number that was given away last, if any was now.
+async fn write_last_partition(
+    change: &mut Transaction<'_, Sqlite>,
+    number: Option<PartitionNumber>,
+) -> Result<(), StoreError> {
+    if let Some(number) = number {
+        let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
+                   ON CONFLICT (one) DO UPDATE SET last_partition = excluded.last_partition";
+        sqlx::query(sql).bind(number.to_wire()).execute(&mut **change).await?;
+    }
+    Ok(())
+}
+
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
-               partition = excluded.partition, generation = excluded.generation";
+               partition = excluded.partition, generation = excluded.generation, \
+               inner_partitions = excluded.inner_partitions";
     sqlx::query(sql)
         .bind(cluster.id.to_string())
         .bind(cluster.tenant.as_str())
@@ -204,12 +228,14 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(cluster.generation as i64)
         .bind(cluster.created.to_string())
         .bind(json(&cluster.class))
+        .bind(word(&cluster.sl_mode))
+        .bind(json(&cluster.inner))
         .execute(&mut **change)
         .await?;
     Ok(())
 }
 
-/// The nodes, the operation, and that the partition is in use.
+/// The nodes, the operation, and that the partitions are in use.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
         sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
@@ -231,7 +257,7 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
             .execute(&mut **change)
             .await?;
     }
-    if let Some(number) = cluster.partition {
+    for number in cluster.partition_numbers() {
         let number = number.to_wire();
         sqlx::query("DELETE FROM resting_partitions WHERE number = ?")
             .bind(number)
@@ -261,12 +287,14 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         memory: MemorySize::from_mib(row.number("memory_mib")?),
         mode: read_word("mode", &row.text("mode")?)?,
         class: read_json("class", &row.text("class")?)?,
+        sl_mode: read_word("service level mode", &row.text("sl_mode")?)?,
         image: read_json("image", &row.text("image")?)?,
         ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?,
         key: ClusterKey { public: row.text("key_public")?, private: row.text("key_private")? },
         phase: read_word("phase", &row.text("phase")?)?,
         reason: row.maybe_text("reason")?,
         partition: row.maybe_number("partition")?.map(partition).transpose()?,
+        inner: read_json("partitions", &row.text("inner_partitions")?)?,
         generation: row.number("generation")?,
         created: row.time("created")?,
         nodes: Vec::new(),

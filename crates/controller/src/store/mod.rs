@@ -20,10 +20,14 @@ pub use clusters::{ClusterRow, NodeRow};
 pub use records::Happening;
 
 /// The version of the schema that this code understands.
-const SCHEMA: i64 = 2;
+const SCHEMA: i64 = 3;
 
 /// What makes schema 2 of schema 1.
 const FROM_1_TO_2: &str = r#"ALTER TABLE clusters ADD COLUMN class TEXT NOT NULL DEFAULT '"best-effort"'"#;
+
+/// What makes schema 3 of schema 2.
+const FROM_2_TO_3: &str = "ALTER TABLE clusters ADD COLUMN sl_mode TEXT NOT NULL DEFAULT 'cluster'; \
+                           ALTER TABLE clusters ADD COLUMN inner_partitions TEXT NOT NULL DEFAULT '[]'";
 
 /// The store.
 #[derive(Clone, Debug)]
@@ -99,21 +103,25 @@ impl Store {
 
     async fn migrate(&self, path: &Path) -> Result<(), StoreError> {
         let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&self.pool).await?;
-        match found {
-            SCHEMA => Ok(()),
-            0 => self.change_schema(include_str!("schema.sql")).await,
-            1 => self.change_schema(FROM_1_TO_2).await,
-            found => Err(StoreError::Newer { path: path.to_owned(), found }),
-        }
+        let steps: &[&str] = match found {
+            SCHEMA => return Ok(()),
+            0 => &[include_str!("schema.sql")],
+            1 => &[FROM_1_TO_2, FROM_2_TO_3],
+            2 => &[FROM_2_TO_3],
+            found => return Err(StoreError::Newer { path: path.to_owned(), found }),
+        };
+        self.change_schema(steps).await
     }
 }
 
 impl Store {
     /// Makes a schema the current one, or leaves it as it was.
-    async fn change_schema(&self, sql: &'static str) -> Result<(), StoreError> {
+    async fn change_schema(&self, steps: &[&'static str]) -> Result<(), StoreError> {
         let mut change = self.pool.begin().await?;
-        sqlx::raw_sql(sql).execute(&mut *change).await?;
-        sqlx::raw_sql("PRAGMA user_version = 2").execute(&mut *change).await?;
+        for sql in steps {
+            sqlx::raw_sql(*sql).execute(&mut *change).await?;
+        }
+        sqlx::raw_sql("PRAGMA user_version = 3").execute(&mut *change).await?;
         Ok(change.commit().await?)
     }
 }

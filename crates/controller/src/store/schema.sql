@@ -44,6 +44,8 @@ CREATE TABLE clusters (
     generation  INTEGER NOT NULL,       -- of what the nodes are told
     created     TEXT NOT NULL,
     class       TEXT NOT NULL,          -- JSON: what the network promises it
+    sl_mode     TEXT NOT NULL,          -- how its packets are told from others'
+    inner_partitions TEXT NOT NULL,     -- wanted: JSON, with the numbers they got
     UNIQUE (tenant, name)
 ) STRICT;
 

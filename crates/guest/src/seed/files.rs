@@ -93,11 +93,13 @@ fn open_mpi() -> String {
     )
 }
 
-/// What libraries read to find the partition and the service level of the cluster.
+/// What libraries read to find the partition and the service level of the cluster. A node that is in partitions inside the
+/// cluster is a limited member of the cluster's own, and would reach none of its like there: libraries use the first inside.
 fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
-    let key = input.pkey.to_string();
+    let used = input.partitions.first().map_or(input.pkey, |first| first.pkey);
+    let key = used.to_string();
     // UCX refuses the membership bit.
-    let partition = format!("{:#06x}", input.pkey.partition().to_wire());
+    let partition = format!("{:#06x}", used.partition().to_wire());
     let level = input.sl.to_wire().to_string();
     vec![
         ("HEDDLE_CLUSTER", input.cluster.clone()),
@@ -105,8 +107,9 @@ fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
         ("HEDDLE_SL", level.clone()),
         ("UCX_IB_PKEY", partition.clone()),
         ("UCX_IB_SL", level.clone()),
-        // NCCL takes the place in the table; the key of the cluster is the first that a virtual machine sees.
-        ("NCCL_IB_PKEY", "0".to_owned()),
+        // NCCL takes the place in the table. The key of the cluster is the first that a virtual machine sees, those of
+        // partitions inside it follow.
+        ("NCCL_IB_PKEY", u8::from(!input.partitions.is_empty()).to_string()),
         ("NCCL_IB_SL", level.clone()),
         ("OMPI_MCA_btl_openib_pkey", partition),
         ("OMPI_MCA_btl_openib_ib_service_level", level.clone()),
@@ -136,6 +139,7 @@ fn context(input: &SeedInput) -> String {
         address: input.address.clone(),
         pkey: input.pkey,
         sl: input.sl,
+        partitions: input.partitions.clone(),
         peers: input.peers.clone(),
     })
 }

@@ -42,6 +42,7 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
             mac: MacAddress::of_function(Lid::from_wire(7).expect("a LID"), number),
             pkey,
             group: MulticastLid::from_wire(0xc001),
+            further: Vec::new(),
         },
         context: Context {
             generation: 1,
@@ -54,6 +55,7 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
             cluster_key: ClusterKey { public: "ssh-ed25519 BBBB red".into(), private: PRIVATE_KEY.into() },
             pkey,
             sl: ServiceLevel::from_wire(0).expect("a service level"),
+            partitions: Vec::new(),
         },
     }
 }
