@@ -11,6 +11,8 @@
 //! [`Device`] opens any of them from one line of text. [`Server`] is the other end of the first two: a single
 //! thread that feeds a [`Host`] (an emulated fabric) with what clients send and brings back what the host delivers.
 //!
+//! [`Relay`] puts a port that is elsewhere behind such a server.
+//!
 //! [`Guests`] are the sockets by which virtual machines send whole Ethernet frames to an emulated fabric.
 //!
 //! # Transaction identifiers
@@ -25,6 +27,7 @@ pub mod framed;
 mod guests;
 pub mod ibsim;
 mod place;
+mod relay;
 mod role;
 mod server;
 mod sys;
@@ -37,6 +40,7 @@ pub use counters::Counters;
 pub use device::{Device, DeviceError, DeviceSpec, Received, SpecError};
 pub use guests::{FRAME_BYTES_MAX, FrameBuffer, GuestCounters, GuestError, Guests};
 pub use place::ListenError;
+pub use relay::{Relay, RelayPort};
 pub use role::Role;
 pub use server::{
     BindError, CLIENTS_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, Outbox, Sent, Server, Vendor,

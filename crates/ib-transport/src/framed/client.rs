@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ib_wire::{Datagram, Lid, PortState, TransactionId};
 
-use super::frame::{Attach, Attached, Frame, FrameReader, Refusal};
+use super::frame::{Attach, Attached, Frame, FrameReader, Refusal, Station};
 use crate::role::Role;
 
 /// How long the server may take to answer what only it can answer.
@@ -85,14 +85,7 @@ impl Client {
     pub fn connect(path: &Path, node: &str, role: Role) -> Result<Self, AttachError> {
         let stream = UnixStream::connect(path)
             .map_err(|source| AttachError::NoServer { path: path.to_owned(), source })?;
-        let attached = Attached { client: 0, lid: None, port_guid: None };
-        let mut client = Self {
-            stream,
-            reader: FrameReader::default(),
-            attached,
-            set_aside: VecDeque::new(),
-            unsent: Vec::new(),
-        };
+        let mut client = Self::over(stream);
         let attach = Attach { node_id: node.to_owned(), role };
         match client.attach(attach).map_err(|source| AttachError::System { path: path.to_owned(), source })? {
             Ok(attached) => client.attached = attached,
@@ -101,6 +94,21 @@ impl Client {
             }
         }
         Ok(client)
+    }
+
+    /// A client on a stream by which somebody else has asked for a port on its behalf: whoever holds the stream cannot say
+    /// where it is.
+    pub fn seated(stream: UnixStream) -> io::Result<Self> {
+        let mut client = Self::over(stream);
+        client.stream.set_write_timeout(Some(SEND_TIMEOUT))?;
+        client.attached = client.wait_for_seat()?.map_err(|reason| io::Error::other(reason.to_string()))?;
+        Ok(client)
+    }
+
+    fn over(stream: UnixStream) -> Self {
+        let (reader, set_aside, unsent) = (FrameReader::default(), VecDeque::new(), Vec::new());
+        let attached = Attached { client: 0, lid: None, port_guid: None };
+        Self { stream, reader, attached, set_aside, unsent }
     }
 
     /// What the server said at the beginning.
@@ -135,12 +143,27 @@ impl Client {
 
     /// LID and logical state of the port.
     pub fn port(&mut self) -> io::Result<(Option<Lid>, PortState)> {
-        self.say(&Frame::AskPort)?;
+        self.ask(&Frame::AskPort, |frame| match frame {
+            Frame::Port { lid, state } => Ok((lid, state)),
+            other => Err(other),
+        })
+    }
+
+    /// All about the port.
+    pub fn station(&mut self) -> io::Result<Station> {
+        self.ask(&Frame::AskStation, |frame| match frame {
+            Frame::Station(station) => Ok(*station),
+            other => Err(other),
+        })
+    }
+
+    fn ask<T>(&mut self, question: &Frame, answer: impl Fn(Frame) -> Result<T, Frame>) -> io::Result<T> {
+        self.say(question)?;
         let deadline = Instant::now() + REPLY_TIMEOUT;
         while self.set_aside.len() < SET_ASIDE_MAX {
-            match self.next_frame(deadline.saturating_duration_since(Instant::now()))? {
-                Some(Frame::Port { lid, state }) => return Ok((lid, state)),
-                Some(other) => self.set_aside.push_back(received(other).map_err(out_of_place)?),
+            match self.next_frame(deadline.saturating_duration_since(Instant::now()))?.map(&answer) {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(other)) => self.set_aside.push_back(received(other).map_err(out_of_place)?),
                 None => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
@@ -158,6 +181,10 @@ impl Client {
     fn attach(&mut self, attach: Attach) -> io::Result<Result<Attached, Refusal>> {
         self.stream.set_write_timeout(Some(SEND_TIMEOUT))?;
         self.say(&Frame::Attach(attach))?;
+        self.wait_for_seat()
+    }
+
+    fn wait_for_seat(&mut self) -> io::Result<Result<Attached, Refusal>> {
         match self.next_frame(REPLY_TIMEOUT)? {
             Some(Frame::Attached(attached)) => Ok(Ok(attached)),
             Some(Frame::Refused(reason)) => Ok(Err(reason)),

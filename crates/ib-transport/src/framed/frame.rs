@@ -20,6 +20,8 @@
 //! | 6 role | client | 0 u8 role; 1 u8[3] zero |
 //! | 7 ask port | client | nothing |
 //! | 8 port | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
+//! | 9 ask station | client | nothing |
+//! | 10 station | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
 //!
 //! The GRH, 40 bytes: 0 source GID; 16 destination GID; 32 u32 flow label; 36 u8 traffic class; 37 u8 hop limit;
 //! 38 u16 zero.
@@ -33,6 +35,7 @@ use ib_wire::{
 };
 
 use crate::role::Role;
+use crate::server::Vendor;
 
 /// Bytes of the longest frame: a datagram with a GRH.
 pub const FRAME_MAX: usize = HEADER_LEN + DATAGRAM_HEADER_LEN + GRH_LEN + MAD_LEN;
@@ -46,6 +49,8 @@ const HEADER_LEN: usize = 8;
 const COUNTED_HEADER: usize = 4;
 const DATAGRAM_HEADER_LEN: usize = 20;
 const GRH_LEN: usize = 40;
+/// What is told about a port besides the id of its node.
+const STATION_LEN: usize = 240;
 const HAS_GRH: u8 = 1;
 
 mod kind {
@@ -57,6 +62,8 @@ mod kind {
     pub const ROLE: u8 = 6;
     pub const ASK_PORT: u8 = 7;
     pub const PORT: u8 = 8;
+    pub const ASK_STATION: u8 = 9;
+    pub const STATION: u8 = 10;
 }
 
 /// One frame.
@@ -83,6 +90,33 @@ pub enum Frame {
         /// The logical state.
         state: PortState,
     },
+    /// The client wants to know all about its port.
+    AskStation,
+    /// All about the client's port.
+    Station(Box<Station>),
+}
+
+/// All that clients of the ibsim protocol may ask about the port they are at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// NodeInfo as on the wire.
+    pub node_info: [u8; 64],
+    /// PortInfo as on the wire.
+    pub port_info: [u8; 64],
+    /// The first 32 P_Keys as on the wire.
+    pub pkeys: [u8; 64],
+    /// The first GID.
+    pub gid: Gid,
+    /// The port's GUID.
+    pub port_guid: Guid,
+    /// The LID.
+    pub lid: Option<Lid>,
+    /// The logical state.
+    pub state: PortState,
+    /// What the adapter is.
+    pub vendor: Vendor,
+    /// The id of the node.
+    pub node_id: String,
 }
 
 /// What a client asks for when it attaches.
@@ -207,6 +241,8 @@ impl Frame {
             }
             kind::ASK_PORT => fixed::<0>(body).map(|_| Self::AskPort).ok_or(wrong_length),
             kind::PORT => fixed::<4>(body).map(decode_port).ok_or(wrong_length),
+            kind::ASK_STATION => fixed::<0>(body).map(|_| Self::AskStation).ok_or(wrong_length),
+            kind::STATION => decode_station(body).ok_or(wrong_length)?,
             other => Err(FrameError::Kind(other)),
         }
     }
@@ -245,6 +281,20 @@ impl Frame {
                 put_header(out, kind::PORT, 4);
                 out.extend(lid.map_or(0, Lid::to_wire).to_be_bytes());
                 out.extend([state.to_wire(), 0]);
+            }
+            Self::AskStation => put_header(out, kind::ASK_STATION, 0),
+            Self::Station(station) => {
+                let text = cut(&station.node_id);
+                put_header(out, kind::STATION, STATION_LEN + text.len());
+                out.extend([station.node_info, station.port_info, station.pkeys].concat());
+                out.extend(station.gid.0);
+                out.extend(station.port_guid.to_wire().to_be_bytes());
+                let Vendor { vendor_id, part_id, hardware_version, firmware_version } = station.vendor;
+                [vendor_id, part_id, hardware_version].iter().for_each(|it| out.extend(it.to_be_bytes()));
+                out.extend(firmware_version.to_be_bytes());
+                out.extend(station.lid.map_or(0, Lid::to_wire).to_be_bytes());
+                out.extend([station.state.to_wire(), 0]);
+                out.extend(text.as_bytes());
             }
         }
     }
@@ -360,6 +410,35 @@ fn decode_attached(body: &[u8; 16]) -> Frame {
 
 fn decode_port(body: &[u8; 4]) -> Frame {
     Frame::Port { lid: Lid::from_wire(u16_at(body, 0)), state: PortState::from_wire(body[2]) }
+}
+
+/// `None` if the length is wrong.
+fn decode_station(body: &[u8]) -> Option<Result<Frame, FrameError>> {
+    let (station, text) = body.split_first_chunk::<STATION_LEN>()?;
+    if text.len() > NODE_ID_MAX {
+        return None;
+    }
+    let vendor = Vendor {
+        vendor_id: u32_at(station, 216),
+        part_id: u32_at(station, 220),
+        hardware_version: u32_at(station, 224),
+        firmware_version: u64::from_be_bytes(array_at(station, 228)),
+    };
+    let no_guid = FrameError::Field { field: "the port GUID", value: 0 };
+    let told = |text: &str, port_guid: Guid| Station {
+        node_info: array_at(station, 0),
+        port_info: array_at(station, 64),
+        pkeys: array_at(station, 128),
+        gid: Gid(array_at(station, 192)),
+        port_guid,
+        lid: Lid::from_wire(u16_at(station, 236)),
+        state: PortState::from_wire(station[238]),
+        vendor,
+        node_id: text.to_owned(),
+    };
+    let guid = Guid::from_wire(u64::from_be_bytes(array_at(station, 208))).ok_or(no_guid);
+    let text = std::str::from_utf8(text).map_err(|_| FrameError::NodeId);
+    Some(text.and_then(|text| Ok(Frame::Station(Box::new(told(text, guid?))))))
 }
 
 /// `None` if the length is wrong.

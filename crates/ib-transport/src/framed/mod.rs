@@ -4,4 +4,4 @@ mod client;
 mod frame;
 
 pub use client::{AttachError, Client, FramedReceived};
-pub use frame::{Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, Refusal};
+pub use frame::{Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, Refusal, Station};

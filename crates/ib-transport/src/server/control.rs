@@ -21,7 +21,10 @@ impl<P: Copy + Eq> Server<P> {
         for _ in 0..CONTROL_PER_ROUND {
             let Ok((length, sender)) = self.control.recv_from(&mut buffer) else { return };
             match ControlRequest::decode(&buffer[..length]) {
-                Ok((client, request)) => self.serve_request(host, &sender, client, request),
+                Ok((client, request)) => {
+                    host.handle_control();
+                    self.serve_request(host, &sender, client, request);
+                }
                 Err(WireError::Length { .. }) => self.outbox.counters.control_wrong_length += 1,
                 Err(WireError::Magic(_)) => self.outbox.counters.control_wrong_magic += 1,
                 Err(_) => self.outbox.counters.control_unknown_type += 1,

@@ -13,6 +13,9 @@ pub trait Host {
     /// A port a client can be attached to.
     type Port: Copy + Eq + fmt::Debug;
 
+    /// Called before clients of the ibsim protocol are answered what they ask about their port.
+    fn handle_control(&mut self) {}
+
     /// Finds the port a client wants: by node id, then by node description; empty = the first node.
     fn find_port(&self, node_id: &str) -> Option<Self::Port>;
 

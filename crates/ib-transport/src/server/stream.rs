@@ -9,7 +9,7 @@ use super::clients::Link;
 use super::data::claim;
 use super::host::{ClientId, Host, Sent};
 use super::{Server, TOKEN_LISTENER};
-use crate::framed::{Attach, Attached, Frame, Refusal};
+use crate::framed::{Attach, Attached, Frame, Refusal, Station};
 use crate::place::{self, ListenError};
 use crate::sys::{self, Watch};
 
@@ -136,6 +136,22 @@ impl<P: Copy + Eq> Server<P> {
             (Frame::AskPort, Some(port)) => {
                 let (lid, state) = host.port_state(port);
                 self.say(id, &Frame::Port { lid, state });
+                Outcome::GoOn
+            }
+            (Frame::AskStation, Some(port)) => {
+                let (lid, state) = host.port_state(port);
+                let station = Station {
+                    node_info: host.node_info(port),
+                    port_info: host.port_info(port, 0).unwrap_or([0; 64]),
+                    pkeys: host.pkeys(port),
+                    gid: host.port_gid(port),
+                    port_guid: host.port_guid(port),
+                    lid,
+                    state,
+                    vendor: host.vendor(port),
+                    node_id: host.node_id(port),
+                };
+                self.say(id, &Frame::Station(Box::new(station)));
                 Outcome::GoOn
             }
             _ => Outcome::Malformed,
