@@ -129,6 +129,7 @@ compile_programs() { # root
 fill_root() { # root guest
     local root=$1 unit
     install -m 755 "$2" "$root/usr/sbin/heddle-guest"
+    install -m 755 image/in-view "$root/usr/local/bin/in-view"
     install -D -m 644 image/sshd.conf "$root/etc/ssh/sshd_config.d/10-heddle.conf"
     install -D -m 644 image/cloud-init.cfg "$root/etc/cloud/cloud.cfg.d/99-heddle.cfg"
     compile_programs "$root"

@@ -7,6 +7,7 @@
 //! | [`apply`] | makes files of documents | the guest |
 //! | [`serve`] | the guest's side of the channel: says how it stands, runs sessions | the guest |
 //! | [`init`] | the first process of a machine | the guest |
+//! | [`view`] | the network of the cluster, for tools in the machine | the guest |
 
 pub mod apply;
 pub mod channel;
@@ -14,3 +15,4 @@ pub mod init;
 pub mod seed;
 pub mod serve;
 mod sys;
+pub mod view;

@@ -2,13 +2,14 @@
 
 use std::process::{self, ExitCode};
 
-use guest::{init, serve};
+use guest::{init, serve, view};
 
 const USAGE: &str = "\
 heddle-guest: inside virtual machines of Heddle
 
   heddle-guest          as first process: starts the machine as its seed says
   heddle-guest serve    answers the host on the virtio-serial port org.heddle.guest.0
+  heddle-guest view     offers the network of the cluster to InfiniBand tools; started by the host
   heddle-guest version  prints the version";
 
 fn main() -> ExitCode {
@@ -23,6 +24,13 @@ fn main() -> ExitCode {
             Ok(never) => match never {},
             Err(error) => {
                 eprintln!("heddle-guest: the channel to the host is broken: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        ["view"] => match view::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("heddle-guest: there is no view: {error}");
                 ExitCode::FAILURE
             }
         },
