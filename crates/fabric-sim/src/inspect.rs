@@ -292,6 +292,11 @@ impl Fabric {
         self.port(port).owns(lid)
     }
 
+    /// How many data lanes a port uses: lanes beyond discard what is put on them.
+    pub fn lane_count_of(&self, port: PortId) -> u8 {
+        crate::device::lane_count(self.port(port).info.operational_vls)
+    }
+
     /// Whether software behind a port says that it is a subnet manager.
     pub fn is_sm(&self, port: PortId) -> bool {
         self.port(port).is_sm

@@ -12,20 +12,30 @@
 //! | `names` | aliases, the same for good |
 //! | `projection` | a slice under its aliases, and back |
 //! | `view` | the machine: datagrams and time in, deliveries and wishes out |
+//! | `growth` | what changes when the slice does |
 //! | `steward` | the subnet manager that is there when the tenant has none |
 //! | `wish` | what the tables of a view ask for |
-//! | `judge` | whether that can be |
+//! | `wishing` | when what was written counts as a wish |
+//! | `judge`, `classes` | whether it can be |
 //! | `verdict` | what was said about it |
 //! | `bucket` | how much a tenant may ask of its view |
 
 mod bucket;
+mod classes;
+mod growth;
+mod judge;
 mod names;
 mod projection;
 mod slice;
 mod steward;
+mod verdict;
 mod view;
+mod wish;
+mod wishing;
 
 pub use names::{Names, NamesError};
 pub use projection::NodeAlias;
 pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire};
+pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Verdict};
 pub use view::{AdapterId, Output, Rule, Unsent, View, ViewError};
+pub use wish::{PhysicalWish, Wish, WishChange, WishedClass};

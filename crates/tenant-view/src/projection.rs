@@ -172,22 +172,25 @@ impl Projection {
         intents
     }
 
-    /// What is decided of the view by default: the LIDs of its names, and the ways that packets of the cluster take.
-    pub fn decisions(&self, slice: &Slice) -> Decisions {
+    /// What is decided of the view from the start: the LIDs of its names.
+    pub fn decisions(&self) -> Decisions {
         let mut decisions = Decisions::default();
         let mut settle = |guid, lid| {
             decisions.end_ports.insert(guid, EndPortDecision { lid, up: Vec::new(), pkeys: Vec::new() });
         };
         self.nodes.iter().for_each(|node| settle(node.port_guid, node.lid));
         self.switches.iter().for_each(|(guid, switch)| settle(*guid, switch.lid));
-        for (guid, switch) in &self.switches {
-            decisions.adopted.insert(*guid, Arc::new(self.walked(slice, switch)));
-        }
         decisions
     }
 
+    /// Where routes between the virtual machines leave the switches that they pass.
+    pub fn walked(&self, slice: &Slice) -> BTreeMap<Guid, Arc<LinearTable>> {
+        let tables = self.switches.iter().map(|(guid, switch)| (*guid, self.walked_at(slice, switch)));
+        tables.map(|(guid, table)| (guid, Arc::new(table))).collect()
+    }
+
     /// Where routes between the virtual machines leave a switch.
-    fn walked(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
+    fn walked_at(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
         let by_physical: BTreeMap<PortNum, PortNum> = (switch.ports.iter())
             .filter_map(|(number, stands)| match stands {
                 Stands::Link { physical, .. } => Some((*physical, *number)),

@@ -17,13 +17,14 @@ use crate::names::{Names, NamesError};
 use crate::projection::{ADAPTER_PORT, NodeAlias, Projection};
 use crate::slice::{Slice, Wire};
 use crate::steward::{self, Manager, Steward, Turn};
+use crate::wishing::Wishes;
 
 /// What reaches programs that waits to be taken. Callers take after every call; what is beyond is dropped.
 const OUTPUTS_MAX: usize = 4096;
 
 /// The adapter of a virtual machine. Stays the same as long as the view remembers the virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AdapterId(u32);
+pub struct AdapterId(pub(crate) u32);
 
 /// What the view wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,19 +103,22 @@ pub enum ViewError {
 pub struct View {
     pub(crate) fabric: Fabric,
     pub(crate) slice: Slice,
-    names: Names,
+    pub(crate) names: Names,
     pub(crate) projection: Projection,
     /// What the view holds by default.
-    plan: Arc<FabricPlan>,
-    steward: Steward,
+    pub(crate) plan: Arc<FabricPlan>,
+    pub(crate) steward: Steward,
+    pub(crate) wishes: Wishes,
     administration: Administration,
     /// Whether the administration knows what is there now.
-    is_published: bool,
-    adapters: BTreeMap<AdapterId, PortId>,
+    pub(crate) is_published: bool,
+    pub(crate) adapters: BTreeMap<AdapterId, PortId>,
     by_port: BTreeMap<PortId, AdapterId>,
     outputs: VecDeque<Output>,
     bucket: Bucket,
-    now: Duration,
+    /// Entries of the forwarding tables.
+    pub(crate) linear: u16,
+    pub(crate) now: Duration,
 }
 
 impl View {
@@ -132,12 +136,14 @@ impl View {
             names,
             plan: Arc::new(plan),
             steward,
+            wishes: Wishes::default(),
             administration: Administration::new(),
             is_published: false,
             adapters: BTreeMap::new(),
             by_port: BTreeMap::new(),
             outputs: VecDeque::new(),
             bucket: Bucket::new(),
+            linear: projection.capacities().linear_forwarding,
             now: Duration::ZERO,
             projection,
         };
@@ -225,6 +231,7 @@ impl View {
 
     fn carry(&mut self, port: PortId, datagram: Datagram) {
         let before = self.outputs.len();
+        self.wishes.note(self.now, &datagram.mad);
         self.fabric.handle_datagram(self.now, port, datagram);
         self.pass_on();
         self.bucket.charge(self.outputs.len().saturating_sub(before + 1));
@@ -247,6 +254,7 @@ impl View {
         self.administration.handle_timeout(self.now);
         let turn = self.steward.handle_timeout(self.now);
         self.take(turn);
+        self.close_if_due();
         self.pass_on();
     }
 
@@ -257,13 +265,17 @@ impl View {
 
     /// When [`View::handle_timeout`] has to be called again at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let all =
-            [self.fabric.poll_timeout(), self.steward.poll_timeout(), self.administration.poll_timeout()];
+        let all = [
+            self.fabric.poll_timeout(),
+            self.steward.poll_timeout(),
+            self.administration.poll_timeout(),
+            self.wishes.poll_timeout(),
+        ];
         all.into_iter().flatten().min()
     }
 
     /// Moves what the devices hand out: to the steward what is for it, the rest to programs of the tenant's.
-    fn pass_on(&mut self) {
+    pub(crate) fn pass_on(&mut self) {
         loop {
             while let Some(output) = self.fabric.poll_output() {
                 self.sort(output);
@@ -277,18 +289,17 @@ impl View {
     }
 
     fn sort(&mut self, output: fabric_sim::Output) {
-        let (port, output) = match output {
+        let output = match output {
             fabric_sim::Output::Deliver { port, datagram } => match self.by_port.get(&port) {
-                Some(adapter) => (port, Output::Deliver { adapter: *adapter, datagram }),
+                Some(adapter) => Output::Deliver { adapter: *adapter, datagram },
                 None if Some(port) == self.steward_port() => return self.attend(&datagram),
                 None => return,
             },
             fabric_sim::Output::Lost { port, datagram, reason } => match self.by_port.get(&port) {
-                Some(adapter) => (port, Output::Lost { adapter: *adapter, datagram, reason }),
+                Some(adapter) => Output::Lost { adapter: *adapter, datagram, reason },
                 None => return,
             },
         };
-        debug_assert!(self.by_port.contains_key(&port));
         if self.outputs.len() < OUTPUTS_MAX {
             self.outputs.push_back(output);
         }
@@ -324,9 +335,10 @@ impl View {
             self.fabric.reboot(self.now, device);
         }
         self.install();
+        self.wishes.withdraw();
     }
 
-    fn install(&mut self) {
+    pub(crate) fn install(&mut self) {
         let installed = self.fabric.install(&self.plan);
         debug_assert_eq!(installed, Ok(()), "the plan was made for these devices");
         self.is_published = false;
@@ -343,19 +355,19 @@ impl View {
         self.administration.publish(Arc::new(directory.open()));
     }
 
-    fn steward_port(&self) -> Option<PortId> {
+    pub(crate) fn steward_port(&self) -> Option<PortId> {
         let device = self.fabric.device_by_guid(self.projection.first_switch)?;
         self.fabric.port_of(device, PortNum::MANAGEMENT)
     }
 
-    fn seat_steward(&mut self, now: Duration) {
+    pub(crate) fn seat_steward(&mut self, now: Duration) {
         self.steward.move_to(self.projection.first_switch);
         if let Some(port) = self.steward_port() {
             self.fabric.set_is_sm(now, port, true);
         }
     }
 
-    fn index_adapters(&mut self) {
+    pub(crate) fn index_adapters(&mut self) {
         self.adapters.clear();
         for node in &self.projection.nodes {
             let device = self.fabric.device_by_guid(node.guid);
@@ -367,7 +379,7 @@ impl View {
     }
 
     /// Tells the steward which adapters have managers behind them.
-    fn look_for_managers(&mut self) {
+    pub(crate) fn look_for_managers(&mut self) {
         let routes = self.routes_from_steward();
         let managers = (self.adapters.iter()).filter(|(_, port)| self.fabric.is_sm(**port)).filter_map(
             |(adapter, port)| {
@@ -403,8 +415,13 @@ impl View {
 }
 
 /// The plan of a view that nobody manages: its own names, the routes of the cluster, one partition.
-fn default_plan(projection: &Projection, slice: &Slice) -> Result<FabricPlan, CompileError> {
-    compile(&projection.topology, &projection.intents(), &projection.decisions(slice))
+pub(crate) fn default_plan(projection: &Projection, slice: &Slice) -> Result<FabricPlan, CompileError> {
+    let intents = projection.intents();
+    let own = compile(&projection.topology, &intents, &projection.decisions())?;
+    // Routes are taken over into an order of switches that is there already.
+    let mut decisions = own.decisions().clone();
+    decisions.adopted = projection.walked(slice);
+    compile(&projection.topology, &intents, &decisions)
 }
 
 /// What a node says of itself; `None` if it is left behind without a cable.

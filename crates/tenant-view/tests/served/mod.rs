@@ -239,7 +239,11 @@ pub struct OpenSm {
 
 impl OpenSm {
     pub fn wait_for(&self, text: &str) {
-        eventually(&format!("opensm says {text:?}"), || self.log().contains(text));
+        let started = Instant::now();
+        while !self.log().contains(text) {
+            assert!(started.elapsed() < PATIENCE, "opensm never says {text:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn log(&self) -> String {

@@ -146,3 +146,41 @@ pub fn drain(view: &mut View) -> Vec<(AdapterId, Datagram)> {
     }
     taken
 }
+
+/// Everything that can be found by directed routes: node description, node GUID, kind and the route.
+pub fn explore(program: &mut Program, view: &mut View) -> Vec<(String, Guid, ib_wire::NodeKind, Vec<u8>)> {
+    let mut found: Vec<(String, Guid, ib_wire::NodeKind, Vec<u8>)> = Vec::new();
+    let mut open = std::collections::VecDeque::from([Vec::new()]);
+    while let Some(route) = open.pop_front() {
+        let Some(info) = program.get(view, &route, Attribute::NODE_INFO, 0) else { continue };
+        let info = ib_wire::NodeInfo::decode(info.smp_data()).unwrap();
+        if found.iter().any(|(_, guid, ..)| *guid == info.node_guid) {
+            continue;
+        }
+        let text = program.get(view, &route, Attribute::NODE_DESCRIPTION, 0).unwrap();
+        let text = ib_wire::NodeDescription(*text.smp_data()).text();
+        let is_switch = info.kind == ib_wire::NodeKind::Switch;
+        found.push((text, info.node_guid, info.kind, route.clone()));
+        if is_switch || route.is_empty() {
+            let ports = if is_switch { 1..=info.port_count } else { 1..=1 };
+            open.extend(ports.map(|port| route.iter().copied().chain([port]).collect::<Vec<u8>>()));
+        }
+    }
+    found
+}
+
+/// The switches with directed routes to them.
+pub fn switches(program: &mut Program, view: &mut View) -> Vec<(String, Guid, Vec<u8>)> {
+    let mut found: Vec<(String, Guid, Vec<u8>)> = explore(program, view)
+        .into_iter()
+        .filter(|(_, _, kind, _)| *kind == ib_wire::NodeKind::Switch)
+        .map(|(name, guid, _, route)| (name, guid, route))
+        .collect();
+    found.sort();
+    found
+}
+
+/// A directed route to a node.
+pub fn route_to(program: &mut Program, view: &mut View, name: &str) -> Vec<u8> {
+    explore(program, view).into_iter().find(|(known, ..)| known == name).unwrap().3
+}
