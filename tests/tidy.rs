@@ -18,7 +18,8 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     // machines: the manager and the emulation meet only in datagrams
     ("subnet-manager", &["fabric-model", "ib-wire"]),
     ("fabric-sim", &["fabric-model", "ib-wire"]),
-    ("tenant-view", &["fabric-sim", "fabric-model", "ib-wire"]),
+    // the tenant's network: emulated devices, a default plan, and the manager's answers about it
+    ("tenant-view", &["fabric-sim", "fabric-compiler", "subnet-manager", "fabric-model", "ib-wire"]),
     // the contract
     ("controller-api", &["fabric-model", "ib-wire"]),
     // shells; the agents of hosts and guests decide nothing
@@ -47,8 +48,12 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// What tests may use besides: the verifier judges the compiler, and needs its plans to be judged itself.
-const ALLOWED_TEST_EDGES: &[(&str, &[&str])] =
-    &[("fabric-compiler", &["fabric-verifier"]), ("fabric-verifier", &["fabric-compiler"])];
+/// Stock tools judge views.
+const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
+    ("fabric-compiler", &["fabric-verifier"]),
+    ("fabric-verifier", &["fabric-compiler"]),
+    ("tenant-view", &["ib-transport"]),
+];
 
 /// Crates without I/O: time, randomness and bytes are arguments.
 const CORE_CRATES: &[&str] = &[

@@ -152,7 +152,7 @@ impl Fabric {
         Ok(fabric)
     }
 
-    fn add_device(&mut self, id: DeviceId) {
+    pub(crate) fn add_device(&mut self, id: DeviceId) {
         let node = &self.blueprint[model::NodeIndex::new(id.0)];
         let first_port = PortId(self.ports.len() as u32);
         self.devices.push(device::new_device(node, first_port, &self.capacities));
@@ -325,6 +325,16 @@ impl Fabric {
 
     pub(crate) fn model_node(&self, device: DeviceId) -> &model::Node {
         &self.blueprint[model::NodeIndex::new(device.0)]
+    }
+
+    /// What it was built from, and what reboots restore.
+    pub(crate) fn blueprint(&self) -> &Topology {
+        &self.blueprint
+    }
+
+    /// Another topology, in which every device has its place.
+    pub(crate) fn set_blueprint(&mut self, topology: Topology) {
+        self.blueprint = topology;
     }
 
     fn port_at(&self, end: model::Endpoint) -> Option<PortId> {

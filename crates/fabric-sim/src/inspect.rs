@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ib_wire::{Gid, Guid, Lid, Lmc, NodeInfo, Pkey, PkeyBlock, PortNum, PortState, SMP_DATA_LEN, SlToVl};
+use ib_wire::{
+    Gid, Guid, Lid, Lmc, NodeDescription, NodeInfo, Pkey, PkeyBlock, PortNum, PortState, SMP_DATA_LEN,
+    SlToVl, SwitchInfo, VlArbEntry,
+};
 use serde::Serialize;
 
 use crate::agent::Access;
@@ -195,6 +198,32 @@ impl Fabric {
         Some((&switch.linear, switch.info.linear_fdb_top))
     }
 
+    /// What a switch says of itself.
+    pub fn switch_info_of(&self, device: DeviceId) -> Option<&SwitchInfo> {
+        self.devices[device.index()].switch.as_ref().map(|switch| &switch.info)
+    }
+
+    /// What a node is called.
+    pub fn description_of(&self, device: DeviceId) -> NodeDescription {
+        self.devices[device.index()].description
+    }
+
+    /// The lanes that service levels take out of a port: of a switch by where packets come in, of an adapter always.
+    pub fn lanes_of(&self, input: PortNum, output: PortId) -> SlToVl {
+        match self.is_switch(output) {
+            true => SlToVl::decode(&self.turn_mapping(input, output)),
+            false => SlToVl::decode(&self.port(output).sl_to_vl),
+        }
+    }
+
+    /// The arbitration tables of a port as far as they reach, low and high.
+    pub fn arbitration_of(&self, port: PortId) -> (Vec<VlArbEntry>, Vec<VlArbEntry>) {
+        let state = self.port(port);
+        let tables = state.arbitration.as_deref().cloned().unwrap_or_default();
+        let part = |table: &[VlArbEntry], capacity: u8| table[..usize::from(capacity).min(64)].to_vec();
+        (part(&tables.low, state.info.vl_arb_low_cap), part(&tables.high, state.info.vl_arb_high_cap))
+    }
+
     /// The exit ports of a switch by multicast LID; groups without any are left out.
     pub fn groups_of(&self, device: DeviceId) -> BTreeMap<u16, Vec<u8>> {
         let state = &self.devices[device.index()];
@@ -261,6 +290,16 @@ impl Fabric {
     /// Whether a port answers to a LID.
     pub fn owns(&self, port: PortId, lid: Lid) -> bool {
         self.port(port).owns(lid)
+    }
+
+    /// How many data lanes a port uses: lanes beyond discard what is put on them.
+    pub fn lane_count_of(&self, port: PortId) -> u8 {
+        crate::device::lane_count(self.port(port).info.operational_vls)
+    }
+
+    /// Whether software behind a port says that it is a subnet manager.
+    pub fn is_sm(&self, port: PortId) -> bool {
+        self.port(port).is_sm
     }
 
     /// Logical state of a port.

@@ -18,7 +18,8 @@
 //! | `agent` | who may ask, what is answered |
 //! | `notices` | traps and their repetition |
 //! | [`scenario`] | what clusters send in time, and what they got of what was promised |
-//! | `links`, `faults` | what changes underneath |
+//! | `links`, `recable`, `faults` | what changes underneath |
+//! | `station` | what adapters make of what software hands over |
 //! | `install` | a whole plan written at once, without a manager |
 //! | [`traffic`] | packets in time: how fast, how late, who is in whose way |
 //! | `device` | what registers and tables hold |
@@ -35,7 +36,9 @@ mod install;
 mod links;
 mod notices;
 mod rates;
+mod recable;
 pub mod scenario;
+mod station;
 pub mod traffic;
 mod travel;
 mod way;
@@ -48,3 +51,5 @@ pub use faults::{NotAProbability, Probability};
 pub use forward::{AttachError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction};
 pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};
 pub use install::InstallError;
+pub use recable::RecableError;
+pub use station::BareDatagram;

@@ -240,7 +240,12 @@ impl Fabric {
         let waiting = &mut self.port_mut(end).traps.waiting;
         let before = waiting.len();
         waiting.retain(|trap| trap.transaction != transaction);
-        if waiting.len() < before { Verdict::UsedUp } else { Verdict::Dropped(DropReason::Unanswered) }
+        match waiting.len() < before {
+            true => Verdict::UsedUp,
+            // Managers send traps too, and wait until they are repressed.
+            false if self.port(end).is_sm => Verdict::ForSoftware,
+            false => Verdict::Dropped(DropReason::Unanswered),
+        }
     }
 
     /// Sends again what is due and was not repressed.

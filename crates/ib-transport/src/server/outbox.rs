@@ -18,7 +18,8 @@ use crate::ibsim::{Addresses, DataMessage, DataStatus, encode_data};
 /// - A request goes to the subnet manager client of the port, and only of the classes every subnet manager
 ///   registers (0x01, 0x81, 0x03). If nobody takes it, its sender is told at once that it is lost; if somebody does
 ///   but does not answer, [`FORWARD_TIMEOUT`](super::FORWARD_TIMEOUT) later.
-/// - A repressed trap is nobody's: no client waits for one.
+/// - A repressed trap goes to the client that sent the trap, as a response does: opensm that stands by tells the master
+///   that it would be the better one, and sweeps no more until it has heard.
 #[derive(Debug)]
 pub struct Outbox<P> {
     pub(super) clients: Clients<P>,
@@ -47,8 +48,9 @@ impl<P: Copy + Eq> Outbox<P> {
     /// for an answer to.
     pub fn deliver(&mut self, port: P, datagram: Datagram) {
         match datagram.mad.method() {
-            Method::TRAP_REPRESS => {}
-            method if method.is_response() => self.deliver_response(port, &datagram),
+            method if method.is_response() || method == Method::TRAP_REPRESS => {
+                self.deliver_response(port, &datagram)
+            }
             _ => self.deliver_request(port, datagram),
         }
     }

@@ -54,6 +54,8 @@ pub struct Directory {
     groups: Vec<GroupPlan>,
     /// What guaranteed clusters send at, by port GUID.
     levels: Levels,
+    /// Every port of the plan may see everything.
+    pub(super) is_open: bool,
 }
 
 /// The clusters of ports, by port GUID, and the service level that is a cluster's own.
@@ -121,6 +123,13 @@ impl Directory {
         Self::of(plan, manager, Arc::new(nodes), Arc::new(routes))
     }
 
+    /// The same directory for a subnet that belongs to one owner: every port of the plan sees what otherwise only the
+    /// manager's own does.
+    #[must_use]
+    pub fn open(self) -> Self {
+        Self { is_open: true, ..self }
+    }
+
     /// The directory of another plan for nodes that say what they said. If packets travel as before, that is taken over.
     #[must_use]
     pub fn after(&self, plan: Arc<FabricPlan>) -> Self {
@@ -128,7 +137,8 @@ impl Directory {
             true => Arc::clone(&self.routes),
             false => Arc::new(Routes::new(&plan, &self.nodes)),
         };
-        Self::of(plan, self.manager, Arc::clone(&self.nodes), routes)
+        let is_open = self.is_open;
+        Self { is_open, ..Self::of(plan, self.manager, Arc::clone(&self.nodes), routes) }
     }
 
     fn of(
@@ -195,7 +205,7 @@ impl Directory {
         let levels = self.levels.iter().filter(stays).map(|(port, own)| (*port, own.clone())).collect();
         let restricted =
             Self::indexed(plan, self.manager, nodes, Arc::clone(&self.routes), ports, sets, groups);
-        Self { levels, ..restricted }
+        Self { levels, is_open: self.is_open, ..restricted }
     }
 
     fn indexed(
@@ -226,6 +236,7 @@ impl Directory {
             key_sets: sets.sets,
             groups,
             levels: Levels::new(),
+            is_open: false,
         }
     }
 

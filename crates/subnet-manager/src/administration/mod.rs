@@ -4,7 +4,7 @@
 //! changes; a new plan is a new directory. Who asks is known by the address the datagram came from, and has to be a port
 //! of the plan that holds the partition key the datagram came with; what anybody else sends is dropped. A port that the
 //! asker shares no partition with is answered as if it did not exist. The subnet manager's own port, and no other, sees
-//! everything: an SM_Key proves nothing here.
+//! everything: an SM_Key proves nothing here. Only in a subnet of one owner everybody does ([`Directory::open`]).
 //!
 //! | module | what it does |
 //! |---|---|
@@ -162,7 +162,8 @@ impl Administration {
         self.counts.requests += 1;
         self.counts.path_requests += u64::from(datagram.mad.attribute() == Attribute::PATH_RECORD);
         let request = &datagram.mad;
-        let question = Question { directory, asker: asker.port, is_manager: asker.is_manager, request };
+        let sees_all = asker.is_manager || directory.is_open;
+        let question = Question { directory, asker: asker.port, is_manager: sees_all, request };
         let budget = if asker.is_manager { usize::MAX } else { self.work.left(now, asker.port.guid) };
         // Two records answer a Get as well as more do: too many. Of paths, any one will do.
         let enough = match (question.wants_table(), request.attribute()) {

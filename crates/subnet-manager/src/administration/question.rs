@@ -17,7 +17,7 @@ pub(super) struct Question<'a> {
     pub directory: &'a Directory,
     /// The port that asks.
     pub asker: &'a EndPort,
-    /// The subnet manager's own port asks: it sees everything.
+    /// The subnet manager's own port asks, or one that may see as much: it sees everything.
     pub is_manager: bool,
     pub request: &'a Mad,
 }

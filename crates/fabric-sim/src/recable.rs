@@ -1,0 +1,139 @@
+//! Nodes and cables come and go for good while the fabric runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fabric_model::{BuildError, Endpoint, NewNode, Topology, TopologyBuilder};
+use ib_wire::{Guid, PortNum};
+use thiserror::Error;
+
+use crate::device::{DeviceId, PortId};
+use crate::fabric::Fabric;
+
+/// Why a fabric cannot become another one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RecableError {
+    /// A node is to be another kind of device than it is, or one with another number of ports.
+    #[error("the node {0} is another device than before")]
+    OtherDevice(Guid),
+    /// What results is no topology.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}
+
+/// A cable: node GUID and port at both ends, the lower first.
+type Cable = [(Guid, PortNum); 2];
+
+impl Fabric {
+    /// Makes nodes and cables those of another topology. Nodes are told by GUID: what stays keeps its state and its ids,
+    /// what is new comes out of the box, and what is missing is left behind without cables and without software. Where a
+    /// cable goes or comes, both ends go down or train, and switches report it.
+    ///
+    /// Nodes that are left behind take memory until they are wanted again.
+    pub fn recable(&mut self, now: Duration, topology: &Topology) -> Result<(), RecableError> {
+        self.handle_timeout(now);
+        let (old, new) = (cables(self.blueprint()), cables(topology));
+        let next = self.next_blueprint(topology, &old, &new)?;
+        for cable in old.difference(&new) {
+            let ends = cable.map(|end| self.cabled_port(end));
+            if let [Some(a), Some(b)] = ends {
+                self.unplug(now, a);
+                for end in [a, b] {
+                    self.port_mut(end).peer = None;
+                    self.port_mut(end).plugged = true;
+                }
+            }
+        }
+        self.replace_blueprint(next);
+        for cable in new.difference(&old) {
+            let ends = cable.map(|end| self.cabled_port(end));
+            if let [Some(a), Some(b)] = ends {
+                self.port_mut(a).peer = Some(b);
+                self.port_mut(b).peer = Some(a);
+                self.train_link(a);
+            }
+        }
+        let left: Vec<PortId> = (self.device_ids())
+            .filter(|device| topology.by_guid(self.devices[device.index()].info.node_guid).is_none())
+            .flat_map(|device| self.ports_of(device))
+            .collect();
+        for port in left {
+            self.set_is_sm(now, port, false);
+        }
+        Ok(())
+    }
+
+    /// The nodes of before in their places, those that are new behind them, and the cables that are to be.
+    fn next_blueprint(
+        &self,
+        topology: &Topology,
+        old: &BTreeSet<Cable>,
+        new: &BTreeSet<Cable>,
+    ) -> Result<Topology, RecableError> {
+        let before = self.blueprint();
+        let mut builder = TopologyBuilder::from(before.clone());
+        let end = |topology: &Topology, (guid, port): (Guid, PortNum)| {
+            topology.by_guid(guid).map(|node| Endpoint::new(node, port))
+        };
+        for cable in old.difference(new) {
+            if let Some(end) = end(before, cable[0]) {
+                builder.disconnect(end)?;
+            }
+        }
+        let mut places = std::collections::HashMap::new();
+        for (_, node) in topology.nodes() {
+            let place = match before.by_guid(node.guid) {
+                Some(place) => {
+                    let known = &before[place];
+                    if (known.kind, known.port_count()) != (node.kind, node.port_count()) {
+                        return Err(RecableError::OtherDevice(node.guid));
+                    }
+                    place
+                }
+                None => builder.add_node(NewNode {
+                    id: node.id.clone(),
+                    kind: node.kind,
+                    guid: node.guid,
+                    port_count: node.port_count(),
+                    system_guid: node.system_guid,
+                    vendor_id: node.vendor_id,
+                    device_id: node.device_id,
+                    description: node.description.clone(),
+                    port_0: node.port_0,
+                })?,
+            };
+            places.insert(node.guid, place);
+        }
+        for link in topology.links() {
+            let cable = cable_of(topology, link.a, link.b);
+            if !old.contains(&cable) {
+                let [a, b] = cable.map(|(guid, port)| Endpoint::new(places[&guid], port));
+                builder.connect(a, b, link.rate)?;
+            }
+        }
+        Ok(builder.build()?)
+    }
+
+    fn cabled_port(&self, (guid, port): (Guid, PortNum)) -> Option<PortId> {
+        self.port_of(self.device_by_guid(guid)?, port)
+    }
+
+    fn replace_blueprint(&mut self, next: Topology) {
+        let known = self.devices.len();
+        let count = next.node_count();
+        self.set_blueprint(next);
+        for index in known..count {
+            self.add_device(DeviceId(index as u32));
+        }
+    }
+}
+
+fn cables(topology: &Topology) -> BTreeSet<Cable> {
+    topology.links().map(|link| cable_of(topology, link.a, link.b)).collect()
+}
+
+fn cable_of(topology: &Topology, a: Endpoint, b: Endpoint) -> Cable {
+    let mut ends = [a, b].map(|end| (topology[end.node].guid, end.port));
+    ends.sort_unstable();
+    ends
+}

@@ -1,0 +1,70 @@
+//! How much a tenant may ask of its view.
+
+use std::time::Duration;
+
+/// Datagrams that a view takes without pause: what stock opensm sends to bring up 256 nodes with service levels, twice.
+pub(crate) const BURST: u32 = 1 << 17;
+/// Datagrams a second that a view takes for good: less than a tenth of what one core can answer.
+pub(crate) const PER_SECOND: u32 = 1 << 14;
+
+/// Tokens, one for each datagram.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    tokens: u32,
+    /// Up to when tokens were given.
+    filled: Duration,
+}
+
+impl Bucket {
+    pub fn new() -> Self {
+        Self { tokens: BURST, filled: Duration::ZERO }
+    }
+
+    /// Takes a token; false if there is none.
+    pub fn take(&mut self, now: Duration) -> bool {
+        self.fill(now);
+        let has = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        has
+    }
+
+    /// Takes tokens for what came of a datagram, as far as there are any.
+    pub fn charge(&mut self, copies: usize) {
+        self.tokens = self.tokens.saturating_sub(u32::try_from(copies).unwrap_or(u32::MAX));
+    }
+
+    fn fill(&mut self, now: Duration) {
+        let Some(passed) = now.checked_sub(self.filled) else { return };
+        let due = passed.as_nanos() * u128::from(PER_SECOND) / NANOS;
+        let tokens = u32::try_from(due).unwrap_or(BURST).saturating_add(self.tokens);
+        if tokens >= BURST {
+            (self.tokens, self.filled) = (BURST, now);
+        } else if due > 0 {
+            self.tokens = tokens;
+            let given = (due * NANOS).div_ceil(u128::from(PER_SECOND));
+            self.filled += Duration::from_nanos(u64::try_from(given).unwrap_or(u64::MAX));
+        }
+    }
+}
+
+/// Nanoseconds of a second.
+const NANOS: u128 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_burst_so_many_pass_in_a_second_and_no_more() {
+        let mut bucket = Bucket::new();
+        let taken = |bucket: &mut Bucket, now| (0..).take_while(|_| bucket.take(now)).count() as u32;
+        assert_eq!(taken(&mut bucket, Duration::from_secs(1)), BURST);
+        assert_eq!(taken(&mut bucket, Duration::from_secs(1)), 0);
+        let mut later = 0;
+        for millisecond in 1..=1000 {
+            later += taken(&mut bucket, Duration::from_millis(1000 + millisecond));
+        }
+        assert!((PER_SECOND - 1..=PER_SECOND).contains(&later), "{later}");
+        assert_eq!(taken(&mut bucket, Duration::from_secs(100)), BURST, "more are not saved up");
+    }
+}

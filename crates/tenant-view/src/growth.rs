@@ -1,0 +1,77 @@
+//! What changes in a view when its slice does: links and devices come and go as in a real network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_sim::{Fabric, RecableError};
+
+use crate::projection::Projection;
+use crate::slice::Slice;
+use crate::steward::{Rule, Steward};
+use crate::view::{AdapterId, View, ViewError, default_plan};
+
+/// Devices that may be left behind by changes before everything is built anew, besides as many as there are.
+const LEFT_BEHIND_MAX: usize = 16;
+
+impl View {
+    /// The cluster has grown, shrunk or moved. What stays keeps its names and its state; links go down and come up, and
+    /// switches report it to whoever manages the view. If nobody of the tenant's does, the default follows.
+    ///
+    /// When a switch needs more ports than it has, when tables have become too small, or when too much was left behind, all
+    /// devices start anew: then the default is in force until a manager of the tenant's has taken over again.
+    pub fn change(&mut self, now: Duration, slice: Slice) -> Result<(), ViewError> {
+        self.now = self.now.max(now);
+        let mut names = self.names.clone();
+        names.learn(&slice)?;
+        let projection = Projection::of(&slice, &names)?;
+        let plan = default_plan(&projection, &slice)?;
+        let fits = projection.capacities().linear_forwarding <= self.linear
+            && self.fabric.device_ids().len() <= 2 * projection.topology.node_count() + LEFT_BEHIND_MAX;
+        let steward = self.steward_port();
+        let recabled = match fits {
+            true => self.fabric.recable(self.now, &projection.topology),
+            false => Err(RecableError::OtherDevice(projection.first_switch)),
+        };
+        let managers: Vec<AdapterId> =
+            self.adapters.iter().filter(|(_, port)| self.fabric.is_sm(**port)).map(|(id, _)| *id).collect();
+        let is_moved = self.projection.first_switch != projection.first_switch;
+        (self.slice, self.names, self.projection, self.plan) = (slice, names, projection, Arc::new(plan));
+        match recabled {
+            Ok(()) => {
+                self.index_adapters();
+                if let Some(port) = steward.filter(|_| is_moved) {
+                    self.fabric.set_is_sm(self.now, port, false);
+                }
+                self.seat_steward(self.now);
+                match self.steward.rule() {
+                    Rule::Own => self.install(),
+                    Rule::Tenant(..) => self.wishes.touch(self.now),
+                }
+            }
+            Err(_) => self.rebuild(&managers)?,
+        }
+        self.is_published = false;
+        self.look_for_managers();
+        self.pass_on();
+        Ok(())
+    }
+
+    /// All devices out of the box, and the default.
+    fn rebuild(&mut self, managers: &[AdapterId]) -> Result<(), ViewError> {
+        let capacities = self.projection.capacities();
+        self.linear = capacities.linear_forwarding;
+        self.fabric = Fabric::new(self.projection.topology.clone(), capacities, 0)?;
+        self.fabric.handle_timeout(self.now);
+        self.fabric.install(&self.plan)?;
+        self.steward = Steward::new(self.projection.first_switch);
+        self.wishes.withdraw();
+        self.index_adapters();
+        self.seat_steward(self.now);
+        for adapter in managers {
+            if let Some(port) = self.port(*adapter) {
+                self.fabric.set_is_sm(self.now, port, true);
+            }
+        }
+        Ok(())
+    }
+}

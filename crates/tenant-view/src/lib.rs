@@ -1,0 +1,41 @@
+//! The network of one virtual cluster, as its tenant sees and manages it.
+//!
+//! A [`View`] is a machine without I/O that behaves, towards the programs of one tenant, like a network that is the
+//! tenant's alone: the switches and cables on which the cluster has a share, and an adapter for every virtual machine, all
+//! under names of its own. Without a manager of the tenant's it is up and configured; a manager of the tenant's may take
+//! it over by the ordinary negotiation. What that manager writes is read as a [`Wish`], judged, and handed out for the
+//! physical network; the physical network itself is never touched from here.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `slice` | the part of a plan that a cluster uses |
+//! | `names` | aliases, the same for good |
+//! | `projection` | a slice under its aliases, and back |
+//! | `view` | the machine: datagrams and time in, deliveries and wishes out |
+//! | `growth` | what changes when the slice does |
+//! | `steward` | the subnet manager that is there when the tenant has none |
+//! | `wish` | what the tables of a view ask for |
+//! | `wishing` | when what was written counts as a wish |
+//! | `judge`, `classes` | whether it can be |
+//! | `verdict` | what was said about it |
+//! | `bucket` | how much a tenant may ask of its view |
+
+mod bucket;
+mod classes;
+mod growth;
+mod judge;
+mod names;
+mod projection;
+mod slice;
+mod steward;
+mod verdict;
+mod view;
+mod wish;
+mod wishing;
+
+pub use names::{Names, NamesError};
+pub use projection::NodeAlias;
+pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire};
+pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Verdict};
+pub use view::{AdapterId, Output, Rule, Unsent, View, ViewError};
+pub use wish::{PhysicalWish, Wish, WishChange, WishedClass};

@@ -1,0 +1,304 @@
+//! A slice under its aliases: the topology that a tenant sees, and the way back to what it stands for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_model::decisions::{Decisions, EndPortDecision};
+use fabric_model::intent::{
+    Capabilities, Intents, KeyPlace, Member, PartitionIntent, PortCapability, PortName, Role,
+    SwitchCapability, Who,
+};
+use fabric_model::plan::LinearTable;
+use fabric_model::{BuildError, Endpoint, NewNode, NodeIndex, Topology, TopologyBuilder};
+use fabric_sim::Capacities;
+use ib_wire::{Guid, Lid, NodeKind, PartitionNumber, PortNum};
+use serde::Serialize;
+
+use crate::names::Names;
+use crate::slice::{Slice, Visit};
+
+/// The only port of a virtual machine's adapter.
+pub(crate) const ADAPTER_PORT: PortNum = match PortNum::new(1) {
+    Some(port) => port,
+    None => unreachable!(),
+};
+
+/// A slice as its tenant sees it.
+#[derive(Debug)]
+pub(crate) struct Projection {
+    pub topology: Topology,
+    /// The virtual machines in the order of the slice.
+    pub nodes: Vec<ProjectedNode>,
+    /// By alias of the switch.
+    pub switches: BTreeMap<Guid, ProjectedSwitch>,
+    /// The switch with the lowest number: the view's own manager sits on it.
+    pub first_switch: Guid,
+}
+
+/// A virtual machine's adapter.
+#[derive(Clone, Debug)]
+pub(crate) struct ProjectedNode {
+    pub name: String,
+    pub number: u32,
+    /// Alias of its port.
+    pub port_guid: Guid,
+    pub guid: Guid,
+    pub lid: Lid,
+    /// The port of the switch in front of it, under its alias.
+    pub access: PortName,
+}
+
+/// A switch.
+#[derive(Clone, Debug)]
+pub(crate) struct ProjectedSwitch {
+    pub physical: Guid,
+    pub number: u32,
+    pub lid: Lid,
+    /// What its ports stand for, by their numbers in the view.
+    pub ports: BTreeMap<PortNum, Stands>,
+}
+
+/// What a port of a switch stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stands {
+    /// The port in front of a virtual machine, by its place among the nodes, and the physical port.
+    Access(usize, PortNum),
+    /// A port with a cable to another switch.
+    Link {
+        /// The physical port.
+        physical: PortNum,
+        /// The other end, under its alias.
+        peer: PortName,
+    },
+}
+
+/// What a virtual machine's adapter is called in its view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeAlias {
+    /// The virtual machine.
+    pub node: String,
+    /// GUID of its adapter.
+    pub guid: Guid,
+    /// GUID of the port.
+    pub port_guid: Guid,
+    /// The LID it has by default.
+    pub lid: Lid,
+}
+
+impl Projection {
+    /// What a slice looks like. All of it has been given names.
+    pub fn of(slice: &Slice, names: &Names) -> Result<Self, BuildError> {
+        let (nodes, switches) = (nodes(slice, names), switches(slice, names));
+        let by_number: BTreeMap<u32, (Guid, &ProjectedSwitch)> =
+            switches.iter().map(|(guid, switch)| (switch.number, (*guid, switch))).collect();
+        let mut builder = TopologyBuilder::new();
+        let mut places: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
+        for (number, (guid, switch)) in &by_number {
+            let size = names.switch(switch.physical).map_or(1, |(_, size)| size);
+            let mut node = NewNode::new(NodeKind::Switch, id('S', *guid), *guid, size);
+            node.description = format!("switch-{number}");
+            places.insert(*guid, builder.add_node(node)?);
+        }
+        for node in &nodes {
+            let mut adapter =
+                NewNode::new(NodeKind::Adapter, id('H', node.guid), node.guid, ADAPTER_PORT.to_wire());
+            adapter.description = node.name.clone();
+            places.insert(node.guid, builder.add_node(adapter)?);
+        }
+        let end = |name: PortName| Endpoint::new(places[&name.node], name.port);
+        for (guid, switch) in by_number.values() {
+            for (number, stands) in &switch.ports {
+                let here = PortName { node: *guid, port: *number };
+                match stands {
+                    Stands::Access(seat, _) => {
+                        let adapter = PortName { node: nodes[*seat].guid, port: ADAPTER_PORT };
+                        builder.connect(end(here), end(adapter), slice.seats[*seat].rate)?;
+                    }
+                    Stands::Link { physical, peer } if here < *peer => {
+                        let physical = PortName { node: switch.physical, port: *physical };
+                        let rate = slice.cables.get(&physical).and_then(|cable| cable.rate);
+                        builder.connect(end(here), end(*peer), rate)?;
+                    }
+                    Stands::Link { .. } => {}
+                }
+            }
+        }
+        let first_switch = by_number.values().next().map(|(guid, _)| *guid);
+        let first_switch = first_switch.expect("a slice has at least the switch of its first node");
+        Ok(Self { topology: builder.build()?, nodes, switches, first_switch })
+    }
+
+    /// What the devices of the view can hold.
+    pub fn capacities(&self) -> Capacities {
+        let ends = self.nodes.len() + self.switches.len();
+        let highest =
+            self.nodes.iter().map(|node| node.lid).chain(self.switches.values().map(|s| s.lid)).max();
+        let highest = highest.map_or(0, Lid::to_wire);
+        Capacities {
+            pkeys: PKEYS,
+            linear_forwarding: linear_capacity(ends, highest),
+            multicast_forwarding: MULTICAST,
+            guids: GUIDS,
+            ..Capacities::default()
+        }
+    }
+
+    /// What is wanted of the view by default: everybody reaches everybody.
+    pub fn intents(&self) -> Intents {
+        let capacities = self.capacities();
+        let mut intents = Intents::new(self.first_switch);
+        intents.partitions = vec![PartitionIntent {
+            name: "Default".to_owned(),
+            number: Some(PartitionNumber::DEFAULT),
+            members: vec![Member { who: Who::All, role: Role::Full, place: KeyPlace::First }],
+            ipoib: None,
+        }];
+        intents.capabilities = Capabilities {
+            usual_port: PortCapability {
+                pkeys: capacities.pkeys,
+                mtu: capacities.mtu,
+                lanes: capacities.lanes,
+                arbitration: capacities.arbitration_entries,
+                lane_buffer: None,
+            },
+            usual_switch: SwitchCapability {
+                linear: capacities.linear_forwarding,
+                multicast: capacities.multicast_forwarding,
+                enforced_pkeys: capacities.pkeys,
+                own_pkeys: capacities.switch_pkeys,
+            },
+            ..Capabilities::default()
+        };
+        intents
+    }
+
+    /// What is decided of the view from the start: the LIDs of its names.
+    pub fn decisions(&self) -> Decisions {
+        let mut decisions = Decisions::default();
+        let mut settle = |guid, lid| {
+            decisions.end_ports.insert(guid, EndPortDecision { lid, up: Vec::new(), pkeys: Vec::new() });
+        };
+        self.nodes.iter().for_each(|node| settle(node.port_guid, node.lid));
+        self.switches.iter().for_each(|(guid, switch)| settle(*guid, switch.lid));
+        decisions
+    }
+
+    /// Where routes between the virtual machines leave the switches that they pass.
+    pub fn walked(&self, slice: &Slice) -> BTreeMap<Guid, Arc<LinearTable>> {
+        let tables = self.switches.iter().map(|(guid, switch)| (*guid, self.walked_at(slice, switch)));
+        tables.map(|(guid, table)| (guid, Arc::new(table))).collect()
+    }
+
+    /// Where routes between the virtual machines leave a switch.
+    fn walked_at(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
+        let by_physical: BTreeMap<PortNum, PortNum> = (switch.ports.iter())
+            .filter_map(|(number, stands)| match stands {
+                Stands::Link { physical, .. } => Some((*physical, *number)),
+                Stands::Access(..) => None,
+            })
+            .collect();
+        let top = self.nodes.iter().map(|node| usize::from(node.lid.to_wire())).max().unwrap_or(0);
+        let mut exits = vec![0xff; top + 1];
+        for (place, stands) in &switch.ports {
+            if let Stands::Access(seat, _) = stands {
+                exits[usize::from(self.nodes[*seat].lid.to_wire())] = place.to_wire();
+            }
+        }
+        for (node, seat) in self.nodes.iter().zip(&slice.seats) {
+            let exit = seat.exits.get(&switch.physical).and_then(|exit| by_physical.get(exit));
+            if let Some(exit) = exit {
+                exits[usize::from(node.lid.to_wire())] = exit.to_wire();
+            }
+        }
+        LinearTable::from_exits(exits)
+    }
+
+    /// The aliases of the virtual machines, in order.
+    pub fn aliases(&self) -> Vec<NodeAlias> {
+        let alias = |node: &ProjectedNode| NodeAlias {
+            node: node.name.clone(),
+            guid: node.guid,
+            port_guid: node.port_guid,
+            lid: node.lid,
+        };
+        self.nodes.iter().map(alias).collect()
+    }
+}
+
+/// P_Key table entries of a port: as many sub-partitions as a block of a table holds.
+pub(crate) const PKEYS: u16 = 32;
+/// Multicast groups of a view: broadcast and a few others in each sub-partition.
+const MULTICAST: u16 = 128;
+/// GUIDs of an adapter port.
+const GUIDS: u8 = 8;
+/// Entries of the forwarding tables of the smallest views.
+const LINEAR_MIN: u16 = 1024;
+/// LIDs for every end port: room for managers that give several to each, and for nodes to come.
+const LINEAR_EACH: usize = 4;
+/// No LID is beyond.
+const LINEAR_MAX: u16 = 0xc000;
+
+/// Entries of the forwarding tables of a view: in steps of powers of two, so that growth rarely changes it.
+fn linear_capacity(ends: usize, highest: u16) -> u16 {
+    let wanted = (ends * LINEAR_EACH).max(usize::from(highest) * 2).max(usize::from(LINEAR_MIN));
+    u16::try_from(wanted.next_power_of_two()).unwrap_or(u16::MAX).min(LINEAR_MAX)
+}
+
+fn id(kind: char, guid: Guid) -> String {
+    format!("{kind}-{:016x}", guid.to_wire())
+}
+
+fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
+    let node = |seat: &crate::slice::Place| {
+        let alias = names.node(&seat.node)?;
+        let (switch, _) = names.switch(seat.access.node)?;
+        let port = names.access(seat.access.node, &seat.node)?;
+        Some(ProjectedNode {
+            name: seat.node.clone(),
+            number: alias.number,
+            guid: alias.guid,
+            port_guid: Guid::from_wire(alias.guid.to_wire() + u64::from(ADAPTER_PORT.to_wire()))?,
+            lid: alias.lid,
+            access: PortName { node: switch.guid, port },
+        })
+    };
+    slice.seats.iter().map(|seat| node(seat).expect("names were given to the slice")).collect()
+}
+
+fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
+    let mut switches: BTreeMap<Guid, ProjectedSwitch> = BTreeMap::new();
+    let alias = |physical: Guid| names.switch(physical).expect("names were given to the slice").0;
+    for visit in &slice.visits {
+        match *visit {
+            Visit::Node(_) => {}
+            Visit::Switch(physical) => {
+                let alias = alias(physical);
+                let switch = ProjectedSwitch {
+                    physical,
+                    number: alias.number,
+                    lid: alias.lid,
+                    ports: BTreeMap::new(),
+                };
+                switches.insert(alias.guid, switch);
+            }
+            Visit::Access(physical, seat) => {
+                let place = &slice.seats[seat];
+                let port = names.access(physical, &place.node).expect("names were given to the slice");
+                let stands = Stands::Access(seat, place.access.port);
+                if let Some(switch) = switches.get_mut(&alias(physical).guid) {
+                    switch.ports.insert(port, stands);
+                }
+            }
+            Visit::Link(name) => {
+                let port = names.link(name.node, name.port).expect("names were given to the slice");
+                let peer = slice.cables[&name].peer;
+                let peer_port = names.link(peer.node, peer.port).expect("names were given to the slice");
+                let peer = PortName { node: alias(peer.node).guid, port: peer_port };
+                if let Some(switch) = switches.get_mut(&alias(name.node).guid) {
+                    switch.ports.insert(port, Stands::Link { physical: name.port, peer });
+                }
+            }
+        }
+    }
+    switches
+}

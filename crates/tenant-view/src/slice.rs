@@ -1,0 +1,377 @@
+//! The part of the physical network that a cluster uses: the switches and cables that routes between its ports pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_model::intent::PortName;
+use fabric_model::plan::{AdapterPortPlan, PortSharing, SwitchPlan};
+use fabric_model::tenancy::Bandwidth;
+use fabric_model::{FabricPlan, LinkRate, Topology};
+use ib_wire::{DataLanes, Guid, PartitionNumber, PortNum, ServiceLevel};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Switches that a route may pass; a plan whose routes are longer goes round in circles.
+const HOPS_MAX: usize = 64;
+
+/// A cluster and where its virtual machines are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// What plans call it.
+    pub name: String,
+    /// The partition that is its own on the wire.
+    pub partition: PartitionNumber,
+    /// Its virtual machines in order.
+    pub seats: Vec<Seat>,
+}
+
+/// A virtual machine and the adapter port it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seat {
+    /// What the virtual machine is called, by its tenant.
+    pub node: String,
+    /// GUID of the port.
+    pub port: Guid,
+    /// Whether virtual machines of other clusters may be on the port too.
+    #[serde(default)]
+    pub shared: bool,
+}
+
+/// How a view is shaped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// As the physical network is where the cluster uses it.
+    #[default]
+    Network,
+    /// All virtual machines on one switch, which stands for everything between them.
+    Crossbar,
+}
+
+/// Why a cluster has no slice.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SliceError {
+    /// It has no virtual machine.
+    #[error("a cluster without virtual machines has no network")]
+    Empty,
+    /// Two virtual machines have one name.
+    #[error("there are two virtual machines {0:?}")]
+    DuplicateNode(String),
+    /// The plan does not know a port.
+    #[error("the plan has no port {port}, on which {node:?} is")]
+    NoSuchPort {
+        /// The virtual machine.
+        node: String,
+        /// Its port.
+        port: Guid,
+    },
+    /// The plan does not lead from one port of the cluster to another.
+    #[error("the plan has no route from {from:?} to {to:?}")]
+    NoRoute {
+        /// A virtual machine.
+        from: String,
+        /// Another.
+        to: String,
+    },
+}
+
+/// The switch that stands for everything in a crossbar; no device has this GUID.
+pub(crate) const CROSSBAR: Guid = match Guid::from_wire(u64::MAX) {
+    Some(guid) => guid,
+    None => unreachable!(),
+};
+
+/// What a cluster has of the physical network. All names in it are physical.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    pub(crate) shape: Shape,
+    pub(crate) seats: Vec<Place>,
+    /// What there is, in the order in which walks along all routes come to it.
+    pub(crate) visits: Vec<Visit>,
+    /// Cables between switches, by both ends.
+    pub(crate) cables: BTreeMap<PortName, Cable>,
+    pub(crate) shares: Shares,
+    pub(crate) wire: Wire,
+}
+
+/// What packets of a cluster carry on the wire: applications have to use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wire {
+    /// The partition.
+    pub partition: PartitionNumber,
+    /// The service level.
+    pub service_level: ServiceLevel,
+}
+
+/// A virtual machine in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub node: String,
+    /// GUID of its adapter port.
+    pub port: Guid,
+    /// Whether the column of its LID is the tenant's to choose: nobody else is on the port.
+    pub is_alone: bool,
+    /// The adapter port by name.
+    pub name: PortName,
+    /// The port of the switch in front of it.
+    pub access: PortName,
+    /// What its link runs at.
+    pub rate: Option<LinkRate>,
+    /// Where routes of the cluster to it leave the switches they pass.
+    pub exits: BTreeMap<Guid, PortNum>,
+}
+
+/// The other end of a cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cable {
+    pub peer: PortName,
+    pub rate: Option<LinkRate>,
+}
+
+/// Something that a walk comes to for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Visit {
+    /// A virtual machine, by its place among the seats.
+    Node(usize),
+    /// A switch.
+    Switch(Guid),
+    /// The port of a switch in front of a virtual machine.
+    Access(Guid, usize),
+    /// A port of a switch with a cable to another.
+    Link(PortName),
+}
+
+/// What a cluster may use of its links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shares {
+    /// Every link, among all others in the lane of best effort.
+    BestEffort,
+    /// What it was granted, by the port that packets leave by.
+    Granted(BTreeMap<PortName, Share>),
+}
+
+/// What a cluster has of one direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub rate: Bandwidth,
+    /// Lanes that the cluster could have: its own, and those that nobody has.
+    pub lanes: u8,
+}
+
+impl Slice {
+    /// Walks the routes of a plan between all ports of a cluster.
+    pub fn of(
+        topology: &Topology,
+        plan: &FabricPlan,
+        cluster: &Cluster,
+        shape: Shape,
+    ) -> Result<Self, SliceError> {
+        let mut seats = places(topology, plan, cluster)?;
+        let behind_switches = seats.iter().all(|seat| plan.switch(seat.access.node).is_some());
+        let shape = if behind_switches { shape } else { Shape::Crossbar };
+        let (visits, cables) = match shape {
+            Shape::Network => Walker::new(topology, plan, &seats).walk()?.into_parts(&mut seats),
+            Shape::Crossbar => crossbar(&mut seats),
+        };
+        let decision = plan.decisions().clusters.get(&cluster.name);
+        let service_level = decision.and_then(|decision| decision.service_level()).unwrap_or_default();
+        let wire = Wire { partition: cluster.partition, service_level };
+        Ok(Self { shape, shares: shares(plan, cluster, &seats), seats, visits, cables, wire })
+    }
+
+    /// How it is shaped. Where adapters are cabled to each other, everything is a crossbar.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// What packets of the cluster carry on the wire.
+    pub fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    /// The virtual machines in order.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.seats.iter().map(|seat| seat.node.as_str())
+    }
+
+    /// The switches by GUID, in the order in which walks come to them.
+    pub fn switches(&self) -> impl Iterator<Item = Guid> {
+        self.visits.iter().filter_map(|visit| match visit {
+            Visit::Switch(guid) => Some(*guid),
+            _ => None,
+        })
+    }
+
+    /// The cables between switches, each once, by name of their ends.
+    pub fn cables(&self) -> impl Iterator<Item = (PortName, PortName)> {
+        self.cables.iter().map(|(port, cable)| (*port, cable.peer)).filter(|(port, peer)| port < peer)
+    }
+
+    /// The physical adapter port of a virtual machine.
+    pub fn port_of(&self, node: &str) -> Option<Guid> {
+        self.seats.iter().find(|seat| seat.node == node).map(|seat| seat.port)
+    }
+}
+
+fn places(topology: &Topology, plan: &FabricPlan, cluster: &Cluster) -> Result<Vec<Place>, SliceError> {
+    if cluster.seats.is_empty() {
+        return Err(SliceError::Empty);
+    }
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    let mut on_port: BTreeMap<Guid, usize> = BTreeMap::new();
+    cluster.seats.iter().for_each(|seat| *on_port.entry(seat.port).or_default() += 1);
+    let mut place = |seat: &Seat| {
+        if !names.insert(seat.node.clone()) {
+            return Err(SliceError::DuplicateNode(seat.node.clone()));
+        }
+        let missing = || SliceError::NoSuchPort { node: seat.node.clone(), port: seat.port };
+        let port = plan.adapter_port(seat.port).ok_or_else(missing)?;
+        Ok(Place {
+            node: seat.node.clone(),
+            port: seat.port,
+            is_alone: !seat.shared && on_port[&seat.port] == 1,
+            name: port.name,
+            access: port.peer,
+            rate: rate(topology, port.peer),
+            exits: BTreeMap::new(),
+        })
+    };
+    cluster.seats.iter().map(&mut place).collect()
+}
+
+fn rate(topology: &Topology, port: PortName) -> Option<LinkRate> {
+    topology.node(topology.by_guid(port.node)?)?.port(port.port)?.rate
+}
+
+/// One switch with everybody on it. No route of it is physical.
+fn crossbar(seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
+    let mut visits = vec![Visit::Node(0), Visit::Switch(CROSSBAR), Visit::Access(CROSSBAR, 0)];
+    for (index, seat) in seats.iter_mut().enumerate() {
+        seat.access = PortName { node: CROSSBAR, port: seat.access.port };
+        seat.is_alone = false;
+        if index > 0 {
+            visits.extend([Visit::Node(index), Visit::Access(CROSSBAR, index)]);
+        }
+    }
+    (visits, BTreeMap::new())
+}
+
+/// Walks along routes and notes what it comes to.
+struct Walker<'a> {
+    topology: &'a Topology,
+    plan: &'a FabricPlan,
+    seats: &'a [Place],
+    visits: Vec<Visit>,
+    known: BTreeSet<Visit>,
+    cables: BTreeMap<PortName, Cable>,
+    exits: Vec<BTreeMap<Guid, PortNum>>,
+}
+
+impl<'a> Walker<'a> {
+    fn new(topology: &'a Topology, plan: &'a FabricPlan, seats: &'a [Place]) -> Self {
+        Self {
+            topology,
+            plan,
+            seats,
+            visits: Vec::new(),
+            known: BTreeSet::new(),
+            cables: BTreeMap::new(),
+            exits: vec![BTreeMap::new(); seats.len()],
+        }
+    }
+
+    fn walk(mut self) -> Result<Walked, SliceError> {
+        // Virtual machines on one port have one LID, and the routes to it are walked once.
+        let mut walked = BTreeSet::new();
+        for (from, seat) in self.seats.iter().enumerate() {
+            self.visit(Visit::Node(from));
+            self.visit(Visit::Switch(seat.access.node));
+            self.visit(Visit::Access(seat.access.node, from));
+            self.exits[from].insert(seat.access.node, seat.access.port);
+            for (to, other) in self.seats.iter().enumerate() {
+                if seat.port != other.port && walked.insert((seat.port, other.port)) {
+                    self.follow(from, to)?;
+                }
+            }
+        }
+        let mut by_port: BTreeMap<Guid, BTreeMap<Guid, PortNum>> = BTreeMap::new();
+        for (seat, exits) in self.seats.iter().zip(&self.exits) {
+            by_port.entry(seat.port).or_default().extend(exits.clone());
+        }
+        let exits = self.seats.iter().map(|seat| by_port[&seat.port].clone()).collect();
+        Ok(Walked { visits: self.visits, cables: self.cables, exits })
+    }
+
+    fn follow(&mut self, from: usize, to: usize) -> Result<(), SliceError> {
+        let seats = self.seats;
+        let (seat, other) = (&seats[from], &seats[to]);
+        let missing = || SliceError::NoRoute { from: seat.node.clone(), to: other.node.clone() };
+        let port = self.plan.adapter_port(other.port).ok_or_else(missing)?;
+        let mut at = seat.access.node;
+        for _ in 0..HOPS_MAX {
+            let switch = self.plan.switch(at).ok_or_else(missing)?;
+            let exit = switch.linear.exit(port.lid).ok_or_else(missing)?;
+            self.exits[to].insert(at, exit);
+            let here = PortName { node: at, port: exit };
+            if here == other.access {
+                return Ok(());
+            }
+            let peer = switch.port(exit).ok_or_else(missing)?.peer;
+            self.visit(Visit::Switch(at));
+            self.visit(Visit::Link(here));
+            self.visit(Visit::Switch(peer.node));
+            self.visit(Visit::Link(peer));
+            let rate = rate(self.topology, here).or_else(|| rate(self.topology, peer));
+            self.cables.insert(here, Cable { peer, rate });
+            self.cables.insert(peer, Cable { peer: here, rate });
+            at = peer.node;
+        }
+        Err(missing())
+    }
+
+    fn visit(&mut self, visit: Visit) {
+        if self.known.insert(visit) {
+            self.visits.push(visit);
+        }
+    }
+}
+
+/// What walks have come to.
+struct Walked {
+    visits: Vec<Visit>,
+    cables: BTreeMap<PortName, Cable>,
+    exits: Vec<BTreeMap<Guid, PortNum>>,
+}
+
+impl Walked {
+    fn into_parts(self, seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
+        seats.iter_mut().zip(self.exits).for_each(|(seat, exits)| seat.exits = exits);
+        (self.visits, self.cables)
+    }
+}
+
+fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
+    let Some(decision) = plan.decisions().clusters.get(&cluster.name) else { return Shares::BestEffort };
+    let adapters: BTreeMap<PortName, &AdapterPortPlan> =
+        (seats.iter()).filter_map(|seat| Some((seat.name, plan.adapter_port(seat.port)?))).collect();
+    let granted = decision.links.iter().map(|grant| {
+        let of_switch = |switch: &SwitchPlan| {
+            let port = switch.port(grant.port.port)?;
+            Some(lanes_left(port.lanes, port.sharing.as_deref()))
+        };
+        let of_adapter =
+            || adapters.get(&grant.port).map(|port| lanes_left(port.lanes, port.sharing.as_deref()));
+        let lanes = plan.switch(grant.port.node).and_then(of_switch).or_else(of_adapter).unwrap_or(1);
+        (grant.port, Share { rate: grant.share, lanes })
+    });
+    Shares::Granted(granted.collect())
+}
+
+/// Lanes that nobody has, and the cluster's own.
+fn lanes_left(lanes: DataLanes, sharing: Option<&PortSharing>) -> u8 {
+    let Some(sharing) = sharing else { return 1 };
+    let taken: BTreeSet<u8> =
+        sharing.low.iter().filter(|entry| entry.weight > 0).map(|entry| entry.lane.to_wire()).collect();
+    1 + lanes.count().saturating_sub(u8::try_from(taken.len()).unwrap_or(u8::MAX))
+}

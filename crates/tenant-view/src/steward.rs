@@ -1,0 +1,275 @@
+//! The view's own subnet manager: master while the tenant runs none, in waiting while one does.
+//!
+//! It sits on port 0 of the first switch and has the lowest priority there is. Whoever of the tenant's says that it is a
+//! subnet manager is asked who it is; one that stands by is handed the subnet, one that is master already is given way to.
+//! When nobody has been master for a while, the subnet is the steward's again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, Guid, LidAddress, Mad, ManagementClass, Method, SmInfo, SmKey,
+    SmState, Status, TransactionId,
+};
+
+use crate::view::AdapterId;
+
+/// How often managers of the tenant's are asked who they are while the steward is master.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while it waits.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the subnet stays with a manager that says nothing. Busy managers answer within a second.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Managers that are asked: those with the lowest numbers. Nobody runs more than a few.
+const MANAGERS_MAX: usize = 8;
+/// Answers that wait to be sent; callers send after each datagram.
+const ANSWERS_MAX: usize = 64;
+/// What transactions of the steward begin with: no client of a server has this number.
+const TRANSACTIONS: u64 = 0xffff_0000_0000_0000;
+/// SubnSet(SMInfo): the receiver is to be master.
+const HANDOVER: u32 = 1;
+
+/// What stock managers trust each other by where nobody chose another; opensm does not listen to one without.
+const SM_KEY: u64 = 1;
+
+/// Who manages the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// The steward.
+    Own,
+    /// A manager of the tenant's, which was last heard of as master then.
+    Tenant(AdapterId, Duration),
+}
+
+/// What follows from something that was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing.
+    Stays,
+    /// The steward gave way.
+    Yielded,
+    /// The subnet is the steward's again.
+    Returned,
+}
+
+/// A manager of the tenant's, and how it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Manager {
+    pub adapter: AdapterId,
+    pub guid: Guid,
+    pub route: DirectedRoute,
+}
+
+#[derive(Debug)]
+pub(crate) struct Steward {
+    rule: Rule,
+    /// GUID of the port it sits on.
+    guid: Guid,
+    activity: u32,
+    managers: Vec<Manager>,
+    /// What was asked in this round, by transaction.
+    asked: BTreeMap<u64, (AdapterId, Question)>,
+    /// Who stands by, as far as this round has told.
+    waiting: BTreeMap<AdapterId, u8>,
+    asks_given: u32,
+    next_round: Option<Duration>,
+    answers: VecDeque<Datagram>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    WhoAreYou,
+    TakeOver,
+}
+
+impl Steward {
+    pub fn new(guid: Guid) -> Self {
+        Self {
+            rule: Rule::Own,
+            guid,
+            activity: 0,
+            managers: Vec::new(),
+            asked: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            asks_given: 0,
+            next_round: None,
+            answers: VecDeque::new(),
+        }
+    }
+
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
+    /// It sits on another port from now on.
+    pub fn move_to(&mut self, guid: Guid) {
+        self.guid = guid;
+    }
+
+    /// The tenant's managers are these from now on.
+    pub fn set_managers(&mut self, now: Duration, managers: Vec<Manager>) -> Turn {
+        self.managers = managers;
+        self.managers.truncate(MANAGERS_MAX);
+        let known = |adapter: &AdapterId| self.managers.iter().any(|manager| manager.adapter == *adapter);
+        self.waiting.retain(|adapter, _| known(adapter));
+        if self.managers.is_empty() {
+            self.next_round = None;
+            self.asked.clear();
+            return match std::mem::replace(&mut self.rule, Rule::Own) {
+                Rule::Own => Turn::Stays,
+                Rule::Tenant(..) => Turn::Returned,
+            };
+        }
+        let interval = self.interval();
+        self.next_round = Some(self.next_round.unwrap_or(now + interval).min(now + interval));
+        Turn::Stays
+    }
+
+    fn interval(&self) -> Duration {
+        if self.rule == Rule::Own { ASK_INTERVAL } else { WATCH_INTERVAL }
+    }
+
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.next_round
+    }
+
+    /// Begins the next round when it is due: hands over to the best of those that stand by, or asks everybody again.
+    pub fn handle_timeout(&mut self, now: Duration) -> Turn {
+        if self.next_round.is_none_or(|due| now < due) {
+            return Turn::Stays;
+        }
+        if let Rule::Tenant(_, heard) = self.rule
+            && now.saturating_sub(heard) >= SILENCE_MAX
+        {
+            self.rule = Rule::Own;
+            self.begin_round(now);
+            return Turn::Returned;
+        }
+        let best = match self.rule {
+            Rule::Own => self.best(),
+            Rule::Tenant(..) => None,
+        };
+        self.begin_round(now);
+        match best {
+            Some(manager) => self.ask(&manager, Question::TakeOver),
+            None => {
+                for manager in self.managers.clone() {
+                    self.ask(&manager, Question::WhoAreYou);
+                }
+            }
+        }
+        Turn::Stays
+    }
+
+    fn begin_round(&mut self, now: Duration) {
+        self.asked.clear();
+        self.waiting.clear();
+        self.next_round = Some(now + self.interval());
+    }
+
+    /// Of those that stand by the one with the highest priority, then the lowest GUID.
+    fn best(&self) -> Option<Manager> {
+        let standing = self.managers.iter().filter_map(|manager| {
+            let priority = *self.waiting.get(&manager.adapter)?;
+            Some((u8::MAX - priority, manager.guid, manager))
+        });
+        standing.min_by_key(|(rank, guid, _)| (*rank, *guid)).map(|(_, _, manager)| manager.clone())
+    }
+
+    fn ask(&mut self, manager: &Manager, question: Question) {
+        self.asks_given = self.asks_given.wrapping_add(1);
+        let transaction = TRANSACTIONS | u64::from(self.asks_given);
+        let (method, modifier) = match question {
+            Question::WhoAreYou => (Method::GET, 0),
+            Question::TakeOver => (Method::SET, HANDOVER),
+        };
+        let mut mad = Mad::directed(method, Attribute::SM_INFO, modifier, &manager.route);
+        mad.set_transaction(TransactionId(transaction));
+        if question == Question::TakeOver {
+            // The receiver learns from it who hands over.
+            *mad.smp_data_mut() = self.info().encode();
+        }
+        self.asked.insert(transaction, (manager.adapter, question));
+        let ends = LidAddress::Permissive;
+        self.answers.push_back(Datagram::subnet_management(ends, ends, mad));
+    }
+
+    fn info(&self) -> SmInfo {
+        let state = if self.rule == Rule::Own { SmState::Master } else { SmState::Standby };
+        SmInfo {
+            guid: Some(self.guid),
+            sm_key: SmKey::from_wire(SM_KEY),
+            activity: self.activity,
+            priority: 0,
+            state,
+        }
+    }
+
+    /// Takes a subnet management datagram that reached the steward's port, whose address this is.
+    pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram, own: LidAddress) -> Turn {
+        let mad = &datagram.mad;
+        match (mad.method(), mad.attribute()) {
+            (Method::GET_RESP, Attribute::SM_INFO) => return self.handle_answer(now, mad),
+            (Method::TRAP, Attribute::NOTICE) => {
+                let mut mad = mad.clone();
+                mad.set_method(Method::TRAP_REPRESS);
+                mad.set_m_key(None);
+                self.send(Datagram::subnet_management(own, datagram.slid, mad));
+            }
+            (method @ (Method::GET | Method::SET), Attribute::SM_INFO) => {
+                self.activity = self.activity.wrapping_add(1);
+                let mut answer = mad.clone();
+                answer.set_method(Method::GET_RESP);
+                answer.set_m_key(None);
+                // Nobody tells the steward what to be: it follows from who else is there.
+                let is_read = method == Method::GET;
+                answer.set_status(if is_read { Status::OK } else { Status::INVALID_FIELD });
+                if answer.class() == ManagementClass::SUBNET_DIRECTED {
+                    answer.set_returning();
+                }
+                *answer.smp_data_mut() = self.info().encode();
+                self.send(Datagram {
+                    slid: datagram.dlid,
+                    dlid: datagram.slid,
+                    mad: answer,
+                    ..datagram.clone()
+                });
+            }
+            _ => {}
+        }
+        Turn::Stays
+    }
+
+    fn handle_answer(&mut self, now: Duration, mad: &Mad) -> Turn {
+        let Some((adapter, question)) = self.asked.remove(&mad.transaction().0) else { return Turn::Stays };
+        let Ok(info) = SmInfo::decode(mad.smp_data()) else { return Turn::Stays };
+        if mad.status() != Status::OK {
+            return Turn::Stays;
+        }
+        let is_master = info.state == SmState::Master || question == Question::TakeOver;
+        match self.rule {
+            _ if is_master => {
+                let before = std::mem::replace(&mut self.rule, Rule::Tenant(adapter, now));
+                if before == Rule::Own {
+                    self.next_round = Some(now + WATCH_INTERVAL);
+                    return Turn::Yielded;
+                }
+            }
+            Rule::Own if info.state == SmState::Standby => {
+                self.waiting.insert(adapter, info.priority);
+            }
+            _ => {}
+        }
+        Turn::Stays
+    }
+
+    fn send(&mut self, datagram: Datagram) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back(datagram);
+        }
+    }
+
+    pub fn poll_transmit(&mut self) -> Option<Datagram> {
+        self.answers.pop_front()
+    }
+}

@@ -1,0 +1,158 @@
+//! What was said about a wish, and what of it is in force.
+
+use fabric_model::tenancy::Bandwidth;
+use ib_wire::PortNum;
+use serde::Serialize;
+
+use crate::view::Rule;
+use crate::wish::Wish;
+
+/// Whether a wish can be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "verdict")]
+pub enum Verdict {
+    /// As it was written.
+    Approved,
+    /// With changes.
+    Adapted {
+        /// What was changed, and why.
+        adaptations: Vec<Adaptation>,
+    },
+    /// Not at all: what was in force stays.
+    Refused {
+        /// Why, with what shows it.
+        refusal: Refusal,
+    },
+}
+
+/// Something that was changed so that a wish can be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "adaptation")]
+pub enum Adaptation {
+    /// Every port has one LID; only routes to the first of each are taken.
+    LmcFolded {
+        /// A virtual machine whose port was given several.
+        node: String,
+    },
+    /// A link has fewer lanes left than there are classes: the lightest were put together.
+    ClassesFolded {
+        /// Classes that were wished for.
+        wanted: usize,
+        /// Classes that there are.
+        given: usize,
+        /// The link with the fewest lanes; `None` if the cluster has no lane of its own anywhere.
+        link: Option<Exit>,
+    },
+    /// A class without weight would never be served: it was given the least there is.
+    WeightRaised {
+        /// Its service levels.
+        levels: Vec<u8>,
+    },
+    /// Ports were given different classes: those of the first virtual machine's hold everywhere.
+    ClassesDiffer {
+        /// A port that was given others.
+        port: String,
+    },
+    /// Routes to a port that others use too cannot be chosen: they stay as they are.
+    NotRouted {
+        /// The virtual machine.
+        node: String,
+    },
+}
+
+/// Why a wish cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "refusal")]
+pub enum Refusal {
+    /// A port has no LID.
+    NoAddress {
+        /// The virtual machine.
+        node: String,
+    },
+    /// Two ports have LIDs in common.
+    SameAddress {
+        /// A virtual machine.
+        node: String,
+        /// Another.
+        other: String,
+    },
+    /// Packets to a virtual machine go round in circles.
+    Loop {
+        /// The virtual machine.
+        to: String,
+        /// The switches of the circle, in order.
+        switches: Vec<String>,
+    },
+    /// Two virtual machines that may talk do not reach each other.
+    CutOff {
+        /// The virtual machine that sends.
+        from: String,
+        /// The one that is not reached.
+        to: String,
+        /// The switch at which packets end.
+        at: String,
+    },
+    /// A ring of links can wait for each other for ever.
+    CreditCycle {
+        /// The links, in order.
+        links: Vec<Exit>,
+    },
+    /// A route takes a link in a direction in which the cluster has no share of it.
+    NoShare {
+        /// The link.
+        link: Exit,
+        /// A virtual machine that would send over it.
+        from: String,
+        /// And to whom.
+        to: String,
+    },
+    /// More sub-partitions than a cluster may have.
+    TooManyPartitions {
+        /// How many are wished for.
+        wanted: usize,
+        /// How many there may be.
+        allowed: usize,
+    },
+    /// The physical network could not be planned so.
+    NotPossible {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A port by which packets leave a switch of the view.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Exit {
+    /// The switch.
+    pub switch: String,
+    /// The port.
+    pub port: PortNum,
+}
+
+/// A wish and what was said about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// Counts up with every change set that closes.
+    pub number: u64,
+    /// What was wished.
+    pub wish: Wish,
+    /// What was said.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// What every virtual machine can send to all others evenly, if the wish is in force and the cluster is promised
+    /// something.
+    pub all_to_all: Option<Bandwidth>,
+}
+
+/// What is going on in a view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Who manages it.
+    pub rule: Rule,
+    /// Whether something was written that has not been judged for good.
+    pub is_open: bool,
+    /// The last wish that was judged since the default was last in force.
+    pub last: Option<Judged>,
+    /// The number of the wish that is in force; `None` is the default.
+    pub in_force: Option<u64>,
+}
