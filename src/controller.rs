@@ -31,6 +31,10 @@ pub struct ControllerArgs {
     /// The control socket of the subnet manager.
     #[arg(long, value_name = "SOCKET")]
     sm_control: PathBuf,
+    /// Where to serve the networks of clusters as tenants see them, for agents of hosts [default: views.sock in the state
+    /// directory]
+    #[arg(long, value_name = "SOCKET")]
+    views: Option<PathBuf>,
 }
 
 pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
@@ -39,6 +43,7 @@ pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         database: args.state.join("controller.db"),
         listen: args.listen,
         sm_control: args.sm_control,
+        views: args.views.unwrap_or_else(|| args.state.join("views.sock")),
         operator_token: args.state.join(OPERATOR_TOKEN_FILE),
         endpoint: args.state.join(ENDPOINT_FILE),
     };

@@ -43,6 +43,8 @@ enum Command {
     Status(up::StatusArgs),
     /// Virtual clusters: create, look, resize, delete, log in, run commands.
     Cluster(Noun<cli::cluster::ClusterCommand>),
+    /// The network of a cluster, as its tenant sees it: stock InfiniBand tools look at it and manage it.
+    View(Noun<cli::view::ViewCommand>),
     /// Who owns clusters.
     Tenant(Noun<cli::tenant::TenantCommand>),
     /// By which the controller knows who asks.
@@ -121,6 +123,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Down(args) => block_on(up::down(args)),
         Command::Status(args) => block_on(up::status(args)),
         Command::Cluster(noun) => block_on(cli::cluster::run(noun)),
+        Command::View(noun) => block_on(cli::view::run(noun)),
         Command::Tenant(noun) => block_on(cli::tenant::run(noun)),
         Command::Token(noun) => block_on(cli::token::run(noun)),
         Command::Host(noun) => block_on(cli::host::run(noun)),

@@ -26,7 +26,15 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("ib-transport", &["ib-wire"]),
     (
         "controller",
-        &["controller-api", "fabric-compiler", "fabric-verifier", "fabric-model", "ib-wire", "tenant-view"],
+        &[
+            "controller-api",
+            "fabric-compiler",
+            "fabric-verifier",
+            "fabric-model",
+            "ib-transport",
+            "ib-wire",
+            "tenant-view",
+        ],
     ),
     ("guest", &["ib-transport", "ib-wire"]),
     ("node-agent", &["controller-api", "fabric-model", "guest", "ib-wire"]),

@@ -13,6 +13,7 @@ pub mod progress;
 pub mod ssh;
 pub mod tenant;
 pub mod token;
+pub mod view;
 mod wait;
 
 use std::error::Error;

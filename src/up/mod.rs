@@ -321,6 +321,8 @@ impl Plan {
                 self.listen.to_string().into(),
                 "--sm-control".into(),
                 site.socket("sm").into(),
+                "--views".into(),
+                site.socket("views").into(),
             ],
         )
     }

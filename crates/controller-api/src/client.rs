@@ -16,6 +16,7 @@ use crate::host::{Host, NewHost};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
 use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, Token};
+use crate::view::{self, View};
 use crate::{Name, Problem, session};
 
 /// Asks a controller, as whoever a token belongs to.
@@ -190,11 +191,33 @@ impl Client {
         node: u32,
         open: &session::Open,
     ) -> Result<reqwest::Upgraded, ClientError> {
-        let request = self
-            .request(Method::POST, &name.with(&format!("/nodes/{node}/sessions")))
-            .header(CONNECTION, "upgrade")
-            .header(UPGRADE, session::PROTOCOL)
-            .json(open);
+        let request = self.request(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).json(open);
+        self.upgrade(request, session::PROTOCOL).await
+    }
+
+    /// `GET /v1/clusters/{name}/view`
+    pub async fn view_show(&self, name: &ClusterRef) -> Result<View, ClientError> {
+        self.get(&name.with("/view")).await
+    }
+
+    /// `POST /v1/clusters/{name}/view/commit`
+    pub async fn view_commit(&self, name: &ClusterRef) -> Result<View, ClientError> {
+        self.answer(self.request(Method::POST, &name.with("/view/commit"))).await
+    }
+
+    /// `POST /v1/clusters/{name}/nodes/{number}/view`: a stream that ends at the adapter of the node.
+    pub async fn view_open(&self, name: &ClusterRef, node: u32) -> Result<reqwest::Upgraded, ClientError> {
+        let request = self.request(Method::POST, &name.with(&format!("/nodes/{node}/view")));
+        self.upgrade(request, view::PROTOCOL).await
+    }
+
+    /// A request that becomes a stream.
+    async fn upgrade(
+        &self,
+        request: RequestBuilder,
+        protocol: &'static str,
+    ) -> Result<reqwest::Upgraded, ClientError> {
+        let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol);
         let response = request.send().await.map_err(|source| self.unreachable(source))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.problem(response).await);

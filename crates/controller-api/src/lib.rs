@@ -4,6 +4,7 @@
 //! * [`intents`] — what is wanted of a whole fabric, as a file.
 //! * [`Problem`] — how errors are told.
 //! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
+//! * [`view`] — the network of a cluster as its tenant sees it.
 //! * [`session`] — the stream behind `exec` and `ssh`, once a request was upgraded to it.
 //! * [`Client`] — asks a controller.
 //!
@@ -23,6 +24,7 @@ mod problem;
 mod quantity;
 pub mod session;
 pub mod tenant;
+pub mod view;
 
 pub use client::{Client, ClientError, ClusterRef};
 pub use name::{Name, NotAName};

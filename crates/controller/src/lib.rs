@@ -23,6 +23,7 @@ mod reconcile;
 mod rest;
 mod site;
 mod store;
+mod views;
 
 use std::future::Future;
 use std::io::Write as _;
@@ -36,6 +37,7 @@ use anyhow::{Context as _, ensure};
 use site::Site;
 use store::Store;
 use tokio::net::TcpListener;
+use views::Views;
 
 /// How often old records are forgotten.
 const TRIM_INTERVAL: Duration = Duration::from_secs(3600);
@@ -49,6 +51,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The control socket of the subnet manager.
     pub sm_control: PathBuf,
+    /// The socket at which views of clusters are served, for agents of hosts.
+    pub views: PathBuf,
     /// A file for the token of the first operator: written if it does not hold one that is known.
     pub operator_token: PathBuf,
     /// A file for the address, written when requests are taken.
@@ -69,7 +73,8 @@ pub async fn serve(
         .await
         .with_context(|| format!("cannot open {}", settings.database.display()))?;
     let decisions = store.fabric_decisions().await?;
-    let site = Arc::new(Site::new(store, decisions, settings.sm_control.clone()));
+    let views = Views::start(&settings.views)?;
+    let site = Arc::new(Site::new(store, decisions, settings.sm_control.clone(), views));
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
     let address = listener.local_addr()?;
     provide_operator_token(&site, &settings.operator_token).await?;
@@ -77,6 +82,8 @@ pub async fn serve(
     tokio::spawn(agents::run(Arc::clone(&site)));
     tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
     tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
+    tokio::spawn(views::keep(Arc::clone(&site)));
+    tokio::spawn(views::doors::keep(Arc::clone(&site)));
     tokio::spawn(trim(Arc::clone(&site)));
     write_file(&settings.endpoint, 0o644, &format!("http://{address}\n"))?;
     // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::lifecycle::{Sight, VmSight};
 use crate::network::{Sighting, Wishes, Workshop, members};
 use crate::store::{ClusterRow, Happening, Store, StoreError};
+use crate::views::Views;
 
 /// Everything there is.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct Site {
     pub sm_control: PathBuf,
     /// Held by whoever reads, decides and writes, so that nobody decides on what is changing.
     pub writer: tokio::sync::Mutex<()>,
+    /// The networks of clusters as tenants see them.
+    pub views: Views,
     /// Where plans are made.
     pub workshop: Arc<Mutex<Option<Workshop>>>,
     /// Clusters may go on.
@@ -95,7 +98,7 @@ pub struct Place {
 
 impl Site {
     /// A site of which nothing is seen yet.
-    pub fn new(store: Store, decisions: Decisions, sm_control: PathBuf) -> Self {
+    pub fn new(store: Store, decisions: Decisions, sm_control: PathBuf, views: Views) -> Self {
         let fabric = FabricSight {
             state: FabricState::ManagerSilent,
             epoch: 0,
@@ -108,6 +111,7 @@ impl Site {
         Self {
             store,
             sm_control,
+            views,
             writer: tokio::sync::Mutex::new(()),
             workshop: Arc::default(),
             changed: Notify::new(),

@@ -8,10 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use controller_api::agent::VmOrder;
 use controller_api::cluster::{CpuMode, NewCluster, Partitions, Phase, Resize, SubPartition};
 use controller_api::operation::OperationState;
+use controller_api::view::View;
 use controller_api::{Client, ClientError, ClusterRef, MemorySize, Problem};
 use fabric_model::tenancy::Class;
-use ib_wire::{Membership, PartitionNumber, Pkey};
+use ib_transport::framed::{Attached, Frame, FrameReader};
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, LidAddress, Mad, Membership, Method, NodeInfo, PartitionNumber, Pkey,
+};
 use site::{Site, eventually};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 fn wish(name: &str, size: u32) -> NewCluster {
     NewCluster {
@@ -157,6 +162,74 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
     assert_eq!(site.wait(&blue, &delete).state, OperationState::Done);
     assert!(site.world.lock().unwrap().members.is_empty());
     assert!(site.world.lock().unwrap().unsafe_vms.is_empty());
+}
+
+/// Asks a node of a view who it is and reads until the answer.
+async fn ask_node_info(mut stream: reqwest::Upgraded) -> (Attached, Box<Datagram>) {
+    let mut reader = FrameReader::default();
+    let mut attached = None;
+    loop {
+        match reader.next_frame().unwrap() {
+            Some(Frame::Attached(seat)) => {
+                let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
+                // Whatever it claims to be.
+                let (slid, dlid) = (LidAddress::from_wire(0x1234).unwrap(), LidAddress::Permissive);
+                let mut request = Vec::new();
+                Frame::encode_datagram(&Datagram::subnet_management(slid, dlid, mad), &mut request);
+                stream.write_all(&request).await.unwrap();
+                attached = Some(seat);
+            }
+            Some(Frame::Datagram(answer)) => return (attached.unwrap(), answer),
+            Some(other) => panic!("{other:?}"),
+            None => {
+                let count = stream.read(reader.room()).await.unwrap();
+                assert_ne!(count, 0, "the stream ended");
+                reader.filled(count);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_elses() {
+    let site = Site::new(16);
+    let (blue, red) = (site.tenant("blue"), site.tenant("red"));
+    ready(&site, &blue, "one", 3);
+    ready(&site, &red, "two", 3);
+    let view = |client: &Client, name: &str| {
+        eventually("there is a view", || {
+            site.ask(client.view_show(&by_name(name))).is_ok_and(|view| view.nodes.len() == 3)
+        });
+        site.ask(client.view_show(&by_name(name))).unwrap()
+    };
+    let (one, two) = (view(&blue, "one"), view(&red, "two"));
+    let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
+    assert_eq!(Some(one.partition), cluster.partition);
+    assert_eq!(one.nodes[1].node, "one-2");
+    let numbers = |view: &View| -> Vec<_> { view.nodes.iter().map(|node| (node.guid, node.lid)).collect() };
+    assert_eq!(numbers(&one), numbers(&two), "both have the same numbers");
+    assert_eq!((one.managed_by, one.in_force, one.is_open), (None, None, false));
+
+    // A stream ends at the adapter of the node that was asked for, and at no other cluster's.
+    let stream = site.ask(blue.view_open(&by_name("one"), 2)).unwrap();
+    let (seat, answer) = site.ask(ask_node_info(stream));
+    assert_eq!(seat.port_guid, Some(one.nodes[1].port_guid));
+    let info = NodeInfo::decode(answer.mad.smp_data()).unwrap();
+    assert_eq!(info.node_guid, one.nodes[1].guid);
+    assert_eq!(problem(site.ask(blue.view_open(&by_name("one"), 4)).map(|_| ())).status, 404);
+    assert_eq!(problem(site.ask(red.view_open(&by_name("one"), 1)).map(|_| ())).status, 404);
+    assert_eq!(problem(site.ask(red.view_show(&by_name("one"))).map(|_| ())).status, 404);
+    assert_eq!(problem(site.ask(red.view_commit(&by_name("one"))).map(|_| ())).status, 404);
+    site.ask(blue.view_commit(&by_name("one"))).unwrap();
+
+    // Names stay while the cluster grows and the controller is started anew.
+    let grow = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 4 })).unwrap();
+    assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
+    eventually("the new node is in the view", || {
+        site.ask(blue.view_show(&by_name("one"))).is_ok_and(|view| view.nodes.len() == 4)
+    });
+    let grown = site.ask(blue.view_show(&by_name("one"))).unwrap();
+    assert_eq!(grown.nodes[..3], one.nodes[..]);
 }
 
 #[test]

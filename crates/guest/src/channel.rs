@@ -43,8 +43,8 @@ pub const DATA_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - 16;
 /// Longest context, which travels in as many frames as it needs. Enough for a cluster of 5,000 nodes.
 pub const CONTEXT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Sessions at a time: people and tools that look at one node at once.
-pub const SESSIONS_MAX: usize = 8;
+/// Sessions at a time: eight of people and tools that look at one node at once, and the one of its view.
+pub const SESSIONS_MAX: usize = 9;
 
 /// A session, as the host numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

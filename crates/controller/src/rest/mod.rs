@@ -6,6 +6,7 @@ mod fabric;
 mod refusal;
 mod sessions;
 mod site;
+mod views;
 
 use std::sync::Arc;
 
@@ -60,6 +61,9 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(clusters::show, clusters::resize, clusters::delete))
         .routes(routes!(clusters::partition))
         .routes(routes!(sessions::open))
+        .routes(routes!(views::show))
+        .routes(routes!(views::commit))
+        .routes(routes!(views::open))
         .routes(routes!(clusters::operation_list))
         .routes(routes!(clusters::operation_show))
         .routes(routes!(fabric::event_list))

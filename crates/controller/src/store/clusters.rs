@@ -12,6 +12,7 @@ use ib_wire::{Guid, PartitionNumber, PortNum};
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Sqlite, Transaction};
+use tenant_view::Names;
 use uuid::Uuid;
 
 use super::records::Happening;
@@ -133,6 +134,21 @@ impl Store {
     pub async fn cluster_find(&self, tenant: &Name, name: &Name) -> Result<Option<ClusterRow>, StoreError> {
         let all = self.cluster_list().await?;
         Ok(all.into_iter().find(|cluster| cluster.tenant == *tenant && cluster.name == *name))
+    }
+
+    /// The names under which a tenant sees the network of a cluster; none of a cluster that had none before.
+    pub async fn view_names(&self, cluster: Uuid) -> Result<Names, StoreError> {
+        let query = sqlx::query_scalar("SELECT names FROM views WHERE cluster = ?").bind(cluster.to_string());
+        let text: Option<String> = query.fetch_optional(&self.pool).await?;
+        text.map_or_else(|| Ok(Names::default()), |text| read_json("names of a view", &text))
+    }
+
+    /// Keeps the names under which a tenant sees the network of a cluster, if there still is one.
+    pub async fn view_save(&self, cluster: Uuid, names: &Names) -> Result<(), StoreError> {
+        let sql = "INSERT INTO views SELECT id, ? FROM clusters WHERE id = ? \
+                   ON CONFLICT (cluster) DO UPDATE SET names = excluded.names";
+        sqlx::query(sql).bind(json(names)).bind(cluster.to_string()).execute(&self.pool).await?;
+        Ok(())
     }
 
     /// A new cluster, with its partitions taken from the pool.

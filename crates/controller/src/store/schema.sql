@@ -49,6 +49,11 @@ CREATE TABLE clusters (
     UNIQUE (tenant, name)
 ) STRICT;
 
+CREATE TABLE views (
+    cluster TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE,
+    names   TEXT NOT NULL           -- JSON: under which names its tenant sees what
+) STRICT;
+
 CREATE TABLE nodes (
     id        TEXT PRIMARY KEY,
     cluster   TEXT NOT NULL REFERENCES clusters (id) ON DELETE CASCADE,

@@ -88,6 +88,8 @@ impl Site {
             database: self.path("store"),
             listen: "127.0.0.1:0".parse().unwrap(),
             sm_control: self.path("sm"),
+            // One that is killed here gives its socket up a moment later.
+            views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             operator_token: self.path("token"),
             endpoint: self.path("endpoint"),
         };

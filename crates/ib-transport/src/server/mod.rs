@@ -107,6 +107,18 @@ impl<P: Copy + Eq> Server<P> {
             .map_err(|source| BindError::System { name: name.to_string(), source })
     }
 
+    /// A server without the door of the ibsim protocol, which everybody on the machine could open: only that of the own
+    /// framing, at a path.
+    pub fn private(path: &Path) -> Result<Self, ListenError> {
+        let system = |source| ListenError::System { path: path.to_owned(), source };
+        let name = SocketName::new("private").map_err(|error| system(io::Error::other(error)))?;
+        // Nobody knows where to send to it.
+        let control = UnixDatagram::unbound().map_err(system)?;
+        let mut server = Self::with_control(name, control).map_err(system)?;
+        server.listen(path)?;
+        Ok(server)
+    }
+
     /// Opens the door of the own framing: a unix stream socket that only the owner of the process may use. A socket
     /// file at `path` on which nobody answers is replaced.
     pub fn listen(&mut self, path: &Path) -> Result<(), ListenError> {

@@ -1,0 +1,50 @@
+//! The network of a cluster, as its tenant sees and manages it.
+
+use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The protocol that requests for the adapter of a node are upgraded to: frames of `ib_transport::framed`, of which the first
+/// comes from the controller and says where one is.
+pub const PROTOCOL: &str = "heddle-view";
+
+/// The network of a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct View {
+    /// The partition that applications use on the wire.
+    #[schema(value_type = u16)]
+    pub partition: PartitionNumber,
+    /// The service level that they use.
+    #[schema(value_type = u8)]
+    pub service_level: ServiceLevel,
+    /// The virtual machines under the names they have in it.
+    pub nodes: Vec<ViewNode>,
+    /// The virtual machine on which a subnet manager of the tenant's is; without one it is as by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
+    /// Whether something was written that has not been judged.
+    pub is_open: bool,
+    /// The number of the wish that is in force; none is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<u64>,
+    /// The last wish that was judged, with what was said about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub last: Option<serde_json::Value>,
+}
+
+/// A virtual machine in the network of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ViewNode {
+    /// Its host name.
+    pub node: String,
+    /// GUID of its adapter.
+    #[schema(value_type = String)]
+    pub guid: Guid,
+    /// GUID of the adapter's port.
+    #[schema(value_type = String)]
+    pub port_guid: Guid,
+    /// Its LID, unless a manager of the tenant's has given it another.
+    #[schema(value_type = u16)]
+    pub lid: Lid,
+}

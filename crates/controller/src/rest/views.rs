@@ -1,0 +1,112 @@
+//! The networks of clusters as their tenants see and manage them.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use controller_api::view::{self, View, ViewNode};
+use controller_api::{Name, Problem};
+use hyper_util::rt::TokioIo;
+
+use super::access::Caller;
+use super::clusters::{Whose, find};
+use super::refusal::{Json, Path, Query, Refusal};
+use crate::site::Site;
+use crate::store::ClusterRow;
+
+/// The network of a cluster: under which names its tenant sees it, who manages it, and what became of what was wished.
+#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), Whose), responses((status = 200, body = View), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn show(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<View>, Refusal> {
+    let cluster = find(&site, &caller, &name, &whose).await?;
+    told(&site, &cluster).await.map(Json)
+}
+
+/// Closes what is being written in the network of a cluster: it is judged now, not when nothing more was written for a while.
+#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), Whose), responses((status = 200, body = View), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn commit(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Query(whose): Query<Whose>,
+) -> Result<Json<View>, Refusal> {
+    let cluster = find(&site, &caller, &name, &whose).await?;
+    let id = cluster.id;
+    site.views.with(move |gallery, now| gallery.commit(now, id)).await;
+    told(&site, &cluster).await.map(Json)
+}
+
+/// Leads to the adapter of a node in the network of its cluster: the request is upgraded to `heddle-view`.
+#[utoipa::path(
+    post,
+    path = "/v1/clusters/{name}/nodes/{number}/view",
+    operation_id = "view_open",
+    params(("name" = String, Path), ("number" = u32, Path), Whose),
+    responses((status = 101, description = "frames from here on"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
+)]
+pub async fn open(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+    Path((name, number)): Path<(Name, u32)>,
+    Query(whose): Query<Whose>,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    if request.headers().get(header::UPGRADE) != Some(&HeaderValue::from_static(view::PROTOCOL)) {
+        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "a view is a stream")
+            .hint(format!("send Connection: upgrade and Upgrade: {}", view::PROTOCOL)));
+    }
+    let upgraded = hyper::upgrade::on(&mut request);
+    let cluster = find(&site, &caller, &name, &whose).await?;
+    if !cluster.nodes.iter().any(|node| node.number == number && !node.leaving) {
+        return Err(Refusal::missing("node", format_args!("{number} in cluster {name}")));
+    }
+    told(&site, &cluster).await?;
+    let mut far =
+        site.views.seat(cluster.id, number).await.map_err(|error| {
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-view", format!("{error:#}"))
+        })?;
+    tokio::spawn(async move {
+        match upgraded.await {
+            Ok(near) => {
+                // Either side may end it at any time.
+                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut far).await;
+            }
+            Err(error) => tracing::debug!("a view was not taken up: {error}"),
+        }
+    });
+    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, view::PROTOCOL)];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+}
+
+async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
+    let id = cluster.id;
+    let told = site.views.with(move |gallery, _| gallery.told(id)).await.flatten();
+    let told = told.ok_or_else(|| {
+        let detail = format!("cluster {} has no network to be seen yet", cluster.name);
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", detail).hint("try again when it is ready")
+    })?;
+    let node = |alias: tenant_view::NodeAlias| ViewNode {
+        node: alias.node,
+        guid: alias.guid,
+        port_guid: alias.port_guid,
+        lid: alias.lid,
+    };
+    let json = |value| serde_json::to_value(value).unwrap_or_default();
+    Ok(View {
+        partition: told.wire.partition,
+        service_level: told.wire.service_level,
+        nodes: told.aliases.into_iter().map(node).collect(),
+        managed_by: match told.status.rule {
+            tenant_view::Rule::Default => None,
+            tenant_view::Rule::Tenant { node } => Some(node),
+        },
+        is_open: told.status.is_open,
+        in_force: told.status.in_force,
+        last: told.status.last.map(json),
+    })
+}

@@ -1,0 +1,139 @@
+//! From inside virtual machines to the network of their cluster: a session of the controller's own in every node that is
+//! ready, in which `heddle-guest view` offers tools the sockets they look for. Where a stream ends is said here, so that
+//! nothing a guest sends comes from another adapter than its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use controller_api::cluster::{NodeState, Phase};
+use controller_api::host::NewHost;
+use controller_api::session::{Kind, Open, read_frame, write_frame};
+use ib_transport::framed::Frame;
+use ib_wire::TransactionId;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use uuid::Uuid;
+
+use crate::agents::Agent;
+use crate::site::Site;
+
+/// What offers the sockets.
+const COMMAND: [&str; 2] = ["/sbin/heddle-guest", "view"];
+
+/// How long to wait before a door that closed is opened again, at first and at most: a guest may have nothing that opens it.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// A door that was open for so long was well.
+const GOOD: Duration = Duration::from_secs(30);
+
+/// How often a guest is told something: one that was started anew says then that it knows of no such session.
+const PROBE: Duration = Duration::from_secs(15);
+
+/// Bytes that are carried at once.
+const PIECE: usize = 16 * 1024;
+
+/// A door that is kept open.
+struct Door {
+    task: JoinHandle<()>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Keeps a door open in every node that is ready, for as long as it is polled.
+pub async fn keep(site: Arc<Site>) -> ! {
+    let mut woken = site.woken.subscribe();
+    let mut doors: HashMap<Uuid, Door> = HashMap::new();
+    loop {
+        woken.mark_unchanged();
+        if let Err(error) = keep_once(&site, &mut doors).await {
+            tracing::warn!("doors of guests were not brought up to date: {error:#}");
+        }
+        // The site keeps the sender for as long as this runs.
+        let _ = woken.changed().await;
+    }
+}
+
+async fn keep_once(site: &Arc<Site>, doors: &mut HashMap<Uuid, Door>) -> anyhow::Result<()> {
+    let (clusters, hosts) = (site.store.cluster_list().await?, site.store.host_list().await?);
+    let mut wanted = HashMap::new();
+    for cluster in clusters.iter().filter(|cluster| !matches!(cluster.phase, Phase::Deleting | Phase::Failed))
+    {
+        for node in cluster.nodes.iter().filter(|node| node.state == NodeState::Ready && !node.leaving) {
+            wanted.insert(node.id, (cluster.id, node.number, &node.host));
+        }
+    }
+    doors.retain(|node, _| wanted.contains_key(node));
+    for (node, (cluster, number, host)) in wanted {
+        let Some(host) = hosts.iter().find(|known| known.name == *host) else { continue };
+        doors.entry(node).or_insert_with(|| {
+            let (site, host) = (Arc::clone(site), host.clone());
+            Door { task: tokio::spawn(async move { hold(&site, &host, node, cluster, number).await }) }
+        });
+    }
+    Ok(())
+}
+
+/// Opens a door, and again whenever it closes.
+async fn hold(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
+    let mut pause = PAUSE;
+    loop {
+        let opened = Instant::now();
+        if let Err(error) = carry(site, host, vm, cluster, node).await {
+            tracing::debug!(%vm, "the door to a view closed: {error:#}");
+        }
+        pause = if opened.elapsed() >= GOOD { PAUSE } else { (2 * pause).min(PAUSE_MAX) };
+        sleep(pause).await;
+    }
+}
+
+/// Carries what a guest sends to its adapter, and back, until either ends.
+async fn carry(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
+    let argv = COMMAND.map(str::to_owned).to_vec();
+    let guest = Agent::new(host)?.session(vm, &Open::Exec { argv }).await?;
+    let (mut from_guest, mut to_guest) = tokio::io::split(guest);
+    let (mut from_view, mut to_view) = site.views.seat(cluster, node).await?.into_split();
+    let inward = async {
+        loop {
+            match read_frame(&mut from_guest).await? {
+                Some((Kind::Output, bytes)) => to_view.write_all(&bytes).await.context("the view is gone")?,
+                Some((Kind::Error, _)) => {}
+                Some((Kind::Refused, why)) => bail!("{}", String::from_utf8_lossy(&why)),
+                Some((Kind::Exit | Kind::Input, _)) | None => return anyhow::Ok(()),
+            }
+        }
+    };
+    let outward = async {
+        let mut probe = interval(PROBE);
+        probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut nothing = Vec::new();
+        Frame::Lost(TransactionId(0)).encode(&mut nothing);
+        let mut buffer = vec![0; PIECE];
+        // The first frame is the view's own.
+        let mut has_spoken = false;
+        loop {
+            tokio::select! {
+                read = from_view.read(&mut buffer) => match read? {
+                    0 => return Ok(()),
+                    count => {
+                        has_spoken = true;
+                        write_frame(&mut to_guest, Kind::Input, &buffer[..count]).await?;
+                    }
+                },
+                _ = probe.tick() => {
+                    if has_spoken {
+                        write_frame(&mut to_guest, Kind::Input, &nothing).await?;
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! { ended = inward => ended, ended = outward => ended }
+}

@@ -1,0 +1,248 @@
+//! The views behind their socket: what streams bring goes to the adapter that each was given.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use ib_transport::{Host, Outbox, Sent, Vendor};
+use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
+use tenant_view::{AdapterId, Names, NodeAlias, Output, Slice, Status, View, ViewError, Wire};
+use uuid::Uuid;
+
+use super::Task;
+
+/// What a stream calls the adapter of a virtual machine: nobody but the controller writes it.
+pub fn node_id(cluster: Uuid, node: u32) -> String {
+    format!("{}/{node}", cluster.simple())
+}
+
+/// An adapter in one of the views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    view: u32,
+    adapter: AdapterId,
+}
+
+/// All views, by cluster.
+#[derive(Debug)]
+pub struct Gallery {
+    started: Instant,
+    tasks: Receiver<Task>,
+    shown: BTreeMap<u32, Shown>,
+    numbers: HashMap<Uuid, u32>,
+    given: u32,
+    /// When views are to be looked at, the next first.
+    due: BTreeSet<(Duration, u32)>,
+    /// Views that may have something to say.
+    restless: BTreeSet<u32>,
+}
+
+/// A view on show.
+#[derive(Debug)]
+struct Shown {
+    view: View,
+    /// Its virtual machines by number.
+    nodes: BTreeMap<u32, String>,
+    due: Option<Duration>,
+}
+
+/// What a tenant is told about the network of a cluster.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub status: Status,
+    pub aliases: Vec<NodeAlias>,
+    pub wire: Wire,
+}
+
+impl Gallery {
+    pub fn new(tasks: Receiver<Task>) -> Self {
+        Self {
+            started: Instant::now(),
+            tasks,
+            shown: BTreeMap::new(),
+            numbers: HashMap::new(),
+            given: 0,
+            due: BTreeSet::new(),
+            restless: BTreeSet::new(),
+        }
+    }
+
+    /// Shows a slice: in a new view, or in the one that the cluster has.
+    pub fn put(
+        &mut self,
+        now: Duration,
+        cluster: Uuid,
+        slice: Slice,
+        names: Names,
+        nodes: BTreeMap<u32, String>,
+    ) -> Result<(), ViewError> {
+        if let Some(number) = self.numbers.get(&cluster).copied()
+            && let Some(shown) = self.shown.get_mut(&number)
+        {
+            shown.nodes = nodes;
+            self.restless.insert(number);
+            return shown.view.change(now, slice);
+        }
+        let view = View::new(slice, names)?;
+        self.given += 1;
+        self.numbers.insert(cluster, self.given);
+        self.shown.insert(self.given, Shown { view, nodes, due: None });
+        self.restless.insert(self.given);
+        Ok(())
+    }
+
+    /// Takes the view of a cluster away; streams that end there hear nothing more.
+    pub fn remove(&mut self, cluster: Uuid) {
+        if let Some(number) = self.numbers.remove(&cluster)
+            && let Some(due) = self.shown.remove(&number).and_then(|shown| shown.due)
+        {
+            self.due.remove(&(due, number));
+        }
+    }
+
+    /// What there is to tell about the network of a cluster.
+    pub fn told(&self, cluster: Uuid) -> Option<Told> {
+        let view = &self.shown.get(self.numbers.get(&cluster)?)?.view;
+        Some(Told { status: view.status(), aliases: view.aliases(), wire: view.wire() })
+    }
+
+    /// Closes what is being written in the view of a cluster.
+    pub fn commit(&mut self, now: Duration, cluster: Uuid) {
+        let number = self.numbers.get(&cluster);
+        if let Some((number, shown)) = number.and_then(|number| Some((*number, self.shown.get_mut(number)?)))
+        {
+            shown.view.commit(now);
+            self.restless.insert(number);
+        }
+    }
+
+    fn view(&self, spot: Spot) -> Option<(&View, AdapterId)> {
+        let shown = self.shown.get(&spot.view)?;
+        Some((&shown.view, spot.adapter))
+    }
+
+    fn now(&self, outbox: &Outbox<Spot>) -> Duration {
+        outbox.now().duration_since(self.started)
+    }
+
+    /// Hands on what a view has for streams, and notes when it is to be looked at again.
+    fn pass_on(&mut self, number: u32, outbox: &mut Outbox<Spot>) {
+        let Some(shown) = self.shown.get_mut(&number) else { return };
+        while let Some(output) = shown.view.poll_output() {
+            match output {
+                Output::Deliver { adapter, mut datagram } => {
+                    if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
+                        // The hop pointer is between agents; clients of ibsim see and send 0.
+                        datagram.mad.set_hop_pointer(0);
+                    }
+                    outbox.deliver(Spot { view: number, adapter }, datagram);
+                }
+                Output::Lost { datagram, .. } => outbox.lost_request(datagram),
+            }
+        }
+        let due = shown.view.poll_timeout();
+        if due != shown.due {
+            if let Some(before) = std::mem::replace(&mut shown.due, due) {
+                self.due.remove(&(before, number));
+            }
+            self.due.extend(due.map(|due| (due, number)));
+        }
+    }
+}
+
+impl Host for Gallery {
+    type Port = Spot;
+
+    fn find_port(&self, node_id: &str) -> Option<Spot> {
+        let (cluster, node) = node_id.split_once('/')?;
+        let view = *self.numbers.get(&cluster.parse().ok()?)?;
+        let shown = self.shown.get(&view)?;
+        let adapter = shown.view.adapter(shown.nodes.get(&node.parse().ok()?)?)?;
+        Some(Spot { view, adapter })
+    }
+
+    fn node_id(&self, port: Spot) -> String {
+        let id = self.view(port).and_then(|(view, at)| Some(view.fabric().id_of(view.port(at)?).to_owned()));
+        id.unwrap_or_default()
+    }
+
+    fn vendor(&self, _port: Spot) -> Vendor {
+        Vendor::default()
+    }
+
+    fn node_info(&self, port: Spot) -> [u8; 64] {
+        let info = self.view(port).and_then(|(view, at)| Some(view.fabric().node_info_of(view.port(at)?)));
+        info.unwrap_or([0; 64])
+    }
+
+    fn port_info(&self, port: Spot, number: u8) -> Option<[u8; 64]> {
+        self.view(port).and_then(|(view, at)| view.fabric().port_info_of(view.port(at)?, number))
+    }
+
+    fn pkeys(&self, port: Spot) -> [u8; 64] {
+        let keys = self.view(port).and_then(|(view, at)| Some(view.fabric().pkeys_of(view.port(at)?)));
+        keys.unwrap_or([0; 64])
+    }
+
+    fn port_state(&self, port: Spot) -> (Option<Lid>, PortState) {
+        let told = self.view(port).and_then(|(view, at)| {
+            let (fabric, port) = (view.fabric(), view.port(at)?);
+            Some((fabric.lid(port), fabric.state_of(port)))
+        });
+        told.unwrap_or((None, PortState::Down))
+    }
+
+    fn port_guid(&self, port: Spot) -> Guid {
+        let guid = self.view(port).and_then(|(view, at)| Some(view.fabric().guid_of(view.port(at)?)));
+        guid.unwrap_or(NOBODY)
+    }
+
+    fn port_gid(&self, port: Spot) -> Gid {
+        let gid = self.view(port).and_then(|(view, at)| Some(view.fabric().gid_of(view.port(at)?)));
+        gid.unwrap_or_default()
+    }
+
+    fn set_is_sm(&mut self, port: Spot, on: bool) {
+        let now = self.started.elapsed();
+        if let Some(shown) = self.shown.get_mut(&port.view) {
+            shown.view.set_is_sm(now, port.adapter, on);
+            self.restless.insert(port.view);
+        }
+    }
+
+    fn handle(&mut self, from: Spot, sent: Sent, outbox: &mut Outbox<Spot>) {
+        let now = self.now(outbox);
+        // There is no other door.
+        let Sent::Whole { client, datagram } = sent else { return };
+        let taken = match self.shown.get_mut(&from.view) {
+            Some(shown) => shown.view.handle_datagram(now, from.adapter, datagram.clone()).is_ok(),
+            None => false,
+        };
+        if !taken {
+            outbox.lost(client, datagram);
+        }
+        self.pass_on(from.view, outbox);
+    }
+
+    fn tick(&mut self, outbox: &mut Outbox<Spot>) -> Option<Duration> {
+        let now = self.now(outbox);
+        while let Ok(task) = self.tasks.try_recv() {
+            task(self, now);
+        }
+        let mut touched = std::mem::take(&mut self.restless);
+        touched.extend(self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, number)| *number));
+        for number in touched {
+            if let Some(shown) = self.shown.get_mut(&number) {
+                shown.view.handle_timeout(now);
+            }
+            self.pass_on(number, outbox);
+        }
+        self.due.first().map(|(due, _)| due.saturating_sub(now))
+    }
+}
+
+/// What an adapter that is no more has as GUID.
+const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
+    Some(guid) => guid,
+    None => unreachable!(),
+};

@@ -1,0 +1,189 @@
+//! The networks of clusters, as their tenants see and manage them.
+//!
+//! One thread serves the views of all clusters behind a socket that only this user may open ([`Views::start`]); doors for
+//! tenants lead there, and each says which virtual machine its stream belongs to ([`seat`]). [`keep`] gives every cluster
+//! that the fabric carries its view, and follows as clusters and plans change.
+
+pub mod doors;
+mod host;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use controller_api::cluster::Phase;
+use fabric_model::FabricPlan;
+use ib_transport::framed::{Attach, Frame};
+use ib_transport::{Role, Server, Waker};
+use tenant_view::{Cluster, Names, Seat, Shape, Slice};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::lifecycle::node_name;
+use crate::network::Sighting;
+use crate::site::Site;
+use crate::store::ClusterRow;
+use host::Gallery;
+
+/// Something to be done with the views, on their thread.
+type Task = Box<dyn FnOnce(&mut Gallery, Duration) + Send>;
+
+/// The views of all clusters.
+#[derive(Debug)]
+pub struct Views {
+    tasks: mpsc::Sender<Task>,
+    waker: Waker,
+    door: PathBuf,
+    stop: Arc<AtomicBool>,
+}
+
+impl Views {
+    /// Serves views, none yet, behind a socket at `door`.
+    pub fn start(door: &Path) -> anyhow::Result<Self> {
+        let place = door.display();
+        let mut server = Server::private(door).with_context(|| format!("cannot serve views at {place}"))?;
+        let (tasks, received) = mpsc::channel();
+        let (waker, stop) = (server.waker(), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let serve = move || {
+            let mut gallery = Gallery::new(received);
+            if let Err(error) = server.run(&mut gallery, &stopped) {
+                tracing::error!("views are no longer served: {error}");
+            }
+        };
+        std::thread::Builder::new().name("views".to_owned()).spawn(serve).context("cannot serve views")?;
+        Ok(Self { tasks, waker, door: door.to_owned(), stop })
+    }
+
+    /// Does something with the views; `None` if they are no longer served.
+    pub async fn with<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut Gallery, Duration) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        let task: Task = Box::new(move |gallery, now| drop(answer.send(task(gallery, now))));
+        self.tasks.send(task).ok()?;
+        self.waker.wake();
+        answered.await.ok()
+    }
+
+    /// A stream that ends at the adapter of a virtual machine, whatever is written to it.
+    pub async fn seat(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
+        let mut stream = UnixStream::connect(&self.door).await.context("views are not served")?;
+        let mut attach = Vec::new();
+        let node_id = host::node_id(cluster, node);
+        Frame::Attach(Attach { node_id, role: Role::Ordinary }).encode(&mut attach);
+        stream.write_all(&attach).await?;
+        Ok(stream)
+    }
+}
+
+impl Drop for Views {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// What a view was made from.
+#[derive(Debug)]
+struct Source {
+    plan: Arc<FabricPlan>,
+    cluster: Cluster,
+    slice: Slice,
+}
+
+/// Gives every cluster its view, for as long as it is polled.
+pub async fn keep(site: Arc<Site>) -> ! {
+    let mut woken = site.woken.subscribe();
+    let mut sources = HashMap::new();
+    loop {
+        woken.mark_unchanged();
+        if let Err(error) = keep_once(&site, &mut sources).await {
+            tracing::warn!("views were not brought up to date: {error:#}");
+        }
+        // The site keeps the sender for as long as this runs.
+        let _ = woken.changed().await;
+    }
+}
+
+async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::Result<()> {
+    let fabric = site.look(|seen| seen.fabric.clone());
+    let (Some(sighting), Some(plan), Some(_)) = (fabric.sighting, fabric.plan, fabric.programmed) else {
+        return Ok(());
+    };
+    let clusters = site.store.cluster_list().await?;
+    let gone: Vec<Uuid> =
+        sources.keys().filter(|id| clusters.iter().all(|cluster| cluster.id != **id)).copied().collect();
+    for id in gone {
+        sources.remove(&id);
+        site.views.with(move |gallery, _| gallery.remove(id)).await;
+    }
+    for row in &clusters {
+        let Some(cluster) = seats(row, &clusters) else { continue };
+        let is_known = |source: &Source| Arc::ptr_eq(&source.plan, &plan) && source.cluster == cluster;
+        if sources.get(&row.id).is_some_and(is_known) {
+            continue;
+        }
+        let slice = slice(&sighting, &plan, &cluster).await?;
+        let Some(slice) = slice else { continue };
+        let is_same = sources.get(&row.id).is_some_and(|source| source.slice == slice);
+        if !is_same {
+            show(site, row, slice.clone()).await?;
+        }
+        sources.insert(row.id, Source { plan: Arc::clone(&plan), cluster, slice });
+    }
+    Ok(())
+}
+
+/// Where the virtual machines of a cluster are that the fabric carries; `None` if there are none.
+fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<Cluster> {
+    if matches!(row.phase, Phase::Deleting | Phase::Failed) {
+        return None;
+    }
+    let others = || all.iter().filter(|other| other.id != row.id).flat_map(|other| &other.nodes);
+    let carried = row.nodes.iter().filter(|node| node.networked && !node.leaving);
+    let seat = |node: &crate::store::NodeRow| Seat {
+        node: node_name(row, node),
+        port: node.port_guid,
+        shared: others().any(|other| other.port_guid == node.port_guid),
+    };
+    let seats: Vec<Seat> = carried.map(seat).collect();
+    let cluster = Cluster { name: row.id.to_string(), partition: row.partition?, seats };
+    (!cluster.seats.is_empty()).then_some(cluster)
+}
+
+async fn slice(
+    sighting: &Arc<Sighting>,
+    plan: &Arc<FabricPlan>,
+    cluster: &Cluster,
+) -> anyhow::Result<Option<Slice>> {
+    let (sighting, plan, cluster) = (Arc::clone(sighting), Arc::clone(plan), cluster.clone());
+    let work = move || Slice::of(&sighting.topology, &plan, &cluster, Shape::Network);
+    match tokio::task::spawn_blocking(work).await.context("the view of a cluster broke")? {
+        Ok(slice) => Ok(Some(slice)),
+        Err(error) => {
+            tracing::warn!("a cluster has no view: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Shows a slice under the names that the cluster has for good. New ones are safe before anybody sees them.
+async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()> {
+    let before: Names = site.store.view_names(row.id).await?;
+    let mut names = before.clone();
+    names.learn(&slice)?;
+    if names != before {
+        site.store.view_save(row.id, &names).await?;
+    }
+    let id = row.id;
+    let numbers = row.nodes.iter().map(|node| (node.number, node_name(row, node))).collect();
+    let shown = site.views.with(move |gallery, now| gallery.put(now, id, slice, names, numbers)).await;
+    Ok(shown.context("views are no longer served")??)
+}

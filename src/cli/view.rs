@@ -1,0 +1,173 @@
+//! `heddle view`: the network of a cluster, as its tenant sees and manages it.
+
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use controller_api::Client;
+use controller_api::view::View;
+use ib_transport::framed;
+use ib_transport::{Relay, Server};
+use tokio::process::Command;
+
+use super::Noun;
+use super::cluster::Which;
+use super::output::{facts, or_dash, table};
+
+/// What lets stock tools talk to sockets instead of an adapter; Debian's package libumad2sim0.
+const PRELOADS: [&str; 2] =
+    ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib64/umad2sim/libumad2sim.so"];
+
+/// Between two looks at whether the stream is still there.
+const TURN: Duration = Duration::from_millis(500);
+
+/// What can be done with the network of a cluster.
+#[derive(Debug, Subcommand)]
+pub enum ViewCommand {
+    /// Show under which names the network of a cluster is seen, and what applications use on the wire
+    #[command(after_help = "Example:
+  heddle view map blue")]
+    Map(Which),
+    /// Show who manages the network of a cluster, and what became of what was written into it
+    #[command(after_help = "Example:
+  heddle view status blue -o json")]
+    Status(Which),
+    /// Have what was written judged now, not when nothing more was written for half a second
+    #[command(after_help = "Example:
+  heddle view commit blue")]
+    Commit(Which),
+    /// Run an InfiniBand tool here, as if on an adapter of the cluster
+    ///
+    /// The tool sees the network of the cluster and nothing else. It needs Debian's package libumad2sim0. Its exit status is
+    /// that of the tool.
+    #[command(after_help = "Examples:
+  heddle view exec blue -- ibnetdiscover
+  heddle view exec blue --node 2 -- smpquery nodeinfo -D 0
+  heddle view exec blue -- saquery PR
+  heddle view exec blue -- opensm -f opensm.log")]
+    Exec(ExecArgs),
+}
+
+/// Arguments of `exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    #[command(flatten)]
+    which: Which,
+    /// On which node's adapter, by number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    node: u32,
+    /// Where libumad2sim.so is, if not where Debian has it
+    #[arg(long, value_name = "FILE")]
+    preload: Option<PathBuf>,
+    /// The tool and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs a command.
+pub async fn run(noun: Noun<ViewCommand>) -> anyhow::Result<ExitCode> {
+    let (client, format) = (noun.site.client()?, noun.site.format());
+    match noun.command {
+        ViewCommand::Map(which) => format.print(&client.view_show(&which.cluster()?).await?, map)?,
+        ViewCommand::Status(which) => format.print(&client.view_show(&which.cluster()?).await?, status)?,
+        ViewCommand::Commit(which) => format.print(&client.view_commit(&which.cluster()?).await?, status)?,
+        ViewCommand::Exec(args) => return exec(&client, args).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn map(view: &View) -> String {
+    let nodes = table(
+        ["node", "lid", "adapter", "port"],
+        view.nodes.iter().map(|node| {
+            [node.node.clone(), node.lid.to_string(), node.guid.to_string(), node.port_guid.to_string()]
+        }),
+    );
+    let wire = facts([
+        ("partition", view.partition.to_string()),
+        ("service level", view.service_level.to_wire().to_string()),
+    ]);
+    format!("{nodes}\n\non the wire:\n{wire}")
+}
+
+fn status(view: &View) -> String {
+    let last = view.last.as_ref();
+    let word = |name: &str| last.and_then(|last| last[name].as_str()).map(str::to_owned);
+    let mut known = vec![
+        ("manager", view.managed_by.clone().unwrap_or_else(|| "none of the tenant's".to_owned())),
+        ("being written", if view.is_open { "yes" } else { "no" }.to_owned()),
+        ("last wish", or_dash(last.map(|last| last["number"].to_string()))),
+        ("verdict", or_dash(word("verdict"))),
+        (
+            "in force",
+            view.in_force.map_or_else(|| "the default".to_owned(), |number| format!("wish {number}")),
+        ),
+    ];
+    for part in ["refusal", "adaptations"] {
+        let told = last.map(|last| &last[part]).filter(|told| !told.is_null());
+        known.extend(told.map(|told| (part, told.to_string())));
+    }
+    facts(known)
+}
+
+async fn exec(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
+    let preload = match args.preload {
+        Some(path) => path,
+        None => PRELOADS.map(PathBuf::from).into_iter().find(|path| path.exists()).context(
+            "there is no libumad2sim.so, by which tools talk to the network of a cluster: install libumad2sim0",
+        )?,
+    };
+    let stream = client.view_open(&args.which.cluster()?, args.node).await?;
+    let (near, far) = UnixStream::pair()?;
+    far.set_nonblocking(true)?;
+    let mut far = tokio::net::UnixStream::from_std(far)?;
+    let mut stream = stream;
+    let carried = tokio::spawn(async move {
+        // Either side may end it at any time.
+        let _ = tokio::io::copy_bidirectional(&mut stream, &mut far).await;
+    });
+    let name = format!("heddle-view-{}", std::process::id());
+    let served = name.clone();
+    let (ready, is_ready) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || serve(near, &served, ready));
+    is_ready.await.context("the network of the cluster does not answer")??;
+    let (program, arguments) = args.command.split_first().context("there is no command")?;
+    let child = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", preload)
+        .env("IBSIM_SOCKNAME", &name)
+        .spawn()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let process = child.id();
+    let mut child = child;
+    let status = child.wait().await?;
+    carried.abort();
+    if let Some(process) = process {
+        // What libumad2sim leaves where it was started.
+        let _ = std::fs::remove_dir_all(format!("sys-{process}"));
+    }
+    match status.code() {
+        Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))),
+        None => bail!("{} was ended: {status}", program.display()),
+    }
+}
+
+/// Offers the sockets that tools look for, until the stream ends.
+fn serve(near: UnixStream, name: &str, ready: tokio::sync::oneshot::Sender<anyhow::Result<()>>) {
+    let start = || -> anyhow::Result<_> {
+        let relay = Relay::new(framed::Client::seated(near)?)?;
+        let server = Server::bind(name)?;
+        server.watch(&relay)?;
+        Ok((server, relay))
+    };
+    let (mut server, mut relay) = match start() {
+        Ok(started) => started,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    let _ = ready.send(Ok(()));
+    while relay.broken().is_none() && server.poll_once(&mut relay, TURN).is_ok() {}
+}
