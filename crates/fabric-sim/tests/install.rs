@@ -37,8 +37,11 @@ fn devices_hold_what_the_plan_says() {
         let own = fabric.port_of(device, PortNum::MANAGEMENT).unwrap();
         assert_eq!(fabric.lid(own), Some(switch.lid));
         let (linear, top) = fabric.linear_of(device).unwrap();
-        assert_eq!((&linear[1..=usize::from(top)], top), (&switch.linear.exits()[1..], switch.linear.top()));
-        for port in &switch.ports {
+        assert_eq!(
+            (&linear[1..=usize::from(top)], top),
+            (&switch.linear.to_exits()[1..], switch.linear.top())
+        );
+        for port in switch.ports.iter() {
             let gate = fabric.gate(fabric.port_of(device, port.number).unwrap());
             assert_eq!(gate.state, PortState::Active);
             let to_host = !design.topology[design.topology.by_guid(port.peer.node).unwrap()].is_switch();
