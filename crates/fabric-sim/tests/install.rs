@@ -88,7 +88,9 @@ fn links_that_the_plan_does_not_know_carry_no_data() {
     let design = design();
     let mut fabric = design.fabric();
     let PlanParts { mut switches, .. } = design.plan().parts();
-    let stray = switches[0].ports.pop().unwrap();
+    let mut ports = switches[0].ports.to_vec();
+    let stray = ports.pop().unwrap();
+    switches[0].ports = ports.into();
     let guid = switches[0].guid;
     fabric.install(&FabricPlan::from_parts(PlanParts { switches, ..design.plan().parts() })).unwrap();
     let port = fabric.port_of(fabric.device_by_guid(guid).unwrap(), stray.number).unwrap();
