@@ -150,7 +150,7 @@ fn assert_same(held: &FabricPlan, plan: &FabricPlan) {
     for (held, plan) in held.switches().zip(plan.switches()) {
         assert_eq!((held.lid, &held.linear, &held.multicast), (plan.lid, &plan.linear, &plan.multicast));
         assert_eq!(held.pkeys, plan.pkeys);
-        for (held, plan) in held.ports.iter().zip(&plan.ports) {
+        for (held, plan) in held.ports.iter().zip(plan.ports.iter()) {
             assert_eq!((held.number, &held.enforcement), (plan.number, &plan.enforcement));
             assert_eq!(held.sharing.is_some(), plan.sharing.is_some());
             let low = |sharing: &Option<std::sync::Arc<_>>| {

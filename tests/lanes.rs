@@ -167,7 +167,7 @@ fn one_set_fills_all_inputs_of_an_output_where_switches_take_that() {
         let plan = site.apply(&[site.cluster()]);
         maps.push(site.written(Attribute::SL_TO_VL));
         assert_eq!(site.found(), [], "with optimised Sets: {optimised_sl_to_vl}");
-        let granted = plan.switches().flat_map(|switch| &switch.ports);
+        let granted = plan.switches().flat_map(|switch| switch.ports.iter());
         let granted = granted.filter(|port| !port.sharing.as_ref().unwrap().by_input.is_empty()).count();
         assert!(granted > 0, "turns of clusters are written one by one");
         site.apply(&[]);

@@ -85,7 +85,7 @@ fn a_cable_that_is_pulled_and_plugged_again_costs_what_it_changes() {
     resident.run_for(5 * SECOND);
     assert_eq!(resident.fabric.state_of(uplink), PortState::Active, "it carries data again");
     let routes = |plan: &fabric_model::FabricPlan| -> Vec<_> {
-        plan.switches().map(|switch| switch.linear.exits().to_vec()).collect()
+        plan.switches().map(|switch| switch.linear.to_exits()).collect()
     };
     assert_eq!(routes(&old), routes(resident.plan.as_ref().unwrap()), "as before");
 }

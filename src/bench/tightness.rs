@@ -371,7 +371,7 @@ fn plan(topology: &Topology, table: Vec<VlArbEntry>) -> anyhow::Result<FabricPla
         ports.for_each(|port| port.sharing = Some(Arc::clone(&sharing)));
     }
     for place in 0..plan.shared_switches().len() {
-        let ports = draft.switch(place).into_iter().flat_map(|switch| &mut switch.ports);
+        let ports = draft.switch(place).into_iter().flat_map(|switch| Arc::make_mut(&mut switch.ports));
         ports.for_each(|port| port.sharing = Some(Arc::clone(&sharing)));
     }
     Ok(draft.finish())

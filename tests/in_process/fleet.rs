@@ -175,7 +175,7 @@ impl Fleet {
             let count = (held.ports.len() - 1) as u8;
             let set = |write| Set::Groups { switch, write };
             push(&mut program, groups(masks, &planned.multicast, GROUP_BLOCKS, count), set);
-            for port in &planned.ports {
+            for port in planned.ports.iter() {
                 let (number, held) = (port.number.to_wire(), &held.ports[port.number.index()]);
                 if !held.active {
                     program.activate.push(Set::Activate { switch, port: number });

@@ -334,7 +334,7 @@ impl World {
 }
 
 fn switch_difference(planned: &fabric_model::plan::SwitchPlan, held: &Switch) -> Option<&'static str> {
-    let exits = planned.linear.exits();
+    let exits = planned.linear.to_exits();
     let linear = (1..exits.len()).all(|lid| held.linear.get(lid).copied().unwrap_or(0xff) == exits[lid]);
     let groups = planned.multicast.exits().map(|(mlid, ports)| {
         (mlid.to_wire(), ports.iter().map(|port| port.to_wire()).collect::<BTreeSet<u8>>())

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fabric_model::decisions::EndPortDecision;
+use fabric_model::plan::LinearTable;
 use fabric_model::{Decisions, Found, Intents, Topology};
 use ib_wire::{Guid, Lid};
 
@@ -44,7 +45,7 @@ pub fn adopt(topology: &Topology, intents: &Intents, found: &Found) -> Result<Ad
         routes_kept: 0,
     };
     if let Some(order) = Order::kept(&fabric, &plan.decisions().routing) {
-        let own: Vec<&[u8]> = plan.switches().map(|switch| switch.linear.exits()).collect();
+        let own: Vec<Option<&LinearTable>> = plan.switches().map(|switch| Some(&*switch.linear)).collect();
         let takeover = takeover(&fabric, &order, &lids, &found.linear, &own);
         adoption.decisions.adopted = takeover.routes;
         adoption.routes = takeover.ends;

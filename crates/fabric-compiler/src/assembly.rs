@@ -70,7 +70,7 @@ impl Parts<'_> {
         Arc::clone(self.keys.of(self.fabric, port_guid))
     }
 
-    fn switch_ports(&self, place: Place, capabilities: &Capabilities) -> Vec<SwitchPortPlan> {
+    fn switch_ports(&self, place: Place, capabilities: &Capabilities) -> Arc<[SwitchPortPlan]> {
         let switch = &self.fabric.switches[place];
         let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
         let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();

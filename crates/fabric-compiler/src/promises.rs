@@ -444,7 +444,7 @@ fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
         return plan.decisions().management;
     }
     let has_lane = |lanes: DataLanes| reserved_lanes(lanes.count()) > 1;
-    let ports = || plan.switches().flat_map(|switch| &switch.ports);
+    let ports = || plan.switches().flat_map(|switch| switch.ports.iter());
     let mut between = ports().filter(|port| plan.switch(port.peer.node).is_some());
     let is_possible = between.all(|port| has_lane(port.lanes)) && ports().any(|port| has_lane(port.lanes));
     is_possible.then_some(MANAGEMENT)

@@ -99,9 +99,8 @@ pub(crate) fn put_keys(draft: &mut Draft, fabric: &Fabric, place: usize, table: 
                 port.pkeys = Arc::clone(table);
             }
             let Some((switch, number)) = fabric.adapter_ports[index].attached else { return };
-            let Some(switch) = draft.switch(switch) else { return };
-            if let Ok(place) = switch.ports.binary_search_by_key(&number, |port| port.number) {
-                switch.ports[place].enforcement = Enforcement::Both(Arc::clone(table));
+            if let Some(port) = draft.switch(switch).and_then(|switch| switch.port_mut(number)) {
+                port.enforcement = Enforcement::Both(Arc::clone(table));
             }
         }
         EndPort::Switch(place) => {

@@ -197,9 +197,8 @@ fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
             Some(place) => ups[(place + 1) % ups.len()],
             None => *exit,
         };
-        found
-            .linear
-            .insert(switch.guid, LinearTable::from_exits(switch.linear.exits().iter().map(shift).collect()));
+        let shifted: Vec<u8> = switch.linear.to_exits().iter().map(shift).collect();
+        found.linear.insert(switch.guid, LinearTable::from_exits(shifted));
     }
     found
 }
@@ -262,7 +261,7 @@ fn any_tables(topology: &Topology) -> impl Strategy<Value = Found> + use<> {
     prop::collection::vec(edit, 0..60).prop_map(move |edits| {
         let mut found = found.clone();
         for (guid, lid, exit) in edits {
-            let mut row = found.linear[&guid].exits().to_vec();
+            let mut row = found.linear[&guid].to_exits();
             if let Some(entry) = row.get_mut(lid) {
                 *entry = exit;
             }

@@ -45,7 +45,7 @@ fn one_more_partition_shares_all_that_it_does_not_touch() {
     for (old, new) in before.switches().zip(after.switches()) {
         assert!(Arc::ptr_eq(&old.linear, &new.linear));
         assert_eq!(Arc::ptr_eq(&old.multicast, &new.multicast), old.multicast == new.multicast);
-        for (old, new) in old.ports.iter().zip(&new.ports) {
+        for (old, new) in old.ports.iter().zip(new.ports.iter()) {
             let (Enforcement::Both(a), Enforcement::Both(b)) = (&old.enforcement, &new.enforcement) else {
                 continue;
             };

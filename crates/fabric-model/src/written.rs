@@ -89,7 +89,7 @@ pub(crate) mod shared_tables {
         tables: &BTreeMap<Guid, Arc<LinearTable>>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(tables.iter().map(|(guid, table)| (guid, packed::pack(table.exits()))))
+        serializer.collect_map(tables.iter().map(|(guid, table)| (guid, packed::pack(&table.to_exits()))))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(

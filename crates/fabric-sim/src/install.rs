@@ -67,7 +67,7 @@ impl Fabric {
         }
         for state in [PortState::Armed, PortState::Active] {
             for switch in plan.switches() {
-                for port in &switch.ports {
+                for port in switch.ports.iter() {
                     let id = self.planned_port(switch.guid, port.number)?;
                     self.step_up(id, state)?;
                 }
@@ -110,7 +110,7 @@ impl Fabric {
     ) -> Result<(), InstallError> {
         let end = self.planned_port(plan.guid, PortNum::MANAGEMENT)?;
         self.change_port(end, |info| address(info, plan.lid, manager))?;
-        for port in &plan.ports {
+        for port in plan.ports.iter() {
             let id = self.planned_port(plan.guid, port.number)?;
             self.install_external(end, id, port)?;
         }

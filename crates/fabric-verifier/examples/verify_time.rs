@@ -35,12 +35,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Rule::ALL.iter().for_each(|rule| print!(" {:>12}", rule.to_string()));
     println!();
     for hosts in if hosts.is_empty() { vec![324, 648, 1944, 4860, 11664] } else { hosts } {
-        measure(&FatTree::with_hosts(hosts).generate()?)?;
+        measure(&Arc::new(FatTree::with_hosts(hosts).generate()?))?;
     }
     Ok(())
 }
 
-fn measure(tree: &Topology) -> Result<(), Box<dyn std::error::Error>> {
+fn measure(tree: &Arc<Topology>) -> Result<(), Box<dyn std::error::Error>> {
     let ports: Vec<Guid> =
         tree.end_nodes().filter_map(|(_, host)| Some(host.ports().next()?.1.guid)).collect();
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
@@ -66,7 +66,7 @@ fn measure(tree: &Topology) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The same for clusters that are promised something.
-fn measure_promised(tree: &Topology, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
+fn measure_promised(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
     intents.capabilities.usual_switch.multicast = 4096;
     intents.capabilities.usual_port.arbitration = 64;
@@ -104,12 +104,12 @@ fn measure_promised(tree: &Topology, ports: &[Guid]) -> Result<(), Box<dyn std::
 
 /// Takes clusters away and brings them back, one at a time.
 fn one_cluster(
-    tree: &Topology,
+    tree: &Arc<Topology>,
     intents: &Intents,
     plan: FabricPlan,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let basis = Basis::of(tree, intents);
-    let mut planner = Planner::resume(Arc::new(tree.clone()), intents.clone(), &plan)?;
+    let mut planner = Planner::resume(Arc::clone(tree), intents.clone(), &plan)?;
     let mut verified = Verified::of(tree, intents, Arc::clone(planner.plan()));
     let mut times = Vec::new();
     for cluster in (0..intents.partitions.len()).step_by(intents.partitions.len().div_ceil(DELTAS)) {
@@ -169,7 +169,7 @@ fn with_sharings(plan: &FabricPlan) -> FabricPlan {
     });
     let own = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() });
     let mut parts: PlanParts = plan.parts().clone();
-    for port in parts.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
+    for port in parts.switches.iter_mut().flat_map(|switch| Arc::make_mut(&mut switch.ports)) {
         port.sharing = Some(Arc::clone(&turns));
     }
     parts.adapter_ports.iter_mut().for_each(|port| port.sharing = Some(Arc::clone(&own)));

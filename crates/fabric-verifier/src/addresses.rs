@@ -74,7 +74,7 @@ fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
         compare(adapter.name, Some(adapter.peer));
     }
     for switch in &read.network.switches {
-        for port in &switch.ports {
+        for port in switch.ports.iter() {
             compare(PortName { node: switch.guid, port: port.number }, Some(port.peer));
         }
         let Some(node) = topology.by_guid(switch.guid) else { continue };

@@ -21,7 +21,7 @@ impl Capacities {
         let mut capacities = Self::default();
         for (place, switch) in read.network.switches.iter().enumerate() {
             capacities.look_at_switch(read, place);
-            for port in &switch.ports {
+            for port in switch.ports.iter() {
                 capacities.look_at_port(read, place, port);
             }
         }
@@ -83,7 +83,7 @@ impl Capacities {
 fn of_switch(switch: &SwitchPlan, capabilities: &Capabilities, findings: &mut Vec<Finding>) {
     let capability = capabilities.switch(switch.guid);
     let own = PortName { node: switch.guid, port: PortNum::MANAGEMENT };
-    let (entries, capacity) = (switch.linear.exits().len(), usize::from(capability.linear));
+    let (entries, capacity) = (switch.linear.len(), usize::from(capability.linear));
     if entries > capacity {
         findings.push(Finding::TableTooLong { table: Table::Linear, port: own, entries, capacity });
     }

@@ -13,7 +13,7 @@ use fabric_model::plan::{PortSet, PortSharing};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
 
 use crate::bits::Bits;
-use crate::network::{Link, Network, Next, PORTS, Place, port_of as port};
+use crate::network::{Exits, Link, Network, Next, PORTS, Place, port_of as port};
 use crate::{Destination, Finding, Wait};
 use graph::rings;
 
@@ -65,14 +65,22 @@ impl Order {
     pub fn holds(
         &self,
         network: &Network<'_>,
-        lids: &BTreeSet<Lid>,
+        changed: &Exits,
         groups: impl IntoIterator<Item = (Place, MulticastLid)>,
     ) -> bool {
-        // Switch by switch, since a table is in one place and the entries of a LID are not.
+        // A link between switches that packets take who leave a switch by some exit.
+        let taken =
+            |here: Place, exit: Option<PortNum>| match (exit, exit.map(|exit| network.next(here, exit))) {
+                (Some(exit), Some(Next::Switch(there, _))) => {
+                    Some((here * PORTS + exit.index(), there as Place))
+                }
+                _ => None,
+            };
         let goes_onward = |here: Place| {
-            lids.iter().all(|lid| {
-                let to = Destination::Lid(*lid);
-                exits(network, here, to).all(|exit| self.is_onward(network, here * PORTS + exit.index(), to))
+            (0..changed.lids.len()).all(|column| {
+                let Some((link, there)) = taken(here, changed.exit(here, column)) else { return true };
+                let next = taken(there, changed.exit(there, column));
+                next.is_none_or(|(next, _)| self.ranks[link] < self.ranks[next])
             })
         };
         (0..network.switches.len()).all(goes_onward)
@@ -147,16 +155,15 @@ impl Joints {
     /// Adds the turns at the neighbours of a switch, for packets that come from it.
     fn join_unicast(network: &Network<'_>, here: Place, turns: &mut Turns) {
         // LIDs by exit, so that two rows are read side by side.
-        let mut by_exit: Vec<Vec<u16>> = vec![Vec::new(); PORTS];
-        for (lid, exit) in (0..=u16::MAX).zip(network.rows[here]).skip(1) {
-            by_exit[usize::from(*exit)].push(lid);
+        let mut by_exit: Vec<Vec<Lid>> = vec![Vec::new(); PORTS];
+        for (lid, exit) in (0..=Lid::MAX).zip(network.switches[here].linear.to_exits()) {
+            by_exit[usize::from(exit)].extend(Lid::from_wire(lid));
         }
         for (exit, lids) in by_exit.iter().enumerate().filter(|(_, lids)| !lids.is_empty()) {
             let Next::Switch(there, input) = network.next(here, port(exit)) else { continue };
-            let further = network.rows[there as Place];
             let at = &mut turns[there as Place][input.index()];
-            for exit in lids.iter().filter_map(|lid| further.get(usize::from(*lid))) {
-                at.insert(usize::from(*exit));
+            for exit in lids.iter().filter_map(|lid| network.exit(there as Place, *lid)) {
+                at.insert(exit.index());
             }
         }
     }
@@ -181,7 +188,7 @@ impl Joints {
 /// Where packets to a destination leave a switch.
 fn exits(network: &Network<'_>, here: Place, to: Destination) -> impl Iterator<Item = PortNum> + use<> {
     let (one, group) = match to {
-        Destination::Lid(lid) => (network.exit(here, usize::from(lid.to_wire())), None),
+        Destination::Lid(lid) => (network.exit(here, lid), None),
         Destination::Group(mlid) => (None, Some(network.switches[here].multicast.exit(mlid))),
     };
     one.into_iter().chain(group.into_iter().flat_map(PortSet::iter))
@@ -189,8 +196,7 @@ fn exits(network: &Network<'_>, here: Place, to: Destination) -> impl Iterator<I
 
 /// Every destination that some table speaks of.
 fn destinations(network: &Network<'_>) -> Vec<Destination> {
-    let top = network.rows.iter().map(|row| row.len()).max().unwrap_or(0);
-    let lids = (1..top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire));
+    let lids = (1..=network.top()).filter_map(Lid::from_wire);
     let groups: BTreeSet<MulticastLid> =
         network.switches.iter().flat_map(|switch| switch.multicast.exits().map(|(mlid, _)| mlid)).collect();
     lids.map(Destination::Lid).chain(groups.into_iter().map(Destination::Group)).collect()
@@ -232,7 +238,7 @@ fn lanes_joined(network: &Network<'_>, suspects: &BTreeSet<Link>) -> HashMap<Cha
 
 /// Levels that some port tells apart, one for each set of levels that all ports treat alike.
 fn distinct_levels(network: &Network<'_>) -> impl Iterator<Item = ServiceLevel> + use<> {
-    let ports = network.switches.iter().flat_map(|switch| &switch.ports);
+    let ports = network.switches.iter().flat_map(|switch| switch.ports.iter());
     let sharings = ports.filter_map(|port| port.sharing.as_deref());
     let sharings: Vec<&PortSharing> =
         sharings.chain((0..network.ends().len()).filter_map(|end| network.end_sharing(end))).collect();

@@ -7,28 +7,32 @@ use fabric_model::intent::Role;
 use ib_wire::{Guid, Lid, PartitionNumber};
 
 use crate::bits::Bits;
-use crate::network::{Network, Next, Place};
+use crate::network::{Exits, Network, Next, Place};
 use crate::{Finding, Hop, Reading};
+
+/// LIDs whose entries are read together: they lie next to each other in every table, and stay in the cache.
+const BATCH: usize = 64;
 
 /// The LIDs that a table speaks of or that somebody has.
 pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
-    let top = read.network.rows.iter().map(|row| row.len()).max().unwrap_or(0).saturating_sub(1);
-    let top = read.network.ends().iter().map(|end| usize::from(end.lid.to_wire())).fold(top, usize::max);
-    (1..=top).filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire))
+    let top = read.network.ends().iter().map(|end| end.lid.to_wire()).fold(read.network.top(), u16::max);
+    (1..=top).filter_map(Lid::from_wire)
 }
 
 /// What is found for each of some LIDs, where there is something.
 pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTreeMap<Lid, Vec<Finding>> {
-    let columns = Columns::new(read);
-    let mut walk = Walk::new(&read.network);
-    let mut found = BTreeMap::new();
-    for lid in lids {
-        let mut findings = Vec::new();
-        columns.check(lid, &mut walk, &mut findings);
-        if !findings.is_empty() {
-            found.insert(lid, findings);
-        }
+    let (columns, mut found, mut lids) = (Columns::new(read), BTreeMap::new(), lids.peekable());
+    while lids.peek().is_some() {
+        let exits = Exits::of(&read.network, lids.by_ref().take(BATCH).collect());
+        columns.check_all(&exits, &mut found);
     }
+    found
+}
+
+/// The same for LIDs whose entries were read.
+pub(crate) fn check_read(read: &Reading<'_>, exits: &Exits) -> BTreeMap<Lid, Vec<Finding>> {
+    let mut found = BTreeMap::new();
+    Columns::new(read).check_all(exits, &mut found);
     found
 }
 
@@ -75,14 +79,25 @@ impl<'a> Columns<'a> {
         Self { read, homes: RefCell::default(), everywhere, manager: network.end(read.intents.manager) }
     }
 
-    fn check(&self, lid: Lid, walk: &mut Walk<'_>, findings: &mut Vec<Finding>) {
-        walk.follow(lid, findings);
+    fn check_all(&self, exits: &Exits, found: &mut BTreeMap<Lid, Vec<Finding>>) {
+        let mut walk = Walk::new(&self.read.network, exits);
+        for (column, lid) in exits.lids.iter().enumerate() {
+            let mut findings = Vec::new();
+            self.check(column, *lid, &mut walk, &mut findings);
+            if !findings.is_empty() {
+                found.insert(*lid, findings);
+            }
+        }
+    }
+
+    fn check(&self, column: usize, lid: Lid, walk: &mut Walk<'_>, findings: &mut Vec<Finding>) {
+        walk.follow(column, lid, findings);
         let Some(owner) = self.read.network.lid_owner(lid) else { return };
         let needed = self.needed(owner);
         let mut told: BTreeSet<(Place, bool)> = BTreeSet::new();
         for from in needed.without(&walk.arrives) {
-            let (path, at) = self.read.network.path(from, usize::from(lid.to_wire()));
-            let exit = self.read.network.exit(at, usize::from(lid.to_wire()));
+            let (path, at) = self.read.network.path(from, lid);
+            let exit = self.read.network.exit(at, lid);
             let next = exit.map(|exit| self.read.network.next(at, exit));
             // Rings and exits without a cable are told already.
             let is_new = !matches!(next, Some(Next::Nothing | Next::Switch(..)));
@@ -96,11 +111,10 @@ impl<'a> Columns<'a> {
     fn arrives(&self, lid: Lid) -> bool {
         let network = &self.read.network;
         let Some(owner) = network.lid_owner(lid) else { return true };
-        let raw = usize::from(lid.to_wire());
         self.needed(owner).iter().all(|from| {
             let mut here = from;
             loop {
-                let Some(exit) = network.exit(here, raw) else { return false };
+                let Some(exit) = network.exit(here, lid) else { return false };
                 match network.next(here, exit) {
                     Next::Switch(there, _) => here = there as Place,
                     Next::End(end) => return network.ends()[end as usize].lid == lid,
@@ -134,7 +148,7 @@ impl<'a> Columns<'a> {
 
     fn finding(&self, lid: Lid, owner: usize, from: Place, path: Vec<Hop>, at: Place) -> Finding {
         let network = &self.read.network;
-        let exit = network.exit(at, usize::from(lid.to_wire()));
+        let exit = network.exit(at, lid);
         let from = self.sender(from, owner);
         match exit {
             None => Finding::NotForwarded { lid, from, path, at: network.switches[at].guid },
@@ -167,6 +181,7 @@ enum Fate {
 
 struct Walk<'a> {
     network: &'a Network<'a>,
+    exits: &'a Exits,
     fates: Vec<Fate>,
     way: Vec<Place>,
     /// The switches from which packets come to the owner.
@@ -174,13 +189,13 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(network: &'a Network<'a>) -> Self {
+    fn new(network: &'a Network<'a>, exits: &'a Exits) -> Self {
         let count = network.switches.len();
-        Self { network, fates: vec![Fate::Unknown; count], way: Vec::new(), arrives: Bits::new(count) }
+        Self { network, exits, fates: vec![Fate::Unknown; count], way: Vec::new(), arrives: Bits::new(count) }
     }
 
-    /// Follows packets to a LID from every switch; tells rings, and exits without a cable.
-    fn follow(&mut self, lid: Lid, findings: &mut Vec<Finding>) {
+    /// Follows packets to the LID of a column from every switch; tells rings, and exits without a cable.
+    fn follow(&mut self, column: usize, lid: Lid, findings: &mut Vec<Finding>) {
         self.fates.fill(Fate::Unknown);
         self.arrives.clear();
         for start in 0..self.fates.len() {
@@ -197,9 +212,7 @@ impl<'a> Walk<'a> {
                 }
                 self.fates[here] = Fate::Open;
                 self.way.push(here);
-                let Some(exit) = self.network.exit(here, usize::from(lid.to_wire())) else {
-                    break Fate::Fails;
-                };
+                let Some(exit) = self.exits.exit(here, column) else { break Fate::Fails };
                 match self.network.next(here, exit) {
                     Next::Switch(there, _) => here = there as Place,
                     Next::End(end) if self.network.ends()[end as usize].lid == lid => break Fate::Arrives,
@@ -224,7 +237,7 @@ impl<'a> Walk<'a> {
     fn ring(&self, lid: Lid, first: Place) -> Finding {
         let ring = self.way.iter().skip_while(|place| **place != first);
         let hop = |place: &Place| {
-            let exit = self.network.exit(*place, usize::from(lid.to_wire()))?;
+            let exit = self.network.exit(*place, lid)?;
             Some(self.network.hop(*place, exit))
         };
         Finding::ForwardingLoop { lid, ring: ring.filter_map(hop).collect() }

@@ -17,6 +17,8 @@ pub(crate) struct Keys {
     own: BTreeMap<usize, AtTable>,
     /// By the link that a switch port sends on, where there is something.
     enforced: BTreeMap<Link, AtTable>,
+    /// In lists of members, by partition, where there is something.
+    members: BTreeMap<PartitionNumber, Vec<Finding>>,
 }
 
 /// What is found in a table.
@@ -33,10 +35,14 @@ impl Keys {
             keys.look_at_end(read, end);
         }
         for (place, switch) in read.network.switches.iter().enumerate() {
-            for port in &switch.ports {
+            for port in switch.ports.iter() {
                 keys.look_at_port(read, place, port);
             }
         }
+        let planned = read.network.plan.partitions().map(|partition| partition.number);
+        let numbers: BTreeSet<PartitionNumber> =
+            planned.chain(read.wanted.partitions.keys().copied()).collect();
+        numbers.into_iter().for_each(|number| keys.look_at_members(read, number));
         keys
     }
 
@@ -50,12 +56,22 @@ impl Keys {
         put(&mut self.enforced, place * PORTS + port.number.index(), enforced_table(read, place, port));
     }
 
-    /// These and what is found in lists of members and between tables.
+    /// Looks at the list by which queries about a partition are answered.
+    pub fn look_at_members(&mut self, read: &Reading<'_>, number: PartitionNumber) {
+        let findings = members(read, number);
+        if findings.is_empty() {
+            self.members.remove(&number);
+        } else {
+            self.members.insert(number, findings);
+        }
+    }
+
+    /// These and what is found between tables.
     pub fn findings(&self, read: &Reading<'_>) -> Vec<Finding> {
-        let missing = read.wanted.missing.iter();
+        let missing = read.wanted.missing();
         let mut findings: Vec<Finding> =
-            missing.map(|name| Finding::PartitionMissing { name: name.clone() }).collect();
-        members(read, &mut findings);
+            missing.map(|name| Finding::PartitionMissing { name: name.to_owned() }).collect();
+        findings.extend(self.members.values().flatten().cloned());
         let tables = || self.own.values().chain(self.enforced.values());
         findings.extend(tables().flat_map(|table| table.findings.iter().cloned()));
         let suspects = tables().flat_map(|table| &table.suspects);
@@ -83,29 +99,23 @@ struct Suspect {
     key: Option<Pkey>,
 }
 
-/// The lists that queries are answered by.
-fn members(read: &Reading<'_>, findings: &mut Vec<Finding>) {
-    let plan = read.network.plan;
-    let numbers: BTreeSet<PartitionNumber> =
-        plan.partitions().map(|p| p.number).chain(read.wanted.partitions.keys().copied()).collect();
-    for partition in numbers {
-        let wanted = read.wanted.partitions.get(&partition).map(|wanted| &wanted.members);
-        let planned = plan.partition(partition).map(|planned| &planned.members);
-        if wanted == planned {
-            continue;
-        }
-        let ports: BTreeSet<Guid> =
-            wanted.into_iter().chain(planned).flat_map(|m| m.keys().copied()).collect();
-        for port in ports {
-            let role = |members: Option<&std::collections::BTreeMap<Guid, Role>>| {
-                members.and_then(|members| members.get(&port)).copied()
-            };
-            let (wanted, planned) = (role(wanted), role(planned));
-            if wanted != planned {
-                findings.push(Finding::MemberDiffers { partition, port, wanted, planned });
-            }
-        }
+/// The list that queries about a partition are answered by.
+fn members(read: &Reading<'_>, partition: PartitionNumber) -> Vec<Finding> {
+    let wanted = read.wanted.partitions.get(&partition).map(|wanted| &wanted.members);
+    let planned = read.network.plan.partition(partition).map(|planned| &planned.members);
+    if wanted == planned {
+        return Vec::new();
     }
+    let role = |members: Option<&BTreeMap<Guid, Role>>, port: &Guid| {
+        members.and_then(|members| members.get(port)).copied()
+    };
+    let ports: BTreeSet<Guid> =
+        wanted.into_iter().chain(planned).flat_map(|members| members.keys().copied()).collect();
+    let roles = ports.into_iter().map(|port| (port, role(wanted, &port), role(planned, &port)));
+    let differing = roles.filter(|(_, wanted, planned)| wanted != planned);
+    differing
+        .map(|(port, wanted, planned)| Finding::MemberDiffers { partition, port, wanted, planned })
+        .collect()
 }
 
 /// The table of an end port.
@@ -173,7 +183,7 @@ fn broken(read: &Reading<'_>, suspect: Suspect) -> Option<Finding> {
         Some((other, passing(suspect.key, table?.keys())?))
     })?;
     let start: Option<Place> = network.ends()[suspect.end].home.map(|(place, _)| place);
-    let path = start.map_or(Vec::new(), |start| network.path(start, usize::from(to.lid.to_wire())).0);
+    let path = start.map_or(Vec::new(), |start| network.path(start, to.lid).0);
     Some(Finding::IsolationBroken { from, to: to.guid, key, guard: suspect.guard, path })
 }
 

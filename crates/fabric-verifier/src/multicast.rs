@@ -101,11 +101,11 @@ pub(crate) fn is_kept(
     findings.is_empty()
 }
 
-/// The groups of the plan are those that are asked for. Groups that are known to be as they were asked for are counted only.
-pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(&GroupPlan) -> bool) -> Vec<Finding> {
+/// The groups of the plan are those that are asked for. Partitions of which it is known are left out.
+pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(PartitionNumber) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut seen: BTreeSet<PartitionNumber> = BTreeSet::new();
-    for group in read.network.plan.groups() {
+    for group in read.network.plan.groups().filter(|group| !is_known(group.partition)) {
         let wanted = read.wanted.partitions.get(&group.partition);
         let Some((wanted, ipoib)) = wanted.and_then(|wanted| Some((wanted, wanted.ipoib?))) else {
             findings.push(Finding::GroupUnwanted { mgid: group.mgid });
@@ -113,9 +113,6 @@ pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(&GroupPlan) -> 
         };
         if !seen.insert(group.partition) {
             findings.push(Finding::GroupUnwanted { mgid: group.mgid });
-            continue;
-        }
-        if is_known(group) {
             continue;
         }
         if !is_as_asked(group, ipoib) {
@@ -133,8 +130,8 @@ pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(&GroupPlan) -> 
             findings.push(Finding::GroupMemberDiffers { mgid: group.mgid, port: *port, wanted });
         }
     }
-    let carrying = read.wanted.partitions.iter().filter(|(_, wanted)| wanted.ipoib.is_some());
-    let missing = carrying.filter(|(number, _)| !seen.contains(number));
+    let others = read.wanted.partitions.iter().filter(|(number, _)| !is_known(**number));
+    let missing = others.filter(|(number, wanted)| wanted.ipoib.is_some() && !seen.contains(number));
     findings.extend(missing.map(|(partition, _)| Finding::GroupMissing { partition: *partition }));
     findings
 }

@@ -110,8 +110,6 @@ pub(crate) struct Network<'a> {
     pub switches: Vec<&'a SwitchPlan>,
     /// By port GUID.
     pub adapters: Vec<&'a AdapterPortPlan>,
-    /// The linear tables, by place.
-    pub rows: Vec<&'a [u8]>,
     pub cables: Arc<Cables>,
 }
 
@@ -123,8 +121,7 @@ impl<'a> Network<'a> {
     /// The same where the cables are known.
     pub fn on(cables: Arc<Cables>, topology: &'a Topology, plan: &'a FabricPlan) -> Self {
         let switches: Vec<&SwitchPlan> = plan.switches().collect();
-        let rows = switches.iter().map(|switch| switch.linear.exits()).collect();
-        Self { topology, plan, switches, adapters: plan.adapter_ports().collect(), rows, cables }
+        Self { topology, plan, switches, adapters: plan.adapter_ports().collect(), cables }
     }
 
     /// The end ports: of adapters by GUID, then port 0 of each switch by place.
@@ -225,8 +222,13 @@ impl<'a> Network<'a> {
 
     /// Where a packet to a LID leaves a switch.
     #[inline]
-    pub fn exit(&self, place: Place, lid: usize) -> Option<PortNum> {
-        self.rows[place].get(lid).copied().and_then(PortNum::new)
+    pub fn exit(&self, place: Place, lid: Lid) -> Option<PortNum> {
+        self.switches[place].linear.exit(lid)
+    }
+
+    /// The highest LID that a table speaks of.
+    pub fn top(&self) -> u16 {
+        self.switches.iter().map(|switch| switch.linear.top()).max().unwrap_or(0)
     }
 
     /// Where a packet is that left a switch by a port.
@@ -268,7 +270,7 @@ impl<'a> Network<'a> {
 
     /// The exits that a packet to a LID takes from a switch, until it leaves the switches, is lost or comes to a switch
     /// again; and the switch where it ends.
-    pub fn path(&self, from: Place, lid: usize) -> (Vec<Hop>, Place) {
+    pub fn path(&self, from: Place, lid: Lid) -> (Vec<Hop>, Place) {
         let mut path = Vec::new();
         let mut here = from;
         while path.len() <= self.switches.len() {
@@ -285,6 +287,31 @@ impl<'a> Network<'a> {
     /// How a switch port's link is shared.
     pub fn sharing(&self, place: Place, port: PortNum) -> Option<&'a PortSharing> {
         self.switches[place].port(port)?.sharing.as_deref()
+    }
+}
+
+/// Where packets to some LIDs leave every switch: what many ways go through, read from the tables once.
+#[derive(Debug)]
+pub(crate) struct Exits {
+    /// The LIDs, which are columns.
+    pub lids: Vec<Lid>,
+    /// By place, then column.
+    exits: Vec<Option<PortNum>>,
+}
+
+impl Exits {
+    pub fn of(network: &Network<'_>, lids: Vec<Lid>) -> Self {
+        let mut exits = Vec::with_capacity(network.switches.len() * lids.len());
+        for switch in &network.switches {
+            exits.extend(lids.iter().map(|lid| switch.linear.exit(*lid)));
+        }
+        Self { lids, exits }
+    }
+
+    /// Where a packet to the LID of a column leaves a switch.
+    #[inline]
+    pub fn exit(&self, place: Place, column: usize) -> Option<PortNum> {
+        self.exits[place * self.lids.len() + column]
     }
 }
 

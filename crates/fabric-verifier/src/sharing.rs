@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::{GroupPlan, PortSharing};
-use ib_wire::{PortNum, ServiceLevel, SlToVl, VirtualLane};
+use ib_wire::{Lid, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use crate::capacities::{levels, maps};
 use crate::network::{Link, Network, Next, PORTS, Place};
@@ -62,7 +62,7 @@ impl Ports {
     pub fn of(network: &Network<'_>) -> Self {
         let mut ports = Self::default();
         for (place, switch) in network.switches.iter().enumerate() {
-            for port in &switch.ports {
+            for port in switch.ports.iter() {
                 ports.look(network, place * PORTS + port.number.index());
             }
         }
@@ -144,7 +144,7 @@ impl Turns {
     fn at(network: &Network<'_>, place: Place) -> Self {
         let width = network.port_count(place) + 1;
         let mut sets = vec![LevelSet::MAX; width * width];
-        for port in &network.switches[place].ports {
+        for port in network.switches[place].ports.iter() {
             let (Some(sharing), true) = (&port.sharing, port.number.index() < width) else { continue };
             let lanes = port.lanes.count();
             let of_exit = &mut sets[port.number.index() * width..][..width];
@@ -285,7 +285,7 @@ impl<'a> Levels<'a> {
     /// Which levels come from the exits of switches to an end port, by switch.
     fn column(&self, to: usize) -> Vec<Carried> {
         let network = self.network;
-        let lid = usize::from(network.ends()[to].lid.to_wire());
+        let lid = network.ends()[to].lid;
         let mut column: Vec<Option<Carried>> = vec![None; network.switches.len()];
         let mut way: Vec<Place> = Vec::new();
         for start in 0..column.len() {
@@ -319,7 +319,7 @@ impl<'a> Levels<'a> {
     }
 
     /// What a switch takes on from packets that come from the one before.
-    fn onward(&self, before: Place, here: Place, lid: usize) -> Carried {
+    fn onward(&self, before: Place, here: Place, lid: Lid) -> Carried {
         let network = self.network;
         let input = match network.exit(before, lid).map(|exit| network.next(before, exit)) {
             Some(Next::Switch(_, input)) => input,
@@ -333,7 +333,7 @@ impl<'a> Levels<'a> {
     #[inline]
     fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
         let Some((home, input)) = self.network.ends()[from].home else { return 0 };
-        let lid = usize::from(self.network.ends()[to].lid.to_wire());
+        let lid = self.network.ends()[to].lid;
         let Some(exit) = self.network.exit(home, lid) else { return 0 };
         let own = self.sent[from] & self.turn(home, input, exit) & !BEST_EFFORT;
         onward & (ARRIVES | Carried::from(own))
@@ -348,7 +348,7 @@ impl<'a> Levels<'a> {
         if !takes(self.sent[from]) {
             return own;
         }
-        let lid = usize::from(network.ends()[to].lid.to_wire());
+        let lid = network.ends()[to].lid;
         while let Some(exit) = network.exit(here, lid) {
             if !takes(self.turn(here, input, exit)) {
                 return (network.port_name(here, exit), Some(input));
@@ -370,7 +370,7 @@ impl<'a> Levels<'a> {
         input: Option<PortNum>,
     ) -> Finding {
         let ends = self.network.ends();
-        let lid = usize::from(ends[to].lid.to_wire());
+        let lid = ends[to].lid;
         let home = ends[from].home.map(|(home, _)| home);
         let path = home.map_or(Vec::new(), |home| self.network.path(home, lid).0);
         Finding::LevelOneWay { sl, from: ends[from].guid, to: ends[to].guid, path, at, input }

@@ -1,35 +1,37 @@
 //! What was found in a plan, kept for the next one: while the fabric is the same, only what a table changed is read again.
 
 mod changes;
+mod clusters;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric_model::intent::ClusterIntent;
-use fabric_model::plan::{Basis, GroupPlan};
+use fabric_model::plan::Basis;
 use fabric_model::{FabricPlan, Intents, LinkRate, Topology};
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
 
+use crate::bits::Bits;
 use crate::capacities::Capacities;
 use crate::credits::Order;
 use crate::guarantees::{Before, Guarantees};
 use crate::isolation::Keys;
-use crate::network::{Cables, Network};
+use crate::network::{Cables, Exits, Network};
 use crate::sharing::Ports;
-use crate::wanted::Wanted;
+use crate::wanted::{Otherwise, Wanted};
 use crate::{Finding, Reading, addresses, credits, forwarding, multicast, sharing};
 pub(crate) use changes::Changes;
+use clusters::Clusters;
 
 /// A plan with everything that was found in it.
 #[derive(Debug)]
 pub struct Verified {
     basis: Basis,
-    rates: Arc<Rates>,
+    topology: Arc<Topology>,
     cables: Arc<Cables>,
     plan: Arc<FabricPlan>,
     wanted: Wanted,
-    clusters: Arc<Vec<ClusterIntent>>,
+    clusters: Clusters,
     addresses: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
     /// `None` while there are rings.
@@ -47,14 +49,14 @@ pub struct Verified {
 
 impl Verified {
     /// Reads a whole plan.
-    pub fn of(topology: &Topology, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
+    pub fn of(topology: &Arc<Topology>, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         Self::whole(Basis::of(topology, intents), topology, intents, plan)
     }
 
     /// Reads another plan: finds exactly what [`verify`](crate::verify) finds, sooner where tables are those of this
     /// plan. If the cables, the manager or what devices can hold are others, everything is read.
     #[must_use]
-    pub fn delta(&self, topology: &Topology, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
+    pub fn delta(&self, topology: &Arc<Topology>, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         self.delta_on(Basis::of(topology, intents), topology, intents, plan)
     }
 
@@ -63,11 +65,13 @@ impl Verified {
     pub fn delta_on(
         &self,
         basis: Basis,
-        topology: &Topology,
+        topology: &Arc<Topology>,
         intents: &Intents,
         plan: Arc<FabricPlan>,
     ) -> Self {
-        let is_same = basis == self.basis && rates(topology).eq(self.rates.iter().copied());
+        let is_same_topology =
+            || Arc::ptr_eq(topology, &self.topology) || rates(topology).eq(rates(&self.topology));
+        let is_same = basis == self.basis && is_same_topology();
         let changes = is_same.then(|| Changes::between(&self.plan, &plan)).flatten();
         match changes.filter(|_| self.cables.are_unique) {
             Some(changes) => self.changed(&changes, topology, intents, plan),
@@ -95,7 +99,7 @@ impl Verified {
         &self.plan
     }
 
-    fn whole(basis: Basis, topology: &Topology, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
+    fn whole(basis: Basis, topology: &Arc<Topology>, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         let read = Reading::new(topology, intents, &plan);
         let (order, rings) = rings(&read);
         let columns = forwarding::check(&read, forwarding::lids(&read));
@@ -104,8 +108,8 @@ impl Verified {
         let (isolation, ways) = (keys.findings(&read), sharing::check_ways(&read, &ports));
         Self {
             basis,
-            rates: Arc::new(rates(topology).collect()),
-            clusters: Arc::new(intents.clusters.clone()),
+            topology: Arc::clone(topology),
+            clusters: Clusters::of(&intents.clusters),
             addresses: addresses::check(&read),
             columns,
             order,
@@ -128,60 +132,72 @@ impl Verified {
     fn changed(
         &self,
         changes: &Changes,
-        topology: &Topology,
+        topology: &Arc<Topology>,
         intents: &Intents,
         plan: Arc<FabricPlan>,
     ) -> Self {
-        let (wanted, touched) = self.wanted.changed(intents, &plan);
+        let (wanted, otherwise) = self.wanted.changed(intents, (&self.plan, &plan), &changes.partitions);
+        let (clusters, names) = self.clusters.changed(&intents.clusters);
         let network = Network::on(Arc::clone(&self.cables), topology, &plan);
         let read = Reading { intents, network, wanted, guarantees: OnceCell::new() };
-        let before = Before { plan: &self.plan, clusters: &self.clusters, wanted: &self.wanted };
+        let before = Before { plan: &self.plan, clusters: names, partitions: &otherwise.partitions };
         let guarantees = self.guarantees.changed(&read, &before, changes);
-        let guarantees = read.guarantees.get_or_init(|| guarantees);
-        let (columns, trees) = (self.columns(&read, changes), self.trees(&read, changes));
-        let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
+        read.guarantees.get_or_init(|| guarantees);
+        let exits = self.exits(&read, changes);
+        let (columns, trees) = (self.columns(&read, &exits, &otherwise), self.trees(&read, changes));
         let groups = || changes.multicast.iter().copied();
-        let order = self.order.clone().filter(|order| order.holds(&read.network, &lids, groups()));
+        let order = self.order.clone().filter(|order| order.holds(&read.network, &exits, groups()));
         let (order, rings) = order.map_or_else(|| rings(&read), |order| (Some(order), Vec::new()));
-        let keys = self.keys(&read, changes, &touched);
+        let keys = self.keys(&read, changes, &otherwise);
         let ports = self.ports(&read, changes);
         let ways =
             if changes.is_sharing_kept() { self.ways.clone() } else { sharing::check_ways(&read, &ports) };
         let is_cabled = !changes.is_cabled_otherwise;
-        let clusters = if *self.clusters == intents.clusters {
-            Arc::clone(&self.clusters)
-        } else {
-            Arc::new(intents.clusters.clone())
-        };
+        let addresses = if is_cabled { self.addresses.clone() } else { addresses::check(&read) };
+        let (isolation, groups) = (keys.findings(&read), self.groups(&read, changes, &otherwise));
+        let capacities = self.capacities(&read, changes);
         Self {
             basis: self.basis,
-            rates: Arc::clone(&self.rates),
+            topology: Arc::clone(topology),
             cables: Arc::clone(&self.cables),
             clusters,
-            addresses: if is_cabled { self.addresses.clone() } else { addresses::check(&read) },
+            addresses,
             columns,
             order,
             rings,
-            isolation: keys.findings(&read),
+            isolation,
             keys,
-            groups: self.groups(&read, changes),
+            groups,
             trees,
-            capacities: self.capacities(&read, changes),
+            capacities,
             ports,
             ways,
-            guarantees: guarantees.clone(),
+            guarantees: read.guarantees.into_inner().expect("it was put in"),
             wanted: read.wanted,
             plan,
         }
     }
 
-    /// LIDs of which an entry changed, whose owner may talk to others than before, or of which something was found.
-    fn columns(&self, read: &Reading<'_>, changes: &Changes) -> BTreeMap<Lid, Vec<Finding>> {
-        let mut lids: BTreeSet<Lid> = self.columns.keys().copied().collect();
-        lids.extend(changes.linear.iter().map(|(_, lid)| *lid));
-        let regrouped = regrouped(&self.wanted, read).into_iter().filter(|lid| !lids.contains(lid));
+    /// Where packets leave to LIDs of which an entry changed, or of which something was found.
+    fn exits(&self, read: &Reading<'_>, changes: &Changes) -> Exits {
+        let mut lids = Bits::new(usize::from(Lid::MAX) + 1);
+        let changed = changes.linear.iter().map(|(_, lid)| lid);
+        changed.chain(self.columns.keys()).for_each(|lid| lids.insert(lid.to_wire().into()));
+        let lids = lids.iter().filter_map(|raw| u16::try_from(raw).ok().and_then(Lid::from_wire));
+        Exits::of(&read.network, lids.collect())
+    }
+
+    /// These LIDs, and those whose owner may talk to others than before.
+    fn columns(
+        &self,
+        read: &Reading<'_>,
+        exits: &Exits,
+        otherwise: &Otherwise,
+    ) -> BTreeMap<Lid, Vec<Finding>> {
+        let regrouped = regrouped(otherwise, read).into_iter();
+        let regrouped = regrouped.filter(|lid| exits.lids.binary_search(lid).is_err());
         let mut columns = forwarding::check_regrouped(read, regrouped);
-        columns.extend(forwarding::check(read, lids.into_iter()));
+        columns.extend(forwarding::check_read(read, exits));
         columns
     }
 
@@ -201,21 +217,20 @@ impl Verified {
         multicast::check(read, &mlids)
     }
 
-    fn groups(&self, read: &Reading<'_>, changes: &Changes) -> Vec<Finding> {
+    fn groups(&self, read: &Reading<'_>, changes: &Changes, otherwise: &Otherwise) -> Vec<Finding> {
         let is_same = |number: &PartitionNumber| {
-            let before = self.wanted.partitions.get(number).zip(read.wanted.partitions.get(number));
-            before.is_some_and(|(before, after)| Arc::ptr_eq(before, after))
+            !otherwise.partitions.contains(number) && !changes.group_partitions.contains(number)
         };
-        let is_known = |group: &GroupPlan| {
-            self.groups.is_empty() && !changes.mgids.contains(&group.mgid) && is_same(&group.partition)
-        };
-        multicast::check_groups(read, is_known)
+        multicast::check_groups(read, |number| self.groups.is_empty() && is_same(&number))
     }
 
     /// Tables that changed, or whose ports are to hold something else.
-    fn keys(&self, read: &Reading<'_>, changes: &Changes, touched: &BTreeSet<Guid>) -> Keys {
+    fn keys(&self, read: &Reading<'_>, changes: &Changes, otherwise: &Otherwise) -> Keys {
         let mut keys = self.keys.clone();
-        let ends: BTreeSet<usize> = touched.iter().filter_map(|guid| read.network.end(*guid)).collect();
+        let numbers = otherwise.partitions.union(&changes.partitions);
+        numbers.for_each(|number| keys.look_at_members(read, *number));
+        let ends: BTreeSet<usize> =
+            otherwise.ports.iter().filter_map(|guid| read.network.end(*guid)).collect();
         for end in ends.iter().chain(&changes.own_keys) {
             keys.look_at_end(read, *end);
         }
@@ -249,8 +264,6 @@ impl Verified {
 }
 
 /// What every port is said to run at, in the order of a file.
-type Rates = Vec<(Guid, PortNum, LinkRate)>;
-
 fn rates(topology: &Topology) -> impl Iterator<Item = (Guid, PortNum, LinkRate)> + '_ {
     let ports = topology.nodes().flat_map(|(_, node)| node.ports().map(move |port| (node.guid, port)));
     ports.filter_map(|(guid, (number, port))| Some((guid, number, port.rate?)))
@@ -264,18 +277,8 @@ fn rings(read: &Reading<'_>) -> (Option<Order>, Vec<Finding>) {
     }
 }
 
-/// The LIDs of ports whose partitions have other members than they had.
-fn regrouped(before: &Wanted, read: &Reading<'_>) -> BTreeSet<Lid> {
-    let after = &read.wanted.partitions;
-    let gone = before.partitions.iter().filter(|(number, _)| !after.contains_key(number));
-    let mut ports: BTreeSet<Guid> = gone.flat_map(|(_, old)| old.members.keys().copied()).collect();
-    for (number, new) in after {
-        let old = before.partitions.get(number);
-        let is_same = old.is_some_and(|old| Arc::ptr_eq(old, new) || old.members == new.members);
-        if !is_same {
-            ports.extend(old.into_iter().chain([new]).flat_map(|partition| partition.members.keys()));
-        }
-    }
+/// The LIDs of ports whose partitions are asked for otherwise than they were.
+fn regrouped(otherwise: &Otherwise, read: &Reading<'_>) -> BTreeSet<Lid> {
     let lid = |guid: &Guid| read.network.end(*guid).map(|end| read.network.ends()[end].lid);
-    ports.iter().filter_map(lid).collect()
+    otherwise.ports.iter().filter_map(lid).collect()
 }

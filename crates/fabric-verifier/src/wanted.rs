@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_model::intent::{Intents, Ipoib, KeyPlace, PartitionIntent, Role, Who};
-use fabric_model::{FabricPlan, Topology};
+use fabric_model::{FabricPlan, SharedMap, Topology};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey};
 
 use crate::network::{Present, present_ends};
@@ -19,7 +19,7 @@ const PAGE: usize = 32;
 #[derive(Debug)]
 pub(crate) struct WantedPartition {
     /// Where it is asked for.
-    asked: Vec<PartitionIntent>,
+    asked: Vec<Arc<PartitionIntent>>,
     pub ipoib: Option<Ipoib>,
     /// By port GUID.
     pub members: BTreeMap<Guid, Role>,
@@ -92,7 +92,7 @@ impl Ends {
         }
     }
 
-    fn partition(&self, number: PartitionNumber, asked: &[&PartitionIntent]) -> WantedPartition {
+    fn partition(&self, number: PartitionNumber, asked: Vec<Arc<PartitionIntent>>) -> WantedPartition {
         let mut members: BTreeMap<Guid, (Role, KeyPlace)> = BTreeMap::new();
         // Everyone is a limited member of the default partition, the manager a full one, unless somebody asks otherwise.
         if number == PartitionNumber::DEFAULT {
@@ -105,23 +105,39 @@ impl Ends {
         }
         let is_first = |(_, (_, place)): &(&Guid, &(Role, KeyPlace))| *place == KeyPlace::First;
         WantedPartition {
-            asked: asked.iter().map(|intent| (*intent).clone()).collect(),
             ipoib: asked.iter().find_map(|intent| intent.ipoib),
+            asked,
             first: members.iter().filter(is_first).map(|(guid, _)| *guid).collect(),
             members: members.into_iter().map(|(guid, (role, _))| (guid, role)).collect(),
         }
     }
 }
 
+/// A partition as it is asked for, and its number if it has one.
+#[derive(Clone, Debug)]
+struct Listed {
+    intent: Arc<PartitionIntent>,
+    number: Option<PartitionNumber>,
+}
+
 /// What the intents ask of the part of a fabric that the manager reaches. Copies share what they have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    pub partitions: BTreeMap<PartitionNumber, Arc<WantedPartition>>,
+    pub partitions: SharedMap<PartitionNumber, Arc<WantedPartition>>,
+    /// What is asked for, in its order.
+    listed: Vec<Listed>,
     ends: Arc<Ends>,
     /// In the order of the ends, [`PAGE`] of them together.
     ports: Vec<Arc<[WantedPort]>>,
-    /// Partitions without a number for which the plan has none either.
-    pub missing: Vec<String>,
+}
+
+/// What is asked for otherwise than before.
+#[derive(Debug, Default)]
+pub(crate) struct Otherwise {
+    /// Partitions that came, went or changed.
+    pub partitions: BTreeSet<PartitionNumber>,
+    /// The ports in them before or after, by port GUID.
+    pub ports: BTreeSet<Guid>,
 }
 
 impl Wanted {
@@ -129,34 +145,127 @@ impl Wanted {
         let ends = Arc::new(Ends::new(topology, intents.manager));
         let ports = vec![WantedPort::default(); ends.present.len()];
         let ports = ports.chunks(PAGE).map(Arc::from).collect();
-        let nothing = Self { partitions: BTreeMap::new(), ends, ports, missing: Vec::new() };
-        nothing.changed(intents, plan).0
+        let nothing = Self { partitions: SharedMap::new(), listed: Vec::new(), ends, ports };
+        nothing.renumbered(&intents.partitions, (0, 0), numbers(intents, plan)).0
     }
 
-    /// What other intents ask on the same cables, and the ports of which it asks something else, by port GUID.
-    pub fn changed(&self, intents: &Intents, plan: &FabricPlan) -> (Self, BTreeSet<Guid>) {
-        let mut missing = Vec::new();
-        let mut asked: BTreeMap<PartitionNumber, Vec<&PartitionIntent>> = BTreeMap::new();
-        asked.entry(PartitionNumber::DEFAULT).or_default();
-        for (intent, number) in intents.partitions.iter().zip(numbers(intents, plan)) {
-            match number {
-                Some(number) => asked.entry(number).or_default().push(intent),
-                None => missing.push(intent.name.clone()),
+    /// What other intents and another plan ask on the same cables. Of the plan before is told by number which partitions it
+    /// had otherwise.
+    pub fn changed(
+        &self,
+        intents: &Intents,
+        (before, plan): (&FabricPlan, &FabricPlan),
+        replanned: &BTreeSet<PartitionNumber>,
+    ) -> (Self, Otherwise) {
+        let alike = self.alike(&intents.partitions);
+        let kept = self.kept_numbers(intents, alike, (before, plan), replanned);
+        self.renumbered(&intents.partitions, alike, kept.unwrap_or_else(|| numbers(intents, plan)))
+    }
+
+    /// Partitions without a number for which the plan has none either.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        self.listed.iter().filter(|listed| listed.number.is_none()).map(|listed| listed.intent.name.as_str())
+    }
+
+    /// How many partitions a list asks for as this one, from the beginning and up to the end.
+    fn alike(&self, intents: &[PartitionIntent]) -> (usize, usize) {
+        let is_same = |(listed, intent): &(&Listed, &PartitionIntent)| *listed.intent == **intent;
+        let front = self.listed.iter().zip(intents).take_while(is_same).count();
+        let rest = self.listed[front..].iter().rev().zip(intents[front..].iter().rev());
+        (front, rest.take_while(is_same).count())
+    }
+
+    /// What [`numbers`] gives, if what changed has nothing to do with the numbers of the others: no number is asked for
+    /// among it, and no name is known elsewhere.
+    fn kept_numbers(
+        &self,
+        intents: &Intents,
+        (front, back): (usize, usize),
+        (before, plan): (&FabricPlan, &FabricPlan),
+        replanned: &BTreeSet<PartitionNumber>,
+    ) -> Option<Vec<Option<PartitionNumber>>> {
+        let list = &intents.partitions;
+        let (gone, come) = (&self.listed[front..self.listed.len() - back], &list[front..list.len() - back]);
+        let changed = || gone.iter().map(|listed| &*listed.intent).chain(come);
+        let mut names: BTreeSet<&str> = changed().map(|intent| intent.name.as_str()).collect();
+        for number in replanned {
+            let [before, after] =
+                [before, plan].map(|plan| plan.partition(*number).map(|it| it.name.as_str()));
+            if before != after {
+                names.extend(before.into_iter().chain(after));
             }
         }
-        let mut wanted = Self { missing, ..self.clone() };
-        let mut touched = BTreeSet::new();
-        for number in self.partitions.keys().filter(|number| !asked.contains_key(number)) {
-            wanted.put(*number, None, &mut touched);
+        let kept = || self.listed[..front].iter().chain(&self.listed[self.listed.len() - back..]);
+        if changed().any(|intent| intent.number.is_some())
+            || names.contains(DEFAULT_NAME)
+            || kept().any(|listed| names.contains(listed.intent.name.as_str()))
+        {
+            return None;
         }
+        let is_asked = |number: PartitionNumber| list.iter().any(|intent| intent.number == Some(number));
+        let mut given: HashMap<&str, PartitionNumber> = HashMap::new();
+        for partition in plan.partitions().filter(|partition| names.contains(partition.name.as_str())) {
+            if partition.number != PartitionNumber::DEFAULT && !is_asked(partition.number) {
+                given.entry(partition.name.as_str()).or_insert(partition.number);
+            }
+        }
+        let number = |listed: &Listed| listed.number;
+        let numbers = self.listed[..front].iter().map(number);
+        let numbers = numbers.chain(come.iter().map(|intent| given.get(intent.name.as_str()).copied()));
+        Some(numbers.chain(self.listed[self.listed.len() - back..].iter().map(number)).collect())
+    }
+
+    /// What a list asks for that begins and ends alike, each of its partitions with its number.
+    fn renumbered(
+        &self,
+        intents: &[PartitionIntent],
+        (front, back): (usize, usize),
+        numbers: Vec<Option<PartitionNumber>>,
+    ) -> (Self, Otherwise) {
+        let first_behind = self.listed.len() - back;
+        let held = |place: usize| match place.checked_sub(intents.len() - back) {
+            Some(behind) => self.listed.get(first_behind + behind),
+            None => self.listed[..front].get(place),
+        };
+        let mut suspects: BTreeSet<PartitionNumber> =
+            self.listed[front..first_behind].iter().filter_map(|listed| listed.number).collect();
+        suspects.extend(
+            (!self.partitions.contains_key(&PartitionNumber::DEFAULT)).then_some(PartitionNumber::DEFAULT),
+        );
+        let mut listed = Vec::with_capacity(intents.len());
+        for (place, (intent, number)) in intents.iter().zip(numbers).enumerate() {
+            let intent = match held(place) {
+                Some(held) if held.number == number => {
+                    listed.push(held.clone());
+                    continue;
+                }
+                Some(held) => {
+                    suspects.extend(held.number);
+                    Arc::clone(&held.intent)
+                }
+                None => Arc::new(intent.clone()),
+            };
+            suspects.extend(number);
+            listed.push(Listed { intent, number });
+        }
+        let mut asked: BTreeMap<PartitionNumber, Vec<Arc<PartitionIntent>>> =
+            suspects.into_iter().map(|number| (number, Vec::new())).collect();
+        for Listed { intent, number } in &listed {
+            if let Some(asked) = number.and_then(|number| asked.get_mut(&number)) {
+                asked.push(Arc::clone(intent));
+            }
+        }
+        let mut wanted = Self { listed, ..self.clone() };
+        let mut otherwise = Otherwise::default();
         for (number, asked) in asked {
-            let is_same = |held: &Arc<WantedPartition>| held.asked.iter().eq(asked.iter().copied());
-            if !self.partitions.get(&number).is_some_and(is_same) {
-                let partition = self.ends.partition(number, &asked);
-                wanted.put(number, Some(Arc::new(partition)), &mut touched);
+            if self.partitions.get(&number).is_some_and(|held| held.asked == asked) {
+                continue;
             }
+            let exists = !asked.is_empty() || number == PartitionNumber::DEFAULT;
+            let partition = exists.then(|| Arc::new(self.ends.partition(number, asked)));
+            wanted.put(number, partition, &mut otherwise);
         }
-        (wanted, touched)
+        (wanted, otherwise)
     }
 
     /// Puts a partition in the place of what it was.
@@ -164,7 +273,7 @@ impl Wanted {
         &mut self,
         number: PartitionNumber,
         partition: Option<Arc<WantedPartition>>,
-        touched: &mut BTreeSet<Guid>,
+        otherwise: &mut Otherwise,
     ) {
         let before = self.partitions.remove(&number);
         let members = before.iter().chain(&partition).flat_map(|partition| partition.members.keys());
@@ -174,9 +283,12 @@ impl Wanted {
             let is_first = partition.as_ref().is_some_and(|partition| partition.first.contains(&guid));
             let page = Arc::make_mut(&mut self.ports[place / PAGE]);
             page[place % PAGE].put(number, role, is_first);
-            touched.insert(guid);
+            otherwise.ports.insert(guid);
         }
-        self.partitions.extend(partition.map(|partition| (number, partition)));
+        otherwise.partitions.insert(number);
+        if let Some(partition) = partition {
+            self.partitions.insert(number, partition);
+        }
     }
 
     /// The end ports there are, by GUID.

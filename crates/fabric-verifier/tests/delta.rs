@@ -131,7 +131,12 @@ fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
 type Change = fn(&mut Pcg64Mcg, &Topology, &mut Intents, &(Intents, FabricPlan), &FabricPlan) -> FabricPlan;
 
 /// Changes and those with findings.
-fn follow(seed: u64, topology: &Topology, first: (Intents, FabricPlan), change: Change) -> (usize, usize) {
+fn follow(
+    seed: u64,
+    topology: &Arc<Topology>,
+    first: (Intents, FabricPlan),
+    change: Change,
+) -> (usize, usize) {
     let mut dice = dice(seed);
     let (mut intents, plan) = first.clone();
     let mut verified = Verified::of(topology, &intents, Arc::new(plan));
@@ -153,7 +158,7 @@ fn a_delta_finds_exactly_what_a_whole_reading_finds() {
     let (mut changes, mut with_findings) = (0, 0);
     for seed in 0..FABRICS {
         let mut dice = dice(seed);
-        let topology = fabric(&mut dice);
+        let topology = Arc::new(fabric(&mut dice));
         let intents = wishes(&mut dice, &topology);
         let plan = planned(&topology, &intents);
         let count = follow(seed, &topology, (intents, plan), changed);
@@ -168,7 +173,7 @@ fn a_delta_finds_the_same_where_clusters_are_promised_something() {
     let (mut changes, mut with_findings) = (0, 0);
     for seed in 0..FABRICS {
         let mut dice = dice(2000 + seed);
-        let topology = fabric(&mut dice);
+        let topology = Arc::new(fabric(&mut dice));
         let first = promised(&mut dice, &topology);
         let count = follow(seed, &topology, first, promised_otherwise);
         (changes, with_findings) = (changes + count.0, with_findings + count.1);

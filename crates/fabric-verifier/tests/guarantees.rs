@@ -71,7 +71,7 @@ fn sharing_of(parts: &mut PlanParts, name: PortName) -> &mut Option<Arc<PortShar
         return &mut port.sharing;
     }
     let switch = parts.switches.iter_mut().find(|switch| switch.guid == name.node).unwrap();
-    &mut switch.ports.iter_mut().find(|port| port.number == name.port).unwrap().sharing
+    &mut switch.port_mut(name.port).unwrap().sharing
 }
 
 fn shared_otherwise(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&mut PortSharing)) {
@@ -392,7 +392,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, _, parts| {
             let to = world.plan.adapter_port(world.hosts[9]).unwrap();
             for switch in &mut parts.switches {
-                let mut exits = switch.linear.exits().to_vec();
+                let mut exits = switch.linear.to_exits();
                 exits[usize::from(to.lid.to_wire())] = 0xff;
                 switch.linear = Arc::new(LinearTable::from_exits(exits));
             }
@@ -518,7 +518,7 @@ fn a_promise_that_the_plan_gives_up_is_not_judged() {
     }
     parts.decisions.clusters.insert("a".to_owned(), without.decisions().clusters["a"].clone());
     for (switch, own) in parts.switches.iter_mut().zip(world.plan.switches()) {
-        for (port, own) in switch.ports.iter_mut().zip(&own.ports) {
+        for (port, own) in Arc::make_mut(&mut switch.ports).iter_mut().zip(own.ports.iter()) {
             port.enforcement = own.enforcement.clone();
         }
     }

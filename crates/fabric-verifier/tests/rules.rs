@@ -76,7 +76,7 @@ fn one_way_round() -> (Topology, Intents, FabricPlan) {
                 .chain([(switch.lid, PortNum::MANAGEMENT)])
                 .collect();
             let place = nodes.iter().position(|other| *other == node).unwrap();
-            let mut exits = vec![0xff; switch.linear.exits().len()];
+            let mut exits = vec![0xff; switch.linear.len()];
             for (lid, _) in plan.lids() {
                 exits[usize::from(lid.to_wire())] =
                     own.get(&lid).copied().unwrap_or_else(|| round(place)).to_wire();
@@ -110,7 +110,7 @@ fn at_the_seam(ring: &Topology, plan: &FabricPlan, elsewhere: SlToVl, seam: SlTo
                 .filter(|port| nodes.contains(&port.peer.node))
                 .map(|port| port.number)
                 .collect();
-            for port in &mut switch.ports {
+            for port in Arc::make_mut(&mut switch.ports) {
                 let mut sharing = shared_by(elsewhere);
                 if switch.guid == first && inside.contains(&port.number) {
                     sharing.by_input = inside.iter().map(|input| (*input, seam)).collect();
@@ -180,7 +180,7 @@ fn each_guard_between_partitions_has_to_hold_alone() {
     let raised = changed(&plan, |parts| {
         let peer = parts.adapter_ports[end(parts, hosts[2])].peer;
         let switch = parts.switches.iter_mut().find(|switch| switch.guid == peer.node).unwrap();
-        let port = switch.ports.iter_mut().find(|port| port.number == peer.port).unwrap();
+        let port = switch.port_mut(peer.port).unwrap();
         let Enforcement::Both(keys) = &mut port.enforcement else { panic!("enforced") };
         let raised =
             keys.entries().iter().map(|held| if *held == Some(key(1)) { Some(key(0x8001)) } else { *held });
@@ -308,7 +308,7 @@ fn a_loop_is_told_once_with_its_ring() {
     let guid = tree[spine].guid;
     let wrong = changed(&plan, |parts| {
         let switch = parts.switches.iter_mut().find(|switch| switch.guid == guid).unwrap();
-        let mut exits = switch.linear.exits().to_vec();
+        let mut exits = switch.linear.to_exits();
         exits[usize::from(host.lid.to_wire())] = back.to_wire();
         switch.linear = Arc::new(LinearTable::from_exits(exits));
     });

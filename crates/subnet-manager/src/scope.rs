@@ -86,8 +86,12 @@ fn same_switch(old: &SwitchPlan, new: &SwitchPlan) -> bool {
         && same(&old.linear, &new.linear)
         && same(&old.multicast, &new.multicast)
         && same(&old.pkeys, &new.pkeys)
-        && old.ports.len() == new.ports.len()
-        && old.ports.iter().zip(&new.ports).all(|(old, new)| same_external(old, new))
+        && same_externals(&old.ports, &new.ports)
+}
+
+fn same_externals(old: &Arc<[SwitchPortPlan]>, new: &Arc<[SwitchPortPlan]>) -> bool {
+    let same_ports = || old.iter().zip(&**new).all(|(old, new)| same_external(old, new));
+    Arc::ptr_eq(old, new) || old.len() == new.len() && same_ports()
 }
 
 fn same_external(old: &SwitchPortPlan, new: &SwitchPortPlan) -> bool {

@@ -162,7 +162,8 @@ impl Users {
             }
         }
         for place in 0..draft.plan().shared_switches().len() {
-            for port in draft.switch(place).into_iter().flat_map(|switch| &mut switch.ports) {
+            let Some(switch) = draft.switch(place) else { continue };
+            for port in Arc::make_mut(&mut switch.ports) {
                 port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
@@ -189,13 +190,11 @@ impl Users {
                     }
                 }
                 SendingPort::Switch(place, number) => {
-                    let Some(switch) = plan.shared_switches().get(place) else { continue };
-                    let at = switch.ports.binary_search_by_key(&number, |port| port.number);
-                    let Some(at) = at.ok().filter(|at| !is_same(&switch.ports[*at].sharing)) else {
-                        continue;
-                    };
-                    if let Some(switch) = draft.switch(place) {
-                        switch.ports[at].sharing = Some(sharing);
+                    let port = plan.shared_switches().get(place).and_then(|switch| switch.port(number));
+                    if port.is_some_and(|port| !is_same(&port.sharing))
+                        && let Some(port) = draft.switch(place).and_then(|switch| switch.port_mut(number))
+                    {
+                        port.sharing = Some(sharing);
                     }
                 }
             }

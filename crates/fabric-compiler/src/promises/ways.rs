@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fabric_model::Decisions;
 use fabric_model::intent::PortName;
 use fabric_model::plan::{Draft, LinearTable};
-use ib_wire::{Guid, Lid};
+use ib_wire::{Guid, Lid, PortNum};
 
 use crate::fabric::{Fabric, Place};
 use crate::routing::{Ground, reroute};
@@ -47,17 +47,16 @@ pub(super) fn put_ways(
     let mut places = Vec::new();
     for (place, row) in rows.into_iter().enumerate() {
         let Some(before) = draft.plan().shared_switches().get(place) else { continue };
-        let exits = before.linear.exits();
-        let changed = lids.iter().map(|lid| usize::from(lid.to_wire())).zip(row);
-        let changed: Vec<(usize, u8)> =
-            changed.filter(|(lid, exit)| exits.get(*lid).is_some_and(|before| before != exit)).collect();
-        if !changed.is_empty() {
-            let mut exits = exits.to_vec();
-            changed.into_iter().for_each(|(lid, exit)| exits[lid] = exit);
-            if let Some(switch) = draft.switch(place) {
-                switch.linear = Arc::new(LinearTable::from_exits(exits));
-                places.push(place);
-            }
+        let exits = lids.iter().copied().zip(row.into_iter().map(PortNum::new));
+        let mut changed = exits.filter(|(lid, exit)| before.linear.exit(*lid) != *exit).peekable();
+        if changed.peek().is_none() {
+            continue;
+        }
+        let mut linear = LinearTable::clone(&before.linear);
+        changed.for_each(|(lid, exit)| linear.set_exit(lid, exit));
+        if let Some(switch) = draft.switch(place) {
+            switch.linear = Arc::new(linear);
+            places.push(place);
         }
     }
     Some(places)

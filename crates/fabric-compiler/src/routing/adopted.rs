@@ -51,9 +51,8 @@ pub(super) fn apply(
     adopted: &BTreeMap<Guid, Arc<LinearTable>>,
     rows: &mut [Vec<u8>],
 ) {
-    let tables: Vec<&[u8]> = (fabric.switches.iter())
-        .map(|switch| adopted.get(&switch.guid).map_or(&[][..], |table| table.exits()))
-        .collect();
+    let tables: Vec<Option<&LinearTable>> =
+        fabric.switches.iter().map(|switch| adopted.get(&switch.guid).map(|table| &**table)).collect();
     let mut judge = Judge::new(fabric, order);
     for ends in ends(fabric, lids).chunks(BATCH) {
         let mut batch = Batch::read(&tables, ends);
@@ -76,11 +75,10 @@ pub(crate) fn takeover(
     order: &Order,
     lids: &BTreeMap<Guid, Lid>,
     found: &BTreeMap<Guid, LinearTable>,
-    own: &[&[u8]],
+    own: &[Option<&LinearTable>],
 ) -> Takeover {
-    let tables: Vec<&[u8]> = (fabric.switches.iter())
-        .map(|switch| found.get(&switch.guid).map_or(&[][..], LinearTable::exits))
-        .collect();
+    let tables: Vec<Option<&LinearTable>> =
+        fabric.switches.iter().map(|switch| found.get(&switch.guid)).collect();
     let ends = ends(fabric, lids);
     let top = ends.last().map_or(0, |end| usize::from(end.lid.to_wire()));
     let mut rows = vec![vec![NO_PORT; top + 1]; fabric.switches.len()];
@@ -141,11 +139,11 @@ struct Batch<'e> {
 }
 
 impl<'e> Batch<'e> {
-    fn read(tables: &[&[u8]], ends: &'e [End]) -> Self {
-        let read = |table: &&[u8]| {
+    fn read(tables: &[Option<&LinearTable>], ends: &'e [End]) -> Self {
+        let read = |table: &Option<&LinearTable>| {
             let mut exits = [NO_PORT; BATCH];
             for (exit, end) in exits.iter_mut().zip(ends) {
-                *exit = table.get(usize::from(end.lid.to_wire())).copied().unwrap_or(NO_PORT);
+                *exit = table.and_then(|table| table.exit(end.lid)).map_or(NO_PORT, PortNum::to_wire);
             }
             exits
         };

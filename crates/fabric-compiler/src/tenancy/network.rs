@@ -130,7 +130,7 @@ impl Network {
             Self { hosts: Vec::new(), links: Vec::new(), switches: Vec::new(), tree: None, limits };
         for switch in plan.switches() {
             let mut exits = Vec::new();
-            for port in &switch.ports {
+            for port in switch.ports.iter() {
                 let from = PortName { node: switch.guid, port: port.number };
                 let to = places.get(&port.peer.node).copied();
                 let link = network.add_link(topology, from, port.peer, port.lanes, to);

@@ -61,7 +61,7 @@ impl FabricPlan {
     }
 
     fn switches_above(&self, guid: Guid) -> BTreeSet<Guid> {
-        let ports = self.switch(guid).into_iter().flat_map(|switch| &switch.ports);
+        let ports = self.switch(guid).into_iter().flat_map(|switch| switch.ports.iter());
         let peers = ports.map(|port| port.peer.node);
         peers.filter(|peer| self.is_above(*peer, guid) == Some(true)).collect()
     }

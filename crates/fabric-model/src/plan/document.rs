@@ -125,7 +125,7 @@ impl SwitchEntry {
             guid: switch.guid,
             port_guid: switch.port_guid,
             lid: switch.lid,
-            linear: packed::pack(switch.linear.exits()),
+            linear: packed::pack(&switch.linear.to_exits()),
             multicast: switch.multicast.exits().map(|(mlid, ports)| (mlid, ports.iter().collect())).collect(),
             pkeys: tables.place(&switch.pkeys),
             ports: switch.ports.iter().map(|port| SwitchPortEntry::of(port, tables)).collect(),

@@ -165,6 +165,11 @@ impl FabricPlan {
         self.partitions.values().map(|partition| &**partition)
     }
 
+    /// The same as a map, of which plans share parts.
+    pub fn shared_partitions(&self) -> &SharedMap<PartitionNumber, Arc<PartitionPlan>> {
+        &self.partitions
+    }
+
     /// The partition with this number.
     pub fn partition(&self, number: PartitionNumber) -> Option<&PartitionPlan> {
         self.partitions.get(&number).map(|partition| &**partition)
@@ -233,7 +238,11 @@ fn share_switch(switch: &mut SwitchPlan, old: &SwitchPlan) {
     share(&mut switch.linear, &old.linear);
     share(&mut switch.multicast, &old.multicast);
     share(&mut switch.pkeys, &old.pkeys);
-    for port in &mut switch.ports {
+    if switch.ports == old.ports {
+        switch.ports = Arc::clone(&old.ports);
+        return;
+    }
+    for port in Arc::make_mut(&mut switch.ports) {
         let Some(old) = old.port(port.number) else { continue };
         if let (Enforcement::Both(keys), Enforcement::Both(old)) = (&mut port.enforcement, &old.enforcement) {
             share(keys, old);

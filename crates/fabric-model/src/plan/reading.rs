@@ -280,7 +280,7 @@ fn switch(
     let mut cabled = [false; 256];
     entry.ports.iter().for_each(|port| cabled[port.number.index()] = true);
     let linear = linear(&entry, ends, &cabled, *bytes_left, &place)?;
-    *bytes_left -= linear.exits().len();
+    *bytes_left -= linear.len();
     let multicast = multicast(&entry, &cabled, &place)?;
     let mut ports: Vec<SwitchPortPlan> =
         entry.ports.into_iter().map(|port| switch_port(port, tables, &place)).collect::<Result<_, _>>()?;
@@ -292,7 +292,7 @@ fn switch(
         linear: Arc::new(linear),
         multicast: Arc::new(multicast),
         pkeys: pkeys(tables, entry.pkeys, &place)?,
-        ports,
+        ports: ports.into(),
     })
 }
 

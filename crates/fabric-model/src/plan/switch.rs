@@ -23,8 +23,8 @@ pub struct SwitchPlan {
     pub multicast: Arc<MulticastTable>,
     /// P_Key table of port 0.
     pub pkeys: Arc<PkeyTable>,
-    /// The external ports that have a cable, by number.
-    pub ports: Vec<SwitchPortPlan>,
+    /// The external ports that have a cable, by number. A switch that only forwards elsewhere shares them with what it was.
+    pub ports: Arc<[SwitchPortPlan]>,
 }
 
 impl SwitchPlan {
@@ -47,6 +47,12 @@ impl SwitchPlan {
     pub fn port(&self, number: PortNum) -> Option<&SwitchPortPlan> {
         let place = self.ports.binary_search_by_key(&number, |port| port.number).ok()?;
         self.ports.get(place)
+    }
+
+    /// The same, to be changed.
+    pub fn port_mut(&mut self, number: PortNum) -> Option<&mut SwitchPortPlan> {
+        let place = self.ports.binary_search_by_key(&number, |port| port.number).ok()?;
+        Arc::make_mut(&mut self.ports).get_mut(place)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tables as devices hold them, cut into the blocks in which they are sent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ib_wire::{ForwardingBlock, Lid, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PortMask, PortNum};
 
@@ -10,11 +11,18 @@ pub const LINEAR_BYTES_MAX: usize = 256 << 20;
 /// What a linear table holds where there is no exit.
 const NO_PORT: u8 = 0xff;
 
-/// Where packets leave a switch, by LID.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Entries of a page: a table that changes copies the pages it changes and counts up once for each of the others. With
+/// fewer entries the counting takes longer, with more the copying.
+const PAGE: usize = 1024;
+
+/// Where packets leave a switch, by LID. Copies share what they have in common: a copy takes a hundredth of what the entries
+/// would take, and a change to it copies only what lies around the changed entry.
+#[derive(Clone, Debug, Default)]
 pub struct LinearTable {
-    /// Exit port by LID, 0xFF for none; LIDs beyond the end have none.
-    exits: Vec<u8>,
+    /// Exit port by LID, 0xFF for none, also beyond the end of the table.
+    pages: Vec<Arc<[u8; PAGE]>>,
+    /// LIDs from here on have no exit.
+    len: usize,
 }
 
 impl LinearTable {
@@ -22,42 +30,103 @@ impl LinearTable {
     pub const BLOCK: usize = ForwardingBlock::ENTRIES;
 
     /// A table from its bytes: the exit port by LID, 0xFF for none. Entry 0 means nothing.
-    pub fn from_exits(exits: Vec<u8>) -> Self {
-        Self { exits }
+    pub fn from_exits(exits: impl AsRef<[u8]>) -> Self {
+        let exits = exits.as_ref();
+        let page = |part: &[u8]| {
+            let mut page = [NO_PORT; PAGE];
+            page[..part.len()].copy_from_slice(part);
+            Arc::new(page)
+        };
+        Self { pages: exits.chunks(PAGE).map(page).collect(), len: exits.len() }
     }
 
     /// The bytes: the exit port by LID, 0xFF for none.
-    pub fn exits(&self) -> &[u8] {
-        &self.exits
+    pub fn to_exits(&self) -> Vec<u8> {
+        let mut exits = Vec::with_capacity(self.pages.len() * PAGE);
+        self.pages.iter().for_each(|page| exits.extend_from_slice(&page[..]));
+        exits.truncate(self.len);
+        exits
+    }
+
+    /// How many entries it has, entry 0 included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Where packets to a LID leave.
     #[inline]
     pub fn exit(&self, lid: Lid) -> Option<PortNum> {
-        self.exits.get(usize::from(lid.to_wire())).copied().and_then(PortNum::new)
+        let raw = usize::from(lid.to_wire());
+        self.pages.get(raw / PAGE).and_then(|page| PortNum::new(page[raw % PAGE]))
+    }
+
+    /// Lets packets to a LID leave elsewhere; `None` for nowhere. A LID beyond the end makes the table longer.
+    pub fn set_exit(&mut self, lid: Lid, exit: Option<PortNum>) {
+        let raw = usize::from(lid.to_wire());
+        let byte = exit.map_or(NO_PORT, PortNum::to_wire);
+        if raw >= self.len {
+            self.len = raw + 1;
+            self.pages.resize_with(self.len.div_ceil(PAGE), || Arc::new([NO_PORT; PAGE]));
+        }
+        let page = &mut self.pages[raw / PAGE];
+        if page[raw % PAGE] != byte {
+            Arc::make_mut(page)[raw % PAGE] = byte;
+        }
+    }
+
+    /// The LIDs whose packets leave elsewhere than by another table, in order. What both share is not looked into.
+    pub fn differences<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Lid> + 'a {
+        (0..self.pages.len().max(other.pages.len()))
+            .filter_map(|at| {
+                let (own, others) = (self.pages.get(at), other.pages.get(at));
+                let is_shared = own.zip(others).is_some_and(|(own, others)| Arc::ptr_eq(own, others));
+                let bytes = |page: Option<&'a Arc<[u8; PAGE]>>| page.map_or(&[NO_PORT; PAGE], |page| &**page);
+                (!is_shared).then(|| (at * PAGE, bytes(own), bytes(others)))
+            })
+            .flat_map(|(first, own, others)| {
+                let blocks = own.chunks(Self::BLOCK).zip(others.chunks(Self::BLOCK)).enumerate();
+                blocks.filter(|(_, (own, others))| own != others).flat_map(move |(block, (own, others))| {
+                    let entries = own.iter().zip(others).enumerate().filter(|(_, (own, other))| own != other);
+                    entries.filter_map(move |(place, _)| {
+                        u16::try_from(first + block * Self::BLOCK + place).ok().and_then(Lid::from_wire)
+                    })
+                })
+            })
     }
 
     /// The highest LID it speaks of: LinearFDBTop. 0 if it is empty.
     pub fn top(&self) -> u16 {
-        u16::try_from(self.exits.len().saturating_sub(1)).unwrap_or(Lid::MAX)
+        u16::try_from(self.len.saturating_sub(1)).unwrap_or(Lid::MAX)
     }
 
     /// How many blocks it takes to send it.
     pub fn block_count(&self) -> u16 {
-        u16::try_from(self.exits.len().div_ceil(Self::BLOCK)).unwrap_or(u16::MAX)
+        u16::try_from(self.len.div_ceil(Self::BLOCK)).unwrap_or(u16::MAX)
     }
 
     /// A block as a datagram carries it; 0xFF beyond the top.
     pub fn block(&self, block: u16) -> [u8; Self::BLOCK] {
-        let mut bytes = [NO_PORT; Self::BLOCK];
-        let start = usize::from(block) * Self::BLOCK;
-        let end = self.exits.len().min(start + Self::BLOCK);
-        if let Some(part) = self.exits.get(start..end) {
-            bytes[..part.len()].copy_from_slice(part);
-        }
-        bytes
+        let first = usize::from(block) * Self::BLOCK;
+        let page = self.pages.get(first / PAGE);
+        let part = page.and_then(|page| page[first % PAGE..].first_chunk());
+        part.copied().unwrap_or([NO_PORT; Self::BLOCK])
     }
 }
+
+/// Pages that are shared are not looked into.
+impl PartialEq for LinearTable {
+    fn eq(&self, other: &Self) -> bool {
+        let mut pages = self.pages.iter().zip(&other.pages);
+        self.len == other.len && pages.all(|(own, others)| Arc::ptr_eq(own, others) || own == others)
+    }
+}
+
+impl Eq for LinearTable {}
 
 /// Some ports of a switch, its port 0 included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,11 +251,76 @@ impl PkeyTable {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// What happens to one of some tables.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// An entry is written.
+        Write { table: usize, lid: Lid, exit: Option<PortNum> },
+        /// It becomes a copy of another.
+        Copy { table: usize, from: usize },
+        /// It is read anew from its bytes, so that it shares nothing.
+        Read { table: usize },
+    }
+
+    const TABLES: usize = 3;
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Around the ends of pages most of all.
+        let raw = prop_oneof![1..4000_u16, 1020..1030_u16, 2040..2060_u16, Just(Lid::MAX)];
+        let lid = raw.prop_map(|raw| Lid::from_wire(raw).unwrap());
+        let exit = (0..=u8::MAX).prop_map(PortNum::new);
+        let write = (0..TABLES, lid, exit).prop_map(|(table, lid, exit)| Step::Write { table, lid, exit });
+        let copy = (0..TABLES, 0..TABLES).prop_map(|(table, from)| Step::Copy { table, from });
+        prop_oneof![6 => write, 3 => copy, 1 => (0..TABLES).prop_map(|table| Step::Read { table })]
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_in_pages_is_as_a_plain_list(steps in prop::collection::vec(step(), 1..60)) {
+            let mut tables: [LinearTable; TABLES] = Default::default();
+            let mut lists: [Vec<u8>; TABLES] = Default::default();
+            for step in steps {
+                match step {
+                    Step::Write { table, lid, exit } => {
+                        tables[table].set_exit(lid, exit);
+                        let (list, raw) = (&mut lists[table], usize::from(lid.to_wire()));
+                        list.resize(list.len().max(raw + 1), NO_PORT);
+                        list[raw] = exit.map_or(NO_PORT, PortNum::to_wire);
+                    }
+                    Step::Copy { table, from } => {
+                        tables[table] = tables[from].clone();
+                        lists[table] = lists[from].clone();
+                    }
+                    Step::Read { table } => tables[table] = LinearTable::from_exits(&lists[table]),
+                }
+            }
+            for (table, list) in tables.iter().zip(&lists) {
+                prop_assert_eq!(&table.to_exits(), list);
+                prop_assert_eq!(usize::from(table.block_count()), list.len().div_ceil(LinearTable::BLOCK));
+                for (block, part) in (0..).zip(list.chunks(LinearTable::BLOCK)) {
+                    prop_assert_eq!(&table.block(block)[..part.len()], part);
+                }
+                for (other, others) in tables.iter().zip(&lists) {
+                    prop_assert_eq!(table == other, list == others);
+                    let exit = |list: &[u8], lid: Lid| {
+                        list.get(usize::from(lid.to_wire())).copied().and_then(PortNum::new)
+                    };
+                    let lids = (1..=Lid::MAX).filter_map(Lid::from_wire);
+                    let differing: Vec<Lid> =
+                        lids.filter(|lid| exit(list, *lid) != exit(others, *lid)).collect();
+                    prop_assert_eq!(table.differences(other).collect::<Vec<_>>(), differing);
+                }
+            }
+        }
+    }
 
     #[test]
     fn linear_blocks_end_at_the_top_with_no_port() {
-        let table = LinearTable::from_exits((0..70).collect());
+        let table = LinearTable::from_exits((0..70).collect::<Vec<u8>>());
         assert_eq!((table.top(), table.block_count()), (69, 2));
         assert_eq!(table.block(0)[63], 63);
         assert_eq!(table.block(1)[..7], [64, 65, 66, 67, 68, 69, 0xff]);

@@ -1,6 +1,7 @@
 //! Who plays: clusters of a plan on a fabric that holds it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::tenancy::{Bandwidth, Class};
@@ -119,7 +120,7 @@ pub fn one_class(plan: &FabricPlan) -> FabricPlan {
         draft.adapter_port(port).into_iter().for_each(|port| port.sharing = None);
     }
     for place in 0..plan.shared_switches().len() {
-        let ports = draft.switch(place).into_iter().flat_map(|switch| &mut switch.ports);
+        let ports = draft.switch(place).into_iter().flat_map(|switch| Arc::make_mut(&mut switch.ports));
         ports.for_each(|port| port.sharing = None);
     }
     draft.finish()

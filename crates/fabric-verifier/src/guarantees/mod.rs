@@ -5,18 +5,17 @@ mod ownership;
 mod promises;
 mod service;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::{FabricPlan, Finding as Known};
 use fabric_model::tenancy::Class;
-use ib_wire::{Guid, Lid, ServiceLevel};
+use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 
 use crate::network::{Link, Next, PORTS, Place, port_of};
 use crate::verified::Changes;
-use crate::wanted::Wanted;
 use crate::{Finding, Reading};
 use holdings::Holdings;
 use promises::{Judge, Judged};
@@ -25,8 +24,10 @@ use promises::{Judge, Judged};
 #[derive(Debug)]
 pub(crate) struct Before<'a> {
     pub plan: &'a FabricPlan,
-    pub clusters: &'a [ClusterIntent],
-    pub wanted: &'a Wanted,
+    /// Clusters that are asked for otherwise since, by name.
+    pub clusters: BTreeSet<&'a str>,
+    /// Partitions that are asked for otherwise since.
+    pub partitions: &'a BTreeSet<PartitionNumber>,
 }
 
 /// Everything that was found about guarantees, in the parts in which it is looked at.
@@ -76,9 +77,11 @@ impl Guarantees {
         if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
             return Self::of(read);
         }
-        let otherwise = asked_otherwise(before, read, changes);
+        let differing: Vec<Given<'_>> = differing(before.plan, network.plan).collect();
+        let mut otherwise = asked_otherwise(before, read, changes);
+        otherwise.extend(differing.iter().map(|(name, ..)| *name));
         let is_kept =
-            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.wanted, &otherwise);
+            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &otherwise);
         let tenants = if is_kept { Vec::new() } else { ownership::of_tenants(read) };
         let mut guarantees = Self { tenants, ..self.clone() };
         if !self.is_guarded {
@@ -86,8 +89,7 @@ impl Guarantees {
         }
         let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
         let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
-        for (name, old, new) in differing(before.plan, network.plan) {
-            names.insert(name);
+        for (name, old, new) in differing {
             if let Some(old) = old {
                 guarantees.holdings.take(network, name, old);
             }
@@ -200,24 +202,17 @@ fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> impl Iterator<Item
     })
 }
 
-/// Two lists without what they begin and end with alike.
-fn trimmed<'a, T: PartialEq>(a: &'a [T], b: &'a [T]) -> (&'a [T], &'a [T]) {
-    let alike = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[alike..], &b[alike..]);
-    let alike = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
-    (&a[..a.len() - alike], &b[..b.len() - alike])
-}
-
 /// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
 fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Changes) -> BTreeSet<&'a str> {
-    let (old, new) = trimmed(before.clusters, &read.intents.clusters);
-    let mut names: BTreeSet<&str> = old.iter().chain(new).map(|cluster| cluster.name.as_str()).collect();
+    let mut names = before.clusters.clone();
     names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
-    let lids: HashSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
+    let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
     if !lids.is_empty() {
-        let lid = |port: &Guid| read.network.end(*port).map(|end| read.network.ends()[end].lid);
+        let owners = lids.into_iter().filter_map(|lid| read.network.lid_owner(lid));
+        let mut ports: Vec<Guid> = owners.map(|end| read.network.ends()[end].guid).collect();
+        ports.sort_unstable();
         let is_routed =
-            |cluster: &&ClusterIntent| cluster.ports.iter().filter_map(lid).any(|lid| lids.contains(&lid));
+            |cluster: &&ClusterIntent| cluster.ports.iter().any(|port| ports.binary_search(port).is_ok());
         let clusters = &read.intents.clusters;
         names.extend(clusters.iter().filter(is_routed).map(|cluster| cluster.name.as_str()));
     }

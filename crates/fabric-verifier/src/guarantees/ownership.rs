@@ -6,9 +6,8 @@
 //! everywhere, in lanes that are no cluster's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
-use fabric_model::intent::{PortName, Role};
+use fabric_model::intent::{ClusterIntent, PortName, Role};
 use fabric_model::plan::PortSharing;
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
@@ -16,7 +15,6 @@ use super::holdings::{Holding, Holdings};
 use super::is_guaranteed;
 use crate::capacities::levels;
 use crate::network::{Link, Network, PORTS, Place};
-use crate::wanted::{Wanted, WantedPartition};
 use crate::{Finding, Reading};
 
 /// Level 0 is for everybody.
@@ -69,27 +67,29 @@ pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
 }
 
 /// Whether no two clusters have a port or a key in common, if that was so before and only some clusters, by name, are asked
-/// for otherwise since. Only these are looked at, and partitions that have other members.
-pub(super) fn are_tenants_apart(read: &Reading<'_>, before: &Wanted, otherwise: &BTreeSet<&str>) -> bool {
+/// for or given something otherwise since. Only these are looked at, and partitions that have other members.
+pub(super) fn are_tenants_apart(
+    read: &Reading<'_>,
+    partitions: &BTreeSet<PartitionNumber>,
+    otherwise: &BTreeSet<&str>,
+) -> bool {
     let clusters = &read.intents.clusters;
     let decisions = &read.network.plan.decisions().clusters;
-    let mut names: HashMap<&str, bool> = HashMap::with_capacity(clusters.len());
-    names.extend(clusters.iter().map(|cluster| (cluster.name.as_str(), is_guaranteed(cluster))));
-    let is_wanted = |name: &String| names.get(name.as_str()).copied().unwrap_or(false);
-    if names.len() < clusters.len() || !decisions.keys().all(is_wanted) {
+    let changed: Vec<&ClusterIntent> =
+        clusters.iter().filter(|cluster| otherwise.contains(cluster.name.as_str())).collect();
+    let names: BTreeMap<&str, bool> =
+        changed.iter().map(|cluster| (cluster.name.as_str(), is_guaranteed(cluster))).collect();
+    let is_wanted = |name: &&str| names.get(name).copied().unwrap_or(false);
+    let mut given = otherwise.iter().filter(|name| decisions.contains_key(**name));
+    if names.len() < changed.len() || !given.all(is_wanted) {
         return false;
     }
-    let changed = || clusters.iter().filter(|cluster| otherwise.contains(cluster.name.as_str()));
-    let mut ports: BTreeSet<Guid> = changed().flat_map(|cluster| cluster.ports.iter().copied()).collect();
+    let mut ports: BTreeSet<Guid> =
+        changed.iter().flat_map(|cluster| cluster.ports.iter().copied()).collect();
     let is_full = |role: Role| role != Role::Limited;
     let roles = ports.iter().filter_map(|port| read.wanted.port(*port)).flat_map(|port| &port.roles);
-    let mut partitions: BTreeSet<PartitionNumber> =
-        roles.filter(|(_, role)| is_full(*role)).map(|(number, _)| *number).collect();
-    let is_kept = |number: &PartitionNumber, partition: &Arc<WantedPartition>| {
-        before.partitions.get(number).is_some_and(|before| Arc::ptr_eq(before, partition))
-    };
-    let other = read.wanted.partitions.iter().filter(|(number, partition)| !is_kept(number, partition));
-    partitions.extend(other.map(|(number, _)| *number));
+    let roles = roles.filter(|(_, role)| is_full(*role)).map(|(number, _)| *number);
+    let partitions: BTreeSet<PartitionNumber> = roles.chain(partitions.iter().copied()).collect();
     let full_members = |number: &PartitionNumber| {
         let members = read.wanted.partitions.get(number).into_iter().flat_map(|wanted| &wanted.members);
         members.filter(|(_, role)| is_full(**role)).map(|(port, _)| *port)
@@ -115,7 +115,7 @@ pub(super) fn are_tenants_apart(read: &Reading<'_>, before: &Wanted, otherwise: 
 /// What is found at the exits of a switch.
 pub(super) fn of_switch(network: &Network<'_>, holdings: &Holdings, place: Place) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for port in &network.switches[place].ports {
+    for port in network.switches[place].ports.iter() {
         let name = network.port_name(place, port.number);
         let exit = Exit::new(network, holdings, name, place * PORTS + port.number.index());
         exit.holders(&mut findings);

@@ -247,7 +247,7 @@ impl Case<'_, '_> {
 
     /// The links from a switch to an end port, each with where packets came in before it; false if they do not arrive.
     fn way(&self, from: Place, to: usize, steps: &mut Vec<(Link, PortNum)>) -> bool {
-        let lid = usize::from(self.network.ends()[to].lid.to_wire());
+        let lid = self.network.ends()[to].lid;
         let (mut here, mut input) = (from, PortNum::MANAGEMENT);
         steps.clear();
         while steps.len() <= self.network.switches.len() {

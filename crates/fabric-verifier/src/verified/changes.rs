@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, LinearTable, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan,
-    SwitchPortPlan,
+    AdapterPortPlan, Enforcement, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan, SwitchPortPlan,
 };
-use ib_wire::{Gid, Lid, MulticastLid, PortNum};
+use ib_wire::{Gid, Lid, MulticastLid, PartitionNumber, PortNum};
 
 use crate::network::{Link, PORTS, Place};
 
@@ -22,6 +21,10 @@ pub(crate) struct Changes {
     pub groups: BTreeSet<MulticastLid>,
     /// Their addresses.
     pub mgids: BTreeSet<Gid>,
+    /// Partitions of these groups, before or after.
+    pub group_partitions: BTreeSet<PartitionNumber>,
+    /// Partitions of the plan that came, went or changed.
+    pub partitions: BTreeSet<PartitionNumber>,
     /// End ports with other keys.
     pub own_keys: Vec<usize>,
     /// Switch ports that let something else pass.
@@ -50,7 +53,7 @@ impl Changes {
         }
         let shared = old.shared_switches().iter().zip(new.shared_switches());
         for (place, (old, new)) in shared.enumerate() {
-            changes.is_shared |= new.ports.iter().any(|port| port.sharing.is_some());
+            changes.is_shared = changes.is_shared || new.ports.iter().any(|port| port.sharing.is_some());
             if Arc::ptr_eq(old, new) {
                 continue;
             }
@@ -61,8 +64,9 @@ impl Changes {
             if is_other(&old.pkeys, &new.pkeys) {
                 changes.own_keys.push(adapters + place);
             }
-            for (old, new) in old.ports.iter().zip(&new.ports) {
-                changes.of_switch_port(place, old, new);
+            if !Arc::ptr_eq(&old.ports, &new.ports) {
+                let ports = old.ports.iter().zip(new.ports.iter());
+                ports.for_each(|(old, new)| changes.of_switch_port(place, old, new));
             }
         }
         for difference in new.shared_adapter_ports().differences(old.shared_adapter_ports()) {
@@ -77,8 +81,11 @@ impl Changes {
             for group in difference.before.into_iter().chain(after) {
                 changes.mgids.insert(group.mgid);
                 changes.groups.insert(group.mlid);
+                changes.group_partitions.insert(group.partition);
             }
         }
+        let partitions = new.shared_partitions().differences(old.shared_partitions());
+        changes.partitions = partitions.into_iter().map(|difference| *difference.key).collect();
         Some(changes)
     }
 
@@ -93,31 +100,13 @@ impl Changes {
         let is_linear = !Arc::ptr_eq(&old.linear, &new.linear);
         let is_multicast = !Arc::ptr_eq(&old.multicast, &new.multicast);
         if is_linear {
-            self.of_linear(place, &old.linear, &new.linear);
+            self.linear.extend(new.linear.differences(&old.linear).map(|lid| (place, lid)));
         }
         if is_multicast {
             self.of_multicast(place, &old.multicast, &new.multicast);
         }
         if is_linear || is_multicast || is_other(&old.pkeys, &new.pkeys) {
             self.switches.push(place);
-        }
-    }
-
-    /// Block by block: most are the same.
-    fn of_linear<'a>(&mut self, place: Place, old: &'a LinearTable, new: &'a LinearTable) {
-        for start in (0..old.exits().len().max(new.exits().len())).step_by(LinearTable::BLOCK) {
-            let block = |table: &'a LinearTable| {
-                let end = table.exits().len().min(start + LinearTable::BLOCK);
-                table.exits().get(start..end).unwrap_or_default()
-            };
-            let (before, after) = (block(old), block(new));
-            if before != after {
-                let lids =
-                    (start..start + before.len().max(after.len())).filter_map(|raw| u16::try_from(raw).ok());
-                let lids = lids.filter_map(Lid::from_wire);
-                let changed = lids.filter(|lid| old.exit(*lid) != new.exit(*lid));
-                self.linear.extend(changed.map(|lid| (place, lid)));
-            }
         }
     }
 
@@ -182,7 +171,8 @@ impl Changes {
 fn is_same_switch(old: &SwitchPlan, new: &SwitchPlan) -> bool {
     let numbers = |switch: &SwitchPlan| switch.ports.len();
     (old.guid, old.port_guid, old.lid, numbers(old)) == (new.guid, new.port_guid, new.lid, numbers(new))
-        && old.ports.iter().zip(&new.ports).all(|(old, new)| old.number == new.number)
+        && (Arc::ptr_eq(&old.ports, &new.ports)
+            || old.ports.iter().zip(new.ports.iter()).all(|(old, new)| old.number == new.number))
 }
 
 fn is_other(old: &Arc<PkeyTable>, new: &Arc<PkeyTable>) -> bool {

@@ -203,7 +203,7 @@ pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> Fa
     }
     let mut parts: PlanParts = plan.parts().clone();
     for switch in &mut parts.switches {
-        for port in &mut switch.ports {
+        for port in Arc::make_mut(&mut switch.ports) {
             let name = PortName { node: switch.guid, port: port.number };
             port.sharing = exits.remove(&name).map(Arc::new);
         }

@@ -197,11 +197,11 @@ pub fn mutant(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(FabricPlan, Ent
 
 fn any_port<'a>(dice: &mut Pcg64Mcg, switch: &'a mut SwitchPlan) -> Option<&'a mut SwitchPortPlan> {
     let count = switch.ports.len();
-    (count > 0).then(|| &mut switch.ports[below(dice, count)])
+    (count > 0).then(|| &mut Arc::make_mut(&mut switch.ports)[below(dice, count)])
 }
 
 fn linear(dice: &mut Pcg64Mcg, switch: &mut SwitchPlan) -> Option<Entry> {
-    let mut exits = switch.linear.exits().to_vec();
+    let mut exits = switch.linear.to_exits();
     let lid = dice.random_range(1..exits.len());
     let ports = switch.ports.last()?.number.to_wire();
     exits[lid] = if below(dice, 5) == 0 { 0xff } else { dice.random_range(0..ports + 2) };
@@ -283,7 +283,7 @@ fn sharing(dice: &mut Pcg64Mcg, parts: &mut PlanParts, switch: usize, adapter: u
         let granted = |port: &SwitchPortPlan| port.sharing.as_ref().is_some_and(|s| !s.by_input.is_empty());
         let place = switch.ports.iter().position(granted).filter(|_| below(dice, 2) == 0);
         let port = match place {
-            Some(place) => &mut switch.ports[place],
+            Some(place) => &mut Arc::make_mut(&mut switch.ports)[place],
             None => any_port(dice, switch)?,
         };
         (PortName { node: guid, port: port.number }, &mut port.sharing)

@@ -75,7 +75,7 @@ impl<'a> Fabric<'a> {
     /// The keys that occur in its tables.
     pub fn keys(&self) -> BTreeSet<Pkey> {
         let own = self.ends.iter().flat_map(|end| end.pkeys.keys());
-        let ports = self.plan.switches().flat_map(|switch| &switch.ports);
+        let ports = self.plan.switches().flat_map(|switch| switch.ports.iter());
         let enforced = ports.filter_map(|port| match &port.enforcement {
             Enforcement::Both(keys) => Some(keys),
             Enforcement::Off => None,

@@ -126,7 +126,7 @@ impl Routes {
             let port_count = switch.ports.iter().map(|port| port.number.index() + 1).max().unwrap_or(0);
             let first_link = routes.links.len();
             routes.links.resize(first_link + port_count, Link { to: Peer::Nobody, able: Ability::ANY });
-            for port in &switch.ports {
+            for port in switch.ports.iter() {
                 let from = PortName { node: switch.guid, port: port.number };
                 routes.links[first_link + port.number.index()] = link(from, port.peer, port.mtu);
             }

@@ -26,7 +26,7 @@ pub(super) fn pkey_tables(question: &Question<'_>, answer: &mut Answer) -> Contr
         blocks(port, port.number, &port.pkeys, &matcher, answer)?;
         let switch =
             question.directory.plan.switch(port.node).filter(|_| question.is_manager && port.is_switch);
-        for external in switch.iter().flat_map(|switch| &switch.ports) {
+        for external in switch.iter().flat_map(|switch| switch.ports.iter()) {
             if let Enforcement::Both(table) = &external.enforcement {
                 blocks(port, external.number, table, &matcher, answer)?;
             }

@@ -53,7 +53,7 @@ impl Graph {
         let places: HashMap<Guid, u16> = plan.switches().map(|switch| switch.guid).zip(0..NOWHERE).collect();
         let mut behind = vec![NOWHERE; places.len() << 8];
         for (place, switch) in plan.switches().enumerate().take(places.len()) {
-            for port in &switch.ports {
+            for port in switch.ports.iter() {
                 if let Some(peer) = places.get(&port.peer.node) {
                     behind[place << 8 | port.number.index()] = *peer;
                 }

@@ -143,7 +143,7 @@ fn where_the_tables_do_not_lead_there_is_no_path() {
     };
     // No switch knows where host 16 is; every switch but those of hosts sends packets for host 15 in circles.
     for switch in &mut plan.switches {
-        let mut exits = switch.linear.exits().to_vec();
+        let mut exits = switch.linear.to_exits();
         exits[16] = 0xff;
         exits[15] = switch.ports.last().unwrap().number.to_wire();
         switch.linear = fabric_model::plan::LinearTable::from_exits(exits).into();
