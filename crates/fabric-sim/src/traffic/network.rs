@@ -57,6 +57,8 @@ pub(crate) enum Kind {
 pub(crate) struct Gate {
     /// The port behind its link, if that is up.
     pub to: u32,
+    /// How fast bytes come from there.
+    pub pace: Pace,
     device: u32,
     /// Largest payload it sends.
     pub mtu: u16,
@@ -131,7 +133,7 @@ impl Network {
         }
         let ports: Vec<PortFacts> =
             (0..fabric.ports.len() as u32).map(|id| builder.port(fabric, PortId(id))).collect();
-        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id))).collect();
+        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id), &ports)).collect();
         let ends = ports.iter().zip(&gates).enumerate();
         let ends = ends.filter(|(_, (_, gate))| gate.kind != Kind::External);
         let ends = ends.filter_map(|(id, (port, _))| Some((port.lid?, id, port)));
@@ -290,7 +292,7 @@ fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<u8, DropReason> {
     if lane < lanes { Ok(lane) } else { Err(DropReason::ServiceLevel) }
 }
 
-fn gate(fabric: &Fabric, id: PortId) -> Gate {
+fn gate(fabric: &Fabric, id: PortId, ports: &[PortFacts]) -> Gate {
     let port = fabric.port(id);
     let kind = match (fabric.is_switch(id), port.number) {
         (false, _) => Kind::Adapter,
@@ -300,6 +302,7 @@ fn gate(fabric: &Fabric, id: PortId) -> Gate {
     let to = fabric.linked_port(id);
     Gate {
         to: to.map_or(NONE, |to| to.0),
+        pace: ports[to.unwrap_or(id).index()].pace,
         device: port.device.0,
         mtu: port.info.neighbor_mtu.bytes(),
         lanes: lane_count(port.info.operational_vls),
