@@ -15,6 +15,7 @@ use super::time::Pace;
 use crate::device::{Device, DeviceId, PortId, is_allowed_by, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::rates;
+use crate::way::HOPS_MAX;
 
 /// No port, packet or queue.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -190,6 +191,16 @@ impl Network {
     pub fn peer(&self, port: PortId) -> Option<PortId> {
         let to = self.gates[port.index()].to;
         (to != NONE).then_some(PortId(to))
+    }
+
+    /// The ports by which a packet leaves, one after the other, that an adapter's port sends to a LID: as far as forwarding
+    /// tables lead it.
+    pub fn way(&self, from: PortId, to: Lid) -> impl Iterator<Item = PortId> {
+        let next = move |out: &PortId| {
+            let at = self.peer(*out).filter(|at| self.gates[at.index()].kind == Kind::External)?;
+            self.exit(at.0, to).map(PortId)
+        };
+        std::iter::successors(Some(from), next).take(HOPS_MAX)
     }
 
     /// How lanes take turns at a port.

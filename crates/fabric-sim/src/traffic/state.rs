@@ -312,3 +312,19 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
         &mut self.items[place as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_counts_more_bytes_than_its_own_counter_has_room_for() {
+        let mut lanes = Lanes::new(&[10, 20]);
+        assert_eq!(lanes.of(1).map(|lane| lane.credits).collect::<Vec<_>>(), [20; LANES as usize]);
+        lanes.get_mut(1, 3).bytes = u32::MAX;
+        lanes.put_down(1, 3);
+        lanes.get_mut(1, 3).bytes = 7;
+        assert_eq!(lanes.bytes(1, 3), u64::from(u32::MAX) + 7);
+        assert_eq!((lanes.bytes(0, 3), lanes.bytes(1, 4)), (0, 0));
+    }
+}

@@ -6,7 +6,7 @@ use ib_wire::VirtualLane;
 use thiserror::Error;
 
 use super::machine::What;
-use super::network::NONE;
+use super::network::{MANAGEMENT, NONE};
 use super::simulation::Simulation;
 use super::state::{LANES, Packet};
 use crate::device::PortId;
@@ -38,6 +38,14 @@ pub enum Broken {
         capacity: u16,
         /// Blocks that are free, taken, or on their way back.
         found: u32,
+    },
+    /// A link is idle while a packet waits for it that has room behind it.
+    #[error("the link of port {} is idle, and lane {lane} could send", .port.0)]
+    Idle {
+        /// The port that does not send.
+        port: PortId,
+        /// The lane in which a packet waits.
+        lane: u8,
     },
 }
 
@@ -101,8 +109,10 @@ impl Simulation {
         self.outputs[stuck.out.0.index()].to * LANES + u32::from(stuck.out.1.to_wire())
     }
 
-    /// Counts every packet and every block of room anew, and compares.
+    /// Counts every packet and every block of room anew, and compares. Looks for links that are idle while somebody could
+    /// send.
     pub fn audit(&self) -> Result<(), Broken> {
+        self.audit_links()?;
         let inputs = self.network.ports.len() * LANES as usize;
         // Blocks of the buffer of each lane of each port that are not free.
         let mut taken = vec![0; inputs];
@@ -166,5 +176,27 @@ impl Simulation {
             }
         }
         Ok(())
+    }
+
+    fn audit_links(&self) -> Result<(), Broken> {
+        let idle = self.outputs.iter().enumerate().filter(|(_, output)| !output.is_busy && !output.is_inside);
+        for (out, output) in idle {
+            let served = self.network.ports[out].tables.served() | 1 << MANAGEMENT;
+            for (lane, state) in (0..LANES as u8).zip(self.lanes.of(out as u32)) {
+                let first = if output.is_switch { Some(state.first) } else { self.head(state.first) };
+                let Some(first) = first.filter(|first| *first != NONE && served >> lane & 1 == 1) else {
+                    continue;
+                };
+                if lane == MANAGEMENT || state.credits >= self.packets[first].blocks().into() {
+                    return Err(Broken::Idle { port: PortId(out as u32), lane });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first packet of a queue.
+    fn head(&self, fifo: u32) -> Option<u32> {
+        self.fifos.get(fifo as usize).map(|queue| queue.first)
     }
 }
