@@ -152,7 +152,7 @@ fn told(report: &Report) -> Value {
     }
     let parties = report.parties.iter().map(|party| Told {
         party: Summary::of(party),
-        keeps_rate: party.keeps_rate(report.duration),
+        keeps_rate: party.keeps_rate(),
         keeps_bound: party.keeps_bound(),
     });
     json!({
@@ -219,9 +219,7 @@ fn verdict(report: &Report, how: &str) -> String {
     let broken: Vec<&str> = report
         .parties
         .iter()
-        .filter(|party| {
-            party.keeps_rate(report.duration) == Some(false) || party.keeps_bound() == Some(false)
-        })
+        .filter(|party| party.keeps_rate() == Some(false) || party.keeps_bound() == Some(false))
         .map(|party| party.name.as_str())
         .collect();
     let packets = report.totals.delivered;
@@ -254,7 +252,7 @@ fn clusters(report: &Report) -> String {
             or_dash(party.promise.map(|promise| gbps(promise.bits_per_s()))),
             gbps(party.least.bits_per_s()),
             gbps(party.mean.bits_per_s()),
-            mark(party.keeps_rate(report.duration)).to_owned(),
+            mark(party.keeps_rate()).to_owned(),
             or_dash(latency.map(|it| us(it[0]))),
             or_dash(latency.map(|it| us(it[1]))),
             or_dash(latency.map(|it| us(it[2]))),

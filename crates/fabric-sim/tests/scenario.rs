@@ -167,3 +167,85 @@ fn the_same_seed_gives_the_same_report_and_nonsense_is_refused() {
         assert_eq!(stage.play(vec![act], 1).unwrap_err().to_string(), why);
     }
 }
+
+/// What the calm cluster got of a promise, while the loud one is hostile: of what its packets can carry, and of all of it.
+fn kept(message: u64, promise: &str) -> (f64, f64) {
+    let stage = Stage::new();
+    let mut cast = stage.cast();
+    cast.parties[0].promise = Some(promise.parse().unwrap());
+    let us = |us| Span::from_time(Time::from_us(us));
+    let sizes = vec![Size::from_bytes(message)];
+    let calm = Act { rate: Rate::Promised, message: sizes, ..act("calm", Pattern::AllToAll) };
+    let acts = vec![calm, act("loud", Pattern::Overshoot)];
+    let scenario = Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), acts };
+    let report = play(Network::of(&stage.design.fabric()), &cast, &scenario, 1).unwrap();
+    let party = &report.parties[0];
+    assert!(party.is_tested);
+    (party.rate_kept().unwrap(), party.rate_kept().unwrap() * party.fill)
+}
+
+#[test]
+fn small_packets_carry_what_fits_into_the_blocks_that_were_promised() {
+    // 30 bytes in a block of 64, where full-size packets have 4122 in 65.
+    for (message, fill) in [(4, 30.0 / 64.0), (38, 1.0), (39, 65.0 / 128.0), (4096, 1.0), (65536, 1.0)] {
+        let whole: f64 = 4122.0 / (65.0 * 64.0);
+        let (kept, of_all) = kept(message, "10G");
+        assert!((0.97..1.6).contains(&kept), "{message} bytes: {kept}");
+        let expected = (fill / whole).min(1.0) * kept;
+        assert!((of_all - expected).abs() < 0.001, "{message} bytes: {of_all} for {expected}");
+    }
+}
+
+#[test]
+fn sizes_of_messages_take_turns_without_making_all_to_all_uneven() {
+    let stage = Stage::new();
+    let sizes = [64 << 10, 4, 4].map(Size::from_bytes).to_vec();
+    let calm = Act { message: sizes, rate: "5G".parse().unwrap(), ..act("calm", Pattern::AllToAll) };
+    let report = stage.play(vec![calm], 1).unwrap();
+    // As many sizes as other nodes: counted by message, one of them would get all that is large.
+    let into = |place: usize| {
+        let cast = stage.cast();
+        let network = Network::of(&stage.design.fabric());
+        let port = network.peer(cast.parties[0].seats[place].function.port()).unwrap();
+        report.links.iter().find(|(link, _)| *link == port).map_or(0.0, |(_, load)| *load)
+    };
+    let loads: Vec<f64> = (0..4).map(into).collect();
+    assert!(loads.iter().all(|load| (0.02..0.09).contains(load)), "{loads:?}");
+}
+
+#[test]
+fn best_effort_takes_what_others_leave_on_its_tightest_link() {
+    let stage = Stage::new();
+    let of_rest = |acts: Vec<Act>, name: &str| {
+        let report = stage.play(acts, 1).unwrap();
+        report.parties.iter().find(|party| party.name == name).unwrap().of_rest
+    };
+    let calm = |rate: &str| Act { rate: rate.parse().unwrap(), ..act("calm", Pattern::AllToAll) };
+    for acts in [
+        vec![act("calm", Pattern::AllToAll)],
+        vec![act("calm", Pattern::AllToAll), act("loud", Pattern::AllToAll)],
+        vec![act("calm", Pattern::AllToAll), act("loud", Pattern::Overshoot)],
+    ] {
+        let part = of_rest(acts, "calm").unwrap();
+        assert!((0.95..=1.0).contains(&part), "{part}");
+    }
+    let part = of_rest(vec![calm("10G")], "calm").unwrap();
+    assert!((0.05..0.45).contains(&part), "who asks for little takes little: {part}");
+    assert_eq!(of_rest(vec![act("loud", Pattern::Stall)], "loud"), None);
+}
+
+#[test]
+fn ways_lead_from_port_to_port_until_the_last_switch() {
+    let stage = Stage::new();
+    let network = Network::of(&stage.design.fabric());
+    let cast = stage.cast();
+    let seats: Vec<_> = cast.parties.iter().flat_map(|party| &party.seats).collect();
+    for (from, to) in seats.iter().flat_map(|from| seats.iter().map(move |to| (from, to))) {
+        let way: Vec<_> = network.way(from.function.port(), to.lid).collect();
+        if from.lid != to.lid {
+            let last = *way.last().unwrap();
+            assert_eq!(network.peer(last), Some(to.function.port()), "{way:?}");
+            assert!(way.len() == 2 || way.len() == 4, "{way:?}");
+        }
+    }
+}

@@ -10,7 +10,6 @@ mod report;
 mod rounds;
 mod written;
 
-use fabric_model::tenancy::Bandwidth;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -212,12 +211,3 @@ impl Scenario {
 
 /// All clusters that no other act names.
 const EVERYBODY: &str = "*";
-
-/// What a node sends, in bits per second with headers; `None` as much as it can.
-fn rate_of(act: &Act, party: &Party) -> Option<Bandwidth> {
-    match act.rate {
-        Rate::Full => None,
-        Rate::Promised => party.promise,
-        Rate::Of(rate) => Some(rate),
-    }
-}

@@ -7,7 +7,7 @@ use rand_pcg::Pcg64;
 use super::cast::{Cast, Party};
 use super::report::{Played, Report, is_stalled, link_loads};
 use super::rounds::Rounds;
-use super::{Act, NotPlayed, Pattern, Rate, Scenario, rate_of};
+use super::{Act, NotPlayed, Pattern, Rate, Scenario};
 use crate::fabric::DropReason;
 use crate::traffic::{
     BLOCK_BYTES, HEADER_BYTES, Message, Network, Orders, PAYLOAD_BYTES_MAX, Service, Simulation, Tag, Time,
@@ -18,7 +18,7 @@ use crate::traffic::{
 const RETRY: Time = Time::from_us(1);
 
 /// Nodes begin at different moments within this.
-const STAGGER_PS: u64 = 1_000_000;
+pub(super) const STAGGER: Time = Time::from_us(1);
 
 /// Packets of one block that a hostile sender puts into one message.
 const SMALL_PAYLOAD: u16 = (BLOCK_BYTES - HEADER_BYTES) as u16;
@@ -39,14 +39,21 @@ pub fn play(network: Network, cast: &Cast, scenario: &Scenario, seed: u64) -> Re
         .collect();
     let duration = scenario.duration.time();
     let outcome = simulation.run(&mut player, warm_up + duration);
-    let parties = player.played(&before).into_iter().map(|played| played.report(&simulation, duration));
+    let sent: Vec<u64> = simulation
+        .network()
+        .ports()
+        .zip(&ports)
+        .map(|(port, before)| simulation.sent_bytes(port) - before)
+        .collect();
+    let parties =
+        player.played(&before).into_iter().map(|played| played.report(&simulation, &sent, duration));
     Ok(Report {
         parties: parties.collect(),
         totals: simulation.totals(),
         is_stalled: is_stalled(outcome),
         duration,
         slice: simulation.settings().slice,
-        links: link_loads(&simulation, &ports, duration),
+        links: link_loads(&simulation, &sent, duration),
     })
 }
 
@@ -64,8 +71,8 @@ struct Role<'a> {
     count: u64,
     /// The message that has not left yet.
     pending: Option<u32>,
-    /// Between two messages, if it does not send as much as it can.
-    pace: Option<Time>,
+    /// Bits per second on the wire, if it does not send as much as it can.
+    rate: Option<f64>,
 }
 
 /// All nodes of a cluster that play an act.
@@ -123,11 +130,7 @@ impl<'a> Player<'a> {
     fn engage(&mut self, act: &'a Act, party: &'a Party) {
         let troupe = self.troupes.len();
         self.troupes.push(Troupe { party, act, first_role: self.roles.len(), rounds: Rounds::default() });
-        let pace = rate_of(act, party).map(|rate| {
-            let bytes: u64 = act.message.iter().map(|size| wire_bytes(size.bytes())).sum();
-            let ps = bytes as f64 / act.message.len() as f64 * 8e12 / rate.bits_per_s() as f64;
-            Time::from_ps(ps as u64)
-        });
+        let rate = rate_of(act, party);
         for node in 0..party.seats.len() {
             let tag = Tag(self.tags);
             self.tags = self.tags.saturating_add(1);
@@ -138,7 +141,7 @@ impl<'a> Player<'a> {
                     Pattern::Everything => ServiceLevel::from_wire(level).unwrap_or_default(),
                     _ => party.sl,
                 };
-                self.roles.push(Role { act, party, node, tag, level, troupe, count: 0, pending: None, pace });
+                self.roles.push(Role { act, party, node, tag, level, troupe, count: 0, pending: None, rate });
             }
         }
     }
@@ -157,6 +160,8 @@ impl<'a> Player<'a> {
                     party: troupe.party,
                     is_hostile: troupe.act.send.is_hostile(),
                     is_tested: is_test(troupe.act),
+                    is_uniform: troupe.act.send == Pattern::AllToAll,
+                    fill: fill(troupe.act),
                     before: tags.iter().map(|tag| before[usize::from(tag.0)]).collect(),
                     tags,
                     rounds,
@@ -174,12 +179,14 @@ impl<'a> Player<'a> {
     fn message(&mut self, place: usize) -> Option<Message> {
         let role = &self.roles[place];
         let (act, party, node, count) = (role.act, role.party, role.node, role.count);
-        let size = act.message[(count % act.message.len() as u64) as usize].bytes();
         let (level, tag, seats) = (role.level, role.tag, &party.seats);
         let mut pkey = party.pkey;
-        let (mut bytes, mut packet_bytes) = (size, None);
         let others =
             seats.len().checked_sub(1).filter(|others| *others > 0 || act.send == Pattern::Everything)?;
+        // All others get messages of one size before the next size comes, or some would get all that are large.
+        let lap = if act.send == Pattern::AllToAll { others.max(1) as u64 } else { 1 };
+        let size = act.message[(count / lap % act.message.len() as u64) as usize].bytes();
+        let (mut bytes, mut packet_bytes) = (size, None);
         let target = (act.to as usize).saturating_sub(1);
         // The one that others send to sends to them in turn.
         let to_target = if node == target { in_turn(node, count, others) } else { target };
@@ -202,7 +209,7 @@ impl<'a> Player<'a> {
                 lid = self.cast.addresses[self.draw(self.cast.addresses.len())];
                 let keys: &[Pkey] = &seats[node].keys;
                 pkey = keys.get(self.draw(keys.len())).copied().unwrap_or(pkey);
-                bytes = 1 + self.draw(PAYLOAD_BYTES_MAX as usize) as u64;
+                bytes = 1 + self.draw(size as usize) as u64;
             }
             // Weight is used up to the last unit by the smallest packets, then the largest one goes.
             Pattern::Overshoot if count % 2 == 0 && party.weight > 1 => {
@@ -229,12 +236,13 @@ impl<'a> Player<'a> {
                 return orders.wake(now + Time::from_ps(on + off - phase), Cue::Next.token(place));
             }
         }
-        let pace = role.pace;
+        let rate = role.rate;
         let Some(message) = self.message(place) else { return };
         self.roles[place].pending = Some(message.token as u32);
         orders.post(message);
-        if let Some(pace) = pace {
-            orders.wake(now + pace, Cue::Next.token(place));
+        if let Some(rate) = rate {
+            let ps = wire_bytes(message.bytes) as f64 * 8e12 / rate;
+            orders.wake(now + Time::from_ps(ps as u64), Cue::Next.token(place));
         }
     }
 
@@ -283,7 +291,7 @@ impl Workload for Player<'_> {
         }
         for place in 0..self.roles.len() {
             if self.roles[place].act.send != Pattern::BulkSynchronous {
-                let begin = Time::from_ps(self.random.random_range(0..STAGGER_PS));
+                let begin = Time::from_ps(self.random.random_range(0..STAGGER.ps()));
                 orders.wake(begin, Cue::Next.token(place));
             }
         }
@@ -291,7 +299,7 @@ impl Workload for Player<'_> {
 
     fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
         if let Some(place) = self.is_gone(message)
-            && self.roles[place].pace.is_none()
+            && self.roles[place].rate.is_none()
         {
             self.next(now, place, orders);
         }
@@ -304,7 +312,7 @@ impl Workload for Player<'_> {
     fn lost(&mut self, now: Time, message: &Message, _: DropReason, orders: &mut Orders) {
         // Those that were dropped before they left are tried again, but not at once: time has to pass.
         if let Some(place) = self.is_gone(message)
-            && self.roles[place].pace.is_none()
+            && self.roles[place].rate.is_none()
         {
             orders.wake(now + RETRY, Cue::Next.token(place));
         }
@@ -333,6 +341,32 @@ fn is_test(act: &Act) -> bool {
 /// Bytes of a message's packets with their headers.
 fn wire_bytes(bytes: u64) -> u64 {
     bytes + bytes.div_ceil(PAYLOAD_BYTES_MAX.into()).max(1) * u64::from(HEADER_BYTES)
+}
+
+/// The part of a promise that a cluster's packets can carry. Arbitration and buffers count blocks of 64 bytes, the last one of
+/// a packet whole: who sends small packets uses up its turns with fewer bytes. What full-size packets carry is all of it.
+fn fill(act: &Act) -> f64 {
+    let sum = |of: fn(u64) -> u64| act.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
+    let full = u64::from(PAYLOAD_BYTES_MAX);
+    let of_full = wire_bytes(full) as f64 / wire_blocks(full) as f64;
+    (sum(wire_bytes) / sum(wire_blocks) / of_full).min(1.0)
+}
+
+/// Blocks of a message's packets, each last one counted whole.
+fn wire_blocks(bytes: u64) -> u64 {
+    let full = u64::from(PAYLOAD_BYTES_MAX);
+    let blocks = |payload: u64| (payload + u64::from(HEADER_BYTES)).div_ceil(BLOCK_BYTES.into());
+    let last = bytes - bytes.saturating_sub(1) / full * full;
+    bytes.saturating_sub(1) / full * blocks(full) + blocks(last)
+}
+
+/// What a node sends, in bits per second with headers; `None` as much as it can.
+fn rate_of(act: &Act, party: &Party) -> Option<f64> {
+    match act.rate {
+        Rate::Full => None,
+        Rate::Promised => party.promise.map(|promise| promise.bits_per_s() as f64 * fill(act)),
+        Rate::Of(rate) => Some(rate.bits_per_s() as f64),
+    }
 }
 
 /// The node that another one sends to in turn, never itself.

@@ -1,11 +1,14 @@
 //! What everybody got.
 
+use std::collections::BTreeMap;
+
 use fabric_model::tenancy::Bandwidth;
 use serde::Serialize;
 
 use super::cast::Party;
+use super::player::STAGGER;
 use crate::device::PortId;
-use crate::traffic::{Histogram, Measure, Outcome, Simulation, Tag, Time, Totals};
+use crate::traffic::{Histogram, Measure, Network, Outcome, Simulation, Tag, Time, Totals};
 
 /// Packets of the largest size that may be under way when the time is up, besides those that wait for their turn.
 const LAG_PACKETS: f64 = 2.0;
@@ -48,8 +51,18 @@ pub struct PartyReport {
     pub least: Bandwidth,
     /// The mean of all nodes.
     pub mean: Bandwidth,
+    /// What arrived of a node's packets since all began to send, with headers: the least of all nodes.
+    pub least_bytes: u64,
+    /// How long all of them have been sending.
+    pub sending: Time,
     /// Whether its nodes sent as much as they were promised.
     pub is_tested: bool,
+    /// The part of the promise that packets of its size can carry: arbitration counts blocks of 64 bytes, the last one of a
+    /// packet whole. 1 for full-size packets, less for smaller ones.
+    pub fill: f64,
+    /// What it took of what others left on the link of its ways where that was the least; `None` unless it sent all to all.
+    /// Nearly 1 if that link was never idle.
+    pub of_rest: Option<f64>,
     /// From post to arrival of packets.
     pub latency: Histogram,
     /// Of packets that found their lane empty.
@@ -63,13 +76,21 @@ pub struct PartyReport {
 }
 
 impl PartyReport {
+    /// What the node that got the least got of the promise since it began to send, as far as its packets can carry that;
+    /// `None` if it was not promised anything.
+    pub fn rate_kept(&self) -> Option<f64> {
+        let promised = self.promise?.bits_per_s() as f64 * self.fill * self.sending.s();
+        Some(self.least_bytes as f64 * 8.0 / promised)
+    }
+
     /// Whether the rate was kept; `None` if it was not promised or not asked for. Who is served at a rate after a wait gets in
-    /// any time what the rate gives in that time less the wait.
-    pub fn keeps_rate(&self, duration: Time) -> Option<bool> {
-        let promise = self.promise.filter(|_| self.is_tested)?.bits_per_s() as f64;
+    /// any time what the rate gives in that time less the wait. Counted from the start: who sends large messages at a rate has
+    /// sent more than that whenever it has posted one, and pauses then.
+    pub fn keeps_rate(&self) -> Option<bool> {
+        let promise = self.promise.filter(|_| self.is_tested)?.bits_per_s() as f64 * self.fill;
         let wait = self.bound.unwrap_or(Time::ZERO).s();
-        let least = promise * (duration.s() - wait) - LAG_PACKETS * PACKET_BITS;
-        Some(self.least.bits_per_s() as f64 * duration.s() >= least)
+        let least = promise * (self.sending.s() - wait) - LAG_PACKETS * PACKET_BITS;
+        Some(self.least_bytes as f64 * 8.0 >= least)
     }
 
     /// Whether no packet that found its lane empty came later than the bound; `None` if there is none, or no such packet.
@@ -81,9 +102,8 @@ impl PartyReport {
 impl Report {
     /// Whether everybody who was promised something got it.
     pub fn keeps_all(&self) -> bool {
-        let kept = |party: &PartyReport| {
-            party.keeps_rate(self.duration) != Some(false) && party.keeps_bound() != Some(false)
-        };
+        let kept =
+            |party: &PartyReport| party.keeps_rate() != Some(false) && party.keeps_bound() != Some(false);
         self.parties.iter().all(kept)
     }
 }
@@ -93,6 +113,9 @@ pub(super) struct Played<'a> {
     pub party: &'a Party,
     pub is_hostile: bool,
     pub is_tested: bool,
+    /// Whether each node sent the same to all others.
+    pub is_uniform: bool,
+    pub fill: f64,
     /// The account of each node.
     pub tags: Vec<Tag>,
     /// Bytes, with headers, that had arrived of each node's packets before it was measured.
@@ -101,14 +124,19 @@ pub(super) struct Played<'a> {
 }
 
 impl Played<'_> {
-    pub fn report(self, simulation: &Simulation, duration: Time) -> PartyReport {
+    /// What it got, while ports sent so many bytes.
+    pub fn report(self, simulation: &Simulation, sent: &[u64], duration: Time) -> PartyReport {
         let mut all = Measure::default();
-        let (mut least, mut sum) = (u64::MAX, 0);
+        let (mut least, mut sum, mut least_bytes) = (u64::MAX, 0, u64::MAX);
+        let mut by_node = Vec::with_capacity(self.tags.len());
         for (tag, before) in self.tags.iter().zip(&self.before) {
             let measure = simulation.measure(*tag);
-            let bytes = measure.map_or(0, |measure| measure.wire_bytes) - before;
+            let all_bytes = measure.map_or(0, |measure| measure.wire_bytes);
+            least_bytes = least_bytes.min(all_bytes);
+            let bytes = all_bytes - before;
             least = least.min(bytes);
             sum += bytes;
+            by_node.push(bytes);
             measure.into_iter().for_each(|measure| all.merge(measure));
         }
         let nodes = self.tags.len();
@@ -121,7 +149,11 @@ impl Played<'_> {
             bound: self.party.bound,
             least: rate(if nodes == 0 { 0.0 } else { least as f64 }),
             mean: rate(sum as f64 / nodes.max(1) as f64),
+            least_bytes: if nodes == 0 { 0 } else { least_bytes },
+            sending: simulation.now().saturating_sub(STAGGER),
             is_tested: self.is_tested,
+            fill: self.fill,
+            of_rest: self.is_uniform.then(|| self.of_rest(simulation, &by_node, sent, duration)).flatten(),
             dropped: all.dropped(),
             latency: all.from_post,
             alone: all.alone,
@@ -131,17 +163,38 @@ impl Played<'_> {
     }
 }
 
-/// What links carried besides what they had carried before.
-pub(super) fn link_loads(simulation: &Simulation, before: &[u64], duration: Time) -> Vec<(PortId, f64)> {
-    let ports = simulation.network().ports();
-    ports
-        .zip(before)
-        .filter_map(|(port, before)| {
-            let bytes = simulation.sent_bytes(port) - before;
-            let most = simulation.network().rate(port).data_rate_gbps() * 1e9 / 8.0 * duration.s();
-            (bytes > 0).then(|| (port, bytes as f64 / most))
-        })
-        .collect()
+impl Played<'_> {
+    /// What it took of what others left on the tightest link of its ways. Nodes have sent so many bytes, to all others the same.
+    fn of_rest(&self, simulation: &Simulation, by_node: &[u64], sent: &[u64], duration: Time) -> Option<f64> {
+        let network = simulation.network();
+        let mut own: BTreeMap<PortId, f64> = BTreeMap::new();
+        let seats = &self.party.seats;
+        for (from, bytes) in seats.iter().zip(by_node) {
+            for to in seats.iter().filter(|to| to.function.port() != from.function.port()) {
+                let part = *bytes as f64 / (seats.len() - 1) as f64;
+                network
+                    .way(from.function.port(), to.lid)
+                    .for_each(|port| *own.entry(port).or_default() += part);
+            }
+        }
+        let taken = own.iter().map(|(port, own)| {
+            let others = (sent[port.index()] as f64 - own).max(0.0);
+            own / (capacity(network, *port, duration) - others).max(*own)
+        });
+        taken.reduce(f64::max)
+    }
+}
+
+/// Bytes that the link of a port carries in a time.
+fn capacity(network: &Network, port: PortId, duration: Time) -> f64 {
+    network.rate(port).data_rate_gbps() * 1e9 / 8.0 * duration.s()
+}
+
+/// What part of their links' rate ports used that sent so many bytes.
+pub(super) fn link_loads(simulation: &Simulation, sent: &[u64], duration: Time) -> Vec<(PortId, f64)> {
+    let network = simulation.network();
+    let used = network.ports().zip(sent).filter(|(_, sent)| **sent > 0);
+    used.map(|(port, sent)| (port, *sent as f64 / capacity(network, port, duration))).collect()
 }
 
 /// Whether a simulation came to a stop with packets inside.

@@ -1,15 +1,19 @@
 //! How packets move: what happens at each event.
 
 use super::network::{Kind, MANAGEMENT, NONE, Step};
+use super::queue::WHAT_BITS;
 use super::settings::ROUTED_BYTES;
 use super::simulation::{Notice, Simulation};
-use super::state::{Doing, Fifo, LANES};
+use super::state::{Doing, Fifo, LANES, Place, blocks_of};
 use super::time::Time;
 use crate::fabric::DropReason;
 use crate::way::HOPS_MAX;
 
 /// The lane of packets that stay inside an adapter.
 pub(super) const INSIDE: u8 = 16;
+
+/// Bytes that a lane counts before it puts them down: a packet more, and its counter would not have room.
+const LANE_BYTES_MAX: u32 = u32::MAX - (1 << 16);
 
 /// What happens, in the order in which it does at the same moment: a link that falls free knows of all that has come by
 /// then. Of packets that come to a free link at the same moment, the first in the order of ports begins.
@@ -29,26 +33,42 @@ pub(super) enum What {
     Left { output: u32 },
 }
 
+/// Bits of a packet's number: half a billion at the same time are 16 GiB of packets.
+const PACKET_BITS: u32 = 29;
+
+/// Bits of a port's number: eight million, hundreds for each address that a subnet has.
+const PORT_BITS: u32 = KIND_SHIFT - PACKET_BITS;
+
+/// Where the kind of an event begins.
+const KIND_SHIFT: u32 = WHAT_BITS - 3;
+
 impl What {
-    /// A number of 64 bits: the kind in the upper four, ports and lanes in 28.
+    /// A number in as many bits as the queue has for it: the kind first.
     #[inline]
     fn pack(self) -> u64 {
-        match self {
-            Self::Credit { lane, blocks } => u64::from(lane) << 8 | u64::from(blocks),
-            Self::Arrive { port, packet } => 1 << 60 | u64::from(port) << 32 | u64::from(packet),
-            Self::Ready { packet } => 2 << 60 | u64::from(packet),
-            Self::Take { packet } => 3 << 60 | u64::from(packet),
-            Self::Wake { place } => 4 << 60 | u64::from(place),
-            Self::Left { output } => 5 << 60 | u64::from(output),
-        }
+        let (kind, rest) = match self {
+            Self::Credit { lane, blocks } => (0, u64::from(lane) << 8 | u64::from(blocks)),
+            Self::Arrive { port, packet } => {
+                debug_assert!(port >> PORT_BITS == 0 && packet >> PACKET_BITS == 0, "numbers have room");
+                (1, u64::from(port) << PACKET_BITS | u64::from(packet))
+            }
+            Self::Ready { packet } => (2, packet.into()),
+            Self::Take { packet } => (3, packet.into()),
+            Self::Wake { place } => (4, place.into()),
+            Self::Left { output } => (5, output.into()),
+        };
+        kind << KIND_SHIFT | rest
     }
 
     #[inline]
     pub fn unpack(raw: u64) -> Self {
         let low = raw as u32;
-        match raw >> 60 {
+        match raw >> KIND_SHIFT {
             0 => Self::Credit { lane: (raw >> 8) as u32, blocks: raw as u8 },
-            1 => Self::Arrive { port: (raw >> 32) as u32 & 0x0fff_ffff, packet: low },
+            1 => Self::Arrive {
+                port: (raw >> PACKET_BITS) as u32 & ((1 << PORT_BITS) - 1),
+                packet: low & ((1 << PACKET_BITS) - 1),
+            },
             2 => Self::Ready { packet: low },
             3 => Self::Take { packet: low },
             4 => Self::Wake { place: low },
@@ -62,7 +82,7 @@ impl Simulation {
     pub(super) fn handle(&mut self, what: u64) {
         match What::unpack(what) {
             What::Credit { lane, blocks } => self.give_back(lane, blocks),
-            What::Arrive { packet, .. } => self.arrive(packet),
+            What::Arrive { port, packet } => self.arrive(port, packet),
             What::Ready { packet } => {
                 let out = self.wait(packet);
                 self.try_send(out);
@@ -95,10 +115,10 @@ impl Simulation {
         let waiting = &mut self.fifos[fifo as usize];
         (waiting.doing, waiting.next) = (Doing::Waiting, NONE);
         let packet = &mut self.packets[waiting.first];
-        waiting.blocks = packet.blocks;
+        waiting.blocks = packet.blocks();
         let out = packet.out;
         let output = &mut self.outputs[out as usize];
-        if let Some(last) = output.append(fifo, packet) {
+        if let Some(last) = output.append(self.lanes.get_mut(out, packet.out_lane), fifo, packet) {
             self.fifos[last as usize].next = fifo;
         } else {
             let in_turn = output.is_busy && output.lane == packet.out_lane;
@@ -110,10 +130,13 @@ impl Simulation {
     /// A packet at a switch waits for its turn. The output by which it leaves.
     fn wait(&mut self, id: u32) -> u32 {
         let packet = &mut self.packets[id];
-        packet.next = NONE;
         let out = packet.out;
-        if let Some(last) = self.outputs[out as usize].append(id, packet) {
-            self.packets[last].next = id;
+        let fifo = packet.at * LANES + u32::from(packet.lane);
+        self.places[id as usize] = Place { next: NONE, fifo, bytes: packet.bytes(), next_blocks: 0 };
+        let state = self.lanes.get_mut(out, packet.out_lane);
+        if let Some(last) = self.outputs[out as usize].append(state, id, packet) {
+            let before = &mut self.places[last as usize];
+            (before.next, before.next_blocks) = (id, packet.blocks());
         }
         out
     }
@@ -128,13 +151,7 @@ impl Simulation {
         if output.waiting >> MANAGEMENT & 1 == 1 {
             return self.begin(out, MANAGEMENT);
         }
-        let (mut ready, mut left) = (0, output.waiting);
-        while left != 0 {
-            let lane = left.trailing_zeros();
-            left &= left - 1;
-            let state = &output.lanes[lane as usize];
-            ready |= u16::from(state.credits >= state.need) << lane;
-        }
+        let ready = output.ready;
         let chosen = if output.is_inside { (ready != 0).then_some(0) } else { output.arbiter.choose(ready) };
         if let Some(lane) = chosen {
             self.begin(out, lane);
@@ -143,57 +160,53 @@ impl Simulation {
 
     /// Begins to send the packet whose turn it is in a lane.
     fn begin(&mut self, out: u32, lane: u8) {
-        let first_source = self.first_source();
         let output = &mut self.outputs[out as usize];
-        let state = &mut output.lanes[usize::from(lane)];
+        let state = self.lanes.get_mut(out, lane);
         let waiting = state.first;
         // Where it comes from, and who is next.
-        let (id, fifo, next) = if output.is_switch {
-            let packet = &self.packets[waiting];
-            (waiting, packet.at * LANES + u32::from(packet.lane), packet.next)
+        let (id, Place { next, fifo, bytes, next_blocks }) = if output.is_switch {
+            (waiting, self.places[waiting as usize])
         } else {
             let sending = &mut self.fifos[waiting as usize];
             sending.doing = Doing::Sending;
-            (std::mem::replace(&mut sending.first, NONE), waiting, sending.next)
+            let (id, next) = (std::mem::replace(&mut sending.first, NONE), sending.next);
+            let packet = &self.packets[id];
+            if sending.is_last {
+                self.notices.push(Notice::Sent(self.messages[packet.message].message));
+            }
+            let next_blocks = self.fifos.get(next as usize).map_or(0, |next| next.blocks);
+            (id, Place { next, fifo: waiting, bytes: packet.bytes(), next_blocks })
         };
-        state.first = next;
-        let packet = &mut self.packets[id];
-        let takes = output.pace.time(packet.bytes.into());
-        let until = self.now + takes;
-        (output.is_busy, output.lane, output.blocks) = (true, lane, packet.blocks);
+        let blocks = blocks_of(bytes);
+        let until = self.now + output.pace.time(bytes.into());
+        (output.is_busy, output.lane, output.blocks) = (true, lane, blocks);
         (output.fifo, output.until) = (fifo, until);
         if lane != MANAGEMENT && !output.is_inside {
-            debug_assert!(state.credits >= packet.blocks.into(), "a packet is begun only with room for it");
-            state.credits -= u16::from(packet.blocks);
-            output.arbiter.sent(packet.blocks.into());
+            debug_assert!(state.credits >= blocks.into(), "a packet is begun only with room for it");
+            state.credits -= u16::from(blocks);
+            output.arbiter.sent(blocks.into());
         }
-        state.bytes += u64::from(packet.bytes);
-        self.totals.hops += 1;
-        packet.at = output.to;
-        packet.hops += 1;
-        packet.lane = if output.is_inside { INSIDE } else { lane };
-        let passage = if output.is_inside { Time::ZERO } else { self.settings.cable } + self.settings.device;
-        packet.tail = until + passage.ps();
-        let arrives = if output.to_switch {
-            self.now + output.pace.time(ROUTED_BYTES.into()) + passage.ps()
-        } else {
-            packet.tail
-        };
-        if packet.is_last && fifo >= first_source {
-            self.notices.push(Notice::Sent(self.messages[packet.message].message));
-        }
-        let arrival = What::Arrive { port: packet.at, packet: id };
+        state.bytes += u32::from(bytes);
+        let is_full = state.bytes > LANE_BYTES_MAX;
+        state.first = next;
         if next == NONE {
-            output.waiting &= !(1 << lane);
-        } else if output.is_switch {
-            state.need = self.packets[next].blocks.into();
+            output.clear(lane);
         } else {
-            let waiting = &self.fifos[next as usize];
-            state.need = waiting.blocks.into();
-            self.packets[waiting.first].head_since = until;
+            state.need = next_blocks.into();
+            output.set_ready(lane, state.has_room());
+            if !output.is_switch {
+                self.packets[self.fifos[next as usize].first].head_since = until;
+            }
         }
-        self.at(arrives, arrival);
+        let passage = if output.is_inside { Time::ZERO } else { self.settings.cable } + self.settings.device;
+        let comes = if output.to_switch { self.now + output.pace.time(ROUTED_BYTES.into()) } else { until };
+        let arrival = What::Arrive { port: output.to, packet: id };
+        self.totals.hops += 1;
+        self.at(comes + passage.ps(), arrival);
         self.at(until, What::Left { output: out });
+        if is_full {
+            self.lanes.put_down(out, lane);
+        }
     }
 
     /// A packet has left: its room is given back, and the next one may go.
@@ -230,49 +243,63 @@ impl Simulation {
     }
 
     fn give_back(&mut self, lane: u32, blocks: u8) {
-        let out = lane / LANES;
-        let state = &mut self.outputs[out as usize].lanes[(lane % LANES) as usize];
+        let (out, lane) = (lane / LANES, (lane % LANES) as u8);
+        let state = self.lanes.get_mut(out, lane);
         state.credits += u16::from(blocks);
         debug_assert!(state.credits <= self.capacity[out as usize], "no more room than there is");
         if state.first != NONE {
+            self.outputs[out as usize].set_ready(lane, state.has_room());
             self.try_send(out);
         }
     }
 
-    fn arrive(&mut self, id: u32) {
-        let packet = &self.packets[id];
-        let at = packet.at as usize;
-        if self.network.gates[at].kind == Kind::Adapter {
+    fn arrive(&mut self, at: u32, id: u32) {
+        let is_inside = self.is_inside(id);
+        let packet = &mut self.packets[id];
+        (packet.at, packet.lane) = (at, if is_inside { INSIDE } else { packet.out_lane });
+        packet.hops += 1;
+        let gate = &self.network.gates[at as usize];
+        if gate.kind == Kind::Adapter {
             return self.arrive_at_adapter(id);
         }
         if packet.lane == MANAGEMENT {
-            if self.held[at] >= self.settings.management_packets {
+            let held = &mut self.held[at as usize];
+            if *held >= self.settings.management_packets {
                 return self.lose(id, DropReason::NoRoom);
             }
-            self.held[at] += 1;
+            *held += 1;
         }
+        // When all of it is here: so much of it has come.
+        let rest = gate.pace.time(packet.bytes().into()) - gate.pace.time(ROUTED_BYTES.into());
+        let tail = self.now + rest;
         let step = match usize::from(packet.hops) <= HOPS_MAX {
-            true => self.network.step(packet.at, &packet.headers),
+            true => self.network.step(at, &packet.headers),
             false => Err(DropReason::HopLimit),
         };
         match step {
-            Ok(Step::Out(out, lane)) => self.store(id, out, lane),
-            Ok(Step::Own(port)) => {
-                let tail = packet.tail;
-                self.packets[id].out = port;
-                self.at(tail.max(self.now), What::Take { packet: id });
+            Ok(Step::Out(out, lane)) => {
+                (packet.out, packet.out_lane) = (out, lane);
+                self.store(id, tail);
             }
-            Err(reason) => self.drop_at_port(id, reason),
+            Ok(Step::Own(port)) => {
+                packet.out = port;
+                self.at(tail, What::Take { packet: id });
+            }
+            Err(reason) => self.drop_at_port(id, reason, tail),
         }
     }
 
-    /// Keeps a packet in the buffer of the lane it came by until its turn comes at an output.
-    fn store(&mut self, id: u32, out: u32, lane: u8) {
-        let packet = &mut self.packets[id];
-        (packet.out, packet.out_lane) = (out, lane);
-        let takes = self.outputs[out as usize].pace.time(packet.bytes.into());
+    /// Whether a packet that is on its way stays inside an adapter.
+    pub(super) fn is_inside(&self, packet: u32) -> bool {
+        self.packets[packet].out as usize >= self.network.ports.len()
+    }
+
+    /// Keeps a packet in the buffer of the lane it came by until its turn comes at an output. All of it is there at a moment.
+    fn store(&mut self, id: u32, tail: u64) {
+        let packet = &self.packets[id];
+        let takes = self.outputs[packet.out as usize].pace.time(packet.bytes().into());
         // Begun at this moment or later, it never has to wait for its own bytes.
-        let ready = packet.tail.saturating_sub(takes);
+        let ready = tail.saturating_sub(takes);
         if ready > self.now {
             return self.at(ready, What::Ready { packet: id });
         }
@@ -283,7 +310,7 @@ impl Simulation {
     fn take_at_switch(&mut self, id: u32) {
         let packet = &self.packets[id];
         if packet.headers.sl.is_some() && !self.network.accepts(packet.out, packet.headers.pkey) {
-            return self.drop_at_port(id, DropReason::PartitionAtReceiver);
+            return self.drop_at_port(id, DropReason::PartitionAtReceiver, self.now);
         }
         self.deliver(id);
     }
@@ -301,7 +328,7 @@ impl Simulation {
             None
         };
         match reason {
-            Some(reason) => self.drop_at_port(id, reason),
+            Some(reason) => self.drop_at_port(id, reason, self.now),
             None if self.drains[at as usize] || packet.lane == MANAGEMENT => self.deliver(id),
             None => self.park(id),
         }
@@ -310,14 +337,15 @@ impl Simulation {
     /// Keeps a packet in its buffer until its receiver drains.
     fn park(&mut self, id: u32) {
         let packet = &mut self.packets[id];
-        (packet.next, packet.alone) = (NONE, false);
+        packet.alone = false;
+        self.places[id as usize] = Place::EMPTY;
         let fifo = packet.at * LANES + u32::from(packet.lane) % LANES;
         let queue = &mut self.fifos[fifo as usize];
         let last = std::mem::replace(&mut queue.last, id);
         if queue.first == NONE {
             queue.first = id;
         } else {
-            self.packets[last].next = id;
+            self.places[last as usize].next = id;
         }
     }
 
@@ -330,7 +358,7 @@ impl Simulation {
             let mut next = std::mem::replace(&mut self.fifos[fifo as usize], Fifo::EMPTY).first;
             while next != NONE {
                 let id = next;
-                next = self.packets[id].next;
+                next = self.places[id as usize].next;
                 self.deliver(id);
             }
         }
@@ -338,14 +366,15 @@ impl Simulation {
 
     fn deliver(&mut self, id: u32) {
         let packet = self.packets[id];
-        self.release(packet.at, packet.lane, packet.blocks, self.now);
+        self.release(packet.at, packet.lane, packet.blocks(), self.now);
         self.totals.delivered += 1;
         let now = Time::from_ps(self.now);
-        let measure = &mut self.measures[usize::from(packet.tag.0)];
+        let posted = &self.messages[packet.message];
+        let measure = &mut self.measures[usize::from(posted.message.tag.0)];
         measure.delivered += 1;
         measure.bytes += u64::from(packet.headers.payload);
-        measure.wire_bytes += u64::from(packet.bytes);
-        measure.from_post.record(now - Time::from_ps(packet.posted));
+        measure.wire_bytes += u64::from(packet.bytes());
+        measure.from_post.record(now - Time::from_ps(posted.at));
         measure.from_head.record(now - Time::from_ps(packet.head_since));
         if packet.alone {
             measure.alone.record(now - Time::from_ps(packet.head_since));
@@ -360,18 +389,17 @@ impl Simulation {
     }
 
     /// Drops a packet that has room at a port, which is given back when all of it has come.
-    fn drop_at_port(&mut self, id: u32, reason: DropReason) {
+    fn drop_at_port(&mut self, id: u32, reason: DropReason, tail: u64) {
         let packet = &self.packets[id];
-        let (at, lane, blocks, tail) = (packet.at, packet.lane, packet.blocks, packet.tail);
-        self.release(at, lane, blocks, tail.max(self.now));
+        self.release(packet.at, packet.lane, packet.blocks(), tail);
         self.lose(id, reason);
     }
 
     fn lose(&mut self, id: u32, reason: DropReason) {
-        let packet = &self.packets[id];
-        let message = packet.message;
+        let message = self.packets[id].message;
+        let tag = self.messages[message].message.tag;
         self.totals.dropped += 1;
-        *self.measures[usize::from(packet.tag.0)].drops.entry(reason).or_default() += 1;
+        *self.measures[usize::from(tag.0)].drops.entry(reason).or_default() += 1;
         self.packets.free(id);
         self.close(message, Some(reason));
     }

@@ -15,6 +15,7 @@ use super::time::Pace;
 use crate::device::{Device, DeviceId, PortId, is_allowed_by, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::rates;
+use crate::way::HOPS_MAX;
 
 /// No port, packet or queue.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -57,6 +58,8 @@ pub(crate) enum Kind {
 pub(crate) struct Gate {
     /// The port behind its link, if that is up.
     pub to: u32,
+    /// How fast bytes come from there.
+    pub pace: Pace,
     device: u32,
     /// Largest payload it sends.
     pub mtu: u16,
@@ -131,7 +134,7 @@ impl Network {
         }
         let ports: Vec<PortFacts> =
             (0..fabric.ports.len() as u32).map(|id| builder.port(fabric, PortId(id))).collect();
-        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id))).collect();
+        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id), &ports)).collect();
         let ends = ports.iter().zip(&gates).enumerate();
         let ends = ends.filter(|(_, (_, gate))| gate.kind != Kind::External);
         let ends = ends.filter_map(|(id, (port, _))| Some((port.lid?, id, port)));
@@ -188,6 +191,16 @@ impl Network {
     pub fn peer(&self, port: PortId) -> Option<PortId> {
         let to = self.gates[port.index()].to;
         (to != NONE).then_some(PortId(to))
+    }
+
+    /// The ports by which a packet leaves, one after the other, that an adapter's port sends to a LID: as far as forwarding
+    /// tables lead it.
+    pub fn way(&self, from: PortId, to: Lid) -> impl Iterator<Item = PortId> {
+        let next = move |out: &PortId| {
+            let at = self.peer(*out).filter(|at| self.gates[at.index()].kind == Kind::External)?;
+            self.exit(at.0, to).map(PortId)
+        };
+        std::iter::successors(Some(from), next).take(HOPS_MAX)
     }
 
     /// How lanes take turns at a port.
@@ -290,7 +303,7 @@ fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<u8, DropReason> {
     if lane < lanes { Ok(lane) } else { Err(DropReason::ServiceLevel) }
 }
 
-fn gate(fabric: &Fabric, id: PortId) -> Gate {
+fn gate(fabric: &Fabric, id: PortId, ports: &[PortFacts]) -> Gate {
     let port = fabric.port(id);
     let kind = match (fabric.is_switch(id), port.number) {
         (false, _) => Kind::Adapter,
@@ -300,6 +313,7 @@ fn gate(fabric: &Fabric, id: PortId) -> Gate {
     let to = fabric.linked_port(id);
     Gate {
         to: to.map_or(NONE, |to| to.0),
+        pace: ports[to.unwrap_or(id).index()].pace,
         device: port.device.0,
         mtu: port.info.neighbor_mtu.bytes(),
         lanes: lane_count(port.info.operational_vls),

@@ -3,6 +3,10 @@
 //! Events of the near future lie in buckets of equal width, which are sorted when their time comes; those further away
 //! lie in a heap. Two events of the same moment are in the order of what they are, so that the order does not depend on
 //! who asked first.
+//!
+//! A large fabric has tens of thousands of them, and who adds one finds its bucket at random: so they are kept small. In
+//! a bucket an event is one number, with what the bucket does not tell of its time before all else, and buckets are rows
+//! of short lists that are used again as soon as they are free.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,29 +14,55 @@ use std::collections::BinaryHeap;
 /// Something that happens: when, in picoseconds, and what.
 pub(crate) type Event = (u64, u64);
 
-/// Width of a bucket as a power of two: an eighth of a nanosecond. A fabric of thousands of busy links has some
+/// Width of a bucket as a power of two: a quarter of a nanosecond. A fabric of thousands of busy links has dozens of
 /// events in each.
-const WIDTH_BITS: u32 = 7;
+const WIDTH_BITS: u32 = 8;
+
+/// Bits that tell what happens; the others tell when within a bucket.
+pub(crate) const WHAT_BITS: u32 = u64::BITS - WIDTH_BITS;
 
 /// Buckets: together they hold a microsecond, more than a full-size packet takes on most links.
-const BUCKETS: usize = 8192;
+const BUCKETS: usize = 4096;
 
 /// Bits of a word that tells which buckets are in use.
 const WORD: usize = u64::BITS as usize;
+
+/// Events of a list: as many as make it one line of the cache.
+const LIST_EVENTS: usize = 7;
+
+/// No list.
+const NONE: u32 = u32::MAX;
+
+/// Some events of a bucket.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct List {
+    events: [u64; LIST_EVENTS],
+    count: u32,
+    /// The next one of the same bucket, or the next that is free.
+    next: u32,
+}
+
+const _: () = assert!(size_of::<List>() == 64);
 
 /// Events that have not happened yet.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     /// Number of the bucket whose events are in `current`: a time in units of the width.
     number: u64,
-    /// The next events, the first one last.
-    current: Vec<Event>,
-    buckets: Vec<Vec<Event>>,
+    /// The events of that bucket, in order.
+    current: Vec<u64>,
+    /// How many of them have happened.
+    taken: usize,
+    /// The first list of each bucket.
+    buckets: Vec<u32>,
+    lists: Vec<List>,
+    /// The first list that is free.
+    free: u32,
     /// Which buckets are in use.
     used: [u64; BUCKETS / WORD],
     /// Events beyond the buckets.
     far: BinaryHeap<Reverse<Event>>,
-    has_advanced: bool,
 }
 
 impl EventQueue {
@@ -40,22 +70,26 @@ impl EventQueue {
         Self {
             number: 0,
             current: Vec::new(),
-            buckets: vec![Vec::new(); BUCKETS],
+            taken: 0,
+            buckets: vec![NONE; BUCKETS],
+            lists: Vec::new(),
+            free: NONE,
             used: [0; BUCKETS / WORD],
             far: BinaryHeap::new(),
-            has_advanced: false,
         }
     }
 
-    /// Adds an event. One in the past comes next.
+    /// Adds an event, which is not before the last one taken, nor before the last moment that was asked for in vain.
     #[inline]
     pub fn push(&mut self, time: u64, what: u64) {
         let number = time >> WIDTH_BITS;
+        debug_assert!(number >= self.number && what >> WHAT_BITS == 0, "what has not happened yet");
         if number <= self.number {
-            let place = self.current.partition_point(|event| *event > (time, what));
-            self.current.insert(place, (time, what));
+            let event = pack(time, what);
+            let place = self.current[self.taken..].partition_point(|other| *other < event);
+            self.current.insert(self.taken + place, event);
         } else if number - self.number < BUCKETS as u64 {
-            self.put((time, what), number);
+            self.put(pack(time, what), number);
         } else {
             self.far.push(Reverse((time, what)));
         }
@@ -65,63 +99,106 @@ impl EventQueue {
     #[inline]
     pub fn pop(&mut self, until: u64) -> Option<Event> {
         loop {
-            if let Some(event) = self.current.last() {
-                return if event.0 <= until { self.current.pop() } else { None };
+            if let Some(event) = self.current.get(self.taken) {
+                let (time, what) = unpack(self.number, *event);
+                let is_due = time <= until;
+                self.taken += usize::from(is_due);
+                return is_due.then_some((time, what));
             }
-            if !self.advance() {
+            if !self.advance(until) {
                 return None;
             }
         }
     }
 
-    /// Whether the last event taken was the first of a bucket. Says so once.
+    /// Whether the last event taken was the first of a bucket.
     #[inline]
-    pub fn has_advanced(&mut self) -> bool {
-        std::mem::take(&mut self.has_advanced)
+    pub fn has_begun(&self) -> bool {
+        self.taken == 1
     }
 
-    /// The events that come next, as far as they are sorted, the first one last.
-    pub fn next(&self) -> &[Event] {
-        &self.current
+    /// What is known to happen so many buckets further, in no order.
+    pub fn coming(&self, further: u64) -> impl Iterator<Item = u64> {
+        self.bucket((self.number + further) as usize % BUCKETS)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.current.is_empty() && self.far.is_empty() && self.used.iter().all(|word| *word == 0)
+        self.taken == self.current.len() && self.far.is_empty() && self.used.iter().all(|word| *word == 0)
     }
 
-    /// All events, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = Event> {
-        let near = self.current.iter().chain(self.buckets.iter().flatten()).copied();
-        near.chain(self.far.iter().map(|Reverse(event)| *event))
+    /// What will happen, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = u64> {
+        let near = (0..BUCKETS).flat_map(|place| self.bucket(place));
+        let next = self.current[self.taken..].iter().map(|event| unpack(0, *event).1);
+        near.chain(next).chain(self.far.iter().map(|Reverse((_, what))| *what))
     }
 
-    fn put(&mut self, event: Event, number: u64) {
+    fn bucket(&self, place: usize) -> impl Iterator<Item = u64> {
+        let list = |number: u32| self.lists.get(number as usize);
+        let lists = std::iter::successors(list(self.buckets[place]), move |before| list(before.next));
+        lists.flat_map(|list| &list.events[..list.count as usize]).map(|event| unpack(0, *event).1)
+    }
+
+    #[inline]
+    fn put(&mut self, event: u64, number: u64) {
         let place = number as usize % BUCKETS;
-        self.buckets[place].push(event);
+        let first = self.buckets[place];
+        if let Some(list) = self.lists.get_mut(first as usize)
+            && let Some(room) = list.events.get_mut(list.count as usize)
+        {
+            *room = event;
+            list.count += 1;
+            return;
+        }
+        self.put_first(event, place);
+    }
+
+    /// Begins a list of a bucket.
+    fn put_first(&mut self, event: u64, place: usize) {
+        let next = std::mem::replace(&mut self.buckets[place], self.free);
+        let list = List { events: [event; LIST_EVENTS], count: 1, next };
+        if let Some(free) = self.lists.get_mut(self.free as usize) {
+            self.free = free.next;
+            *free = list;
+        } else {
+            self.buckets[place] = self.lists.len() as u32;
+            self.lists.push(list);
+        }
         self.used[place / WORD] |= 1 << (place % WORD);
     }
 
-    /// Goes to the next bucket with events. Whether there is one.
-    fn advance(&mut self) -> bool {
+    /// Goes to the next bucket with events, if it begins no later than this. Whether there is one.
+    fn advance(&mut self, until: u64) -> bool {
         let far = self.far.peek().map(|Reverse((time, _))| time >> WIDTH_BITS);
         // What is far away is later than all buckets.
-        let Some(number) = self.next_used().or(far) else { return false };
+        let next = self.next_used().or(far).filter(|number| *number <= until >> WIDTH_BITS);
+        let Some(number) = next else { return false };
         self.number = number;
-        let place = number as usize % BUCKETS;
-        std::mem::swap(&mut self.current, &mut self.buckets[place]);
-        self.used[place / WORD] &= !(1 << (place % WORD));
-        while let Some(Reverse((time, _))) = self.far.peek() {
+        self.current.clear();
+        self.taken = 0;
+        self.take(number as usize % BUCKETS);
+        while let Some(Reverse((time, what))) = self.far.peek().copied() {
             let number = time >> WIDTH_BITS;
             if number - self.number >= BUCKETS as u64 {
                 break;
             }
-            if let Some(Reverse(event)) = self.far.pop() {
-                if number == self.number { self.current.push(event) } else { self.put(event, number) }
-            }
+            self.far.pop();
+            let event = pack(time, what);
+            if number == self.number { self.current.push(event) } else { self.put(event, number) }
         }
-        self.current.sort_unstable_by(|a, b| b.cmp(a));
-        self.has_advanced = true;
+        self.current.sort_unstable();
         true
+    }
+
+    /// Takes all events out of a bucket.
+    fn take(&mut self, place: usize) {
+        let mut next = std::mem::replace(&mut self.buckets[place], NONE);
+        while let Some(list) = self.lists.get_mut(next as usize) {
+            self.current.extend_from_slice(&list.events[..list.count as usize]);
+            let after = std::mem::replace(&mut list.next, self.free);
+            self.free = std::mem::replace(&mut next, after);
+        }
+        self.used[place / WORD] &= !(1 << (place % WORD));
     }
 
     /// Number of the first bucket in use behind the current one.
@@ -139,6 +216,18 @@ impl EventQueue {
         };
         Some(self.number + 1 + ((place + BUCKETS - first) % BUCKETS) as u64)
     }
+}
+
+/// An event in its bucket.
+#[inline]
+const fn pack(time: u64, what: u64) -> u64 {
+    time << WHAT_BITS | what
+}
+
+/// An event of the bucket with this number.
+#[inline]
+const fn unpack(number: u64, event: u64) -> Event {
+    (number << WIDTH_BITS | event >> WHAT_BITS, event & ((1 << WHAT_BITS) - 1))
 }
 
 #[cfg(test)]
@@ -163,9 +252,11 @@ mod tests {
                     let until = now + rng.random_range(0..reach);
                     let next = list.last().copied().filter(|event: &Event| event.0 <= until);
                     assert_eq!(queue.pop(until), next);
-                    if let Some((time, _)) = next {
-                        (_, now) = (list.pop(), time);
-                    }
+                    now = match next {
+                        Some((time, _)) => list.pop().map_or(time, |event| event.0),
+                        // Nothing is added before a moment that has passed.
+                        None => until,
+                    };
                 }
                 assert_eq!(queue.is_empty(), list.is_empty());
             }

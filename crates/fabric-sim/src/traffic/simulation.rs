@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 
+use super::ahead::Seen;
 use super::arbiter::Arbiter;
 use super::measure::Measure;
 use super::message::{Message, Order, Orders, Tag, Workload};
 use super::network::{Kind, NONE, Network};
 use super::queue::EventQueue;
 use super::settings::{BadSettings, Settings};
-use super::state::{Fifo, LANES, Lane, Output, Packet, Posted, Slab, Source};
+use super::state::{Fifo, LANES, Lanes, Output, Packet, Place, Posted, Slab, Source};
 use super::time::{Pace, Time};
 use crate::device::PortId;
 use crate::fabric::DropReason;
@@ -63,6 +64,8 @@ pub struct Simulation {
     pub(super) now: u64,
     pub(super) queue: EventQueue,
     pub(super) packets: Slab<Packet>,
+    /// Where packets wait at switches, by their numbers.
+    pub(super) places: Vec<Place>,
     pub(super) messages: Slab<Posted>,
     /// A queue for each lane of each port, then one for each source.
     pub(super) fifos: Vec<Fifo>,
@@ -71,6 +74,7 @@ pub struct Simulation {
     pub(super) sources_of: Vec<Vec<u32>>,
     /// One for each port, then one inside each port of an adapter.
     pub(super) outputs: Vec<Output>,
+    pub(super) lanes: Lanes,
     /// Number of the output inside each port, if it is an adapter's.
     pub(super) inside: Vec<u32>,
     /// Room behind each output, in blocks a lane.
@@ -82,8 +86,8 @@ pub struct Simulation {
     pub(super) notices: Vec<Notice>,
     pub(super) wakes: Slab<u64>,
     pub(super) totals: Totals,
-    /// Packets and outputs that were seen by looking ahead.
-    pub(super) ahead: Vec<(u32, u32)>,
+    /// What was seen by looking ahead.
+    pub(super) seen: Vec<Seen>,
     orders: Orders,
     has_started: bool,
 }
@@ -98,11 +102,13 @@ impl Simulation {
             now: 0,
             queue: EventQueue::new(),
             packets: Slab::new(),
+            places: Vec::new(),
             messages: Slab::new(),
             fifos: vec![Fifo::EMPTY; ports * LANES as usize],
             sources: Vec::new(),
             sources_of: vec![Vec::new(); ports],
             outputs: Vec::with_capacity(ports),
+            lanes: Lanes::default(),
             inside: vec![NONE; ports],
             capacity: Vec::new(),
             held: vec![0; ports],
@@ -111,7 +117,7 @@ impl Simulation {
             notices: Vec::new(),
             wakes: Slab::new(),
             totals: Totals::default(),
-            ahead: Vec::new(),
+            seen: Vec::new(),
             orders: Orders::default(),
             has_started: false,
             network,
@@ -124,6 +130,7 @@ impl Simulation {
                 simulation.add_inside(port);
             }
         }
+        simulation.lanes = Lanes::new(&simulation.capacity);
         Ok(simulation)
     }
 
@@ -148,7 +155,6 @@ impl Simulation {
     }
 
     fn add_output(&mut self, port: u32, to: u32, pace: Pace, blocks: u16) {
-        let lane = Lane { first: NONE, last: NONE, credits: blocks, need: 0, bytes: 0 };
         self.outputs.push(Output {
             arbiter: Arbiter::new(self.network.ports[port as usize].tables.clone()),
             until: 0,
@@ -156,13 +162,13 @@ impl Simulation {
             to,
             pace,
             waiting: 0,
+            ready: 0,
             lane: 0,
             blocks: 0,
             is_busy: false,
             to_switch: false,
             is_switch: self.network.gates[port as usize].kind != Kind::Adapter,
             is_inside: false,
-            lanes: [lane; LANES as usize],
         });
         self.capacity.push(blocks);
     }
@@ -177,9 +183,7 @@ impl Simulation {
             self.tell(workload);
         }
         while let Some((time, what)) = self.queue.pop(until.ps()) {
-            if self.queue.has_advanced() {
-                self.look_ahead();
-            }
+            self.look_ahead();
             self.now = self.now.max(time);
             self.totals.events += 1;
             self.handle(what);
@@ -259,11 +263,11 @@ impl Simulation {
 
     /// Bytes that a port has begun to send, with headers and checks.
     pub fn sent_bytes(&self, port: PortId) -> u64 {
-        self.outputs[port.index()].lanes.iter().map(|lane| lane.bytes).sum()
+        (0..LANES as u8).map(|lane| self.lanes.bytes(port.0, lane)).sum()
     }
 
     /// Those on one lane.
     pub fn lane_bytes(&self, port: PortId, lane: VirtualLane) -> u64 {
-        self.outputs[port.index()].lanes[lane.index()].bytes
+        self.lanes.bytes(port.0, lane.to_wire())
     }
 }

@@ -3,9 +3,9 @@
 use super::machine::INSIDE;
 use super::message::{Message, Service};
 use super::network::{Headers, Kind, NONE};
-use super::settings::{BLOCK_BYTES, HEADER_BYTES, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use super::settings::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use super::simulation::{Notice, Simulation};
-use super::state::{Fifo, Packet, Posted, Source};
+use super::state::{Fifo, Packet, Place, Posted, Source};
 use crate::fabric::DropReason;
 
 /// Payload of the largest management packet.
@@ -123,31 +123,26 @@ impl Simulation {
         if is_last {
             source.first = posted.next;
         }
-        let bytes = u32::from(payload) + HEADER_BYTES;
         let packet = Packet {
             headers: headers(&posted.message, payload),
-            posted: posted.at,
             head_since: self.now,
-            tail: 0,
             message: id,
-            next: NONE,
             at: NONE,
             out: source.out,
-            bytes: bytes as u16,
-            tag: posted.message.tag,
-            blocks: bytes.div_ceil(BLOCK_BYTES) as u8,
             lane: INSIDE,
             out_lane: source.lane,
             hops: 0,
             alone: posted.alone,
-            is_last,
         };
         posted.alone = false;
         self.totals.created += 1;
-        self.measures[usize::from(packet.tag.0)].created += 1;
+        self.measures[usize::from(posted.message.tag.0)].created += 1;
         let packet = self.packets.insert(packet);
-        self.fifos[fifo as usize].first = packet;
-        self.fifos[fifo as usize].last = packet;
+        if packet as usize >= self.places.len() {
+            self.places.push(Place::EMPTY);
+        }
+        let waiting = &mut self.fifos[fifo as usize];
+        (waiting.first, waiting.last, waiting.is_last) = (packet, packet, is_last);
     }
 }
 

@@ -6,7 +6,7 @@ use ib_wire::VirtualLane;
 use thiserror::Error;
 
 use super::machine::What;
-use super::network::NONE;
+use super::network::{MANAGEMENT, NONE};
 use super::simulation::Simulation;
 use super::state::{LANES, Packet};
 use crate::device::PortId;
@@ -39,6 +39,14 @@ pub enum Broken {
         /// Blocks that are free, taken, or on their way back.
         found: u32,
     },
+    /// A link is idle while a packet waits for it that has room behind it.
+    #[error("the link of port {} is idle, and lane {lane} could send", .port.0)]
+    Idle {
+        /// The port that does not send.
+        port: PortId,
+        /// The lane in which a packet waits.
+        lane: u8,
+    },
 }
 
 impl Simulation {
@@ -47,12 +55,13 @@ impl Simulation {
     pub fn stuck(&self) -> impl Iterator<Item = Stuck> {
         let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
         let mut stuck = BTreeSet::new();
-        for (out, output) in self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch) {
-            let short = output.lanes.iter().filter(|state| state.first != NONE && state.credits < state.need);
+        for (out, _) in self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch) {
+            let out = out as u32;
+            let short = self.lanes.of(out).filter(|state| state.first != NONE && !state.has_room());
             for state in short {
                 for packet in self.waiting(state.first) {
                     let at = (PortId(packet.at), lane(packet.lane));
-                    stuck.insert(Stuck { at, out: (PortId(out as u32), lane(packet.out_lane)) });
+                    stuck.insert(Stuck { at, out: (PortId(out), lane(packet.out_lane)) });
                 }
             }
         }
@@ -61,8 +70,9 @@ impl Simulation {
 
     /// Packets in a row.
     fn waiting(&self, first: u32) -> impl Iterator<Item = &Packet> {
-        let packet = |id: u32| (id != NONE).then(|| &self.packets[id]);
-        std::iter::successors(packet(first), move |before| packet(before.next))
+        let is_one = |id: &u32| *id != NONE;
+        let next = move |id: &u32| Some(self.places[*id as usize].next).filter(is_one);
+        std::iter::successors(Some(first).filter(is_one), next).map(|id| &self.packets[id])
     }
 
     /// Buffers that wait for each other in a ring, if there are any: packets of each for room in the next, of the last for
@@ -99,42 +109,50 @@ impl Simulation {
         self.outputs[stuck.out.0.index()].to * LANES + u32::from(stuck.out.1.to_wire())
     }
 
-    /// Counts every packet and every block of room anew, and compares.
+    /// Counts every packet and every block of room anew, and compares. Looks for links that are idle while somebody could
+    /// send.
     pub fn audit(&self) -> Result<(), Broken> {
+        self.audit_links()?;
         let inputs = self.network.ports.len() * LANES as usize;
         // Blocks of the buffer of each lane of each port that are not free.
         let mut taken = vec![0; inputs];
         let mut inside = 0;
         for (fifo, queue) in self.fifos.iter().enumerate() {
-            let mut next = queue.first;
-            while next != NONE {
-                let packet = &self.packets[next];
+            // The queue of a function has one packet at most, which is in no row.
+            let most = if fifo < inputs { usize::MAX } else { 1 };
+            for packet in self.waiting(queue.first).take(most) {
                 inside += 1;
                 if fifo < inputs && u32::from(packet.lane) < LANES {
-                    taken[fifo] += u32::from(packet.blocks);
+                    taken[fifo] += u32::from(packet.blocks());
                 }
-                next = packet.next;
             }
         }
-        let queued = self.outputs.iter().filter(|output| output.is_switch).flat_map(|output| &output.lanes);
+        let switches = self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch);
+        let queued = switches.flat_map(|(out, _)| self.lanes.of(out as u32));
         for packet in queued.flat_map(|state| self.waiting(state.first)) {
             inside += 1;
-            taken[(packet.at * LANES) as usize + usize::from(packet.lane)] += u32::from(packet.blocks);
+            taken[(packet.at * LANES) as usize + usize::from(packet.lane)] += u32::from(packet.blocks());
         }
         for output in self.outputs.iter().filter(|output| output.is_busy) {
             if let Some(taken) = taken.get_mut(output.fifo as usize) {
                 *taken += u32::from(output.blocks);
             }
         }
-        for (_, what) in self.queue.iter() {
+        for what in self.queue.iter() {
             match What::unpack(what) {
-                What::Arrive { packet, .. } | What::Take { packet } | What::Ready { packet } => {
+                What::Arrive { port, packet: id } => {
+                    let packet = &self.packets[id];
+                    inside += 1;
+                    if !self.is_inside(id) {
+                        taken[(port * LANES) as usize + usize::from(packet.out_lane)] +=
+                            u32::from(packet.blocks());
+                    }
+                }
+                What::Take { packet } | What::Ready { packet } => {
                     let packet = &self.packets[packet];
                     inside += 1;
-                    if u32::from(packet.lane) < LANES {
-                        taken[(packet.at * LANES) as usize + usize::from(packet.lane)] +=
-                            u32::from(packet.blocks);
-                    }
+                    taken[(packet.at * LANES) as usize + usize::from(packet.lane)] +=
+                        u32::from(packet.blocks());
                 }
                 What::Credit { lane, blocks } => {
                     let to = self.outputs[(lane / LANES) as usize].to;
@@ -150,7 +168,7 @@ impl Simulation {
         }
         for (out, output) in self.outputs[..self.network.ports.len()].iter().enumerate() {
             for lane in (0..LANES - 1).filter(|_| output.to != NONE) {
-                let free = output.lanes[lane as usize].credits;
+                let free = self.lanes.get(out as u32, lane as u8).credits;
                 let found = u32::from(free) + taken[(output.to * LANES + lane) as usize];
                 if found != u32::from(self.capacity[out]) {
                     return Err(Broken::Credits { capacity: self.capacity[out], found });
@@ -158,5 +176,27 @@ impl Simulation {
             }
         }
         Ok(())
+    }
+
+    fn audit_links(&self) -> Result<(), Broken> {
+        let idle = self.outputs.iter().enumerate().filter(|(_, output)| !output.is_busy && !output.is_inside);
+        for (out, output) in idle {
+            let served = self.network.ports[out].tables.served() | 1 << MANAGEMENT;
+            for (lane, state) in (0..LANES as u8).zip(self.lanes.of(out as u32)) {
+                let first = if output.is_switch { Some(state.first) } else { self.head(state.first) };
+                let Some(first) = first.filter(|first| *first != NONE && served >> lane & 1 == 1) else {
+                    continue;
+                };
+                if lane == MANAGEMENT || state.credits >= self.packets[first].blocks().into() {
+                    return Err(Broken::Idle { port: PortId(out as u32), lane });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first packet of a queue.
+    fn head(&self, fifo: u32) -> Option<u32> {
+        self.fifos.get(fifo as usize).map(|queue| queue.first)
     }
 }
