@@ -313,10 +313,26 @@ impl View {
             let own = own.map_or(LidAddress::Permissive, LidAddress::from);
             let turn = self.steward.handle_datagram(self.now, datagram, own);
             self.take(turn);
-        } else if class == ManagementClass::SUBNET_ADMINISTRATION && self.steward.rule() == steward::Rule::Own
-        {
+            return;
+        }
+        let dropped = self.administration.counts().dropped;
+        if class == ManagementClass::SUBNET_ADMINISTRATION && self.steward.rule() == steward::Rule::Own {
             self.publish();
             self.administration.handle_datagram(self.now, datagram);
+            if self.administration.counts().dropped == dropped {
+                return;
+            }
+        }
+        self.tell_lost(datagram);
+    }
+
+    /// Programs without a clock of their own wait for word that there will be no answer.
+    fn tell_lost(&mut self, datagram: &Datagram) {
+        let LidAddress::Unicast(lid) = datagram.slid else { return };
+        let sender = self.adapters.iter().find(|(_, port)| self.fabric.owns(**port, lid));
+        if let Some((adapter, _)) = sender.filter(|_| self.outputs.len() < OUTPUTS_MAX) {
+            let (adapter, datagram) = (*adapter, datagram.clone());
+            self.outputs.push_back(Output::Lost { adapter, datagram, reason: DropReason::Unanswered });
         }
     }
 
