@@ -14,7 +14,7 @@ use world::{NET, World};
 
 /// The fabric of the tests without `d`, and with `e` on the same cable.
 fn changed() -> fabric_model::Topology {
-    let text = NET.replace("\"d\"", "\"e\"");
+    let text = NET.replace("Hca 1 \"d\"", "caguid=0xe00\nHca 1 \"e\"").replace("\"d\"", "\"e\"");
     ibnetdiscover::parse(&text).unwrap()
 }
 

@@ -108,6 +108,7 @@ fn every_class_method_attribute_and_modifier_does_no_harm() {
                     outputs += send(&mut view, now, &Mad(bytes), &mut rng);
                     if count % 4096 == 0 {
                         view.handle_timeout(now);
+                        view.commit(now);
                     }
                 }
             }
@@ -138,6 +139,7 @@ fn who_sends_too_much_is_not_heard_until_time_has_passed() {
         passed += 1;
     };
     assert_eq!(limit, Unsent::TooMany);
+    assert_eq!((view.counts().taken, view.counts().refused), (passed, 1));
     assert!(passed >= 100_000, "a manager of 256 nodes is not hindered: {passed}");
     assert_eq!(view.handle_bare(second(1.5), adapter, bare()), Ok(()));
 }

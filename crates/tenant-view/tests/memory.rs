@@ -22,17 +22,15 @@ fn resident() -> usize {
 fn an_idle_view_of_16_nodes_takes_less_than_a_mebibyte() {
     let world = World::tree(324, 36);
     let mut rng = Pcg64Mcg::seed_from_u64(1);
-    let slices: Vec<_> = (0..VIEWS)
+    let before = resident();
+    let views: Vec<View> = (0..VIEWS)
         .map(|_| {
             // Spread over the whole tree: as many switches as 16 nodes can have.
             let mut hosts: Vec<usize> = (0..324).collect();
             hosts.shuffle(&mut rng);
-            world.slice(&world.cluster(&hosts[..16]))
+            View::new(world.slice(&world.cluster(&hosts[..16])), Names::default()).unwrap()
         })
         .collect();
-    let before = resident();
-    let views: Vec<View> =
-        slices.into_iter().map(|slice| View::new(slice, Names::default()).unwrap()).collect();
     let each = (resident() - before) / VIEWS;
     let switches: usize = views.iter().map(|view| view.fabric().size().0 - 16).sum::<usize>() / VIEWS;
     println!("{each} bytes for a view of 16 nodes and {switches} switches");

@@ -78,10 +78,18 @@ fn stock_tools_agree_about_a_view_that_nobody_manages() {
         let path = served.tool("vm-0", "saquery", &["PR", "--slid", &from, "--dlid", &to]);
         assert_eq!((value(&path, "dlid"), value(&path, "pkey")), (to.as_str(), "0xFFFF"), "{path}");
         let traced = served.tool("vm-0", "ibtracert", &[&from, &to]);
-        assert!(traced.contains(&format!("To ca {{")), "{traced}");
-        // Every step of the trace is an entry of a table.
-        for line in traced.lines().filter(|line| line.contains("-> switch")) {
-            assert!(line.contains("switch-"), "{line}");
+        assert!(traced.contains("To ca {"), "{traced}");
+        // Every step of the trace is an entry of the table of the switch before.
+        let mut before = None;
+        for line in traced.lines().filter(|line| line.starts_with('[')) {
+            let exit: u8 = line[1..].split_once(']').unwrap().0.parse().unwrap();
+            if let Some(switch) = before {
+                let lid: u16 = lids[switch];
+                let routes = served.tool("vm-0", "ibroute", &[&lid.to_string()]);
+                let entry = format!("0x{:04x} {exit:03}", to.parse::<u16>().unwrap());
+                assert!(routes.contains(&entry), "{entry} in {routes}");
+            }
+            before = line.rsplit('"').nth(1).filter(|name| name.starts_with("switch-"));
         }
     }
     served.tool("vm-0", "ibstat", &[]);
