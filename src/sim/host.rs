@@ -3,10 +3,10 @@
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use fabric_sim::{Fabric, Output, PortId};
+use fabric_sim::{BareDatagram, Fabric, Output, PortId};
 use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
-use ib_wire::{Datagram, Gid, Guid, Lid, LidAddress, ManagementClass, Pkey, PortState};
+use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 
 use super::control::{self, Emulation, Request};
 use super::frames::Frames;
@@ -32,31 +32,8 @@ impl SimHost {
         self.started.elapsed()
     }
 
-    /// Who the port really is: a client says what it wants, the adapter says who it is.
-    fn source(&self, port: PortId, claimed: Option<LidAddress>) -> LidAddress {
-        match (claimed, self.fabric.lid(port)) {
-            (Some(LidAddress::Unicast(lid)), _) if self.fabric.owns(port, lid) => lid.into(),
-            (_, Some(lid)) => lid.into(),
-            (_, None) => LidAddress::Permissive,
-        }
-    }
-
-    /// The addresses and the partition key with which the adapter sends a bare message: its own source, the key of
-    /// table index 0. `None` if it cannot be sent.
-    fn headers(&self, port: PortId, message: &DataMessage) -> Option<(LidAddress, LidAddress, Pkey)> {
-        let class = message.mad.class();
-        let directed = class == ManagementClass::SUBNET_DIRECTED;
-        let dlid = message.dlid.or(directed.then_some(LidAddress::Permissive))?;
-        let slid = match dlid {
-            LidAddress::Permissive => LidAddress::Permissive,
-            _ => self.source(port, message.slid),
-        };
-        let pkey =
-            if class.is_subnet_management() { Pkey::DEFAULT_FULL } else { self.fabric.first_pkey(port)? };
-        Some((slid, dlid, pkey))
-    }
-
-    /// Takes a message of a client that sees only LIDs and queue pairs.
+    /// Takes a message of a client that sees only LIDs and queue pairs: the adapter adds its own address and the key of
+    /// table index 0.
     fn handle_bare(
         &mut self,
         from: PortId,
@@ -64,16 +41,12 @@ impl SimHost {
         message: DataMessage,
         outbox: &mut Outbox<PortId>,
     ) {
-        let Some((slid, dlid, pkey)) = self.headers(from, &message) else {
-            return outbox.lost(client, message);
-        };
-        let datagram = if message.mad.class().is_subnet_management() {
-            Datagram::subnet_management(slid, dlid, message.mad)
-        } else {
-            let (sqp, dqp) = (message.sqp, message.dqp);
-            Datagram { sqp, dqp, ..Datagram::general_management(slid, dlid, pkey, message.mad) }
-        };
-        self.carry(from, datagram, outbox);
+        let DataMessage { slid, dlid, sqp, dqp, .. } = message;
+        let bare = BareDatagram { slid, dlid, sqp, dqp, mad: message.mad.clone() };
+        match self.fabric.complete(from, bare) {
+            Some(datagram) => self.carry(from, datagram, outbox),
+            None => outbox.lost(client, message),
+        }
     }
 
     /// Takes a whole datagram, if the adapter behind the port would send it: a partition key it holds. The source is
@@ -82,17 +55,13 @@ impl SimHost {
         &mut self,
         from: PortId,
         client: ClientId,
-        mut datagram: Datagram,
+        datagram: Datagram,
         outbox: &mut Outbox<PortId>,
     ) {
-        let general = !datagram.mad.class().is_subnet_management();
-        if general && !self.fabric.holds_pkey(from, datagram.pkey) {
-            return outbox.lost(client, datagram);
+        match self.fabric.own(from, datagram.clone()) {
+            Some(datagram) => self.carry(from, datagram, outbox),
+            None => outbox.lost(client, datagram),
         }
-        if datagram.dlid != LidAddress::Permissive {
-            datagram.slid = self.source(from, Some(datagram.slid));
-        }
-        self.carry(from, datagram, outbox);
     }
 
     fn carry(&mut self, from: PortId, datagram: Datagram, outbox: &mut Outbox<PortId>) {

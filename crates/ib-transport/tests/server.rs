@@ -6,8 +6,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    LONG, NEVER_ANSWERED, Running, ToyHost, ask_node_info, assert_served, bare, guid, lid_routed, respond,
-    unique_name,
+    LONG, NEVER_ANSWERED, PASSED_ON, Running, ToyHost, ask_node_info, assert_served, bare, guid, lid_routed,
+    respond, unique_name,
 };
 use ib_transport::ibsim::{Client, ConnectError, DataMessage, DataStatus, SocketName};
 use ib_transport::{BindError, FORWARD_TIMEOUT, Role, Server, application_transaction};
@@ -201,6 +201,22 @@ fn a_repressed_trap_keeps_its_transaction() {
         .unwrap();
     assert_served(&mut manager, 4);
     assert_eq!(server.stop().0.repressed, [0xbeef_0000_0000_7777]);
+}
+
+#[test]
+fn who_sent_a_trap_hears_that_it_was_repressed_and_nobody_else() {
+    let server = Running::start();
+    let mut sender = server.client("n2", Role::SubnetManager);
+    let mut master = server.client("n4", Role::SubnetManager);
+    let mut other = server.client("n2", Role::Ordinary);
+    sender.send(&bare(lid_routed(Method::TRAP, Attribute::NOTICE, 5, 0x1111))).unwrap();
+    let trap = master.receive(LONG).unwrap().expect("the trap");
+    assert_eq!(trap.mad.method(), Method::TRAP);
+    let transaction = trap.mad.transaction().0;
+    master.send(&bare(lid_routed(Method::TRAP_REPRESS, PASSED_ON, 3, transaction))).unwrap();
+    let heard = sender.receive(LONG).unwrap().expect("word about the trap");
+    assert_eq!((heard.mad.method(), heard.mad.transaction().0), (Method::TRAP_REPRESS, transaction));
+    assert_served(&mut other, 2);
 }
 
 #[test]

@@ -37,5 +37,5 @@ pub use names::{Names, NamesError};
 pub use projection::NodeAlias;
 pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire};
 pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Verdict};
-pub use view::{AdapterId, Output, Rule, Unsent, View, ViewError};
+pub use view::{AdapterId, Counts, Output, Rule, Unsent, View, ViewError};
 pub use wish::{PhysicalWish, Wish, WishChange, WishedClass};

@@ -22,10 +22,10 @@ const SWITCH_GUIDS: u64 = 0x0248_4510_0000_0000;
 const GUIDS_EACH: u64 = 16;
 /// Nodes, and switches, that are gone and still have their number; of more, those with the lowest numbers lose it.
 const ABSENT_MAX: usize = 1024;
-/// Sizes of switches. A switch is given the smallest that leaves it some free ports.
-const SIZES: [u8; 5] = [8, 16, 36, 96, NODE_PORTS_MAX];
-/// Ports that a switch has free when it is first seen.
-const FREE_PORTS: usize = 3;
+/// Ports that a switch has free at least when it is first seen.
+const FREE_PORTS: u16 = 2;
+/// Numbers of ports are multiples of this, so that few ports more need no larger switch.
+const PORT_STEP: u16 = 4;
 
 /// Why something has no alias.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -213,14 +213,16 @@ impl SwitchNames {
         Ok(port)
     }
 
-    /// Switches do not shrink, and grow only if they have to.
+    /// Switches do not shrink, and grow only if they have to: then by a half, since all devices start anew for it.
     fn resize(&mut self) {
         let highest = self.access.values().chain(self.links.values()).max().map_or(0, |port| port.to_wire());
-        if self.size == 0 || highest > self.size {
-            let wanted = usize::from(highest) + FREE_PORTS;
-            let size = SIZES.into_iter().find(|size| usize::from(*size) >= wanted);
-            self.size = size.unwrap_or(NODE_PORTS_MAX);
+        if highest <= self.size {
+            return;
         }
+        let used = u16::from(highest);
+        let free = if self.size == 0 { FREE_PORTS.max(used / 8) } else { used / 2 };
+        let size = (used + free).next_multiple_of(PORT_STEP).max(2 * PORT_STEP);
+        self.size = u8::try_from(size).unwrap_or(NODE_PORTS_MAX).min(NODE_PORTS_MAX);
     }
 }
 

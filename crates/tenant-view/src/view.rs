@@ -22,6 +22,9 @@ use crate::wishing::Wishes;
 /// What reaches programs that waits to be taken. Callers take after every call; what is beyond is dropped.
 const OUTPUTS_MAX: usize = 4096;
 
+/// What a change of role costs, in datagrams: everybody who is a manager is looked for.
+const ROLE_COST: usize = 64;
+
 /// The adapter of a virtual machine. Stays the same as long as the view remembers the virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(pub(crate) u32);
@@ -59,6 +62,15 @@ pub enum Unsent {
     /// The tenant has sent too much.
     #[error("more datagrams than a view takes")]
     TooMany,
+}
+
+/// What programs sent to a view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Datagrams that were taken.
+    pub taken: u64,
+    /// Datagrams that were too many.
+    pub refused: u64,
 }
 
 /// Who manages a view.
@@ -116,6 +128,7 @@ pub struct View {
     by_port: BTreeMap<PortId, AdapterId>,
     outputs: VecDeque<Output>,
     bucket: Bucket,
+    counts: Counts,
     /// Entries of the forwarding tables.
     pub(crate) linear: u16,
     pub(crate) now: Duration,
@@ -143,6 +156,7 @@ impl View {
             by_port: BTreeMap::new(),
             outputs: VecDeque::new(),
             bucket: Bucket::new(),
+            counts: Counts::default(),
             linear: projection.capacities().linear_forwarding,
             now: Duration::ZERO,
             projection,
@@ -202,6 +216,11 @@ impl View {
         }
     }
 
+    /// What programs sent so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Takes a datagram of software behind an adapter that knows of LIDs and queue pairs only.
     pub fn handle_bare(&mut self, now: Duration, from: AdapterId, bare: BareDatagram) -> Result<(), Unsent> {
         let port = self.admit(now, from)?;
@@ -226,7 +245,12 @@ impl View {
     fn admit(&mut self, now: Duration, from: AdapterId) -> Result<PortId, Unsent> {
         self.now = self.now.max(now);
         let port = self.port(from).ok_or(Unsent::NoAdapter)?;
-        if self.bucket.take(self.now) { Ok(port) } else { Err(Unsent::TooMany) }
+        if !self.bucket.take(self.now) {
+            self.counts.refused += 1;
+            return Err(Unsent::TooMany);
+        }
+        self.counts.taken += 1;
+        Ok(port)
     }
 
     fn carry(&mut self, port: PortId, datagram: Datagram) {
@@ -240,7 +264,8 @@ impl View {
     /// Software behind an adapter says whether it is a subnet manager.
     pub fn set_is_sm(&mut self, now: Duration, adapter: AdapterId, is_sm: bool) {
         self.now = self.now.max(now);
-        let Some(port) = self.port(adapter) else { return };
+        let Some(port) = self.port(adapter).filter(|port| self.fabric.is_sm(*port) != is_sm) else { return };
+        self.bucket.charge(ROLE_COST);
         self.fabric.set_is_sm(self.now, port, is_sm);
         self.is_published = false;
         self.look_for_managers();
@@ -313,10 +338,26 @@ impl View {
             let own = own.map_or(LidAddress::Permissive, LidAddress::from);
             let turn = self.steward.handle_datagram(self.now, datagram, own);
             self.take(turn);
-        } else if class == ManagementClass::SUBNET_ADMINISTRATION && self.steward.rule() == steward::Rule::Own
-        {
+            return;
+        }
+        let dropped = self.administration.counts().dropped;
+        if class == ManagementClass::SUBNET_ADMINISTRATION && self.steward.rule() == steward::Rule::Own {
             self.publish();
             self.administration.handle_datagram(self.now, datagram);
+            if self.administration.counts().dropped == dropped {
+                return;
+            }
+        }
+        self.tell_lost(datagram);
+    }
+
+    /// Programs without a clock of their own wait for word that there will be no answer.
+    fn tell_lost(&mut self, datagram: &Datagram) {
+        let LidAddress::Unicast(lid) = datagram.slid else { return };
+        let sender = self.adapters.iter().find(|(_, port)| self.fabric.owns(**port, lid));
+        if let Some((adapter, _)) = sender.filter(|_| self.outputs.len() < OUTPUTS_MAX) {
+            let (adapter, datagram) = (*adapter, datagram.clone());
+            self.outputs.push_back(Output::Lost { adapter, datagram, reason: DropReason::Unanswered });
         }
     }
 

@@ -47,7 +47,10 @@ fn walked(world: &World, cluster: &Cluster) -> (BTreeSet<Guid>, BTreeSet<(PortNa
                 (world.plan.adapter_port(from.port).unwrap(), world.plan.adapter_port(to.port).unwrap());
             let mut at = source.peer;
             switches.insert(at.node);
-            while from.port != to.port {
+            if from.port == to.port {
+                continue;
+            }
+            loop {
                 switches.insert(at.node);
                 let switch = world.plan.switch(at.node).unwrap();
                 let exit = switch.linear.exit(sink.lid).unwrap();

@@ -405,3 +405,48 @@ fn a_change_set_closes_half_a_second_after_the_last_write() {
     view.handle_timeout(second(2.7));
     assert_eq!(view.status().last.unwrap().verdict, Verdict::Approved);
 }
+
+#[test]
+fn routes_to_a_port_that_others_use_too_cannot_be_chosen() {
+    let world = World::of(FatTree { radix: 4, ..FatTree::with_hosts(8) }.generate().unwrap());
+    // Two virtual machines on the port of the last host, and others may be on that of the first.
+    let mut cluster = world.cluster(&[0, 1, 2, 3, 3]);
+    cluster.seats[0].shared = true;
+    let mut view = View::new(world.slice(&cluster), tenant_view::Names::default()).unwrap();
+    let mut writer = Writer::on(&mut view);
+    let leaf = leaf_of(&view, "vm-0");
+    let spines = spines(&view, &writer);
+    for node in ["vm-2", "vm-3", "vm-4"] {
+        let to = lid(&view, node);
+        let before = writer.exit(&mut view, &leaf, to);
+        let exits: Vec<u8> =
+            spines.iter().flat_map(|spine| writer.ports_between(&view, &leaf, spine)).collect();
+        let other = exits.into_iter().find(|exit| *exit != before).unwrap();
+        writer.set_exit(&mut view, &leaf, to, other);
+    }
+    let not_routed = |node: &str| Adaptation::NotRouted { node: node.to_owned() };
+    let adaptations = vec![not_routed("vm-3"), not_routed("vm-4")];
+    assert_eq!(verdict(&mut view), Verdict::Adapted { adaptations });
+    let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
+    let alone: Vec<Guid> = cluster.seats[1..3].iter().map(|seat| seat.port).collect();
+    assert_eq!(wish.routes.len(), 2, "those of the two that are alone on their ports");
+    assert!(alone.iter().all(|port| wish.routes.contains_key(port)));
+}
+
+#[test]
+fn what_could_not_be_planned_is_refused_and_what_was_in_force_stays() {
+    let (_, mut view) = two_leaves();
+    let mut writer = Writer::on(&mut view);
+    let to = lid(&view, "vm-3");
+    let exit = writer.exit(&mut view, "switch-1", to);
+    writer.set_exit(&mut view, "switch-1", to, exit);
+    assert_eq!(verdict(&mut view), Verdict::Approved);
+    let Some(WishChange::Wished { number, .. }) = view.poll_wish() else { panic!("a wish") };
+    view.refuse(number, "no lane is left".to_owned());
+    let status = view.status();
+    let refusal = Refusal::NotPossible { reason: "no lane is left".to_owned() };
+    assert_eq!(status.last.unwrap().verdict, Verdict::Refused { refusal });
+    assert_eq!(status.in_force, None);
+    let text = serde_json::to_value(view.status()).unwrap();
+    assert_eq!(text["last"]["verdict"], "refused");
+}

@@ -20,6 +20,9 @@ pub const LONG: Duration = Duration::from_secs(20);
 /// An attribute that nobody answers.
 pub const NEVER_ANSWERED: Attribute = Attribute(0xff00);
 
+/// An attribute under which word about traps is passed on; under others it is the host's.
+pub const PASSED_ON: Attribute = Attribute(0xff01);
+
 /// Port `n` has LID `n + 1` and is called `n<n>`.
 #[derive(Debug, Default)]
 pub struct ToyHost {
@@ -86,7 +89,7 @@ impl Host for ToyHost {
             }
             Sent::Whole { client, datagram } => (client, datagram),
         };
-        if datagram.mad.method() == Method::TRAP_REPRESS {
+        if datagram.mad.method() == Method::TRAP_REPRESS && datagram.mad.attribute() != PASSED_ON {
             self.repressed.push(datagram.mad.transaction().0);
             return;
         }

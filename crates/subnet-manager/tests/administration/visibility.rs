@@ -192,6 +192,23 @@ fn how_the_fabric_is_built_is_told_to_the_manager_s_port_only() {
 }
 
 #[test]
+fn in_a_subnet_of_one_owner_everybody_is_told_how_it_is_built() {
+    let world = overlapping();
+    let manager = subnet_manager::ManagerFacts { priority: 0, activity: 0 };
+    let directory = subnet_manager::Directory::new(world.plan().into(), manager, world.facts()).open();
+    let mut administration = Administration::new();
+    administration.publish(directory.into());
+    let cables = request(2, 0x7fff, plain(Method::GET_TABLE, Attribute::LINK_RECORD));
+    assert_eq!(table::<LinkRecord>(&mut administration, &cables).unwrap().len(), 64);
+    let all: BTreeSet<u16> = world.keys.keys().copied().collect();
+    assert_eq!(lids_of::<NodeRecord>(&mut administration, 2, 0x7fff, |r| r.lid), all);
+    // A stranger is none of the owner's.
+    let mut stranger = cables;
+    stranger.slid = LidAddress::from_wire(99).unwrap();
+    assert_eq!(ask(&mut administration, &stranger), None);
+}
+
+#[test]
 fn groups_are_told_to_ports_of_their_partition() {
     let mut world = overlapping();
     world.groups = vec![(0x101, 3), (0x7fff, 0)];

@@ -81,7 +81,12 @@ impl Program {
     }
 
     /// Sends a request and returns the answer that reaches this program, if any.
-    pub fn ask(&mut self, view: &mut View, mut mad: Mad, dlid: Option<Lid>) -> Option<Mad> {
+    pub fn ask(&mut self, view: &mut View, mad: Mad, dlid: Option<Lid>) -> Option<Mad> {
+        self.ask_all(view, mad, dlid).pop()
+    }
+
+    /// The same with all answers: those of tables have several parts.
+    pub fn ask_all(&mut self, view: &mut View, mut mad: Mad, dlid: Option<Lid>) -> Vec<Mad> {
         self.transactions += 1;
         let transaction = TransactionId(self.transactions);
         mad.set_transaction(transaction);
@@ -91,17 +96,19 @@ impl Program {
         };
         let dlid = dlid.map(LidAddress::from);
         let bare = BareDatagram { slid: None, dlid, sqp: qp, dqp: qp, mad };
-        view.handle_bare(self.now, self.adapter, bare).ok()?;
-        let mut answer = None;
+        let mut answers = Vec::new();
+        if view.handle_bare(self.now, self.adapter, bare).is_err() {
+            return answers;
+        }
         while let Some(output) = view.poll_output() {
             if let Output::Deliver { adapter, datagram } = output
                 && adapter == self.adapter
                 && datagram.mad.transaction() == transaction
             {
-                answer = Some(datagram.mad);
+                answers.push(datagram.mad);
             }
         }
-        answer
+        answers
     }
 
     pub fn get(&mut self, view: &mut View, route: &[u8], attribute: Attribute, modifier: u32) -> Option<Mad> {
@@ -123,11 +130,15 @@ impl Program {
 
     /// A question to the subnet administration.
     pub fn query(&mut self, view: &mut View, method: Method, attribute: Attribute) -> Option<Mad> {
+        self.query_all(view, method, attribute).pop()
+    }
+
+    pub fn query_all(&mut self, view: &mut View, method: Method, attribute: Attribute) -> Vec<Mad> {
         let port = view.port(self.adapter).unwrap();
         let info = view.fabric().port_info_of(port, 0).unwrap();
         let sm = ib_wire::PortInfo::decode(&info).unwrap().master_sm_lid.unwrap();
         let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, method, attribute, 0);
-        self.ask(view, mad, Some(sm))
+        self.ask_all(view, mad, Some(sm))
     }
 }
 
