@@ -117,7 +117,7 @@ fn clusters(network: &Network, places: Places, mean: f64, seed: u64) -> Vec<Vec<
 
 fn measure(network: &Arc<Network>, clusters: &[Vec<HostIndex>], seed: u64, lanes: u8) -> Shares {
     let ours = |mode, routes| {
-        let mut ledger = Ledger::new(Arc::clone(network));
+        let mut ledger = Ledger::new(Arc::clone(network)).with_one_way_levels();
         let admitted = (0..).map(ClusterNumber).zip(clusters).filter(|(cluster, hosts)| {
             let request = Request { cluster: *cluster, hosts, bandwidth: Bandwidth::ZERO, mode, routes };
             ledger.admit(request).is_ok()

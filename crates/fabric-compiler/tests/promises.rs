@@ -535,19 +535,6 @@ fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
 }
 
 #[test]
-fn levels_per_path_are_refused_and_not_taken_for_something_else() {
-    let topology = tree(16);
-    let mut intents = Intents::new(ports(&topology)[0]);
-    small(&mut intents, &topology);
-    let before = compile(&topology, &intents, &Decisions::default()).unwrap();
-    intents.clusters[0].sl_mode = SlMode::Path;
-    for decisions in [&Decisions::default(), before.decisions()] {
-        let refused = compile(&topology, &intents, decisions).unwrap_err();
-        assert!(refused.to_string().contains("service levels per path"), "{refused}");
-    }
-}
-
-#[test]
 fn buffers_that_cannot_hold_what_a_share_sends_are_refused_with_the_numbers() {
     let topology = tree(16);
     let all = ports(&topology);

@@ -485,10 +485,12 @@ pub enum Finding {
         /// The port, by port GUID.
         port: Guid,
     },
-    /// A cluster has no service level that all its links know.
+    /// A cluster has no service level that all its links know, or none between two switches of its ports.
     LevelMissing {
         /// The cluster.
         cluster: String,
+        /// The switches, by node GUID, where every two are to have their own.
+        between: Option<(Guid, Guid)>,
     },
     /// A cluster was given something on a link that is not there.
     GrantWithoutLink {
@@ -528,8 +530,8 @@ pub enum Finding {
     LevelLost {
         /// The cluster.
         cluster: String,
-        /// Its level; `None` if each path has its own, and this one has none.
-        sl: Option<ServiceLevel>,
+        /// Its level, or that between the two ports' switches.
+        sl: ServiceLevel,
         /// Who sends, by port GUID.
         from: Guid,
         /// To whom.

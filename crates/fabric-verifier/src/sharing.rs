@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::{GroupPlan, PortSharing};
+use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use crate::capacities::{levels, maps};
@@ -36,9 +37,22 @@ pub(crate) fn check_ways(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
     let levels = Levels::new(&read.network);
     levels.groups(&mut findings);
     if !are_even {
-        levels.ways_back(&mut findings);
+        levels.ways_back(&by_pairs(read), &mut findings);
     }
     findings
+}
+
+/// The clusters in which every two switches have their own level, by end port. Which of the others come back between its ports
+/// is nobody's concern: they stay in its lanes, and its promise tells of the right one both ways.
+fn by_pairs(read: &Reading<'_>) -> Vec<Option<usize>> {
+    let mut clusters = vec![None; read.network.ends().len()];
+    for (place, cluster) in read.intents.clusters.iter().enumerate() {
+        if cluster.class != Class::BestEffort && cluster.sl_mode == SlMode::Path {
+            let ends = cluster.ports.iter().filter_map(|port| read.network.end(*port));
+            ends.for_each(|end| clusters[end] = Some(place));
+        }
+    }
+    clusters
 }
 
 /// What is found port by port.
@@ -219,8 +233,9 @@ impl<'a> Levels<'a> {
         }
     }
 
-    /// Between every two adapters, a level passes both ways or neither.
-    fn ways_back(&self, findings: &mut Vec<Finding>) {
+    /// Between every two adapters, a level passes both ways or neither, unless they are of one cluster that has levels by
+    /// pairs.
+    fn ways_back(&self, by_pairs: &[Option<usize>], findings: &mut Vec<Finding>) {
         let network = self.network;
         // By their switches, so that what is read together stands together.
         let mut leaves: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
@@ -249,7 +264,8 @@ impl<'a> Levels<'a> {
                     for (b, second) in others.iter().zip(firsts[other]..) {
                         let there = self.carried(*a, *b, carried[leaf * count + second]);
                         let back = self.carried(*b, *a, carried[other * count + first]);
-                        if there != back && there & back & ARRIVES != 0 {
+                        let is_by_pairs = by_pairs[*a].is_some() && by_pairs[*a] == by_pairs[*b];
+                        if there != back && there & back & ARRIVES != 0 && !is_by_pairs {
                             self.tell(*a, *b, there, back, &mut told, findings);
                         }
                     }

@@ -145,13 +145,15 @@ impl Verified {
         let (order, rings) = order.map_or_else(|| rings(&read), |order| (Some(order), Vec::new()));
         let keys = self.keys(&read, changes, &touched);
         let ports = self.ports(&read, changes);
-        let ways =
-            if changes.is_sharing_kept() { self.ways.clone() } else { sharing::check_ways(&read, &ports) };
+        let are_clusters_same = *self.clusters == intents.clusters;
+        let ways = match changes.is_sharing_kept() && are_clusters_same {
+            true => self.ways.clone(),
+            false => sharing::check_ways(&read, &ports),
+        };
         let is_cabled = !changes.is_cabled_otherwise;
-        let clusters = if *self.clusters == intents.clusters {
-            Arc::clone(&self.clusters)
-        } else {
-            Arc::new(intents.clusters.clone())
+        let clusters = match are_clusters_same {
+            true => Arc::clone(&self.clusters),
+            false => Arc::new(intents.clusters.clone()),
         };
         Self {
             basis: self.basis,

@@ -138,7 +138,8 @@ impl Guarantees {
     /// both ways or neither between every two of them. Then nobody else need be asked whether levels come back.
     ///
     /// For a turn takes a level only between links on which the same cluster has it, and management's always; cables of adapters are had by
-    /// their own cluster only; and every level of a cluster was followed between all its ports.
+    /// their own cluster only; and every level of a cluster was followed between all its ports. Where every two switches have
+    /// their own level, that one was; which others come back is nobody's concern.
     pub fn are_levels_even(&self) -> bool {
         self.is_guarded
             && self.ownership().next().is_none()
