@@ -120,6 +120,7 @@ impl Promises {
         ground: Option<&Ground>,
         changes: &ClusterChanges<'_>,
     ) -> Result<(), CompileError> {
+        check_groups(draft.plan())?;
         let before = draft.plan().decisions().clusters.clone();
         // Routes that were taken over from somebody else are not ours to choose.
         let may_choose = draft.plan().decisions().adopted.is_empty();
@@ -471,6 +472,15 @@ fn table_entries(intents: &Intents) -> u8 {
     let least = least.unwrap_or(capabilities.usual_port.arbitration).clamp(8, 64);
     // A power of two.
     1 << least.ilog2()
+}
+
+/// Groups use the level that is everybody's: at any other, their packets would enter lanes of clusters or of management, or
+/// be dropped.
+fn check_groups(plan: &FabricPlan) -> Result<(), CompileError> {
+    match plan.groups().find(|group| group.sl != ServiceLevel::default()) {
+        Some(group) => Err(CompileError::GroupLevel { partition: group.partition, sl: group.sl }),
+        None => Ok(()),
+    }
 }
 
 fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {

@@ -7,8 +7,9 @@ use fabric_model::intent::Role;
 use ib_wire::{Guid, Lid, PartitionNumber};
 
 use crate::bits::Bits;
+use crate::bounded::{PART_FINDINGS_MAX, bounded};
 use crate::network::{Network, Next, Place};
-use crate::{Finding, Hop, Reading};
+use crate::{Finding, Hop, Reading, Rule, is_told};
 
 /// The LIDs that a table speaks of or that somebody has.
 pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
@@ -25,6 +26,11 @@ pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTre
     for lid in lids {
         let mut findings = Vec::new();
         columns.check(lid, &mut walk, &mut findings);
+        // What the plan says of itself is not counted among the others.
+        let says = |finding: &Finding| is_told(finding, read.network.plan);
+        if findings.len() > PART_FINDINGS_MAX && !findings.iter().any(says) {
+            findings = bounded(Rule::Forwarding, findings);
+        }
         if !findings.is_empty() {
             found.insert(lid, findings);
         }

@@ -7,8 +7,9 @@ use fabric_model::intent::{PortName, Role};
 use fabric_model::plan::{Enforcement, PkeyTable, SwitchPortPlan};
 use ib_wire::{Guid, Membership, PartitionNumber, Pkey};
 
+use crate::bounded::Bounded;
 use crate::network::{Link, Next, PORTS, Place};
-use crate::{Finding, Guard, Reading};
+use crate::{Finding, Guard, Reading, Rule};
 
 /// What is found table by table.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +56,7 @@ impl Keys {
         let missing = read.wanted.missing.iter();
         let mut findings: Vec<Finding> =
             missing.map(|name| Finding::PartitionMissing { name: name.clone() }).collect();
-        members(read, &mut findings);
+        findings.extend(members(read));
         let tables = || self.own.values().chain(self.enforced.values());
         findings.extend(tables().flat_map(|table| table.findings.iter().cloned()));
         let suspects = tables().flat_map(|table| &table.suspects);
@@ -84,7 +85,8 @@ struct Suspect {
 }
 
 /// The lists that queries are answered by.
-fn members(read: &Reading<'_>, findings: &mut Vec<Finding>) {
+fn members(read: &Reading<'_>) -> Vec<Finding> {
+    let mut findings = Bounded::whole(Rule::Isolation);
     let plan = read.network.plan;
     let numbers: BTreeSet<PartitionNumber> =
         plan.partitions().map(|p| p.number).chain(read.wanted.partitions.keys().copied()).collect();
@@ -106,6 +108,7 @@ fn members(read: &Reading<'_>, findings: &mut Vec<Finding>) {
             }
         }
     }
+    findings.finish()
 }
 
 /// The table of an end port.

@@ -10,9 +10,10 @@ use fabric_model::plan::{GroupPlan, PortSharing};
 use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{PortNum, ServiceLevel, SlToVl, VirtualLane};
 
+use crate::bounded::{Bounded, bounded};
 use crate::capacities::{levels, maps};
 use crate::network::{Link, Network, Next, PORTS, Place};
-use crate::{Finding, Reading};
+use crate::{Finding, Reading, Rule};
 
 pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
     let ports = Ports::of(&read.network);
@@ -23,23 +24,23 @@ pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
 
 /// What is found between ports.
 pub(crate) fn check_ways(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = Bounded::whole(Rule::Sharing);
     if !ports.is_planned {
-        return findings;
+        return Vec::new();
     }
     // Where every port takes level 0, packets to groups at level 0 need not be followed.
     let is_followed =
         |group: &GroupPlan| group.sl != ServiceLevel::default() || !ports.all_take_best_effort();
     let are_even = read.guarantees().are_levels_even();
     if are_even && !read.network.plan.groups().any(is_followed) {
-        return findings;
+        return Vec::new();
     }
     let levels = Levels::new(&read.network);
     levels.groups(&mut findings);
     if !are_even {
         levels.ways_back(&by_pairs(read), &mut findings);
     }
-    findings
+    findings.finish()
 }
 
 /// The clusters in which every two switches have their own level, by end port. Which of the others come back between its ports
@@ -126,6 +127,7 @@ impl AtPort {
                 }
             }
         }
+        found.findings = bounded(Rule::Sharing, found.findings);
         found
     }
 }
@@ -202,7 +204,7 @@ impl<'a> Levels<'a> {
     }
 
     /// A group's level passes every turn of its tree.
-    fn groups(&self, findings: &mut Vec<Finding>) {
+    fn groups(&self, findings: &mut Bounded) {
         let network = self.network;
         for group in network.plan.groups() {
             let (mlid, sl) = (group.mlid, group.sl);
@@ -235,7 +237,7 @@ impl<'a> Levels<'a> {
 
     /// Between every two adapters, a level passes both ways or neither, unless they are of one cluster that has levels by
     /// pairs.
-    fn ways_back(&self, by_pairs: &[Option<usize>], findings: &mut Vec<Finding>) {
+    fn ways_back(&self, by_pairs: &[Option<usize>], findings: &mut Bounded) {
         let network = self.network;
         // By their switches, so that what is read together stands together.
         let mut leaves: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
@@ -282,7 +284,7 @@ impl<'a> Levels<'a> {
         there: Carried,
         back: Carried,
         told: &mut BTreeSet<(ServiceLevel, PortName, Option<PortNum>)>,
-        findings: &mut Vec<Finding>,
+        findings: &mut Bounded,
     ) {
         for sl in (1..16).filter_map(ServiceLevel::from_wire) {
             let bit = 1 << sl.to_wire();

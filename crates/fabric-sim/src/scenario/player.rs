@@ -175,7 +175,7 @@ impl<'a> Player<'a> {
         let role = &self.roles[place];
         let (act, party, node, count) = (role.act, role.party, role.node, role.count);
         let size = act.message[(count % act.message.len() as u64) as usize].bytes();
-        let (level, tag, seats) = (role.level, role.tag, &party.seats);
+        let (mut level, tag, seats) = (role.level, role.tag, &party.seats);
         let mut pkey = party.pkey;
         let (mut bytes, mut packet_bytes) = (size, None);
         let others =
@@ -195,6 +195,9 @@ impl<'a> Player<'a> {
         };
         if to == node && act.send != Pattern::Everything {
             return None;
+        }
+        if act.send != Pattern::Everything {
+            level = party.level(node, to);
         }
         let mut lid: Lid = seats[to].lid;
         match act.send {

@@ -14,10 +14,11 @@ use fabric_model::plan::{FabricPlan, Finding as Known};
 use fabric_model::tenancy::Class;
 use ib_wire::{Guid, Lid, ServiceLevel};
 
+use crate::bounded::bounded;
 use crate::network::{Link, Next, PORTS, Place, port_of};
 use crate::verified::Changes;
 use crate::wanted::Wanted;
-use crate::{Finding, Reading};
+use crate::{Finding, Reading, Rule};
 use holdings::Holdings;
 use promises::{Judge, Judged};
 
@@ -249,10 +250,11 @@ fn adapters(plan: &FabricPlan) -> usize {
     plan.adapter_ports().len()
 }
 
+/// Keeps what is found about ownership.
 fn put<K: Ord>(kept: &mut BTreeMap<K, Vec<Finding>>, key: K, found: Vec<Finding>) {
     if found.is_empty() {
         kept.remove(&key);
     } else {
-        kept.insert(key, found);
+        kept.insert(key, bounded(Rule::Ownership, found));
     }
 }

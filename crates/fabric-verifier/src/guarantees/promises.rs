@@ -14,8 +14,9 @@ use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
 
 use super::holdings::bits;
 use super::service::{PACKET_BYTES, Service, Way};
+use crate::bounded::Bounded;
 use crate::network::{Link, Network, Next, PORTS, Place, port_of};
-use crate::{Finding, LaneWait};
+use crate::{Finding, LaneWait, Rule};
 
 /// What was found about a cluster.
 #[derive(Clone, Debug, Default)]
@@ -98,10 +99,10 @@ impl<'a> Judge<'a> {
             cluster,
             decision,
             held: HashMap::with_capacity(decision.links.len()),
-            findings: Vec::new(),
+            findings: Bounded::part(Rule::Promises),
         };
         let is_even = case.all();
-        let findings = case.findings;
+        let findings = case.findings.finish();
         for used in self.used.drain(..) {
             self.slots[used.link] = 0;
         }
@@ -118,7 +119,7 @@ struct Case<'a, 'j> {
     cluster: &'j ClusterIntent,
     decision: &'j ClusterDecision,
     held: HashMap<Link, (u16, VirtualLane)>,
-    findings: Vec<Finding>,
+    findings: Bounded,
 }
 
 /// The way on which a packet may be latest.
@@ -259,7 +260,10 @@ impl Case<'_, '_> {
                 for from in group.ends.iter().filter(|from| *from != to) {
                     let input = self.network.ends()[*from].home.map(|(_, input)| input);
                     let own = self.network.link_of_end(*from);
-                    self.turn(own, None, level, *from, *to);
+                    // One level for all was looked at above.
+                    if let Levels::Pairs(_) = levels {
+                        self.turn(own, None, level, *from, *to);
+                    }
                     self.turn(first_link, input, level, *from, *to);
                     let own = self.service(own);
                     let Some(way) = way.zip(own).map(|(way, own)| way.then(&own)) else { continue };
