@@ -106,7 +106,10 @@ impl Site {
             intents.partitions.push(PartitionIntent { name: name.to_owned(), number: None, members, ipoib });
             if class != Class::BestEffort {
                 let (name, ports) = (name.to_owned(), ports.to_vec());
-                intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
+                // Every other cluster has a level for every two switches.
+                let is_odd = name.bytes().next_back().is_some_and(|last| last % 2 == 1);
+                let sl_mode = if is_odd { SlMode::Path } else { SlMode::Cluster };
+                intents.clusters.push(ClusterIntent { name, ports, class, sl_mode });
             }
         }
         intents

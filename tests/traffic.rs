@@ -50,9 +50,15 @@ fn heddle(directory: &Path, arguments: &[&str]) -> Output {
 }
 
 fn planned() -> tempfile::TempDir {
+    let (scratch, plan) = planned_for(SITE);
+    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
+    scratch
+}
+
+fn planned_for(site: &str) -> (tempfile::TempDir, Output) {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path();
-    fs::write(directory.join("site.toml"), SITE).unwrap();
+    fs::write(directory.join("site.toml"), site).unwrap();
     fs::write(directory.join("attack.toml"), ATTACK).unwrap();
     let made = heddle(
         directory,
@@ -61,8 +67,7 @@ fn planned() -> tempfile::TempDir {
     assert!(made.status.success());
     let plan =
         heddle(directory, &["plan", "--topology", "net", "--intents", "site.toml", "--out", "plan.json"]);
-    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
-    scratch
+    (scratch, plan)
 }
 
 const TRAFFIC: [&str; 7] =
@@ -92,6 +97,31 @@ fn a_promise_is_kept_as_planned_and_both_runs_are_told_and_drawn() {
     let people = heddle(scratch.path(), &[&TRAFFIC[..], &["--plan-only"]].concat());
     let text = String::from_utf8(people.stdout).unwrap();
     assert!(text.contains("as planned: every promise kept"), "{text}");
+}
+
+#[test]
+fn levels_by_pairs_of_switches_are_explained_and_traffic_uses_them() {
+    let site = SITE.replacen("nodes = 6\n", "nodes = 6\nsl_mode = \"path\"\n", 1);
+    let (scratch, plan) = planned_for(&site);
+    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
+    let explain = ["plan", "explain", "acme/blue", "--topology", "net", "--plan", "plan.json"];
+    let text = String::from_utf8(heddle(scratch.path(), &explain).stdout).unwrap();
+    for part in ["one for every two switches", "level, both ways"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let people = heddle(scratch.path(), &[&TRAFFIC[..], &["--plan-only"]].concat());
+    let text = String::from_utf8(people.stdout).unwrap();
+    assert!(text.contains("as planned: every promise kept"), "{text}");
+}
+
+#[test]
+fn a_promise_that_lane_buffers_cannot_carry_is_refused() {
+    let with = |bytes: u32| format!("[devices]\nlane_buffer = {{ bytes = {bytes} }}\n{SITE}");
+    let (_scratch, plan) = planned_for(&with(65536));
+    assert!(plan.status.success(), "the control: {}", String::from_utf8_lossy(&plan.stderr));
+    let (_scratch, plan) = planned_for(&with(4121));
+    let told = String::from_utf8_lossy(&plan.stderr);
+    assert!(!plan.status.success() && told.contains("cluster acme/blue has no place"), "{told}");
 }
 
 #[test]

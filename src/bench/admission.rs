@@ -18,8 +18,8 @@ use super::stream::{Fabric, size};
 ///
 /// Sizes are exponential. Places are those of a full fabric in which 30 % of the hosts were shuffled (aged), or all
 /// (random). The rule of the paper gives a cluster one number, which is its service level and its lane on all its links.
-/// Ours own levels and lanes per link: one level per cluster or one per path, on the routes as they are or with up-ports
-/// chosen per destination.
+/// Ours own levels and lanes per link: one level per cluster, one for every two switches of it, as plans have them, or one for
+/// each direction of a path; on the routes as they are or with up-ports chosen per destination.
 #[derive(Debug, Args)]
 pub struct BenchAdmissionArgs {
     /// Hosts of the fat-trees.
@@ -53,8 +53,10 @@ struct Shares {
     seed: u64,
     paper: f64,
     cluster: f64,
+    pair: f64,
     path: f64,
     cluster_chosen: f64,
+    pair_chosen: f64,
     path_chosen: f64,
 }
 
@@ -116,8 +118,9 @@ fn clusters(network: &Network, places: Places, mean: f64, seed: u64) -> Vec<Vec<
 }
 
 fn measure(network: &Arc<Network>, clusters: &[Vec<HostIndex>], seed: u64, lanes: u8) -> Shares {
-    let ours = |mode, routes| {
-        let mut ledger = Ledger::new(Arc::clone(network));
+    let two_way = || Ledger::new(Arc::clone(network));
+    let one_way = || two_way().with_one_way_levels();
+    let ours = |mut ledger: Ledger, mode, routes| {
         let admitted = (0..).map(ClusterNumber).zip(clusters).filter(|(cluster, hosts)| {
             let request = Request { cluster: *cluster, hosts, bandwidth: Bandwidth::ZERO, mode, routes };
             ledger.admit(request).is_ok()
@@ -127,10 +130,12 @@ fn measure(network: &Arc<Network>, clusters: &[Vec<HostIndex>], seed: u64, lanes
     Shares {
         seed,
         paper: percent(paper(network, clusters, lanes), network),
-        cluster: ours(SlMode::Cluster, Routes::Given),
-        path: ours(SlMode::Path, Routes::Given),
-        cluster_chosen: ours(SlMode::Cluster, Routes::Chosen),
-        path_chosen: ours(SlMode::Path, Routes::Chosen),
+        cluster: ours(two_way(), SlMode::Cluster, Routes::Given),
+        pair: ours(two_way(), SlMode::Path, Routes::Given),
+        path: ours(one_way(), SlMode::Path, Routes::Given),
+        cluster_chosen: ours(two_way(), SlMode::Cluster, Routes::Chosen),
+        pair_chosen: ours(two_way(), SlMode::Path, Routes::Chosen),
+        path_chosen: ours(one_way(), SlMode::Path, Routes::Chosen),
     }
 }
 
@@ -163,9 +168,9 @@ fn paper(network: &Network, clusters: &[Vec<HostIndex>], lanes: u8) -> usize {
 fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
         "Hosts admitted in %, mean over the seeds and range.\n\n\
-         | hosts | places | lanes | paper | one level per cluster | one per path | per cluster, up-ports chosen \
-         | per path, up-ports chosen |\n\
-         |---:|---|---:|---:|---:|---:|---:|---:|\n",
+         | hosts | places | lanes | paper | one level per cluster | one per two switches | one per path \
+         | per cluster, up-ports chosen | per two switches, up-ports chosen | per path, up-ports chosen |\n\
+         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for Row { hosts, places, lanes, shares } in rows {
         let column = |of: fn(&Shares) -> f64| {
@@ -175,12 +180,14 @@ fn markdown(rows: &[Row]) -> String {
             format!("{mean:.1} ({least:.1}–{most:.1})")
         };
         text += &format!(
-            "| {hosts} | {} | {lanes} | {} | {} | {} | {} | {} |\n",
+            "| {hosts} | {} | {lanes} | {} | {} | {} | {} | {} | {} | {} |\n",
             format!("{places:?}").to_lowercase(),
             column(|shares| shares.paper),
             column(|shares| shares.cluster),
+            column(|shares| shares.pair),
             column(|shares| shares.path),
             column(|shares| shares.cluster_chosen),
+            column(|shares| shares.pair_chosen),
             column(|shares| shares.path_chosen),
         );
     }

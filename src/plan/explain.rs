@@ -8,7 +8,7 @@ use clap::Args;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, PortSharing};
-use fabric_model::tenancy::{Class, Latency};
+use fabric_model::tenancy::{Class, Latency, SlMode};
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{Guid, PartitionNumber};
 use serde_json::json;
@@ -72,6 +72,9 @@ impl Story<'_> {
         let decision = decision(self.plan(), self.name);
         let mut parts = vec![facts(self.facts(decision)), String::new(), self.nodes()];
         if let Some(decision) = decision {
+            if !decision.pairs.is_empty() {
+                parts.extend([String::new(), self.pairs(decision)]);
+            }
             parts.extend([String::new(), self.links(decision)]);
         }
         parts.join("\n")
@@ -103,9 +106,8 @@ impl Story<'_> {
                     .to_owned(),
             )),
             Some(decision) => {
-                let level = or_dash(decision.service_level().map(|level| level.to_wire()));
                 told.extend([
-                    ("service level", format!("{level}: no other cluster has it on any of these links")),
+                    ("service level", self.level(decision)),
                     ("links", self.why_links(decision)),
                     (
                         "bound",
@@ -118,6 +120,23 @@ impl Story<'_> {
             }
         }
         told
+    }
+
+    fn level(&self, decision: &ClusterDecision) -> String {
+        if decision.sl_mode == SlMode::Path {
+            return "one for every two switches, which path records tell; see below".to_owned();
+        }
+        let level = or_dash(decision.service_level().map(|level| level.to_wire()));
+        format!("{level}: no other cluster has it on any of these links")
+    }
+
+    /// The levels between switches, where every two have their own.
+    fn pairs(&self, decision: &ClusterDecision) -> String {
+        let rows = decision.pairs.iter().map(|pair| {
+            let (a, b) = pair.switches;
+            [self.called(a), self.called(b), pair.service_level.to_wire().to_string()]
+        });
+        table(["between", "and", "level, both ways"], rows)
     }
 
     fn partitions(&self) -> impl Iterator<Item = (PartitionNumber, &str)> {
@@ -200,18 +219,24 @@ impl Story<'_> {
             let rate = self.rate(grant.port) * 1e9;
             let (bits, clusters) = taken[&grant.port];
             let percent = |bits: u64| format!("{:.1} %", bits as f64 / rate * 100.0);
+            let levels: Vec<String> =
+                grant.service_levels.iter().map(|level| level.to_wire().to_string()).collect();
             let entries = self.sharing(grant.port).map_or(0, |sharing| sharing.low.len());
             [
                 format!("{} {}", self.called(grant.port.node), grant.port.port),
                 self.peer(grant.port).map_or_else(String::new, |peer| self.called(peer)),
                 grant.lane.to_wire().to_string(),
+                levels.join(","),
                 grant.share.to_string(),
                 percent(grant.share.bits_per_s()),
                 format!("{} x {} of {entries}", grant.entries, grant.weight),
                 format!("{}: {}", count(clusters, "cluster"), percent(bits)),
             ]
         });
-        table(["from", "to", "lane", "share", "of the link", "entries x weight", "promised in all"], rows)
+        table(
+            ["from", "to", "lane", "sl", "share", "of the link", "entries x weight", "promised in all"],
+            rows,
+        )
     }
 
     fn sharing(&self, port: PortName) -> Option<&PortSharing> {

@@ -23,6 +23,9 @@ use serde_json::json;
 use crate::cli::output::{Format, count, or_dash, table};
 use crate::topology::read_topology;
 
+/// Findings that are shown to people; `-o json` tells all.
+const SHOWN_MAX: usize = 200;
+
 /// Decide where clusters go and what every device of a fabric is to hold, prove it, and explain it. Nothing is touched.
 ///
 /// The file of intents is TOML:
@@ -158,11 +161,12 @@ fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
     })?;
     let port = node.cabled_ports().find_map(|(number, _)| node.port(number));
     let mut intents = Intents::new(port.context("the manager's host has no cable")?.guid);
-    let DeviceShape { lanes, arbitration, pkeys, multicast } = site.devices;
+    let DeviceShape { lanes, arbitration, pkeys, multicast, lane_buffer } = site.devices;
     let capabilities = &mut intents.capabilities;
     capabilities.usual_port.lanes = data_lanes(lanes)?;
     ensure!((8..=64).contains(&arbitration), "devices.arbitration: tables have 8 to 64 entries");
     (capabilities.usual_port.arbitration, capabilities.usual_port.pkeys) = (arbitration, pkeys);
+    capabilities.usual_port.lane_buffer = lane_buffer;
     (capabilities.usual_switch.enforced_pkeys, capabilities.usual_switch.multicast) = (pkeys, multicast);
     Ok(intents)
 }
@@ -230,7 +234,7 @@ fn told(
             hosts.len().to_string(),
             leaves.len().to_string(),
             cluster.class.to_string(),
-            or_dash(decision.and_then(|it| it.service_level()).map(|level| level.to_wire())),
+            levels(decision.map(|it| &**it)),
             or_dash(decision.map(|it| it.links.len())),
             or_dash(decision.map(|it| Latency::from_ns(it.bound_ns))),
         ]
@@ -247,13 +251,23 @@ fn told(
     [vec![clusters, String::new(), planned], known.collect(), vec![verdict(findings)]].concat().join("\n")
 }
 
+/// The level of a cluster, or those between its switches.
+fn levels(decision: Option<&ClusterDecision>) -> String {
+    let one = decision.and_then(ClusterDecision::service_level);
+    let pairs = decision.into_iter().flat_map(|decision| &decision.pairs);
+    let all: BTreeSet<_> = one.into_iter().chain(pairs.map(|pair| pair.service_level)).collect();
+    let all: Vec<String> = all.iter().map(|level| level.to_wire().to_string()).collect();
+    or_dash(Some(all.join(",")).filter(|text| !text.is_empty()))
+}
+
 /// What a proof came to, for people.
 fn verdict(findings: &[(Rule, Finding)]) -> String {
     if findings.is_empty() {
         return format!("proved: {} hold", count(Rule::ALL.len(), "rule"));
     }
-    let lines = findings.iter().map(|(rule, finding)| format!("  {rule}: {finding}"));
-    let lines: Vec<String> = lines.collect();
+    let lines = findings.iter().take(SHOWN_MAX).map(|(rule, finding)| format!("  {rule}: {finding}"));
+    let more = findings.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0);
+    let lines: Vec<String> = lines.chain(more.map(|more| format!("  and {more} more"))).collect();
     format!("not proved: {}\n{}", count(findings.len(), "finding"), lines.join("\n"))
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fabric_model::intent::LaneBuffer;
 use fabric_model::tenancy::{Class, SlMode};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -58,12 +59,15 @@ pub struct DeviceShape {
     pub pkeys: u16,
     /// Multicast groups that a switch can tell apart.
     pub multicast: u16,
+    /// What each lane of every port has for packets that come in; not looked at, if nobody knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane_buffer: Option<LaneBuffer>,
 }
 
 /// What switches and adapters of the field have at least.
 impl Default for DeviceShape {
     fn default() -> Self {
-        Self { lanes: 8, arbitration: 64, pkeys: 64, multicast: 4096 }
+        Self { lanes: 8, arbitration: 64, pkeys: 64, multicast: 4096, lane_buffer: None }
     }
 }
 

@@ -239,8 +239,8 @@ impl<'a> Search<'a> {
         wish: &ClusterWish,
         bandwidth: Bandwidth,
     ) -> Result<Vec<Guid>, (String, usize)> {
-        let (nodes, needs) = (wish.nodes, wish.needs);
-        place(&mut self.places, Wish { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster })
+        let ClusterWish { nodes, needs, sl_mode: mode, .. } = *wish;
+        place(&mut self.places, Wish { cluster, nodes, needs, bandwidth, mode })
     }
 
     /// More hosts for a guaranteed cluster, near those it has.

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use fabric_model::intent::PortName;
 use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use ib_wire::{Guid, PartitionNumber};
+use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use thiserror::Error;
 
 pub use adoption::{Adoption, adopt};
@@ -98,6 +98,17 @@ pub enum CompileError {
         cluster: String,
         /// What is short, and where.
         reason: String,
+    },
+    /// A broadcast group is to use a level that is not everybody's, where levels belong to clusters or to management.
+    #[error(
+        "the broadcast group of partition {partition} is to use service level {sl}: only level 0 is everybody's \
+         once a cluster was promised something"
+    )]
+    GroupLevel {
+        /// The partition of the group.
+        partition: PartitionNumber,
+        /// The level.
+        sl: ServiceLevel,
     },
     /// No partition number is left for a partition that asked for none.
     #[error("no partition number is left for {name:?}")]

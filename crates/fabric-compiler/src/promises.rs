@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{ClusterIntent, Intents, PortName};
 use fabric_model::plan::{Draft, Finding};
-use fabric_model::tenancy::{Class, ClusterNumber, SlMode};
+use fabric_model::tenancy::{Class, ClusterNumber};
 use fabric_model::{Decisions, FabricPlan, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, ServiceLevel};
 
@@ -120,6 +120,7 @@ impl Promises {
         ground: Option<&Ground>,
         changes: &ClusterChanges<'_>,
     ) -> Result<(), CompileError> {
+        check_groups(draft.plan())?;
         let before = draft.plan().decisions().clusters.clone();
         // Routes that were taken over from somebody else are not ours to choose.
         let may_choose = draft.plan().decisions().adopted.is_empty();
@@ -211,7 +212,7 @@ impl Promises {
     ) -> bool {
         let Some(grant) = self.ledger.release(number) else { return false };
         let again = request(number, cluster, &grant.hosts, Routes::Given);
-        let is_given = self.ledger.admit_again(again, &decision.links).is_some();
+        let is_given = self.ledger.admit_again(again, &decision.links, &decision.pairs).is_some();
         if !is_given {
             self.ledger.restore(grant);
         }
@@ -244,7 +245,7 @@ impl Promises {
             let number = self.number();
             let again = kept.zip(hosts.as_ref()).filter(|(had, hosts)| {
                 let request = request(number, cluster, hosts, Routes::Given);
-                let again = self.ledger.admit_again(request, &had.links);
+                let again = self.ledger.admit_again(request, &had.links, &had.pairs);
                 again.map(|(_, moves)| self.moves.extend(moves)).is_some()
             });
             match again {
@@ -260,8 +261,7 @@ impl Promises {
                 (true, Some(_)) => &[Routes::Given, Routes::Chosen],
             };
             let missing = || CompileError::PortsMissing { cluster: cluster.name.clone() };
-            let hosts = check_mode(cluster).and_then(|()| hosts.ok_or_else(missing));
-            let admitted = hosts.and_then(|hosts| {
+            let admitted = hosts.ok_or_else(missing).and_then(|hosts| {
                 let changed = had.and_then(|had| self.change_one(number, cluster, &hosts, had, routes));
                 changed.map_or_else(|| self.admit(number, cluster, &hosts, routes, &exchange), Ok)
             });
@@ -339,7 +339,7 @@ impl Promises {
         Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
     }
 
-    /// Gives a cluster other hosts or another rate, so that it keeps its service level; `None` if that cannot be.
+    /// Gives a cluster other hosts or another rate, so that it keeps its service levels; `None` if that cannot be.
     fn change_one(
         &mut self,
         number: ClusterNumber,
@@ -351,10 +351,10 @@ impl Promises {
         let Class::Guaranteed { bandwidth, .. } = had.class else { return None };
         let before: Option<Vec<HostIndex>> =
             had.ports.iter().map(|port| self.hosts.get(port).copied()).collect();
-        let (before, mode) = (before?, SlMode::Cluster);
+        let (before, mode) = (before?, had.sl_mode);
         let request_before =
             Request { cluster: number, hosts: &before, bandwidth, mode, routes: Routes::Given };
-        let (_, moves) = self.ledger.admit_again(request_before, &had.links)?;
+        let (_, moves) = self.ledger.admit_again(request_before, &had.links, &had.pairs)?;
         self.moves.extend(moves);
         let decided = routes.iter().find_map(|routes| {
             let (grant, moves) = self.ledger.change(request(number, cluster, hosts, *routes)).ok()?;
@@ -401,7 +401,8 @@ impl Exchange {
     fn break_promise(&mut self, cluster: &ClusterIntent, had: &ClusterDecision, error: &CompileError) {
         let name = || cluster.name.clone();
         self.broken.push(Finding::PromiseBroken { cluster: name(), reason: error.to_string() });
-        self.decided.push((name(), Arc::new(ClusterDecision { links: Vec::new(), ..had.clone() })));
+        let nothing = ClusterDecision { links: Vec::new(), pairs: Vec::new(), ..had.clone() };
+        self.decided.push((name(), Arc::new(nothing)));
     }
 }
 
@@ -418,9 +419,9 @@ pub(crate) fn restored<'a>(
         let hosts: Option<Vec<HostIndex>> =
             before.ports.iter().map(|port| places.get(port).copied()).collect();
         if let (Some(hosts), Class::Guaranteed { bandwidth, .. }) = (hosts, before.class) {
-            let (hosts, mode, routes) = (hosts.as_slice(), SlMode::Cluster, Routes::Given);
+            let (hosts, mode, routes) = (hosts.as_slice(), before.sl_mode, Routes::Given);
             let request = Request { cluster: number, hosts, bandwidth, mode, routes };
-            ledger.admit_again(request, &before.links);
+            ledger.admit_again(request, &before.links, &before.pairs);
         }
     }
     ledger
@@ -473,19 +474,17 @@ fn table_entries(intents: &Intents) -> u8 {
     1 << least.ilog2()
 }
 
-fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {
-    before.ports == cluster.ports && before.class == cluster.class && before.sl_mode == cluster.sl_mode
+/// Groups use the level that is everybody's: at any other, their packets would enter lanes of clusters or of management, or
+/// be dropped.
+fn check_groups(plan: &FabricPlan) -> Result<(), CompileError> {
+    match plan.groups().find(|group| group.sl != ServiceLevel::default()) {
+        Some(group) => Err(CompileError::GroupLevel { partition: group.partition, sl: group.sl }),
+        None => Ok(()),
+    }
 }
 
-/// Levels per path would have to be the same both ways, since connections answer in the level they were asked in.
-fn check_mode(cluster: &ClusterIntent) -> Result<(), CompileError> {
-    match cluster.sl_mode {
-        SlMode::Cluster => Ok(()),
-        SlMode::Path => {
-            let reason = "service levels per path are not planned; one for the whole cluster is".to_owned();
-            Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
-        }
-    }
+fn is_same(before: &ClusterDecision, cluster: &ClusterIntent) -> bool {
+    before.ports == cluster.ports && before.class == cluster.class && before.sl_mode == cluster.sl_mode
 }
 
 fn request<'a>(
@@ -498,7 +497,7 @@ fn request<'a>(
         Class::Guaranteed { bandwidth, .. } => bandwidth,
         Class::BestEffort => Default::default(),
     };
-    Request { cluster: number, hosts, bandwidth, mode: SlMode::Cluster, routes }
+    Request { cluster: number, hosts, bandwidth, mode: cluster.sl_mode, routes }
 }
 
 /// Whether a decision says where the entries of a cluster are.
@@ -538,6 +537,7 @@ fn decision(cluster: &ClusterIntent, grant: &Grant, network: &Network) -> Result
         sl_mode: cluster.sl_mode,
         bound_ns,
         links: grant.link_grants(network).collect(),
+        pairs: grant.pair_levels(network),
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fabric_compiler::tenancy::ledger::{Ledger, Refusal, Request, Routes};
 use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
-use fabric_compiler::{CompileError, Planner, compile, recompile};
+use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::intent::{ClusterIntent, LaneBuffer, PortCapability, PortName};
@@ -535,16 +535,38 @@ fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
 }
 
 #[test]
-fn levels_per_path_are_refused_and_not_taken_for_something_else() {
+fn a_broadcast_group_has_level_0_or_nothing_is_promised() {
     let topology = tree(16);
     let mut intents = Intents::new(ports(&topology)[0]);
+    let conf =
+        |sl: u8| partitions_conf::parse(&format!("blue=0x101, ipoib, sl={sl} : ALL_CAS=full;")).unwrap();
+    intents.partitions = conf(3);
+    let plain = compile(&topology, &intents, &Decisions::default()).unwrap();
+    assert_eq!(
+        plain.groups().next().unwrap().sl.to_wire(),
+        3,
+        "the control: without promises, as it is asked for"
+    );
     small(&mut intents, &topology);
-    let before = compile(&topology, &intents, &Decisions::default()).unwrap();
-    intents.clusters[0].sl_mode = SlMode::Path;
-    for decisions in [&Decisions::default(), before.decisions()] {
-        let refused = compile(&topology, &intents, decisions).unwrap_err();
-        assert!(refused.to_string().contains("service levels per path"), "{refused}");
+    let refusals = [
+        compile(&topology, &intents, &Decisions::default()).unwrap_err(),
+        recompile(&topology, &intents, &plain).unwrap_err(),
+    ];
+    for refused in refusals {
+        assert!(matches!(refused, CompileError::GroupLevel { sl, .. } if sl.to_wire() == 3));
+        assert!(refused.to_string().contains("partition 0x0101 is to use service level 3"), "{refused}");
     }
+    intents.partitions = conf(0);
+    let mut planner =
+        Planner::new(Arc::new(topology.clone()), intents.clone(), &Decisions::default()).unwrap();
+    let before = Arc::clone(planner.plan());
+    let wrong = Intents { partitions: conf(15), ..intents.clone() };
+    assert!(matches!(planner.change(wrong), Err(CompileError::GroupLevel { .. })), "management's");
+    assert_eq!(**planner.change(intents).unwrap(), *before, "and everything stays as it was");
+    // Lanes stay guarded when nobody is promised anything any more.
+    let mut later = Intents::new(ports(&topology)[0]);
+    later.partitions = conf(3);
+    compile(&topology, &later, before.decisions()).unwrap_err();
 }
 
 #[test]

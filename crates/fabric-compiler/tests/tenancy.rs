@@ -59,10 +59,11 @@ fn check(ledger: &Ledger) {
         let mut levels: BTreeMap<LinkIndex, u16> = BTreeMap::new();
         for from in 0..grant.hosts.len() {
             for to in (0..grant.hosts.len()).filter(|to| *to != from) {
-                let leaf = network.switch_of(grant.hosts[from]);
+                let [leaf, other] = [from, to].map(|host| network.switch_of(grant.hosts[host]));
                 let of_path = |path: &&PathLevel| path.from == leaf && path.to == grant.hosts[to];
-                let level =
-                    grant.service_level.or_else(|| Some(grant.paths.iter().find(of_path)?.service_level));
+                let of_pair = grant.pairs.get(&(leaf.min(other), leaf.max(other))).copied();
+                let level = grant.service_level.or(of_pair);
+                let level = level.or_else(|| Some(grant.paths.iter().find(of_path)?.service_level));
                 for link in path(network, grant, from, to) {
                     *pairs.entry(link).or_default() += 1;
                     *levels.entry(link).or_default() |= 1 << level.unwrap().to_wire();
@@ -109,11 +110,11 @@ fn keeps_its_shares(ledger: &Ledger, link: LinkIndex) {
 }
 
 /// Random admissions and releases; after each, everyone else has what they had.
-fn churn(network: &Arc<Network>, steps: usize, seed: u8) {
+fn churn(mut ledger: Ledger, steps: usize, seed: u8) {
+    let network = &Arc::clone(ledger.network());
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
     let mut draw = |below: usize| (0..below).new_tree(&mut runner).unwrap().current();
-    let mut ledger = Ledger::new(Arc::clone(network));
     let (mut admitted, mut refused) = (0, 0);
     for number in 0..steps as u32 {
         let before = ledger.grants().clone();
@@ -173,7 +174,8 @@ fn churn(network: &Arc<Network>, steps: usize, seed: u8) {
 fn clusters_nobody_touched_keep_everything_over_a_thousand_changes_of_a_tree() {
     let network = network(&tree(64, 8, 3), seven_lanes());
     assert!(network.tree().is_some());
-    churn(&network, 1000, 1);
+    churn(Ledger::new(Arc::clone(&network)), 1000, 1);
+    churn(Ledger::new(network).with_one_way_levels(), 500, 4);
 }
 
 #[test]
@@ -181,7 +183,7 @@ fn the_same_holds_with_two_levels_and_fewer_up_ports_than_hosts() {
     let size = FatTreeSize::Leaves(6);
     let oversubscription = Oversubscription { down: 2, up: 1 };
     let topology = FatTree { radix: 12, oversubscription, ..FatTree::new(size) }.generate().unwrap();
-    churn(&network(&topology, seven_lanes()), 400, 2);
+    churn(Ledger::new(network(&topology, seven_lanes())), 400, 2);
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn fabrics_that_are_no_trees_use_the_routes_they_have() {
     let topology = Torus { hosts_per_switch: 3, ..Torus::new([3, 3]) }.generate().unwrap();
     let network = network(&topology, seven_lanes());
     assert!(network.tree().is_none());
-    churn(&network, 400, 3);
+    churn(Ledger::new(network), 400, 3);
 }
 
 fn request(cluster: u32, hosts: &[HostIndex], bandwidth: Bandwidth) -> Request<'_> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::LinearTable;
 use crate::shared_map::SharedMap;
-use crate::tenancy::{Class, LinkGrant, SlMode};
+use crate::tenancy::{Class, LinkGrant, PairLevel, SlMode};
 use crate::written::{shared_tables, shared_values};
 
 /// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change. Copies share what
@@ -145,15 +145,32 @@ pub struct ClusterDecision {
     pub bound_ns: u64,
     /// What it has of every link it uses.
     pub links: Vec<LinkGrant>,
+    /// The levels between the switches of its ports, where every two have their own; in order of the switches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<PairLevel>,
 }
 
 impl ClusterDecision {
-    /// The service level of all its packets; `None` if it has none that every link knows.
+    /// The service level of all its packets; `None` if it has none that every link knows, or every two switches have
+    /// their own.
     pub fn service_level(&self) -> Option<ServiceLevel> {
+        if self.sl_mode == SlMode::Path {
+            return None;
+        }
         let (first, rest) = self.links.split_first()?;
         let is_everywhere =
             |level: &&ServiceLevel| rest.iter().all(|grant| grant.service_levels.contains(level));
         first.service_levels.iter().find(is_everywhere).copied()
+    }
+
+    /// The service level of its packets between ports on two switches, in both directions.
+    pub fn level_between(&self, a: Guid, b: Guid) -> Option<ServiceLevel> {
+        let switches = PairLevel::between(a, b);
+        let pair = self.pairs.iter().find(|pair| pair.switches == switches);
+        match self.sl_mode {
+            SlMode::Cluster => self.service_level(),
+            SlMode::Path => pair.map(|pair| pair.service_level),
+        }
     }
 }
 
@@ -194,5 +211,22 @@ mod tests {
         let json = serde_json::to_string(&decisions).unwrap();
         assert_eq!(serde_json::from_str::<Decisions>(&json).unwrap(), decisions);
         assert_eq!(serde_json::from_str::<Decisions>("{}").unwrap(), Decisions::default());
+    }
+
+    #[test]
+    fn what_was_decided_before_pairs_had_levels_reads_as_it_was() {
+        let old = r#"{"ports":["0x1"],"class":"best-effort","sl_mode":"cluster","bound_ns":7,"links":[]}"#;
+        let decision: ClusterDecision = serde_json::from_str(old).unwrap();
+        assert_eq!(decision.pairs, []);
+        assert!(!serde_json::to_string(&decision).unwrap().contains("pairs"));
+
+        let [a, b] = [1, 2].map(|raw| Guid::from_wire(raw).unwrap());
+        let service_level = ServiceLevel::from_wire(3).unwrap();
+        let pairs = vec![PairLevel { switches: (a, b), service_level }];
+        let decision = ClusterDecision { sl_mode: SlMode::Path, pairs, ..decision };
+        assert_eq!(decision.level_between(b, a), Some(service_level));
+        assert_eq!((decision.level_between(a, a), decision.service_level()), (None, None));
+        let json = serde_json::to_string(&decision).unwrap();
+        assert_eq!(serde_json::from_str::<ClusterDecision>(&json).unwrap(), decision);
     }
 }

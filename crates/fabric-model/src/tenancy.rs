@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ib_wire::{ServiceLevel, VirtualLane};
+use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
@@ -182,7 +182,8 @@ pub enum SlMode {
     /// One service level for all its packets, the same in both directions: works with unmodified software.
     #[default]
     Cluster,
-    /// A service level for each path: for software that asks for path records.
+    /// A service level for every two switches that its nodes are on, the same in both directions: for software that asks
+    /// for path records. More clusters find levels that are free.
     Path,
 }
 
@@ -217,6 +218,23 @@ pub struct LinkGrant {
     pub first_entry: Option<u8>,
     /// Weight of each of them, in units of 64 bytes; never 0.
     pub weight: u8,
+}
+
+/// The service level of a cluster's packets between the nodes on two switches, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PairLevel {
+    /// The switches by node GUID, the lower first; the same twice for nodes on one switch.
+    pub switches: (Guid, Guid),
+    /// Their level.
+    pub service_level: ServiceLevel,
+}
+
+impl PairLevel {
+    /// Two switches in the order in which levels name them.
+    pub fn between(a: Guid, b: Guid) -> (Guid, Guid) {
+        (a.min(b), a.max(b))
+    }
 }
 
 #[cfg(test)]

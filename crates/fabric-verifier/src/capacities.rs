@@ -6,8 +6,9 @@ use fabric_model::intent::{Capabilities, PortName};
 use fabric_model::plan::{Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
 use ib_wire::{DataLanes, Mtu, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
+use crate::bounded::bounded;
 use crate::network::{Link, PORTS, Place};
-use crate::{Finding, Reading, Table};
+use crate::{Finding, Reading, Rule, Table};
 
 /// What is found device by device and port by port.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +76,7 @@ impl Capacities {
         if findings.is_empty() {
             self.found.remove(&link);
         } else {
-            self.found.insert(link, findings);
+            self.found.insert(link, bounded(Rule::Capacities, findings));
         }
     }
 }

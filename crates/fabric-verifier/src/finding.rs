@@ -10,6 +10,7 @@ use ib_wire::{
     DataLanes, Gid, Guid, Lid, Mtu, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane,
 };
 
+use crate::Rule;
 pub use witness::{Destination, Guard, Hop, LaneWait, Table, Wait};
 
 /// Something that a plan does not keep. Ports of adapters are named by port GUID where packets are meant, by node and
@@ -106,7 +107,6 @@ pub enum Finding {
         /// Where they come to.
         to: Option<PortName>,
     },
-
     /// A ring of links that can wait for each other for ever.
     CreditLoop {
         /// The links, each waiting for the next and the last for the first.
@@ -251,7 +251,6 @@ pub enum Finding {
         /// The other.
         second: PartitionNumber,
     },
-
     /// A table has more entries than its device can hold.
     TableTooLong {
         /// Which.
@@ -357,7 +356,6 @@ pub enum Finding {
         /// Where packets came in; `None` at the sender itself.
         input: Option<PortNum>,
     },
-
     /// Two clusters have the same name.
     ClusterTwice {
         /// The name.
@@ -485,10 +483,12 @@ pub enum Finding {
         /// The port, by port GUID.
         port: Guid,
     },
-    /// A cluster has no service level that all its links know.
+    /// A cluster has no service level that all its links know, or none between two switches of its ports.
     LevelMissing {
         /// The cluster.
         cluster: String,
+        /// The switches, by node GUID, where every two are to have their own.
+        between: Option<(Guid, Guid)>,
     },
     /// A cluster was given something on a link that is not there.
     GrantWithoutLink {
@@ -528,8 +528,8 @@ pub enum Finding {
     LevelLost {
         /// The cluster.
         cluster: String,
-        /// Its level; `None` if each path has its own, and this one has none.
-        sl: Option<ServiceLevel>,
+        /// Its level, or that between the two ports' switches.
+        sl: ServiceLevel,
         /// Who sends, by port GUID.
         from: Guid,
         /// To whom.
@@ -588,5 +588,12 @@ pub enum Finding {
         promised_ns: u64,
         /// Where it waits.
         hops: Vec<LaneWait>,
+    },
+    /// More findings about the same, which are not kept.
+    More {
+        /// The rule.
+        rule: Rule,
+        /// How many.
+        count: usize,
     },
 }

@@ -7,8 +7,9 @@ use fabric_model::intent::Role;
 use ib_wire::{Guid, Lid, PartitionNumber};
 
 use crate::bits::Bits;
+use crate::bounded::{PART_FINDINGS_MAX, bounded};
 use crate::network::{Exits, Network, Next, Place};
-use crate::{Finding, Hop, Reading};
+use crate::{Finding, Hop, Reading, Rule, is_told};
 
 /// LIDs whose entries are read together: they lie next to each other in every table, and stay in the cache.
 const BATCH: usize = 64;
@@ -84,6 +85,11 @@ impl<'a> Columns<'a> {
         for (column, lid) in exits.lids.iter().enumerate() {
             let mut findings = Vec::new();
             self.check(column, *lid, &mut walk, &mut findings);
+            // What the plan says of itself is not counted among the others.
+            let says = |finding: &Finding| is_told(finding, self.read.network.plan);
+            if findings.len() > PART_FINDINGS_MAX && !findings.iter().any(says) {
+                findings = bounded(Rule::Forwarding, findings);
+            }
             if !findings.is_empty() {
                 found.insert(*lid, findings);
             }

@@ -7,8 +7,9 @@ use fabric_model::intent::{PortName, Role};
 use fabric_model::plan::{Enforcement, PkeyTable, SwitchPortPlan};
 use ib_wire::{Guid, Membership, PartitionNumber, Pkey};
 
+use crate::bounded::bounded;
 use crate::network::{Link, Next, PORTS, Place};
-use crate::{Finding, Guard, Reading};
+use crate::{Finding, Guard, Reading, Rule};
 
 /// What is found table by table.
 #[derive(Clone, Debug, Default)]
@@ -113,9 +114,9 @@ fn members(read: &Reading<'_>, partition: PartitionNumber) -> Vec<Finding> {
         wanted.into_iter().chain(planned).flat_map(|members| members.keys().copied()).collect();
     let roles = ports.into_iter().map(|port| (port, role(wanted, &port), role(planned, &port)));
     let differing = roles.filter(|(_, wanted, planned)| wanted != planned);
-    differing
-        .map(|(port, wanted, planned)| Finding::MemberDiffers { partition, port, wanted, planned })
-        .collect()
+    let findings =
+        differing.map(|(port, wanted, planned)| Finding::MemberDiffers { partition, port, wanted, planned });
+    bounded(Rule::Isolation, findings.collect())
 }
 
 /// The table of an end port.

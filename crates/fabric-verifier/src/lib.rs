@@ -22,6 +22,7 @@
 
 mod addresses;
 mod bits;
+mod bounded;
 mod capacities;
 mod credits;
 mod finding;
@@ -40,6 +41,7 @@ use std::cell::OnceCell;
 use fabric_model::plan::Finding as Known;
 use fabric_model::{FabricPlan, Intents, Topology};
 
+pub use bounded::{PART_FINDINGS_MAX, WHOLE_FINDINGS_MAX};
 pub use finding::{Destination, Finding, Guard, Hop, LaneWait, Table, Wait};
 pub use rule::Rule;
 pub use verified::Verified;
@@ -50,7 +52,8 @@ use isolation::Keys;
 use network::Network;
 use wanted::Wanted;
 
-/// Everything that a plan does not keep, rule by rule. A plan without findings may be sent.
+/// Everything that a plan does not keep, rule by rule; of each part that a rule looks at the first findings, and how many more
+/// there are. A plan without findings may be sent.
 pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let read = Reading::new(topology, intents, plan);
     Rule::ALL.into_iter().flat_map(|rule| read.check(rule)).collect()

@@ -10,8 +10,9 @@ use fabric_model::intent::Ipoib;
 use fabric_model::plan::{GroupPlan, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber, PortNum};
 
+use crate::bounded::bounded;
 use crate::network::{Network, Next, Place};
-use crate::{Finding, Hop, Reading};
+use crate::{Finding, Hop, Reading, Rule};
 
 /// The LIDs of groups that a switch has an entry for, or that the plan has.
 pub(crate) fn mlids(read: &Reading<'_>) -> BTreeSet<MulticastLid> {
@@ -52,6 +53,7 @@ pub(crate) fn check(
         let groups = by_mlid.get(mlid).map_or(&[][..], Vec::as_slice);
         let mut findings = Vec::new();
         Forest::new(read, *mlid, exits).check(groups, &mut findings);
+        let findings = bounded(Rule::Multicast, findings);
         if !findings.is_empty() {
             found.insert(*mlid, findings);
         }

@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::{GroupPlan, PortSharing};
+use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{Lid, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
+use crate::bounded::{Bounded, bounded};
 use crate::capacities::{levels, maps};
 use crate::network::{Link, Network, Next, PORTS, Place};
-use crate::{Finding, Reading};
+use crate::{Finding, Reading, Rule};
 
 pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
     let ports = Ports::of(&read.network);
@@ -22,23 +24,36 @@ pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
 
 /// What is found between ports.
 pub(crate) fn check_ways(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = Bounded::whole(Rule::Sharing);
     if !ports.is_planned {
-        return findings;
+        return Vec::new();
     }
     // Where every port takes level 0, packets to groups at level 0 need not be followed.
     let is_followed =
         |group: &GroupPlan| group.sl != ServiceLevel::default() || !ports.all_take_best_effort();
     let are_even = read.guarantees().are_levels_even();
     if are_even && !read.network.plan.groups().any(is_followed) {
-        return findings;
+        return Vec::new();
     }
     let levels = Levels::new(&read.network);
     levels.groups(&mut findings);
     if !are_even {
-        levels.ways_back(&mut findings);
+        levels.ways_back(&by_pairs(read), &mut findings);
     }
-    findings
+    findings.finish()
+}
+
+/// The clusters in which every two switches have their own level, by end port. Which of the others come back between its ports
+/// is nobody's concern: they stay in its lanes, and its promise tells of the right one both ways.
+fn by_pairs(read: &Reading<'_>) -> Vec<Option<usize>> {
+    let mut clusters = vec![None; read.network.ends().len()];
+    for (place, cluster) in read.intents.clusters.iter().enumerate() {
+        if cluster.class != Class::BestEffort && cluster.sl_mode == SlMode::Path {
+            let ends = cluster.ports.iter().filter_map(|port| read.network.end(*port));
+            ends.for_each(|end| clusters[end] = Some(place));
+        }
+    }
+    clusters
 }
 
 /// What is found port by port.
@@ -112,6 +127,7 @@ impl AtPort {
                 }
             }
         }
+        found.findings = bounded(Rule::Sharing, found.findings);
         found
     }
 }
@@ -188,7 +204,7 @@ impl<'a> Levels<'a> {
     }
 
     /// A group's level passes every turn of its tree.
-    fn groups(&self, findings: &mut Vec<Finding>) {
+    fn groups(&self, findings: &mut Bounded) {
         let network = self.network;
         for group in network.plan.groups() {
             let (mlid, sl) = (group.mlid, group.sl);
@@ -219,8 +235,9 @@ impl<'a> Levels<'a> {
         }
     }
 
-    /// Between every two adapters, a level passes both ways or neither.
-    fn ways_back(&self, findings: &mut Vec<Finding>) {
+    /// Between every two adapters, a level passes both ways or neither, unless they are of one cluster that has levels by
+    /// pairs.
+    fn ways_back(&self, by_pairs: &[Option<usize>], findings: &mut Bounded) {
         let network = self.network;
         // By their switches, so that what is read together stands together.
         let mut leaves: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
@@ -249,7 +266,8 @@ impl<'a> Levels<'a> {
                     for (b, second) in others.iter().zip(firsts[other]..) {
                         let there = self.carried(*a, *b, carried[leaf * count + second]);
                         let back = self.carried(*b, *a, carried[other * count + first]);
-                        if there != back && there & back & ARRIVES != 0 {
+                        let is_by_pairs = by_pairs[*a].is_some() && by_pairs[*a] == by_pairs[*b];
+                        if there != back && there & back & ARRIVES != 0 && !is_by_pairs {
                             self.tell(*a, *b, there, back, &mut told, findings);
                         }
                     }
@@ -266,7 +284,7 @@ impl<'a> Levels<'a> {
         there: Carried,
         back: Carried,
         told: &mut BTreeSet<(ServiceLevel, PortName, Option<PortNum>)>,
-        findings: &mut Vec<Finding>,
+        findings: &mut Bounded,
     ) {
         for sl in (1..16).filter_map(ServiceLevel::from_wire) {
             let bit = 1 << sl.to_wire();

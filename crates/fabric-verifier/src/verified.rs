@@ -138,6 +138,7 @@ impl Verified {
     ) -> Self {
         let (wanted, otherwise) = self.wanted.changed(intents, (&self.plan, &plan), &changes.partitions);
         let (clusters, names) = self.clusters.changed(&intents.clusters);
+        let are_clusters_same = names.is_empty();
         let network = Network::on(Arc::clone(&self.cables), topology, &plan);
         let read = Reading { intents, network, wanted, guarantees: OnceCell::new() };
         let before = Before { plan: &self.plan, clusters: names, partitions: &otherwise.partitions };
@@ -150,8 +151,10 @@ impl Verified {
         let (order, rings) = order.map_or_else(|| rings(&read), |order| (Some(order), Vec::new()));
         let keys = self.keys(&read, changes, &otherwise);
         let ports = self.ports(&read, changes);
-        let ways =
-            if changes.is_sharing_kept() { self.ways.clone() } else { sharing::check_ways(&read, &ports) };
+        let ways = match changes.is_sharing_kept() && are_clusters_same {
+            true => self.ways.clone(),
+            false => sharing::check_ways(&read, &ports),
+        };
         let is_cabled = !changes.is_cabled_otherwise;
         let addresses = if is_cabled { self.addresses.clone() } else { addresses::check(&read) };
         let (isolation, groups) = (keys.findings(&read), self.groups(&read, changes, &otherwise));

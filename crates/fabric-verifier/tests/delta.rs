@@ -13,7 +13,8 @@ use ib_wire::{PartitionNumber, VirtualLane};
 use rand_pcg::Pcg64Mcg;
 use world::mutant::{mutant, mutant_of_sharing};
 use world::{
-    add_cluster, below, dice, fabric, hosts, level, one, planned, promised, rebuilt, shared, tenants, wishes,
+    add_cluster, below, dice, fabric, hosts, level, one, planned, promised, rebuilt, set_some_mode, shared,
+    tenants, wishes,
 };
 
 /// Fabrics, each with its own seed, and changes one after the other on each.
@@ -103,6 +104,7 @@ fn one_cluster_more_or_less(dice: &mut Pcg64Mcg, topology: &Topology, intents: &
     if !ports.is_empty() {
         let name = format!("n{}", below(dice, 6));
         add_cluster(intents, name, ports, one(dice, &[0, 1_000_000_000]), None);
+        set_some_mode(dice, intents);
     }
 }
 
@@ -116,6 +118,11 @@ fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
     let name = &names[below(dice, names.len())];
     let decision = Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap());
     let place = below(dice, decision.links.len().max(1));
+    let pair = below(dice, decision.pairs.len().max(1));
+    if let Some(pair) = decision.pairs.get_mut(pair).filter(|_| below(dice, 3) == 0) {
+        pair.service_level = level(below(dice, 16) as u8);
+        return rebuilt(parts, plan);
+    }
     match (below(dice, 6), decision.links.get_mut(place)) {
         (0, _) => drop(parts.decisions.clusters.remove(name)),
         (1, Some(link)) => link.lane = VirtualLane::from_wire(1 + below(dice, 5) as u8).unwrap(),

@@ -3,6 +3,7 @@
 
 mod world;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fabric_compiler::compile;
@@ -10,7 +11,7 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::{LinearTable, PlanParts, PortSharing};
-use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use fabric_model::tenancy::{Bandwidth, Class, PairLevel, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, Rule, verify};
 use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane, VlArbEntry};
@@ -58,6 +59,15 @@ impl World {
 
     fn lane(&self, name: &str, port: PortName) -> VirtualLane {
         self.cluster(name).links.iter().find(|link| link.port == port).unwrap().lane
+    }
+
+    /// A level for every two switches of a cluster, each with itself too.
+    fn pairs(&self, name: &str, service_level: ServiceLevel) -> Vec<PairLevel> {
+        let ports = self.cluster(name).ports.iter();
+        let switches = ports.map(|port| self.plan.adapter_port(*port).unwrap().peer.node);
+        let switches: BTreeSet<Guid> = switches.collect();
+        let pairs = switches.iter().flat_map(|a| switches.range(a..).map(move |b| (*a, *b)));
+        pairs.map(|switches| PairLevel { switches, service_level }).collect()
     }
 
     /// The adapter of the first host of a cluster.
@@ -356,7 +366,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     (
         Rule::Promises,
         |_, _, parts| decision(parts, "a").links[0].service_levels = vec![level(14)],
-        |_, found| matches!(found, Finding::LevelMissing { cluster } if cluster == "a"),
+        |_, found| matches!(found, Finding::LevelMissing { cluster, between: None } if cluster == "a"),
     ),
     (
         Rule::Promises,
@@ -433,13 +443,34 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         Rule::Promises,
         |world, intents, parts| {
             intents.clusters[0].sl_mode = SlMode::Path;
-            decision(parts, "a").sl_mode = SlMode::Path;
             let sl = world.cluster("a").service_level().unwrap();
-            shared_otherwise(parts, world.adapter("a"), |sharing| {
-                sharing.otherwise.0[sl.index()] = VirtualLane::MANAGEMENT;
-            });
+            let decision = decision(parts, "a");
+            decision.sl_mode = SlMode::Path;
+            decision.pairs = world.pairs("a", sl);
+            decision.pairs.remove(1);
         },
-        |world, found| matches!(found, Finding::LevelLost { sl: None, at, .. } if *at == world.adapter("a")),
+        |world, found| {
+            let switches = world.pairs("a", level(1))[1].switches;
+            matches!(found, Finding::LevelMissing { cluster, between: Some(between) }
+                if cluster == "a" && *between == switches)
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, intents, parts| {
+            intents.clusters[0].sl_mode = SlMode::Path;
+            let sl = world.cluster("a").service_level().unwrap();
+            let decision = decision(parts, "a");
+            decision.sl_mode = SlMode::Path;
+            decision.pairs = world.pairs("a", sl);
+            decision.pairs[1].service_level = level(14);
+        },
+        |world, found| {
+            let switches = world.pairs("a", level(1))[1].switches;
+            let switch = |port: &Guid| world.plan.adapter_port(*port).unwrap().peer.node;
+            matches!(found, Finding::LevelLost { cluster, sl, from, to, .. } if cluster == "a"
+                && *sl == level(14) && PairLevel::between(switch(from), switch(to)) == switches)
+        },
     ),
     (
         Rule::Promises,

@@ -10,7 +10,9 @@ use fabric_model::generate::{FatTree, Torus};
 use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortName, Role, Who};
 use fabric_model::plan::{Enforcement, LinearTable, PkeyTable, PlanParts, PortSharing};
 use fabric_model::{Endpoint, FabricPlan, Intents, Topology};
-use fabric_verifier::{Destination, Finding, Guard, Hop, Rule, Table, verify, verify_rule};
+use fabric_verifier::{
+    Destination, Finding, Guard, Hop, PART_FINDINGS_MAX, Rule, Table, verify, verify_rule,
+};
 use ib_wire::{
     DataLanes, Guid, Lid, Membership, PartitionNumber, Pkey, PortNum, SlToVl, VirtualLane, VlArbEntry,
 };
@@ -344,4 +346,28 @@ fn a_level_that_does_not_come_back_is_told_where_it_is_discarded() {
     let [Finding::LevelOneWay { sl, to, at, input, .. }] = &found[..] else { panic!("{found:?}") };
     let host = plan.adapter_port(hosts[9]).unwrap();
     assert_eq!((sl.to_wire(), *to, *at, *input), (2, host.guid, host.name, None));
+}
+
+#[test]
+fn tables_that_are_wrong_altogether_do_not_fill_memory() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(128) }.generate().unwrap();
+    let intents = Intents::new(hosts(&tree)[0]);
+    let plan = planned(&tree, &intents);
+    let switches = plan.switches().len();
+    let wrong = changed(&plan, |parts| {
+        for switch in &mut parts.switches {
+            let exits = vec![200; switch.linear.exits().len()];
+            switch.linear = Arc::new(LinearTable::from_exits(exits));
+        }
+    });
+    let found = verify_rule(Rule::Forwarding, &tree, &intents, &wrong);
+    let lids = plan.switches().map(|switch| switch.linear.top()).max().unwrap();
+    assert_eq!(
+        found.len(),
+        usize::from(lids) * (PART_FINDINGS_MAX + 1),
+        "as many of every LID, and how many more"
+    );
+    let more = Finding::More { rule: Rule::Forwarding, count: switches - PART_FINDINGS_MAX };
+    assert_eq!(found.iter().filter(|finding| **finding == more).count(), lids.into());
+    assert!(more.to_string().starts_with("and ") && more.rule() == Rule::Forwarding);
 }

@@ -171,13 +171,15 @@ fn other_plan(
         switch.linear = Arc::new(LinearTable::from_exits(exits));
         (switch.guid, switch.port_guid) = (renamed.guids[&physical], renamed.guids[&physical]);
         switch.lid = renamed.lids[&switch.lid];
-        switch.ports.retain(|port| renamed.guids.contains_key(&port.peer.node));
-        for port in &mut switch.ports {
+        let kept = switch.ports.iter().filter(|port| renamed.guids.contains_key(&port.peer.node));
+        let mut ports: Vec<_> = kept.cloned().collect();
+        for port in &mut ports {
             port.number = renamed.port(PortName { node: physical, port: port.number }).port;
             port.peer = renamed.port(port.peer);
             port.sharing = port.sharing.take().filter(|_| rng.random());
         }
-        switch.ports.sort_by_key(|port| port.number);
+        ports.sort_by_key(|port| port.number);
+        switch.ports = ports.into();
         switch
     });
     let adapter_ports = parts.adapter_ports.into_iter().filter(|port| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
-use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, SlMode};
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairLevel, SlMode};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
 
 use super::arbitration::{Move, Table};
@@ -67,6 +67,10 @@ pub struct LinkShare {
     pub weight: u8,
 }
 
+/// The service levels between the hosts on two switches, the lower place first, in both directions; also of each switch with
+/// itself.
+pub type PairLevels = BTreeMap<(u32, u32), ServiceLevel>;
+
 /// The service level of a path. All hosts of a leaf use the same towards a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathLevel {
@@ -87,9 +91,11 @@ pub struct Grant {
     pub hosts: Vec<HostIndex>,
     /// What every host can sustain.
     pub bandwidth: Bandwidth,
-    /// The level of all its packets, unless each path has its own.
+    /// The level of all its packets, unless every two switches have their own.
     pub service_level: Option<ServiceLevel>,
-    /// The levels of its paths, where each has its own.
+    /// The levels between its switches, where every two have their own.
+    pub pairs: PairLevels,
+    /// The levels of its paths, where each direction has its own.
     pub paths: Vec<PathLevel>,
     /// The ways to its hosts, if they were chosen.
     pub ways: Option<Vec<Way>>,
@@ -109,6 +115,22 @@ impl Grant {
             first_entry: Some(share.first_entry),
             weight: share.weight,
         })
+    }
+
+    /// The levels between its switches in the words of plans.
+    pub fn pair_levels(&self, network: &Network) -> Vec<PairLevel> {
+        if self.pairs.is_empty() {
+            return Vec::new();
+        }
+        let guids: HashMap<u32, Guid> =
+            self.hosts.iter().map(|host| (network.switch_of(*host), network.switch_guid(*host))).collect();
+        let pairs = self.pairs.iter().map(|((a, b), level)| PairLevel {
+            switches: PairLevel::between(guids[a], guids[b]),
+            service_level: *level,
+        });
+        let mut pairs: Vec<PairLevel> = pairs.collect();
+        pairs.sort_unstable_by_key(|pair| pair.switches);
+        pairs
     }
 
     /// What it has of a link.
@@ -150,6 +172,12 @@ impl Keep<'_> {
         paths.iter().map(|path| ((path.from, path.to), path.service_level)).collect()
     }
 
+    /// What hosts on two switches had, the one level of all if there was one.
+    fn pair(&self, switches: (u32, u32)) -> Option<ServiceLevel> {
+        let grant = self.grant()?;
+        grant.pairs.get(&switches).copied().or(grant.service_level)
+    }
+
     /// By host.
     fn ways(&self, hosts: &[HostIndex]) -> Vec<Option<Way>> {
         let Self::Ways(Grant { hosts: had, ways: Some(ways), .. }) = self else { return Vec::new() };
@@ -169,6 +197,8 @@ pub struct Ledger {
     /// The owner of each host.
     owners: Vec<Option<ClusterNumber>>,
     grants: BTreeMap<ClusterNumber, Grant>,
+    /// Whether levels of paths hold in one direction only.
+    has_one_way_levels: bool,
 }
 
 impl Ledger {
@@ -177,7 +207,14 @@ impl Ledger {
         let books = Books::new(&network);
         let shares = Shares::new(network.links().len());
         let owners = vec![None; network.hosts().len()];
-        Self { network, books, shares, owners, grants: BTreeMap::new() }
+        Self { network, books, shares, owners, grants: BTreeMap::new(), has_one_way_levels: false }
+    }
+
+    /// The same where each direction of a path has a level of its own: what a fabric would take if connections were
+    /// answered at another level than they were asked at. Plans have no such levels.
+    #[must_use]
+    pub fn with_one_way_levels(self) -> Self {
+        Self { has_one_way_levels: true, ..self }
     }
 
     /// The fabric it is about.
@@ -317,15 +354,23 @@ impl Ledger {
             self.books.check(link, share_of(pairs, rate, hosts.len()))?;
         }
         let ways = chosen.as_ref().map(|(chosen, _)| chosen.ways.as_slice());
-        let (service_level, paths) = match (request.mode, &chosen) {
-            (SlMode::Cluster, Some((_, Some(level)))) => (Some(*level), Vec::new()),
+        let (mut pairs, mut paths) = (PairLevels::new(), Vec::new());
+        let service_level = match (request.mode, &chosen) {
+            (SlMode::Cluster, Some((_, Some(level)))) => Some(*level),
             (SlMode::Cluster, _) => {
                 let kept = keep.level().map_or(all_levels, |level| 1 << level.to_wire());
-                (Some(self.one_level(all_levels & kept, levels)?), Vec::new())
+                Some(self.one_level(all_levels & kept, levels)?)
             }
             (SlMode::Path, _) => {
-                let had = keep.paths();
-                (None, self.shares.path_levels(&self.network, &self.books, &hosts, ways, all_levels, &had)?)
+                let (network, books) = (&self.network, &self.books);
+                if self.has_one_way_levels {
+                    let had = keep.paths();
+                    paths = self.shares.path_levels(network, books, &hosts, ways, all_levels, &had)?;
+                } else {
+                    let had = |switches| keep.pair(switches);
+                    pairs = self.shares.pair_levels(network, books, &hosts, ways, all_levels, had)?;
+                }
+                None
             }
         };
         let everywhere = service_level.map_or(0, |level| 1 << level.to_wire());
@@ -344,23 +389,26 @@ impl Ledger {
         }
         let ways = chosen.map(|(chosen, _)| chosen.ways);
         let Request { cluster, bandwidth, .. } = request;
-        Ok((Grant { cluster, hosts, bandwidth, service_level, paths, ways, links }, moved))
+        Ok((Grant { cluster, hosts, bandwidth, service_level, pairs, paths, ways, links }, moved))
     }
 
     /// Gives a cluster what it had before: the same lanes, levels and weights on the same links, and the same entries of
     /// arbitration tables where they are free. `None`, and nothing is given, if its packets take other links by now, or
-    /// something of it is not free. Entries of others that had to be moved are told.
+    /// something of it is not free, or levels between switches are missing. Entries of others that had to be moved are told.
     pub fn admit_again(
         &mut self,
         request: Request<'_>,
         links: &[LinkGrant],
+        pairs: &[PairLevel],
     ) -> Option<(&Grant, Vec<LinkMoves>)> {
         let hosts = self.check_hosts(request).ok()?;
         self.shares.of_routes(&self.network, &hosts).ok()?;
+        let is_path = request.mode == SlMode::Path;
+        let pairs = if is_path { self.pairs_again(&hosts, pairs)? } else { PairLevels::new() };
         let rate = request.bandwidth.bits_per_s();
         let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
         let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.shares.sorted().into_iter())
-            .map(|(link, pairs, _)| {
+            .map(|(link, pairs, levels)| {
                 let grant = had.remove(&self.network.links()[link.index()].from)?;
                 let service_levels =
                     grant.service_levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire());
@@ -368,7 +416,8 @@ impl Ledger {
                 let LinkGrant { lane, entries, first_entry: first, weight, .. } = *grant;
                 let first_entry = first.unwrap_or_default();
                 let again = LinkShare { link, lane, service_levels, share, entries, first_entry, weight };
-                (grant.share == share).then_some((again, first))
+                let is_same = grant.share == share && (!is_path || service_levels == levels);
+                is_same.then_some((again, first))
             })
             .collect();
         let wanted = wanted.filter(|_| had.is_empty())?;
@@ -383,11 +432,25 @@ impl Ledger {
         }
         let everywhere = links.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
         let Request { cluster, bandwidth, .. } = request;
-        let service_level = lowest(everywhere).filter(|_| request.mode == SlMode::Cluster);
+        let service_level = lowest(everywhere).filter(|_| !is_path);
         let (paths, ways) = (Vec::new(), None);
-        self.enter(Grant { cluster, hosts, bandwidth, service_level, paths, ways, links });
+        self.enter(Grant { cluster, hosts, bandwidth, service_level, pairs, paths, ways, links });
         let moves = self.note(moved);
         Some((self.grants.get(&cluster)?, moves))
+    }
+
+    /// The levels that a plan has between the switches of some hosts; `None` if it lacks one, or has others.
+    fn pairs_again(&mut self, hosts: &[HostIndex], pairs: &[PairLevel]) -> Option<PairLevels> {
+        let network = &self.network;
+        let places: HashMap<Guid, u32> =
+            hosts.iter().map(|host| (network.switch_guid(*host), network.switch_of(*host))).collect();
+        let place = |pair: &PairLevel| {
+            let (a, b) = (*places.get(&pair.switches.0)?, *places.get(&pair.switches.1)?);
+            Some(((a.min(b), a.max(b)), pair.service_level))
+        };
+        let had: PairLevels = pairs.iter().map(place).collect::<Option<_>>()?;
+        let again = self.shares.put_pair_levels(network, hosts, |switches| had.get(&switches).copied())?;
+        (again.len() == pairs.len()).then_some(again)
     }
 
     /// Takes back all that a cluster had; `None` if it has nothing.

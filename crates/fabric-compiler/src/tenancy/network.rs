@@ -185,6 +185,11 @@ impl Network {
         self.hosts[host.index()].switch
     }
 
+    /// The same by node GUID.
+    pub fn switch_guid(&self, host: HostIndex) -> Guid {
+        self.links[self.hosts[host.index()].outward.index()].from.node
+    }
+
     /// The links from a switch to a host, the last one leading to the host; false if they do not lead there.
     pub fn links_from(&self, switch: u32, to: HostIndex, mut visit: impl FnMut(LinkIndex)) -> bool {
         let host = &self.hosts[to.index()];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
-use fabric_model::tenancy::{Bandwidth, Class};
+use fabric_model::tenancy::{Bandwidth, Class, PairLevel};
 use ib_wire::{Guid, Lid, Membership, Pkey, ServiceLevel};
 use thiserror::Error;
 
@@ -31,8 +31,10 @@ pub struct Party {
     pub seats: Vec<Seat>,
     /// The key of its partition.
     pub pkey: Pkey,
-    /// The level of its packets.
+    /// The level of its packets, unless every two switches have their own.
     pub sl: ServiceLevel,
+    /// The levels between its switches, by node GUID.
+    pub pairs: BTreeMap<(Guid, Guid), ServiceLevel>,
     /// What every node was promised.
     pub promise: Option<Bandwidth>,
     /// By when a packet that finds its lane empty has arrived.
@@ -50,6 +52,17 @@ pub struct Seat {
     pub lid: Lid,
     /// All keys that its port can send with.
     pub keys: Vec<Pkey>,
+    /// Its switch, by node GUID.
+    pub switch: Option<Guid>,
+}
+
+impl Party {
+    /// The level of packets between two of its nodes.
+    pub(super) fn level(&self, from: usize, to: usize) -> ServiceLevel {
+        let switches = self.seats[from].switch.zip(self.seats[to].switch);
+        let pair = switches.and_then(|(a, b)| self.pairs.get(&PairLevel::between(a, b)).copied());
+        pair.unwrap_or(self.sl)
+    }
 }
 
 /// Why there is no cast.
@@ -89,7 +102,8 @@ impl Cast {
                 let number = taken.entry(port).or_insert(0);
                 *number = number.saturating_add(1);
                 let keys = fabric.keys_of(port);
-                party_seats.push(Seat { function: FunctionId::new(port, *number), lid, keys });
+                let switch = plan.adapter_port(*guid).map(|port| port.peer.node);
+                party_seats.push(Seat { function: FunctionId::new(port, *number), lid, keys, switch });
             }
             parties.push(party(plan, name, party_seats)?);
         }
@@ -105,6 +119,7 @@ impl Cast {
     pub fn on_one_level(mut self) -> Self {
         for party in &mut self.parties {
             party.sl = ServiceLevel::default();
+            party.pairs.clear();
             party.weight = 1;
         }
         self
@@ -136,12 +151,14 @@ fn party(plan: &FabricPlan, name: &str, seats: Vec<Seat>) -> Result<Party, NotCa
         Class::Guaranteed { bandwidth, .. } if bandwidth > Bandwidth::ZERO => Some(bandwidth),
         _ => None,
     });
+    let pairs = decision.into_iter().flat_map(|decision| &decision.pairs);
     let weights = decision.into_iter().flat_map(|decision| decision.links.iter().map(|link| link.weight));
     Ok(Party {
         name: name.to_owned(),
         seats,
         pkey,
         sl: decision.and_then(|decision| decision.service_level()).unwrap_or_default(),
+        pairs: pairs.map(|pair| (pair.switches, pair.service_level)).collect(),
         promise,
         bound: decision.map(|decision| Time::from_ns(decision.bound_ns)),
         weight: weights.max().unwrap_or(1),

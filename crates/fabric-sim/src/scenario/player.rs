@@ -179,7 +179,7 @@ impl<'a> Player<'a> {
     fn message(&mut self, place: usize) -> Option<Message> {
         let role = &self.roles[place];
         let (act, party, node, count) = (role.act, role.party, role.node, role.count);
-        let (level, tag, seats) = (role.level, role.tag, &party.seats);
+        let (mut level, tag, seats) = (role.level, role.tag, &party.seats);
         let mut pkey = party.pkey;
         let others =
             seats.len().checked_sub(1).filter(|others| *others > 0 || act.send == Pattern::Everything)?;
@@ -202,6 +202,9 @@ impl<'a> Player<'a> {
         };
         if to == node && act.send != Pattern::Everything {
             return None;
+        }
+        if act.send != Pattern::Everything {
+            level = party.level(node, to);
         }
         let mut lid: Lid = seats[to].lid;
         match act.send {

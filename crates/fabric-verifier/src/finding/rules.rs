@@ -7,6 +7,7 @@ impl Finding {
     /// The rule that is broken.
     pub const fn rule(&self) -> Rule {
         match self {
+            Self::More { rule, .. } => *rule,
             Self::ManagerMissing { .. }
             | Self::ManagerDiffers { .. }
             | Self::LidTwice { .. }

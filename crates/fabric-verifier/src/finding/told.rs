@@ -242,6 +242,7 @@ impl fmt::Display for Finding {
                     None => String::new(),
                 }
             ),
+            Self::More { count, .. } => write!(f, "and {count} more about the same"),
             _ => guarantees::tell(self, f),
         }
     }

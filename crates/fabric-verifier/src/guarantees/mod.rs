@@ -14,9 +14,10 @@ use fabric_model::plan::{FabricPlan, Finding as Known};
 use fabric_model::tenancy::Class;
 use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 
+use crate::bounded::bounded;
 use crate::network::{Link, Next, PORTS, Place, port_of};
 use crate::verified::Changes;
-use crate::{Finding, Reading};
+use crate::{Finding, Reading, Rule};
 use holdings::Holdings;
 use promises::{Judge, Judged};
 
@@ -140,7 +141,8 @@ impl Guarantees {
     /// both ways or neither between every two of them. Then nobody else need be asked whether levels come back.
     ///
     /// For a turn takes a level only between links on which the same cluster has it, and management's always; cables of adapters are had by
-    /// their own cluster only; and every level of a cluster was followed between all its ports.
+    /// their own cluster only; and every level of a cluster was followed between all its ports. Where every two switches have
+    /// their own level, that one was; which others come back is nobody's concern.
     pub fn are_levels_even(&self) -> bool {
         self.is_guarded
             && self.ownership().next().is_none()
@@ -243,10 +245,11 @@ fn adapters(plan: &FabricPlan) -> usize {
     plan.adapter_ports().len()
 }
 
+/// Keeps what is found about ownership.
 fn put<K: Ord>(kept: &mut BTreeMap<K, Vec<Finding>>, key: K, found: Vec<Finding>) {
     if found.is_empty() {
         kept.remove(&key);
     } else {
-        kept.insert(key, found);
+        kept.insert(key, bounded(Rule::Ownership, found));
     }
 }

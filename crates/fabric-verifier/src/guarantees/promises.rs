@@ -14,14 +14,16 @@ use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
 
 use super::holdings::bits;
 use super::service::{PACKET_BYTES, Service, Way};
+use crate::bounded::Bounded;
 use crate::network::{Link, Network, Next, PORTS, Place, port_of};
-use crate::{Finding, LaneWait};
+use crate::{Finding, LaneWait, Rule};
 
 /// What was found about a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Judged {
     pub findings: Vec<Finding>,
-    /// Whether between every two of its ports each of its levels is carried both ways or neither.
+    /// Whether between every two of its ports each of its levels is carried both ways or neither; where every two switches
+    /// have their own level, whether that one is.
     pub is_even: bool,
 }
 
@@ -36,8 +38,25 @@ struct Used {
     /// The cluster's levels and lane, if it has any.
     held: Option<(u16, VirtualLane)>,
     service: Option<Service>,
-    /// Where its packets come in that were looked at.
-    inputs: PortSet,
+    /// Where its packets come in that were looked at, by their level.
+    inputs: Vec<(ServiceLevel, PortSet)>,
+}
+
+/// The levels of a cluster's packets.
+enum Levels {
+    /// One for all, if there is one.
+    One(Option<ServiceLevel>),
+    /// By two switches, the lower place first.
+    Pairs(HashMap<(Place, Place), ServiceLevel>),
+}
+
+impl Levels {
+    fn between(&self, a: Place, b: Place) -> Option<ServiceLevel> {
+        match self {
+            Self::One(level) => *level,
+            Self::Pairs(pairs) => pairs.get(&(a.min(b), a.max(b))).copied(),
+        }
+    }
 }
 
 /// Ports of the cluster at one switch.
@@ -80,10 +99,10 @@ impl<'a> Judge<'a> {
             cluster,
             decision,
             held: HashMap::with_capacity(decision.links.len()),
-            findings: Vec::new(),
+            findings: Bounded::part(Rule::Promises),
         };
         let is_even = case.all();
-        let findings = case.findings;
+        let findings = case.findings.finish();
         for used in self.used.drain(..) {
             self.slots[used.link] = 0;
         }
@@ -100,7 +119,7 @@ struct Case<'a, 'j> {
     cluster: &'j ClusterIntent,
     decision: &'j ClusterDecision,
     held: HashMap<Link, (u16, VirtualLane)>,
-    findings: Vec<Finding>,
+    findings: Bounded,
 }
 
 /// The way on which a packet may be latest.
@@ -115,19 +134,21 @@ impl Case<'_, '_> {
     fn all(&mut self) -> bool {
         let ends = self.ends();
         self.grants(&ends);
-        let level = self.level(&ends);
-        let latest = self.walk(&ends, level);
+        let groups = self.groups(&ends);
+        let levels = self.levels(&groups);
+        let latest = self.walk(&ends, &groups, &levels);
         self.shares(ends.len());
         if let Some(latest) = latest {
             self.latency(&latest);
         }
-        match self.cluster.sl_mode {
+        match levels {
             // What a cluster has beside its level is not followed.
-            SlMode::Cluster => {
+            Levels::One(level) => {
                 let own = level.map_or(0, |level| 1 << level.to_wire());
                 self.held.values().all(|(levels, _)| *levels == own)
             }
-            SlMode::Path => self.paths(&ends),
+            // Packets were followed both ways.
+            Levels::Pairs(_) => true,
         }
     }
 
@@ -169,39 +190,64 @@ impl Case<'_, '_> {
         }
     }
 
-    /// The level of all its packets, unless each path has its own.
-    fn level(&mut self, ends: &[usize]) -> Option<ServiceLevel> {
-        if self.cluster.sl_mode == SlMode::Path {
-            return None;
-        }
-        let level = self.decision.service_level();
-        if level.is_none() && !ends.is_empty() {
-            self.findings.push(Finding::LevelMissing { cluster: self.name() });
-        }
-        level
-    }
-
-    /// Follows the packets from every port to every other, those from one switch together.
-    fn walk(&mut self, ends: &[usize], level: Option<ServiceLevel>) -> Option<Latest> {
+    /// Its ports by their switches.
+    fn groups(&self, ends: &[usize]) -> Vec<Group> {
         let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
         for end in ends {
             if let Some((place, _)) = self.network.ends()[*end].home {
                 groups.entry(place).or_default().push(*end);
             }
         }
-        let groups: Vec<Group> = groups.into_iter().map(|(place, ends)| Group { place, ends }).collect();
+        groups.into_iter().map(|(place, ends)| Group { place, ends }).collect()
+    }
+
+    /// The level of all its packets, or that of every two switches.
+    fn levels(&mut self, groups: &[Group]) -> Levels {
+        if self.cluster.sl_mode == SlMode::Cluster {
+            let level = self.decision.service_level();
+            if level.is_none() && !groups.is_empty() {
+                self.findings.push(Finding::LevelMissing { cluster: self.name(), between: None });
+            }
+            return Levels::One(level);
+        }
+        let guid = |group: &Group| self.network.switches[group.place].guid;
+        let places: HashMap<Guid, Place> = groups.iter().map(|group| (guid(group), group.place)).collect();
+        let mut pairs = HashMap::with_capacity(self.decision.pairs.len());
+        for pair in &self.decision.pairs {
+            let (a, b) = pair.switches;
+            if let (Some(a), Some(b)) = (places.get(&a), places.get(&b)) {
+                // The first that is told holds.
+                pairs.entry((*a.min(b), *a.max(b))).or_insert(pair.service_level);
+            }
+        }
+        for (place, a) in groups.iter().enumerate() {
+            for b in groups[place..].iter().filter(|b| !pairs.contains_key(&(a.place, b.place))) {
+                let between = Some((guid(a), guid(b)));
+                self.findings.push(Finding::LevelMissing { cluster: self.cluster.name.clone(), between });
+            }
+        }
+        Levels::Pairs(pairs)
+    }
+
+    /// Follows the packets from every port to every other, those from one switch together.
+    fn walk(&mut self, ends: &[usize], groups: &[Group], levels: &Levels) -> Option<Latest> {
         // A port that is alone has its cable all the same.
         let others = (ends.len() as u64).saturating_sub(1).max(1);
         for end in ends {
             self.slot(self.network.link_of_end(*end), others, *end, *end);
+            let Some((place, port)) = self.network.ends()[*end].home else { continue };
+            let level = levels.between(place, place);
             self.turn(self.network.link_of_end(*end), None, level, *end, *end);
-            if let Some((place, port)) = self.network.ends()[*end].home.filter(|_| ends.len() == 1) {
-                self.slot(place * PORTS + port.index(), others, *end, *end);
+            if ends.len() == 1 {
+                let cable = place * PORTS + port.index();
+                self.slot(cable, others, *end, *end);
             }
         }
         let (mut latest, mut steps): (Option<Latest>, _) = (None, Vec::new());
         for to in ends {
-            for group in &groups {
+            let Some((home, _)) = self.network.ends()[*to].home else { continue };
+            for group in groups {
+                let level = levels.between(group.place, home);
                 let count = group.ends.iter().filter(|from| *from != to).count();
                 let Some(first) = group.ends.iter().find(|from| *from != to) else { continue };
                 if !self.way(group.place, *to, &mut steps) {
@@ -213,8 +259,13 @@ impl Case<'_, '_> {
                 let Some((first_link, _)) = steps.first().copied() else { continue };
                 for from in group.ends.iter().filter(|from| *from != to) {
                     let input = self.network.ends()[*from].home.map(|(_, input)| input);
+                    let own = self.network.link_of_end(*from);
+                    // One level for all was looked at above.
+                    if let Levels::Pairs(_) = levels {
+                        self.turn(own, None, level, *from, *to);
+                    }
                     self.turn(first_link, input, level, *from, *to);
-                    let own = self.service(self.network.link_of_end(*from));
+                    let own = self.service(own);
                     let Some(way) = way.zip(own).map(|(way, own)| way.then(&own)) else { continue };
                     let bound_ns = way.bound_ns();
                     if latest.as_ref().is_none_or(|latest| latest.bound_ns < bound_ns) {
@@ -273,7 +324,7 @@ impl Case<'_, '_> {
             let (sharing, _) = self.network.link_sharing(link);
             Service::of(&sharing?.low, lane, self.network.rate(link))
         });
-        self.used.push(Used { link, pairs, from, to, held, service, inputs: PortSet::EMPTY });
+        self.used.push(Used { link, pairs, from, to, held, service, inputs: Vec::new() });
         self.slots[link] = self.used.len() as u32;
     }
 
@@ -296,7 +347,7 @@ impl Case<'_, '_> {
         levels.fold(0, |set, sl| set | 1 << sl.to_wire())
     }
 
-    /// Whether the cluster's level is taken from where packets come in; each input is looked at once.
+    /// Whether a level of the cluster is taken from where packets come in; each input is looked at once for each level.
     fn turn(
         &mut self,
         link: Link,
@@ -306,17 +357,24 @@ impl Case<'_, '_> {
         to: usize,
     ) {
         let Some(place) = self.slots[link].checked_sub(1) else { return };
-        let inputs = &mut self.used[place as usize].inputs;
-        let seen = input.unwrap_or(PortNum::MANAGEMENT);
+        let Some(sl) = level else { return };
+        let levels = &mut self.used[place as usize].inputs;
+        let known = levels.iter().position(|(level, _)| *level == sl).unwrap_or_else(|| {
+            levels.push((sl, PortSet::EMPTY));
+            levels.len() - 1
+        });
+        let (inputs, seen) = (&mut levels[known].1, input.unwrap_or(PortNum::MANAGEMENT));
         if inputs.contains(seen) {
             return;
         }
         inputs.insert(seen);
-        let Some(sl) = level.filter(|_| self.held.contains_key(&link)) else { return };
+        if !self.held.contains_key(&link) {
+            return;
+        }
         if self.taken(link, input) >> sl.to_wire() & 1 == 0 {
             let at = self.network.link_name(link);
             let (cluster, [from, to]) = (self.name(), [from, to].map(|end| self.guid(end)));
-            self.findings.push(Finding::LevelLost { cluster, sl: Some(sl), from, to, at, input });
+            self.findings.push(Finding::LevelLost { cluster, sl, from, to, at, input });
         }
     }
 
@@ -391,35 +449,6 @@ impl Case<'_, '_> {
         let [from, to] = [latest.from, latest.to].map(|end| self.guid(end));
         let cluster = self.name();
         self.findings.push(Finding::TooLate { cluster, from, to, bound_ns, promised_ns, hops });
-    }
-
-    /// Where each path has its own levels: every path has one, and it is carried both ways.
-    fn paths(&mut self, ends: &[usize]) -> bool {
-        let mut carried: HashMap<(usize, usize), u16> = HashMap::new();
-        let mut steps = Vec::new();
-        for from in ends {
-            for to in ends.iter().filter(|to| *to != from) {
-                let Some((place, input)) = self.network.ends()[*from].home else { continue };
-                if !self.way(place, *to, &mut steps) {
-                    continue;
-                }
-                let own = self.network.link_of_end(*from);
-                let mut levels = self.taken(own, None);
-                let mut lost = (levels == 0).then_some((own, None));
-                for (step, (link, before)) in steps.iter().enumerate() {
-                    let input = Some(if step == 0 { input } else { *before });
-                    levels &= self.taken(*link, input);
-                    lost = lost.or((levels == 0).then_some((*link, input)));
-                }
-                if let Some((link, input)) = lost {
-                    let at = self.network.link_name(link);
-                    let (cluster, [from, to]) = (self.name(), [*from, *to].map(|end| self.guid(end)));
-                    self.findings.push(Finding::LevelLost { cluster, sl: None, from, to, at, input });
-                }
-                carried.insert((*from, *to), levels);
-            }
-        }
-        carried.iter().all(|((from, to), levels)| carried.get(&(*to, *from)) == Some(levels))
     }
 
     fn name(&self) -> String {

@@ -19,11 +19,12 @@ pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bo
     intents.clusters.iter().all(|cluster| {
         let Class::Guaranteed { bandwidth, latency_ns } = cluster.class else { return true };
         let decision = &plan.decisions().clusters[&cluster.name];
-        let sl = decision.service_level().unwrap();
+        let switch = |port: &Guid| plan.adapter_port(*port).unwrap().peer.node;
         let mut needed: BTreeMap<(PortName, VirtualLane), u64> = BTreeMap::new();
         let mut latest_ns = 0.0_f64;
         for from in &cluster.ports {
             for to in cluster.ports.iter().filter(|to| *to != from) {
+                let sl = decision.level_between(switch(from), switch(to)).unwrap();
                 let Some(way) = way(topology, plan, *from, *to, sl) else { return false };
                 latest_ns = latest_ns.max(late_ns(topology, plan, &way));
                 for hop in way {

@@ -130,6 +130,13 @@ pub fn add_cluster(
     intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
 }
 
+/// The last cluster has one level, or one for every two switches.
+pub fn set_some_mode(dice: &mut Pcg64Mcg, intents: &mut Intents) {
+    if let Some(cluster) = intents.clusters.last_mut() {
+        cluster.sl_mode = one(dice, &[SlMode::Cluster, SlMode::Path]);
+    }
+}
+
 /// As many guaranteed clusters as the fabric takes of a few on ports that lie apart, and the plan.
 pub fn promised(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPlan) {
     let mut intents = tenants(dice, topology);
@@ -145,6 +152,7 @@ pub fn promised(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPla
         let bandwidth = one(dice, &[0, 100_000_000, 2_000_000_000, 5_000_000_000]);
         let latency_ns = (below(dice, 2) == 0).then_some(1_000_000);
         add_cluster(&mut more, format!("c{place}"), ports, bandwidth, latency_ns);
+        set_some_mode(dice, &mut more);
         if let Ok(admitted) = compile(topology, &more, &Decisions::default()) {
             (intents, plan) = (more, admitted);
         }

@@ -128,7 +128,7 @@ impl Entry {
                 Finding::LevelNotGranted { port: found, sl: level, .. }
                 | Finding::LaneOfOther { port: found, sl: level, .. }
                 | Finding::ManagementAstray { port: found, sl: level, .. }
-                | Finding::LevelLost { at: found, sl: Some(level), .. },
+                | Finding::LevelLost { at: found, sl: level, .. },
             ) => *found == port && *level == sl,
             (Self::Weight { port }, Finding::TooLate { hops, .. }) => hops.iter().any(|hop| hop.port == port),
             // A route by other links comes to where its cluster has nothing, or is too many there.

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::plan::{Enforcement, PkeyTable, PortSharing};
-use fabric_model::{Endpoint, FabricPlan, Topology};
+use fabric_model::tenancy::SlMode;
+use fabric_model::{Endpoint, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, Lid, Membership, MulticastLid, Pkey, PortNum, VirtualLane};
 
 use super::level;
@@ -125,13 +126,22 @@ impl<'a> Fabric<'a> {
         seen
     }
 
-    /// Whether every level but the first passes both ways or neither between every two adapters that reach each other.
-    pub fn levels_come_back(&self) -> bool {
+    /// Whether every level but the first passes both ways or neither between every two adapters that reach each other. Where
+    /// every two switches of a cluster have their own, only that one is followed.
+    pub fn levels_come_back(&self, intents: &Intents) -> bool {
         let adapters = || self.ends.iter().filter(|end| end.end.port != PortNum::MANAGEMENT);
+        let switch = |guid: Guid| self.plan.adapter_port(guid).unwrap().peer.node;
+        let own = |a: Guid, b: Guid| {
+            let mut by_pairs = intents.clusters.iter().filter(|cluster| cluster.sl_mode == SlMode::Path);
+            let both = by_pairs.find(|cluster| cluster.ports.contains(&a) && cluster.ports.contains(&b))?;
+            self.plan.decisions().clusters.get(&both.name)?.level_between(switch(a), switch(b))
+        };
         adapters().all(|a| {
             adapters().filter(|b| a.guid < b.guid).all(|b| {
                 let passes = |sl| (self.way(a, b, sl).is_some(), self.way(b, a, sl).is_some());
-                passes(0) != (true, true) || (1..16).map(passes).all(|(there, back)| there == back)
+                let own = own(a.guid, b.guid).map(|level| level.to_wire());
+                let mut followed = (1..16).filter(|sl| own.is_none_or(|own| own == *sl)).map(passes);
+                passes(0) != (true, true) || followed.all(|(there, back)| there == back)
             })
         })
     }

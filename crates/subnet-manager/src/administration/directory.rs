@@ -9,6 +9,7 @@ use ib_wire::{
     Gid, Guid, Lid, NodeDescription, NodeInfo, PartitionNumber, PortInfo, PortNum, ServiceLevel, SwitchInfo,
 };
 
+use super::levels::Levels;
 use super::membership::{KeySet, Shared};
 use super::routes::{Routes, Start};
 
@@ -52,24 +53,10 @@ pub struct Directory {
     key_sets: Vec<KeySet>,
     /// Multicast groups that may be told of.
     groups: Vec<GroupPlan>,
-    /// What guaranteed clusters send at, by port GUID.
+    /// What guaranteed clusters send at.
     levels: Levels,
     /// Every port of the plan may see everything.
     pub(super) is_open: bool,
-}
-
-/// The clusters of ports, by port GUID, and the service level that is a cluster's own.
-type Levels = HashMap<Guid, (Arc<str>, ServiceLevel)>;
-
-fn levels(plan: &FabricPlan) -> Levels {
-    let own = plan.decisions().clusters.iter().filter_map(|(name, decision)| {
-        let level = decision.service_level()?;
-        Some((Arc::from(name.as_str()), level, &decision.ports))
-    });
-    own.flat_map(|(name, level, ports): (Arc<str>, _, _)| {
-        ports.iter().map(move |port| (*port, (Arc::clone(&name), level)))
-    })
-    .collect()
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -176,7 +163,7 @@ impl Directory {
             });
         }
         let groups = plan.groups().cloned().collect();
-        let told = self::levels(&plan);
+        let told = Levels::of(&plan);
         Self { levels: told, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
     }
 
@@ -200,9 +187,7 @@ impl Directory {
         };
         let groups = self.groups.iter().filter(stays).cloned().collect();
         let (plan, nodes) = (Arc::clone(&self.plan), Arc::clone(&self.nodes));
-        // A level that is about to be lost has no lane any more, and one that comes has none yet.
-        let stays = |(port, own): &(&Guid, &(Arc<str>, ServiceLevel))| next.levels.get(port) == Some(own);
-        let levels = self.levels.iter().filter(stays).map(|(port, own)| (*port, own.clone())).collect();
+        let levels = self.levels.restricted_to(&next.levels);
         let restricted =
             Self::indexed(plan, self.manager, nodes, Arc::clone(&self.routes), ports, sets, groups);
         Self { levels, is_open: self.is_open, ..restricted }
@@ -235,7 +220,7 @@ impl Directory {
             by_guid,
             key_sets: sets.sets,
             groups,
-            levels: Levels::new(),
+            levels: Levels::default(),
             is_open: false,
         }
     }
@@ -314,8 +299,7 @@ impl Directory {
         if let Some(level) = self.plan.decisions().management.filter(|_| is_management) {
             return level;
         }
-        let own = self.levels.get(&from.guid).filter(|own| self.levels.get(&to.guid) == Some(*own));
-        own.map_or(shared.sl, |(_, level)| *level)
+        self.levels.between(from.guid, to.guid).unwrap_or(shared.sl)
     }
 
     /// Whether a port is in a partition.

@@ -18,6 +18,7 @@
 mod directory;
 mod groups;
 mod inventory;
+mod levels;
 mod membership;
 mod paths;
 mod question;

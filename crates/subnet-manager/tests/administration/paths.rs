@@ -2,9 +2,9 @@
 
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
-use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, SlMode};
+use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairLevel, SlMode};
 use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
-use ib_wire::{Gid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLane};
+use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLane};
 use subnet_manager::{Administration, Directory, ManagerFacts};
 
 use crate::visibility::overlapping;
@@ -93,6 +93,7 @@ fn paths_inside_a_guaranteed_cluster_have_its_level() {
             first_entry: Some(1),
             weight: 65,
         }],
+        pairs: Vec::new(),
     };
     world.decisions.clusters.insert("c".to_owned(), decision.into());
     let level = |administration: &mut Administration, from, to| {
@@ -107,6 +108,63 @@ fn paths_inside_a_guaranteed_cluster_have_its_level() {
     administration.publish(before);
     administration.announce(world.directory());
     assert_eq!(level(&mut administration, 2, 16), Ok(0));
+}
+
+#[test]
+fn where_every_two_switches_have_a_level_both_directions_are_told_it() {
+    let mut world = one_partition();
+    let level = |raw| ServiceLevel::from_wire(raw).unwrap();
+    let hosts = [2, 3, 8, 16];
+    let ports: Vec<Guid> = hosts.iter().map(|host| world.guid(*host)).collect();
+    let switch = |world: &World, port: Guid| world.plan().adapter_port(port).unwrap().peer.node;
+    let mut switches: Vec<Guid> = ports.iter().map(|port| switch(&world, *port)).collect();
+    switches.sort();
+    switches.dedup();
+    assert!(switches.len() > 2, "on several switches, two hosts on one");
+    let mut pairs = Vec::new();
+    for (at, a) in switches.iter().enumerate() {
+        for b in &switches[at..] {
+            pairs.push(PairLevel { switches: (*a, *b), service_level: level(1 + pairs.len() as u8) });
+        }
+    }
+    let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(1), latency_ns: None };
+    let decision = ClusterDecision {
+        ports: ports.clone(),
+        class,
+        sl_mode: SlMode::Path,
+        bound_ns: 1,
+        links: Vec::new(),
+        pairs,
+    };
+    let told =
+        |administration: &mut Administration, from, to| path(administration, from, to).map(|path| path.sl);
+    world.decisions.clusters.insert("c".to_owned(), decision.clone().into());
+    let before = world.directory();
+    let mut administration = world.administration();
+    let mut seen = std::collections::BTreeSet::new();
+    for (from, a) in hosts.iter().zip(&ports) {
+        for (to, b) in hosts.iter().zip(&ports) {
+            let own = decision.level_between(switch(&world, *a), switch(&world, *b)).unwrap();
+            assert_eq!(told(&mut administration, *from, *to), Ok(own), "{from} to {to}");
+            seen.insert(own);
+        }
+        assert_eq!(told(&mut administration, *from, 4), Ok(level(0)), "nobody else is told one");
+    }
+    assert_eq!(seen.len(), decision.pairs.len());
+
+    // While one of them changes, the others stay.
+    let apart = PairLevel::between(switch(&world, ports[0]), switch(&world, ports[3]));
+    let mut after = decision.clone();
+    let changed = after.pairs.iter_mut().find(|pair| pair.switches == apart).unwrap();
+    changed.service_level = level(14);
+    world.decisions.clusters.insert("c".to_owned(), after.into());
+    administration.publish(before);
+    administration.announce(world.directory());
+    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut administration, a, b)), [Ok(level(0)); 2]);
+    let stays = decision.level_between(switch(&world, ports[0]), switch(&world, ports[2])).unwrap();
+    assert_eq!([(2, 8), (8, 3)].map(|(a, b)| told(&mut administration, a, b)), [Ok(stays); 2]);
+    administration.publish(world.directory());
+    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut administration, a, b)), [Ok(level(14)); 2]);
 }
 
 #[test]

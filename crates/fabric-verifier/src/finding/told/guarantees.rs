@@ -60,8 +60,11 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
         Finding::ClusterPortMissing { cluster, port } => {
             write!(f, "port {port} of cluster {cluster:?} is not on the fabric")
         }
-        Finding::LevelMissing { cluster } => {
+        Finding::LevelMissing { cluster, between: None } => {
             write!(f, "cluster {cluster:?} has no service level that all its links know")
+        }
+        Finding::LevelMissing { cluster, between: Some((a, b)) } => {
+            write!(f, "cluster {cluster:?} has no service level between switches {a} and {b}")
         }
         Finding::GrantWithoutLink { cluster, port } => {
             write!(f, "cluster {cluster:?} was given a share of the link out of {port}, which is not there")
@@ -77,11 +80,8 @@ pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result
             write!(f, "packets of cluster {cluster:?} from {from} do not come to {to}")
         }
         Finding::LevelLost { cluster, sl, from, to, at, input } => {
-            write!(f, "packets of cluster {cluster:?} from {from} to {to} ")?;
-            match sl {
-                Some(sl) => write!(f, "at level {sl} do not leave by {at} in its lane")?,
-                None => write!(f, "have no level in which they leave by {at} in its lane")?,
-            }
+            write!(f, "packets of cluster {cluster:?} from {from} to {to} at level {sl} ")?;
+            write!(f, "do not leave by {at} in its lane")?;
             input.map_or(Ok(()), |input| write!(f, " from port {input}"))
         }
         Finding::LaneUnserved { cluster, port, lane } => {
