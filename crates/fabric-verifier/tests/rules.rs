@@ -356,7 +356,7 @@ fn tables_that_are_wrong_altogether_do_not_fill_memory() {
     let switches = plan.switches().len();
     let wrong = changed(&plan, |parts| {
         for switch in &mut parts.switches {
-            let exits = vec![200; switch.linear.exits().len()];
+            let exits = vec![200; switch.linear.len()];
             switch.linear = Arc::new(LinearTable::from_exits(exits));
         }
     });
