@@ -127,8 +127,9 @@ pub struct Context {
     pub cluster_key: ClusterKey,
     /// What applications use on the wire.
     pub pkey: Pkey,
-    /// Likewise.
-    pub sl: ServiceLevel,
+    /// Likewise; none if each path has its own, which path records tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sl: Option<ServiceLevel>,
     /// The partitions inside the cluster that it is in, in the order of their keys in its table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,

@@ -8,6 +8,7 @@ use controller_api::Name;
 use controller_api::agent::{AdapterOrder, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, VmOrder};
 use controller_api::cluster::{InnerPartition, Phase};
 use controller_api::image::Image;
+use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use jiff::Timestamp;
 
@@ -134,10 +135,12 @@ fn named_key(inner: &InnerPartition, node: &NodeRow) -> Option<NamedKey> {
     inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
 }
 
-/// The service level of a cluster's packets: its own if it was granted one, else that of best effort.
-fn service_level(cluster: &ClusterRow, fabric: &FabricSight) -> ServiceLevel {
+/// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has
+/// its own.
+fn service_level(cluster: &ClusterRow, fabric: &FabricSight) -> Option<ServiceLevel> {
     let decision = fabric.decisions.clusters.get(&cluster.id.to_string());
-    decision.and_then(|decision| decision.service_level()).unwrap_or_default()
+    let own = decision.and_then(|decision| decision.service_level());
+    own.or((cluster.sl_mode == SlMode::Cluster).then(ServiceLevel::default))
 }
 
 /// The nodes that a node is told of: those that have joined, and a new one of all others, so that a job that starts now

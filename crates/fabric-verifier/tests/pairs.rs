@@ -159,9 +159,9 @@ impl Crowded {
         assert_eq!((leaves.len(), first.len()), (7, 7));
         let leaves: Vec<Vec<Guid>> = leaves.into_values().collect();
         for (leaf, count) in [(0, 5), (1, 5), (2, 4)] {
-            let pairs = leaves[leaf].iter().zip(&leaves[leaf + 3]).take(count);
-            for (place, (one, other)) in pairs.enumerate() {
-                let ports = vec![*one, *other];
+            let apart = leaves[leaf].iter().zip(&leaves[leaf + 3]).take(count);
+            for (place, (near, far)) in apart.enumerate() {
+                let ports = vec![*near, *far];
                 add_cluster(&mut intents, format!("c{leaf}-{place}"), ports, 0, None);
             }
         }

@@ -44,8 +44,8 @@ pub struct SeedInput {
     pub cluster_key: KeyPair,
     /// What applications use on the wire.
     pub pkey: Pkey,
-    /// Likewise.
-    pub sl: ServiceLevel,
+    /// Likewise; none if each path has its own, which path records tell.
+    pub sl: Option<ServiceLevel>,
     /// The partitions inside the cluster that it is in, in the order of their keys in its table.
     pub partitions: Vec<NamedKey>,
 }
@@ -180,8 +180,9 @@ pub struct ContextFile {
     pub address: String,
     /// Partition key.
     pub pkey: Pkey,
-    /// Service level.
-    pub sl: ServiceLevel,
+    /// Service level; none if each path has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sl: Option<ServiceLevel>,
     /// The partitions inside the cluster that it is in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,

@@ -31,7 +31,7 @@ fn input() -> SeedInput {
                 .to_owned(),
         },
         pkey: Pkey::from_wire(0x8011).expect("a key"),
-        sl: ServiceLevel::from_wire(3).expect("a level"),
+        sl: ServiceLevel::from_wire(3),
         partitions: Vec::new(),
     }
 }

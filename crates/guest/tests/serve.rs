@@ -136,7 +136,7 @@ fn seed(generation: u64, nodes: u32) -> Seed {
         authorized_keys: Vec::new(),
         cluster_key: KeyPair { public: "public".to_owned(), private: "private".to_owned() },
         pkey: Pkey::from_wire(0x8001).expect("a key"),
-        sl: ServiceLevel::from_wire(0).expect("a level"),
+        sl: ServiceLevel::from_wire(0),
         partitions: Vec::new(),
     })
 }

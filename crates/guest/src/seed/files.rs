@@ -100,25 +100,29 @@ fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
     let key = used.to_string();
     // UCX refuses the membership bit.
     let partition = format!("{:#06x}", used.partition().to_wire());
-    let level = input.sl.to_wire().to_string();
-    vec![
+    let mut environment = vec![
         ("HEDDLE_CLUSTER", input.cluster.clone()),
         ("HEDDLE_PKEY", key.clone()),
-        ("HEDDLE_SL", level.clone()),
         ("UCX_IB_PKEY", partition.clone()),
-        ("UCX_IB_SL", level.clone()),
         // NCCL takes the place in the table. The key of the cluster is the first that a virtual machine sees, those of
         // partitions inside it follow.
         ("NCCL_IB_PKEY", u8::from(!input.partitions.is_empty()).to_string()),
-        ("NCCL_IB_SL", level.clone()),
         ("OMPI_MCA_btl_openib_pkey", partition),
-        ("OMPI_MCA_btl_openib_ib_service_level", level.clone()),
         ("MV2_DEFAULT_PKEY", key),
-        ("MV2_DEFAULT_SERVICE_LEVEL", level),
         // Root is the user of the node.
         ("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()),
-    ]
+    ];
+    let level = input.sl.map(|level| level.to_wire().to_string());
+    let names = [
+        "HEDDLE_SL",
+        "UCX_IB_SL",
+        "NCCL_IB_SL",
+        "OMPI_MCA_btl_openib_ib_service_level",
+        "MV2_DEFAULT_SERVICE_LEVEL",
+    ];
+    environment.extend(level.into_iter().flat_map(|level| names.map(|name| (name, level.clone()))));
+    environment
 }
 
 fn lines(environment: &[(&str, String)], before: &str) -> String {

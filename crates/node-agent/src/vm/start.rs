@@ -187,7 +187,8 @@ impl Vm {
     pub(super) async fn attach(&self, order: &VmOrder) {
         let files = self.shared.place.vm(self.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
-        let (node, adapter, sl) = (self.host.clone(), order.adapter.clone(), order.context.sl);
+        let (node, adapter, sl) =
+            (self.host.clone(), order.adapter.clone(), order.context.sl.unwrap_or_default());
         let attachment = Attachment { node, adapter, sl, guest, fabric };
         self.shared.fabric.attach(self.id, attachment).await;
     }

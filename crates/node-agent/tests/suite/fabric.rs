@@ -79,7 +79,8 @@ impl World {
         let order = crate::common::order(number, CpuMode::Shared);
         let files = self.place.vm(order.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
-        let (node, adapter, sl) = (crate::common::name(node), order.adapter.clone(), order.context.sl);
+        let (node, adapter, sl) =
+            (crate::common::name(node), order.adapter.clone(), order.context.sl.unwrap());
         Attachment { node, adapter, sl, guest, fabric }
     }
 
