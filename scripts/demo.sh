@@ -443,6 +443,28 @@ held "smpquery vlarb: blue's lane has its weight in the low-priority table" "$ke
 must verify "$heddle" fabric verify
 held "heddle fabric verify: sound" "$kept"
 
+step "The network of a cluster, by stock tools: from here, from inside a machine, and managed by opensm there"
+must view-map by acme view map blue
+held "blue's network under names of its own" "$kept"
+must view-here by acme view exec blue -- ibnetdiscover
+grep -q '"blue-1' "$evidence/$kept" && grep -q '"blue-2' "$evidence/$kept" || fail "blue's nodes are not in its network (see $evidence/$kept)"
+! grep -Eq 'green|host-' "$evidence/$kept" || fail "blue's network shows something else (see $evidence/$kept)"
+held "ibnetdiscover from here: blue-1, blue-2, and nothing of anybody else" "$kept"
+must view-inside in_node acme blue 2 in-view ibnetdiscover
+diff <(grep -E '^(Switch|Ca)' "$evidence/$kept" | sort) <(grep -hE '^(Switch|Ca)' "$evidence"/*-view-here.txt | sort) >/dev/null ||
+    fail "inside blue-2 the network is another one (see $evidence/$kept)"
+held "ibnetdiscover inside blue-2: the same network" "$kept"
+must view-paths by acme view exec blue -- saquery PR
+expect 'LID' "saquery from here: the network answers for its paths"
+must view-opensm in_node acme blue 1 sh -c 'in-view opensm -f /tmp/opensm.log >/dev/null 2>&1 &
+    for try in $(seq 120); do ! grep -q "SUBNET UP" /tmp/opensm.log 2>/dev/null || break; sleep 1; done
+    grep "SUBNET UP" /tmp/opensm.log && in-view sminfo && in-view smpquery nodeinfo -D 0'
+expect 'SUBNET UP' "opensm inside blue-1 manages the network of its cluster"
+expect 'SMINFO_MASTER' "sminfo: it is master"
+! by umbra view map blue >/dev/null 2>&1 || fail "umbra sees the network of blue"
+must view-control by umbra view map green
+held "umbra sees the network of green, and not that of blue" "$kept"
+
 step "Drift: one P_Key entry, then one route is removed behind the manager's back, and it repairs both"
 device=heddle:$site/run/sim.sock@manager
 guid_of() { # description
