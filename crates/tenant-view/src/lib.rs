@@ -59,6 +59,6 @@ mod wishing;
 pub use names::{Names, NamesError};
 pub use projection::NodeAlias;
 pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire};
-pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Verdict};
+pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Unshared, Verdict};
 pub use view::{AdapterId, Counts, Output, Rule, Unsent, View, ViewError};
 pub use wish::{PhysicalWish, Wish, WishChange, WishedClass};
