@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_sim::{Fabric, RecableError};
+use fabric_sim::Fabric;
 
 use crate::projection::Projection;
 use crate::slice::Slice;
@@ -28,27 +28,23 @@ impl View {
         let fits = projection.capacities().linear_forwarding <= self.linear
             && self.fabric.device_ids().len() <= 2 * projection.topology.node_count() + LEFT_BEHIND_MAX;
         let steward = self.steward_port();
-        let recabled = match fits {
-            true => self.fabric.recable(self.now, &projection.topology),
-            false => Err(RecableError::OtherDevice(projection.first_switch)),
-        };
+        let is_recabled = fits && self.fabric.recable(self.now, &projection.topology).is_ok();
         let managers: Vec<AdapterId> =
             self.adapters.iter().filter(|(_, port)| self.fabric.is_sm(**port)).map(|(id, _)| *id).collect();
         let is_moved = self.projection.first_switch != projection.first_switch;
         (self.slice, self.names, self.projection, self.plan) = (slice, names, projection, Arc::new(plan));
-        match recabled {
-            Ok(()) => {
-                self.index_adapters();
-                if let Some(port) = steward.filter(|_| is_moved) {
-                    self.fabric.set_is_sm(self.now, port, false);
-                }
-                self.seat_steward(self.now);
-                match self.steward.rule() {
-                    Rule::Own => self.install(),
-                    Rule::Tenant(..) => self.wishes.touch(self.now),
-                }
+        if is_recabled {
+            self.index_adapters();
+            if let Some(port) = steward.filter(|_| is_moved) {
+                self.fabric.set_is_sm(self.now, port, false);
             }
-            Err(_) => self.rebuild(&managers)?,
+            self.seat_steward(self.now);
+            match self.steward.rule() {
+                Rule::Own => self.install(),
+                Rule::Tenant(..) => self.wishes.touch(self.now),
+            }
+        } else {
+            self.rebuild(&managers)?;
         }
         self.is_published = false;
         self.look_for_managers();

@@ -14,7 +14,7 @@ use ib_wire::{Guid, Lid, Membership, PartitionNumber, Pkey, PortNum, PortState};
 use crate::classes;
 use crate::projection::{ADAPTER_PORT, Projection, Stands};
 use crate::slice::{Shares, Slice};
-use crate::verdict::{Adaptation, Exit, Refusal};
+use crate::verdict::{Adaptation, Exit, Refusal, Unshared};
 use crate::wish::{PhysicalWish, Wish, WishedClass};
 
 /// Sub-partitions that a cluster may have. Each takes a key of the subnet's and an entry in the tables of its ports.
@@ -30,6 +30,8 @@ pub(crate) struct Tables<'a> {
     pub plan: &'a FabricPlan,
     /// Whether tables of lanes or weights were written.
     pub has_classes: bool,
+    /// What becomes of routes over links without a share.
+    pub unshared: Unshared,
 }
 
 /// What was found.
@@ -86,12 +88,18 @@ struct Node {
     keys: Vec<Pkey>,
     /// Where packets to it leave the switches.
     column: Vec<Option<PortNum>>,
+    /// The column is the default one instead of what was written.
+    is_kept: bool,
 }
 
 pub(crate) fn judge(tables: Tables<'_>) -> Judgement {
-    let reading = Reading::of(tables);
+    let mut reading = Reading::of(tables);
     let wish = reading.wish();
-    let outcome = reading.check(&wish);
+    let kept = match tables.unshared {
+        Unshared::Refuse => Vec::new(),
+        Unshared::KeepDefault => reading.keep_default(),
+    };
+    let outcome = reading.check(&wish, kept);
     Judgement { wish, outcome }
 }
 
@@ -136,6 +144,7 @@ impl<'a> Reading<'a> {
                 has_several: fabric.port_view(port).lmc.lid_count() > 1,
                 keys: fabric.keys_of(port),
                 column,
+                is_kept: false,
             })
         };
         let nodes = projection.nodes.iter().filter_map(node).collect();
@@ -179,7 +188,42 @@ impl<'a> Reading<'a> {
         partitions
     }
 
-    fn check(&self, wish: &Wish) -> Result<Granted, Refusal> {
+    /// Where a column takes a link without a share, the default one stays in its place.
+    fn keep_default(&mut self) -> Vec<Adaptation> {
+        let mut kept = Vec::new();
+        for to in 0..self.nodes.len() {
+            let unshared = (0..self.nodes.len()).filter(|from| *from != to && self.may_talk(*from, to));
+            let Some(link) = unshared.filter_map(|from| self.unshared_link(from, to)).next() else {
+                continue;
+            };
+            kept.push(Adaptation::RouteKept { node: self.nodes[to].name.clone(), link: self.exit(link) });
+            let column = self.switches.iter().map(|switch| self.usual_exit(switch, to)).collect();
+            (self.nodes[to].column, self.nodes[to].is_kept) = (column, true);
+        }
+        kept
+    }
+
+    /// The first link without a share on the way from one node to another.
+    fn unshared_link(&self, from: usize, to: usize) -> Option<Link> {
+        let mut at = self.nodes[from].home;
+        for _ in 0..self.switches.len() {
+            let link = (at, self.nodes[to].column[at]?);
+            if !self.has_share(link) {
+                return Some(link);
+            }
+            let Next::Switch(further) = self.next(at, to) else { return None };
+            at = further;
+        }
+        None
+    }
+
+    /// Where packets to a node leave a switch by default.
+    fn usual_exit(&self, switch: &Switch, to: usize) -> Option<PortNum> {
+        let lid = self.tables.projection.nodes[to].lid;
+        self.tables.plan.switch(switch.guid).and_then(|plan| plan.linear.exit(lid))
+    }
+
+    fn check(&self, wish: &Wish, kept: Vec<Adaptation>) -> Result<Granted, Refusal> {
         self.check_addresses()?;
         if wish.partitions.len() > PARTITIONS_MAX {
             let wanted = wish.partitions.len();
@@ -189,7 +233,7 @@ impl<'a> Reading<'a> {
             (0..self.nodes.len()).map(|to| self.check_loops(to)).collect::<Result<_, _>>()?;
         let loads = self.check_reach()?;
         self.check_credits(&arrives)?;
-        let mut adaptations = Vec::new();
+        let mut adaptations = kept;
         if let Some(node) = self.nodes.iter().find(|node| node.has_several) {
             adaptations.push(Adaptation::LmcFolded { node: node.name.clone() });
         }
@@ -339,6 +383,9 @@ impl<'a> Reading<'a> {
                 }
                 continue;
             }
+            if node.is_kept {
+                continue;
+            }
             let exits = (0..self.switches.len()).filter(|place| arrives[to][*place]).filter_map(|place| {
                 let physical = self.physical((place, node.column[place]?))?;
                 Some((physical.node, physical.port))
@@ -350,11 +397,8 @@ impl<'a> Reading<'a> {
 
     /// Whether packets to a node go as they go by default.
     fn is_default(&self, to: usize) -> bool {
-        let lid = self.tables.projection.nodes[to].lid;
-        self.switches.iter().zip(&self.nodes[to].column).all(|(switch, exit)| {
-            let usual = self.tables.plan.switch(switch.guid).and_then(|plan| plan.linear.exit(lid));
-            *exit == usual
-        })
+        let mut entries = self.switches.iter().zip(&self.nodes[to].column);
+        entries.all(|(switch, exit)| *exit == self.usual_exit(switch, to))
     }
 
     fn classes(

@@ -19,6 +19,29 @@
 //! | `judge`, `classes` | whether it can be |
 //! | `verdict` | what was said about it |
 //! | `bucket` | how much a tenant may ask of its view |
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use fabric_compiler::compile;
+//! use fabric_model::{Decisions, Intents, generate::FatTree};
+//! use ib_wire::PartitionNumber;
+//! use tenant_view::{Cluster, Names, Rule, Seat, Shape, Slice, View};
+//!
+//! let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate()?;
+//! let ports: Vec<_> = tree.end_nodes().filter_map(|(_, host)| host.ports().next()).map(|(_, port)| port.guid).collect();
+//! let plan = compile(&tree, &Intents::new(ports[0]), &Decisions::default())?;
+//! let seat = |node: &str, port| Seat { node: node.to_owned(), port, shared: false };
+//! let seats = vec![seat("head", ports[1]), seat("worker", ports[9])];
+//! let cluster = Cluster { name: "blue".to_owned(), partition: PartitionNumber::DEFAULT, seats };
+//!
+//! let slice = Slice::of(&tree, &plan, &cluster, Shape::Network)?;
+//! let mut view = View::new(slice, Names::default())?;
+//! assert_eq!((view.aliases().len(), view.rule()), (2, Rule::Default));
+//! view.handle_timeout(Duration::from_secs(1));
+//! assert_eq!(view.poll_wish(), None);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bucket;
 mod classes;
@@ -36,6 +59,6 @@ mod wishing;
 pub use names::{Names, NamesError};
 pub use projection::NodeAlias;
 pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire};
-pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Verdict};
+pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Unshared, Verdict};
 pub use view::{AdapterId, Counts, Output, Rule, Unsent, View, ViewError};
 pub use wish::{PhysicalWish, Wish, WishChange, WishedClass};

@@ -67,8 +67,8 @@ pub(crate) struct Steward {
     guid: Guid,
     activity: u32,
     managers: Vec<Manager>,
-    /// What was asked in this round, by transaction.
-    asked: BTreeMap<u64, (AdapterId, Question)>,
+    /// What was asked in this round, by the half of the transaction that comes back whatever is on the way.
+    asked: BTreeMap<u32, (AdapterId, Question)>,
     /// Who stands by, as far as this round has told.
     waiting: BTreeMap<AdapterId, u8>,
     asks_given: u32,
@@ -104,6 +104,14 @@ impl Steward {
     /// It sits on another port from now on.
     pub fn move_to(&mut self, guid: Guid) {
         self.guid = guid;
+    }
+
+    /// The subnet is the steward's, whoever else is there; they are asked again.
+    pub fn take_back(&mut self, now: Duration) {
+        self.rule = Rule::Own;
+        self.asked.clear();
+        self.waiting.clear();
+        self.next_round = self.next_round.map(|_| now + ASK_INTERVAL);
     }
 
     /// The tenant's managers are these from now on.
@@ -178,18 +186,17 @@ impl Steward {
 
     fn ask(&mut self, manager: &Manager, question: Question) {
         self.asks_given = self.asks_given.wrapping_add(1);
-        let transaction = TRANSACTIONS | u64::from(self.asks_given);
         let (method, modifier) = match question {
             Question::WhoAreYou => (Method::GET, 0),
             Question::TakeOver => (Method::SET, HANDOVER),
         };
         let mut mad = Mad::directed(method, Attribute::SM_INFO, modifier, &manager.route);
-        mad.set_transaction(TransactionId(transaction));
+        mad.set_transaction(TransactionId(TRANSACTIONS | u64::from(self.asks_given)));
         if question == Question::TakeOver {
             // The receiver learns from it who hands over.
             *mad.smp_data_mut() = self.info().encode();
         }
-        self.asked.insert(transaction, (manager.adapter, question));
+        self.asked.insert(self.asks_given, (manager.adapter, question));
         let ends = LidAddress::Permissive;
         self.answers.push_back(Datagram::subnet_management(ends, ends, mad));
     }
@@ -241,7 +248,9 @@ impl Steward {
     }
 
     fn handle_answer(&mut self, now: Duration, mad: &Mad) -> Turn {
-        let Some((adapter, question)) = self.asked.remove(&mad.transaction().0) else { return Turn::Stays };
+        let Some((adapter, question)) = self.asked.remove(&(mad.transaction().0 as u32)) else {
+            return Turn::Stays;
+        };
         let Ok(info) = SmInfo::decode(mad.smp_data()) else { return Turn::Stays };
         if mad.status() != Status::OK {
             return Turn::Stays;

@@ -53,11 +53,31 @@ pub enum Adaptation {
         /// A port that was given others.
         port: String,
     },
+    /// Routes to a virtual machine would take a link in a direction in which the cluster has no share of it: they stay as
+    /// they are.
+    RouteKept {
+        /// The virtual machine.
+        node: String,
+        /// The link.
+        link: Exit,
+    },
     /// Routes to a port that others use too cannot be chosen: they stay as they are.
     NotRouted {
         /// The virtual machine.
         node: String,
     },
+}
+
+/// What becomes of a wish whose routes take links in directions in which the cluster has no share of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unshared {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// Routes to the virtual machines concerned stay as they are by default; the rest of the wish counts. For tenants whose
+    /// manager chooses routes by itself while they care for partitions and classes.
+    KeepDefault,
 }
 
 /// Why a wish cannot be.

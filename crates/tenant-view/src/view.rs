@@ -192,8 +192,7 @@ impl View {
         let node = match name {
             "" => nodes.first(),
             _ => nodes.iter().find(|node| node.name == name).or_else(|| {
-                let found = self.fabric.find_device(name)?;
-                let guid = self.fabric.device_view(found).guid;
+                let guid = self.fabric.node_of(self.fabric.find_port(name)?).node_guid;
                 nodes.iter().find(|node| node.guid == guid)
             }),
         };
@@ -272,6 +271,15 @@ impl View {
         self.pass_on();
     }
 
+    /// The default again, whoever manages the view: also a way out for a tenant who has locked itself out by a key. A manager
+    /// that is still there is asked again and may take over anew.
+    pub fn reset(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        self.steward.take_back(self.now);
+        self.settle();
+        self.pass_on();
+    }
+
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = self.now.max(now);
@@ -316,7 +324,7 @@ impl View {
     fn sort(&mut self, output: fabric_sim::Output) {
         let output = match output {
             fabric_sim::Output::Deliver { port, datagram } => match self.by_port.get(&port) {
-                Some(adapter) => Output::Deliver { adapter: *adapter, datagram },
+                Some(adapter) => Output::Deliver { adapter: *adapter, datagram: at_rest(datagram) },
                 None if Some(port) == self.steward_port() => return self.attend(&datagram),
                 None => return,
             },
@@ -453,6 +461,14 @@ impl View {
         }
         routes
     }
+}
+
+/// A datagram as software sees it: the hop pointer is between agents, programs see and send 0.
+fn at_rest(mut datagram: Datagram) -> Datagram {
+    if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
+        datagram.mad.set_hop_pointer(0);
+    }
+    datagram
 }
 
 /// The plan of a view that nobody manages: its own names, the routes of the cluster, one partition.

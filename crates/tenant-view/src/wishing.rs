@@ -5,7 +5,7 @@ use std::time::Duration;
 use ib_wire::{Attribute, Mad, Method};
 
 use crate::judge::{Judgement, Tables, judge};
-use crate::verdict::{Judged, Refusal, Status, Verdict};
+use crate::verdict::{Judged, Refusal, Status, Unshared, Verdict};
 use crate::view::View;
 use crate::wish::WishChange;
 
@@ -20,6 +20,7 @@ pub(crate) struct Wishes {
     open: Option<ChangeSet>,
     /// Whether tables of lanes or weights were written since the default was installed.
     has_classes: bool,
+    unshared: Unshared,
     numbers_given: u64,
     last: Option<Judged>,
     in_force: Option<u64>,
@@ -121,6 +122,11 @@ impl View {
         self.wishes.last.as_ref()
     }
 
+    /// Says what becomes of wishes whose routes take links without a share. By default they are refused.
+    pub fn set_unshared(&mut self, unshared: Unshared) {
+        self.wishes.unshared = unshared;
+    }
+
     /// The next change of what is wished. Of several that were not taken, the last.
     pub fn poll_wish(&mut self) -> Option<WishChange> {
         self.wishes.waiting.take()
@@ -165,6 +171,7 @@ impl View {
             slice: &self.slice,
             plan: &self.plan,
             has_classes: self.wishes.has_classes,
+            unshared: self.wishes.unshared,
         }
     }
 }

@@ -164,6 +164,29 @@ fn one_that_looks_around_is_waited_for_and_one_that_is_master_is_given_way_to() 
 }
 
 #[test]
+fn a_tenant_that_has_locked_itself_out_is_let_in_again() {
+    let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
+    let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-1", 2)];
+    run(&mut view, &mut managers, second(1.0), second(2.0));
+    let mut program = Program::on(&view, "vm-1");
+    program.now = second(2.0);
+    let info = program.get(&mut view, &[], Attribute::PORT_INFO, 1).unwrap();
+    let mut info = PortInfo::decode(info.smp_data()).unwrap();
+    info.m_key = ib_wire::MKey::from_wire(0xdead);
+    info.m_key_protection = ib_wire::MKeyProtection::Closed;
+    (info.state, info.physical_state) = (ib_wire::PortState::NoChange, ib_wire::PhysicalState::NoChange);
+    program.set(&mut view, &[], Attribute::PORT_INFO, 1, info.encode());
+    assert_eq!(program.get(&mut view, &[], Attribute::PORT_INFO, 1), None, "not without the key");
+    view.reset(second(3.0));
+    assert_eq!(view.rule(), Rule::Default);
+    program.now = second(3.0);
+    assert!(program.get(&mut view, &[], Attribute::PORT_INFO, 1).is_some());
+    // The manager is still there, and says that it is master.
+    run(&mut view, &mut managers, second(3.0), second(4.0));
+    assert_eq!(view.rule(), tenant("vm-1"));
+}
+
+#[test]
 fn a_cluster_that_changes_tells_its_manager_by_traps() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5]);

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ib_wire::{Guid, PartitionNumber};
 use served::{Served, eventually};
-use tenant_view::{Rule, Verdict, View, WishChange};
+use tenant_view::{Rule, Unshared, Verdict, View, WishChange};
 use world::World;
 
 /// The value behind a key, as smpquery and saquery print it: `Key:....value` or `key.....value`.
@@ -203,4 +203,21 @@ fn two_tenants_with_the_same_numbers_do_not_notice_each_other() {
         found.lines().filter(|line| !line.starts_with("# Topology")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(body(&red), body(&blue), "both are built alike, and look alike");
+}
+
+#[test]
+fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_stay() {
+    let mut view = World::guaranteed(&[0, 1, 4, 8], &[]).view(&[0, 1, 4, 8]);
+    view.set_unshared(Unshared::KeepDefault);
+    let served = Served::new(view);
+    let manager = served.opensm("vm-0", &["-Q"]);
+    manager.wait_for("SUBNET UP");
+    eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
+    let last = served.with(|view, _| view.status()).last.unwrap();
+    assert!(matches!(last.verdict, Verdict::Adapted { .. }), "{:?}", last.verdict);
+    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
+        panic!("a wish")
+    };
+    assert!(wish.classes.len() > 1, "{:?}", wish.classes);
+    assert!(last.all_to_all.is_some_and(|rate| rate.bits_per_s() > 0));
 }

@@ -6,16 +6,13 @@ mod world;
 
 use std::time::Duration;
 
-use fabric_compiler::compile;
 use fabric_model::generate::{FatTree, Torus};
-use fabric_model::intent::{ClusterIntent, Role};
-use fabric_model::tenancy::{Bandwidth, Class, SlMode};
-use fabric_model::{Decisions, Intents};
+use fabric_model::intent::Role;
 use ib_wire::{
     Attribute, Guid, Lid, PartitionNumber, PkeyBlock, PkeyPosition, PortNum, SlToVl, VirtualLane, VlArbBlock,
     VlArbEntry, VlArbPart,
 };
-use tenant_view::{Adaptation, Refusal, Verdict, View, WishChange};
+use tenant_view::{Adaptation, Refusal, Unshared, Verdict, View, WishChange};
 use world::{Program, World, second};
 
 /// A writer that knows its way: directed routes to every switch, by description.
@@ -254,28 +251,9 @@ fn ring_order(view: &View, writer: &mut Writer) -> Vec<String> {
     ring
 }
 
-/// A guaranteed cluster, and others on the same links.
-fn guaranteed(hosts: &[usize], others: &[&[usize]]) -> World {
-    let topology = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
-    let ports = world::ports(&topology);
-    let mut intents = Intents::new(*ports.last().unwrap());
-    let cluster = |name: String, hosts: &[usize]| ClusterIntent {
-        name,
-        ports: hosts.iter().map(|host| ports[*host]).collect(),
-        class: Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(1_000_000_000), latency_ns: None },
-        sl_mode: SlMode::Cluster,
-    };
-    intents.clusters.push(cluster("blue".to_owned(), hosts));
-    for (number, hosts) in others.iter().enumerate() {
-        intents.clusters.push(cluster(format!("other-{number}"), hosts));
-    }
-    let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
-    World { topology, plan }
-}
-
 #[test]
 fn a_link_without_a_share_is_refused_naming_it_and_the_rate_is_told_otherwise() {
-    let world = guaranteed(&[0, 1, 4, 8], &[]);
+    let world = World::guaranteed(&[0, 1, 4, 8], &[]);
     let mut view = world.view(&[0, 1, 4, 8]);
     let mut writer = Writer::on(&mut view);
     // As it is by default: within the shares.
@@ -294,9 +272,20 @@ fn a_link_without_a_share_is_refused_naming_it_and_the_rate_is_told_otherwise() 
         .map(|(name, ..)| name.clone())
         .filter(|name| (0..4).all(|node| leaf_of(&view, &format!("vm-{node}")) != *name))
         .collect();
-    let mut refused = 0;
+    let (mut refused, mut kept) = (0, 0);
     for spine in &spines {
         for up in writer.ports_between(&view, &leaf, spine) {
+            writer.set_exit(&mut view, &leaf, to, up);
+            // A tenant who does not care for routes has the rest of its wish.
+            view.set_unshared(Unshared::KeepDefault);
+            if let Verdict::Adapted { adaptations } = verdict(&mut view) {
+                let Adaptation::RouteKept { node, .. } = &adaptations[0] else { panic!("{adaptations:?}") };
+                assert_eq!((node.as_str(), adaptations.len()), ("vm-2", 1));
+                let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
+                assert_eq!(wish.routes.len(), 3, "all but one");
+                kept += 1;
+            }
+            view.set_unshared(Unshared::Refuse);
             writer.set_exit(&mut view, &leaf, to, up);
             match verdict(&mut view) {
                 Verdict::Refused { refusal: Refusal::NoShare { link, .. } } => {
@@ -308,6 +297,7 @@ fn a_link_without_a_share_is_refused_naming_it_and_the_rate_is_told_otherwise() 
             }
         }
     }
+    assert_eq!(refused, kept);
     assert!(refused > 0, "no cable of the view is without a share in one direction");
 }
 
@@ -349,7 +339,7 @@ fn classes_are_folded_to_the_lanes_that_are_left() {
     write_classes(&mut view, &mut writer, &[3, 1]);
     assert_eq!(folded(&verdict(&mut view)), Some((2, 1)));
     // Guaranteed and alone: there is room for three to one.
-    let world = guaranteed(&[0, 1, 4, 8], &[]);
+    let world = World::guaranteed(&[0, 1, 4, 8], &[]);
     let mut view = world.view(&[0, 1, 4, 8]);
     let mut writer = Writer::on(&mut view);
     write_classes(&mut view, &mut writer, &[3, 1]);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fabric_sim::{BareDatagram, PortId};
 use ib_transport::{Host, Outbox, Sent, Server, Vendor, Waker};
-use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
+use ib_wire::{Gid, Guid, Lid, PortState};
 use tenant_view::{AdapterId, Output, View};
 
 /// Longer than any one tool takes on a busy machine.
@@ -36,12 +36,7 @@ impl ViewHost {
     fn pass_on(&mut self, outbox: &mut Outbox<AdapterId>) {
         while let Some(output) = self.view.poll_output() {
             match output {
-                Output::Deliver { adapter, mut datagram } => {
-                    if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
-                        datagram.mad.set_hop_pointer(0);
-                    }
-                    outbox.deliver(adapter, datagram);
-                }
+                Output::Deliver { adapter, datagram } => outbox.deliver(adapter, datagram),
                 Output::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
         }

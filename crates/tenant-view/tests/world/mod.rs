@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use fabric_compiler::compile;
 use fabric_model::generate::FatTree;
+use fabric_model::intent::ClusterIntent;
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_sim::BareDatagram;
 use ib_wire::{
@@ -36,6 +38,28 @@ impl World {
 
     pub fn tree(hosts: u32, radix: u8) -> Self {
         Self::of(FatTree { radix, ..FatTree::with_hosts(hosts) }.generate().unwrap())
+    }
+
+    /// A guaranteed cluster, and others on the same links.
+    pub fn guaranteed(hosts: &[usize], others: &[&[usize]]) -> Self {
+        let topology = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
+        let ports = ports(&topology);
+        let mut intents = Intents::new(*ports.last().unwrap());
+        let cluster = |name: String, hosts: &[usize]| ClusterIntent {
+            name,
+            ports: hosts.iter().map(|host| ports[*host]).collect(),
+            class: Class::Guaranteed {
+                bandwidth: Bandwidth::from_bits_per_s(1_000_000_000),
+                latency_ns: None,
+            },
+            sl_mode: SlMode::Cluster,
+        };
+        intents.clusters.push(cluster("blue".to_owned(), hosts));
+        for (number, hosts) in others.iter().enumerate() {
+            intents.clusters.push(cluster(format!("other-{number}"), hosts));
+        }
+        let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
+        Self { topology, plan }
     }
 
     /// GUIDs of adapter ports in file order.
