@@ -106,7 +106,7 @@ fn levels_by_pairs_of_switches_are_explained_and_traffic_uses_them() {
     assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
     let explain = ["plan", "explain", "acme/blue", "--topology", "net", "--plan", "plan.json"];
     let text = String::from_utf8(heddle(scratch.path(), &explain).stdout).unwrap();
-    for part in ["one for every two switches", "level, both ways"] {
+    for part in ["one for every two switches", "LEVEL, BOTH WAYS"] {
         assert!(text.contains(part), "{text}");
     }
     let people = heddle(scratch.path(), &[&TRAFFIC[..], &["--plan-only"]].concat());
