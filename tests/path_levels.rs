@@ -81,7 +81,7 @@ fn path_records_tell_the_level_that_the_tables_carry_both_ways() {
         more.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib: None });
         let class = Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None };
         more.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Path });
-        match planner.change(more.clone()) {
+        match planner.change(&more) {
             Ok(_) => intents = more,
             Err(error) => assert!(matches!(error, CompileError::NotAdmitted { .. }), "{error}"),
         }

@@ -149,12 +149,12 @@ impl Workshop {
     /// The next plan. If there is none, everything stays as it was.
     fn change(&mut self, wishes: &Wishes) -> Result<(), NoPlan> {
         let (before, intents) = (self.planner.intents().clone(), intents(&self.sighting, wishes));
-        let plan = Arc::clone(self.planner.change(intents.clone())?);
+        let plan = Arc::clone(self.planner.change(&intents)?);
         let verified = self.verified.delta_on(self.planner.basis(), &self.sighting.topology, &intents, plan);
         match sound(&verified) {
             Ok(()) => self.verified = verified,
             Err(unsound) => {
-                self.planner.change(before)?;
+                self.planner.change(&before)?;
                 return Err(unsound);
             }
         }

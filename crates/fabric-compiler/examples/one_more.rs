@@ -86,7 +86,7 @@ fn measure(tree: &Arc<Topology>, ports: &[Guid], nodes: Nodes) -> Result<(), Box
                 times[place].push(start.elapsed().as_micros());
             }
             let start = Instant::now();
-            let answer = planner.change(intents).map(|plan| plan.switches().len());
+            let answer = planner.change(&intents).map(|plan| plan.switches().len());
             if change < CHANGES {
                 times[2 + place].push(start.elapsed().as_micros());
             }

@@ -1,12 +1,45 @@
 //! Where two lists differ.
 
+use std::ops::Range;
+
+/// The parts of two lists that are left when what they begin and end with in common is taken off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Middle {
+    pub old: Range<usize>,
+    pub new: Range<usize>,
+}
+
+impl Middle {
+    /// Of two lists.
+    pub fn of<T: PartialEq>(old: &[T], new: &[T]) -> Self {
+        let before = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+        let (left, right) = (&old[before..], &new[before..]);
+        let behind = left.iter().rev().zip(right.iter().rev()).take_while(|(a, b)| a == b).count();
+        Self { old: before..old.len() - behind, new: before..new.len() - behind }
+    }
+
+    /// All of two lists that are so long.
+    pub fn whole(old: usize, new: usize) -> Self {
+        Self { old: 0..old, new: 0..new }
+    }
+
+    /// The same where each list has one more in front.
+    pub fn behind_one(&self) -> Self {
+        let moved = |range: &Range<usize>| range.start + 1..range.end + 1;
+        Self { old: moved(&self.old), new: moved(&self.new) }
+    }
+
+    /// Makes the old list the new one.
+    pub fn put<T: Clone>(&self, old: &mut Vec<T>, new: &[T]) {
+        old.splice(self.old.clone(), new[self.new.clone()].iter().cloned());
+    }
+}
+
 /// The parts of two lists that are left when what they begin and end with in common is taken off. Mostly one thing is
 /// added or taken away, and little is left.
 pub(crate) fn middles<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> (&'a [T], &'a [T]) {
-    let before = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    let (old, new) = (&old[before..], &new[before..]);
-    let behind = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
-    (&old[..old.len() - behind], &new[..new.len() - behind])
+    let middle = Middle::of(old, new);
+    (&old[middle.old], &new[middle.new])
 }
 
 #[cfg(test)]
@@ -19,5 +52,16 @@ mod tests {
         assert_eq!(middles(&[1, 1], &[1, 1, 1]), (&[][..], &[1][..]));
         assert_eq!(middles(&[1, 2, 3], &[1, 3, 2]), (&[2, 3][..], &[3, 2][..]));
         assert_eq!(middles(&[7], &[7]), (&[][..], &[][..]));
+    }
+
+    #[test]
+    fn the_old_list_with_the_other_middle_is_the_new_one() {
+        for (old, new) in
+            [(&[1, 2, 3, 4][..], &[1, 3, 4][..]), (&[1, 1], &[1, 1, 1]), (&[], &[5]), (&[7], &[])]
+        {
+            let mut changed = old.to_vec();
+            Middle::of(old, new).put(&mut changed, new);
+            assert_eq!(changed, new);
+        }
     }
 }

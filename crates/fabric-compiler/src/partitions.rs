@@ -11,11 +11,11 @@ use fabric_model::intent::{Intents, Ipoib, KeyPlace, Member, PartitionIntent, Ro
 use ib_wire::{Guid, NodeKind, PartitionNumber};
 
 use crate::CompileError;
-use crate::difference::middles;
+use crate::difference::{Middle, middles};
 use crate::fabric::Fabric;
 
 pub(crate) use keys::{Held, KeyTables, lay_out};
-use numbers::{Asked, Numbers};
+use numbers::{Asked, Numbers, Standing};
 
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
@@ -62,23 +62,33 @@ pub(crate) fn resolve(
 }
 
 impl Partitions {
-    /// What other wishes change, `before` being those that these partitions came from. `None` if partitions that stay
-    /// were asked for in another order: then everything has to be looked at.
+    /// What other wishes change, `before` being those that these partitions came from and `middle` where the lists of
+    /// partitions differ. `None` if partitions that stay were asked for in another order: then everything has to be looked
+    /// at.
     pub fn compare(
         &self,
         fabric: &Fabric,
-        before: &Intents,
-        intents: &Intents,
+        (before, intents): (&Intents, &Intents),
+        middle: &Middle,
         previous: &Decisions,
     ) -> Result<Option<Changes>, CompileError> {
         let default = default_partition();
         let (old, new) = (wanted(&default, before), wanted(&default, intents));
-        let Numbers { each, given: numbers } = Numbers::of(&new, previous)?;
+        let middle = middle.behind_one();
+        let standing = Standing { each: &self.each, count: self.by_number.len() };
+        let (numbers, middle) = match standing.changed((&old, &new), &middle, previous)? {
+            Some(numbers) => (numbers, middle),
+            None => (Numbers::of(&new, previous)?, Middle::whole(old.len(), new.len())),
+        };
+        let Numbers { each, given: numbers } = numbers;
         let old: Vec<_> = old.into_iter().zip(&self.each).collect();
         let new: Vec<_> = new.into_iter().zip(&each).collect();
-        let changed = changed(&old, &new);
+        let (old, new_middle) = (&old[middle.old], &new[middle.new]);
+        let changed = changed(old, new_middle);
         let order = |each| kept_order(each, &changed);
-        if !order(&self.each).eq(order(&each)) {
+        // What has nothing in the middle is asked for in the order of before.
+        let are_apart = old.iter().chain(new_middle).all(|(_, number)| changed.contains(number));
+        if !are_apart && !order(&self.each).eq(order(&each)) {
             return Ok(None);
         }
         let asked = new.iter().copied().filter(|(_, number)| changed.contains(number));

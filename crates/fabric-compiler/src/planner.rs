@@ -9,7 +9,7 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 
 use crate::CompileError;
 use crate::compiled::Compiled;
-use crate::difference::middles;
+use crate::difference::Middle;
 use crate::multicast;
 use crate::promises::{self, ClusterChanges, Promises, promised};
 use crate::recompile::{put_findings, put_keys, put_partition};
@@ -33,7 +33,7 @@ use crate::recompile::{put_findings, put_keys, put_partition};
 ///
 /// let before = Arc::clone(planner.plan());
 /// intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;")?;
-/// let after = planner.change(intents.clone())?;
+/// let after = planner.change(&intents)?;
 /// assert_eq!(**after, recompile(&tree, &intents, &before)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -93,11 +93,10 @@ impl Planner {
 
     /// Plans for other wishes: gives what [`recompile`](crate::recompile()) makes of them and the plan. If they cannot be,
     /// everything stays as it was.
-    pub fn change(&mut self, intents: Intents) -> Result<&Arc<FabricPlan>, CompileError> {
-        if !self.patch(&intents)? {
-            self.start_over(&intents)?;
+    pub fn change(&mut self, intents: &Intents) -> Result<&Arc<FabricPlan>, CompileError> {
+        if !self.patch(intents)? {
+            self.start_over(intents)?;
         }
-        self.intents = intents;
         Ok(&self.compiled.plan)
     }
 
@@ -109,6 +108,7 @@ impl Planner {
         };
         self.compiled = Compiled::after(basis, &self.topology, intents, &self.compiled.plan)?;
         (self.basis, self.has_unique_names) = (basis, has_unique_names(intents));
+        self.intents = intents.clone();
         Ok(())
     }
 
@@ -117,13 +117,18 @@ impl Planner {
         let Compiled { plan, fabric, ground, partitions, keys, promises } = &mut self.compiled;
         let is_possible = self.has_unique_names && is_same_fabric(&self.intents, intents);
         let Some(ground) = ground.as_ref().filter(|_| is_possible) else { return Ok(false) };
+        let wished = &self.intents;
+        let middles = (
+            Middle::of(&wished.partitions, &intents.partitions),
+            Middle::of(&wished.clusters, &intents.clusters),
+        );
         let clusters = match promises {
-            Some(promises) => cluster_changes(&self.intents, intents, promises),
+            Some(promises) => cluster_changes(wished, intents, &middles.1, promises),
             None => has_unique_names(intents).then(ClusterChanges::default),
         };
         let Some(clusters) = clusters else { return Ok(false) };
 
-        let changes = partitions.compare(fabric, &self.intents, intents, plan.decisions())?;
+        let changes = partitions.compare(fabric, (wished, intents), &middles.0, plan.decisions())?;
         let Some(changes) = changes else { return Ok(false) };
         let key_changes = keys.change(fabric, partitions, &changes, &intents.capabilities)?;
         let changed = changes.partitions.iter().map(|(number, partition)| (*number, partition.as_ref()));
@@ -156,6 +161,8 @@ impl Planner {
         partitions.apply(changes);
         keys.apply(key_changes);
         *plan = Arc::new(draft.finish());
+        middles.0.put(&mut self.intents.partitions, &intents.partitions);
+        middles.1.put(&mut self.intents.clusters, &intents.clusters);
         Ok(true)
     }
 }
@@ -168,29 +175,32 @@ fn is_same_fabric(before: &Intents, after: &Intents) -> bool {
 /// Whether clusters can be told apart by their names.
 fn has_unique_names(intents: &Intents) -> bool {
     let mut names = HashSet::with_capacity(intents.clusters.len());
-    promised(intents).all(|cluster| names.insert(cluster.name.as_str()))
+    promised(&intents.clusters).all(|cluster| names.insert(cluster.name.as_str()))
 }
 
 /// What is not as it was, and what has to be looked at every time; `None` if a name is there twice.
 fn cluster_changes<'a>(
     before: &'a Intents,
     after: &'a Intents,
+    middle: &Middle,
     promises: &Promises,
 ) -> Option<ClusterChanges<'a>> {
-    let (old, new): (Vec<_>, Vec<_>) = (promised(before).collect(), promised(after).collect());
-    let (old, new) = if promises.are_settled() { middles(&old, &new) } else { (&old[..], &new[..]) };
+    let (old, new) = match promises.are_settled() {
+        true => (&before.clusters[middle.old.clone()], &after.clusters[middle.new.clone()]),
+        false => (&before.clusters[..], &after.clusters[..]),
+    };
     let mut left: HashMap<&str, &ClusterIntent> =
-        old.iter().map(|cluster| (cluster.name.as_str(), *cluster)).collect();
+        promised(old).map(|cluster| (cluster.name.as_str(), cluster)).collect();
     let mut names = HashSet::with_capacity(new.len());
     let mut wanted = Vec::new();
-    for cluster in new {
+    for cluster in promised(new) {
         let same = left.remove(cluster.name.as_str());
         // A name that is known and not left stands elsewhere.
         if !names.insert(cluster.name.as_str()) || same.is_none() && promises.knows(&cluster.name) {
             return None;
         }
-        if same.is_none_or(|same| same != *cluster) || promises.is_unsettled(&cluster.name) {
-            wanted.push(*cluster);
+        if same.is_none_or(|same| same != cluster) || promises.is_unsettled(&cluster.name) {
+            wanted.push(cluster);
         }
     }
     let mut gone: Vec<&str> = left.into_keys().collect();

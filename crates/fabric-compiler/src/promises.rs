@@ -54,8 +54,8 @@ pub(crate) struct ClusterChanges<'a> {
 }
 
 /// The clusters that are to be promised something.
-pub(crate) fn promised(intents: &Intents) -> impl Iterator<Item = &ClusterIntent> {
-    intents.clusters.iter().filter(|cluster| cluster.class != Class::BestEffort)
+pub(crate) fn promised(clusters: &[ClusterIntent]) -> impl Iterator<Item = &ClusterIntent> {
+    clusters.iter().filter(|cluster| cluster.class != Class::BestEffort)
 }
 
 /// Puts what all clusters are promised into a plan that has nothing of it, or something old. Returns the books; `None` if
@@ -67,7 +67,7 @@ pub(crate) fn keep(
     ground: Option<&Ground>,
     intents: &Intents,
 ) -> Result<Option<Promises>, CompileError> {
-    let wanted: Vec<&ClusterIntent> = promised(intents).collect();
+    let wanted: Vec<&ClusterIntent> = promised(&intents.clusters).collect();
     if wanted.is_empty() && !draft.plan().decisions().guarded {
         return Ok(None);
     }

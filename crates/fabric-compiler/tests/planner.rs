@@ -165,7 +165,7 @@ fn assert_agrees(planner: &mut Planner, steps: usize, seed: u64) -> Seen {
         let basis = Basis::of(&topology, &wishes);
         let expected = recompile_on(basis, &topology, &wishes, &before);
         let old_wishes = planner.intents().clone();
-        let given = planner.change(wishes.clone()).map(|plan| (**plan).clone());
+        let given = planner.change(&wishes).map(|plan| (**plan).clone());
         assert!(given == expected, "step {step} of seed {seed}: {}", difference(&given, &expected));
         match given {
             Ok(plan) => {
@@ -284,7 +284,7 @@ fn one_more_cluster_shares_what_it_does_not_touch() {
         let ports = ports.to_vec();
         intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
         let before = Arc::clone(planner.plan());
-        let after = planner.change(intents.clone()).unwrap();
+        let after = planner.change(&intents).unwrap();
         assert_eq!(compile(&tree(3), &intents, before.decisions()).unwrap(), **after);
         if number == 0 {
             // Lanes are guarded from now on: that is everybody's business.

@@ -332,7 +332,7 @@ fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes:
             intents.clusters.remove(random.random_range(0..intents.clusters.len())).name
         };
         let before = Arc::clone(&plan);
-        match planner.change(intents.clone()) {
+        match planner.change(&intents) {
             Ok(next) => plan = Arc::clone(next),
             Err(_) => {
                 assert_eq!(*planner.plan(), before, "a refusal leaves nothing behind");
@@ -444,7 +444,7 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
     let parts = [0.308, 0.15, 0.072, 0.0325, 0.001];
     for (at, part) in parts.into_iter().enumerate() {
         intents.clusters.push(pair(&format!("c{at}"), at, part));
-        planner.change(intents.clone()).unwrap();
+        planner.change(&intents).unwrap();
     }
     let entries = |plan: &FabricPlan, name: &str| -> BTreeSet<u8> {
         plan.decisions().clusters[name].links.iter().map(|link| link.entries).collect()
@@ -453,7 +453,7 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
         assert_eq!(entries(planner.plan(), &format!("c{at}")), BTreeSet::from([count]));
     }
     intents.clusters.drain(..4);
-    planner.change(intents.clone()).unwrap();
+    planner.change(&intents).unwrap();
     let before = Arc::clone(planner.plan());
 
     // Half of all entries are free, and every second one is not.
@@ -462,14 +462,14 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
     let asked = intents.clone();
     intents.clusters.push(wide.clone());
     intents.clusters[1].class = Class::Guaranteed { bandwidth, latency_ns: Some(1) };
-    planner.change(intents).unwrap_err();
+    planner.change(&intents).unwrap_err();
     assert_eq!(*planner.plan(), before, "nobody was moved for one who is refused");
     intents = asked;
     for again in 0..2 {
         wide.name = format!("wide{again}");
         intents.clusters.push(wide.clone());
         let before = Arc::clone(planner.plan());
-        let plan = Arc::clone(planner.change(intents.clone()).unwrap());
+        let plan = Arc::clone(planner.change(&intents).unwrap());
         assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "by either way");
         assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
         assert_eq!(entries(&plan, &wide.name), BTreeSet::from([32]));
@@ -480,7 +480,7 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
         assert_eq!(moved.len(), if again == 0 { 4 } else { 0 }, "{moved:?}");
         assert_kept(&plan, &intents);
         intents.clusters.pop();
-        planner.change(intents.clone()).unwrap();
+        planner.change(&intents).unwrap();
     }
 }
 
@@ -561,8 +561,8 @@ fn a_broadcast_group_has_level_0_or_nothing_is_promised() {
         Planner::new(Arc::new(topology.clone()), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
     let wrong = Intents { partitions: conf(15), ..intents.clone() };
-    assert!(matches!(planner.change(wrong), Err(CompileError::GroupLevel { .. })), "management's");
-    assert_eq!(**planner.change(intents).unwrap(), *before, "and everything stays as it was");
+    assert!(matches!(planner.change(&wrong), Err(CompileError::GroupLevel { .. })), "management's");
+    assert_eq!(**planner.change(&intents).unwrap(), *before, "and everything stays as it was");
     // Lanes stay guarded when nobody is promised anything any more.
     let mut later = Intents::new(ports(&topology)[0]);
     later.partitions = conf(3);

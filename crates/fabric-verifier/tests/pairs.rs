@@ -93,7 +93,7 @@ proptest! {
             let before = (intents.clone(), Arc::clone(planner.plan()));
             add_cluster(&mut intents, format!("c{}", free.len()), ports, bandwidth, None);
             intents.clusters.last_mut().unwrap().sl_mode = one(&mut dice, &[SlMode::Path, SlMode::Path, SlMode::Cluster]);
-            match planner.change(intents.clone()) {
+            match planner.change(&intents) {
                 Ok(plan) => {
                     let plan = Arc::clone(plan);
                     prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
@@ -118,7 +118,7 @@ proptest! {
         let name = intents.clusters[place].name.clone();
         let new = free.pop();
         intents.clusters[place].ports.extend(new);
-        if let Ok(plan) = planner.change(intents.clone()) {
+        if let Ok(plan) = planner.change(&intents) {
             prop_assert_eq!(unexpected(&topology, &intents, plan), []);
             let up = |plan: &FabricPlan, port: Guid| plan.decisions().end_ports[&port].up.clone();
             let after = &plan.decisions().clusters[&name];

@@ -8,6 +8,7 @@ use fabric_model::intent::PartitionIntent;
 use ib_wire::PartitionNumber;
 
 use crate::CompileError;
+use crate::difference::Middle;
 
 /// Numbers that stay with the names of partitions that are gone, so that neither gets the other's traffic: an eighth of
 /// what there is.
@@ -27,9 +28,9 @@ pub(super) struct Numbers {
 
 impl Numbers {
     pub fn of(wanted: &[&PartitionIntent], previous: &Decisions) -> Result<Self, CompileError> {
-        let mut taken = vec![false; NUMBERS];
+        let mut free = Free::new();
         for number in wanted.iter().filter_map(|intent| intent.number) {
-            taken[usize::from(number.to_wire())] = true;
+            free.take(number);
         }
         let mut given = previous.partitions.clone();
         // What is asked for keeps its number, however many are gone.
@@ -40,7 +41,7 @@ impl Numbers {
         let late = resting.get(RESTING_MAX..).unwrap_or_default();
         let resting = &resting[..resting.len() - late.len()];
         for (name, number) in kept.iter().chain(resting) {
-            if std::mem::replace(&mut taken[usize::from(number.to_wire())], true) {
+            if !free.take(**number) {
                 given.remove(*name);
             }
         }
@@ -51,19 +52,12 @@ impl Numbers {
         let numbered = wanted.iter().filter(|intent| intent.number.is_some());
         let numbered: BTreeSet<&str> = numbered.map(|intent| intent.name.as_str()).collect();
         let mut by_name: BTreeMap<&str, PartitionNumber> = BTreeMap::new();
-        let mut free = (1..=PartitionNumber::DEFAULT.to_wire()).filter_map(PartitionNumber::from_wire);
         let mut each = Vec::with_capacity(wanted.len());
         for intent in wanted {
             let known = || by_name.get(intent.name.as_str()).or_else(|| given.get(&intent.name)).copied();
             let number = match intent.number.or_else(known) {
                 Some(number) => number,
-                None => {
-                    let next = free.find(|number| !taken[usize::from(number.to_wire())]);
-                    let next =
-                        next.ok_or_else(|| CompileError::PartitionsExhausted { name: intent.name.clone() })?;
-                    given.insert(intent.name.clone(), next);
-                    next
-                }
+                None => free.give(&intent.name, &mut given)?,
             };
             if numbered.contains(intent.name.as_str()) {
                 by_name.entry(intent.name.as_str()).or_insert(number);
@@ -71,6 +65,90 @@ impl Numbers {
             each.push(number);
         }
         Ok(Self { each, given })
+    }
+}
+
+/// The numbers of what is there.
+#[derive(Debug)]
+pub(super) struct Standing<'a> {
+    /// In the order they were asked for.
+    pub each: &'a [PartitionNumber],
+    /// How many there are, each counted once.
+    pub count: usize,
+}
+
+impl Standing<'_> {
+    /// What [`Numbers::of`] makes of other wishes, the decisions being those that gave these numbers. `None` if all wishes
+    /// have to be looked at: one that differs asks for a number or has the name of one that does, or too many numbers may
+    /// rest.
+    pub fn changed(
+        &self,
+        (old, new): (&[&PartitionIntent], &[&PartitionIntent]),
+        middle: &Middle,
+        previous: &Decisions,
+    ) -> Result<Option<Numbers>, CompileError> {
+        let (gone, come) = (&old[middle.old.clone()], &new[middle.new.clone()]);
+        let names: HashSet<&str> = gone.iter().chain(come).map(|intent| intent.name.as_str()).collect();
+        let numbered = || new.iter().filter(|intent| intent.number.is_some());
+        // Who asked for no number has one that was given to its name.
+        let kept_min = self.count.saturating_sub(numbered().count() + gone.len());
+        if gone.iter().chain(come).any(|intent| intent.number.is_some())
+            || numbered().any(|intent| names.contains(intent.name.as_str()))
+            || previous.partitions.len() > RESTING_MAX + kept_min
+        {
+            return Ok(None);
+        }
+        let mut free = Free::new();
+        let asked = numbered().filter_map(|intent| intent.number);
+        for number in asked.chain(previous.partitions.values().copied()) {
+            free.take(number);
+        }
+        let mut given = previous.partitions.clone();
+        let mut each = Vec::with_capacity(new.len());
+        each.extend_from_slice(&self.each[..middle.old.start]);
+        for intent in come {
+            each.push(match given.get(&intent.name) {
+                Some(number) => *number,
+                None => free.give(&intent.name, &mut given)?,
+            });
+        }
+        each.extend_from_slice(&self.each[middle.old.end..]);
+        Ok(Some(Numbers { each, given }))
+    }
+}
+
+/// Numbers that are nobody's.
+#[derive(Debug)]
+struct Free {
+    /// By number.
+    taken: Vec<bool>,
+    /// Those below are given.
+    next: u16,
+}
+
+impl Free {
+    fn new() -> Self {
+        Self { taken: vec![false; NUMBERS], next: 1 }
+    }
+
+    /// Whether it was nobody's.
+    fn take(&mut self, number: PartitionNumber) -> bool {
+        !std::mem::replace(&mut self.taken[usize::from(number.to_wire())], true)
+    }
+
+    /// Gives the lowest to a name.
+    fn give(
+        &mut self,
+        name: &str,
+        given: &mut SharedMap<String, PartitionNumber>,
+    ) -> Result<PartitionNumber, CompileError> {
+        let mut left =
+            (self.next..=PartitionNumber::DEFAULT.to_wire()).filter_map(PartitionNumber::from_wire);
+        let number = left.find(|number| !self.taken[usize::from(number.to_wire())]);
+        let number = number.ok_or_else(|| CompileError::PartitionsExhausted { name: name.to_owned() })?;
+        self.next = number.to_wire() + 1;
+        given.insert(name.to_owned(), number);
+        Ok(number)
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fabric_model::Decisions;
 use fabric_model::intent::PortName;
 use fabric_model::plan::{Draft, LinearTable};
+use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{Guid, Lid, PortNum};
 
 use crate::fabric::{Fabric, Place};
-use crate::routing::{Ground, reroute};
+use crate::routing::{Ground, NO_PORT, reroute};
 use crate::tenancy::ledger::Grant;
 use crate::tenancy::network::Network;
 
@@ -34,8 +34,13 @@ pub(super) fn put_ways(
     if moved.is_empty() {
         return Some(Vec::new());
     }
-    let ports: Vec<Guid> = moved.iter().map(|(port, _)| *port).collect();
-    let Some(rows) = ground.and_then(|ground| reroute(fabric, ground, decisions, &ports)) else {
+    let lids: Vec<Lid> = moved.iter().map(|(port, _)| decisions.end_ports[port].lid).collect();
+    let rows = ground.and_then(|ground| {
+        let rows = rows(draft.plan(), fabric, &lids);
+        reroute(fabric, ground, draft.plan().decisions(), &moved, rows)
+    });
+    let Some(rows) = rows else {
+        let decisions = draft.decisions();
         for (port, up) in moved {
             if let Some(decision) = decisions.end_ports.get_mut(&port) {
                 decision.up = up;
@@ -43,7 +48,6 @@ pub(super) fn put_ways(
         }
         return None;
     };
-    let lids: Vec<Lid> = ports.iter().map(|port| decisions.end_ports[port].lid).collect();
     let mut places = Vec::new();
     for (place, row) in rows.into_iter().enumerate() {
         let Some(before) = draft.plan().shared_switches().get(place) else { continue };
@@ -60,6 +64,16 @@ pub(super) fn put_ways(
         }
     }
     Some(places)
+}
+
+/// Where packets to some LIDs leave each switch.
+fn rows(plan: &FabricPlan, fabric: &Fabric, lids: &[Lid]) -> Vec<Vec<u8>> {
+    let row = |place: Place| {
+        let table = plan.shared_switches().get(place).map(|switch| &switch.linear);
+        let exit = |lid: &Lid| table.and_then(|table| table.exit(*lid)).map_or(NO_PORT, PortNum::to_wire);
+        lids.iter().map(exit).collect()
+    };
+    (0..fabric.switches.len()).map(row).collect()
 }
 
 /// By which ports packets to a host climb, from its own leaf upwards.

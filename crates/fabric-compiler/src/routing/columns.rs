@@ -3,7 +3,7 @@
 use ib_wire::PortNum;
 
 use super::distances::{Distances, NEVER, Ways};
-use super::homes::Destination;
+use super::homes::{Destination, Step};
 use super::order::Order;
 use super::toward::{Lanes, Toward, Way};
 use super::turns::Turns;
@@ -11,7 +11,7 @@ use super::{Ground, hash};
 use crate::fabric::{Fabric, Place};
 
 /// What a table holds where there is no exit.
-const NO_PORT: u8 = 0xff;
+pub(crate) const NO_PORT: u8 = 0xff;
 
 /// Columns worked on together: enough that a switch's row is written in long runs, few enough to stay in the cache.
 const BATCH: usize = 32;
@@ -26,7 +26,7 @@ pub(crate) struct Columns<'a> {
     order: &'a Order,
     destinations: &'a [Vec<Destination>],
     ways: &'a Ways,
-    toward: Toward,
+    toward: &'a Toward,
     lanes: &'a Lanes,
     seeds: &'a [u64],
     turns: Turns<'a>,
@@ -41,11 +41,18 @@ struct Column<'a> {
     target: Place,
     destinations: &'a [Destination],
     distances: Distances,
-    /// By level above the target: for each destination the column of its home's switch there, if that is as near as it
-    /// should be.
-    summits: Vec<Vec<u32>>,
+    /// By level above the target, for each destination.
+    summits: Vec<Vec<Summit>>,
     /// The switches without a route yet.
     unrouted: Vec<Place>,
+}
+
+/// The switches of a destination's homes on one level: their columns, if they are as near as they should be.
+#[derive(Clone, Copy, Debug)]
+struct Summit {
+    now: u32,
+    /// By the home that the rows were right for.
+    before: Option<u32>,
 }
 
 /// Which switches reach which not.
@@ -69,19 +76,30 @@ impl<'a> Columns<'a> {
         turns: Turns<'a>,
     ) -> Self {
         let all = destinations.iter().flatten();
-        let columns = all.clone().map(|destination| destination.column + 1).max().unwrap_or(0);
-        let targets: Vec<Place> = all.flat_map(|d| d.home.iter().map(|step| step.node)).collect();
+        let columns = all.map(|destination| destination.column + 1).max().unwrap_or(0);
+        let rows = vec![vec![NO_PORT; columns]; fabric.switches.len()];
+        Self::over(rows, fabric, ground, destinations, turns)
+    }
+
+    /// Over rows that are right for the homes of before.
+    pub fn over(
+        rows: Vec<Vec<u8>>,
+        fabric: &'a Fabric,
+        ground: &'a Ground,
+        destinations: &'a [Vec<Destination>],
+        turns: Turns<'a>,
+    ) -> Self {
         let Ground { order, ways, lanes, seeds, .. } = ground;
         Self {
             fabric,
             order,
             destinations,
             ways,
-            toward: Toward::of(fabric, order, lanes, &targets),
+            toward: ground.toward(fabric),
             lanes,
             seeds,
             turns,
-            rows: vec![vec![NO_PORT; columns]; fabric.switches.len()],
+            rows,
             missing: Missing::default(),
         }
     }
@@ -120,14 +138,17 @@ impl<'a> Columns<'a> {
         column.distances.measure(self.ways, target);
         let levels = column.destinations.iter().map(|destination| destination.home.len()).max();
         let down = &column.distances.down;
-        let summit = |destination: &Destination, level: usize| {
-            let node = destination.home.get(level)?.node;
+        let summit = |home: &[Step], level: usize| {
+            let node = home.get(level)?.node;
             self.toward.column(node).filter(|_| usize::from(down[node]) == level + 1)
+        };
+        let summits = |destination: &Destination, level: usize| Summit {
+            now: summit(&destination.home, level).unwrap_or(NO_SUMMIT),
+            before: summit(&destination.home_before, level),
         };
         column.summits.clear();
         column.summits.extend((0..levels.unwrap_or(0)).map(|level| {
-            let summits = column.destinations.iter().map(|d| summit(d, level).unwrap_or(NO_SUMMIT));
-            summits.collect::<Vec<u32>>()
+            column.destinations.iter().map(|destination| summits(destination, level)).collect::<Vec<_>>()
         }));
     }
 
@@ -144,6 +165,9 @@ impl<'a> Columns<'a> {
         } else if any[place] != NEVER {
             self.fill_upward(column, place);
         } else {
+            for destination in column.destinations {
+                self.rows[place][destination.column] = NO_PORT;
+            }
             column.unrouted.push(place);
         }
     }
@@ -163,9 +187,8 @@ impl<'a> Columns<'a> {
     fn fill_by_hash(&mut self, place: Place, destinations: &[Destination], ports: &[PortNum]) {
         let (seed, row) = (self.seeds[place], &mut self.rows[place]);
         for destination in destinations {
-            if let Some(port) = hash::choose(seed, ports, destination.lid) {
-                row[destination.column] = port.to_wire();
-            }
+            let port = hash::choose(seed, ports, destination.lid);
+            row[destination.column] = port.map_or(NO_PORT, PortNum::to_wire);
         }
     }
 
@@ -177,8 +200,14 @@ impl<'a> Columns<'a> {
         let mut row = std::mem::take(&mut self.rows[place]);
         let mut others: Option<Vec<PortNum>> = None;
         for (index, destination) in column.destinations.iter().enumerate() {
-            let summit = summits.get(index).copied().unwrap_or(NO_SUMMIT);
-            let way = ways.get(summit as usize).copied().unwrap_or(Way::NONE);
+            let summit = summits.get(index);
+            let way_to = |summit: u32| ways.get(summit as usize).copied().unwrap_or(Way::NONE);
+            let way = summit.map_or(Way::NONE, |summit| way_to(summit.now));
+            // Chosen by hash before and now: the same.
+            let before = summit.and_then(|summit| summit.before);
+            if way == Way::NONE && before.is_some_and(|before| way_to(before) == Way::NONE) {
+                continue;
+            }
             let port = way.port().or_else(|| {
                 let slot = way.slot()?;
                 Some(self.climb(climb?, &column.distances, place, slot, destination)?.to_wire())

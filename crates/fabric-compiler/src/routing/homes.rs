@@ -45,6 +45,8 @@ pub(crate) struct Destination {
     pub exit: PortNum,
     /// From the switch it belongs to upwards.
     pub home: Vec<Step>,
+    /// Its home as the rows have it that are changed; nothing where rows are new.
+    pub home_before: Vec<Step>,
 }
 
 /// One level of a home.
@@ -75,6 +77,11 @@ impl Uplinks {
     /// What to store of a switch.
     pub fn decision(&self, place: Place, height: i32) -> SwitchDecision {
         SwitchDecision { height, uplinks: self.lists[place].iter().map(|entry| entry.uplink).collect() }
+    }
+
+    /// The switches that homes may lead to.
+    pub fn summits(&self) -> Vec<Place> {
+        self.lists.iter().flatten().filter_map(|entry| entry.peer).collect()
     }
 
     /// The near ports of the cables from a switch to a higher one by lane, `None` where one failed.
@@ -180,21 +187,25 @@ pub(crate) fn settle(
     (destinations, ups)
 }
 
-/// Some adapter ports as destinations by switch, numbered one after the other as columns; `None` if the homes that were
-/// decided for them are not there.
+/// Some adapter ports, each with what was decided of its home before, as destinations by switch, numbered one after the
+/// other as columns; `None` if the homes that were decided for them are not there.
 pub(crate) fn resettle(
     fabric: &Fabric,
     uplinks: &Uplinks,
     decisions: &Decisions,
-    ports: &[Guid],
+    ports: &[(Guid, Vec<u8>)],
 ) -> Option<Vec<Vec<Destination>>> {
     let mut destinations: Vec<Vec<Destination>> = fabric.switches.iter().map(|_| Vec::new()).collect();
-    for (column, guid) in ports.iter().enumerate() {
+    for (column, (guid, before)) in ports.iter().enumerate() {
         let (switch, exit) = fabric.adapter_port(*guid)?.attached?;
         let decision = decisions.end_ports.get(guid)?;
-        let up = valid_start(uplinks, switch, &decision.up);
-        let settler = Settler { kind: Kind::Adapter, guid: *guid, lid: decision.lid, switch, exit, up };
-        let destination = destination(fabric, uplinks, &settler, column);
+        let settler = |up: &[u8]| {
+            let up = valid_start(uplinks, switch, up);
+            Settler { kind: Kind::Adapter, guid: *guid, lid: decision.lid, switch, exit, up }
+        };
+        let home_before = home(fabric, uplinks, &settler(before));
+        let destination = destination(fabric, uplinks, &settler(&decision.up), column);
+        let destination = Destination { home_before, ..destination };
         if destination.home.len() != decision.up.len() {
             return None;
         }
@@ -204,7 +215,8 @@ pub(crate) fn resettle(
 }
 
 fn destination(fabric: &Fabric, uplinks: &Uplinks, settler: &Settler, column: usize) -> Destination {
-    Destination { lid: settler.lid, column, exit: settler.exit, home: home(fabric, uplinks, settler) }
+    let home = home(fabric, uplinks, settler);
+    Destination { lid: settler.lid, column, exit: settler.exit, home, home_before: Vec::new() }
 }
 
 /// Adapters come before switches, and are balanced for themselves: they carry the load.

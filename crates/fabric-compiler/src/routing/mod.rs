@@ -17,7 +17,7 @@ mod toward;
 mod turns;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision};
 use fabric_model::plan::{Finding, LinearTable};
@@ -25,11 +25,12 @@ use ib_wire::{Guid, Lid};
 
 use crate::fabric::{Fabric, Place};
 use columns::Columns;
+pub(crate) use columns::NO_PORT;
 use crown::Crown;
 use distances::Ways;
 use homes::{Uplinks, resettle, settle};
 use order::Order;
-use toward::Lanes;
+use toward::{Lanes, Toward};
 use turns::Turns;
 
 /// Switches that are absent and still remembered: as many as the largest fabrics have.
@@ -44,6 +45,8 @@ pub(crate) struct Ground {
     uplinks: Uplinks,
     ways: Ways,
     lanes: Lanes,
+    /// Towards every switch that a home may lead to, from the first route on.
+    toward: OnceLock<Toward>,
     /// What the choices of each switch begin with.
     seeds: Vec<u64>,
 }
@@ -60,7 +63,12 @@ impl Ground {
         let lanes = toward::lanes(fabric, &order, &uplinks);
         let seeds = fabric.switches.iter().map(|switch| hash::seed(switch.guid)).collect();
         let crown = Crown::kept(fabric, decision);
-        Self { order, crown, uplinks, ways, lanes, seeds }
+        Self { order, crown, uplinks, ways, lanes, toward: OnceLock::new(), seeds }
+    }
+
+    fn toward(&self, fabric: &Fabric) -> &Toward {
+        let find = || Toward::of(fabric, &self.order, &self.lanes, &self.uplinks.summits());
+        self.toward.get_or_init(find)
     }
 }
 
@@ -147,13 +155,15 @@ fn routes(
     (Routes { order, crown, rows, decision, ups, adopted, finding }, missing)
 }
 
-/// What [`route`] makes of other homes of some adapter ports: where packets to each leave every switch, in the order of
-/// the ports. `None` if more than their columns would change.
+/// What [`route`] makes of other homes of some adapter ports, each given with what was decided of its home before: where
+/// packets to each leave every switch, in the order of the ports. `rows` is the same as it was. `None` if more than their
+/// columns would change.
 pub(crate) fn reroute(
     fabric: &Fabric,
     ground: &Ground,
     decisions: &Decisions,
-    ports: &[Guid],
+    ports: &[(Guid, Vec<u8>)],
+    rows: Vec<Vec<u8>>,
 ) -> Option<Vec<Vec<u8>>> {
     if !ground.order.is_strict {
         return None;
@@ -162,7 +172,8 @@ pub(crate) fn reroute(
     let turns = Turns::of(fabric, &ground.order, decisions.routing.turn);
     let targets: Vec<Place> =
         (0..destinations.len()).filter(|place| !destinations[*place].is_empty()).collect();
-    let (rows, turns, missing) = Columns::new(fabric, ground, &destinations, turns).fill(&targets);
+    let columns = Columns::over(rows, fabric, ground, &destinations, turns);
+    let (rows, turns, missing) = columns.fill(&targets);
     let is_alone = turns.turn() == decisions.routing.turn
         && turns.further().is_subset(&decisions.routing.further_turns)
         && decisions.adopted.is_empty();
