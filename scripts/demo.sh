@@ -454,8 +454,9 @@ must view-inside in_node acme blue 2 in-view ibnetdiscover
 diff <(grep -E '^(Switch|Ca)' "$evidence/$kept" | sort) <(grep -hE '^(Switch|Ca)' "$evidence"/*-view-here.txt | sort) >/dev/null ||
     fail "inside blue-2 the network is another one (see $evidence/$kept)"
 held "ibnetdiscover inside blue-2: the same network" "$kept"
-must view-paths by acme view exec blue -- saquery PR
-expect 'LID' "saquery from here: the network answers for its paths"
+blue_2=$(by acme view map blue -o json | pick 'it["nodes"][1]["lid"]')
+must view-path by acme view exec blue -- saquery PR --slid 1 --dlid "$blue_2"
+expect "dlid\\.+$blue_2" "saquery from here: the path from blue-1 to blue-2"
 must view-opensm in_node acme blue 1 sh -c 'in-view opensm -f /tmp/opensm.log >/dev/null 2>&1 &
     for try in $(seq 120); do ! grep -q "SUBNET UP" /tmp/opensm.log 2>/dev/null || break; sleep 1; done
     grep "SUBNET UP" /tmp/opensm.log && in-view sminfo && in-view smpquery nodeinfo -D 0'
