@@ -443,7 +443,7 @@ held "smpquery vlarb: blue's lane has its weight in the low-priority table" "$ke
 must verify "$heddle" fabric verify
 held "heddle fabric verify: sound" "$kept"
 
-step "The network of a cluster, by stock tools: from here, and from inside a machine"
+step "The network of a cluster, by stock tools: from here, from inside a machine, and managed by opensm there"
 must view-map by acme view map blue
 held "blue's network under names of its own" "$kept"
 must view-here by acme view exec blue -- ibnetdiscover
@@ -457,8 +457,11 @@ held "ibnetdiscover inside blue-2: the same network" "$kept"
 blue_2=$(by acme view map blue -o json | pick 'it["nodes"][1]["lid"]')
 must view-path by acme view exec blue -- saquery PR --slid 1 --dlid "$blue_2"
 expect "dlid\\.+$blue_2" "saquery from here: the path from blue-1 to blue-2"
-must view-sminfo in_node acme blue 1 in-view sminfo
-expect 'SMINFO_MASTER' "sminfo inside blue-1: the network has a master that answers"
+must view-opensm in_node acme blue 1 sh -c 'sleep 100 | timeout 100 in-view opensm -d 2 -f /tmp/opensm.log >/dev/null 2>&1 &
+    for try in $(seq 90); do ! grep -q "SUBNET UP" /tmp/opensm.log 2>/dev/null || break; sleep 1; done
+    grep "SUBNET UP" /tmp/opensm.log && in-view sminfo'
+expect 'SUBNET UP' "opensm inside blue-1 manages the network of its cluster"
+expect 'sm lid 1 .*SMINFO_MASTER' "sminfo: it is the master"
 ! by umbra view map blue >/dev/null 2>&1 || fail "umbra sees the network of blue"
 must view-control by umbra view map green
 held "umbra sees the network of green, and not that of blue" "$kept"
