@@ -117,7 +117,7 @@ fn one_cluster(
         let gone = fewer.partitions.remove(cluster);
         fewer.clusters.retain(|other| other.name != gone.name);
         for intents in [&fewer, intents] {
-            let plan = Arc::clone(planner.change(&intents)?);
+            let plan = Arc::clone(planner.change(intents)?);
             let start = processor_time()?;
             let next = verified.delta_on(basis, tree, intents, plan);
             times.push((processor_time()? - start).as_micros());
