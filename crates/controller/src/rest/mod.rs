@@ -6,6 +6,7 @@ mod fabric;
 mod refusal;
 mod sessions;
 mod site;
+mod upgrade;
 mod views;
 
 use std::sync::Arc;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use controller_api::{Name, Problem, session};
-use hyper_util::rt::TokioIo;
 
 use super::access::Caller;
 use super::clusters::{Whose, find};
 use super::refusal::{Json, Path, Query, Refusal};
+use super::upgrade::Upgrade;
 use crate::agents::Agent;
 use crate::site::Site;
 
@@ -33,12 +33,7 @@ pub async fn open(
     Query(whose): Query<Whose>,
     mut request: Request,
 ) -> Result<Response, Refusal> {
-    let upgrade = request.headers().get(header::UPGRADE);
-    if upgrade != Some(&HeaderValue::from_static(session::PROTOCOL)) {
-        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "a session is a stream")
-            .hint(format!("send Connection: upgrade and Upgrade: {}", session::PROTOCOL)));
-    }
-    let upgraded = hyper::upgrade::on(&mut request);
+    let upgrade = Upgrade::of(&mut request, session::PROTOCOL)?;
     let Json(open) =
         <Json<session::Open> as axum::extract::FromRequest<_>>::from_request(request, &site).await?;
     check(&open)?;
@@ -58,18 +53,8 @@ pub async fn open(
             .hint("is the node ready? heddle cluster show tells")
     };
     let agent = Agent::new(host).map_err(unavailable)?;
-    let mut far = agent.session(node.id, &open).await.map_err(unavailable)?;
-    tokio::spawn(async move {
-        match upgraded.await {
-            Ok(near) => {
-                // Either side may end it at any time.
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut far).await;
-            }
-            Err(error) => tracing::debug!("a session was not taken up: {error}"),
-        }
-    });
-    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, session::PROTOCOL)];
-    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+    let far = agent.session(node.id, &open).await.map_err(unavailable)?;
+    Ok(upgrade.join(far))
 }
 
 fn check(open: &session::Open) -> Result<(), Refusal> {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use controller_api::view::{self, View, ViewNode};
 use controller_api::{Name, Problem};
-use hyper_util::rt::TokioIo;
 
 use super::access::Caller;
 use super::clusters::{Whose, find};
 use super::refusal::{Json, Path, Query, Refusal};
+use super::upgrade::Upgrade;
 use crate::site::Site;
 use crate::store::ClusterRow;
 
@@ -56,31 +56,17 @@ pub async fn open(
     Query(whose): Query<Whose>,
     mut request: Request,
 ) -> Result<Response, Refusal> {
-    if request.headers().get(header::UPGRADE) != Some(&HeaderValue::from_static(view::PROTOCOL)) {
-        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "a view is a stream")
-            .hint(format!("send Connection: upgrade and Upgrade: {}", view::PROTOCOL)));
-    }
-    let upgraded = hyper::upgrade::on(&mut request);
+    let upgrade = Upgrade::of(&mut request, view::PROTOCOL)?;
     let cluster = find(&site, &caller, &name, &whose).await?;
     if !cluster.nodes.iter().any(|node| node.number == number && !node.leaving) {
         return Err(Refusal::missing("node", format_args!("{number} in cluster {name}")));
     }
     told(&site, &cluster).await?;
-    let mut far =
+    let far =
         site.views.seat(cluster.id, number).await.map_err(|error| {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-view", format!("{error:#}"))
         })?;
-    tokio::spawn(async move {
-        match upgraded.await {
-            Ok(near) => {
-                // Either side may end it at any time.
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut far).await;
-            }
-            Err(error) => tracing::debug!("a view was not taken up: {error}"),
-        }
-    });
-    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, view::PROTOCOL)];
-    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+    Ok(upgrade.join(far))
 }
 
 async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {

@@ -1,0 +1,43 @@
+//! Requests that become streams.
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::refusal::Refusal;
+
+/// A request that is to become a stream of one protocol.
+pub struct Upgrade {
+    protocol: &'static str,
+    upgraded: OnUpgrade,
+}
+
+impl Upgrade {
+    /// Refused unless the request asks for just that.
+    pub fn of(request: &mut Request, protocol: &'static str) -> Result<Self, Refusal> {
+        if request.headers().get(header::UPGRADE) != Some(&HeaderValue::from_static(protocol)) {
+            return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "this is a stream")
+                .hint(format!("send Connection: upgrade and Upgrade: {protocol}")));
+        }
+        Ok(Self { protocol, upgraded: hyper::upgrade::on(request) })
+    }
+
+    /// The answer, after which bytes go to another stream and back until either ends.
+    pub fn join(self, mut far: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Response {
+        let Self { protocol, upgraded } = self;
+        tokio::spawn(async move {
+            match upgraded.await {
+                Ok(near) => {
+                    // Either side may end it at any time.
+                    let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut far).await;
+                }
+                Err(error) => tracing::debug!(protocol, "a stream was not taken up: {error}"),
+            }
+        });
+        let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, protocol)];
+        (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+    }
+}
