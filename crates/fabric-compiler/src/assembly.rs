@@ -141,6 +141,7 @@ impl Parts<'_> {
             guarded: previous.guarded,
             management: previous.management,
             adopted: std::mem::take(&mut self.routes.adopted),
+            detours: BTreeMap::new(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::fabric::Fabric;
 use crate::partitions::{KeyTables, Partitions};
 use crate::promises::Promises;
 use crate::routing::Ground;
-use crate::{addressing, assembly, multicast, partitions, promises, recompile, routing};
+use crate::{addressing, assembly, detours, multicast, partitions, promises, recompile, routing};
 
 /// A plan, and everything that was found out while it was made and serves the next one.
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl Compiled {
         let ground = Ground::kept(&fabric, &plan.decisions().routing);
         let mut draft = Draft::from(plan);
         let promises = promises::keep(&mut draft, topology, &fabric, ground.as_ref(), intents)?;
+        detours::take(&mut draft, &fabric, &intents.routes);
         Ok(Self { plan: Arc::new(draft.finish()), fabric, ground, partitions, keys, promises })
     }
 
@@ -71,6 +72,7 @@ impl Compiled {
                 recompile::recompile(&fabric, &ground, intents, previous)?
         {
             let promises = promises::keep(&mut draft, topology, &fabric, Some(&ground), intents)?;
+            detours::take(&mut draft, &fabric, &intents.routes);
             let plan = Arc::new(draft.finish().sharing_tables_with(previous));
             return Ok(Self { plan, fabric, ground: Some(ground), partitions, keys, promises });
         }

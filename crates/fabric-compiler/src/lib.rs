@@ -28,6 +28,7 @@ mod adoption;
 pub mod arrangement;
 mod assembly;
 mod compiled;
+mod detours;
 mod difference;
 mod fabric;
 mod multicast;

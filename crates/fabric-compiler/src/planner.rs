@@ -10,9 +10,9 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use crate::CompileError;
 use crate::compiled::Compiled;
 use crate::difference::Middle;
-use crate::multicast;
 use crate::promises::{self, ClusterChanges, Promises, promised};
 use crate::recompile::{put_findings, put_keys, put_partition};
+use crate::{detours, multicast};
 
 /// A fabric and what is wanted of it, planned change by change.
 ///
@@ -142,6 +142,7 @@ impl Planner {
         let Some(groups) = groups else { return Ok(false) };
 
         let mut draft = plan.draft();
+        detours::leave(&mut draft, fabric);
         draft.decisions().partitions = changes.numbers.clone();
         put_findings(&mut draft, keys.findings_after(&key_changes));
         for (place, table) in &key_changes.tables {
@@ -158,11 +159,13 @@ impl Planner {
             Some(promises) => promises.change(&mut draft, fabric, Some(ground), &clusters)?,
             None => *promises = promises::keep(&mut draft, &self.topology, fabric, Some(ground), intents)?,
         }
+        detours::take(&mut draft, fabric, &intents.routes);
         partitions.apply(changes);
         keys.apply(key_changes);
         *plan = Arc::new(draft.finish());
         middles.0.put(&mut self.intents.partitions, &intents.partitions);
         middles.1.put(&mut self.intents.clusters, &intents.clusters);
+        self.intents.routes.clone_from(&intents.routes);
         Ok(true)
     }
 }

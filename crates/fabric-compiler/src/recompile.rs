@@ -10,9 +10,9 @@ use ib_wire::{Guid, Pkey};
 use crate::CompileError;
 use crate::assembly::partition_plan;
 use crate::fabric::{EndPort, Fabric};
-use crate::multicast;
 use crate::partitions::{self, Held, KeyTables, Partition, Partitions};
 use crate::routing::Ground;
+use crate::{detours, multicast};
 
 /// What a plan for the same basis becomes with other wishes, what clusters are promised left out. `None` if the plan
 /// does not fit the fabric after all.
@@ -32,6 +32,7 @@ pub(crate) fn recompile(
     let ways = (&ground.order, &ground.crown);
     let groups = multicast::replan(fabric, ways, &partitions, &intents.capabilities, before)?;
     let mut draft = before.draft();
+    detours::leave(&mut draft, fabric);
     draft.decisions().partitions = numbers;
     put_findings(&mut draft, keys.findings());
     for (place, (old, new)) in held.tables.iter().zip(&keys.tables).enumerate() {
@@ -82,7 +83,9 @@ pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a
     let findings = draft.findings();
     findings.retain(|finding| match finding {
         Finding::Unreachable { .. } | Finding::NoRoute { .. } => true,
-        Finding::IndexZeroContested { .. } | Finding::PromiseBroken { .. } => false,
+        Finding::IndexZeroContested { .. }
+        | Finding::PromiseBroken { .. }
+        | Finding::RouteNotTaken { .. } => false,
     });
     findings.extend(keys.cloned());
 }

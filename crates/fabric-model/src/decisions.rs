@@ -42,6 +42,10 @@ pub struct Decisions {
     /// for the LIDs whose routes were taken over. Without them, the routes are our own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "shared_tables")]
     pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
+    /// Where packets go other ways because the owner of their port wishes it: by port GUID, then by the switch's node GUID,
+    /// where they would leave without the wish.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub detours: BTreeMap<Guid, BTreeMap<Guid, Option<PortNum>>>,
 }
 
 /// What an end port got: an adapter port, or port 0 of a switch.

@@ -23,6 +23,9 @@ pub struct Intents {
     /// The virtual clusters that are promised something, in the order they were asked for; names are unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
+    /// Ways that owners of ports chose for packets to them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub routes: WishedRoutes,
     /// What the devices can hold.
     #[serde(default)]
     pub capabilities: Capabilities,
@@ -31,9 +34,19 @@ pub struct Intents {
 impl Intents {
     /// The default partition only, on devices of which nothing is known.
     pub fn new(manager: Guid) -> Self {
-        Self { manager, partitions: Vec::new(), clusters: Vec::new(), capabilities: Capabilities::default() }
+        Self {
+            manager,
+            partitions: Vec::new(),
+            clusters: Vec::new(),
+            routes: WishedRoutes::new(),
+            capabilities: Capabilities::default(),
+        }
     }
 }
+
+/// Where packets to a port are to leave switches, by port GUID, then by the switch's node GUID. At switches that are not
+/// named they go as without a wish.
+pub type WishedRoutes = BTreeMap<Guid, BTreeMap<Guid, PortNum>>;
 
 /// A virtual cluster that is asked for, on ports that were chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

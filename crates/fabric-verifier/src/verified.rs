@@ -32,6 +32,8 @@ pub struct Verified {
     plan: Arc<FabricPlan>,
     wanted: Wanted,
     clusters: Clusters,
+    /// Ports for which ways are wished.
+    routed: BTreeSet<Guid>,
     addresses: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
     /// `None` while there are rings.
@@ -110,6 +112,7 @@ impl Verified {
             basis,
             topology: Arc::clone(topology),
             clusters: Clusters::of(&intents.clusters),
+            routed: routed(intents),
             addresses: addresses::check(&read),
             columns,
             order,
@@ -141,7 +144,13 @@ impl Verified {
         let are_clusters_same = names.is_empty();
         let network = Network::on(Arc::clone(&self.cables), topology, &plan);
         let read = Reading { intents, network, wanted, guarantees: OnceCell::new() };
-        let before = Before { plan: &self.plan, clusters: names, partitions: &otherwise.partitions };
+        let routed = routed(intents);
+        let before = Before {
+            plan: &self.plan,
+            clusters: names,
+            routed: self.routed.symmetric_difference(&routed).copied().collect(),
+            partitions: &otherwise.partitions,
+        };
         let guarantees = self.guarantees.changed(&read, &before, changes);
         read.guarantees.get_or_init(|| guarantees);
         let exits = self.exits(&read, changes);
@@ -164,6 +173,7 @@ impl Verified {
             topology: Arc::clone(topology),
             cables: Arc::clone(&self.cables),
             clusters,
+            routed,
             addresses,
             columns,
             order,
@@ -264,6 +274,11 @@ impl Verified {
         changes.links.iter().for_each(|link| ports.look(&read.network, *link));
         ports
     }
+}
+
+/// Ports for which ways are wished.
+fn routed(intents: &Intents) -> BTreeSet<Guid> {
+    intents.routes.keys().copied().collect()
 }
 
 /// What every port is said to run at, in the order of a file.

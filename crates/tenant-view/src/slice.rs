@@ -311,7 +311,7 @@ impl<'a> Walker<'a> {
         let mut at = seat.access.node;
         for _ in 0..HOPS_MAX {
             let switch = self.plan.switch(at).ok_or_else(missing)?;
-            let exit = switch.linear.exit(port.lid).ok_or_else(missing)?;
+            let exit = self.plan.usual_exit(switch, port).ok_or_else(missing)?;
             self.exits[to].insert(at, exit);
             let here = PortName { node: at, port: exit };
             if here == other.access {

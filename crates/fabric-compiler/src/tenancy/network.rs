@@ -137,7 +137,7 @@ impl Network {
                 exits.resize(exits.len().max(port.number.index() + 1), None);
                 exits[port.number.index()] = Some(link);
             }
-            network.switches.push(SwitchRow { table: Arc::clone(&switch.linear), exits });
+            network.switches.push(SwitchRow { table: plan.usual_table(switch), exits });
         }
         for port in plan.adapter_ports() {
             let Some(switch) = places.get(&port.peer.node).copied() else { continue };

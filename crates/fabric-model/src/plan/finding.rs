@@ -41,6 +41,13 @@ pub enum Finding {
         /// What is short, and where.
         reason: String,
     },
+    /// A way that was wished for packets to a port cannot be: they go as without a wish.
+    RouteNotTaken {
+        /// The port, by port GUID.
+        port: Guid,
+        /// Why, and where.
+        reason: String,
+    },
 }
 
 impl fmt::Display for Finding {
@@ -60,6 +67,9 @@ impl fmt::Display for Finding {
             }
             Self::PromiseBroken { cluster, reason } => {
                 write!(f, "cluster {cluster} has best effort only: {reason}")
+            }
+            Self::RouteNotTaken { port, reason } => {
+                write!(f, "packets to port {port} go as without a wish: {reason}")
             }
         }
     }

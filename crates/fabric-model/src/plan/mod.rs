@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ib_wire::sa::Rate;
-use ib_wire::{DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, QKey, ServiceLevel};
+use ib_wire::{
+    DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, PortNum, QKey, ServiceLevel,
+};
 use serde::{Deserialize, Serialize};
 
 pub use basis::Basis;
@@ -158,6 +160,23 @@ impl FabricPlan {
     /// The adapter port with this port GUID.
     pub fn adapter_port(&self, guid: Guid) -> Option<&AdapterPortPlan> {
         self.adapter_ports.get(&guid)
+    }
+
+    /// Where packets to a port leave a switch if nobody wishes for another way.
+    pub fn usual_exit(&self, switch: &SwitchPlan, port: &AdapterPortPlan) -> Option<PortNum> {
+        let detour = self.decisions.detours.get(&port.guid).and_then(|exits| exits.get(&switch.guid));
+        detour.copied().unwrap_or_else(|| switch.linear.exit(port.lid))
+    }
+
+    /// The forwarding table of a switch if nobody wishes for other ways.
+    pub fn usual_table(&self, switch: &SwitchPlan) -> Arc<LinearTable> {
+        let mut table = Arc::clone(&switch.linear);
+        for (port, exits) in &self.decisions.detours {
+            if let (Some(exit), Some(port)) = (exits.get(&switch.guid), self.adapter_port(*port)) {
+                Arc::make_mut(&mut table).set_exit(port.lid, *exit);
+            }
+        }
+        table
     }
 
     /// The partitions by number.

@@ -27,6 +27,8 @@ pub(crate) struct Before<'a> {
     pub plan: &'a FabricPlan,
     /// Clusters that are asked for otherwise since, by name.
     pub clusters: BTreeSet<&'a str>,
+    /// Ports for which ways are wished now and were not, or the other way round.
+    pub routed: BTreeSet<Guid>,
     /// Partitions that are asked for otherwise since.
     pub partitions: &'a BTreeSet<PartitionNumber>,
 }
@@ -168,7 +170,7 @@ impl Guarantees {
     /// Judges some of the clusters that are asked for.
     fn judge(&mut self, read: &Reading<'_>, is_asked: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
-        let mut judge = Judge::new(&read.network, &read.intents.capabilities);
+        let mut judge = Judge::new(&read.network, read.intents);
         let broken = broken(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
@@ -209,9 +211,10 @@ fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Change
     let mut names = before.clusters.clone();
     names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
     let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
-    if !lids.is_empty() {
-        let owners = lids.into_iter().filter_map(|lid| read.network.lid_owner(lid));
-        let mut ports: Vec<Guid> = owners.map(|end| read.network.ends()[end].guid).collect();
+    let owners = lids.into_iter().filter_map(|lid| read.network.lid_owner(lid));
+    let owners = owners.map(|end| read.network.ends()[end].guid);
+    let mut ports: Vec<Guid> = owners.chain(before.routed.iter().copied()).collect();
+    if !ports.is_empty() {
         ports.sort_unstable();
         let is_routed =
             |cluster: &&ClusterIntent| cluster.ports.iter().any(|port| ports.binary_search(port).is_ok());

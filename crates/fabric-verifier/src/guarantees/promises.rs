@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use fabric_model::Intents;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{Capabilities, ClusterIntent};
 use fabric_model::plan::PortSet;
@@ -68,15 +69,15 @@ struct Group {
 /// Room to judge clusters in, used again for every cluster.
 pub(super) struct Judge<'a> {
     network: &'a Network<'a>,
-    capabilities: &'a Capabilities,
+    intents: &'a Intents,
     /// One more than the place in `used`, by link; 0 for none.
     slots: Vec<u32>,
     used: Vec<Used>,
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(network: &'a Network<'a>, capabilities: &'a Capabilities) -> Self {
-        Self { network, capabilities, slots: vec![0; network.link_count()], used: Vec::new() }
+    pub fn new(network: &'a Network<'a>, intents: &'a Intents) -> Self {
+        Self { network, intents, slots: vec![0; network.link_count()], used: Vec::new() }
     }
 
     /// What is found about a cluster and what the plan says it has.
@@ -93,7 +94,8 @@ impl<'a> Judge<'a> {
         };
         let mut case = Case {
             network: self.network,
-            capabilities: self.capabilities,
+            capabilities: &self.intents.capabilities,
+            is_routed: is_routed(cluster, self.intents),
             slots: &mut self.slots,
             used: &mut self.used,
             cluster,
@@ -110,10 +112,17 @@ impl<'a> Judge<'a> {
     }
 }
 
+/// Whether somebody wishes for ways to ports of a cluster.
+pub(super) fn is_routed(cluster: &ClusterIntent, intents: &Intents) -> bool {
+    !intents.routes.is_empty() && cluster.ports.iter().any(|port| intents.routes.contains_key(port))
+}
+
 /// One cluster.
 struct Case<'a, 'j> {
     network: &'a Network<'a>,
     capabilities: &'a Capabilities,
+    /// Its owner chose ways: how much of its promise they leave is up to it, but not which links they take.
+    is_routed: bool,
     slots: &'j mut Vec<u32>,
     used: &'j mut Vec<Used>,
     cluster: &'j ClusterIntent,
@@ -397,6 +406,9 @@ impl Case<'_, '_> {
                 findings.push(Finding::LaneUnserved { cluster, port, lane });
                 continue;
             };
+            if self.is_routed {
+                continue;
+            }
             let needed = u128::from(used.pairs) * u128::from(bandwidth) / others;
             let needed = u64::try_from(needed).unwrap_or(u64::MAX);
             if service.share() < needed {
