@@ -91,7 +91,12 @@ fn map(view: &View) -> String {
         ("partition", view.partition.to_string()),
         ("service level", view.service_level.to_wire().to_string()),
     ]);
-    format!("{nodes}\n\non the wire:\n{wire}")
+    let inside = view.partitions.iter().map(|it| [it.seen.to_string(), it.wire.to_string()]);
+    let inside = match view.partitions.is_empty() {
+        true => String::new(),
+        false => format!("\n\n{}", table(["partition here", "on the wire"], inside)),
+    };
+    format!("{nodes}\n\non the wire:\n{wire}{inside}")
 }
 
 fn status(view: &View) -> String {

@@ -110,6 +110,7 @@ impl Change {
             guarded: decisions.guarded,
             management: decisions.management,
             adopted: decisions.adopted.clone(),
+            detours: decisions.detours.clone(),
         };
         Self {
             end_ports: (decided.map(|(guid, port)| (*guid, Some(port.clone()))))

@@ -17,6 +17,9 @@ pub struct View {
     /// The service level that they use.
     #[schema(value_type = u8)]
     pub service_level: ServiceLevel,
+    /// The partitions that were made in it, by what they are on the wire.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<SeenPartition>,
     /// The virtual machines under the names they have in it.
     pub nodes: Vec<ViewNode>,
     /// The virtual machine on which a subnet manager of the tenant's is; without one it is as by default.
@@ -31,6 +34,17 @@ pub struct View {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub last: Option<serde_json::Value>,
+}
+
+/// A partition that a tenant has made in the network of its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SeenPartition {
+    /// Its number there.
+    #[schema(value_type = u16)]
+    pub seen: PartitionNumber,
+    /// Its number on the wire, which applications use.
+    #[schema(value_type = u16)]
+    pub wire: PartitionNumber,
 }
 
 /// A virtual machine in the network of its cluster.

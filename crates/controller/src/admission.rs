@@ -70,7 +70,7 @@ pub fn admit(
         return Err(NotPlaced::NoHost { hosts: hosts.len(), silent });
     }
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
-    let keys = 1 + cluster.inner.len() as u16;
+    let keys = cluster.partition_numbers().count().max(1) as u16;
     let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode, keys };
     let alone = alone(cluster, wanted, &candidates, &machines, need, seen);
     let chosen = match alone {

@@ -84,6 +84,7 @@ pub async fn serve(
     tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
     tokio::spawn(views::keep(Arc::clone(&site)));
     tokio::spawn(views::doors::keep(Arc::clone(&site)));
+    tokio::spawn(views::wishes::carry(Arc::clone(&site)));
     tokio::spawn(trim(Arc::clone(&site)));
     write_file(&settings.endpoint, 0o644, &format!("http://{address}\n"))?;
     // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.

@@ -77,6 +77,7 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> 
         if cluster.nodes.is_empty() {
             cluster.partition = None;
             cluster.inner.clear();
+            cluster.wish = None;
         }
         return outcome;
     }

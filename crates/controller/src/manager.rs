@@ -20,6 +20,7 @@ use tokio::net::UnixStream;
 use crate::lifecycle::{Outcome, fail};
 use crate::network::{self, NoPlan, Sighting, Wishes};
 use crate::site::{FabricSight, Place, Site};
+use crate::views;
 
 /// How long to wait before the manager is asked again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -173,7 +174,9 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
     let plan = match compile(site, sighting, Arc::clone(&wishes), &fabric).await? {
         Ok(plan) => plan,
         Err(error) => {
-            refuse_newest(site, &wishes, &fabric, &error).await?;
+            if !views::wishes::drop_routes(site).await? {
+                refuse_newest(site, &wishes, &fabric, &error).await?;
+            }
             return Err(error.into());
         }
     };

@@ -1,11 +1,14 @@
 //! What the fabric is to be: the partitions of clusters, numbers for new ones, and the plan. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use controller_api::cluster::InnerPartition;
 use fabric_compiler::{CompileError, Planner};
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who, WishedRoutes,
+};
 use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Verified, is_told, verify};
@@ -13,7 +16,7 @@ use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
-use crate::store::ClusterRow;
+use crate::store::{ClusterRow, ViewPartition};
 
 /// Partition numbers for clusters. Low numbers stay for operators, the highest is the default partition.
 const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
@@ -34,6 +37,8 @@ pub struct Wishes {
     pub members: Members,
     /// Who is promised something, oldest first.
     pub promised: Vec<ClusterIntent>,
+    /// Ways that tenants chose for packets to ports that are theirs alone.
+    pub routes: WishedRoutes,
 }
 
 /// What all clusters want.
@@ -41,7 +46,18 @@ pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
     Wishes {
         members: clusters.iter().fold(Members::new(), with_members),
         promised: clusters.iter().filter_map(promised).collect(),
+        routes: routes(clusters),
     }
+}
+
+fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
+    let mut nodes: BTreeMap<Guid, usize> = BTreeMap::new();
+    for node in clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| !node.gone) {
+        *nodes.entry(node.port_guid).or_default() += 1;
+    }
+    let wished = clusters.iter().filter_map(|cluster| cluster.wish.as_ref()).flat_map(|wish| &wish.routes);
+    let own = wished.filter(|(port, _)| nodes.get(port) == Some(&1));
+    own.map(|(port, exits)| (*port, exits.clone())).collect()
 }
 
 /// What a cluster is promised, if it is anything, by its id: names may be used again.
@@ -67,12 +83,25 @@ pub struct Sighting {
 }
 
 /// The partitions that a node of a cluster is in, the cluster's own first. There it is a limited member if it is in one
-/// inside the cluster, so that nodes of different ones do not reach each other.
+/// inside the cluster, so that nodes of different ones do not reach each other; in the network of the cluster its tenant says
+/// what it is.
 pub fn node_keys(cluster: &ClusterRow, number: u32) -> Vec<Pkey> {
-    let inner = cluster.inner.iter().filter_map(|inner| inner_key(inner, number));
-    let inner: Vec<Pkey> = inner.collect();
-    let own = if inner.is_empty() { Membership::Full } else { Membership::Limited };
-    cluster.partition.map(|partition| partition.key(own)).into_iter().chain(inner).collect()
+    let inner: Vec<Pkey> = cluster.inner.iter().filter_map(|inner| inner_key(inner, number)).collect();
+    let own = match &cluster.wish {
+        _ if !inner.is_empty() => Role::Limited,
+        Some(wish) => wish.own_role(number),
+        None => Role::Full,
+    };
+    let own = cluster.partition.into_iter().flat_map(|partition| own.keys(partition));
+    let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
+    let wished = wished.flat_map(|partition| wished_keys(partition, number));
+    own.chain(inner).chain(wished).collect()
+}
+
+/// The keys of a node in a partition that its tenant has made in the network of the cluster.
+pub fn wished_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item = Pkey> {
+    let role = partition.members.get(&node);
+    role.into_iter().flat_map(|role| role.keys(partition.number))
 }
 
 /// The key of a node in a partition inside its cluster, if it is in it.
@@ -189,6 +218,7 @@ fn intents(sighting: &Sighting, wishes: &Wishes) -> Intents {
     let mut intents = sighting.intents.clone();
     intents.partitions = partitions(&wishes.members);
     intents.clusters.clone_from(&wishes.promised);
+    intents.routes.clone_from(&wishes.routes);
     intents
 }
 
@@ -228,8 +258,37 @@ pub fn broadcast_group(decisions: &Decisions, partition: PartitionNumber) -> Opt
     decisions.groups.get(&partition).map(|group| group.mlid)
 }
 
-/// A partition number for a new cluster: the next behind the last one given away that is neither in use nor resting.
-pub fn next_partition(
+/// The numbers of partitions, and which of them can be given away.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    in_use: BTreeSet<PartitionNumber>,
+    resting: Vec<(PartitionNumber, Timestamp)>,
+    last: u16,
+}
+
+impl Pool {
+    /// What clusters have is in use; some rest, and one was given away last.
+    pub fn of(clusters: &[ClusterRow], (resting, last): (Vec<(PartitionNumber, Timestamp)>, u16)) -> Self {
+        Self { in_use: clusters.iter().flat_map(ClusterRow::partition_numbers).collect(), resting, last }
+    }
+
+    /// The next number, which is in use from now on.
+    pub fn take(&mut self, now: Timestamp) -> Option<PartitionNumber> {
+        let number = next_partition(&self.in_use, &self.resting, self.last, now)?;
+        self.in_use.insert(number);
+        self.last = number.to_wire();
+        Some(number)
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} partitions are in use, {} rest", self.in_use.len(), self.resting.len())
+    }
+}
+
+/// The number behind the last one given away that is neither in use nor resting.
+fn next_partition(
     in_use: &BTreeSet<PartitionNumber>,
     resting: &[(PartitionNumber, Timestamp)],
     last: u16,

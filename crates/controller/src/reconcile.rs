@@ -13,9 +13,9 @@ use ib_wire::{Pkey, ServiceLevel};
 use jiff::Timestamp;
 
 use crate::lifecycle::{advance, node_name};
-use crate::network::{broadcast_group, inner_key, node_keys};
+use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
 use crate::site::{FabricSight, Site};
-use crate::store::{ClusterRow, NodeRow, StoreError};
+use crate::store::{ClusterRow, NodeRow, StoreError, ViewPartition};
 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -98,7 +98,8 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
     let key = |pkey: Pkey| KeyOrder { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
     let mut keys = node_keys(cluster, node.number).into_iter().map(key);
     let KeyOrder { pkey, group } = keys.next()?;
-    let inner = cluster.inner.iter();
+    let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
+    let inner = cluster.inner.iter().filter_map(|inner| named_key(inner, node));
     Some(VmOrder {
         id: node.id,
         label: format!("{}/{}", cluster.tenant, node_name(cluster, node)),
@@ -126,13 +127,19 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
             cluster_key: cluster.key.clone(),
             pkey,
             sl: service_level(cluster, fabric),
-            partitions: inner.filter_map(|inner| named_key(inner, node)).collect(),
+            partitions: inner.chain(wished.filter_map(|it| seen_key(it, node))).collect(),
         },
     })
 }
 
 fn named_key(inner: &InnerPartition, node: &NodeRow) -> Option<NamedKey> {
     inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
+}
+
+/// What a tenant has made in the network of its cluster is called as it is seen there.
+fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
+    let name = format!("view-{:04x}", partition.seen.to_wire()).parse().ok()?;
+    Some(NamedKey { name, pkey: wished_keys(partition, node.number).next()? })
 }
 
 /// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has

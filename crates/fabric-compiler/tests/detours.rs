@@ -92,7 +92,11 @@ fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
     let after = Arc::clone(planner.change(&wished).unwrap());
     let lids = to.map(|port| after.adapter_port(port).unwrap().lid);
     assert_eq!(changed(&before, &after), lids.into_iter().collect());
-    assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less than before");
+    assert_eq!(
+        after.decisions().clusters,
+        before.decisions().clusters,
+        "nobody has more or less than before"
+    );
     assert_eq!(unexpected(&topology, &wished, &after), [""; 0]);
     assert_eq!(*after, recompile(&topology, &wished, &before).unwrap());
     assert_eq!(*after, compile(&topology, &wished, before.decisions()).unwrap());

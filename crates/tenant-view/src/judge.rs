@@ -239,7 +239,8 @@ impl<'a> Reading<'a> {
         }
         let routes = self.physical_routes(&arrives, &mut adaptations);
         let classes = self.classes(wish, &loads, &mut adaptations);
-        let physical = PhysicalWish { routes, partitions: wish.partitions.clone(), classes };
+        let partitions = self.physical_partitions(wish, &mut adaptations);
+        let physical = PhysicalWish { routes, partitions, classes };
         Ok(Granted { physical, adaptations, all_to_all: self.all_to_all(&loads) })
     }
 
@@ -377,13 +378,11 @@ impl<'a> Reading<'a> {
     ) -> BTreeMap<Guid, BTreeMap<Guid, PortNum>> {
         let mut routes = BTreeMap::new();
         for (to, (node, seat)) in self.nodes.iter().zip(&self.tables.slice.seats).enumerate() {
-            if !seat.is_alone {
-                if !self.is_default(to) {
-                    adaptations.push(Adaptation::NotRouted { node: node.name.clone() });
-                }
+            if node.is_kept || self.is_default(to) {
                 continue;
             }
-            if node.is_kept {
+            if !seat.is_alone {
+                adaptations.push(Adaptation::NotRouted { node: node.name.clone() });
                 continue;
             }
             let exits = (0..self.switches.len()).filter(|place| arrives[to][*place]).filter_map(|place| {
@@ -393,6 +392,23 @@ impl<'a> Reading<'a> {
             routes.insert(seat.port, exits.collect());
         }
         routes
+    }
+
+    /// What is wished, with everybody in the partition of the cluster.
+    fn physical_partitions(
+        &self,
+        wish: &Wish,
+        adaptations: &mut Vec<Adaptation>,
+    ) -> BTreeMap<PartitionNumber, BTreeMap<String, Role>> {
+        let mut partitions = wish.partitions.clone();
+        let own = partitions.entry(PartitionNumber::DEFAULT).or_default();
+        for node in &self.nodes {
+            if !own.contains_key(&node.name) {
+                own.insert(node.name.clone(), Role::Limited);
+                adaptations.push(Adaptation::MembershipKept { node: node.name.clone() });
+            }
+        }
+        partitions
     }
 
     /// Whether packets to a node go as they go by default.

@@ -61,6 +61,12 @@ pub enum Adaptation {
         /// The link.
         link: Exit,
     },
+    /// Every virtual machine stays in the partition of the cluster, by which it is told what to do: as a limited member, if it
+    /// was to be none.
+    MembershipKept {
+        /// The virtual machine.
+        node: String,
+    },
     /// Routes to a port that others use too cannot be chosen: they stay as they are.
     NotRouted {
         /// The virtual machine.

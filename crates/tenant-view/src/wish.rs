@@ -34,7 +34,7 @@ pub struct WishedClass {
 #[serde(deny_unknown_fields)]
 pub struct PhysicalWish {
     /// Where packets to an adapter port leave switches, by port GUID, then by the switch's node GUID. Switches that are not
-    /// named are the planner's to fill. Ports that others use too are left out.
+    /// named are the planner's to fill. Ports that others use too are left out, and those to which packets go as by default.
     pub routes: BTreeMap<Guid, BTreeMap<Guid, PortNum>>,
     /// Sub-partitions by the tenant's number, with virtual machines. The default one stands for the cluster's own.
     pub partitions: BTreeMap<PartitionNumber, BTreeMap<String, Role>>,

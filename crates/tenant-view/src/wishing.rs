@@ -144,6 +144,15 @@ impl View {
         }
     }
 
+    /// What was in force is not any more, for the physical network has changed: what the tables hold is judged anew.
+    pub fn judge_again(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        if self.wishes.last.take().is_some() {
+            self.wishes.in_force = None;
+            self.wishes.touch(self.now);
+        }
+    }
+
     /// What is going on.
     pub fn status(&self) -> Status {
         Status {

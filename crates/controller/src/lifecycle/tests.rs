@@ -113,6 +113,7 @@ fn cluster(size: u32) -> ClusterRow {
         reason: None,
         partition: PartitionNumber::from_wire(0x101),
         inner: Vec::new(),
+        wish: None,
         generation: 1,
         created: now(0),
         nodes: (1..=size).map(node).collect(),

@@ -1,6 +1,5 @@
 //! Clusters and operations: what tenants ask for.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -23,7 +22,7 @@ use super::access::Caller;
 use super::refusal::{Json, Path, Query, Refusal};
 use crate::admission::{NotPlaced, admit};
 use crate::lifecycle::{Outcome, finish, node_name, reach};
-use crate::network::NoPlan;
+use crate::network::{NoPlan, Pool};
 use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
 use crate::site::Site;
 use crate::store::{ClusterRow, Happening, NodeRow};
@@ -115,6 +114,7 @@ pub async fn create(
         reason: None,
         partition: None,
         inner: Vec::new(),
+        wish: None,
         generation: 1,
         created: now,
         nodes: Vec::new(),
@@ -158,6 +158,8 @@ pub async fn resize(
     let before = find_ready(&site, &caller, &name, &whose).await?;
     let (mut after, now) = (before.clone(), Timestamp::now());
     after.size = resize.size;
+    // Links may be others then: ways are wished anew.
+    let is_routed = after.wish.as_mut().is_some_and(|wish| !std::mem::take(&mut wish.routes).is_empty());
     let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
     if resize.size > staying {
         let clusters = site.store.cluster_list().await?;
@@ -174,6 +176,10 @@ pub async fn resize(
     after.operation = Some(operation.clone());
     let text = format!("from {} to {} nodes", before.size, after.size);
     save(&site, &before, &after, Outcome::default(), ("cluster.resizing", text), now).await?;
+    if is_routed {
+        let id = after.id;
+        site.views.with(move |gallery, now| gallery.with(id, |view| view.judge_again(now))).await;
+    }
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
@@ -342,16 +348,12 @@ async fn take_partitions(
     wanted: &[SubPartition],
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let mut in_use: BTreeSet<_> = clusters.iter().flat_map(ClusterRow::partition_numbers).collect();
-    let (resting, mut last) = site.store.partition_pool().await?;
+    let mut pool = Pool::of(clusters, site.store.partition_pool().await?);
     let mut next = || {
-        let number = network::next_partition(&in_use, &resting, last, now).ok_or_else(|| {
-            let detail = format!("{} partitions are in use, {} rest", in_use.len(), resting.len());
-            Refusal::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
-        })?;
-        in_use.insert(number);
-        last = number.to_wire();
-        Ok::<_, Refusal>(number)
+        let number = pool.take(now);
+        number.ok_or_else(|| {
+            Refusal::conflict("no-capacity", pool.to_string()).hint("delete a cluster, or wait ten minutes")
+        })
     };
     if cluster.partition.is_none() {
         cluster.partition = Some(next()?);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use controller_api::view::{self, View, ViewNode};
+use controller_api::view::{self, SeenPartition, View, ViewNode};
 use controller_api::{Name, Problem};
 
 use super::access::Caller;
@@ -37,7 +37,7 @@ pub async fn commit(
 ) -> Result<Json<View>, Refusal> {
     let cluster = find(&site, &caller, &name, &whose).await?;
     let id = cluster.id;
-    site.views.with(move |gallery, now| gallery.commit(now, id)).await;
+    site.views.with(move |gallery, now| gallery.with(id, |view| _ = view.commit(now))).await;
     told(&site, &cluster).await.map(Json)
 }
 
@@ -86,6 +86,10 @@ async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
     Ok(View {
         partition: told.wire.partition,
         service_level: told.wire.service_level,
+        partitions: (cluster.wish.iter())
+            .flat_map(|wish| &wish.partitions)
+            .map(|partition| SeenPartition { seen: partition.seen, wire: partition.number })
+            .collect(),
         nodes: told.aliases.into_iter().map(node).collect(),
         managed_by: match told.status.rule {
             tenant_view::Rule::Default => None,

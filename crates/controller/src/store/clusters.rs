@@ -1,15 +1,17 @@
 //! Clusters with their nodes and the operation that is under way: read whole, written whole.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use controller_api::agent::{ClusterKey, ImageOrder};
 use controller_api::cluster::{CpuMode, InnerPartition, NodeState, Phase};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
+use fabric_model::intent::{Role, WishedRoutes};
 use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{Guid, PartitionNumber, PortNum};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Sqlite, Transaction};
 use tenant_view::Names;
@@ -55,6 +57,8 @@ pub struct ClusterRow {
     pub partition: Option<PartitionNumber>,
     /// The partitions inside it.
     pub inner: Vec<InnerPartition>,
+    /// What its tenant has set in its network, and the fabric is to be.
+    pub wish: Option<ViewWish>,
     /// Of what its nodes are told.
     pub generation: u64,
     /// Since when.
@@ -68,8 +72,45 @@ pub struct ClusterRow {
 impl ClusterRow {
     /// The numbers of all its partitions, its own first.
     pub fn partition_numbers(&self) -> impl Iterator<Item = PartitionNumber> {
-        self.partition.into_iter().chain(self.inner.iter().map(|inner| inner.number))
+        let wished = self.wish.iter().flat_map(|wish| &wish.partitions).map(|partition| partition.number);
+        self.partition.into_iter().chain(self.inner.iter().map(|inner| inner.number)).chain(wished)
     }
+}
+
+/// What a tenant has set in the network of its cluster, in terms of the fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ViewWish {
+    /// Ways to ports of its nodes.
+    #[serde(default, skip_serializing_if = "WishedRoutes::is_empty")]
+    pub routes: WishedRoutes,
+    /// What nodes are in the partition of the cluster, by their numbers.
+    pub own: BTreeMap<u32, Role>,
+    /// The partitions inside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<ViewPartition>,
+}
+
+impl ViewWish {
+    /// What a node is in the partition of the cluster. Of nodes that came later nothing was said: they are full members if
+    /// everybody is.
+    pub fn own_role(&self, node: u32) -> Role {
+        let is_open = self.own.values().all(|role| *role == Role::Full);
+        let unsaid = if is_open { Role::Full } else { Role::Limited };
+        self.own.get(&node).copied().unwrap_or(unsaid)
+    }
+}
+
+/// A partition that a tenant has made in the network of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ViewPartition {
+    /// Its number in the view.
+    pub seen: PartitionNumber,
+    /// Its number on the wire.
+    pub number: PartitionNumber,
+    /// Who is in it, by the numbers of nodes.
+    pub members: BTreeMap<u32, Role>,
 }
 
 /// A node: where it is to be, and how far it is.
@@ -222,10 +263,10 @@ async fn write_last_partition(
 }
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation, \
-               inner_partitions = excluded.inner_partitions";
+               inner_partitions = excluded.inner_partitions, view_wish = excluded.view_wish";
     sqlx::query(sql)
         .bind(cluster.id.to_string())
         .bind(cluster.tenant.as_str())
@@ -246,6 +287,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(json(&cluster.class))
         .bind(word(&cluster.sl_mode))
         .bind(json(&cluster.inner))
+        .bind(cluster.wish.as_ref().map(json))
         .execute(&mut **change)
         .await?;
     Ok(())
@@ -311,6 +353,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         reason: row.maybe_text("reason")?,
         partition: row.maybe_number("partition")?.map(partition).transpose()?,
         inner: read_json("partitions", &row.text("inner_partitions")?)?,
+        wish: row.maybe_text("view_wish")?.map(|text| read_json("wish of a tenant", &text)).transpose()?,
         generation: row.number("generation")?,
         created: row.time("created")?,
         nodes: Vec::new(),

@@ -16,11 +16,11 @@ use sqlx::sqlite::{
 };
 use thiserror::Error;
 
-pub use clusters::{ClusterRow, NodeRow};
+pub use clusters::{ClusterRow, NodeRow, ViewPartition, ViewWish};
 pub use records::Happening;
 
 /// The version of the schema that this code understands.
-const SCHEMA: i64 = 3;
+const SCHEMA: i64 = 4;
 
 /// What makes schema 2 of schema 1.
 const FROM_1_TO_2: &str = r#"ALTER TABLE clusters ADD COLUMN class TEXT NOT NULL DEFAULT '"best-effort"'"#;
@@ -30,6 +30,9 @@ const FROM_2_TO_3: &str = "ALTER TABLE clusters ADD COLUMN sl_mode TEXT NOT NULL
                            ALTER TABLE clusters ADD COLUMN inner_partitions TEXT NOT NULL DEFAULT '[]'; \
                            CREATE TABLE views (cluster TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE, \
                            names TEXT NOT NULL) STRICT";
+
+/// What makes schema 4 of schema 3.
+const FROM_3_TO_4: &str = "ALTER TABLE clusters ADD COLUMN view_wish TEXT";
 
 /// The store.
 #[derive(Clone, Debug)]
@@ -108,8 +111,9 @@ impl Store {
         let steps: &[&str] = match found {
             SCHEMA => return Ok(()),
             0 => &[include_str!("schema.sql")],
-            1 => &[FROM_1_TO_2, FROM_2_TO_3],
-            2 => &[FROM_2_TO_3],
+            1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4],
+            2 => &[FROM_2_TO_3, FROM_3_TO_4],
+            3 => &[FROM_3_TO_4],
             found => return Err(StoreError::Newer { path: path.to_owned(), found }),
         };
         self.change_schema(steps).await
@@ -123,7 +127,7 @@ impl Store {
         for sql in steps {
             sqlx::raw_sql(*sql).execute(&mut *change).await?;
         }
-        sqlx::raw_sql("PRAGMA user_version = 3").execute(&mut *change).await?;
+        sqlx::raw_sql("PRAGMA user_version = 4").execute(&mut *change).await?;
         Ok(change.commit().await?)
     }
 }

@@ -46,6 +46,7 @@ CREATE TABLE clusters (
     class       TEXT NOT NULL,          -- JSON: what the network promises it
     sl_mode     TEXT NOT NULL,          -- how its packets are told from others'
     inner_partitions TEXT NOT NULL,     -- wanted: JSON, with the numbers they got
+    view_wish   TEXT,                   -- JSON: what its tenant has set in its network
     UNIQUE (tenant, name)
 ) STRICT;
 

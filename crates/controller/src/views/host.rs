@@ -1,15 +1,17 @@
 //! The views behind their socket: what streams bring goes to the adapter that each was given.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use ib_transport::{Host, Outbox, Sent, Vendor};
 use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
-use tenant_view::{AdapterId, Names, NodeAlias, Output, Slice, Status, View, ViewError, Wire};
+use tenant_view::{AdapterId, Names, NodeAlias, Output, Slice, Status, Unshared, View, ViewError, Wire};
 use uuid::Uuid;
 
 use super::Task;
+use super::wishes::Wished;
 
 /// What a stream calls the adapter of a virtual machine: nobody but the controller writes it.
 pub fn node_id(cluster: Uuid, node: u32) -> String {
@@ -28,6 +30,7 @@ pub struct Spot {
 pub struct Gallery {
     started: Instant,
     tasks: Receiver<Task>,
+    wished: Arc<Wished>,
     shown: BTreeMap<u32, Shown>,
     numbers: HashMap<Uuid, u32>,
     given: u32,
@@ -40,6 +43,7 @@ pub struct Gallery {
 /// A view on show.
 #[derive(Debug)]
 struct Shown {
+    cluster: Uuid,
     view: View,
     /// Its virtual machines by number.
     nodes: BTreeMap<u32, String>,
@@ -55,10 +59,11 @@ pub struct Told {
 }
 
 impl Gallery {
-    pub fn new(tasks: Receiver<Task>) -> Self {
+    pub fn new(tasks: Receiver<Task>, wished: Arc<Wished>) -> Self {
         Self {
             started: Instant::now(),
             tasks,
+            wished,
             shown: BTreeMap::new(),
             numbers: HashMap::new(),
             given: 0,
@@ -83,10 +88,12 @@ impl Gallery {
             self.restless.insert(number);
             return shown.view.change(now, slice);
         }
-        let view = View::new(slice, names)?;
+        let mut view = View::new(slice, names)?;
+        // Managers that choose routes by themselves take links that the cluster has no share of.
+        view.set_unshared(Unshared::KeepDefault);
         self.given += 1;
         self.numbers.insert(cluster, self.given);
-        self.shown.insert(self.given, Shown { view, nodes, due: None });
+        self.shown.insert(self.given, Shown { cluster, view, nodes, due: None });
         self.restless.insert(self.given);
         Ok(())
     }
@@ -106,12 +113,12 @@ impl Gallery {
         Some(Told { status: view.status(), aliases: view.aliases(), wire: view.wire() })
     }
 
-    /// Closes what is being written in the view of a cluster.
-    pub fn commit(&mut self, now: Duration, cluster: Uuid) {
+    /// Does something with the view of a cluster, if it has one.
+    pub fn with(&mut self, cluster: Uuid, act: impl FnOnce(&mut View)) {
         let number = self.numbers.get(&cluster);
         if let Some((number, shown)) = number.and_then(|number| Some((*number, self.shown.get_mut(number)?)))
         {
-            shown.view.commit(now);
+            act(&mut shown.view);
             self.restless.insert(number);
         }
     }
@@ -139,6 +146,9 @@ impl Gallery {
                 }
                 Output::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
+        }
+        if let Some(change) = shown.view.poll_wish() {
+            self.wished.put(shown.cluster, change);
         }
         let due = shown.view.poll_timeout();
         if due != shown.due {

@@ -6,6 +6,7 @@
 
 pub mod doors;
 mod host;
+pub mod wishes;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use crate::network::Sighting;
 use crate::site::Site;
 use crate::store::ClusterRow;
 use host::Gallery;
+use wishes::Wished;
 
 /// Something to be done with the views, on their thread.
 type Task = Box<dyn FnOnce(&mut Gallery, Duration) + Send>;
@@ -39,6 +41,7 @@ pub struct Views {
     tasks: mpsc::Sender<Task>,
     waker: Waker,
     door: PathBuf,
+    wished: Arc<Wished>,
     stop: Arc<AtomicBool>,
 }
 
@@ -49,15 +52,16 @@ impl Views {
         let mut server = Server::private(door).with_context(|| format!("cannot serve views at {place}"))?;
         let (tasks, received) = mpsc::channel();
         let (waker, stop) = (server.waker(), Arc::new(AtomicBool::new(false)));
-        let stopped = Arc::clone(&stop);
+        let wished = Arc::new(Wished::default());
+        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&wished));
         let serve = move || {
-            let mut gallery = Gallery::new(received);
+            let mut gallery = Gallery::new(received, told);
             if let Err(error) = server.run(&mut gallery, &stopped) {
                 tracing::error!("views are no longer served: {error}");
             }
         };
         std::thread::Builder::new().name("views".to_owned()).spawn(serve).context("cannot serve views")?;
-        Ok(Self { tasks, waker, door: door.to_owned(), stop })
+        Ok(Self { tasks, waker, door: door.to_owned(), wished, stop })
     }
 
     /// Does something with the views; `None` if they are no longer served.

@@ -1,4 +1,5 @@
 //! A whole site but for virtual machines: a controller, a subnet manager and agents that do what they are told.
+#![allow(dead_code, reason = "not every test needs all of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its world has failed")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,0 +1,249 @@
+//! What tenants set in the networks of their clusters becomes part of the fabric's plan, if that can be.
+//!
+//! A wish is tried by making and proving the whole plan with it, kept in the store, and in force when the fabric is equal to
+//! that plan. Why the physical network cannot be so is for operators: a tenant is told that much only as concerns its own
+//! virtual machines.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use controller_api::cluster::Phase;
+use fabric_model::plan::Finding;
+use ib_wire::PartitionNumber;
+use jiff::Timestamp;
+use tenant_view::{PhysicalWish, Rule, WishChange};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::lifecycle::node_name;
+use crate::network::{self, Pool};
+use crate::site::Site;
+use crate::store::{ClusterRow, Happening, ViewPartition, ViewWish};
+
+/// How long the manager of a tenant has to come back after a controller started, before what it had set is forgotten.
+const GRACE: Duration = Duration::from_secs(120);
+
+/// What was wished and not looked at. A newer wish takes the place of an older one of the same cluster.
+#[derive(Debug, Default)]
+pub struct Wished {
+    changes: Mutex<BTreeMap<Uuid, WishChange>>,
+    come: Notify,
+}
+
+impl Wished {
+    pub fn put(&self, cluster: Uuid, change: WishChange) {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).insert(cluster, change);
+        self.come.notify_one();
+    }
+
+    fn take(&self) -> BTreeMap<Uuid, WishChange> {
+        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Carries out wishes, for as long as it is polled.
+pub async fn carry(site: Arc<Site>) -> ! {
+    let mut woken = site.woken.subscribe();
+    // Numbers of wishes that the fabric is to be equal to.
+    let mut under_way: HashMap<Uuid, u64> = HashMap::new();
+    let mut forgetting = std::pin::pin!(tokio::time::sleep(GRACE));
+    let mut is_grace_over = false;
+    loop {
+        tokio::select! {
+            () = site.views.wished.come.notified() => {}
+            // The site keeps the sender for as long as this runs.
+            _ = woken.changed() => {}
+            () = &mut forgetting, if !is_grace_over => {
+                is_grace_over = true;
+                if let Err(error) = forget_unmanaged(&site).await {
+                    tracing::warn!("wishes of before were not forgotten: {error:#}");
+                }
+            }
+        }
+        for (cluster, change) in site.views.wished.take() {
+            match carry_one(&site, cluster, change).await {
+                Ok(Some(number)) => drop(under_way.insert(cluster, number)),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%cluster, "a wish was not carried out: {error:#}"),
+            }
+        }
+        if let Err(error) = settle(&site, &mut under_way).await {
+            tracing::warn!("wishes were not put in force: {error:#}");
+        }
+    }
+}
+
+/// Tries a wish and keeps it; its number if the fabric is to become so.
+async fn carry_one(site: &Site, id: Uuid, change: WishChange) -> anyhow::Result<Option<u64>> {
+    let _writer = site.writer.lock().await;
+    let clusters = site.store.cluster_list().await?;
+    let Some(before) = clusters.iter().find(|cluster| cluster.id == id) else { return Ok(None) };
+    if matches!(before.phase, Phase::Deleting | Phase::Failed) {
+        return Ok(None);
+    }
+    let now = Timestamp::now();
+    let mut after = before.clone();
+    let (number, text) = match &change {
+        WishChange::Withdrawn { number } => {
+            after.wish = None;
+            (*number, format!("wish {number}: the network is as by default"))
+        }
+        WishChange::Wished { number, wish } => {
+            let mut pool = Pool::of(&clusters, site.store.partition_pool().await?);
+            let Some(wish) = in_store(before, wish, || pool.take(now)) else {
+                refuse(site, id, *number, pool.to_string()).await;
+                return Ok(None);
+            };
+            after.wish = Some(wish);
+            if let Err(reason) = try_plan(site, &after, &clusters).await? {
+                refuse(site, id, *number, reason).await;
+                return Ok(None);
+            }
+            (*number, format!("wish {number}: the network is to be as its tenant set it"))
+        }
+    };
+    if after.wish != before.wish {
+        if keys(before) != keys(&after) {
+            after.generation += 1;
+        }
+        let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
+        let happening = Happening { at: now, tenant, cluster, kind: "cluster.network-wished", text };
+        site.store.cluster_save(before, &after, false, &[happening], now).await?;
+        site.noted();
+        site.wake();
+    }
+    Ok(Some(number))
+}
+
+/// The keys of all nodes.
+fn keys(cluster: &ClusterRow) -> Vec<Vec<ib_wire::Pkey>> {
+    cluster.nodes.iter().map(|node| network::node_keys(cluster, node.number)).collect()
+}
+
+/// A wish as it is kept: nodes by their numbers, partitions with numbers of their own on the wire. What was there before keeps
+/// its number. `None` if there are not enough.
+fn in_store(
+    cluster: &ClusterRow,
+    wish: &PhysicalWish,
+    mut next: impl FnMut() -> Option<PartitionNumber>,
+) -> Option<ViewWish> {
+    let number = |name: &String| {
+        let node = cluster.nodes.iter().find(|node| node_name(cluster, node) == *name)?;
+        Some(node.number)
+    };
+    let had = |seen: PartitionNumber| {
+        let had = cluster.wish.iter().flat_map(|wish| &wish.partitions);
+        had.filter(|had| had.seen == seen).map(|had| had.number).next()
+    };
+    let mut kept = ViewWish { routes: wish.routes.clone(), ..ViewWish::default() };
+    for (seen, members) in &wish.partitions {
+        let members = members.iter().filter_map(|(name, role)| Some((number(name)?, *role))).collect();
+        if *seen == PartitionNumber::DEFAULT {
+            kept.own = members;
+        } else {
+            let number = had(*seen).or_else(&mut next)?;
+            kept.partitions.push(ViewPartition { seen: *seen, number, members });
+        }
+    }
+    Some(kept)
+}
+
+/// Whether the fabric can be as a cluster is wished, beside what others have; why not, as its tenant may know it.
+async fn try_plan(
+    site: &Site,
+    cluster: &ClusterRow,
+    all: &[ClusterRow],
+) -> anyhow::Result<Result<(), String>> {
+    let fabric = site.look(|seen| seen.fabric.clone());
+    let sighting = fabric.sighting.clone().context("the fabric is not known")?;
+    let changed = |other: &ClusterRow| if other.id == cluster.id { cluster.clone() } else { other.clone() };
+    let clusters: Vec<ClusterRow> = all.iter().map(changed).collect();
+    let wishes = Arc::new(network::wishes(&clusters));
+    let plan = match crate::manager::compile(site, sighting, wishes, &fabric).await? {
+        Ok(plan) => plan,
+        Err(error) => {
+            tracing::info!(cluster = %cluster.name, "a wish cannot be: {error}");
+            let reason = "the physical network cannot be so beside what others have of it";
+            return Ok(Err(reason.to_owned()));
+        }
+    };
+    let own = cluster.wish.as_ref().map(|wish| &wish.routes);
+    let left = plan.findings().iter().find_map(|finding| match finding {
+        Finding::RouteNotTaken { port, reason } if own.is_some_and(|own| own.contains_key(port)) => {
+            Some((port, reason))
+        }
+        _ => None,
+    });
+    Ok(match left {
+        Some((port, reason)) => {
+            tracing::info!(cluster = %cluster.name, %port, "a way cannot be taken: {reason}");
+            let node = cluster.nodes.iter().find(|node| node.port_guid == *port);
+            let node = node.map(|node| node_name(cluster, node)).unwrap_or_default();
+            Err(format!(
+                "packets to {node} cannot go that way: they would turn where no packet may, and links could wait for \
+                 each other for ever"
+            ))
+        }
+        None => Ok(()),
+    })
+}
+
+async fn refuse(site: &Site, cluster: Uuid, number: u64, reason: String) {
+    let tell = move |gallery: &mut super::Gallery, _| {
+        gallery.with(cluster, |view| view.refuse(number, reason));
+    };
+    site.views.with(tell).await;
+}
+
+/// Tells views what is in force, once the fabric is as all clusters want it.
+async fn settle(site: &Site, under_way: &mut HashMap<Uuid, u64>) -> anyhow::Result<()> {
+    if under_way.is_empty() {
+        return Ok(());
+    }
+    let clusters = site.store.cluster_list().await?;
+    let programmed = site.look(|seen| seen.fabric.programmed.clone());
+    if programmed.is_none_or(|programmed| *programmed != network::wishes(&clusters)) {
+        return Ok(());
+    }
+    for (cluster, number) in under_way.drain() {
+        let tell = move |gallery: &mut super::Gallery, _| {
+            gallery.with(cluster, |view| view.put_in_force(number));
+        };
+        site.views.with(tell).await;
+    }
+    Ok(())
+}
+
+/// Forgets what tenants had set whose manager has not come back: views started as by default.
+async fn forget_unmanaged(site: &Site) -> anyhow::Result<()> {
+    for cluster in site.store.cluster_list().await?.into_iter().filter(|cluster| cluster.wish.is_some()) {
+        let id = cluster.id;
+        let told = site.views.with(move |gallery, _| gallery.told(id)).await.flatten();
+        if told.is_none_or(|told| told.status.rule == Rule::Default) {
+            carry_one(site, id, WishChange::Withdrawn { number: 0 }).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Ways that tenants chose give way when there is no plan with them: they are judged anew on what there is then. Whether there
+/// were any.
+pub async fn drop_routes(site: &Site) -> anyhow::Result<bool> {
+    let _writer = site.writer.lock().await;
+    let now = Timestamp::now();
+    let mut were_any = false;
+    for before in site.store.cluster_list().await? {
+        let mut after = before.clone();
+        let routes = after.wish.as_mut().map(|wish| std::mem::take(&mut wish.routes));
+        if routes.is_none_or(|routes| routes.is_empty()) {
+            continue;
+        }
+        were_any = true;
+        site.store.cluster_save(&before, &after, false, &[], now).await?;
+        let id = after.id;
+        site.views.with(move |gallery, now| gallery.with(id, |view| view.judge_again(now))).await;
+    }
+    Ok(were_any)
+}

@@ -1,0 +1,272 @@
+//! What tenants write into the networks of their clusters, and what becomes of it on the fabric.
+#![allow(clippy::unwrap_used, reason = "a test that cannot ask has failed")]
+
+mod site;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use controller_api::cluster::{CpuMode, NewCluster};
+use controller_api::operation::OperationState;
+use controller_api::view::View;
+use controller_api::{Client, ClusterRef, MemorySize};
+use fabric_model::FabricPlan;
+use ib_transport::framed::{Frame, FrameReader};
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Membership, Method, PartitionNumber, Pkey,
+    PortNum, TransactionId,
+};
+use site::{Site, eventually};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// How long a view may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn by_name(name: &str) -> ClusterRef {
+    ClusterRef { name: name.parse().unwrap(), tenant: None }
+}
+
+/// A cluster with a host for each of its nodes.
+fn ready(site: &Site, client: &Client, name: &str, size: u32) {
+    let new = NewCluster {
+        name: name.parse().unwrap(),
+        size,
+        cores: 4,
+        memory: MemorySize::from_mib(384),
+        class: Default::default(),
+        sl_mode: Default::default(),
+        partitions: Vec::new(),
+        mode: CpuMode::Shared,
+        image: "debian-mpi".parse().unwrap(),
+        ssh_keys: Vec::new(),
+        tenant: None,
+    };
+    let operation = site.ask(client.cluster_create(&new)).unwrap();
+    assert_eq!(site.wait(client, &operation).state, OperationState::Done);
+    eventually("there is a view", || {
+        site.ask(client.view_show(&by_name(name))).is_ok_and(|view| view.nodes.len() == size as usize)
+    });
+}
+
+/// A program of a tenant's at the adapter of a node.
+struct Program<'a> {
+    site: &'a Site,
+    stream: reqwest::Upgraded,
+    reader: FrameReader,
+    asked: u64,
+}
+
+impl<'a> Program<'a> {
+    fn on(site: &'a Site, client: &Client, cluster: &str, node: u32) -> Self {
+        let stream = site.ask(client.view_open(&by_name(cluster), node)).unwrap();
+        let mut program = Self { site, stream, reader: FrameReader::default(), asked: 0 };
+        assert!(matches!(program.next_frame(), Frame::Attached(_)), "the view speaks first");
+        program
+    }
+
+    fn next_frame(&mut self) -> Frame {
+        let (stream, reader) = (&mut self.stream, &mut self.reader);
+        let read = async {
+            loop {
+                if let Some(frame) = reader.next_frame().unwrap() {
+                    return frame;
+                }
+                let count = stream.read(reader.room()).await.unwrap();
+                assert_ne!(count, 0, "the stream ended");
+                reader.filled(count);
+            }
+        };
+        self.site.ask(async { tokio::time::timeout(PATIENCE, read).await }).expect("the view answers")
+    }
+
+    fn ask(&mut self, method: Method, attribute: Attribute, route: &[u8], data: Option<[u8; 64]>) -> Mad {
+        let hops = route.iter().filter_map(|hop| PortNum::new(*hop));
+        let mut mad = Mad::directed(method, attribute, 0, &DirectedRoute::new(hops).unwrap());
+        self.asked += 1;
+        mad.set_transaction(TransactionId(self.asked));
+        if let Some(data) = data {
+            *mad.smp_data_mut() = data;
+        }
+        let (slid, dlid) = (LidAddress::from_wire(1).unwrap(), LidAddress::Permissive);
+        let mut request = Vec::new();
+        Frame::encode_datagram(&Datagram::subnet_management(slid, dlid, mad), &mut request);
+        self.site.ask(self.stream.write_all(&request)).unwrap();
+        loop {
+            match self.next_frame() {
+                // Its upper bits say who asked.
+                Frame::Datagram(answer) if answer.mad.transaction().0 << 16 >> 16 == self.asked => {
+                    return answer.mad;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn get(&mut self, attribute: Attribute, route: &[u8]) -> [u8; 64] {
+        *self.ask(Method::GET, attribute, route, None).smp_data()
+    }
+
+    fn set(&mut self, attribute: Attribute, route: &[u8], data: [u8; 64]) {
+        self.ask(Method::SET, attribute, route, Some(data));
+    }
+
+    /// Where a switch sends packets to a LID.
+    fn set_exit(&mut self, route: &[u8], lid: Lid, exit: u8) {
+        let mut block = self.get(Attribute::LINEAR_FORWARDING, route);
+        block[usize::from(lid.to_wire())] = exit;
+        self.set(Attribute::LINEAR_FORWARDING, route, block);
+    }
+
+    fn exit(&mut self, route: &[u8], lid: Lid) -> u8 {
+        self.get(Attribute::LINEAR_FORWARDING, route)[usize::from(lid.to_wire())]
+    }
+}
+
+/// Gives the adapter of a node these keys.
+fn hold(site: &Site, client: &Client, cluster: &str, node: u32, keys: &[u16]) {
+    let mut block = [0; 64];
+    for (index, key) in keys.iter().enumerate() {
+        block[2 * index..2 * index + 2].copy_from_slice(&key.to_be_bytes());
+    }
+    Program::on(site, client, cluster, node).set(Attribute::PKEY_TABLE, &[], block);
+}
+
+/// Waits until a newer wish than the one before was judged and is in force.
+fn in_force(site: &Site, client: &Client, cluster: &str, after: Option<u64>) -> View {
+    site.ask(client.view_commit(&by_name(cluster))).unwrap();
+    let show = || site.ask(client.view_show(&by_name(cluster))).unwrap();
+    eventually("the wish is in force", || {
+        let view = show();
+        view.in_force > after && view.in_force == view.last.and_then(|last| last["number"].as_u64())
+    });
+    show()
+}
+
+/// The keys of a cluster's nodes by the hosts' orders.
+fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>> {
+    let world = site.world.lock().unwrap();
+    let orders = world.orders.values().flat_map(|orders| &orders.vms);
+    let own = orders.filter(|order| order.label.starts_with(&format!("{tenant}/{cluster}-")));
+    own.map(|order| {
+        let adapter = &order.adapter;
+        let keys = [adapter.pkey].into_iter().chain(adapter.further.iter().map(|key| key.pkey));
+        (order.context.hostname.clone(), keys.collect())
+    })
+    .collect()
+}
+
+fn plan(site: &Site) -> FabricPlan {
+    site.world.lock().unwrap().plan.clone().unwrap()
+}
+
+#[test]
+fn partitions_that_two_tenants_make_with_the_same_numbers_are_different_ones_on_the_wire() {
+    let site = Site::new(16);
+    let tenants = [(site.tenant("blue"), "blue"), (site.tenant("red"), "red")];
+    let (limited, full) = (Membership::Limited, Membership::Full);
+    let mut numbers = BTreeSet::new();
+    for (client, tenant) in &tenants {
+        ready(&site, client, "one", 4);
+        for (node, own) in [(1, 0x8101), (2, 0x8101), (3, 0x8102), (4, 0x0102)] {
+            hold(&site, client, "one", node, &[0x7fff, own]);
+        }
+        let view = in_force(&site, client, "one", None);
+        let last = view.last.unwrap();
+        assert_eq!(last["verdict"], "approved", "{last}");
+        let seen: Vec<u16> = view.partitions.iter().map(|partition| partition.seen.to_wire()).collect();
+        assert_eq!(seen, [0x101, 0x102]);
+        let [a, b] = [0, 1].map(|at| view.partitions[at].wire);
+        let own = view.partition;
+        let expected = BTreeMap::from([
+            ("one-1".to_owned(), vec![own.key(limited), a.key(full)]),
+            ("one-2".to_owned(), vec![own.key(limited), a.key(full)]),
+            ("one-3".to_owned(), vec![own.key(limited), b.key(full)]),
+            ("one-4".to_owned(), vec![own.key(limited), b.key(limited)]),
+        ]);
+        eventually("hosts are told", || keys(&site, tenant, "one") == expected);
+        let plan = plan(&site);
+        for number in [own, a, b] {
+            assert!(numbers.insert(number), "{number} is somebody else's");
+            assert!(plan.partition(number).is_some());
+        }
+    }
+    // Everything is as by default when the tables are.
+    let (blue, _) = &tenants[0];
+    let before = site.ask(blue.view_show(&by_name("one"))).unwrap();
+    (1..=4).for_each(|node| hold(&site, blue, "one", node, &[0xffff]));
+    let view = in_force(&site, blue, "one", before.in_force);
+    assert_eq!(view.partitions, []);
+    let all: Vec<Vec<Pkey>> = (0..4).map(|_| vec![view.partition.key(full)]).collect();
+    eventually("hosts are told", || keys(&site, "blue", "one").into_values().eq(all.iter().cloned()));
+    let kept: Vec<PartitionNumber> = plan(&site).partitions().map(|partition| partition.number).collect();
+    assert_eq!(kept.len(), 1 + 1 + 3, "the default one, that of blue, those of red");
+}
+
+/// LIDs to which some switch forwards otherwise.
+fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
+    let switches = before.switches().zip(after.switches());
+    switches.flat_map(|(old, new)| old.linear.differences(&new.linear).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() {
+    let mut site = Site::new(16);
+    let (blue, red) = (site.tenant("blue"), site.tenant("red"));
+    // Two leaves, and the others.
+    ready(&site, &blue, "one", 8);
+    ready(&site, &red, "two", 8);
+    let before = plan(&site);
+    let view = site.ask(blue.view_show(&by_name("one"))).unwrap();
+    let mut program = Program::on(&site, &blue, "one", 1);
+    // To nodes of the other leaf packets go up by different ports.
+    let exits: Vec<(usize, u8)> =
+        view.nodes.iter().enumerate().map(|(at, node)| (at, program.exit(&[1], node.lid))).collect();
+    let is_switch =
+        |program: &mut Program<'_>, route: &[u8]| program.get(Attribute::NODE_INFO, route)[2] == 2;
+    let climbs: Vec<(usize, u8)> =
+        exits.into_iter().filter(|(at, exit)| *at > 0 && is_switch(&mut program, &[1, *exit])).collect();
+    let (far, exit) = climbs[0];
+    let (other, detour) = *climbs.iter().find(|(_, other)| *other != exit).unwrap();
+    let lid = view.nodes[far].lid;
+    let down = program.exit(&[1, detour], view.nodes[other].lid);
+
+    // Back to where packets came from: they would circle.
+    let back = program.exit(&[1, detour], view.nodes[0].lid);
+    program.set_exit(&[1, detour], lid, back);
+    program.set_exit(&[1], lid, detour);
+    let refused = site.ask(blue.view_commit(&by_name("one"))).unwrap();
+    let last = refused.last.unwrap();
+    assert_eq!(
+        (&last["verdict"], &last["refusal"]["refusal"]),
+        (&"refused".into(), &"loop".into()),
+        "{last}"
+    );
+    assert_eq!(refused.in_force, None);
+    assert_eq!(changed(&before, &plan(&site)), BTreeSet::new());
+
+    // On to where the other's packets go.
+    program.set_exit(&[1, detour], lid, down);
+    let granted = in_force(&site, &blue, "one", None);
+    let after = plan(&site);
+    let physical = changed(&before, &after);
+    assert_eq!(physical.len(), 1, "one LID of the fabric: {physical:?}");
+    assert_eq!(after.decisions().detours.len(), 1);
+    let owner = after.lid_owner(*physical.first().unwrap()).unwrap();
+    let orders = site.world.lock().unwrap().orders.clone();
+    let mut vms = orders.values().flat_map(|orders| &orders.vms);
+    let owned = vms.find(|order| order.adapter.port_guid == owner).unwrap();
+    assert_eq!(owned.label, format!("blue/{}", view.nodes[far].node));
+    assert_eq!(granted.nodes, view.nodes, "the view stays as it is");
+    assert_eq!(site.ask(red.view_show(&by_name("two"))).unwrap().in_force, None);
+
+    // It survives the controller.
+    drop(program);
+    site.kill();
+    site.start();
+    let operator = site.operator();
+    eventually("the fabric is programmed again", || {
+        site.ask(operator.fabric_show())
+            .is_ok_and(|fabric| fabric.state == controller_api::fabric::FabricState::Programmed)
+    });
+    assert_eq!(changed(&after, &plan(&site)), BTreeSet::new());
+}
