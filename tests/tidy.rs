@@ -60,7 +60,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
 const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
     ("fabric-compiler", &["fabric-verifier"]),
     ("fabric-verifier", &["fabric-compiler"]),
-    ("tenant-view", &["ib-transport"]),
+    ("tenant-view", &["ib-transport", "fabric-verifier"]),
 ];
 
 /// Crates without I/O: time, randomness and bytes are arguments.

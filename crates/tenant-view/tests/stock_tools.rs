@@ -144,7 +144,8 @@ fn opensm_takes_over(view: View) {
     let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
         panic!("a wish")
     };
-    assert_eq!((wish.routes.len(), wish.classes.len()), (aliases.len(), 1), "best effort has one lane");
+    assert_eq!(wish.classes.len(), 1, "best effort has one lane");
+    assert!(wish.routes.len() <= aliases.len(), "routes that are as by default are not asked for");
 
     drop(manager);
     eventually("the default returns", || served.with(|view, _| view.rule()) == Rule::Default);
