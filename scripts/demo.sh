@@ -458,8 +458,9 @@ blue_2=$(by acme view map blue -o json | pick 'it["nodes"][1]["lid"]')
 must view-path by acme view exec blue -- saquery PR --slid 1 --dlid "$blue_2"
 expect "dlid\\.+$blue_2" "saquery from here: the path from blue-1 to blue-2"
 must view-opensm in_node acme blue 1 sh -c 'sleep 100 | timeout 100 in-view opensm -d 2 -f /tmp/opensm.log >/dev/null 2>&1 &
+    sm=$!
     for try in $(seq 90); do ! grep -q "SUBNET UP" /tmp/opensm.log 2>/dev/null || break; sleep 1; done
-    grep "SUBNET UP" /tmp/opensm.log && in-view sminfo'
+    grep "SUBNET UP" /tmp/opensm.log && in-view sminfo && kill $sm'
 expect 'SUBNET UP' "opensm inside blue-1 manages the network of its cluster"
 expect 'sm lid 1 .*SMINFO_MASTER' "sminfo: it is the master"
 ! by umbra view map blue >/dev/null 2>&1 || fail "umbra sees the network of blue"
@@ -508,7 +509,7 @@ leaf_lid=$("$heddle" sim-ctl "$site/run/sim-control.sock" tables "$leaf" |
 drill route "the route to ${blue_hosts[1]} removed at $leaf" "$heddle" smp --device "$device" \
     --secret "$site/site.secret" set-lft "$(guid_of "$leaf")" "$leaf_lid" --to "${blue_lids[1]}"
 
-step "Blue grows to three nodes, is divided into partitions of its own, and shrinks again"
+step "Blue grows to three nodes, is divided into partitions of its own, also by opensm inside it, and shrinks again"
 start=$(now)
 must grow by acme cluster resize blue --nodes 3 --wait --timeout "$cluster_limit"
 timing "a third node, from order to ready" "$(seconds "$start")"
@@ -527,6 +528,37 @@ held "heddle fabric verify: sound with the partitions inside" "$kept"
 must unpartition by acme cluster partition blue --clear --timeout "$cluster_limit"
 must together in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-3
 held "without them, blue-1 reaches blue-3 again" "$kept"
+by acme view map blue -o json >"$evidence/view.json"
+guid_in_view() { pick "it['nodes'][$1]['port_guid']" <"$evidence/view.json"; }
+must view-divide in_node acme blue 1 sh -c "printf '%s\n' 'Default=0x7fff : ALL=limited;' \
+    'one=0x1 : $(guid_in_view 1)=full;' 'two=0x2 : $(guid_in_view 2)=full;' >/tmp/partitions.conf
+    setsid sh -c 'sleep 600 | timeout 600 in-view opensm -d 2 -P /tmp/partitions.conf -f /tmp/divide.log >/dev/null 2>&1 &
+        echo \$! >/tmp/divide.pid'
+    for try in \$(seq 90); do ! grep -q 'SUBNET UP' /tmp/divide.log 2>/dev/null || break; sleep 1; done
+    grep 'SUBNET UP' /tmp/divide.log"
+for _ in $(seq 60); do
+    must view-divided by acme view map blue
+    ! grep -q '0x0002' "$evidence/$kept" || break
+    sleep 1
+done
+expect '0x0002' "opensm inside blue-1 divides its network; the partitions have numbers of their own on the wire"
+must view-status by acme view status blue
+expect 'in force +wish' "what it wrote is in force"
+must verify-view "$heddle" fabric verify
+held "heddle fabric verify: sound with what opensm wrote" "$kept"
+must view-beside in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-2
+held "blue-1, a full member, reaches blue-2" "$kept"
+! keep view-across in_node acme blue 2 ping -c 5 -i 0.2 -W 1 blue-3 || fail "blue-2 still reaches blue-3 (see $evidence/$kept)"
+expect '100% packet loss' "blue-2 and blue-3 are in different ones: nothing of five pings comes through"
+must view-end in_node acme blue 1 sh -c 'kill $(cat /tmp/divide.pid)'
+for _ in $(seq 60); do
+    must view-default by acme view status blue
+    ! grep -Eq 'in force +the default' "$evidence/$kept" || break
+    sleep 1
+done
+expect 'in force +the default' "opensm has ended, and the default returns"
+must view-together in_node acme blue 2 ping -c 5 -i 0.2 -W 2 blue-3
+held "blue-2 reaches blue-3 again" "$kept"
 start=$(now)
 must shrink by acme cluster resize blue --nodes 2 --wait --timeout "$cluster_limit"
 timing "back to two nodes" "$(seconds "$start")"

@@ -38,6 +38,11 @@ impl Wished {
         self.come.notify_one();
     }
 
+    /// Has a change looked at again later, if there is none that is newer.
+    fn put_back(&self, cluster: Uuid, change: WishChange) {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).entry(cluster).or_insert(change);
+    }
+
     fn take(&self) -> BTreeMap<Uuid, WishChange> {
         std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -63,10 +68,13 @@ pub async fn carry(site: Arc<Site>) -> ! {
             }
         }
         for (cluster, change) in site.views.wished.take() {
-            match carry_one(&site, cluster, change).await {
+            match carry_one(&site, cluster, &change).await {
                 Ok(Some(number)) => drop(under_way.insert(cluster, number)),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%cluster, "a wish was not carried out: {error:#}"),
+                Err(error) => {
+                    tracing::warn!(%cluster, "a wish was not carried out: {error:#}");
+                    site.views.wished.put_back(cluster, change);
+                }
             }
         }
         if let Err(error) = settle(&site, &mut under_way).await {
@@ -76,7 +84,7 @@ pub async fn carry(site: Arc<Site>) -> ! {
 }
 
 /// Tries a wish and keeps it; its number if the fabric is to become so.
-async fn carry_one(site: &Site, id: Uuid, change: WishChange) -> anyhow::Result<Option<u64>> {
+async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result<Option<u64>> {
     let _writer = site.writer.lock().await;
     let clusters = site.store.cluster_list().await?;
     let Some(before) = clusters.iter().find(|cluster| cluster.id == id) else { return Ok(None) };
@@ -85,7 +93,7 @@ async fn carry_one(site: &Site, id: Uuid, change: WishChange) -> anyhow::Result<
     }
     let now = Timestamp::now();
     let mut after = before.clone();
-    let (number, text) = match &change {
+    let (number, text) = match change {
         WishChange::Withdrawn { number } => {
             after.wish = None;
             (*number, format!("wish {number}: the network is as by default"))
@@ -222,7 +230,7 @@ async fn forget_unmanaged(site: &Site) -> anyhow::Result<()> {
         let id = cluster.id;
         let told = site.views.with(move |gallery, _| gallery.told(id)).await.flatten();
         if told.is_none_or(|told| told.status.rule == Rule::Default) {
-            carry_one(site, id, WishChange::Withdrawn { number: 0 }).await?;
+            carry_one(site, id, &WishChange::Withdrawn { number: 0 }).await?;
         }
     }
     Ok(())
