@@ -1,7 +1,6 @@
 //! What limits a cluster's ways at one level of a tree.
 
 use super::books::{Books, PairDemand};
-use super::choice::Demand;
 use super::network::LinkIndex;
 
 /// Destinations that a link carries which has no rate to keep.
@@ -17,7 +16,7 @@ pub(super) struct Group {
 
 /// What limits the links of one kind, for every number of up-port and every group: destinations that the links up from
 /// the group, and down to it, can still carry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Level {
     pub groups: Vec<Group>,
     /// By number and group: destinations outside the group that its link up can carry, and destinations chosen inside.
@@ -31,6 +30,8 @@ pub(super) struct Level {
     least: Vec<(u32, usize, u32)>,
     /// By number: how much of its links others have; the least goes first.
     taken: Vec<u32>,
+    /// By number and group: the service levels that others have on the link up and the link down, as bits.
+    levels: Vec<[u16; 2]>,
 }
 
 impl Level {
@@ -39,7 +40,7 @@ impl Level {
         groups: Vec<Group>,
         numbers: usize,
         books: &Books,
-        demand: Demand,
+        rate: u64,
         links: impl Fn(usize, usize) -> (LinkIndex, LinkIndex),
     ) -> Self {
         let total: u64 = groups.iter().map(|group| u64::from(group.hosts)).sum();
@@ -51,13 +52,14 @@ impl Level {
             chosen: vec![0; numbers],
             least: vec![(0, 0, 0); numbers],
             taken: vec![0; numbers],
+            levels: Vec::with_capacity(size),
             groups,
         };
         // A destination costs the link up a pair with every host of the group, the link down one with every other.
         let demands: Vec<[PairDemand; 2]> = (level.groups.iter())
             .map(|group| {
                 let inside = u64::from(group.hosts);
-                let of = |pairs| PairDemand::new(demand.rate, total, pairs, demand.service_levels);
+                let of = |pairs| PairDemand::new(rate, total, pairs);
                 [of(inside), of(total - inside)]
             })
             .collect();
@@ -69,13 +71,37 @@ impl Level {
                 let (up, down) = links(number, group.at);
                 level.bounds.push(destinations(up, up_demand));
                 level.down.push(destinations(down, down_demand));
-                if demand.rate == 0 {
+                level.levels.push([up, down].map(|link| books.levels_taken(link)));
+                if rate == 0 {
                     level.taken[number] += books.lanes_taken(up) + books.lanes_taken(down);
                 }
             }
             level.settle(number);
         }
         level
+    }
+
+    /// The same without the links on which others have one of some service levels.
+    pub fn without(&self, service_levels: u16) -> Self {
+        let mut level = self.clone();
+        if service_levels == 0 {
+            return level;
+        }
+        for (place, [up, down]) in self.levels.iter().enumerate() {
+            if up & service_levels != 0 {
+                level.bounds[place] = 0;
+            }
+            if down & service_levels != 0 {
+                level.down[place] = 0;
+            }
+        }
+        (0..level.chosen.len()).for_each(|number| level.settle(number));
+        level
+    }
+
+    /// The service levels that others have on some link.
+    pub fn levels_taken(&self) -> u16 {
+        self.levels.iter().fold(0, |taken, [up, down]| taken | up | down)
     }
 
     /// Whether one more destination in a group fits.
@@ -138,6 +164,23 @@ impl Level {
         self.least.iter().enumerate().map(of_number).sum()
     }
 
+    /// The same without the links on which others have a service level.
+    pub fn room_without(&self, service_levels: u16) -> u64 {
+        let width = self.groups.len();
+        let of_number = |(number, (least, at, _)): (usize, &(u32, usize, u32))| {
+            let here = number * width..(number + 1) * width;
+            let is_taken = |levels: &[u16; 2]| levels[0] & service_levels != 0;
+            let (least, at) = match self.levels[here].iter().position(is_taken) {
+                Some(taken) => (0, taken),
+                None => (*least, *at),
+            };
+            let place = number * width + at;
+            let down = if self.levels[place][1] & service_levels != 0 { 0 } else { self.down[place] };
+            u64::from(least) + u64::from(down.min(self.groups[at].hosts))
+        };
+        self.least.iter().enumerate().map(of_number).sum()
+    }
+
     /// The group that is the least bound of the most numbers.
     pub fn tightest(&self) -> usize {
         let mut counts = vec![0u32; self.groups.len()];
@@ -168,17 +211,23 @@ impl Level {
         links: impl Fn(usize, usize) -> (LinkIndex, LinkIndex),
         pairs: &mut Vec<(LinkIndex, u64)>,
     ) {
+        let inside = |number: usize, place: usize| self.inside[number * self.groups.len() + place];
+        // Links of a switch are next to each other: those up by group, those down by number.
+        for (place, group) in self.groups.iter().enumerate() {
+            for (number, chosen) in self.chosen.iter().enumerate() {
+                let outside = chosen - inside(number, place);
+                if outside > 0 {
+                    let (up, _) = links(number, group.at);
+                    pairs.push((up, u64::from(group.hosts) * u64::from(outside)));
+                }
+            }
+        }
         for number in (0..self.chosen.len()).filter(|number| self.chosen[*number] > 0) {
             for (place, group) in self.groups.iter().enumerate() {
-                let inside = u64::from(self.inside[number * self.groups.len() + place]);
-                let outside = u64::from(self.chosen[number]) - inside;
-                let hosts = u64::from(group.hosts);
-                let (up, down) = links(number, group.at);
-                if outside > 0 {
-                    pairs.push((up, hosts * outside));
-                }
+                let inside = u64::from(inside(number, place));
                 if inside > 0 {
-                    pairs.push((down, inside * (total - hosts)));
+                    let (_, down) = links(number, group.at);
+                    pairs.push((down, inside * (total - u64::from(group.hosts))));
                 }
             }
         }
