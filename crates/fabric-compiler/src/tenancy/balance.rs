@@ -9,7 +9,7 @@
 use super::books::{Books, PairDemand};
 use super::proposals::PodFree;
 use super::refused::Changes;
-use super::tree::{Tree, Way};
+use super::tree::Tree;
 
 /// Leaves with numbers of hosts.
 pub(super) type Picked = Vec<(usize, u32)>;
@@ -133,13 +133,12 @@ impl<'a> Balance<'a> {
         if most == 0 {
             return 0;
         }
-        let Self { tree, books, pair, .. } = self;
+        let Self { books, pair, .. } = self;
         let seen = &mut self.survey.leaves[leaf];
         if seen.until <= self.changes.of_leaf(leaf) {
             seen.until = self.changes.now() + 1;
             seen.pairs.clear();
-            let links = (0..tree.leaf_ups).flat_map(|up| [tree.leaf_up(leaf, up), tree.leaf_down(leaf, up)]);
-            seen.pairs.extend(links.map(|link| books.pairs_left(link, pair)));
+            seen.pairs.extend(books.rooms().of_leaf(leaf).iter().map(|room| room.pairs_left(pair)));
         }
         fit(&self.near, &seen.pairs, self.nodes, most)
     }
@@ -148,15 +147,12 @@ impl<'a> Balance<'a> {
         if most == 0 {
             return 0;
         }
-        let Self { tree, books, pair, .. } = self;
+        let Self { books, pair, .. } = self;
         let seen = &mut self.survey.pods[pod];
         if seen.until <= self.changes.of_pod(pod) {
             seen.until = self.changes.now() + 1;
             seen.pairs.clear();
-            let ways = (0..tree.leaf_ups as u8)
-                .flat_map(|leaf_up| (0..tree.pod_ups as u8).map(move |pod_up| Way { leaf_up, pod_up }));
-            let links = ways.flat_map(|way| [tree.pod_up(pod, way), tree.pod_down(pod, way)]);
-            seen.pairs.extend(links.map(|link| books.pairs_left(link, pair)));
+            seen.pairs.extend(books.rooms().of_pod(pod).iter().map(|room| room.pairs_left(pair)));
         }
         fit(&self.far, &seen.pairs, self.nodes, most)
     }

@@ -7,6 +7,7 @@ use ib_wire::VirtualLane;
 use super::arbitration::{OVERSHOOT_BYTES, PACKET_BYTES_MAX, Spared, Table, TableError, WEIGHT_BYTES};
 use super::ledger::{LinkMoves, LinkShare, Refusal};
 use super::network::{LinkIndex, Network};
+use super::rooms::{Room, Rooms};
 
 /// Weight that every lane has at least: one packet of any size.
 const LEAST_WEIGHT: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
@@ -54,6 +55,16 @@ struct Link {
 }
 
 impl Link {
+    /// What it has left.
+    fn room(&self) -> Room {
+        let has_lane = self.lanes & !self.lanes_taken != 0 && self.buffer_short(0).is_none();
+        Room {
+            below: if has_lane { self.left_for_one() + 1 } else { 0 },
+            levels_taken: self.levels_taken,
+            lanes_taken: self.lanes_taken.count_ones() as u8,
+        }
+    }
+
     /// What of the rate is left that one cluster can use.
     fn left_for_one(&self) -> u64 {
         let left = self.usable - self.taken;
@@ -90,6 +101,7 @@ pub(super) struct Books {
     tables: Vec<Table>,
     table_entries: u8,
     first: Option<First>,
+    rooms: Rooms,
 }
 
 /// What was taken last of a link that nobody had anything of. A cluster takes the same of all its hosts' cables.
@@ -132,7 +144,11 @@ impl Books {
             })
             .collect();
         let tables = links.iter().map(|link| started(table_entries, link.lanes)).collect();
-        Self { links, tables, table_entries, first: None }
+        let mut rooms = Rooms::new(network);
+        for (at, link) in (0..).map(LinkIndex).zip(&links) {
+            rooms.set(at, || link.room());
+        }
+        Self { links, tables, table_entries, first: None, rooms }
     }
 
     pub fn usable(&self, link: LinkIndex) -> u64 {
@@ -153,26 +169,9 @@ impl Books {
         self.links[link.index()].levels_taken
     }
 
-    /// How many times a link can carry the pairs that `demand` speaks of; 0 if it has no lane left.
-    #[inline]
-    pub fn times_left(&self, link: LinkIndex, demand: &PairDemand) -> u64 {
-        let link = &self.links[link.index()];
-        if link.lanes & !link.lanes_taken == 0 || link.buffer_short(0).is_some() {
-            return 0;
-        }
-        // A share is rounded down, so a bit less than one bit more fits.
-        demand.times(link.left_for_one() + 1)
-    }
-
-    /// How many pairs a link can carry, as far as anybody counts.
-    pub fn pairs_left(&self, link: LinkIndex, pair: &PairDemand) -> u32 {
-        u32::try_from(self.times_left(link, pair)).unwrap_or(u32::MAX)
-    }
-
-    /// Lanes of a link that others have.
-    #[inline]
-    pub fn lanes_taken(&self, link: LinkIndex) -> u32 {
-        self.links[link.index()].lanes_taken.count_ones()
+    /// What the links between the switches of a tree have left.
+    pub fn rooms(&self) -> &Rooms {
+        &self.rooms
     }
 
     /// Whether a link has a lane, so much rate, and the entries for it left.
@@ -221,6 +220,7 @@ impl Books {
             && (first.share, first.levels) == (share, levels)
         {
             (*link, *table) = first.after;
+            self.rooms.set(at, || link.room());
             return Ok(LinkShare { link: at, ..first.given });
         }
         let free = link.lanes & !link.lanes_taken;
@@ -245,6 +245,7 @@ impl Books {
         link.taken += share;
         link.lanes_taken |= 1 << lane.to_wire();
         link.levels_taken |= levels;
+        self.rooms.set(at, || link.room());
         let given = LinkShare {
             link: at,
             lane,
@@ -288,6 +289,7 @@ impl Books {
         link.taken += share.share.bits_per_s();
         link.lanes_taken |= lane;
         link.levels_taken |= share.service_levels;
+        self.rooms.set(share.link, || link.room());
         table.first_entry(share.lane)
     }
 
@@ -297,6 +299,7 @@ impl Books {
         link.taken -= share.share.bits_per_s();
         link.lanes_taken &= !(1 << share.lane.to_wire());
         link.levels_taken &= !share.service_levels;
+        self.rooms.set(share.link, || link.room());
         self.tables[share.link.index()].release(share.lane);
         if link.lanes_taken == 0 {
             self.tables[share.link.index()] = started(self.table_entries, link.lanes);
@@ -329,6 +332,7 @@ impl Books {
         for (at, link, table) in saved.0 {
             self.links[at.index()] = link;
             self.tables[at.index()] = table;
+            self.rooms.set(at, || link.room());
         }
     }
 }
@@ -353,7 +357,7 @@ impl PairDemand {
 
     /// How often something below so many bits per second hold them.
     #[inline]
-    fn times(&self, below: u64) -> u64 {
+    pub fn times(&self, below: u64) -> u64 {
         if self.rate == 0 {
             return u64::MAX;
         }
@@ -398,3 +402,6 @@ fn started(entries: u8, cluster_lanes: u16) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests;

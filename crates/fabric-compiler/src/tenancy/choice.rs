@@ -63,9 +63,7 @@ impl<'a> Outlook<'a> {
         });
         let starts = starts.collect();
         let numbers = if leaves.len() > 1 { tree.leaf_ups } else { 0 };
-        let near = Level::new(leaves, numbers, books, rate, |up, leaf| {
-            (tree.leaf_up(leaf, up), tree.leaf_down(leaf, up))
-        });
+        let near = Level::new(leaves, numbers, rate, |leaf| books.rooms().of_leaf(leaf));
         let outlook = Self { tree, books, hosts, rate, near, far: None, pods, pod_of, starts };
         if outlook.spans_leaves() && outlook.near.room_for_all() < hosts.len() as u64 {
             return Err(hosts[outlook.starts[outlook.near.tightest()]]);
@@ -117,10 +115,7 @@ impl<'a> Outlook<'a> {
         let Self { tree, books, rate, far, pods, .. } = self;
         far.get_or_insert_with(|| {
             let numbers = if pods.len() > 1 { tree.leaf_ups * pod_ups } else { 0 };
-            Level::new(pods.clone(), numbers, books, *rate, |number, pod| {
-                let way = way(number, pod_ups);
-                (tree.pod_up(pod, way), tree.pod_down(pod, way))
-            })
+            Level::new(pods.clone(), numbers, *rate, |pod| books.rooms().of_pod(pod))
         })
     }
 }

@@ -1,7 +1,8 @@
 //! What limits a cluster's ways at one level of a tree.
 
-use super::books::{Books, PairDemand};
+use super::books::PairDemand;
 use super::network::LinkIndex;
+use super::rooms::Room;
 
 /// Destinations that a link carries which has no rate to keep.
 const UNLIMITED: u32 = u32::MAX / 4;
@@ -35,13 +36,12 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// For so many numbers; `links` tells the link up from a leaf or pod, and the one down to it.
-    pub fn new(
+    /// For so many numbers; `rooms` tells by leaf or pod what the links up, and those down, have left.
+    pub fn new<'r>(
         groups: Vec<Group>,
         numbers: usize,
-        books: &Books,
         rate: u64,
-        links: impl Fn(usize, usize) -> (LinkIndex, LinkIndex),
+        rooms: impl Fn(usize) -> &'r [Room],
     ) -> Self {
         let total: u64 = groups.iter().map(|group| u64::from(group.hosts)).sum();
         let size = numbers * groups.len();
@@ -63,17 +63,17 @@ impl Level {
                 [of(inside), of(total - inside)]
             })
             .collect();
-        let destinations = |link: LinkIndex, demand: &PairDemand| {
-            books.times_left(link, demand).min(UNLIMITED.into()) as u32
-        };
+        let destinations =
+            |room: &Room, demand: &PairDemand| room.times_left(demand).min(UNLIMITED.into()) as u32;
+        let rooms: Vec<&[Room]> = level.groups.iter().map(|group| rooms(group.at)).collect();
         for number in 0..numbers {
-            for (group, [up_demand, down_demand]) in level.groups.iter().zip(&demands) {
-                let (up, down) = links(number, group.at);
+            for (rooms, [up_demand, down_demand]) in rooms.iter().zip(&demands) {
+                let (up, down) = (&rooms[2 * number], &rooms[2 * number + 1]);
                 level.bounds.push(destinations(up, up_demand));
                 level.down.push(destinations(down, down_demand));
-                level.levels.push([up, down].map(|link| books.levels_taken(link)));
+                level.levels.push([up.levels_taken, down.levels_taken]);
                 if rate == 0 {
-                    level.taken[number] += books.lanes_taken(up) + books.lanes_taken(down);
+                    level.taken[number] += u32::from(up.lanes_taken) + u32::from(down.lanes_taken);
                 }
             }
             level.settle(number);
@@ -131,8 +131,17 @@ impl Level {
         self.inside[place] += 1;
         // What is inside does not pass the group's own link up.
         self.bounds[place] += 1;
-        let (_, at, other) = self.least[number];
-        if at == group || self.bounds[place] - 1 == other {
+        let (least, at, other) = self.least[number];
+        let is_settled = if at == group {
+            self.least[number].0 += 1;
+            least < other
+        } else {
+            // Where the least of the others was, another may be that has as little.
+            let row = &self.bounds[number * self.groups.len()..][..self.groups.len()];
+            let has_other = |(group, bound): (usize, &u32)| group != at && *bound == other;
+            self.bounds[place] - 1 > other || row.iter().enumerate().any(has_other)
+        };
+        if !is_settled {
             self.settle(number);
         }
     }
