@@ -359,3 +359,40 @@ fn the_largest_growth_is_given_and_one_more_is_not() {
     ));
     check(places.ledger());
 }
+
+#[test]
+fn what_is_remembered_changes_no_decision() {
+    let network = network(&tree(64, 8, 3), seven_lanes());
+    for (seed, part) in [(6, 0.0), (7, 0.5), (8, 1.0)] {
+        let [mut remembers, mut forgets] =
+            [0; 2].map(|_| Places::new(Ledger::new(Arc::clone(&network)), |_| Capacity::UNLIMITED));
+        let rate = remembers.ledger().usable(LinkIndex(0)).part(part);
+        let mut runner = TestRunner::new_with_rng(
+            Config::default(),
+            TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]),
+        );
+        let mut draw = |below: usize| (0..below).new_tree(&mut runner).unwrap().current();
+        let (mut asked_again, mut number) = (0, 0);
+        while number < 150 {
+            let nodes = 1 + draw(24);
+            while number < 150 {
+                // A wish of another size in between makes it forget.
+                if forgets.place(wish(1000, 1, rate)).is_ok() {
+                    forgets.release(ClusterNumber(1000));
+                }
+                let [one, other] = [&mut remembers, &mut forgets]
+                    .map(|places| places.place(wish(number, nodes, rate)).map(|grant| grant.hosts.clone()));
+                assert_eq!(one, other);
+                if one.is_ok() {
+                    number += 1;
+                    break;
+                }
+                asked_again += 1;
+                let clusters: Vec<ClusterNumber> = remembers.ledger().grants().keys().copied().collect();
+                let gone = clusters[draw(clusters.len())];
+                assert_eq!(remembers.release(gone), forgets.release(gone));
+            }
+        }
+        assert!(asked_again > 20, "{asked_again}");
+    }
+}

@@ -172,7 +172,7 @@ impl Table {
         let sequence = Sequence { lane, weight: each, address, count };
         self.taken |= sequence.mask();
         let place = self.sequences().partition_point(|other| other.lane < lane);
-        self.sequences[place..=self.lanes.into()].rotate_right(1);
+        self.sequences.copy_within(place..self.lanes.into(), place + 1);
         self.sequences[place] = sequence;
         self.lanes += 1;
         Ok(sequence)

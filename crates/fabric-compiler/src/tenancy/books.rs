@@ -7,6 +7,7 @@ use ib_wire::VirtualLane;
 use super::arbitration::{OVERSHOOT_BYTES, PACKET_BYTES_MAX, Spared, Table, TableError, WEIGHT_BYTES};
 use super::ledger::{LinkMoves, LinkShare, Refusal};
 use super::network::{LinkIndex, Network};
+use super::rooms::{Room, Rooms};
 
 /// Weight that every lane has at least: one packet of any size.
 const LEAST_WEIGHT: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
@@ -39,7 +40,7 @@ impl Scale {
 }
 
 /// What is taken of one link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
     usable: u64,
     taken: u64,
@@ -54,6 +55,16 @@ struct Link {
 }
 
 impl Link {
+    /// What it has left.
+    fn room(&self) -> Room {
+        let has_lane = self.lanes & !self.lanes_taken != 0 && self.buffer_short(0).is_none();
+        Room {
+            below: if has_lane { self.left_for_one() + 1 } else { 0 },
+            levels_taken: self.levels_taken,
+            lanes_taken: self.lanes_taken.count_ones() as u8,
+        }
+    }
+
     /// What of the rate is left that one cluster can use.
     fn left_for_one(&self) -> u64 {
         let left = self.usable - self.taken;
@@ -64,6 +75,11 @@ impl Link {
                 left.min(under_way.saturating_mul(BITS_NS) / u64::from(buffer.round_trip_ns).max(1))
             }
         }
+    }
+
+    /// The weight of a share.
+    fn weight_of(&self, share: u64) -> u32 {
+        LEAST_WEIGHT + product_over(share, self.weight.into(), self.usable.max(1)) as u32
     }
 
     /// Bytes that a share needs of a lane's buffer, and those that there are, if they are too few.
@@ -84,6 +100,19 @@ pub(super) struct Books {
     /// By link; what it says counts only while somebody has a lane there.
     tables: Vec<Table>,
     table_entries: u8,
+    first: Option<First>,
+    rooms: Rooms,
+}
+
+/// What was taken last of a link that nobody had anything of. A cluster takes the same of all its hosts' cables.
+#[derive(Clone, Debug)]
+struct First {
+    before: Link,
+    share: u64,
+    levels: u16,
+    /// The link and its table afterwards.
+    after: (Link, Table),
+    given: LinkShare,
 }
 
 /// A link's table before sequences were moved in it, and the moves.
@@ -115,7 +144,11 @@ impl Books {
             })
             .collect();
         let tables = links.iter().map(|link| started(table_entries, link.lanes)).collect();
-        Self { links, tables, table_entries }
+        let mut rooms = Rooms::new(network);
+        for (at, link) in (0..).map(LinkIndex).zip(&links) {
+            rooms.set(at, || link.room());
+        }
+        Self { links, tables, table_entries, first: None, rooms }
     }
 
     pub fn usable(&self, link: LinkIndex) -> u64 {
@@ -136,28 +169,12 @@ impl Books {
         self.links[link.index()].levels_taken
     }
 
-    /// How many times a link can carry the pairs that `demand` speaks of; 0 if it has no lane left, or one of its service
-    /// levels belongs to another.
-    #[inline]
-    pub fn times_left(&self, link: LinkIndex, demand: &PairDemand) -> u64 {
-        let link = &self.links[link.index()];
-        if link.lanes & !link.lanes_taken == 0
-            || link.levels_taken & demand.levels != 0
-            || link.buffer_short(0).is_some()
-        {
-            return 0;
-        }
-        // A share is rounded down, so a bit less than one bit more fits.
-        demand.times(link.left_for_one() + 1)
+    /// What the links between the switches of a tree have left.
+    pub fn rooms(&self) -> &Rooms {
+        &self.rooms
     }
 
-    /// Lanes of a link that others have.
-    #[inline]
-    pub fn lanes_taken(&self, link: LinkIndex) -> u32 {
-        self.links[link.index()].lanes_taken.count_ones()
-    }
-
-    /// Whether a link has a lane and so much rate left.
+    /// Whether a link has a lane, so much rate, and the entries for it left.
     pub fn check(&self, at: LinkIndex, share: u64) -> Result<(), Refusal> {
         let link = &self.links[at.index()];
         if link.lanes & !link.lanes_taken == 0 {
@@ -171,7 +188,16 @@ impl Books {
         if let Some((needed, held)) = link.buffer_short(share) {
             return Err(Refusal::Buffer { link: at, needed, held });
         }
+        let (needed, free) = (self.entries_for(link.weight_of(share)), self.tables[at.index()].free());
+        if needed > free {
+            return Err(Refusal::Arbitration { link: at, needed, free });
+        }
         Ok(())
+    }
+
+    /// Entries that carry a weight.
+    fn entries_for(&self, weight: u32) -> u8 {
+        (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(self.table_entries)
     }
 
     /// Takes a lane, levels, rate and entries; the lane and the entries of an earlier share, if they are free.
@@ -184,16 +210,23 @@ impl Books {
         moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
         self.check(at, share)?;
-        let entries = self.table_entries;
+        let weight = self.links[at.index()].weight_of(share);
+        let count = self.entries_for(weight);
+        let distance = self.table_entries / count;
         let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
+        let before = Some(*link).filter(|link| link.lanes_taken == 0 && had.is_none());
+        if let Some(first) = &self.first
+            && before == Some(first.before)
+            && (first.share, first.levels) == (share, levels)
+        {
+            (*link, *table) = first.after;
+            self.rooms.set(at, || link.room());
+            return Ok(LinkShare { link: at, ..first.given });
+        }
         let free = link.lanes & !link.lanes_taken;
         let lowest = VirtualLane::from_wire(free.trailing_zeros() as u8).expect("a lane is free");
         let had_lane = had.map(|had| had.lane).filter(|lane| free & (1 << lane.to_wire()) != 0);
         let lane = had_lane.unwrap_or(lowest);
-        let part = product_over(share, link.weight.into(), link.usable.max(1));
-        let weight = LEAST_WEIGHT + part as u32;
-        let count = (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(entries);
-        let distance = entries / count;
         // With other distances, those that have the most entries in common with what there was.
         let first = had.map(|had| had.first_entry % distance);
         let sequence = match table.request_at(lane, distance, weight, first) {
@@ -212,7 +245,8 @@ impl Books {
         link.taken += share;
         link.lanes_taken |= 1 << lane.to_wire();
         link.levels_taken |= levels;
-        Ok(LinkShare {
+        self.rooms.set(at, || link.room());
+        let given = LinkShare {
             link: at,
             lane,
             service_levels: levels,
@@ -220,7 +254,11 @@ impl Books {
             entries: sequence.entries(),
             first_entry,
             weight: sequence.weight,
-        })
+        };
+        if let Some(before) = before {
+            self.first = Some(First { before, share, levels, after: (*link, *table), given });
+        }
+        Ok(given)
     }
 
     /// Takes what a cluster had before, and tells where its entries begin: where they did, if those are free. `None`, and
@@ -251,6 +289,7 @@ impl Books {
         link.taken += share.share.bits_per_s();
         link.lanes_taken |= lane;
         link.levels_taken |= share.service_levels;
+        self.rooms.set(share.link, || link.room());
         table.first_entry(share.lane)
     }
 
@@ -260,6 +299,7 @@ impl Books {
         link.taken -= share.share.bits_per_s();
         link.lanes_taken &= !(1 << share.lane.to_wire());
         link.levels_taken &= !share.service_levels;
+        self.rooms.set(share.link, || link.room());
         self.tables[share.link.index()].release(share.lane);
         if link.lanes_taken == 0 {
             self.tables[share.link.index()] = started(self.table_entries, link.lanes);
@@ -292,6 +332,7 @@ impl Books {
         for (at, link, table) in saved.0 {
             self.links[at.index()] = link;
             self.tables[at.index()] = table;
+            self.rooms.set(at, || link.room());
         }
     }
 }
@@ -305,20 +346,18 @@ pub(super) struct PairDemand {
     rate: u64,
     /// One over it.
     inverse: f64,
-    /// Service levels that must be free, as bits.
-    levels: u16,
 }
 
 impl PairDemand {
     /// So many pairs of a cluster of so many hosts, that each send at a rate.
-    pub fn new(rate: u64, hosts: u64, pairs: u64, levels: u16) -> Self {
+    pub fn new(rate: u64, hosts: u64, pairs: u64) -> Self {
         let rate = rate.saturating_mul(pairs.max(1));
-        Self { others: hosts.saturating_sub(1), rate, inverse: 1.0 / rate as f64, levels }
+        Self { others: hosts.saturating_sub(1), rate, inverse: 1.0 / rate as f64 }
     }
 
     /// How often something below so many bits per second hold them.
     #[inline]
-    fn times(&self, below: u64) -> u64 {
+    pub fn times(&self, below: u64) -> u64 {
         if self.rate == 0 {
             return u64::MAX;
         }
@@ -363,3 +402,6 @@ fn started(entries: u8, cluster_lanes: u16) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,10 @@
 //! promised a rate goes where most is left: if every cluster spreads its destinations evenly, a leaf's up-links carry
 //! what its hosts send, whoever they belong to. A host that finds no way gets one that another host can do without.
 
+use std::cmp::Reverse;
+
+use ib_wire::ServiceLevel;
+
 use super::ledger::Books;
 use super::level::{Group, Level};
 use super::network::{HostIndex, LinkIndex};
@@ -22,36 +26,98 @@ pub(super) struct Chosen {
     pub pairs: Vec<(LinkIndex, u64)>,
 }
 
-/// What links must have left.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Demand {
+/// What the links between some hosts have left, looked up once for all service levels.
+#[derive(Debug)]
+pub(super) struct Outlook<'a> {
+    tree: &'a Tree,
+    books: &'a Books,
+    /// In order of their leaves.
+    hosts: &'a [HostIndex],
     /// Bits per second of each host.
-    pub rate: u64,
-    /// Service levels that must be free, as bits.
-    pub service_levels: u16,
+    rate: u64,
+    /// Between the leaves; nothing is limited if there is one.
+    near: Level,
+    /// Between the pods, once it was needed.
+    far: Option<Level>,
+    pods: Vec<Group>,
+    /// The place of each leaf's pod.
+    pod_of: Vec<usize>,
+    /// Where each leaf's hosts begin.
+    starts: Vec<usize>,
 }
 
-/// Chooses ways for hosts that are in order of their leaves, all but those that are kept; the host that no way is left to,
-/// if there is one.
-pub(super) fn choose(
-    tree: &Tree,
-    books: &Books,
-    hosts: &[HostIndex],
-    kept: &[Option<Way>],
-    demand: Demand,
-) -> Result<Chosen, HostIndex> {
-    let leaves = grouped(hosts.iter().map(|host| tree.leaf_of(*host)));
-    if leaves.len() < 2 {
-        let nowhere = Way { leaf_up: 0, pod_up: 0 };
-        let ways = (0..hosts.len()).map(|place| kept.get(place).copied().flatten().unwrap_or(nowhere));
-        return Ok(Chosen { ways: ways.collect(), pairs: Vec::new() });
+impl<'a> Outlook<'a> {
+    /// For hosts that each send at a rate; a host that leaves no room, if the links of leaves together have not enough.
+    pub fn new(
+        tree: &'a Tree,
+        books: &'a Books,
+        hosts: &'a [HostIndex],
+        rate: u64,
+    ) -> Result<Self, HostIndex> {
+        let leaves = grouped(hosts.iter().map(|host| tree.leaf_of(*host)));
+        let (pods, pod_of) = pods_of(tree, &leaves);
+        let starts = leaves.iter().scan(0, |start, leaf| {
+            let this = *start;
+            *start += leaf.hosts as usize;
+            Some(this)
+        });
+        let starts = starts.collect();
+        let numbers = if leaves.len() > 1 { tree.leaf_ups } else { 0 };
+        let near = Level::new(leaves, numbers, rate, |leaf| books.rooms().of_leaf(leaf));
+        let outlook = Self { tree, books, hosts, rate, near, far: None, pods, pod_of, starts };
+        if outlook.spans_leaves() && outlook.near.room_for_all() < hosts.len() as u64 {
+            return Err(hosts[outlook.starts[outlook.near.tightest()]]);
+        }
+        Ok(outlook)
     }
-    let mut search = Search::new(tree, books, leaves, hosts.len(), demand).map_err(|place| hosts[place])?;
-    search.run(kept).map_err(|place| hosts[place])?;
-    Ok(Chosen {
-        pairs: search.pairs(),
-        ways: search.ways.into_iter().map(|way| way.unwrap_or_default()).collect(),
-    })
+
+    /// Those of some service levels that nobody has on any link of the leaves.
+    pub fn levels_free(&self, levels: u16) -> u16 {
+        levels & !self.near.levels_taken()
+    }
+
+    /// Those of some service levels that leave room at the leaves, the most room first.
+    pub fn levels_by_room(&self, levels: impl Iterator<Item = ServiceLevel>) -> Vec<ServiceLevel> {
+        let room = |level: ServiceLevel| (self.near.room_without(1 << level.to_wire()), level);
+        let mut rooms: Vec<(u64, ServiceLevel)> = levels.map(room).collect();
+        rooms.retain(|(room, _)| *room >= self.hosts.len() as u64);
+        rooms.sort_by_key(|(room, level)| (Reverse(*room), *level));
+        rooms.into_iter().map(|(_, level)| level).collect()
+    }
+
+    /// Chooses ways for all hosts but those that are kept, where nobody has some service levels; the host that no way is
+    /// left to, if there is one.
+    pub fn choose(&mut self, service_levels: u16, kept: &[Option<Way>]) -> Result<Chosen, HostIndex> {
+        if !self.spans_leaves() {
+            let ways = (0..self.hosts.len()).map(|place| kept.get(place).copied().flatten());
+            return Ok(Chosen { ways: ways.map(Option::unwrap_or_default).collect(), pairs: Vec::new() });
+        }
+        let mut search = Search::new(self, service_levels).map_err(|place| self.hosts[place])?;
+        search.run(kept).map_err(|place| self.hosts[place])?;
+        Ok(Chosen {
+            pairs: search.pairs(),
+            ways: search.ways.into_iter().map(|way| way.unwrap_or_default()).collect(),
+        })
+    }
+
+    fn spans_leaves(&self) -> bool {
+        self.near.groups.len() > 1
+    }
+
+    /// Up-ports of a pod's switch, if there are several pods; else 1.
+    fn pod_ups(&self) -> usize {
+        if self.pods.len() > 1 { self.tree.pod_ups } else { 1 }
+    }
+
+    /// What is left between the pods.
+    fn far(&mut self) -> &Level {
+        let pod_ups = self.pod_ups();
+        let Self { tree, books, rate, far, pods, .. } = self;
+        far.get_or_insert_with(|| {
+            let numbers = if pods.len() > 1 { tree.leaf_ups * pod_ups } else { 0 };
+            Level::new(pods.clone(), numbers, *rate, |pod| books.rooms().of_pod(pod))
+        })
+    }
 }
 
 /// A host of a cluster, by the places of its leaf and its pod among the cluster's.
@@ -94,53 +160,32 @@ type Behind = Option<(u32, usize)>;
 
 impl<'a> Search<'a> {
     /// The place of a host that leaves no room, if all links together have not enough.
-    fn new(
-        tree: &'a Tree,
-        books: &Books,
-        leaves: Vec<Group>,
-        hosts: usize,
-        demand: Demand,
-    ) -> Result<Self, usize> {
-        let (pod_groups, pods) = pods_of(tree, &leaves);
-        let total = hosts as u64;
-        let mut starts = Vec::with_capacity(leaves.len());
-        let mut start = 0;
-        for group in &leaves {
-            starts.push(start);
-            start += group.hosts as usize;
+    fn new(outlook: &mut Outlook<'a>, service_levels: u16) -> Result<Self, usize> {
+        let total = outlook.hosts.len();
+        let near = outlook.near.without(service_levels);
+        if near.room_for_all() < total as u64 {
+            return Err(outlook.starts[near.tightest()]);
         }
-        let near = Level::new(leaves, tree.leaf_ups, books, demand, |up, leaf| {
-            (tree.leaf_up(leaf, up), tree.leaf_down(leaf, up))
-        });
-        if near.room_for_all() < total {
-            return Err(starts[near.tightest()]);
-        }
-        let spans_pods = pod_groups.len() > 1;
-        let pod_ups = if spans_pods { tree.pod_ups } else { 1 };
-        let numbers = if spans_pods { tree.leaf_ups * pod_ups } else { 0 };
-        let far_groups = pod_groups.len();
-        let far = Level::new(pod_groups, numbers, books, demand, |number, pod| {
-            let way = way(number, pod_ups);
-            (tree.pod_up(pod, way), tree.pod_down(pod, way))
-        });
-        if spans_pods && far.room_for_all() < total {
+        let far = outlook.far().without(service_levels);
+        let Outlook { tree, ref pods, .. } = *outlook;
+        if pods.len() > 1 && far.room_for_all() < total as u64 {
             let tightest = far.tightest();
-            let leaf = pods.iter().rposition(|pod| *pod == tightest);
-            return Err(leaf.map_or(0, |leaf| starts[leaf]));
+            let leaf = outlook.pod_of.iter().rposition(|pod| *pod == tightest);
+            return Err(leaf.map_or(0, |leaf| outlook.starts[leaf]));
         }
         Ok(Self {
             tree,
-            total,
+            total: total as u64,
             near,
             far,
-            starts,
-            pods,
-            pod_ups,
-            is_spread: demand.rate > 0,
-            ways: vec![None; hosts],
+            starts: outlook.starts.clone(),
+            pods: outlook.pod_of.clone(),
+            pod_ups: outlook.pod_ups(),
+            is_spread: outlook.rate > 0,
+            ways: vec![None; total],
             kept: Vec::new(),
             exchanges_left: EXCHANGES_MAX,
-            behind: vec![None; far_groups * tree.leaf_ups],
+            behind: vec![None; pods.len() * tree.leaf_ups],
             changes: vec![0; tree.leaf_ups],
         })
     }

@@ -13,7 +13,7 @@ use ib_wire::{Guid, ServiceLevel, VirtualLane};
 
 use super::arbitration::{Move, Table};
 use super::books::Moved;
-use super::choice::{self, Chosen, Demand};
+use super::choice::{Chosen, Outlook};
 use super::network::{HostIndex, LinkIndex, Network};
 use super::shares::{Shares, lowest};
 use super::tree::Way;
@@ -506,27 +506,36 @@ impl Ledger {
         let Some(tree) = self.network.tree().filter(|_| request.routes == Routes::Chosen) else {
             return Ok(None);
         };
-        let rate = request.bandwidth.bits_per_s();
         let kept = keep.ways(hosts);
-        let choose =
-            |service_levels| choice::choose(tree, &self.books, hosts, &kept, Demand { rate, service_levels });
         let no_way = |to| Refusal::NoWay { to: self.guid(to), bandwidth: request.bandwidth };
+        let rate = request.bandwidth.bits_per_s();
+        let mut outlook = Outlook::new(tree, &self.books, hosts, rate).map_err(no_way)?;
         if let Some(level) = keep.level().filter(|_| request.mode == SlMode::Cluster) {
-            let chosen = choose(1 << level.to_wire()).map_err(no_way)?;
+            let chosen = outlook.choose(1 << level.to_wire(), &kept).map_err(no_way)?;
             return Ok(Some((chosen, Some(level))));
         }
-        let any = choose(0).map_err(no_way)?;
         if request.mode == SlMode::Path {
-            return Ok(Some((any, None)));
+            return Ok(Some((outlook.choose(0, &kept).map_err(no_way)?, None)));
         }
-        let mut candidates = self.levels_by_conflicts(&any);
-        if let Some((0, level)) = candidates.first().copied() {
-            return Ok(Some((any, Some(level))));
-        }
+        let usable = || levels(u16::MAX).skip(1).take(self.network.limits().service_levels.into());
+        let bits = usable().fold(0, |bits, level| bits | 1 << level.to_wire());
+        let is_taken = outlook.levels_free(bits) == 0;
+        let roomy = if is_taken { outlook.levels_by_room(usable()) } else { Vec::new() };
+        // Ways of as many hosts as there are up-ports that are chosen without regard to levels hardly ever leave one free.
+        let mut candidates = if is_taken && (roomy.is_empty() || hosts.len() >= tree.leaf_ups) {
+            roomy
+        } else {
+            let any = outlook.choose(0, &kept).map_err(no_way)?;
+            let taken = any.pairs.iter().fold(0, |taken, (link, _)| taken | self.books.levels_taken(*link));
+            if let Some(level) = lowest(bits & !taken) {
+                return Ok(Some((any, Some(level))));
+            }
+            self.levels_by_conflicts(&any, usable())
+        };
         candidates.truncate(LEVELS_TRIED_MAX);
         let mut failed = hosts[0];
-        for (_, level) in candidates {
-            match choose(1 << level.to_wire()) {
+        for level in candidates {
+            match outlook.choose(1 << level.to_wire(), &kept) {
                 Ok(chosen) => return Ok(Some((chosen, Some(level)))),
                 Err(host) => failed = host,
             }
@@ -534,15 +543,18 @@ impl Ledger {
         Err(no_way(failed))
     }
 
-    /// The levels for clusters, with the number of links on which others have them: the least first, then the lowest.
-    fn levels_by_conflicts(&self, chosen: &Chosen) -> Vec<(u32, ServiceLevel)> {
+    /// Levels, those first that others have on the fewest links, then the lowest.
+    fn levels_by_conflicts(
+        &self,
+        chosen: &Chosen,
+        usable: impl Iterator<Item = ServiceLevel>,
+    ) -> Vec<ServiceLevel> {
         let mut conflicts = [0u32; 16];
         for (link, _) in &chosen.pairs {
             levels(self.books.levels_taken(*link)).for_each(|level| conflicts[level.index()] += 1);
         }
-        let usable = levels(u16::MAX).skip(1).take(self.network.limits().service_levels.into());
-        let mut levels: Vec<_> = usable.map(|level| (conflicts[level.index()], level)).collect();
-        levels.sort_unstable();
+        let mut levels: Vec<ServiceLevel> = usable.collect();
+        levels.sort_by_key(|level| (conflicts[level.index()], *level));
         levels
     }
 
@@ -565,6 +577,9 @@ impl Ledger {
 /// What so many ordered pairs of a cluster's hosts need of a link, if each host sends at a rate to all others evenly;
 /// rounded down to whole bits per second.
 fn share_of(pairs: u64, rate: u64, hosts: usize) -> u64 {
-    let others = hosts.saturating_sub(1).max(1) as u128;
-    (u128::from(pairs) * u128::from(rate) / others) as u64
+    let others = hosts.saturating_sub(1).max(1) as u64;
+    match pairs.checked_mul(rate) {
+        Some(product) => product / others,
+        None => (u128::from(pairs) * u128::from(rate) / u128::from(others)) as u64,
+    }
 }

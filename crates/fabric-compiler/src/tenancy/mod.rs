@@ -20,5 +20,6 @@ pub mod placement;
 mod proposals;
 mod refusal;
 mod refused;
+mod rooms;
 mod shares;
 pub mod tree;

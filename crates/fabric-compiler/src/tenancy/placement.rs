@@ -10,11 +10,12 @@ use std::sync::Arc;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use thiserror::Error;
 
-use super::balance::{Balance, Picked};
+use super::balance::{Balance, Picked, Survey};
 use super::ledger::{Grant, Ledger, Refusal, Request, Routes};
 use super::network::HostIndex;
 use super::proposals::{Proposals, Shape, few_leaves};
 use super::refused::Refused;
+use super::tree::Tree;
 
 /// Hosts of all places together that are tried for a cluster: bounds how long a decision takes.
 const HOSTS_TRIED_MAX: usize = 2048;
@@ -122,6 +123,7 @@ pub struct Places {
     /// What a node of each cluster needs of its host.
     needs: BTreeMap<ClusterNumber, Capacity>,
     refused: Refused,
+    survey: Survey,
 }
 
 impl Places {
@@ -152,6 +154,7 @@ impl Places {
             free,
             needs: BTreeMap::new(),
             refused,
+            survey: Survey::default(),
         }
     }
 
@@ -165,6 +168,7 @@ impl Places {
         self.is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
         self.capacities = capacities;
         self.refused = Refused::new(self.shape.leaves.len(), &self.shape.pods);
+        self.survey = Survey::default();
     }
 
     /// Says what a node of a cluster needs of its host that was there before.
@@ -205,8 +209,8 @@ impl Places {
             if self.refused.has_no_even(pod.pod) {
                 continue;
             }
-            let mut balance = Balance::new(tree, self.ledger.books(), free, nodes, rate);
-            if balance.in_pod(&pod.leaves).is_some_and(|picked| self.tried(tries, &picked).is_ok()) {
+            let picked = self.balance(tree, free, nodes, rate).in_pod(&pod.leaves);
+            if picked.is_some_and(|picked| self.tried(tries, &picked).is_ok()) {
                 return true;
             }
             self.refused.note_no_even(pod.pod);
@@ -214,8 +218,13 @@ impl Places {
         if tree.pods == 1 {
             return false;
         }
-        let picked = Balance::new(tree, self.ledger.books(), free, nodes, rate).in_pods(&pods);
+        let picked = self.balance(tree, free, nodes, rate).in_pods(&pods);
         picked.is_some_and(|picked| self.tried(tries, &picked).is_ok())
+    }
+
+    fn balance<'a>(&'a mut self, tree: &'a Tree, free: &'a [u32], nodes: u32, rate: u64) -> Balance<'a> {
+        let seen = (&mut self.survey, self.refused.changes());
+        Balance::new(tree, self.ledger.books(), seen, free, (nodes, rate))
     }
 
     /// Whole leaves and large parts of leaves from anywhere, without those that no way leads to.

@@ -25,7 +25,7 @@ pub(super) struct Refused {
 
 /// When something was last given or given back, counted in changes.
 #[derive(Debug, Default)]
-struct Changes {
+pub(super) struct Changes {
     now: u64,
     leaves: Vec<u64>,
     pods: Vec<u64>,
@@ -78,6 +78,11 @@ impl Refused {
         self.pods.get(&pod).is_some_and(|when| self.changes.pods[pod] <= *when)
     }
 
+    /// When something was last given or given back.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
     /// No even place was found in a pod.
     pub fn note_no_even(&mut self, pod: usize) {
         self.pods.insert(pod, self.changes.now);
@@ -85,6 +90,21 @@ impl Refused {
 }
 
 impl Changes {
+    /// How many there were.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The last one in a leaf.
+    pub fn of_leaf(&self, leaf: usize) -> u64 {
+        self.leaves[leaf]
+    }
+
+    /// The last one in a pod.
+    pub fn of_pod(&self, pod: usize) -> u64 {
+        self.pods[pod]
+    }
+
     fn none_since(&self, when: u64, place: &Picked) -> bool {
         let pod_of = |(leaf, _): &(usize, u32)| self.pod_of[*leaf];
         let first = place.first().map(pod_of);

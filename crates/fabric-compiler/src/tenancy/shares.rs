@@ -17,11 +17,14 @@ pub(super) struct Shares {
     /// By link: the cluster's service levels, where paths have their own.
     levels: Vec<u16>,
     touched: Vec<LinkIndex>,
+    /// A bit for every link that the cluster passes.
+    marks: Vec<u64>,
 }
 
 impl Shares {
     pub fn new(links: usize) -> Self {
-        Self { pairs: vec![0; links], levels: vec![0; links], touched: Vec::new() }
+        let marks = vec![0; links.div_ceil(64)];
+        Self { pairs: vec![0; links], levels: vec![0; links], touched: Vec::new(), marks }
     }
 
     /// The links that the cluster passes, with its pairs.
@@ -31,7 +34,19 @@ impl Shares {
 
     /// The same in order of the links, with the service levels of its paths.
     pub fn sorted(&mut self) -> Vec<(LinkIndex, u64, u16)> {
-        self.touched.sort_unstable();
+        if self.touched.len() < self.marks.len() / 8 {
+            self.touched.sort_unstable();
+        } else {
+            // Looking at all marks is quicker than sorting many links.
+            self.touched.clear();
+            for (word, marks) in (0..).zip(&self.marks) {
+                let mut rest = *marks;
+                while rest != 0 {
+                    self.touched.push(LinkIndex(64 * word + rest.trailing_zeros()));
+                    rest &= rest - 1;
+                }
+            }
+        }
         let all =
             self.touched.iter().map(|link| (*link, self.pairs[link.index()], self.levels[link.index()]));
         all.collect()
@@ -176,18 +191,17 @@ impl Shares {
         for link in self.touched.drain(..) {
             self.pairs[link.index()] = 0;
             self.levels[link.index()] = 0;
+            self.marks[link.index() / 64] = 0;
         }
         let others = (hosts.len() as u64 - 1).max(1);
-        for host in hosts {
-            let host = &network.hosts()[host.index()];
-            self.add(host.inward, others);
-            self.add(host.outward, others);
-        }
+        hosts.iter().for_each(|host| self.add(network.hosts()[host.index()].inward, others));
+        hosts.iter().for_each(|host| self.add(network.hosts()[host.index()].outward, others));
     }
 
     fn add(&mut self, link: LinkIndex, count: u64) {
         if self.pairs[link.index()] == 0 {
             self.touched.push(link);
+            self.marks[link.index() / 64] |= 1 << (link.index() % 64);
         }
         self.pairs[link.index()] += count;
     }
