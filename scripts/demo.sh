@@ -530,7 +530,7 @@ must together in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-3
 held "without them, blue-1 reaches blue-3 again" "$kept"
 by acme view map blue -o json >"$evidence/view.json"
 guid_in_view() { pick "it['nodes'][$1]['port_guid']" <"$evidence/view.json"; }
-must view-divide in_node acme blue 1 sh -c "printf '%s\n' 'Default=0x7fff : ALL=limited;' \
+must view-divide in_node acme blue 1 sh -c "printf '%s\n' 'Default=0x7fff : ALL=limited, SELF=full;' \
     'one=0x1 : $(guid_in_view 1)=full;' 'two=0x2 : $(guid_in_view 2)=full;' >/tmp/partitions.conf
     setsid sh -c 'sleep 600 | timeout 600 in-view opensm -d 2 -P /tmp/partitions.conf -f /tmp/divide.log >/dev/null 2>&1 &
         echo \$! >/tmp/divide.pid'
@@ -541,6 +541,9 @@ for _ in $(seq 60); do
     ! grep -q '0x0002' "$evidence/$kept" || break
     sleep 1
 done
+map=$kept
+must view-status by acme view status blue
+kept=$map
 expect '0x0002' "opensm inside blue-1 divides its network; the partitions have numbers of their own on the wire"
 must view-status by acme view status blue
 expect 'in force +wish' "what it wrote is in force"

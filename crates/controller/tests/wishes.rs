@@ -131,9 +131,8 @@ fn hold(site: &Site, client: &Client, cluster: &str, node: u32, keys: &[u16]) {
     Program::on(site, client, cluster, node).set(Attribute::PKEY_TABLE, &[], block);
 }
 
-/// Waits until a newer wish than the one before was judged and is in force.
+/// Waits until nothing more was written for a while, and a newer wish than the one before is in force.
 fn in_force(site: &Site, client: &Client, cluster: &str, after: Option<u64>) -> View {
-    site.ask(client.view_commit(&by_name(cluster))).unwrap();
     let show = || site.ask(client.view_show(&by_name(cluster))).unwrap();
     eventually("the wish is in force", || {
         let view = show();

@@ -192,8 +192,9 @@ impl<'a> Reading<'a> {
     fn keep_default(&mut self) -> Vec<Adaptation> {
         let mut kept = Vec::new();
         for to in 0..self.nodes.len() {
-            let unshared = (0..self.nodes.len()).filter(|from| *from != to && self.may_talk(*from, to));
-            let Some(link) = unshared.filter_map(|from| self.unshared_link(from, to)).next() else {
+            // Also those who may not talk: the links of a cluster are its own for every two of its ports.
+            let others = (0..self.nodes.len()).filter(|from| *from != to);
+            let Some(link) = others.filter_map(|from| self.unshared_link(from, to)).next() else {
                 continue;
             };
             kept.push(Adaptation::RouteKept { node: self.nodes[to].name.clone(), link: self.exit(link) });

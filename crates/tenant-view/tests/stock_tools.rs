@@ -222,3 +222,37 @@ fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_s
     assert!(wish.classes.len() > 1, "{:?}", wish.classes);
     assert!(last.all_to_all.is_some_and(|rate| rate.bits_per_s() > 0));
 }
+
+#[test]
+fn opensm_divides_a_guaranteed_cluster_that_has_grown() {
+    let world = World::guaranteed(&[0, 4, 8], &[]);
+    let mut view = world.view(&[0, 4]);
+    view.set_unshared(Unshared::KeepDefault);
+    let served = Served::new(view);
+    let first = served.opensm("vm-0", &[]);
+    first.wait_for("SUBNET UP");
+    drop(first);
+    eventually("the default returns", || served.with(|view, _| view.rule()) == Rule::Default);
+    let grown = world.slice(&world.cluster(&[0, 4, 8]));
+    served.with(move |view, now| view.change(now, grown)).unwrap();
+    let aliases = served.with(|view, _| view.aliases());
+    let partitions = served.scratch().join("partitions.conf");
+    let of = |number: usize| aliases[number].port_guid;
+    let text = format!(
+        "Default=0x7fff : ALL=limited, SELF=full;\none=0x1 : {}=full;\ntwo=0x2 : {}=full;\n",
+        of(1),
+        of(2)
+    );
+    std::fs::write(&partitions, text).unwrap();
+    let manager = served.opensm("vm-0", &["-P", partitions.to_str().unwrap()]);
+    manager.wait_for("SUBNET UP");
+    eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
+    let last = served.with(|view, _| view.status()).last.unwrap();
+    assert!(!matches!(last.verdict, Verdict::Refused { .. }), "{:?}", last.verdict);
+    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
+        panic!("a wish")
+    };
+    let members = |number| &wish.partitions[&PartitionNumber::from_wire(number).unwrap()];
+    assert_eq!((members(1).len(), members(2).len(), members(0x7fff).len()), (1, 1, 3));
+    assert_eq!(wish.routes, [].into(), "links that the cluster has no share of are not taken");
+}

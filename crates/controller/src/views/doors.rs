@@ -63,19 +63,18 @@ pub async fn keep(site: Arc<Site>) -> ! {
 
 async fn keep_once(site: &Arc<Site>, doors: &mut HashMap<Uuid, Door>) -> anyhow::Result<()> {
     let (clusters, hosts) = (site.store.cluster_list().await?, site.store.host_list().await?);
-    let mut wanted = HashMap::new();
-    for cluster in clusters.iter().filter(|cluster| !matches!(cluster.phase, Phase::Deleting | Phase::Failed))
-    {
-        for node in cluster.nodes.iter().filter(|node| node.state == NodeState::Ready && !node.leaving) {
-            wanted.insert(node.id, (cluster.id, node.number, &node.host));
-        }
-    }
-    doors.retain(|node, _| wanted.contains_key(node));
-    for (node, (cluster, number, host)) in wanted {
-        let Some(host) = hosts.iter().find(|known| known.name == *host) else { continue };
-        doors.entry(node).or_insert_with(|| {
-            let (site, host) = (Arc::clone(site), host.clone());
-            Door { task: tokio::spawn(async move { hold(&site, &host, node, cluster, number).await }) }
+    let clusters = clusters.iter().filter(|it| !matches!(it.phase, Phase::Deleting | Phase::Failed));
+    let nodes = clusters.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster.id, node)));
+    let staying: HashMap<Uuid, _> =
+        nodes.filter(|(_, node)| !node.leaving).map(|(cluster, node)| (node.id, (cluster, node))).collect();
+    // One that is open stays while its node is told something new: a manager behind it would lose its network, and what it has
+    // set in it.
+    doors.retain(|node, _| staying.contains_key(node));
+    for (cluster, node) in staying.into_values().filter(|(_, node)| node.state == NodeState::Ready) {
+        let Some(host) = hosts.iter().find(|known| known.name == node.host) else { continue };
+        doors.entry(node.id).or_insert_with(|| {
+            let (site, host, vm, number) = (Arc::clone(site), host.clone(), node.id, node.number);
+            Door { task: tokio::spawn(async move { hold(&site, &host, vm, cluster, number).await }) }
         });
     }
     Ok(())
