@@ -9,6 +9,9 @@ use super::start_views;
 /// Virtual machines of each.
 pub const NODES: u32 = 16;
 
+/// After so long a process that was started has nothing left to do.
+const SETTLED: Duration = Duration::from_millis(500);
+
 /// What views cost of which nobody asks anything.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Idle {
@@ -31,6 +34,7 @@ pub fn measure(views: u32, watch_s: f64) -> anyhow::Result<Idle> {
     let (before_s, before_kib) = (one.load_time.as_secs_f64(), one.resident_kib()?);
     drop(one);
     let (all, _) = start_views("idle", NODES, views + 1)?;
+    std::thread::sleep(SETTLED);
     let after_kib = all.resident_kib()?;
     let before = all.cpu_time()?;
     std::thread::sleep(Duration::from_secs_f64(watch_s));
