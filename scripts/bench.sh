@@ -71,6 +71,7 @@ END
     section 'Bring-up with opensm' bring-up
     section 'The subnet manager next to opensm' sm
     section 'What the subnet manager leaves behind' judge
+    section 'The networks that tenants see' view
 }
 
 clusters() {

@@ -16,6 +16,7 @@ mod stock;
 mod stream;
 mod subnet_list;
 mod tightness;
+mod view;
 mod walk;
 
 use std::process::ExitCode;
@@ -44,6 +45,11 @@ pub enum BenchCommand {
     Tightness(tightness::BenchTightnessArgs),
     /// Shared adapters and jobs beside hostile neighbours, next to what papers report.
     Shapes(shapes::BenchShapesArgs),
+    /// The networks that tenants see, next to ibsim of the same topology; idle ones, and one that is flooded.
+    View(view::BenchViewArgs),
+    /// Serves views of clusters. Used by `bench view`.
+    #[command(hide = true)]
+    Views(view::ViewsArgs),
     /// A server that answers every request with itself. Used by `bench sim`.
     #[command(hide = true)]
     Echo {
@@ -65,6 +71,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<ExitCode> {
         BenchCommand::Plan(args) => plan::run(args),
         BenchCommand::Tightness(args) => tightness::run(args),
         BenchCommand::Shapes(args) => shapes::run(args),
+        BenchCommand::View(args) => view::run(&args),
+        BenchCommand::Views(args) => view::serve(&args),
         BenchCommand::Echo { name } => sim::echo(&name),
     };
     measured.map(|()| ExitCode::SUCCESS)

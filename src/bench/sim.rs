@@ -50,27 +50,59 @@ const KINDS: [Kind; 3] = [Kind::Ibsim, Kind::Heddle, Kind::Nothing];
 /// two, every message crosses from one core's caches to the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Placement {
+pub enum Placement {
     OneCore,
     TwoCores,
 }
 
 impl Placement {
-    const ALL: [Self; 2] = [Self::OneCore, Self::TwoCores];
+    pub const ALL: [Self; 2] = [Self::OneCore, Self::TwoCores];
 
-    fn cores(self) -> (u32, u32) {
+    /// How many that are.
+    pub fn count(self) -> u32 {
         match self {
-            Self::OneCore => (0, 0),
-            Self::TwoCores => (0, 1),
+            Self::OneCore => 1,
+            Self::TwoCores => 2,
         }
+    }
+
+    /// Puts a server and this process there.
+    pub fn take(self, server: &ServerProcess) -> anyhow::Result<()> {
+        server.pin(0)?;
+        pin(std::process::id(), self.count() - 1)
     }
 }
 
 /// The best figures of one server with so many requests in flight.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Throughput {
-    requests_per_s: f64,
-    cpu_us_per_request: f64,
+pub struct Throughput {
+    pub requests_per_s: f64,
+    pub cpu_us_per_request: f64,
+}
+
+impl Throughput {
+    /// Sends a request many times, with so many in flight.
+    pub fn measure(
+        client: &mut Client,
+        server: &ServerProcess,
+        template: &DataMessage,
+        requests: u32,
+        outstanding: usize,
+    ) -> anyhow::Result<Self> {
+        let cpu_before = server.cpu_time()?;
+        let elapsed = drive(client, template, requests, outstanding)?;
+        let cpu = server.cpu_time()? - cpu_before;
+        Ok(Self {
+            requests_per_s: f64::from(requests) / elapsed.as_secs_f64(),
+            cpu_us_per_request: cpu.as_secs_f64() * 1e6 / f64::from(requests),
+        })
+    }
+
+    /// The best of both.
+    pub fn improve(&mut self, seen: Self) {
+        self.requests_per_s = self.requests_per_s.max(seen.requests_per_s);
+        self.cpu_us_per_request = self.cpu_us_per_request.min(seen.cpu_us_per_request);
+    }
 }
 
 /// The best figures of one server loading one fabric.
@@ -142,40 +174,39 @@ fn note_throughput(
     server: &ServerProcess,
 ) -> anyhow::Result<()> {
     let mut client = server.client()?;
+    let template = three_hops()?;
     for placement in Placement::ALL {
-        let (server_core, client_core) = placement.cores();
-        server.pin(server_core)?;
-        pin(std::process::id(), client_core)?;
+        placement.take(server)?;
         for outstanding in &args.outstanding {
-            let cpu_before = server.cpu_time()?;
-            let elapsed = drive(&mut client, args.requests, *outstanding)?;
-            let cpu = server.cpu_time()? - cpu_before;
-            let seen = Throughput {
-                requests_per_s: f64::from(args.requests) / elapsed.as_secs_f64(),
-                cpu_us_per_request: cpu.as_secs_f64() * 1e6 / f64::from(args.requests),
-            };
+            let seen = Throughput::measure(&mut client, server, &template, args.requests, *outstanding)?;
             let kinds = report.throughput.entry(placement).or_default().entry(*outstanding).or_default();
-            let best = kinds.entry(kind).or_insert(seen);
-            best.requests_per_s = best.requests_per_s.max(seen.requests_per_s);
-            best.cpu_us_per_request = best.cpu_us_per_request.min(seen.cpu_us_per_request);
+            kinds.entry(kind).or_insert(seen).improve(seen);
         }
     }
     Ok(())
 }
 
-/// Sends requests, keeping so many in flight, until all are answered.
-fn drive(client: &mut Client, requests: u32, outstanding: usize) -> anyhow::Result<Duration> {
-    /// From the first switch of a fat-tree up and down again: three hops.
+/// Get(NodeInfo) from the first switch of a fat-tree up and down again.
+fn three_hops() -> anyhow::Result<DataMessage> {
     const ROUTE: [u8; 3] = [19, 2, 1];
     let route = DirectedRoute::new(ROUTE.iter().filter_map(|port| PortNum::new(*port))).context("route")?;
-    let template = DataMessage {
+    Ok(DataMessage {
         dlid: Some(LidAddress::Permissive),
         slid: Some(LidAddress::Permissive),
         dqp: QueuePair::SUBNET_MANAGEMENT,
         sqp: QueuePair::SUBNET_MANAGEMENT,
         status: DataStatus::Ok,
         mad: Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route),
-    };
+    })
+}
+
+/// Sends requests, keeping so many in flight, until all are answered.
+fn drive(
+    client: &mut Client,
+    template: &DataMessage,
+    requests: u32,
+    outstanding: usize,
+) -> anyhow::Result<Duration> {
     let request = |number: u32| {
         let mut message = template.clone();
         message.mad.set_transaction(TransactionId(number.into()));
@@ -211,7 +242,7 @@ fn markdown(report: &Report) -> String {
     let rows =
         report.throughput.iter().flat_map(|(placement, rows)| rows.iter().map(move |row| (placement, row)));
     for (placement, (outstanding, kinds)) in rows {
-        let cores = if *placement == Placement::OneCore { 1 } else { 2 };
+        let cores = placement.count();
         let [ibsim, heddle, nothing] = KINDS.map(|kind| kinds.get(&kind).copied().unwrap_or_default());
         text += &format!(
             "| {cores} | {outstanding} | {:.0} | {:.0} | **{:.2}** | {:.0} | {:.2} | {:.2} | **{:.2}** | {:.2} |\n",

@@ -1,6 +1,7 @@
 //! How fast packets are simulated: `cargo run --release -p fabric-sim --example traffic_speed [-- MICROSECONDS [HOSTS …]]`.
 //!
-//! Every host sends messages of one full packet to hosts drawn at random, without pause: uniform all-to-all.
+//! Every host sends messages of one full packet to hosts drawn at random, without pause: uniform all-to-all. Hosts that begin
+//! together stay in step, so that much happens at the same moment; those that do not are the harder case.
 #![allow(clippy::unwrap_used, reason = "an example ends with the error")]
 
 #[path = "../tests/planned/mod.rs"]
@@ -22,8 +23,12 @@ const HOSTS: [u32; 4] = [100, 324, 648, 1944];
 /// Network time of each run unless told otherwise.
 const MICROSECONDS: u64 = 100;
 
+/// How long a full packet takes on the links of these networks, in picoseconds.
+const PACKET_PS: u64 = 4122 * 80;
+
 struct AllToAll {
     hosts: Vec<(PortId, Lid)>,
+    in_step: bool,
     rng: Pcg64Mcg,
 }
 
@@ -40,8 +45,16 @@ impl AllToAll {
 impl Workload for AllToAll {
     fn start(&mut self, orders: &mut Orders) {
         for from in 0..self.hosts.len() as u64 {
-            orders.post(self.next(from));
+            if self.in_step {
+                orders.post(self.next(from));
+            } else {
+                orders.wake(Time::from_ps(self.rng.random_range(0..PACKET_PS)), from);
+            }
         }
+    }
+
+    fn woken(&mut self, _: Time, from: u64, orders: &mut Orders) {
+        orders.post(self.next(from));
     }
 
     fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
@@ -57,16 +70,18 @@ fn main() {
         sizes.extend(HOSTS);
     }
     println!(
-        "hosts  network time  packets      packet-hops  events          wall       cpu   events/s  ns/packet-hop  delivered"
+        "hosts  begin     network time  packets      packet-hops  events          wall       cpu   events/s  ns/packet-hop  delivered"
     );
-    for count in sizes {
+    let runs = sizes.iter().flat_map(|count| [(*count, true), (*count, false)]);
+    for (count, in_step) in runs {
         let mut design = Design::new(FatTree::with_hosts(count).generate().unwrap());
         if count > 648 {
             // Three levels: the hosts of a leaf over spines, those of a spine over cores.
             design.spread = |level, host| if level > 1 { host / 18 } else { host };
         }
         let mut simulation = design.simulation(Settings::default());
-        let mut workload = AllToAll { hosts: hosts(simulation.network()), rng: Pcg64Mcg::seed_from_u64(1) };
+        let mut workload =
+            AllToAll { hosts: hosts(simulation.network()), in_step, rng: Pcg64Mcg::seed_from_u64(1) };
         let (began, used) = (Instant::now(), cpu_seconds());
         simulation.run(&mut workload, Time::from_us(microseconds));
         let wall = began.elapsed().as_secs_f64();
@@ -74,9 +89,10 @@ fn main() {
         simulation.audit().unwrap();
         let totals = simulation.totals();
         let bytes: u64 = simulation.measures().map(|(_, measure)| measure.wire_bytes).sum();
+        let begin = if in_step { "together" } else { "apart   " };
         let possible = f64::from(count) * microseconds as f64 * 1e6 / 80.0;
         println!(
-            "{count:5}  {microseconds:9} µs  {:10}  {:12}  {:12} {wall:7.2} s {seconds:7.2} s  {:5.2} M  {:13.1}  {:7.1} %",
+            "{count:5}  {begin}  {microseconds:9} µs  {:10}  {:12}  {:12} {wall:7.2} s {seconds:7.2} s  {:5.2} M  {:13.1}  {:7.1} %",
             totals.delivered,
             totals.hops,
             totals.events,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_compiler::{CompileError, compile};
-use fabric_model::{BuildError, FabricPlan};
+use fabric_model::{BuildError, FabricPlan, Topology};
 use fabric_sim::{BadCapacity, BareDatagram, DeviceId, DropReason, Fabric, InstallError, PortId};
 use ib_wire::{Datagram, DirectedRoute, Guid, LidAddress, ManagementClass, PortInfo, PortNum};
 use serde::Serialize;
@@ -179,6 +179,11 @@ impl View {
     /// What packets of the cluster carry on the wire.
     pub fn wire(&self) -> Wire {
         self.slice.wire()
+    }
+
+    /// The network that it shows.
+    pub fn topology(&self) -> &Topology {
+        &self.projection.topology
     }
 
     /// The devices, to be looked at.

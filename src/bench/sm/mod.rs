@@ -1,7 +1,7 @@
 //! `heddle bench sm`: `heddle sm` and opensm do the same work on the same emulated fabrics, side by side.
 
 mod change;
-mod manager;
+pub mod manager;
 mod paths;
 mod table;
 

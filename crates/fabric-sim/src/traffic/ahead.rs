@@ -1,91 +1,68 @@
 //! Looking ahead. A large network does not fit into the cache, and memory answers many questions in the time of one: so
-//! what events of the next buckets will ask for is read for all of them together, before their time comes. What an event
-//! names is read first, what that leads to a bucket later, and so on: nobody waits for an answer to ask the next question.
-//! Nothing depends on it but the time it takes.
+//! what packets that will arrive ask for is read for a batch of events together, before their time comes. The packet is
+//! read first, where it goes a batch later, and so on: nobody waits for an answer to ask the next question. Nothing
+//! depends on it but the time it takes.
+//!
+//! Batches are of events, not of time: adapters that began together have thousands of events at the same moment, and then
+//! none for many buckets of the queue.
 
 use super::machine::What;
-use super::network::{Kind, NONE};
+use super::network::Kind;
 use super::simulation::Simulation;
-use super::state::LANES;
 
 /// Networks of fewer ports are in the cache anyway.
 const PORTS_MIN: usize = 2048;
 
-/// What was seen and is to be read next.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Seen {
-    /// A packet that waits at a switch.
-    Waiting(u32),
-    /// The lane of an output.
-    Lane(u32, u8),
-    /// A message.
-    Message(u32),
+/// Events of a batch: about as many questions as memory answers at a time.
+const BATCH: usize = 32;
+
+/// Events before the batch whose packets are read: those of the two batches that are looked at further.
+const AFTER: usize = 2 * BATCH;
+
+/// What was seen of packets that will arrive, and is to be read next.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    /// Ports and packets that arrive there, both of which were read.
+    arrivals: Vec<(u32, u32)>,
+    /// The lanes of outputs that packets of the batch before will wait for.
+    lanes: Vec<(u32, u8)>,
+    /// The messages of those that are at their end.
+    messages: Vec<u32>,
 }
 
 impl Simulation {
-    /// Reads what coming events will ask for, if a bucket of events has been begun.
+    /// Reads what coming events will ask for, if a batch of events has happened.
     #[inline]
     pub(super) fn look_ahead(&mut self) {
-        if self.queue.has_begun() && self.network.gates.len() >= PORTS_MIN {
-            let mut seen = std::mem::take(&mut self.seen);
-            let read = self.read_seen(&seen);
-            seen.clear();
-            self.see(&mut seen);
-            self.seen = seen;
-            std::hint::black_box((read, self.read_named()));
+        if self.totals.events.is_multiple_of(BATCH as u64) && self.network.gates.len() >= PORTS_MIN {
+            self.read_batch();
         }
     }
 
-    /// What events of the third bucket from here name: outputs, packets and ports.
-    fn read_named(&self) -> u64 {
-        let read = |what: u64| match What::unpack(what) {
-            What::Credit { lane, .. } => {
-                let (out, lane) = (lane / LANES, (lane % LANES) as u8);
-                self.outputs[out as usize].until + u64::from(self.lanes.get(out, lane).credits)
-            }
-            What::Arrive { port, packet } => {
-                self.packets[packet].head_since + u64::from(self.network.gates[port as usize].mtu)
-            }
-            What::Left { output } => self.outputs[output as usize].until,
-            _ => 0,
-        };
-        self.queue.coming(3).map(read).fold(0, u64::wrapping_add)
-    }
-
-    /// What that leads to, of the bucket before that: queues that packets go to or leave.
-    fn see(&self, seen: &mut Vec<Seen>) {
-        seen.extend(self.queue.coming(2).filter_map(|what| match What::unpack(what) {
-            What::Arrive { port, packet } => {
-                let packet = &self.packets[packet];
-                if self.network.gates[port as usize].kind == Kind::Adapter {
-                    return Some(Seen::Message(packet.message));
-                }
+    fn read_batch(&mut self) {
+        let Ahead { arrivals, lanes, messages } = &mut self.ahead;
+        let mut read = 0;
+        for (out, lane) in lanes.drain(..) {
+            read ^= self.outputs[out as usize].until ^ u64::from(self.lanes.get(out, lane).last);
+        }
+        for message in messages.drain(..) {
+            read ^= self.messages[message].at;
+        }
+        for (port, packet) in arrivals.drain(..) {
+            let packet = &self.packets[packet];
+            if self.network.gates[port as usize].kind == Kind::Adapter {
+                messages.push(packet.message);
+            } else if let Some(out) = self.network.exit(port, packet.headers.to) {
                 // Most packets stay in their lane.
-                self.network.exit(port, packet.headers.to).map(|out| Seen::Lane(out, packet.out_lane))
+                lanes.push((out, packet.out_lane));
             }
-            What::Left { output: out } => {
-                let output = &self.outputs[out as usize];
-                if let Some(source) = output.fifo.checked_sub(self.first_source()) {
-                    let first = self.sources[source as usize].first;
-                    return (first != NONE).then_some(Seen::Message(first));
-                }
-                let lane = output.ready.trailing_zeros() as u8 % LANES as u8;
-                let first = self.lanes.get(out, lane).first;
-                (output.is_switch && first != NONE).then_some(Seen::Waiting(first))
+        }
+        self.queue.coming(AFTER, BATCH, |what| {
+            if let What::Arrive { port, packet } = What::unpack(what) {
+                read ^= self.packets[packet].head_since ^ u64::from(self.network.gates[port as usize].mtu);
+                arrivals.push((port, packet));
             }
-            _ => None,
-        }));
-    }
-
-    /// What was seen a bucket ago.
-    fn read_seen(&self, seen: &[Seen]) -> u64 {
-        let read = |seen: &Seen| match *seen {
-            Seen::Waiting(packet) => self.places[packet as usize].next.into(),
-            Seen::Lane(out, lane) => {
-                self.outputs[out as usize].until + u64::from(self.lanes.get(out, lane).last)
-            }
-            Seen::Message(message) => self.messages[message].at,
-        };
-        seen.iter().map(read).fold(0, u64::wrapping_add)
+        });
+        std::hint::black_box(read);
     }
 }

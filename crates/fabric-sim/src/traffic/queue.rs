@@ -30,6 +30,9 @@ const WORD: usize = u64::BITS as usize;
 /// Events of a list: as many as make it one line of the cache.
 const LIST_EVENTS: usize = 7;
 
+/// Buckets beyond the current one that are looked into for what comes: where few events are in each, a batch or two.
+const AHEAD: u64 = 8;
+
 /// No list.
 const NONE: u32 = u32::MAX;
 
@@ -111,15 +114,27 @@ impl EventQueue {
         }
     }
 
-    /// Whether the last event taken was the first of a bucket.
+    /// Shows events that come after so many others: so many of the current bucket, or at least so many of those that follow
+    /// soon. Nearly in order: of other buckets not sorted yet, to the nearest list.
     #[inline]
-    pub fn has_begun(&self) -> bool {
-        self.taken == 1
-    }
-
-    /// What is known to happen so many buckets further, in no order.
-    pub fn coming(&self, further: u64) -> impl Iterator<Item = u64> {
-        self.bucket((self.number + further) as usize % BUCKETS)
+    pub fn coming(&self, after: usize, count: usize, mut see: impl FnMut(u64)) {
+        let current = &self.current[self.taken..];
+        let due = current.get(after..).unwrap_or_default();
+        due.iter().take(count).for_each(|event| see(unpack(0, *event).1));
+        let (mut passed, mut seen) = (current.len().min(after), due.len());
+        for number in self.number + 1..self.number + AHEAD {
+            if seen >= count {
+                break;
+            }
+            for list in self.lists_of(number as usize % BUCKETS) {
+                if passed < after {
+                    passed += list.len();
+                } else {
+                    seen += list.len();
+                    list.iter().for_each(|event| see(unpack(0, *event).1));
+                }
+            }
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -134,9 +149,15 @@ impl EventQueue {
     }
 
     fn bucket(&self, place: usize) -> impl Iterator<Item = u64> {
+        self.lists_of(place).flatten().map(|event| unpack(0, *event).1)
+    }
+
+    /// The events of a bucket, list by list.
+    #[inline]
+    fn lists_of(&self, place: usize) -> impl Iterator<Item = &[u64]> {
         let list = |number: u32| self.lists.get(number as usize);
         let lists = std::iter::successors(list(self.buckets[place]), move |before| list(before.next));
-        lists.flat_map(|list| &list.events[..list.count as usize]).map(|event| unpack(0, *event).1)
+        lists.map(|list| &list.events[..list.count as usize])
     }
 
     #[inline]
@@ -261,6 +282,25 @@ mod tests {
                 assert_eq!(queue.is_empty(), list.is_empty());
             }
             assert_eq!(queue.iter().count(), list.len());
+        }
+    }
+
+    #[test]
+    fn most_of_what_comes_is_seen_batch_by_batch_before_it_happens() {
+        const BATCH: usize = 16;
+        // All at the same moment, or a few dozen in each bucket.
+        for step in [0, 10] {
+            let (mut queue, mut seen, mut unseen) = (EventQueue::new(), Vec::new(), 0);
+            (0..1000).for_each(|what| queue.push(300 + what * step, what));
+            for happened in 0..1000 {
+                let (_, what) = queue.pop(u64::MAX).unwrap();
+                unseen += usize::from(!seen.contains(&what));
+                if happened % BATCH == 0 {
+                    queue.coming(BATCH, BATCH, |what| seen.push(what));
+                }
+            }
+            assert!((BATCH..10 * BATCH).contains(&unseen), "{unseen} came unseen");
+            assert!(seen.len() < 2000, "{} were seen", seen.len());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::ahead::Seen;
+use super::ahead::Ahead;
 use super::arbiter::Arbiter;
 use super::measure::Measure;
 use super::message::{Message, Order, Orders, Tag, Workload};
@@ -87,7 +87,7 @@ pub struct Simulation {
     pub(super) wakes: Slab<u64>,
     pub(super) totals: Totals,
     /// What was seen by looking ahead.
-    pub(super) seen: Vec<Seen>,
+    pub(super) ahead: Ahead,
     orders: Orders,
     has_started: bool,
 }
@@ -117,7 +117,7 @@ impl Simulation {
             notices: Vec::new(),
             wakes: Slab::new(),
             totals: Totals::default(),
-            seen: Vec::new(),
+            ahead: Ahead::default(),
             orders: Orders::default(),
             has_started: false,
             network,
