@@ -14,7 +14,9 @@ use ib_wire::{
 
 use crate::view::AdapterId;
 
-/// How often managers of the tenant's are asked who they are while the steward is master.
+/// Between two rounds in which managers are asked who they are, after one has come and at most: it doubles, so that one that is
+/// ready need not wait, and one that never says anything costs little.
+const ASK_FIRST: Duration = Duration::from_millis(10);
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while it waits.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -72,6 +74,8 @@ pub(crate) struct Steward {
     /// Who stands by, as far as this round has told.
     waiting: BTreeMap<AdapterId, u8>,
     asks_given: u32,
+    /// Until the next round while nobody else is master.
+    pause: Duration,
     next_round: Option<Duration>,
     answers: VecDeque<Datagram>,
 }
@@ -92,6 +96,7 @@ impl Steward {
             asked: BTreeMap::new(),
             waiting: BTreeMap::new(),
             asks_given: 0,
+            pause: ASK_FIRST,
             next_round: None,
             answers: VecDeque::new(),
         }
@@ -111,7 +116,8 @@ impl Steward {
         self.rule = Rule::Own;
         self.asked.clear();
         self.waiting.clear();
-        self.next_round = self.next_round.map(|_| now + ASK_INTERVAL);
+        self.pause = ASK_FIRST;
+        self.next_round = self.next_round.map(|_| now + ASK_FIRST);
     }
 
     /// The tenant's managers are these from now on.
@@ -128,13 +134,14 @@ impl Steward {
                 Rule::Tenant(..) => Turn::Returned,
             };
         }
+        self.pause = ASK_FIRST;
         let interval = self.interval();
         self.next_round = Some(self.next_round.unwrap_or(now + interval).min(now + interval));
         Turn::Stays
     }
 
     fn interval(&self) -> Duration {
-        if self.rule == Rule::Own { ASK_INTERVAL } else { WATCH_INTERVAL }
+        if self.rule == Rule::Own { self.pause } else { WATCH_INTERVAL }
     }
 
     pub fn poll_timeout(&self) -> Option<Duration> {
@@ -173,6 +180,7 @@ impl Steward {
         self.asked.clear();
         self.waiting.clear();
         self.next_round = Some(now + self.interval());
+        self.pause = (2 * self.pause).min(ASK_INTERVAL);
     }
 
     /// Of those that stand by the one with the highest priority, then the lowest GUID.
