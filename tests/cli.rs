@@ -1,7 +1,6 @@
 //! The command line against a real controller; only the subnet manager and the agents of hosts are played.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "the controller's own tests use more of it")]
 #[path = "../crates/controller/tests/site/mod.rs"]
 mod site;
 
