@@ -85,16 +85,18 @@ fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) ->
 }
 
 fn is_as_before(server: &Server, before: &BTreeMap<String, Value>, what: &str) {
-    let mut last = Vec::new();
+    let (mut last, mut differing): (Vec<String>, Vec<String>) = Default::default();
     let started = std::time::Instant::now();
     while started.elapsed() < Duration::from_secs(40) {
-        last = changed(before, &snapshot(server));
+        let after = snapshot(server);
+        last = changed(before, &after);
+        differing = last.iter().map(|name| format!("{}\nwas\n{}", after[name], before[name])).collect();
         if last.is_empty() {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("after {what} these never get as they were: {last:?}");
+    panic!("after {what} these never get as they were: {last:?}\n{}", differing.join("\n"));
 }
 
 /// The partition keys of a node's port.
