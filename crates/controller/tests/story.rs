@@ -9,34 +9,14 @@ use controller_api::agent::VmOrder;
 use controller_api::cluster::{CpuMode, NewCluster, Partitions, Phase, Resize, SubPartition};
 use controller_api::operation::OperationState;
 use controller_api::view::View;
-use controller_api::{Client, ClientError, ClusterRef, MemorySize, Problem};
+use controller_api::{Client, ClientError, ClusterRef, Problem};
 use fabric_model::tenancy::Class;
 use ib_transport::framed::{Attached, Frame, FrameReader};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, LidAddress, Mad, Membership, Method, NodeInfo, PartitionNumber, Pkey,
 };
-use site::{Site, eventually};
+use site::{Site, by_name, eventually, wish};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-fn wish(name: &str, size: u32) -> NewCluster {
-    NewCluster {
-        name: name.parse().unwrap(),
-        size,
-        cores: 1,
-        memory: MemorySize::from_mib(384),
-        class: Default::default(),
-        sl_mode: Default::default(),
-        partitions: Vec::new(),
-        mode: CpuMode::Shared,
-        image: "debian-mpi".parse().unwrap(),
-        ssh_keys: Vec::new(),
-        tenant: None,
-    }
-}
-
-fn by_name(name: &str) -> ClusterRef {
-    ClusterRef { name: name.parse().unwrap(), tenant: None }
-}
 
 fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
     match result {

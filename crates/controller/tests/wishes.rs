@@ -6,41 +6,25 @@ mod site;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use controller_api::cluster::{CpuMode, NewCluster};
+use controller_api::Client;
+use controller_api::cluster::NewCluster;
 use controller_api::operation::OperationState;
 use controller_api::view::View;
-use controller_api::{Client, ClusterRef, MemorySize};
 use fabric_model::FabricPlan;
 use ib_transport::framed::{Frame, FrameReader};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Membership, Method, PartitionNumber, Pkey,
     PortNum, TransactionId,
 };
-use site::{Site, eventually};
+use site::{Site, by_name, eventually, wish};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// How long a view may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn by_name(name: &str) -> ClusterRef {
-    ClusterRef { name: name.parse().unwrap(), tenant: None }
-}
-
 /// A cluster with a host for each of its nodes.
 fn ready(site: &Site, client: &Client, name: &str, size: u32) {
-    let new = NewCluster {
-        name: name.parse().unwrap(),
-        size,
-        cores: 4,
-        memory: MemorySize::from_mib(384),
-        class: Default::default(),
-        sl_mode: Default::default(),
-        partitions: Vec::new(),
-        mode: CpuMode::Shared,
-        image: "debian-mpi".parse().unwrap(),
-        ssh_keys: Vec::new(),
-        tenant: None,
-    };
+    let new = NewCluster { cores: 4, ..wish(name, size) };
     let operation = site.ask(client.cluster_create(&new)).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
     eventually("there is a view", || {

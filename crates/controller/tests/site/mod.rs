@@ -11,10 +11,11 @@ use axum::extract::{Path as UrlPath, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller_api::agent::{Accelerator, Orders, Report, Share, VmReport, VmState};
+use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
-use controller_api::{Client, MemorySize, Name};
+use controller_api::{Client, ClusterRef, MemorySize, Name};
 use fabric_model::generate::FatTree;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
 use ib_wire::{Guid, PartitionNumber};
@@ -27,6 +28,28 @@ use uuid::Uuid;
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A cluster of nodes with one core each.
+pub fn wish(name: &str, size: u32) -> NewCluster {
+    NewCluster {
+        name: name.parse().unwrap(),
+        size,
+        cores: 1,
+        memory: MemorySize::from_mib(384),
+        class: Default::default(),
+        sl_mode: Default::default(),
+        partitions: Vec::new(),
+        mode: CpuMode::Shared,
+        image: "debian-mpi".parse().unwrap(),
+        ssh_keys: Vec::new(),
+        tenant: None,
+    }
+}
+
+/// A cluster of the caller's.
+pub fn by_name(name: &str) -> ClusterRef {
+    ClusterRef { name: name.parse().unwrap(), tenant: None }
+}
 
 /// What the fakes know.
 #[derive(Default)]
