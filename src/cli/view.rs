@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use controller_api::Client;
-use controller_api::view::View;
+use controller_api::view::{SeenClass, View};
 use ib_transport::framed;
 use ib_transport::{Relay, Server};
 use tokio::process::Command;
@@ -96,7 +96,19 @@ fn map(view: &View) -> String {
         true => String::new(),
         false => format!("\n\n{}", table(["partition here", "on the wire"], inside)),
     };
-    format!("{nodes}\n\non the wire:\n{wire}{inside}")
+    let class = |class: &SeenClass| {
+        let seen: Vec<String> = class.seen.iter().map(|level| level.to_wire().to_string()).collect();
+        let part = format!("{:.1} % of the share", f64::from(class.least_part) / 10.0);
+        [seen.join(","), class.wire.to_wire().to_string(), part]
+    };
+    let classes = match view.classes.is_empty() {
+        true => String::new(),
+        false => {
+            let heads = ["service levels here", "on the wire", "at least"];
+            format!("\n\n{}", table(heads, view.classes.iter().map(class)))
+        }
+    };
+    format!("{nodes}\n\non the wire:\n{wire}{inside}{classes}")
 }
 
 fn status(view: &View) -> String {

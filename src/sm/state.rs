@@ -111,6 +111,7 @@ impl Change {
             management: decisions.management,
             adopted: decisions.adopted.clone(),
             detours: decisions.detours.clone(),
+            classes: decisions.classes.clone(),
         };
         Self {
             end_ports: (decided.map(|(guid, port)| (*guid, Some(port.clone()))))

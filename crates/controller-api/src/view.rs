@@ -20,6 +20,9 @@ pub struct View {
     /// The partitions that were made in it, by what they are on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<SeenPartition>,
+    /// The classes into which its packets are divided, by their service levels on the wire.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<SeenClass>,
     /// The virtual machines under the names they have in it.
     pub nodes: Vec<ViewNode>,
     /// The virtual machine on which a subnet manager of the tenant's is; without one it is as by default.
@@ -45,6 +48,19 @@ pub struct SeenPartition {
     /// Its number on the wire, which applications use.
     #[schema(value_type = u16)]
     pub wire: PartitionNumber,
+}
+
+/// A class of packets that a tenant has made in the network of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SeenClass {
+    /// Its service levels there.
+    #[schema(value_type = Vec<u8>)]
+    pub seen: Vec<ServiceLevel>,
+    /// The service level on the wire, which applications use.
+    #[schema(value_type = u8)]
+    pub wire: ServiceLevel,
+    /// What it has of the cluster's share where it has least, in thousandths, while the others have something to send too.
+    pub least_part: u32,
 }
 
 /// A virtual machine in the network of its cluster.

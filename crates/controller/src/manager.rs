@@ -174,7 +174,7 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
     let plan = match compile(site, sighting, Arc::clone(&wishes), &fabric).await? {
         Ok(plan) => plan,
         Err(error) => {
-            if !views::wishes::drop_routes(site).await? {
+            if !views::wishes::drop_overlays(site).await? {
                 refuse_newest(site, &wishes, &fabric, &error).await?;
             }
             return Err(error.into());
@@ -184,6 +184,7 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
     site.store.fabric_decide(plan.decisions()).await?;
     site.see_quietly(|seen| seen.fabric.decisions = Arc::new(plan.decisions().clone()));
     send(control, &plan).await?;
+    views::wishes::judge_undivided(site, &plan).await;
     site.see(|seen| {
         seen.fabric.plan = Some(plan);
         if seen.fabric.epoch == fabric.epoch {

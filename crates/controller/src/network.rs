@@ -7,7 +7,7 @@ use std::sync::Arc;
 use controller_api::cluster::InnerPartition;
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{
-    ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who, WishedRoutes,
+    ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who, WishedClasses, WishedRoutes,
 };
 use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -39,6 +39,8 @@ pub struct Wishes {
     pub promised: Vec<ClusterIntent>,
     /// Ways that tenants chose for packets to ports that are theirs alone.
     pub routes: WishedRoutes,
+    /// How tenants divide what their clusters have.
+    pub classes: WishedClasses,
 }
 
 /// What all clusters want.
@@ -47,7 +49,15 @@ pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
         members: clusters.iter().fold(Members::new(), with_members),
         promised: clusters.iter().filter_map(promised).collect(),
         routes: routes(clusters),
+        classes: clusters.iter().filter_map(classes).collect(),
     }
+}
+
+/// How what a cluster has is to be divided, by its id.
+fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
+    let wished = cluster.wish.iter().flat_map(|wish| &wish.classes);
+    let weights: Vec<u32> = wished.map(|class| class.weight).collect();
+    (weights.len() > 1 && promised(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
 }
 
 fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
@@ -219,6 +229,7 @@ fn intents(sighting: &Sighting, wishes: &Wishes) -> Intents {
     intents.partitions = partitions(&wishes.members);
     intents.clusters.clone_from(&wishes.promised);
     intents.routes.clone_from(&wishes.routes);
+    intents.classes.clone_from(&wishes.classes);
     intents
 }
 

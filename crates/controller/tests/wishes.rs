@@ -11,10 +11,11 @@ use controller_api::cluster::NewCluster;
 use controller_api::operation::OperationState;
 use controller_api::view::View;
 use fabric_model::FabricPlan;
+use fabric_model::tenancy::Class;
 use ib_transport::framed::{Frame, FrameReader};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Membership, Method, PartitionNumber, Pkey,
-    PortNum, TransactionId,
+    PortNum, SlToVl, TransactionId, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
 };
 use site::{Site, by_name, eventually, wish};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -63,9 +64,15 @@ impl<'a> Program<'a> {
         self.site.ask(async { tokio::time::timeout(PATIENCE, read).await }).expect("the view answers")
     }
 
-    fn ask(&mut self, method: Method, attribute: Attribute, route: &[u8], data: Option<[u8; 64]>) -> Mad {
+    fn ask(
+        &mut self,
+        method: Method,
+        (attribute, modifier): (Attribute, u32),
+        route: &[u8],
+        data: Option<[u8; 64]>,
+    ) -> Mad {
         let hops = route.iter().filter_map(|hop| PortNum::new(*hop));
-        let mut mad = Mad::directed(method, attribute, 0, &DirectedRoute::new(hops).unwrap());
+        let mut mad = Mad::directed(method, attribute, modifier, &DirectedRoute::new(hops).unwrap());
         self.asked += 1;
         mad.set_transaction(TransactionId(self.asked));
         if let Some(data) = data {
@@ -87,11 +94,11 @@ impl<'a> Program<'a> {
     }
 
     fn get(&mut self, attribute: Attribute, route: &[u8]) -> [u8; 64] {
-        *self.ask(Method::GET, attribute, route, None).smp_data()
+        *self.ask(Method::GET, (attribute, 0), route, None).smp_data()
     }
 
     fn set(&mut self, attribute: Attribute, route: &[u8], data: [u8; 64]) {
-        self.ask(Method::SET, attribute, route, Some(data));
+        self.ask(Method::SET, (attribute, 0), route, Some(data));
     }
 
     /// Where a switch sends packets to a LID.
@@ -103,6 +110,26 @@ impl<'a> Program<'a> {
 
     fn exit(&mut self, route: &[u8], lid: Lid) -> u8 {
         self.get(Attribute::LINEAR_FORWARDING, route)[usize::from(lid.to_wire())]
+    }
+}
+
+/// Gives the adapter of a node so many lanes with weights, one level in each and the others in the last.
+fn weigh(site: &Site, client: &Client, cluster: &str, node: u32, weights: &[u8]) {
+    let lane = |lane: usize| VirtualLane::from_wire(lane as u8).unwrap();
+    let mut program = Program::on(site, client, cluster, node);
+    let lanes = SlToVl(std::array::from_fn(|level| lane(level.min(weights.len() - 1))));
+    let mut map = [0; 64];
+    map[..SlToVl::LEN].copy_from_slice(&lanes.encode());
+    program.set(Attribute::SL_TO_VL, &[], map);
+    let mut low = [VlArbEntry::default(); VlArbBlock::ENTRIES];
+    for (at, weight) in weights.iter().enumerate() {
+        low[at] = VlArbEntry { lane: lane(at), weight: *weight };
+    }
+    let high = [VlArbEntry::default(); VlArbBlock::ENTRIES];
+    for (part, entries) in [(VlArbPart::LowFirst, low), (VlArbPart::HighFirst, high)] {
+        let modifier = part.to_modifier(PortNum::new(1).unwrap());
+        let block = VlArbBlock(entries).encode();
+        program.ask(Method::SET, (Attribute::VL_ARBITRATION, modifier), &[], Some(block));
     }
 }
 
@@ -252,4 +279,55 @@ fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() 
             .is_ok_and(|fabric| fabric.state == controller_api::fabric::FabricState::Programmed)
     });
     assert_eq!(changed(&after, &plan(&site)), BTreeSet::new());
+}
+
+#[test]
+fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_there_are_any() {
+    let mut site = Site::new(16);
+    let (blue, red) = (site.tenant("blue"), site.tenant("red"));
+    for (client, name) in [(&blue, "one"), (&red, "two")] {
+        let class = Class::Guaranteed { bandwidth: "5G".parse().unwrap(), latency_ns: None };
+        let new = NewCluster { cores: 4, class, ..wish(name, 4) };
+        let operation = site.ask(client.cluster_create(&new)).unwrap();
+        assert_eq!(site.wait(client, &operation).state, OperationState::Done);
+        eventually("there is a view", || site.ask(client.view_show(&by_name(name))).is_ok());
+    }
+    let before = plan(&site);
+    (1..=4).for_each(|node| weigh(&site, &blue, "one", node, &[192, 64]));
+    let view = in_force(&site, &blue, "one", None);
+    eventually("the tenant is told", || {
+        site.ask(blue.view_show(&by_name("one"))).unwrap().classes.len() == 2
+    });
+    let classes = site.ask(blue.view_show(&by_name("one"))).unwrap().classes;
+    let seen: Vec<Vec<u8>> =
+        classes.iter().map(|class| class.seen.iter().map(|level| level.to_wire()).collect()).collect();
+    assert_eq!(seen, [vec![0], (1..16).collect()]);
+    assert_eq!(classes[0].wire, view.service_level);
+    assert_ne!(classes[1].wire, view.service_level);
+    assert!(classes[0].least_part > classes[1].least_part && classes[1].least_part > 100, "{classes:?}");
+    let after = plan(&site);
+    assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
+    assert_eq!(after.decisions().classes.len(), 1);
+
+    // It survives the controller.
+    site.kill();
+    site.start();
+    let operator = site.operator();
+    eventually("the fabric is programmed again", || {
+        site.ask(operator.fabric_show())
+            .is_ok_and(|fabric| fabric.state == controller_api::fabric::FabricState::Programmed)
+    });
+    assert_eq!(plan(&site).decisions().classes, after.decisions().classes);
+
+    // More than there are lanes: the lightest are put together.
+    (1..=4).for_each(|node| weigh(&site, &red, "two", node, &[8, 7, 6, 5, 4, 3, 2, 1]));
+    let view = in_force(&site, &red, "two", None);
+    let last = view.last.unwrap();
+    assert_eq!(last["verdict"], "adapted", "{last}");
+    assert!(last["adaptations"].to_string().contains("classes-folded"), "{last}");
+    let count = |view: &View| view.classes.len();
+    eventually("the tenant is told", || {
+        (2..8).contains(&count(&site.ask(red.view_show(&by_name("two"))).unwrap()))
+    });
+    assert_eq!(plan(&site).decisions().classes.len(), 2);
 }

@@ -142,6 +142,7 @@ impl Parts<'_> {
             management: previous.management,
             adopted: std::mem::take(&mut self.routes.adopted),
             detours: BTreeMap::new(),
+            classes: previous.classes.clone(),
         }
     }
 }

@@ -53,7 +53,8 @@ impl Compiled {
         let plan = parts.assemble(&intents.capabilities, previous).with_basis(Basis::of(topology, intents));
         let ground = Ground::kept(&fabric, &plan.decisions().routing);
         let mut draft = Draft::from(plan);
-        let promises = promises::keep(&mut draft, topology, &fabric, ground.as_ref(), intents)?;
+        let mut promises = promises::keep(&mut draft, topology, &fabric, ground.as_ref(), intents)?;
+        promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
         detours::take(&mut draft, &fabric, &intents.routes);
         Ok(Self { plan: Arc::new(draft.finish()), fabric, ground, partitions, keys, promises })
     }
@@ -71,7 +72,8 @@ impl Compiled {
             && let Some((mut draft, partitions, keys)) =
                 recompile::recompile(&fabric, &ground, intents, previous)?
         {
-            let promises = promises::keep(&mut draft, topology, &fabric, Some(&ground), intents)?;
+            let mut promises = promises::keep(&mut draft, topology, &fabric, Some(&ground), intents)?;
+            promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
             detours::take(&mut draft, &fabric, &intents.routes);
             let plan = Arc::new(draft.finish().sharing_tables_with(previous));
             return Ok(Self { plan, fabric, ground: Some(ground), partitions, keys, promises });

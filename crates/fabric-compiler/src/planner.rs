@@ -143,6 +143,9 @@ impl Planner {
 
         let mut draft = plan.draft();
         detours::leave(&mut draft, fabric);
+        if let Some(promises) = promises {
+            promises.leave_classes(&mut draft);
+        }
         draft.decisions().partitions = changes.numbers.clone();
         put_findings(&mut draft, keys.findings_after(&key_changes));
         for (place, table) in &key_changes.tables {
@@ -159,6 +162,7 @@ impl Planner {
             Some(promises) => promises.change(&mut draft, fabric, Some(ground), &clusters)?,
             None => *promises = promises::keep(&mut draft, &self.topology, fabric, Some(ground), intents)?,
         }
+        promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
         detours::take(&mut draft, fabric, &intents.routes);
         partitions.apply(changes);
         keys.apply(key_changes);
@@ -166,6 +170,7 @@ impl Planner {
         middles.0.put(&mut self.intents.partitions, &intents.partitions);
         middles.1.put(&mut self.intents.clusters, &intents.clusters);
         self.intents.routes.clone_from(&intents.routes);
+        self.intents.classes.clone_from(&intents.classes);
         Ok(true)
     }
 }

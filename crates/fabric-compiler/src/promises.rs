@@ -5,6 +5,7 @@
 //! everything else is discarded.
 
 mod bound;
+mod classes;
 mod sharing;
 mod ways;
 
@@ -24,6 +25,7 @@ use crate::routing::Ground;
 use crate::tenancy::ledger::{Grant, Ledger, LinkMoves, Refusal, Request, Routes};
 use crate::tenancy::network::{HostIndex, Limits, LinkIndex, Network, reserved_lanes};
 use bound::bound_ns;
+pub(crate) use classes::take_classes;
 use sharing::Users;
 use ways::{ChosenWay, put_ways};
 

@@ -85,7 +85,8 @@ pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a
         Finding::Unreachable { .. } | Finding::NoRoute { .. } => true,
         Finding::IndexZeroContested { .. }
         | Finding::PromiseBroken { .. }
-        | Finding::RouteNotTaken { .. } => false,
+        | Finding::RouteNotTaken { .. }
+        | Finding::ClassesNotTaken { .. } => false,
     });
     findings.extend(keys.cloned());
 }

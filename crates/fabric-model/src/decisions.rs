@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel};
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane};
 use serde::{Deserialize, Serialize};
 
+use crate::intent::PortName;
 use crate::plan::LinearTable;
 use crate::shared_map::SharedMap;
 use crate::tenancy::{Class, LinkGrant, PairLevel, SlMode};
@@ -46,6 +47,9 @@ pub struct Decisions {
     /// where they would leave without the wish.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub detours: BTreeMap<Guid, BTreeMap<Guid, Option<PortNum>>>,
+    /// How clusters' owners divide what these have, by the cluster's name.
+    #[serde(skip_serializing_if = "SharedMap::is_empty", with = "shared_values")]
+    pub classes: SharedMap<String, Arc<ClassesDecision>>,
 }
 
 /// What an end port got: an adapter port, or port 0 of a switch.
@@ -176,6 +180,39 @@ impl ClusterDecision {
             SlMode::Path => pair.map(|pair| pair.service_level),
         }
     }
+}
+
+/// How what a cluster has is divided among classes of its packets. The first has the cluster's own level and lanes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassesDecision {
+    /// The service levels of the others.
+    pub service_levels: Vec<ServiceLevel>,
+    /// Every link of the cluster.
+    pub links: Vec<DividedLink>,
+}
+
+impl ClassesDecision {
+    /// What a class has of the cluster's share where it has least, in thousandths; the first is 0.
+    pub fn least_part(&self, class: usize) -> Option<u32> {
+        let part = |link: &DividedLink| {
+            let all: u32 = link.weights.iter().sum();
+            Some(link.weights.get(class)? * 1000 / all.max(1))
+        };
+        self.links.iter().filter_map(part).min()
+    }
+}
+
+/// A link that is divided among classes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DividedLink {
+    /// The port by which packets leave.
+    pub port: PortName,
+    /// The lanes of all classes but the first.
+    pub lanes: Vec<VirtualLane>,
+    /// What each class may send in a round, in units of 64 bytes.
+    pub weights: Vec<u32>,
 }
 
 /// What a broadcast group got.

@@ -26,6 +26,9 @@ pub struct Intents {
     /// Ways that owners of ports chose for packets to them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub routes: WishedRoutes,
+    /// How owners of clusters divide what these have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: WishedClasses,
     /// What the devices can hold.
     #[serde(default)]
     pub capabilities: Capabilities,
@@ -39,6 +42,7 @@ impl Intents {
             partitions: Vec::new(),
             clusters: Vec::new(),
             routes: WishedRoutes::new(),
+            classes: WishedClasses::new(),
             capabilities: Capabilities::default(),
         }
     }
@@ -47,6 +51,10 @@ impl Intents {
 /// Where packets to a port are to leave switches, by port GUID, then by the switch's node GUID. At switches that are not
 /// named they go as without a wish.
 pub type WishedRoutes = BTreeMap<Guid, BTreeMap<Guid, PortNum>>;
+
+/// What classes of packets are to get of what their cluster has, relative to each other, by the cluster's name. The first is
+/// that of the cluster's own level.
+pub type WishedClasses = BTreeMap<String, Vec<u32>>;
 
 /// A virtual cluster that is asked for, on ports that were chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

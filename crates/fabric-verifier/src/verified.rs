@@ -7,6 +7,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fabric_model::intent::WishedClasses;
 use fabric_model::plan::Basis;
 use fabric_model::{FabricPlan, Intents, LinkRate, Topology};
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
@@ -34,6 +35,8 @@ pub struct Verified {
     clusters: Clusters,
     /// Ports for which ways are wished.
     routed: BTreeSet<Guid>,
+    /// How clusters are to be divided.
+    classes: WishedClasses,
     addresses: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
     /// `None` while there are rings.
@@ -113,6 +116,7 @@ impl Verified {
             topology: Arc::clone(topology),
             clusters: Clusters::of(&intents.clusters),
             routed: routed(intents),
+            classes: intents.classes.clone(),
             addresses: addresses::check(&read),
             columns,
             order,
@@ -140,8 +144,9 @@ impl Verified {
         plan: Arc<FabricPlan>,
     ) -> Self {
         let (wanted, otherwise) = self.wanted.changed(intents, (&self.plan, &plan), &changes.partitions);
-        let (clusters, names) = self.clusters.changed(&intents.clusters);
+        let (clusters, mut names) = self.clusters.changed(&intents.clusters);
         let are_clusters_same = names.is_empty();
+        names.extend(divided_otherwise(&self.classes, &intents.classes));
         let network = Network::on(Arc::clone(&self.cables), topology, &plan);
         let read = Reading { intents, network, wanted, guarantees: OnceCell::new() };
         let routed = routed(intents);
@@ -174,6 +179,7 @@ impl Verified {
             cables: Arc::clone(&self.cables),
             clusters,
             routed,
+            classes: intents.classes.clone(),
             addresses,
             columns,
             order,
@@ -279,6 +285,15 @@ impl Verified {
 /// Ports for which ways are wished.
 fn routed(intents: &Intents) -> BTreeSet<Guid> {
     intents.routes.keys().copied().collect()
+}
+
+/// Clusters that are to be divided otherwise than before.
+fn divided_otherwise<'a>(
+    before: &'a WishedClasses,
+    after: &'a WishedClasses,
+) -> impl Iterator<Item = &'a str> {
+    let names = before.keys().chain(after.keys());
+    names.filter(|name| before.get(*name) != after.get(*name)).map(String::as_str)
 }
 
 /// What every port is said to run at, in the order of a file.

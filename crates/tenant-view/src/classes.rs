@@ -42,6 +42,11 @@ pub(crate) fn are_alike(these: &[WishedClass], those: &[WishedClass]) -> bool {
             .all(|(levels, weight)| those.get(levels).is_some_and(|other| weight * other_sum == other * sum))
 }
 
+/// Puts the lightest of some classes together until there are no more than so many.
+pub fn fold_classes(classes: &[WishedClass], room: usize) -> Vec<WishedClass> {
+    fit(classes, room, None).0
+}
+
 /// What of some classes can be where there is room for so many: the lightest are put together, and none is without weight.
 pub(crate) fn fit(
     wished: &[WishedClass],

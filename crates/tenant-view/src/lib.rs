@@ -56,9 +56,10 @@ mod view;
 mod wish;
 mod wishing;
 
+pub use classes::fold_classes;
 pub use names::{Names, NamesError};
 pub use projection::NodeAlias;
-pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire};
+pub use slice::{Cluster, Seat, Shape, Slice, SliceError, Wire, WireClass};
 pub use verdict::{Adaptation, Exit, Judged, Refusal, Status, Unshared, Verdict};
 pub use view::{AdapterId, Counts, Output, Rule, Unsent, View, ViewError};
 pub use wish::{PhysicalWish, Wish, WishChange, WishedClass};

@@ -93,6 +93,7 @@ pub struct Slice {
     pub(crate) cables: BTreeMap<PortName, Cable>,
     pub(crate) shares: Shares,
     pub(crate) wire: Wire,
+    pub(crate) classes: Vec<WireClass>,
 }
 
 /// What packets of a cluster carry on the wire: applications have to use it.
@@ -102,6 +103,15 @@ pub struct Wire {
     pub partition: PartitionNumber,
     /// The service level.
     pub service_level: ServiceLevel,
+}
+
+/// A class of packets inside what a cluster has, on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireClass {
+    /// The service level of its packets.
+    pub service_level: ServiceLevel,
+    /// What it has of the cluster's share where it has least, in thousandths.
+    pub least_part: u32,
 }
 
 /// A virtual machine in its place.
@@ -177,7 +187,16 @@ impl Slice {
         let decision = plan.decisions().clusters.get(&cluster.name);
         let service_level = decision.and_then(|decision| decision.service_level()).unwrap_or_default();
         let wire = Wire { partition: cluster.partition, service_level };
-        Ok(Self { shape, shares: shares(plan, cluster, &seats), seats, visits, cables, wire })
+        let shares = shares(plan, cluster, &seats);
+        Ok(Self {
+            shape,
+            shares,
+            seats,
+            visits,
+            cables,
+            wire,
+            classes: classes(plan, cluster, service_level),
+        })
     }
 
     /// How it is shaped. Where adapters are cabled to each other, everything is a crossbar.
@@ -188,6 +207,11 @@ impl Slice {
     /// What packets of the cluster carry on the wire.
     pub fn wire(&self) -> Wire {
         self.wire
+    }
+
+    /// The classes of the cluster's packets on the wire, in the order of the wish; none if all are alike.
+    pub fn classes(&self) -> &[WireClass] {
+        &self.classes
     }
 
     /// The virtual machines in order.
@@ -353,6 +377,8 @@ impl Walked {
 
 fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
     let Some(decision) = plan.decisions().clusters.get(&cluster.name) else { return Shares::BestEffort };
+    let further = plan.decisions().classes.get(&cluster.name);
+    let further = further.map_or(0, |classes| classes.service_levels.len() as u8);
     let adapters: BTreeMap<PortName, &AdapterPortPlan> =
         (seats.iter()).filter_map(|seat| Some((seat.name, plan.adapter_port(seat.port)?))).collect();
     let granted = decision.links.iter().map(|grant| {
@@ -363,12 +389,22 @@ fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
         let of_adapter =
             || adapters.get(&grant.port).map(|port| lanes_left(port.lanes, port.sharing.as_deref()));
         let lanes = plan.switch(grant.port.node).and_then(of_switch).or_else(of_adapter).unwrap_or(1);
-        (grant.port, Share { rate: grant.share, lanes })
+        (grant.port, Share { rate: grant.share, lanes: lanes + further })
     });
     Shares::Granted(granted.collect())
 }
 
-/// Lanes that nobody has, and the cluster's own.
+fn classes(plan: &FabricPlan, cluster: &Cluster, own: ServiceLevel) -> Vec<WireClass> {
+    let Some(decision) = plan.decisions().classes.get(&cluster.name) else { return Vec::new() };
+    let levels = std::iter::once(own).chain(decision.service_levels.iter().copied());
+    let class = |(class, service_level)| {
+        let least_part = decision.least_part(class).unwrap_or_default();
+        WireClass { service_level, least_part }
+    };
+    levels.enumerate().map(class).collect()
+}
+
+/// Lanes that nobody has, and the one that is the cluster's without classes.
 fn lanes_left(lanes: DataLanes, sharing: Option<&PortSharing>) -> u8 {
     let Some(sharing) = sharing else { return 1 };
     let taken: BTreeSet<u8> =

@@ -34,13 +34,14 @@ pub enum Adaptation {
         /// A virtual machine whose port was given several.
         node: String,
     },
-    /// A link has fewer lanes left than there are classes: the lightest were put together.
+    /// There are fewer lanes or service levels left than classes: the lightest were put together.
     ClassesFolded {
         /// Classes that were wished for.
         wanted: usize,
         /// Classes that there are.
         given: usize,
-        /// The link with the fewest lanes; `None` if the cluster has no lane of its own anywhere.
+        /// The link with the fewest lanes; `None` if the cluster has no lane of its own anywhere, or lanes are not what is
+        /// short.
         link: Option<Exit>,
     },
     /// A class without weight would never be served: it was given the least there is.

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::bucket::Bucket;
 use crate::names::{Names, NamesError};
 use crate::projection::{ADAPTER_PORT, NodeAlias, Projection};
-use crate::slice::{Slice, Wire};
+use crate::slice::{Slice, Wire, WireClass};
 use crate::steward::{self, Manager, Steward, Turn};
 use crate::wishing::Wishes;
 
@@ -179,6 +179,11 @@ impl View {
     /// What packets of the cluster carry on the wire.
     pub fn wire(&self) -> Wire {
         self.slice.wire()
+    }
+
+    /// The classes of the cluster's packets on the wire, in the order of the wish that is in force; none if all are alike.
+    pub fn wire_classes(&self) -> &[WireClass] {
+        self.slice.classes()
     }
 
     /// The network that it shows.

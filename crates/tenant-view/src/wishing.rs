@@ -5,7 +5,7 @@ use std::time::Duration;
 use ib_wire::{Attribute, Mad, Method};
 
 use crate::judge::{Judgement, Tables, judge};
-use crate::verdict::{Judged, Refusal, Status, Unshared, Verdict};
+use crate::verdict::{Adaptation, Judged, Refusal, Status, Unshared, Verdict};
 use crate::view::View;
 use crate::wish::WishChange;
 
@@ -141,6 +141,16 @@ impl View {
     pub fn refuse(&mut self, number: u64, reason: String) {
         if let Some(judged) = self.wishes.last.as_mut().filter(|judged| judged.number == number) {
             judged.verdict = Verdict::Refused { refusal: Refusal::NotPossible { reason } };
+        }
+    }
+
+    /// A wish was changed once more so that the physical network can be so.
+    pub fn adapt(&mut self, number: u64, adaptation: Adaptation) {
+        let Some(judged) = self.wishes.last.as_mut().filter(|judged| judged.number == number) else { return };
+        match &mut judged.verdict {
+            Verdict::Approved => judged.verdict = Verdict::Adapted { adaptations: vec![adaptation] },
+            Verdict::Adapted { adaptations } => adaptations.push(adaptation),
+            Verdict::Refused { .. } => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use controller_api::view::{self, SeenPartition, View, ViewNode};
+use controller_api::view::{self, SeenClass, SeenPartition, View, ViewNode};
 use controller_api::{Name, Problem};
 
 use super::access::Caller;
@@ -89,6 +89,15 @@ async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
         partitions: (cluster.wish.iter())
             .flat_map(|wish| &wish.partitions)
             .map(|partition| SeenPartition { seen: partition.seen, wire: partition.number })
+            .collect(),
+        classes: (cluster.wish.iter())
+            .flat_map(|wish| &wish.classes)
+            .zip(&told.classes)
+            .map(|(class, on_wire)| SeenClass {
+                seen: class.levels.clone(),
+                wire: on_wire.service_level,
+                least_part: on_wire.least_part,
+            })
             .collect(),
         nodes: told.aliases.into_iter().map(node).collect(),
         managed_by: match told.status.rule {

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Sqlite, Transaction};
-use tenant_view::Names;
+use tenant_view::{Names, WishedClass};
 use uuid::Uuid;
 
 use super::records::Happening;
@@ -89,6 +89,9 @@ pub struct ViewWish {
     /// The partitions inside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<ViewPartition>,
+    /// Classes of its packets, each with the levels it has in the view; one or none if all are alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<WishedClass>,
 }
 
 impl ViewWish {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use ib_transport::{Host, Outbox, Sent, Vendor};
 use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
-use tenant_view::{AdapterId, Names, NodeAlias, Output, Slice, Status, Unshared, View, ViewError, Wire};
+use tenant_view::{
+    AdapterId, Names, NodeAlias, Output, Slice, Status, Unshared, View, ViewError, Wire, WireClass,
+};
 use uuid::Uuid;
 
 use super::Task;
@@ -56,6 +58,7 @@ pub struct Told {
     pub status: Status,
     pub aliases: Vec<NodeAlias>,
     pub wire: Wire,
+    pub classes: Vec<WireClass>,
 }
 
 impl Gallery {
@@ -110,7 +113,8 @@ impl Gallery {
     /// What there is to tell about the network of a cluster.
     pub fn told(&self, cluster: Uuid) -> Option<Told> {
         let view = &self.shown.get(self.numbers.get(&cluster)?)?.view;
-        Some(Told { status: view.status(), aliases: view.aliases(), wire: view.wire() })
+        let (aliases, classes) = (view.aliases(), view.wire_classes().to_vec());
+        Some(Told { status: view.status(), aliases, wire: view.wire(), classes })
     }
 
     /// Does something with the view of a cluster, if it has one.

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use controller_api::cluster::Phase;
+use fabric_model::FabricPlan;
 use fabric_model::plan::Finding;
 use ib_wire::PartitionNumber;
 use jiff::Timestamp;
-use tenant_view::{PhysicalWish, Rule, WishChange};
+use tenant_view::{Adaptation, PhysicalWish, Rule, WishChange, fold_classes};
+use thiserror::Error;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -104,10 +106,23 @@ async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result
                 refuse(site, id, *number, pool.to_string()).await;
                 return Ok(None);
             };
+            let (wanted, mut given) = (wish.classes.len(), wish.classes.len());
             after.wish = Some(wish);
-            if let Err(reason) = try_plan(site, &after, &clusters).await? {
-                refuse(site, id, *number, reason).await;
-                return Ok(None);
+            while let Err(short) = try_plan(site, &after, &clusters).await? {
+                let classes = after.wish.as_mut().map(|wish| &mut wish.classes);
+                match (short, classes) {
+                    (Short::Classes, Some(classes)) if given > 1 => {
+                        given -= 1;
+                        *classes = fold_classes(classes, given);
+                    }
+                    (short, _) => {
+                        refuse(site, id, *number, short.to_string()).await;
+                        return Ok(None);
+                    }
+                }
+            }
+            if given < wanted {
+                adapt(site, id, *number, Adaptation::ClassesFolded { wanted, given, link: None }).await;
             }
             (*number, format!("wish {number}: the network is to be as its tenant set it"))
         }
@@ -145,7 +160,8 @@ fn in_store(
         let had = cluster.wish.iter().flat_map(|wish| &wish.partitions);
         had.filter(|had| had.seen == seen).map(|had| had.number).next()
     };
-    let mut kept = ViewWish { routes: wish.routes.clone(), ..ViewWish::default() };
+    let (routes, classes) = (wish.routes.clone(), wish.classes.clone());
+    let mut kept = ViewWish { routes, classes, ..ViewWish::default() };
     for (seen, members) in &wish.partitions {
         let members = members.iter().filter_map(|(name, role)| Some((number(name)?, *role))).collect();
         if *seen == PartitionNumber::DEFAULT {
@@ -158,12 +174,26 @@ fn in_store(
     Some(kept)
 }
 
-/// Whether the fabric can be as a cluster is wished, beside what others have; why not, as its tenant may know it.
+/// Why the fabric cannot be as a tenant wishes, as that tenant may know it.
+#[derive(Debug, Error)]
+enum Short {
+    #[error("its packets cannot be divided into classes")]
+    Classes,
+    #[error(
+        "packets to {node} cannot go that way: they would turn where no packet may, and links could wait for each other for \
+         ever"
+    )]
+    Way { node: String },
+    #[error("the physical network cannot be so beside what others have of it")]
+    Fabric,
+}
+
+/// Whether the fabric can be as a cluster is wished, beside what others have.
 async fn try_plan(
     site: &Site,
     cluster: &ClusterRow,
     all: &[ClusterRow],
-) -> anyhow::Result<Result<(), String>> {
+) -> anyhow::Result<Result<(), Short>> {
     let fabric = site.look(|seen| seen.fabric.clone());
     let sighting = fabric.sighting.clone().context("the fabric is not known")?;
     let changed = |other: &ClusterRow| if other.id == cluster.id { cluster.clone() } else { other.clone() };
@@ -173,29 +203,34 @@ async fn try_plan(
         Ok(plan) => plan,
         Err(error) => {
             tracing::info!(cluster = %cluster.name, "a wish cannot be: {error}");
-            let reason = "the physical network cannot be so beside what others have of it";
-            return Ok(Err(reason.to_owned()));
+            return Ok(Err(Short::Fabric));
         }
     };
     let own = cluster.wish.as_ref().map(|wish| &wish.routes);
+    let id = cluster.id.to_string();
     let left = plan.findings().iter().find_map(|finding| match finding {
-        Finding::RouteNotTaken { port, reason } if own.is_some_and(|own| own.contains_key(port)) => {
-            Some((port, reason))
+        Finding::RouteNotTaken { port, .. } if own.is_some_and(|own| own.contains_key(port)) => {
+            let node = cluster.nodes.iter().find(|node| node.port_guid == *port);
+            let node = node.map(|node| node_name(cluster, node)).unwrap_or_default();
+            Some((finding, Short::Way { node }))
         }
+        Finding::ClassesNotTaken { cluster, .. } if *cluster == id => Some((finding, Short::Classes)),
         _ => None,
     });
     Ok(match left {
-        Some((port, reason)) => {
-            tracing::info!(cluster = %cluster.name, %port, "a way cannot be taken: {reason}");
-            let node = cluster.nodes.iter().find(|node| node.port_guid == *port);
-            let node = node.map(|node| node_name(cluster, node)).unwrap_or_default();
-            Err(format!(
-                "packets to {node} cannot go that way: they would turn where no packet may, and links could wait for \
-                 each other for ever"
-            ))
+        Some((finding, short)) => {
+            tracing::info!(cluster = %cluster.name, "a wish cannot be: {finding}");
+            Err(short)
         }
         None => Ok(()),
     })
+}
+
+async fn adapt(site: &Site, cluster: Uuid, number: u64, adaptation: Adaptation) {
+    let tell = move |gallery: &mut super::Gallery, _| {
+        gallery.with(cluster, |view| view.adapt(number, adaptation));
+    };
+    site.views.with(tell).await;
 }
 
 async fn refuse(site: &Site, cluster: Uuid, number: u64, reason: String) {
@@ -236,16 +271,27 @@ async fn forget_unmanaged(site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ways that tenants chose give way when there is no plan with them: they are judged anew on what there is then. Whether there
-/// were any.
-pub async fn drop_routes(site: &Site) -> anyhow::Result<bool> {
+/// What tenants have divided and a plan could not, because others have come, is judged anew on what there is now.
+pub async fn judge_undivided(site: &Site, plan: &FabricPlan) {
+    for finding in plan.findings() {
+        let Finding::ClassesNotTaken { cluster, .. } = finding else { continue };
+        if let Ok(id) = cluster.parse() {
+            site.views.with(move |gallery, now| gallery.with(id, |view| view.judge_again(now))).await;
+        }
+    }
+}
+
+/// Ways and classes that tenants chose give way when there is no plan with them: they are judged anew on what there is then.
+/// Whether there were any.
+pub async fn drop_overlays(site: &Site) -> anyhow::Result<bool> {
     let _writer = site.writer.lock().await;
     let now = Timestamp::now();
     let mut were_any = false;
     for before in site.store.cluster_list().await? {
         let mut after = before.clone();
-        let routes = after.wish.as_mut().map(|wish| std::mem::take(&mut wish.routes));
-        if routes.is_none_or(|routes| routes.is_empty()) {
+        let Some(wish) = after.wish.as_mut() else { continue };
+        let (routes, classes) = (std::mem::take(&mut wish.routes), std::mem::take(&mut wish.classes));
+        if routes.is_empty() && classes.len() < 2 {
             continue;
         }
         were_any = true;

@@ -24,6 +24,9 @@ const PLAIN_WEIGHT: u8 = 64;
 /// Weight of a lane that has a packet of any size in a round, and no more.
 const PACKET_WEIGHT: u8 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
 
+/// What stands where nobody has an entry: best effort with the least weight.
+pub(super) const FILLING: VlArbEntry = VlArbEntry { lane: BEST_EFFORT, weight: 1 };
+
 /// Who has what of every link.
 #[derive(Debug)]
 pub(super) struct Users {
@@ -37,6 +40,8 @@ pub(super) struct Users {
     exits: Vec<Vec<LinkIndex>>,
     /// By link: the lane of management, if it has a level of its own.
     management: Vec<Option<Management>>,
+    /// By link: entries of clusters that divide what they have.
+    divided: BTreeMap<LinkIndex, Vec<(u8, VlArbEntry)>>,
     /// Where nobody is promised anything: by whether management has a lane of its own there.
     plain: [Arc<PortSharing>; 2],
     table_entries: u8,
@@ -68,6 +73,7 @@ struct User {
     lane: VirtualLane,
     /// As bits.
     service_levels: u16,
+    /// None if it is a further class of a cluster: see [`Users::divide`].
     entries: u8,
     first_entry: u8,
     weight: u8,
@@ -108,6 +114,7 @@ impl Users {
             opposite,
             exits,
             management: links.iter().map(|link| on(link.first_lane)).collect(),
+            divided: BTreeMap::new(),
             plain: [1, 2].map(|reserved| Arc::new(plain(on(reserved), table_entries))),
             table_entries,
         }
@@ -151,6 +158,59 @@ impl Users {
             }
         }
         moved
+    }
+
+    /// A cluster has further lanes and levels on a link.
+    pub fn add_classes(
+        &mut self,
+        link: LinkIndex,
+        cluster: ClusterNumber,
+        classes: impl Iterator<Item = (VirtualLane, ServiceLevel)>,
+    ) {
+        self.users[link.index()].extend(classes.map(|(lane, level)| User {
+            cluster,
+            lane,
+            service_levels: 1 << level.to_wire(),
+            entries: 0,
+            first_entry: 0,
+            weight: 0,
+        }));
+    }
+
+    /// It has them no longer.
+    pub fn remove_classes(&mut self, link: LinkIndex, cluster: ClusterNumber) {
+        self.users[link.index()].retain(|user| user.cluster != cluster || user.entries != 0);
+    }
+
+    /// Entries of a link serve the classes of a cluster, those that it had among them.
+    pub fn divide(&mut self, link: LinkIndex, entries: impl Iterator<Item = (u8, VlArbEntry)>) {
+        self.divided.entry(link).or_default().extend(entries);
+    }
+
+    /// Nobody divides what it has.
+    pub fn unite(&mut self) {
+        for link in std::mem::take(&mut self.divided).into_keys() {
+            self.users[link.index()].retain(|user| user.entries != 0);
+        }
+    }
+
+    /// Levels that somebody has on a link, as bits.
+    pub fn levels_taken(&self, link: LinkIndex) -> u16 {
+        self.users[link.index()].iter().fold(0, |taken, user| taken | user.service_levels)
+    }
+
+    /// Lanes that somebody has on a link, as bits.
+    pub fn lanes_taken(&self, link: LinkIndex) -> u16 {
+        self.users[link.index()].iter().fold(0, |taken, user| taken | 1 << user.lane.to_wire())
+    }
+
+    /// The arbitration table of a link.
+    pub fn table(&self, link: LinkIndex) -> Vec<VlArbEntry> {
+        let mut table = table(&self.users[link.index()], self.management[link.index()], self.table_entries);
+        for (position, entry) in self.divided.get(&link).into_iter().flatten() {
+            table[usize::from(*position)] = *entry;
+        }
+        table
     }
 
     /// Every port as if nobody was promised anything.
@@ -207,7 +267,7 @@ impl Users {
         if own.is_empty() {
             return self.plain(if management.is_some_and(Management::has_own_lane) { 2 } else { 1 });
         }
-        let low = table(own, management, self.table_entries);
+        let low = self.table(link);
         let (by_input, otherwise) = match self.ports[link.index()] {
             SendingPort::Adapter(_) => (BTreeMap::new(), map(management, |sl| lane_of(own, sl))),
             SendingPort::Switch(place, _) => (self.by_input(place, link), map(management, |_| None)),
@@ -222,7 +282,8 @@ impl Users {
         let turn = |input: LinkIndex| {
             let there = &self.users[input.index()];
             let levels_of = |cluster| {
-                there.iter().find(|user| user.cluster == cluster).map_or(0, |user| user.service_levels)
+                let same = there.iter().filter(|user| user.cluster == cluster);
+                same.fold(0, |levels, user| levels | user.service_levels)
             };
             let let_in = own
                 .iter()
@@ -237,6 +298,12 @@ impl Users {
         });
         turns.collect()
     }
+}
+
+/// The positions of so many entries at equal distances in a table.
+pub(super) fn positions(first: u8, entries: u8, table_entries: u8) -> impl Iterator<Item = usize> {
+    let distance = table_entries / entries.max(1);
+    (first.into()..table_entries.into()).step_by(distance.max(1).into())
 }
 
 fn lane_of(users: &[User], sl: usize) -> Option<VirtualLane> {
@@ -267,16 +334,16 @@ fn plain(management: Option<Management>, entries: u8) -> PortSharing {
 /// any size for each. The rest is for best effort with the least weight. What that takes from clusters is less than the
 /// packet that each was given beyond its share.
 fn table(users: &[User], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
-    let mut table = vec![VlArbEntry { lane: BEST_EFFORT, weight: 1 }; entries.into()];
+    let mut table = vec![FILLING; entries.into()];
     table[0].weight = PACKET_WEIGHT;
     if let Some(Management { lane, .. }) = management.filter(|management| management.has_own_lane()) {
         table[usize::from(entries / 2)] = VlArbEntry { lane, weight: PACKET_WEIGHT };
     }
-    for user in users {
+    for user in users.iter().filter(|user| user.entries != 0) {
         let own = VlArbEntry { lane: user.lane, weight: user.weight };
-        let distance = entries / user.entries.max(1);
-        let positions = table.iter_mut().skip(user.first_entry.into()).step_by(distance.max(1).into());
-        positions.for_each(|entry| *entry = own);
+        for position in positions(user.first_entry, user.entries, entries) {
+            table[position] = own;
+        }
     }
     table
 }

@@ -48,6 +48,13 @@ pub enum Finding {
         /// Why, and where.
         reason: String,
     },
+    /// What a cluster has cannot be divided as its owner wishes: all its packets are alike.
+    ClassesNotTaken {
+        /// Its name.
+        cluster: String,
+        /// What is short, and where.
+        reason: String,
+    },
 }
 
 impl fmt::Display for Finding {
@@ -70,6 +77,9 @@ impl fmt::Display for Finding {
             }
             Self::RouteNotTaken { port, reason } => {
                 write!(f, "packets to port {port} go as without a wish: {reason}")
+            }
+            Self::ClassesNotTaken { cluster, reason } => {
+                write!(f, "packets of cluster {cluster} are not divided into classes: {reason}")
             }
         }
     }

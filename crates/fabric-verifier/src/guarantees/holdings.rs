@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fabric_model::decisions::ClusterDecision;
+use fabric_model::Decisions;
+use fabric_model::decisions::{ClassesDecision, ClusterDecision, DividedLink};
+use fabric_model::intent::PortName;
 use ib_wire::{ServiceLevel, VirtualLane};
 
 use crate::network::{Link, Network, PORTS};
@@ -56,22 +58,65 @@ impl Holdings {
     }
 
     /// Gives a cluster what a plan says it has. Ports that the network lacks are left out.
-    pub fn give(&mut self, network: &Network<'_>, name: &Arc<str>, decision: &ClusterDecision) {
-        for grant in &decision.links {
-            let Some(link) = network.link(grant.port) else { continue };
-            let levels = bits(&grant.service_levels);
-            let entry = (place(link), Holding { cluster: Arc::clone(name), levels, lane: grant.lane });
+    pub fn give(&mut self, network: &Network<'_>, name: &Arc<str>, given: Given<'_>) {
+        for (port, levels, lane) in given.parts() {
+            let Some(link) = network.link(port) else { continue };
+            let entry = (place(link), Holding { cluster: Arc::clone(name), levels, lane });
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
             page.insert(page.partition_point(|other| *other < entry), entry);
         }
     }
 
     /// Takes back what a plan says that a cluster had.
-    pub fn take(&mut self, network: &Network<'_>, name: &str, decision: &ClusterDecision) {
-        for link in decision.links.iter().filter_map(|grant| network.link(grant.port)) {
+    pub fn take(&mut self, network: &Network<'_>, name: &str, given: Given<'_>) {
+        for link in given.parts().filter_map(|(port, ..)| network.link(port)) {
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
             page.retain(|(at, holding)| *at != place(link) || *holding.cluster != *name);
         }
+    }
+}
+
+/// What a plan says that a cluster has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Given<'a> {
+    pub decision: Option<&'a ClusterDecision>,
+    /// How that is divided.
+    pub classes: Option<&'a ClassesDecision>,
+}
+
+impl<'a> Given<'a> {
+    /// By a plan.
+    pub fn of(decisions: &'a Decisions, name: &str) -> Self {
+        Self {
+            decision: decisions.clusters.get(name).map(|decision| &**decision),
+            // Nothing is not divided.
+            classes: decisions
+                .classes
+                .get(name)
+                .filter(|_| decisions.clusters.contains_key(name))
+                .map(|it| &**it),
+        }
+    }
+
+    /// Levels and lanes on all links: the cluster's own, and those of its further classes.
+    pub fn parts(self) -> impl Iterator<Item = (PortName, u16, VirtualLane)> + 'a {
+        let own = self.decision.into_iter().flat_map(|decision| &decision.links);
+        let own = own.map(|grant| (grant.port, bits(&grant.service_levels), grant.lane));
+        own.chain((0..self.further_classes()).flat_map(move |class| self.class(class)))
+    }
+
+    /// How many classes it has beside the first.
+    pub fn further_classes(self) -> usize {
+        self.classes.map_or(0, |classes| classes.service_levels.len())
+    }
+
+    /// The level and the lanes of a further class.
+    pub fn class(self, class: usize) -> impl Iterator<Item = (PortName, u16, VirtualLane)> + 'a {
+        self.classes.into_iter().flat_map(move |classes| {
+            let levels = bits(&classes.service_levels[class..=class]);
+            let lane = move |link: &'a DividedLink| Some((link.port, levels, *link.lanes.get(class)?));
+            classes.links.iter().filter_map(lane)
+        })
     }
 }
 

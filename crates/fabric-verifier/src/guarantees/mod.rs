@@ -8,7 +8,6 @@ mod service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::{FabricPlan, Finding as Known};
 use fabric_model::tenancy::Class;
@@ -18,7 +17,7 @@ use crate::bounded::bounded;
 use crate::network::{Link, Next, PORTS, Place, port_of};
 use crate::verified::Changes;
 use crate::{Finding, Reading, Rule};
-use holdings::Holdings;
+use holdings::{Given, Holdings};
 use promises::{Judge, Judged};
 
 /// What was judged before.
@@ -66,8 +65,9 @@ impl Guarantees {
         if !is_guarded {
             return guarantees;
         }
-        for (name, decision) in &network.plan.decisions().clusters {
-            guarantees.holdings.give(network, &Arc::from(name.as_str()), decision);
+        let decisions = network.plan.decisions();
+        for name in decisions.clusters.keys() {
+            guarantees.holdings.give(network, &Arc::from(name.as_str()), Given::of(decisions, name));
         }
         guarantees.look(read, 0..network.switches.len(), 0..adapters(network.plan));
         guarantees.judge(read, |_| true);
@@ -80,9 +80,9 @@ impl Guarantees {
         if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
             return Self::of(read);
         }
-        let differing: Vec<Given<'_>> = differing(before.plan, network.plan).collect();
+        let differing = differing(before.plan, network.plan);
         let mut otherwise = asked_otherwise(before, read, changes);
-        otherwise.extend(differing.iter().map(|(name, ..)| *name));
+        otherwise.extend(differing.iter().copied());
         let is_kept =
             self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &otherwise);
         let tenants = if is_kept { Vec::new() } else { ownership::of_tenants(read) };
@@ -92,15 +92,11 @@ impl Guarantees {
         }
         let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
         let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
-        for (name, old, new) in differing {
-            if let Some(old) = old {
-                guarantees.holdings.take(network, name, old);
-            }
-            if let Some(new) = new {
-                guarantees.holdings.give(network, &Arc::from(name), new);
-            }
-            let grants = old.into_iter().chain(new).flat_map(|decision| &decision.links);
-            links.extend(grants.filter_map(|grant| network.link(grant.port)));
+        for name in differing {
+            let [old, new] = [before.plan, network.plan].map(|plan| Given::of(plan.decisions(), name));
+            guarantees.holdings.take(network, name, old);
+            guarantees.holdings.give(network, &Arc::from(name), new);
+            links.extend(old.parts().chain(new.parts()).filter_map(|(port, ..)| network.link(port)));
         }
         let (mut switches, mut ends) = (BTreeSet::new(), BTreeSet::new());
         for link in &links {
@@ -178,12 +174,12 @@ impl Guarantees {
             if !seen.insert(&cluster.name) {
                 continue;
             }
-            let decision = plan.decisions().clusters.get(&cluster.name).map(|decision| &**decision);
+            let given = Given::of(plan.decisions(), &cluster.name);
             let judged = if broken.contains(cluster.name.as_str()) {
-                let is_even = decision.is_none_or(|decision| decision.links.is_empty());
+                let is_even = given.parts().next().is_none();
                 Judged { findings: Vec::new(), is_even }
             } else {
-                judge.judge(cluster, decision)
+                judge.judge(cluster, given)
             };
             if judged.is_even && judged.findings.is_empty() {
                 self.clusters.remove(cluster.name.as_str());
@@ -194,16 +190,12 @@ impl Guarantees {
     }
 }
 
-/// A cluster with what two plans gave it.
-type Given<'a> = (&'a str, Option<&'a ClusterDecision>, Option<&'a ClusterDecision>);
-
 /// Clusters that two plans gave something different.
-fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> impl Iterator<Item = Given<'a>> {
-    let differences = new.decisions().clusters.differences(&old.decisions().clusters);
-    differences.into_iter().map(|it| {
-        let after = it.after.map(|(_, decision)| &**decision);
-        (it.key.as_str(), it.before.map(|decision| &**decision), after)
-    })
+fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> {
+    let [old, new] = [old, new].map(FabricPlan::decisions);
+    let clusters = new.clusters.differences(&old.clusters).into_iter().map(|it| it.key.as_str());
+    let classes = new.classes.differences(&old.classes).into_iter().map(|it| it.key.as_str());
+    clusters.chain(classes).collect()
 }
 
 /// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.

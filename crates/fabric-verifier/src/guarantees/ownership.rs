@@ -42,7 +42,9 @@ pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
             }
         }
     }
-    for name in read.network.plan.decisions().clusters.keys() {
+    let decisions = read.network.plan.decisions();
+    let divided = decisions.classes.keys().filter(|name| !decisions.clusters.contains_key(*name));
+    for name in decisions.clusters.keys().chain(divided) {
         if !names.get(name.as_str()).is_some_and(|place| is_guaranteed(&clusters[*place])) {
             findings.push(Finding::ClusterUnwanted { cluster: name.clone() });
         }
@@ -74,13 +76,15 @@ pub(super) fn are_tenants_apart(
     otherwise: &BTreeSet<&str>,
 ) -> bool {
     let clusters = &read.intents.clusters;
-    let decisions = &read.network.plan.decisions().clusters;
+    let decisions = read.network.plan.decisions();
     let changed: Vec<&ClusterIntent> =
         clusters.iter().filter(|cluster| otherwise.contains(cluster.name.as_str())).collect();
     let names: BTreeMap<&str, bool> =
         changed.iter().map(|cluster| (cluster.name.as_str(), is_guaranteed(cluster))).collect();
     let is_wanted = |name: &&str| names.get(name).copied().unwrap_or(false);
-    let mut given = otherwise.iter().filter(|name| decisions.contains_key(**name));
+    let is_given =
+        |name: &&&str| decisions.clusters.contains_key(**name) || decisions.classes.contains_key(**name);
+    let mut given = otherwise.iter().filter(is_given);
     if names.len() < changed.len() || !given.all(is_wanted) {
         return false;
     }

@@ -13,7 +13,7 @@ use fabric_model::plan::PortSet;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
 
-use super::holdings::bits;
+use super::holdings::Given;
 use super::service::{PACKET_BYTES, Service, Way};
 use crate::bounded::Bounded;
 use crate::network::{Link, Network, Next, PORTS, Place, port_of};
@@ -81,34 +81,44 @@ impl<'a> Judge<'a> {
     }
 
     /// What is found about a cluster and what the plan says it has.
-    pub fn judge(&mut self, cluster: &ClusterIntent, decision: Option<&ClusterDecision>) -> Judged {
+    pub fn judge(&mut self, cluster: &ClusterIntent, given: Given<'_>) -> Judged {
         let name = || cluster.name.clone();
         let asked = |decision: &&ClusterDecision| {
             decision.ports == cluster.ports
                 && decision.class == cluster.class
                 && decision.sl_mode == cluster.sl_mode
         };
-        let Some(decision) = decision.filter(asked) else {
+        let wished = self.intents.classes.get(&cluster.name).map_or(1, Vec::len);
+        let is_divided_as_asked = given.classes.is_none() || given.further_classes() + 1 == wished;
+        let Some(decision) = given.decision.filter(asked).filter(|_| is_divided_as_asked) else {
             let findings = vec![Finding::PromiseMissing { cluster: name() }];
             return Judged { findings, is_even: false };
         };
-        let mut case = Case {
-            network: self.network,
-            capabilities: &self.intents.capabilities,
-            is_routed: is_routed(cluster, self.intents),
-            slots: &mut self.slots,
-            used: &mut self.used,
-            cluster,
-            decision,
-            held: HashMap::with_capacity(decision.links.len()),
-            findings: Bounded::part(Rule::Promises),
-        };
-        let is_even = case.all();
-        let findings = case.findings.finish();
-        for used in self.used.drain(..) {
-            self.slots[used.link] = 0;
+        let mut judged = Judged { findings: Vec::new(), is_even: true };
+        // The first class, then the others.
+        for class in std::iter::once(None).chain((0..given.further_classes()).map(Some)) {
+            let mut case = Case {
+                network: self.network,
+                capabilities: &self.intents.capabilities,
+                is_routed: is_routed(cluster, self.intents),
+                class,
+                slots: &mut self.slots,
+                used: &mut self.used,
+                cluster,
+                decision,
+                given,
+                held: HashMap::with_capacity(decision.links.len()),
+                lanes: HashMap::new(),
+                findings: Bounded::part(Rule::Promises),
+            };
+            judged.is_even &= case.all();
+            judged.findings.extend(case.findings.finish());
+            for used in self.used.drain(..) {
+                self.slots[used.link] = 0;
+            }
         }
-        Judged { is_even: is_even && findings.is_empty(), findings }
+        judged.is_even &= judged.findings.is_empty();
+        judged
     }
 }
 
@@ -123,11 +133,16 @@ struct Case<'a, 'j> {
     capabilities: &'a Capabilities,
     /// Its owner chose ways: how much of its promise they leave is up to it, but not which links they take.
     is_routed: bool,
+    /// Which of its further classes is looked at; `None` for the first.
+    class: Option<usize>,
     slots: &'j mut Vec<u32>,
     used: &'j mut Vec<Used>,
     cluster: &'j ClusterIntent,
     decision: &'j ClusterDecision,
+    given: Given<'j>,
     held: HashMap<Link, (u16, VirtualLane)>,
+    /// The lanes of all its classes, as bits, where it has several.
+    lanes: HashMap<Link, u16>,
     findings: Bounded,
 }
 
@@ -180,9 +195,18 @@ impl Case<'_, '_> {
 
     /// What it was given is on links there are, and not on cables of others.
     fn grants(&mut self, ends: &[usize]) {
-        for grant in &self.decision.links {
-            let Some(link) = self.network.link(grant.port) else {
-                self.findings.push(Finding::GrantWithoutLink { cluster: self.name(), port: grant.port });
+        if self.given.classes.is_some() {
+            for (port, _, lane) in self.given.parts() {
+                let lanes = self.network.link(port).map(|link| self.lanes.entry(link).or_default());
+                lanes.into_iter().for_each(|lanes| *lanes |= 1 << lane.to_wire());
+            }
+        }
+        let given = self.given;
+        let own = Given { classes: None, ..given }.parts().filter(|_| self.class.is_none());
+        let further = self.class.into_iter().flat_map(|class| given.class(class));
+        for (port, levels, lane) in own.chain(further) {
+            let Some(link) = self.network.link(port) else {
+                self.findings.push(Finding::GrantWithoutLink { cluster: self.name(), port });
                 continue;
             };
             let end = match link.checked_sub(self.network.link_of_end(0)) {
@@ -193,9 +217,9 @@ impl Case<'_, '_> {
                 },
             };
             if end.is_some_and(|end| !ends.contains(&end)) {
-                self.findings.push(Finding::GrantAstray { cluster: self.name(), port: grant.port });
+                self.findings.push(Finding::GrantAstray { cluster: self.name(), port });
             }
-            self.held.insert(link, (bits(&grant.service_levels), grant.lane));
+            self.held.insert(link, (levels, lane));
         }
     }
 
@@ -212,6 +236,10 @@ impl Case<'_, '_> {
 
     /// The level of all its packets, or that of every two switches.
     fn levels(&mut self, groups: &[Group]) -> Levels {
+        let further = self.given.classes.zip(self.class);
+        if let Some((classes, class)) = further {
+            return Levels::One(classes.service_levels.get(class).copied());
+        }
         if self.cluster.sl_mode == SlMode::Cluster {
             let level = self.decision.service_level();
             if level.is_none() && !groups.is_empty() {
@@ -331,7 +359,8 @@ impl Case<'_, '_> {
         let held = self.held.get(&link).copied();
         let service = held.and_then(|(_, lane)| {
             let (sharing, _) = self.network.link_sharing(link);
-            Service::of(&sharing?.low, lane, self.network.rate(link))
+            let same = self.lanes.get(&link).copied().unwrap_or_default();
+            Service::of(&sharing?.low, lane, same, self.network.rate(link))
         });
         self.used.push(Used { link, pairs, from, to, held, service, inputs: Vec::new() });
         self.slots[link] = self.used.len() as u32;
@@ -406,7 +435,8 @@ impl Case<'_, '_> {
                 findings.push(Finding::LaneUnserved { cluster, port, lane });
                 continue;
             };
-            if self.is_routed {
+            // What its classes get together was looked at with the first.
+            if self.is_routed || self.class.is_some() {
                 continue;
             }
             let needed = u128::from(used.pairs) * u128::from(bandwidth) / others;
@@ -440,6 +470,10 @@ impl Case<'_, '_> {
             Class::Guaranteed { latency_ns, .. } => latency_ns,
             Class::BestEffort => None,
         };
+        // How long packets wait for other classes is up to the owner, unless a time was asked for: then the first keeps it.
+        if self.class.is_some() || self.given.classes.is_some() && asked.is_none() {
+            return;
+        }
         let promised_ns = asked.map_or(self.decision.bound_ns, |asked| asked.min(self.decision.bound_ns));
         // What was promised was rounded up.
         let bound_ns = latest.bound_ns.floor() as u64;

@@ -16,7 +16,7 @@ const PASSAGE_S: f64 = 0.25e-6;
 pub(super) struct Service {
     /// Bits per second of the link.
     link: u64,
-    /// Bytes that the lane may send in a round of the table.
+    /// Bytes that the cluster may send in a round of the table, in all its lanes.
     own: u64,
     /// Bytes that all others send at most in a round.
     others: u64,
@@ -27,8 +27,9 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// What entries give a lane of a link that carries so many bits per second; `None` if none serves it.
-    pub fn of(table: &[VlArbEntry], lane: VirtualLane, link: u64) -> Option<Self> {
+    /// What entries give a lane of a link that carries so many bits per second; `None` if none serves it. Lanes of the same
+    /// cluster, as bits, add to what it may send, but its packets wait for them as for others.
+    pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: u16, link: u64) -> Option<Self> {
         let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
         let first = table.iter().position(serves)?;
         let mut service = Self { link, own: 0, others: 0, gap: 0, entry: first };
@@ -46,14 +47,18 @@ impl Service {
             } else if entry.weight != 0 {
                 // A packet is begun while one unit is left, and sent whole.
                 let most = bytes - UNIT_BYTES + PACKET_BYTES;
-                service.others += most;
                 gap += most;
+                if same >> entry.lane.to_wire() & 1 != 0 {
+                    service.own += bytes;
+                } else {
+                    service.others += most;
+                }
             }
         }
         Some(service)
     }
 
-    /// Bits per second that the lane gets at least while it has something to send.
+    /// Bits per second that the cluster gets at least while all its lanes have something to send.
     pub fn share(&self) -> u64 {
         let (own, all) = (u128::from(self.own), u128::from(self.own + self.others));
         u64::try_from(u128::from(self.link) * own / all).unwrap_or(self.link)
@@ -106,17 +111,17 @@ mod tests {
 
     #[test]
     fn a_lane_that_is_alone_has_all_and_one_without_weight_has_nothing() {
-        let alone = Service::of(&[entry(3, 1)], lane(3), 1000).unwrap();
+        let alone = Service::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
         assert_eq!((alone.share(), alone.wait_s()), (1000, 0.0));
-        assert_eq!(Service::of(&[entry(3, 0), entry(0, 9)], lane(3), 1000), None);
-        assert_eq!(Service::of(&[], lane(3), 1000), None);
+        assert_eq!(Service::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
+        assert_eq!(Service::of(&[], lane(3), 0, 1000), None);
     }
 
     #[test]
     fn others_count_with_the_last_packet_of_each_visit() {
         // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
-        let service = Service::of(&table, lane(2), 8_000_000_000).unwrap();
+        let service = Service::of(&table, lane(2), 0, 8_000_000_000).unwrap();
         let others = (65 * 64 + 4058) + (64 + 4058);
         assert_eq!((service.gap, service.entry), (others, 3));
         assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
@@ -124,5 +129,14 @@ mod tests {
         assert!((service.wait_s() * 1e9 - others as f64).abs() < 1e-6);
         let bound = Way::START.then(&service).bound_ns();
         assert!((bound - (others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
+    }
+    #[test]
+    fn lanes_of_one_cluster_add_up_and_wait_for_each_other() {
+        let table = [entry(2, 65), entry(0, 65), entry(3, 130)];
+        let alone = Service::of(&table, lane(2), 0, 1000).unwrap();
+        let both = Service::of(&table, lane(2), 1 << 3, 1000).unwrap();
+        assert_eq!(both.gap, alone.gap);
+        assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4058));
+        assert!(both.share() > alone.share());
     }
 }

@@ -1,0 +1,234 @@
+//! How the entries of a cluster in an arbitration table are divided among classes.
+//!
+//! Entries carry whole packets of the largest size: a visit sends what it began, so that other weights would come out in
+//! other proportions. A cluster may send no less in a round than before, and for every further class one packet more.
+
+use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
+
+/// Weight of one packet of any size.
+const PACKET: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
+
+/// The largest weight of an entry.
+const ENTRY_MAX: u32 = 255;
+
+/// Packets that an entry carries at most; the last one is begun with what is left of the weight.
+const ENTRY_PACKETS: u32 = ENTRY_MAX.div_ceil(PACKET);
+
+/// What a cluster has of a table, and what is free.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room<'a> {
+    /// Positions of its entries.
+    pub own: &'a [u8],
+    /// Positions that serve nobody, the best first.
+    pub free: &'a [u8],
+    /// Weight of each of its entries.
+    pub weight: u8,
+    /// Whether the first class is to have all positions of before, so that its packets wait no longer.
+    pub keeps_own: bool,
+}
+
+/// An entry and the class it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub position: u8,
+    pub class: usize,
+    pub weight: u8,
+}
+
+/// Who is served where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Division {
+    pub entries: Vec<Entry>,
+}
+
+impl Division {
+    /// What each class may send in a round.
+    pub fn weights(&self, classes: usize) -> Vec<u32> {
+        let mut weights = vec![0; classes];
+        self.entries.iter().for_each(|entry| weights[entry.class] += u32::from(entry.weight));
+        weights
+    }
+
+    fn weight(&self) -> u32 {
+        self.entries.iter().map(|entry| u32::from(entry.weight)).sum()
+    }
+}
+
+impl Room<'_> {
+    /// The division that comes closest to what classes are to get; `None` if there are too few entries.
+    pub fn divided(&self, wished: &[u32]) -> Option<Division> {
+        let least = self.own.len() as u32 * u32::from(self.weight);
+        let most = least + PACKET * (wished.len() as u32).saturating_sub(1);
+        let first = (least / PACKET).max(wished.len() as u32);
+        let mut best: Option<(u128, u128, Division)> = None;
+        // An entry of several packets may weigh less than they do, so there may be some more.
+        for packets in first..=most / PACKET + self.own.len() as u32 {
+            let of_classes = shared_out(packets, wished);
+            let Some(division) = self.laid_out(&of_classes) else { continue };
+            if !(least..=most).contains(&division.weight()) {
+                continue;
+            }
+            let (off, whole) = distance(&of_classes, wished);
+            if best.as_ref().is_none_or(|(best, of, _)| off * of < best * whole) {
+                best = Some((off, whole, division));
+            }
+        }
+        best.map(|(.., division)| division)
+    }
+
+    /// Entries for so many packets of each class; `None` if there are too few.
+    fn laid_out(&self, packets: &[u32]) -> Option<Division> {
+        let own = self.own.len();
+        let mut counts: Vec<usize> =
+            packets.iter().map(|packets| packets.div_ceil(ENTRY_PACKETS) as usize).collect();
+        if self.keeps_own {
+            if (packets[0] as usize) < own || counts[0] > own {
+                return None;
+            }
+            counts[0] = own;
+        }
+        // What is left of its entries goes to whom each entry would have to carry the most.
+        while counts.iter().sum::<usize>() < own {
+            let full = |class: &usize| (packets[*class] as usize).div_ceil(counts[*class]);
+            let fullest = (0..counts.len()).rev().max_by_key(full)?;
+            counts[fullest] += 1;
+        }
+        let total = counts.iter().sum::<usize>();
+        let first_of_free = if self.keeps_own { total - own } else { total.saturating_sub(own) };
+        if first_of_free > self.free.len() {
+            return None;
+        }
+        let order = if self.keeps_own { one_after_the_other(&counts) } else { interleaved(&counts) };
+        let mut left: Vec<(u32, usize)> = packets.iter().copied().zip(counts).collect();
+        let entries = self.own.iter().chain(self.free).zip(order).map(|(position, class)| {
+            let (packets, entries) = &mut left[class];
+            let carried = packets.div_ceil(*entries as u32);
+            (*packets, *entries) = (*packets - carried, *entries - 1);
+            Entry { position: *position, class, weight: (carried * PACKET).min(ENTRY_MAX) as u8 }
+        });
+        Some(Division { entries: entries.collect() })
+    }
+}
+
+/// Packets by what classes are to get, one for each at least.
+fn shared_out(packets: u32, wished: &[u32]) -> Vec<u32> {
+    let all: u64 = wished.iter().map(|weight| u64::from(*weight)).sum::<u64>().max(1);
+    let part = |weight: &u32| u64::from(*weight) * u64::from(packets);
+    let mut shares: Vec<u32> = wished.iter().map(|weight| ((part(weight) / all) as u32).max(1)).collect();
+    let missing = |class: usize, has: u32| part(&wished[class]) as i128 - i128::from(has) * i128::from(all);
+    loop {
+        let total: u32 = shares.iter().sum();
+        let classes = (0..shares.len()).rev();
+        let chosen = match total.cmp(&packets) {
+            std::cmp::Ordering::Equal => return shares,
+            std::cmp::Ordering::Less => classes.max_by_key(|class| missing(*class, shares[*class])),
+            std::cmp::Ordering::Greater => {
+                classes.filter(|class| shares[*class] > 1).min_by_key(|class| missing(*class, shares[*class]))
+            }
+        };
+        match chosen {
+            Some(class) if total < packets => shares[class] += 1,
+            Some(class) => shares[class] -= 1,
+            None => return shares,
+        }
+    }
+}
+
+/// How far packets are from what classes are to get, as a part of something.
+fn distance(packets: &[u32], wished: &[u32]) -> (u128, u128) {
+    let sum = |of: &[u32]| of.iter().map(|it| u128::from(*it)).sum::<u128>();
+    let (packets_sum, wished_sum) = (sum(packets), sum(wished));
+    let apart = |(packets, wished): (&u32, &u32)| {
+        (u128::from(*packets) * wished_sum).abs_diff(u128::from(*wished) * packets_sum)
+    };
+    (packets.iter().zip(wished).map(apart).sum(), packets_sum * wished_sum)
+}
+
+/// Classes so many times each, one after the other.
+fn one_after_the_other(counts: &[usize]) -> Vec<usize> {
+    (0..counts.len()).flat_map(|class| std::iter::repeat_n(class, counts[class])).collect()
+}
+
+/// Classes so many times each, every one at distances as equal as can be.
+fn interleaved(counts: &[usize]) -> Vec<usize> {
+    let total = counts.iter().sum::<usize>();
+    let mut credit: Vec<i64> = vec![0; counts.len()];
+    let turn = |_| {
+        credit.iter_mut().zip(counts).for_each(|(credit, count)| *credit += *count as i64);
+        let next = (0..credit.len()).rev().max_by_key(|class| credit[*class]).unwrap_or_default();
+        credit[next] -= total as i64;
+        next
+    };
+    (0..total).map(turn).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn three_to_one_comes_out_in_whole_packets() {
+        let own: Vec<u8> = (0..8).map(|at| 3 + 8 * at).collect();
+        let room = Room { own: &own, free: &[1, 2], weight: 215, keeps_own: false };
+        let division = room.divided(&[3, 1]).unwrap();
+        let weights = division.weights(2);
+        assert!((8 * 215..=8 * 215 + 65).contains(&weights.iter().sum::<u32>()), "{weights:?}");
+        let ratio = f64::from(weights[0]) / f64::from(weights[1]);
+        assert!((2.85..3.15).contains(&ratio), "{weights:?}");
+        let lighter = room.divided(&[1, 3]).unwrap().weights(2);
+        assert!(lighter[0] < lighter[1], "{lighter:?}");
+    }
+
+    #[test]
+    fn a_share_of_one_packet_has_a_packet_for_each_class_if_there_are_entries() {
+        let room = Room { own: &[5], free: &[7], weight: 65, keeps_own: false };
+        let entry = |position, class| Entry { position, class, weight: 65 };
+        assert_eq!(room.divided(&[3, 1]), Some(Division { entries: vec![entry(5, 0), entry(7, 1)] }));
+        assert_eq!(room.divided(&[1, 1, 1]), None);
+        assert_eq!(Room { free: &[], ..room }.divided(&[3, 1]), None);
+    }
+
+    #[test]
+    fn who_is_not_to_wait_longer_keeps_its_positions() {
+        let room = Room { own: &[1, 33], free: &[9, 17, 25], weight: 200, keeps_own: true };
+        let division = room.divided(&[3, 1]).unwrap();
+        let first = division.entries.iter().filter(|entry| entry.class == 0).map(|entry| entry.position);
+        assert_eq!(first.collect::<Vec<u8>>(), [1, 33]);
+        // With less than a packet for each of its entries it could not.
+        assert_eq!(room.divided(&[1, 9]), None);
+        assert!(Room { keeps_own: false, ..room }.divided(&[1, 9]).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn a_cluster_sends_as_much_as_before_and_a_packet_more_for_every_class(
+            power in 0..6_u32,
+            weight in 65..=255_u8,
+            free in 0..40_usize,
+            wished in proptest::collection::vec(1..=1000_u32, 2..6),
+            keeps_own: bool,
+        ) {
+            let count = 1_u8 << power;
+            let own: Vec<u8> = (0..count).map(|at| at * (64 / count)).collect();
+            let free: Vec<u8> = (0..64).filter(|at| !own.contains(at)).take(free).collect();
+            let room = Room { own: &own, free: &free, weight, keeps_own };
+            let Some(division) = room.divided(&wished) else {
+                // Never for lack of weight.
+                prop_assert!(keeps_own || free.len() < wished.len());
+                return Ok(());
+            };
+            let least = u32::from(count) * u32::from(weight);
+            let extra = 65 * (wished.len() as u32 - 1);
+            prop_assert!((least..=least + extra).contains(&division.weight()));
+            prop_assert!(division.weights(wished.len()).iter().all(|weight| *weight >= 65));
+            let mut positions: Vec<u8> = division.entries.iter().map(|entry| entry.position).collect();
+            positions.sort_unstable();
+            positions.dedup();
+            prop_assert_eq!(positions.len(), division.entries.len());
+            prop_assert!(own.iter().all(|position| positions.contains(position)));
+            prop_assert!(division.entries.iter().all(|entry| entry.weight > 0));
+        }
+    }
+}
