@@ -309,16 +309,6 @@ fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_the
     assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
     assert_eq!(after.decisions().classes.len(), 1);
 
-    // It survives the controller.
-    site.kill();
-    site.start();
-    let operator = site.operator();
-    eventually("the fabric is programmed again", || {
-        site.ask(operator.fabric_show())
-            .is_ok_and(|fabric| fabric.state == controller_api::fabric::FabricState::Programmed)
-    });
-    assert_eq!(plan(&site).decisions().classes, after.decisions().classes);
-
     // More than there are lanes: the lightest are put together.
     (1..=4).for_each(|node| weigh(&site, &red, "two", node, &[8, 7, 6, 5, 4, 3, 2, 1]));
     let view = in_force(&site, &red, "two", None);
@@ -329,5 +319,16 @@ fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_the
     eventually("the tenant is told", || {
         (2..8).contains(&count(&site.ask(red.view_show(&by_name("two"))).unwrap()))
     });
-    assert_eq!(plan(&site).decisions().classes.len(), 2);
+    let after = plan(&site);
+    assert_eq!(after.decisions().classes.len(), 2);
+
+    // It survives the controller.
+    site.kill();
+    site.start();
+    let operator = site.operator();
+    eventually("the fabric is programmed again", || {
+        site.ask(operator.fabric_show())
+            .is_ok_and(|fabric| fabric.state == controller_api::fabric::FabricState::Programmed)
+    });
+    assert_eq!(plan(&site).decisions().classes, after.decisions().classes);
 }
