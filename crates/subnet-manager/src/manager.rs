@@ -446,6 +446,11 @@ impl Manager {
         self.ask_for(place, Purpose::Read { place });
     }
 
+    /// Reads what is known: who holds something else is compared with the plan.
+    pub(crate) fn audit(&mut self, place: Place) {
+        self.ask_for(place, Purpose::Audit { place });
+    }
+
     pub(crate) fn write(&mut self, place: Place, data: [u8; SMP_DATA_LEN]) {
         self.ask(Method::SET, place, data, Purpose::Write { place });
     }

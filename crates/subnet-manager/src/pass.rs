@@ -1,9 +1,11 @@
 //! A pass over the fabric: from what devices hold to what a plan says, step by step.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::FabricPlan;
+use ib_wire::Guid;
 
 use crate::administration::{Directory, ManagerFacts};
 use crate::backlog::{Job, Work};
@@ -158,6 +160,14 @@ impl Manager {
         self.tell(Event::Interrupted);
     }
 
+    /// Nodes with ports that should be active and are not: their links went down meanwhile. The next look tries again.
+    fn not_active(&self) -> BTreeSet<Guid> {
+        let Some(plan) = &self.plan else { return BTreeSet::new() };
+        let comparison = self.comparison(plan, &self.scope);
+        let steps = [Stage::Armed, Stage::Active].into_iter().flat_map(|stage| comparison.writes(stage));
+        steps.map(|write| write.node).collect()
+    }
+
     fn conclude_pass(&mut self, now: Duration) {
         self.phase = Phase::Watching;
         let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
@@ -172,6 +182,7 @@ impl Manager {
                 node.strikes = 0;
             }
         }
+        self.touched = self.not_active();
         if is_news {
             self.watch.put_off_sweep(now);
             self.tell(Event::Programmed(self.exchange.counts));
