@@ -219,6 +219,25 @@ fn trouble(seed: u64) {
 }
 
 #[test]
+fn what_a_plan_has_written_that_is_replaced_meanwhile_does_not_stay() {
+    let key = Pkey::from_wire(0x8123).unwrap();
+    let mut held = 0;
+    for sent in 0..4 {
+        let mut resident = up(true);
+        let member = resident.fabric.find_port("host-00006").unwrap();
+        resident.partitions = format!("blue=0x123 : {}=full;", resident.fabric.guid_of(member));
+        resident.decide();
+        resident.exchange_at_most(sent);
+        held += usize::from(resident.fabric.holds_pkey(member, key));
+        resident.partitions.clear();
+        resident.decide();
+        resident.run_for(30 * SECOND);
+        assert!(!resident.fabric.holds_pkey(member, key), "replaced after {sent} datagrams");
+    }
+    assert!(held > 0, "some of it was written");
+}
+
+#[test]
 fn a_node_that_restarts_is_made_what_it_was_under_its_key() {
     for name in ["host-00007", "leaf-02", "spine-01"] {
         let mut resident = up(true);

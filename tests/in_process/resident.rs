@@ -65,7 +65,12 @@ impl Resident {
 
     /// Moves datagrams until nothing moves any more.
     fn exchange(&mut self) {
-        loop {
+        self.exchange_at_most(usize::MAX);
+    }
+
+    /// Moves datagrams until nothing moves any more, or the manager has sent so many.
+    pub fn exchange_at_most(&mut self, sent: usize) {
+        for _ in 0..=sent {
             self.disturb();
             self.deliver();
             self.persist();

@@ -209,6 +209,7 @@ impl Manager {
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         let before = self.plan.as_ref().map(|plan| plan.decisions());
         self.memory_is_new |= before != Some(plan.decisions());
+        self.doubt_pass();
         self.plan = Some(plan);
         if !matches!(self.phase, Phase::Looking) {
             self.exchange.drop_waiting();

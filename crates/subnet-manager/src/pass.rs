@@ -54,6 +54,15 @@ impl Manager {
         self.backlog.fill(reads.into_iter().map(|place| Job { place, work: Work::Read }));
     }
 
+    /// A pass ends before its end: what it has written, and what is still under way, need not be what the next plan says.
+    pub(crate) fn doubt_pass(&mut self) {
+        if let (Phase::Writing(_), Some(plan)) = (self.phase, &self.plan) {
+            let ports = self.scope.adapter_ports.iter().filter_map(|port| plan.adapter_port(*port));
+            self.touched.extend(ports.map(|port| port.name.node));
+            self.touched.extend(&self.scope.switches);
+        }
+    }
+
     /// Everything is known: what was decided has to be safe before it is done.
     pub(crate) fn remember(&mut self, now: Duration) {
         if !self.silent.is_empty() {
