@@ -23,7 +23,12 @@ pub struct Resident {
     pub events: Vec<Event>,
     /// Traps do not reach the manager.
     pub is_deaf: bool,
+    /// What happens to the fabric after so many more datagrams of the manager.
+    pub meanwhile: Option<(usize, Fault)>,
 }
+
+/// Something that happens to a fabric.
+pub type Fault = Box<dyn FnOnce(&mut Fabric, Duration)>;
 
 impl Resident {
     pub fn new(topology: Topology, is_guarding: bool, kept: Memory) -> Self {
@@ -40,7 +45,8 @@ impl Resident {
         let manager = Manager::new(Settings::default(), secret, &kept);
         let (now, plan, discovery) = (Duration::ZERO, None, None);
         let (partitions, events) = (String::new(), Vec::new());
-        Self { fabric, manager, station, now, kept, plan, discovery, partitions, events, is_deaf: false }
+        let (is_deaf, meanwhile) = (false, None);
+        Self { fabric, manager, station, now, kept, plan, discovery, partitions, events, is_deaf, meanwhile }
     }
 
     /// Lets time pass, and everything happen that happens in it.
@@ -59,12 +65,25 @@ impl Resident {
 
     /// Moves datagrams until nothing moves any more.
     fn exchange(&mut self) {
-        loop {
+        self.exchange_at_most(usize::MAX);
+    }
+
+    /// Moves datagrams until nothing moves any more, or the manager has sent so many.
+    pub fn exchange_at_most(&mut self, sent: usize) {
+        for _ in 0..=sent {
+            self.disturb();
             self.deliver();
             self.persist();
             self.take_events();
             let Some(datagram) = self.manager.poll_transmit(self.now) else { break };
             self.fabric.handle_datagram(self.now, self.station, datagram);
+        }
+    }
+
+    fn disturb(&mut self) {
+        match self.meanwhile.take() {
+            Some((0, fault)) => fault(&mut self.fabric, self.now),
+            later => self.meanwhile = later.map(|(left, fault)| (left - 1, fault)),
         }
     }
 
@@ -150,6 +169,5 @@ impl Resident {
         let permissive = ib_wire::LidAddress::Permissive;
         let port = self.fabric.find_port(host).unwrap();
         self.fabric.handle_datagram(self.now, port, Datagram::subnet_management(permissive, permissive, mad));
-        while self.fabric.poll_output().is_some() {}
     }
 }

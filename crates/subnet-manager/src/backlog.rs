@@ -2,7 +2,7 @@
 
 use ib_wire::SMP_DATA_LEN;
 
-use crate::manager::{Manager, Purpose};
+use crate::manager::Manager;
 use crate::unsupported::Place;
 
 /// Requests that are made ready to be sent at most; enough for every device of the largest fabrics to have its share.
@@ -62,7 +62,7 @@ impl Manager {
         {
             match work {
                 Work::Read => self.read(place),
-                Work::Audit => self.ask_for(place, Purpose::Audit { place }),
+                Work::Audit => self.audit(place),
                 Work::Write(data) => self.write(place, data),
             }
         }

@@ -33,7 +33,7 @@ impl Manager {
             let ports: Vec<PortNum> = node.routes.keys().copied().collect();
             for port in ports {
                 self.read((guid, port, (Attribute::NODE_DESCRIPTION, 0)));
-                self.read((guid, port, question_about_port(port)));
+                self.audit((guid, port, question_about_port(port)));
             }
         }
     }
@@ -70,7 +70,7 @@ impl Manager {
             nodes.iter().flat_map(places).collect()
         });
         for place in audit {
-            self.ask_for(place, Purpose::Audit { place });
+            self.audit(place);
         }
     }
 
@@ -127,6 +127,10 @@ impl Manager {
             (node.info, node.met) = (info, self.look);
             node.tables.clear();
             node.routes.clear();
+            if !is_switch {
+                // Its cable was just followed: that its port went down with it is known.
+                node.ports.remove(&entered);
+            }
             self.fresh.insert(guid);
         }
         if is_new || is_new_adapter_port {
@@ -267,7 +271,7 @@ impl Manager {
         if has_changed || is_suspect {
             let count = self.observed.nodes.get(&guid).map_or(0, |node| node.info.port_count);
             for port in (0..=count).filter_map(PortNum::new) {
-                self.read((guid, PortNum::MANAGEMENT, question_about_port(port)));
+                self.audit((guid, PortNum::MANAGEMENT, question_about_port(port)));
             }
         }
         true

@@ -209,6 +209,7 @@ impl Manager {
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         let before = self.plan.as_ref().map(|plan| plan.decisions());
         self.memory_is_new |= before != Some(plan.decisions());
+        self.doubt_pass();
         self.plan = Some(plan);
         if !matches!(self.phase, Phase::Looking) {
             self.exchange.drop_waiting();
@@ -444,6 +445,11 @@ impl Manager {
 
     pub(crate) fn read(&mut self, place: Place) {
         self.ask_for(place, Purpose::Read { place });
+    }
+
+    /// Reads what is known: who holds something else is compared with the plan.
+    pub(crate) fn audit(&mut self, place: Place) {
+        self.ask_for(place, Purpose::Audit { place });
     }
 
     pub(crate) fn write(&mut self, place: Place, data: [u8; SMP_DATA_LEN]) {

@@ -1,9 +1,11 @@
 //! A pass over the fabric: from what devices hold to what a plan says, step by step.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::FabricPlan;
+use ib_wire::Guid;
 
 use crate::administration::{Directory, ManagerFacts};
 use crate::backlog::{Job, Work};
@@ -50,6 +52,15 @@ impl Manager {
         let reads = self.comparison(&plan, &scope).reads();
         self.scope = scope;
         self.backlog.fill(reads.into_iter().map(|place| Job { place, work: Work::Read }));
+    }
+
+    /// A pass ends before its end: what it has written, and what is still under way, need not be what the next plan says.
+    pub(crate) fn doubt_pass(&mut self) {
+        if let (Phase::Writing(_), Some(plan)) = (self.phase, &self.plan) {
+            let ports = self.scope.adapter_ports.iter().filter_map(|port| plan.adapter_port(*port));
+            self.touched.extend(ports.map(|port| port.name.node));
+            self.touched.extend(&self.scope.switches);
+        }
     }
 
     /// Everything is known: what was decided has to be safe before it is done.
@@ -158,6 +169,14 @@ impl Manager {
         self.tell(Event::Interrupted);
     }
 
+    /// Nodes with ports that should be active and are not: their links went down meanwhile. The next look tries again.
+    fn not_active(&self) -> BTreeSet<Guid> {
+        let Some(plan) = &self.plan else { return BTreeSet::new() };
+        let comparison = self.comparison(plan, &self.scope);
+        let steps = [Stage::Armed, Stage::Active].into_iter().flat_map(|stage| comparison.writes(stage));
+        steps.map(|write| write.node).collect()
+    }
+
     fn conclude_pass(&mut self, now: Duration) {
         self.phase = Phase::Watching;
         let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
@@ -172,6 +191,7 @@ impl Manager {
                 node.strikes = 0;
             }
         }
+        self.touched = self.not_active();
         if is_news {
             self.watch.put_off_sweep(now);
             self.tell(Event::Programmed(self.exchange.counts));
