@@ -52,8 +52,12 @@ impl Crown {
         if grounds.apex.is_none_or(|(_, covered)| covered == grounds.leaves.len()) {
             return Some(Self::default());
         }
+        let before = turns.count();
         let kept = Growth::again(fabric, order, &grounds, turns, previous);
-        let growth = kept.or_else(|| Growth::whole(fabric, order, &grounds, turns))?;
+        let growth = kept.or_else(|| {
+            turns.take_back(before);
+            Growth::whole(fabric, order, &grounds, turns)
+        })?;
         Some(Self { parents: growth.parents, top: Some(growth.top) })
     }
 }
@@ -234,12 +238,16 @@ impl<'a> Growth<'a> {
         way.windows(2).all(|pair| self.join(pair[0], pair[1], turns))
     }
 
-    /// Joins a switch to one of the crown; false, and nothing is joined, if turns would close a ring.
+    /// Joins a switch to one of the crown; false, and nothing is joined or allowed, if turns would close a ring. So the turns
+    /// of a crown are those that the next one, which begins with it, needs as well.
     fn join(&mut self, here: Place, there: Place, turns: &mut Turns<'_>) -> bool {
+        let Some(slot) = slot(self.fabric, here, there) else { return false };
         if self.order.is_above(there, here) {
+            let before = turns.count();
             let above = self.above.get(&here).cloned().unwrap_or_default();
             for other in above {
                 if !turns.allow_turn(other, here, there) {
+                    turns.take_back(before);
                     self.refused.insert((other.min(there), here, other.max(there)));
                     return false;
                 }
@@ -249,7 +257,6 @@ impl<'a> Growth<'a> {
         } else {
             self.above.entry(there).or_default().push(here);
         }
-        let Some(slot) = slot(self.fabric, here, there) else { return false };
         self.parents.insert(there, (here, slot));
         self.cover(there);
         true

@@ -15,8 +15,8 @@ use ib_wire::Guid;
 use super::order::Order;
 use crate::fabric::{Fabric, Place};
 
-/// Links looked at in all searches for rings together, for routes and once more for groups; about a tenth of a second. Fabrics that lack a few cables need a
-/// small part of it.
+/// Links looked at in all searches for rings together, for routes and once more for groups; about a tenth of a second.
+/// Fabrics that lack a few cables need a small part of it.
 const SEARCH_STEPS_MAX: usize = 20_000_000;
 
 /// A neighbour of a switch, as a place in its list.
@@ -34,8 +34,10 @@ pub(crate) struct Turns<'a> {
     refused: HashSet<(usize, Slot)>,
     /// The neighbours above that an allowed turn leads to, by the channel down.
     allowed: HashMap<usize, Vec<Slot>>,
-    /// Whether packets turn at a switch that is not of the tree.
-    turning: Vec<bool>,
+    /// The same turns, the latest last.
+    in_turn: Vec<(usize, Slot)>,
+    /// How many of them are at each switch.
+    turning: Vec<u32>,
     steps_left: usize,
     search: Search,
 }
@@ -71,7 +73,8 @@ impl<'a> Turns<'a> {
             first_channel,
             refused: HashSet::new(),
             allowed: HashMap::new(),
-            turning: vec![false; fabric.switches.len()],
+            in_turn: Vec::new(),
+            turning: vec![0; fabric.switches.len()],
             steps_left: SEARCH_STEPS_MAX,
             search: Search::new(fabric.switches.len(), channels),
         }
@@ -86,11 +89,10 @@ impl<'a> Turns<'a> {
     pub fn further(&self) -> BTreeSet<TurnAt> {
         let guid = |place: Place| self.fabric.switches[place].guid;
         let mut turns = BTreeSet::new();
-        for (channel, allowed) in &self.allowed {
-            let from = self.first_channel.partition_point(|first| first <= channel) - 1;
-            let at = self.fabric.switches[from].neighbours[channel - self.first_channel[from]].place;
-            let to = allowed.iter().map(|next| self.fabric.switches[at].neighbours[*next].place);
-            turns.extend(to.map(|to| TurnAt { from: guid(from), at: guid(at), to: guid(to) }));
+        for (channel, next) in &self.in_turn {
+            let (from, at) = self.ends(*channel);
+            let to = self.fabric.switches[at].neighbours[*next].place;
+            turns.insert(TurnAt { from: guid(from), at: guid(at), to: guid(to) });
         }
         turns
     }
@@ -107,7 +109,7 @@ impl<'a> Turns<'a> {
 
     /// Whether packets turn at a switch that is not of the tree.
     pub fn is_turning(&self, place: Place) -> bool {
-        self.turning[place]
+        self.turning[place] > 0
     }
 
     /// Whether packets that come from `from` by its neighbour `slot` may go on by that one's neighbour `next`.
@@ -130,14 +132,34 @@ impl<'a> Turns<'a> {
         }
         let channel = self.first_channel[from] + slot;
         let is_back = self.fabric.switches[here].neighbours[next].place == from;
-        // What closed a ring once always will: nothing that is allowed is ever taken back.
+        // What closed a ring once does so until something is taken back.
         if is_back || !self.refused.insert((channel, next)) || self.leads_back((here, next), channel) {
             return false;
         }
         self.refused.remove(&(channel, next));
         self.allowed.entry(channel).or_default().push(next);
-        self.turning[here] = true;
+        self.in_turn.push((channel, next));
+        self.turning[here] += 1;
         true
+    }
+
+    /// How many turns were allowed one by one, to be [taken back](Self::take_back) to.
+    pub fn count(&self) -> usize {
+        self.in_turn.len()
+    }
+
+    /// Allows only the first turns that were allowed, as many as there were before something was tried in vain.
+    pub fn take_back(&mut self, count: usize) {
+        let taken = self.in_turn.split_off(count);
+        // What closed a ring with them may close none without.
+        if !taken.is_empty() {
+            self.refused.clear();
+        }
+        for (channel, next) in taken {
+            let (_, here) = self.ends(channel);
+            self.turning[here] -= 1;
+            self.allowed.entry(channel).or_default().retain(|allowed| *allowed != next);
+        }
     }
 
     /// Whether packets may turn at a switch from one above it to another, and back.
@@ -146,7 +168,8 @@ impl<'a> Turns<'a> {
         self.step(a, at, b).is_some_and(may) && self.step(b, at, a).is_some_and(may)
     }
 
-    /// Allows packets to turn at a switch from one above it to another, and back, unless that closes a ring.
+    /// Allows packets to turn at a switch from one above it to another, and back, unless that closes a ring: then one of both
+    /// may be left to be [taken back](Self::take_back).
     pub fn allow_turn(&mut self, a: Place, at: Place, b: Place) -> bool {
         let [there, back] = [(a, b), (b, a)].map(|(from, to)| self.step(from, at, to));
         let mut allow = |step: Option<(Place, Slot, Slot)>| {
@@ -166,6 +189,12 @@ impl<'a> Turns<'a> {
     /// Has as many steps to look for rings again as at first.
     pub fn refresh(&mut self) {
         self.steps_left = SEARCH_STEPS_MAX;
+    }
+
+    /// The switches that a channel leads from and to.
+    fn ends(&self, channel: usize) -> (Place, Place) {
+        let from = self.first_channel.partition_point(|first| *first <= channel) - 1;
+        (from, self.fabric.switches[from].neighbours[channel - self.first_channel[from]].place)
     }
 
     /// Whether the tree allows packets from `from` to turn upwards at `here`, below it.
