@@ -78,8 +78,8 @@ clusters() {
     cat <<END
 # Benchmarks of clusters
 
-Written by \`make bench\`: how many clusters a fabric takes, how long decisions take, and what is left of promises under attack.
-Figures of different machines or different runs do not compare; shares and ratios do.
+Written by \`make bench\`: how many clusters a fabric takes, how long decisions take in CPU time, and what is left of
+promises under attack. Figures of different machines or different runs do not compare; shares and ratios do.
 
 $(machine)
 END

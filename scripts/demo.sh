@@ -532,7 +532,10 @@ by acme view map blue -o json >"$evidence/view.json"
 guid_in_view() { pick "it['nodes'][$1]['port_guid']" <"$evidence/view.json"; }
 must view-divide in_node acme blue 1 sh -c "printf '%s\n' 'Default=0x7fff : ALL=limited, SELF=full;' \
     'one=0x1 : $(guid_in_view 1)=full;' 'two=0x2 : $(guid_in_view 2)=full;' >/tmp/partitions.conf
-    setsid sh -c 'sleep 600 | timeout 600 in-view opensm -d 2 -P /tmp/partitions.conf -f /tmp/divide.log >/dev/null 2>&1 &
+    printf '%s\n' 'qos TRUE' 'qos_max_vls 2' 'qos_high_limit 0' 'qos_vlarb_high 0:0' 'qos_vlarb_low 0:128,1:128' \
+        'qos_sl2vl 0,1,0,0,0,0,0,0,0,0,0,0,0,0,0,0' >/tmp/qos.conf
+    setsid sh -c 'sleep 600 | timeout 600 in-view opensm -d 2 -F /tmp/qos.conf -P /tmp/partitions.conf -f /tmp/divide.log \
+        >/dev/null 2>&1 &
         echo \$! >/tmp/divide.pid'
     for try in \$(seq 90); do ! grep -q 'SUBNET UP' /tmp/divide.log 2>/dev/null || break; sleep 1; done
     grep 'SUBNET UP' /tmp/divide.log"
@@ -547,6 +550,8 @@ kept=$map
 expect '0x0002' "opensm inside blue-1 divides its network; the partitions have numbers of their own on the wire"
 must view-status by acme view status blue
 expect 'in force +wish' "what it wrote is in force"
+must view-classes by acme view map blue
+expect 'service levels here' "its two classes of packets have a level each on the wire, inside what blue was promised"
 must verify-view "$heddle" fabric verify
 held "heddle fabric verify: sound with what opensm wrote" "$kept"
 must view-beside in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-2

@@ -2,6 +2,7 @@
 
 mod admission;
 mod bring_up;
+mod cpu;
 mod judge;
 mod placement;
 mod plan;

@@ -188,19 +188,16 @@ impl Books {
         if let Some((needed, held)) = link.buffer_short(share) {
             return Err(Refusal::Buffer { link: at, needed, held });
         }
-        let (needed, free) = (self.entries_for(link.weight_of(share)), self.tables[at.index()].free());
+        let (needed, free) =
+            (entries_for(link.weight_of(share), self.table_entries), self.tables[at.index()].free());
         if needed > free {
             return Err(Refusal::Arbitration { link: at, needed, free });
         }
         Ok(())
     }
 
-    /// Entries that carry a weight.
-    fn entries_for(&self, weight: u32) -> u8 {
-        (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(self.table_entries)
-    }
-
-    /// Takes a lane, levels, rate and entries; the lane and the entries of an earlier share, if they are free.
+    /// Takes a lane, levels, rate and entries of a link that was [checked](Self::check); the lane and the entries of an
+    /// earlier share, if they are free.
     pub fn take(
         &mut self,
         at: LinkIndex,
@@ -209,10 +206,7 @@ impl Books {
         had: Option<&LinkShare>,
         moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
-        self.check(at, share)?;
-        let weight = self.links[at.index()].weight_of(share);
-        let count = self.entries_for(weight);
-        let distance = self.table_entries / count;
+        debug_assert_eq!(self.check(at, share), Ok(()));
         let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
         let before = Some(*link).filter(|link| link.lanes_taken == 0 && had.is_none());
         if let Some(first) = &self.first
@@ -223,6 +217,9 @@ impl Books {
             self.rooms.set(at, || link.room());
             return Ok(LinkShare { link: at, ..first.given });
         }
+        let weight = link.weight_of(share);
+        let count = entries_for(weight, self.table_entries);
+        let distance = self.table_entries / count;
         let free = link.lanes & !link.lanes_taken;
         let lowest = VirtualLane::from_wire(free.trailing_zeros() as u8).expect("a lane is free");
         let had_lane = had.map(|had| had.lane).filter(|lane| free & (1 << lane.to_wire()) != 0);
@@ -344,15 +341,19 @@ pub(super) struct PairDemand {
     others: u64,
     /// Bits per second that the pairs need if each host sent to one other only; 0 needs nothing.
     rate: u64,
-    /// One over it.
-    inverse: f64,
+    /// One over it, in parts of 2⁶⁴, rounded down.
+    inverse: u64,
 }
 
 impl PairDemand {
     /// So many pairs of a cluster of so many hosts, that each send at a rate.
     pub fn new(rate: u64, hosts: u64, pairs: u64) -> Self {
         let rate = rate.saturating_mul(pairs.max(1));
-        Self { others: hosts.saturating_sub(1), rate, inverse: 1.0 / rate as f64 }
+        Self {
+            others: hosts.saturating_sub(1),
+            rate,
+            inverse: u64::MAX.checked_div(rate).unwrap_or_default(),
+        }
     }
 
     /// How often something below so many bits per second hold them.
@@ -362,26 +363,19 @@ impl PairDemand {
             return u64::MAX;
         }
         match below.checked_mul(self.others) {
-            // Division is slow, and this is asked of many links: a guess that is one off at most, put right.
-            Some(product) if product < EXACT_MAX => {
+            // Division is slow, and this is asked of many links: a guess that is one too low at most, put right.
+            Some(product) => {
                 let whole = product.saturating_sub(1);
-                let guess = (whole as f64 * self.inverse) as u64;
-                match guess * self.rate {
-                    low if low > whole => guess - 1,
-                    low if whole - low >= self.rate => guess + 1,
-                    _ => guess,
-                }
+                let guess = (u128::from(whole) * u128::from(self.inverse) >> 64) as u64;
+                guess + u64::from(whole - guess * self.rate >= self.rate)
             }
-            _ => {
+            None => {
                 let whole = (u128::from(below) * u128::from(self.others)).saturating_sub(1);
                 (whole / u128::from(self.rate)) as u64
             }
         }
     }
 }
-
-/// Below this, whole numbers are exact as floating-point numbers.
-const EXACT_MAX: u64 = 1 << 53;
 
 /// `a · b / c`, rounded up.
 #[inline]
@@ -391,6 +385,11 @@ fn product_over(a: u64, b: u64, c: u64) -> u64 {
         Some(product) => product.div_ceil(c),
         None => (u128::from(a) * u128::from(b)).div_ceil(u128::from(c)) as u64,
     }
+}
+
+/// Entries that carry a weight, of a table with so many.
+fn entries_for(weight: u32, entries: u8) -> u8 {
+    (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(entries)
 }
 
 /// A table in which best effort, and management where it has a lane of its own, have their entry.

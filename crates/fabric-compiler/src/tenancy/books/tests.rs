@@ -77,3 +77,18 @@ fn rooms_are_what_the_books_say_over_a_thousand_changes() {
     }
     assert!(most > 100 && refused > 100, "{most} lanes, {refused} refused");
 }
+
+#[test]
+fn demands_are_held_as_often_as_division_says() {
+    let mut random = Pcg64::seed_from_u64(2);
+    // Numbers of every length, since rates and hosts are of very different ones.
+    let mut number = || random.next_u64() >> (random.next_u64() % 64);
+    for _ in 0..200_000 {
+        let (rate, others, pairs, below) = (number(), number() >> 32, number() >> 48, number().max(1));
+        let demand = PairDemand::new(rate, others + 1, pairs);
+        let whole = (u128::from(below) * u128::from(others)).saturating_sub(1);
+        let needed = u128::from(rate.saturating_mul(pairs.max(1)));
+        let times = whole.checked_div(needed).map_or(u64::MAX, |times| times as u64);
+        assert_eq!(demand.times(below), times, "{rate} to {others}, {pairs} pairs, below {below}");
+    }
+}
