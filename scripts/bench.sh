@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Measures Heddle next to the software and the schemes it is compared with, and rewrites the pages of figures:
 # docs/benchmarks.md (fabric) and docs/benchmarks-clusters.md (clusters). Names one of them to rewrite it alone.
-# A page changes only when every measurement of it came to its end.
+# A page changes only when every measurement of it came to its end. With HEDDLE_BIN, a directory, the heddle in it is measured and
+# nothing is built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-heddle=${CARGO_TARGET_DIR:-target}/measured/heddle
+heddle=${HEDDLE_BIN:-${CARGO_TARGET_DIR:-target}/measured}/heddle
 what=${1:-all}
 # A trace of jobs in the standard workload format, for `heddle bench placement`; without it that stream is left out.
 trace=${HEDDLE_TRACE:-}
@@ -18,7 +19,7 @@ case $what in
         ;;
 esac
 
-cargo build --profile measured --quiet
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet
 
 package_version() {
     dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown
