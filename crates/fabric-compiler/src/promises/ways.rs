@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fabric_model::intent::PortName;
-use fabric_model::plan::Draft;
+use fabric_model::plan::{Draft, LinearTable};
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{Guid, Lid, PortNum};
 
@@ -35,9 +35,10 @@ pub(super) fn put_ways(
         return Some(Vec::new());
     }
     let lids: Vec<Lid> = moved.iter().map(|(port, _)| decisions.end_ports[port].lid).collect();
-    let before = rows(draft.plan(), fabric, &lids);
-    let rows =
-        ground.and_then(|ground| reroute(fabric, ground, draft.plan().decisions(), &moved, before.clone()));
+    let rows = ground.and_then(|ground| {
+        let rows = rows(draft.plan(), fabric, &lids);
+        reroute(fabric, ground, draft.plan().decisions(), &moved, rows)
+    });
     let Some(rows) = rows else {
         let decisions = draft.decisions();
         for (port, up) in moved {
@@ -48,14 +49,19 @@ pub(super) fn put_ways(
         return None;
     };
     let mut places = Vec::new();
-    let rows = before.into_iter().zip(rows).enumerate();
-    for (place, (before, after)) in rows.filter(|(_, (before, after))| before != after) {
-        let Some(switch) = draft.switch(place) else { continue };
-        let linear = Arc::make_mut(&mut switch.linear);
-        for (lid, exit) in lids.iter().zip(after) {
-            linear.set_exit(*lid, PortNum::new(exit));
+    for (place, row) in rows.into_iter().enumerate() {
+        let Some(before) = draft.plan().shared_switches().get(place) else { continue };
+        let exits = lids.iter().copied().zip(row.into_iter().map(PortNum::new));
+        let mut changed = exits.filter(|(lid, exit)| before.linear.exit(*lid) != *exit).peekable();
+        if changed.peek().is_none() {
+            continue;
         }
-        places.push(place);
+        let mut linear = LinearTable::clone(&before.linear);
+        changed.for_each(|(lid, exit)| linear.set_exit(lid, exit));
+        if let Some(switch) = draft.switch(place) {
+            switch.linear = Arc::new(linear);
+            places.push(place);
+        }
     }
     Some(places)
 }
