@@ -12,10 +12,11 @@ use controller_api::operation::OperationState;
 use controller_api::view::View;
 use fabric_model::FabricPlan;
 use fabric_model::tenancy::Class;
-use ib_transport::framed::{Frame, FrameReader};
+use ib_transport::Role;
+use ib_transport::framed::{Attach, Frame, FrameReader, Refusal};
 use ib_wire::{
-    Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Membership, Method, PartitionNumber, Pkey,
-    PortNum, SlToVl, TransactionId, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
+    Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, ManagementClass, Membership, Method,
+    PartitionNumber, Pkey, PortNum, SlToVl, TransactionId, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
 };
 use site::{Site, by_name, eventually, wish};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -38,15 +39,24 @@ struct Program<'a> {
     site: &'a Site,
     stream: reqwest::Upgraded,
     reader: FrameReader,
+    /// The name it has in the transactions of its requests.
+    client: u16,
     asked: u64,
 }
 
 impl<'a> Program<'a> {
     fn on(site: &'a Site, client: &Client, cluster: &str, node: u32) -> Self {
         let stream = site.ask(client.view_open(&by_name(cluster), node)).unwrap();
-        let mut program = Self { site, stream, reader: FrameReader::default(), asked: 0 };
-        assert!(matches!(program.next_frame(), Frame::Attached(_)), "the view speaks first");
+        let mut program = Self { site, stream, reader: FrameReader::default(), client: 0, asked: 0 };
+        let Frame::Attached(seat) = program.next_frame() else { panic!("the view speaks first") };
+        program.client = seat.client;
         program
+    }
+
+    fn say(&mut self, frame: &Frame) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.site.ask(self.stream.write_all(&bytes)).unwrap();
     }
 
     fn next_frame(&mut self) -> Frame {
@@ -64,6 +74,14 @@ impl<'a> Program<'a> {
         self.site.ask(async { tokio::time::timeout(PATIENCE, read).await }).expect("the view answers")
     }
 
+    /// Says something about a node to a LID, as whoever.
+    fn say_to(&mut self, method: Method, transaction: TransactionId, to: Lid) {
+        let mut mad = Mad::new(ManagementClass::SUBNET_LID, method, Attribute::NODE_INFO, 0);
+        mad.set_transaction(transaction);
+        let slid = LidAddress::from_wire(1).unwrap();
+        self.say(&Frame::Datagram(Box::new(Datagram::subnet_management(slid, to.into(), mad))));
+    }
+
     fn ask(
         &mut self,
         method: Method,
@@ -79,9 +97,7 @@ impl<'a> Program<'a> {
             *mad.smp_data_mut() = data;
         }
         let (slid, dlid) = (LidAddress::from_wire(1).unwrap(), LidAddress::Permissive);
-        let mut request = Vec::new();
-        Frame::encode_datagram(&Datagram::subnet_management(slid, dlid, mad), &mut request);
-        self.site.ask(self.stream.write_all(&request)).unwrap();
+        self.say(&Frame::Datagram(Box::new(Datagram::subnet_management(slid, dlid, mad))));
         loop {
             match self.next_frame() {
                 // Its upper bits say who asked.
@@ -331,4 +347,72 @@ fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_the
             .is_ok_and(|fabric| fabric.state == controller_api::fabric::FabricState::Programmed)
     });
     assert_eq!(plan(&site).decisions().classes, after.decisions().classes);
+}
+
+/// The name of a client in the upper bits of a transaction, and a number of its own.
+fn stamped(client: u16, number: u64) -> TransactionId {
+    TransactionId(u64::from(client) << 48 | number)
+}
+
+#[test]
+fn whatever_a_stream_claims_to_be_it_is_what_the_controller_seated() {
+    let site = Site::new(16);
+    let (blue, red) = (site.tenant("blue"), site.tenant("red"));
+    ready(&site, &blue, "one", 4);
+    ready(&site, &red, "two", 4);
+    let lids: Vec<Lid> =
+        site.ask(red.view_show(&by_name("two"))).unwrap().nodes.iter().map(|node| node.lid).collect();
+    let mut victim = Program::on(&site, &red, "two", 1);
+    let mut neighbour = Program::on(&site, &blue, "one", 2);
+    let keys = |program: &mut Program<'_>| program.get(Attribute::PKEY_TABLE, &[]);
+    let before = (keys(&mut victim), keys(&mut neighbour));
+
+    // Where it comes from, and who asks.
+    let mut forger = Program::on(&site, &blue, "one", 1);
+    for (lid, client) in [(lids[0], victim.client), (lids[1], neighbour.client)] {
+        let mut mad = Mad::directed(Method::SET, Attribute::PKEY_TABLE, 0, &DirectedRoute::default());
+        mad.smp_data_mut()[..4].copy_from_slice(&[0xff, 0xff, 0x81, lid.to_wire() as u8]);
+        let written = *mad.smp_data();
+        mad.set_transaction(stamped(client, 7));
+        forger.say(&Frame::Datagram(Box::new(Datagram::subnet_management(
+            lid.into(),
+            LidAddress::Permissive,
+            mad,
+        ))));
+        let Frame::Datagram(answer) = forger.next_frame() else { panic!("an answer") };
+        assert_eq!(answer.mad.transaction(), stamped(forger.client, 7), "it comes to who asked");
+        assert_eq!(keys(&mut forger), written, "who writes its own table");
+        assert_eq!((keys(&mut victim), keys(&mut neighbour)), before);
+    }
+
+    // Who is answered: nobody in another cluster. The control is a neighbour that has asked for what comes.
+    for program in [&mut victim, &mut neighbour] {
+        program.say_to(Method::GET, TransactionId(9), lids[1]);
+        assert!(matches!(program.next_frame(), Frame::Datagram(_)), "it asks by LID");
+    }
+    for lid in &lids {
+        forger.say_to(Method::GET_RESP, stamped(victim.client, 1), *lid);
+        forger.say_to(Method::GET_RESP, stamped(neighbour.client, 1), *lid);
+    }
+    keys(&mut forger);
+    let heard = |program: &mut Program<'_>| {
+        program.say_to(Method::GET, TransactionId(2), lids[1]);
+        let mut heard = Vec::new();
+        while heard.last() != Some(&2) {
+            let Frame::Datagram(datagram) = program.next_frame() else { panic!("a datagram") };
+            heard.push(datagram.mad.transaction().0 as u32);
+        }
+        heard
+    };
+    assert_eq!((heard(&mut neighbour), heard(&mut victim)), (vec![1, 2], vec![2]));
+
+    // Which node it is.
+    let foreign = site.ask(red.cluster_show(&by_name("two"))).unwrap().id;
+    let node_id = format!("{}/1", foreign.simple());
+    forger.say(&Frame::Attach(Attach { node_id, role: Role::SubnetManager }));
+    assert_eq!(forger.next_frame(), Frame::Refused(Refusal::Malformed));
+    assert_eq!((keys(&mut victim), keys(&mut neighbour)), before);
+    assert_eq!(site.ask(red.view_show(&by_name("two"))).unwrap().managed_by, None);
+    let mut again = Program::on(&site, &blue, "one", 1);
+    assert_eq!(keys(&mut again)[2..4], [0x81, lids[1].to_wire() as u8], "another stream is where it was");
 }

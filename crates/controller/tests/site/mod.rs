@@ -75,6 +75,8 @@ pub type Shared = Arc<Mutex<World>>;
 pub struct Site {
     pub directory: tempfile::TempDir,
     pub world: Shared,
+    /// Where the subnet manager takes commands.
+    manager: PathBuf,
     fakes: Runtime,
     controller: Option<Runtime>,
     pub hosts: Vec<Name>,
@@ -84,18 +86,36 @@ impl Site {
     /// A site with a fat-tree of hosts.
     pub fn new(hosts: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let world = Shared::default();
-        let fakes = Runtime::new().unwrap();
+        let (world, fakes) = (Shared::default(), Runtime::new().unwrap());
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(hosts as u32) }.generate().unwrap();
         let names = tree.end_nodes().map(|(_, node)| node.description.parse().unwrap()).collect();
+        let path = directory.path().join("sm");
         {
             let _inside = fakes.enter();
-            let manager = UnixListener::bind(directory.path().join("sm")).unwrap();
+            let manager = UnixListener::bind(&path).unwrap();
             fakes.spawn(serve_manager(manager, Arc::new(tree), Arc::clone(&world)));
+        }
+        Self::with(directory, world, fakes, path, names)
+    }
+
+    /// A site on a fabric that has a subnet manager already.
+    pub fn managed_by(manager: PathBuf, hosts: Vec<Name>) -> Self {
+        Self::with(tempfile::tempdir().unwrap(), Shared::default(), Runtime::new().unwrap(), manager, hosts)
+    }
+
+    fn with(
+        directory: tempfile::TempDir,
+        world: Shared,
+        fakes: Runtime,
+        manager: PathBuf,
+        hosts: Vec<Name>,
+    ) -> Self {
+        {
+            let _inside = fakes.enter();
             let agent = UnixListener::bind(directory.path().join("agent")).unwrap();
             fakes.spawn(serve_agent(agent, Arc::clone(&world)));
         }
-        let mut site = Self { directory, world, fakes, controller: None, hosts: names };
+        let mut site = Self { directory, world, manager, fakes, controller: None, hosts };
         site.start();
         site.prepare();
         site
@@ -111,7 +131,7 @@ impl Site {
         let settings = controller::Settings {
             database: self.path("store"),
             listen: "127.0.0.1:0".parse().unwrap(),
-            sm_control: self.path("sm"),
+            sm_control: self.manager.clone(),
             // One that is killed here gives its socket up a moment later.
             views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             operator_token: self.path("token"),
@@ -171,12 +191,17 @@ impl Site {
 
     /// A tenant, and who asks for it.
     pub fn tenant(&self, name: &str) -> Client {
+        self.client(self.tenant_token(name))
+    }
+
+    /// A tenant, by its token.
+    pub fn tenant_token(&self, name: &str) -> String {
         let operator = self.operator();
         let tenant: Name = name.parse().unwrap();
         self.ask(operator.tenant_create(&controller_api::tenant::NewTenant { name: tenant.clone() }))
             .unwrap();
         let new = controller_api::tenant::NewToken { tenant: Some(tenant), operator: false };
-        self.client(self.ask(operator.token_create(&new)).unwrap().secret)
+        self.ask(operator.token_create(&new)).unwrap().secret
     }
 
     /// Waits until an operation has ended.
