@@ -366,7 +366,7 @@ impl PairDemand {
             // Division is slow, and this is asked of many links: a guess that is one too low at most, put right.
             Some(product) => {
                 let whole = product.saturating_sub(1);
-                let guess = (u128::from(whole) * u128::from(self.inverse) >> 64) as u64;
+                let guess = ((u128::from(whole) * u128::from(self.inverse)) >> 64) as u64;
                 guess + u64::from(whole - guess * self.rate >= self.rate)
             }
             None => {
