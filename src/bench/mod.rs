@@ -36,9 +36,13 @@ pub enum BenchCommand {
     Judge(judge::BenchJudgeArgs),
     /// How many clusters a fabric takes whose places are given, next to the paper's rule.
     Admission(admission::BenchAdmissionArgs),
-    /// How full a fabric gets that takes clusters one after the other, and how long a decision takes.
+    /// How full a fabric gets that takes clusters one after the other, and how long a decision takes in CPU time.
+    ///
+    /// Waiting for a processor does not count; a busy machine still makes decisions slower.
     Placement(placement::BenchPlacementArgs),
-    /// How long it takes to plan and prove a fabric full of clusters, and one more.
+    /// How long it takes in CPU time to plan and prove a fabric full of clusters, and one more.
+    ///
+    /// Waiting for a processor does not count; a busy machine still makes it slower.
     Plan(plan::BenchPlanArgs),
     /// What guaranteed clusters get while all others attack them, with and without Heddle.
     Promises(promises::BenchPromisesArgs),

@@ -22,9 +22,6 @@ use super::stream::{Fabric, size, unit};
 /// Place clusters first come, first served, from a queue that never runs dry, on exclusive hosts with lanes and service
 /// levels of their own and a share of every link: time-averaged use of hosts, and how long a decision takes.
 ///
-/// Decisions are told in CPU time of the thread: waiting for a processor does not count. Others still slow it down by the caches
-/// that they share.
-///
 /// The ideal looks at the number of hosts alone. The exclusive-link scheme's figures are published ones for the same tree
 /// (94.83 % for mean size 8) or were measured with its program (91.30 % for 64, 86.77 % for the trace), not in this run.
 #[derive(Debug, Args)]

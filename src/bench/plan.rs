@@ -28,8 +28,7 @@ use super::stream::size;
 /// Fill a fat-tree with guaranteed clusters, plan it and prove the plan; then let one cluster go and another come, again and
 /// again, and tell how long each newcomer takes from the question to what has to be sent: placed, planned, proved, compared.
 ///
-/// Beside it: the same steps without anything kept from before. All times are CPU time of the thread: waiting for a processor does
-/// not count. Others still slow it down by the caches that they share.
+/// Beside it: the same steps without anything kept from before.
 #[derive(Debug, Args)]
 pub struct BenchPlanArgs {
     /// Hosts of the fat-tree.
