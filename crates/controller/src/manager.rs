@@ -174,7 +174,9 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
     let plan = match compile(site, sighting, Arc::clone(&wishes), &fabric).await? {
         Ok(plan) => plan,
         Err(error) => {
-            if !views::wishes::drop_overlays(site).await? {
+            // Ways and classes of tenants come last: they never keep a plan from being made, only from being proved.
+            let is_unsound = matches!(error, NoPlan::Unsound { .. });
+            if !is_unsound || !views::wishes::drop_overlays(site).await? {
                 refuse_newest(site, &wishes, &fabric, &error).await?;
             }
             return Err(error.into());
