@@ -551,7 +551,7 @@ expect '0x0002' "opensm inside blue-1 divides its network; the partitions have n
 must view-status by acme view status blue
 expect 'in force +wish' "what it wrote is in force"
 must view-classes by acme view map blue
-expect 'service levels here' "its two classes of packets have a level each on the wire, inside what blue was promised"
+expect 'SERVICE LEVELS HERE' "its two classes of packets have a level each on the wire, inside what blue was promised"
 must verify-view "$heddle" fabric verify
 held "heddle fabric verify: sound with what opensm wrote" "$kept"
 must view-beside in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-2
