@@ -1,8 +1,9 @@
 //! The view's own subnet manager: master while the tenant runs none, in waiting while one does.
 //!
-//! It sits on port 0 of the first switch and has the lowest priority there is. Whoever of the tenant's says that it is a
-//! subnet manager is asked who it is; one that stands by is handed the subnet, one that is master already is given way to.
-//! When nobody has been master for a while, the subnet is the steward's again.
+//! It sits on port 0 of the first switch and has the lowest priority there is. When somebody of the tenant's begins to say that
+//! it is a subnet manager, the steward stands by, so that a manager that looks around finds no master and becomes one without
+//! being handed anything. Whoever says so is asked who it is; one that stands by too is handed the subnet, one that is master is
+//! given way to. When nobody has been master for a while, the subnet is the steward's again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,7 +21,8 @@ const ASK_FIRST: Duration = Duration::from_millis(10);
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while it waits.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the subnet stays with a manager that says nothing. Busy managers answer within a second.
+/// How long the subnet stays with a manager that says nothing, and how long one that has come is stood by for. Busy managers answer
+/// within a second.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Managers that are asked: those with the lowest numbers. Nobody runs more than a few.
 const MANAGERS_MAX: usize = 8;
@@ -71,8 +73,11 @@ pub(crate) struct Steward {
     managers: Vec<Manager>,
     /// What was asked in this round, by the half of the transaction that comes back whatever is on the way.
     asked: BTreeMap<u32, (AdapterId, Question)>,
-    /// Who stands by, as far as this round has told.
+    /// Who stands by, with its priority, and whether somebody still looks around, as far as this round has told.
     waiting: BTreeMap<AdapterId, u8>,
+    is_any_looking: bool,
+    /// Until then it stands by for managers that have come.
+    courtesy: Duration,
     asks_given: u32,
     /// Until the next round while nobody else is master.
     pause: Duration,
@@ -95,6 +100,8 @@ impl Steward {
             managers: Vec::new(),
             asked: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            is_any_looking: false,
+            courtesy: Duration::ZERO,
             asks_given: 0,
             pause: ASK_FIRST,
             next_round: None,
@@ -116,14 +123,19 @@ impl Steward {
         self.rule = Rule::Own;
         self.asked.clear();
         self.waiting.clear();
+        self.is_any_looking = false;
         self.pause = ASK_FIRST;
         self.next_round = self.next_round.map(|_| now + ASK_FIRST);
     }
 
     /// The tenant's managers are these from now on.
-    pub fn set_managers(&mut self, now: Duration, managers: Vec<Manager>) -> Turn {
+    pub fn set_managers(&mut self, now: Duration, mut managers: Vec<Manager>) -> Turn {
+        managers.truncate(MANAGERS_MAX);
+        let is_known = |new: &Manager| self.managers.iter().any(|known| known.adapter == new.adapter);
+        if !managers.iter().all(is_known) {
+            self.courtesy = now + SILENCE_MAX;
+        }
         self.managers = managers;
-        self.managers.truncate(MANAGERS_MAX);
         let known = |adapter: &AdapterId| self.managers.iter().any(|manager| manager.adapter == *adapter);
         self.waiting.retain(|adapter, _| known(adapter));
         if self.managers.is_empty() {
@@ -160,17 +172,10 @@ impl Steward {
             self.begin_round(now);
             return Turn::Returned;
         }
-        let best = match self.rule {
-            Rule::Own => self.best(),
-            Rule::Tenant(..) => None,
-        };
-        self.begin_round(now);
-        match best {
-            Some(manager) => self.ask(&manager, Question::TakeOver),
-            None => {
-                for manager in self.managers.clone() {
-                    self.ask(&manager, Question::WhoAreYou);
-                }
+        if !self.hand_over(now) {
+            self.begin_round(now);
+            for manager in self.managers.clone() {
+                self.ask(&manager, Question::WhoAreYou);
             }
         }
         Turn::Stays
@@ -179,8 +184,18 @@ impl Steward {
     fn begin_round(&mut self, now: Duration) {
         self.asked.clear();
         self.waiting.clear();
+        self.is_any_looking = false;
         self.next_round = Some(now + self.interval());
         self.pause = (2 * self.pause).min(ASK_INTERVAL);
+    }
+
+    /// Hands the subnet to the best of those that stand by, if there is one; whoever still looks around may be better.
+    fn hand_over(&mut self, now: Duration) -> bool {
+        let best = self.best().filter(|_| self.rule == Rule::Own && !self.is_any_looking);
+        let Some(best) = best else { return false };
+        self.begin_round(now);
+        self.ask(&best, Question::TakeOver);
+        true
     }
 
     /// Of those that stand by the one with the highest priority, then the lowest GUID.
@@ -201,16 +216,20 @@ impl Steward {
         let mut mad = Mad::directed(method, Attribute::SM_INFO, modifier, &manager.route);
         mad.set_transaction(TransactionId(TRANSACTIONS | u64::from(self.asks_given)));
         if question == Question::TakeOver {
-            // The receiver learns from it who hands over.
-            *mad.smp_data_mut() = self.info().encode();
+            // The receiver learns from it who hands over: only a master can.
+            *mad.smp_data_mut() = self.info(SmState::Master).encode();
         }
         self.asked.insert(self.asks_given, (manager.adapter, question));
         let ends = LidAddress::Permissive;
         self.answers.push_back(Datagram::subnet_management(ends, ends, mad));
     }
 
-    fn info(&self) -> SmInfo {
-        let state = if self.rule == Rule::Own { SmState::Master } else { SmState::Standby };
+    fn state(&self, now: Duration) -> SmState {
+        let is_master = self.rule == Rule::Own && (now >= self.courtesy || self.managers.is_empty());
+        if is_master { SmState::Master } else { SmState::Standby }
+    }
+
+    fn info(&self, state: SmState) -> SmInfo {
         SmInfo {
             guid: Some(self.guid),
             sm_key: SmKey::from_wire(SM_KEY),
@@ -242,7 +261,7 @@ impl Steward {
                 if answer.class() == ManagementClass::SUBNET_DIRECTED {
                     answer.set_returning();
                 }
-                *answer.smp_data_mut() = self.info().encode();
+                *answer.smp_data_mut() = self.info(self.state(now)).encode();
                 self.send(Datagram {
                     slid: datagram.dlid,
                     dlid: datagram.slid,
@@ -275,7 +294,11 @@ impl Steward {
             Rule::Own if info.state == SmState::Standby => {
                 self.waiting.insert(adapter, info.priority);
             }
+            Rule::Own if info.state == SmState::Discovering => self.is_any_looking = true,
             _ => {}
+        }
+        if self.asked.is_empty() {
+            self.hand_over(now);
         }
         Turn::Stays
     }

@@ -70,9 +70,10 @@ fn run(view: &mut View, managers: &mut [FakeManager], from: Duration, to: Durati
     }
 }
 
-fn master(view: &mut View) -> SmState {
+/// What the steward says that it is.
+fn steward(view: &mut View, now: Duration) -> SmState {
     let mut program = Program::on(view, "vm-0");
-    program.now = second(1e6);
+    program.now = now;
     SmInfo::decode(program.get(view, &[1], Attribute::SM_INFO, 0).unwrap().smp_data()).unwrap().state
 }
 
@@ -125,7 +126,45 @@ fn one_that_falls_silent_loses_the_subnet_after_a_few_seconds() {
     assert_eq!(view.rule(), tenant("vm-2"));
     run(&mut view, &mut managers, second(63.0), second(67.0));
     assert_eq!(view.rule(), Rule::Default);
-    assert_eq!(master(&mut view), SmState::Master);
+    assert_eq!(steward(&mut view, second(67.0)), SmState::Master);
+}
+
+#[test]
+fn whoever_comes_finds_nobody_who_wants_to_be_master_for_a_while() {
+    let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
+    assert_eq!(steward(&mut view, second(1.0)), SmState::Master);
+    let adapter = view.adapter("vm-2").unwrap();
+    view.set_is_sm(second(1.0), adapter, true);
+    assert_eq!(steward(&mut view, second(1.0)), SmState::Standby);
+    let mut program = Program::on(&view, "vm-0");
+    program.now = second(1.0);
+    let table = program.query(&mut view, Method::GET_TABLE, Attribute::NODE_RECORD).unwrap();
+    assert_eq!(table.status(), Status::OK, "it serves nevertheless");
+    // Nothing is heard of the one that came.
+    run(&mut view, &mut [], second(1.0), second(7.0));
+    assert_eq!(steward(&mut view, second(7.0)), SmState::Master);
+    // It says so no longer, and again.
+    view.set_is_sm(second(8.0), adapter, false);
+    view.set_is_sm(second(8.0), adapter, true);
+    assert_eq!(steward(&mut view, second(8.0)), SmState::Standby);
+    view.set_is_sm(second(8.0), adapter, false);
+    assert_eq!(steward(&mut view, second(8.0)), SmState::Master);
+}
+
+#[test]
+fn one_that_stands_by_is_handed_nothing_while_another_looks_around() {
+    let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
+    let mut managers = [
+        FakeManager::start(&mut view, second(1.0), "vm-1", 2),
+        FakeManager::start(&mut view, second(1.0), "vm-2", 7),
+    ];
+    managers[1].state = SmState::Discovering;
+    run(&mut view, &mut managers, second(1.0), second(2.0));
+    assert_eq!(view.rule(), Rule::Default);
+    managers[1].state = SmState::Master;
+    run(&mut view, &mut managers, second(2.0), second(3.0));
+    assert_eq!(view.rule(), tenant("vm-2"));
+    assert_eq!(managers.map(|manager| manager.handed_over), [0, 0]);
 }
 
 #[test]

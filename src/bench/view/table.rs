@@ -50,8 +50,8 @@ fn datagrams(text: &mut String, report: &Report) {
 fn bring_up(text: &mut String, report: &Report) {
     let Some(view) = report.bring_up.iter().find(|row| row.side == Side::View) else { return };
     let ibsim = report.bring_up.iter().find(|row| row.side == Side::Ibsim);
-    *text += "\n**Bring-up**: opensm from its start until SUBNET UP. A view is up already and has a manager, which opensm \
-              takes over from. Goal: not slower.\n\n\
+    *text += "\n**Bring-up**: opensm from its start until SUBNET UP. A view is up already and has a manager, which stands \
+              by for opensm. Goal: not slower.\n\n\
               | | ibsim | view | ratio |\n|---|---:|---:|---:|\n";
     let rows = [
         ("s", ibsim.map(|it| it.up_s), view.up_s),
