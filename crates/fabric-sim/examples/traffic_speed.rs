@@ -23,6 +23,9 @@ const HOSTS: [u32; 4] = [100, 324, 648, 1944];
 /// Network time of each run unless told otherwise.
 const MICROSECONDS: u64 = 100;
 
+/// Rounds: machines that others use too are slow at times.
+const ROUNDS: u32 = 5;
+
 /// How long a full packet takes on the links of these networks, in picoseconds.
 const PACKET_PS: u64 = 4122 * 80;
 
@@ -62,6 +65,40 @@ impl Workload for AllToAll {
     }
 }
 
+/// What one run did, and the CPU time it took.
+struct Run {
+    delivered: u64,
+    hops: u64,
+    events: u64,
+    wire_bytes: u64,
+    seconds: f64,
+}
+
+impl Run {
+    fn ns_per_hop(&self) -> f64 {
+        self.seconds * 1e9 / self.hops as f64
+    }
+}
+
+fn run(count: u32, in_step: bool, microseconds: u64) -> Run {
+    let mut design = Design::new(FatTree::with_hosts(count).generate().unwrap());
+    if count > 648 {
+        // Three levels: the hosts of a leaf over spines, those of a spine over cores.
+        design.spread = |level, host| if level > 1 { host / 18 } else { host };
+    }
+    let mut simulation = design.simulation(Settings::default());
+    let mut workload =
+        AllToAll { hosts: hosts(simulation.network()), in_step, rng: Pcg64Mcg::seed_from_u64(1) };
+    let (began, used) = (Instant::now(), cpu_seconds());
+    simulation.run(&mut workload, Time::from_us(microseconds));
+    let wall = began.elapsed().as_secs_f64();
+    let seconds = cpu_seconds().zip(used).map_or(wall, |(now, then)| now - then);
+    simulation.audit().unwrap();
+    let totals = simulation.totals();
+    let wire_bytes = simulation.measures().map(|(_, measure)| measure.wire_bytes).sum();
+    Run { delivered: totals.delivered, hops: totals.hops, events: totals.events, wire_bytes, seconds }
+}
+
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|text| text.parse().ok());
     let microseconds: u64 = numbers.next().unwrap_or(MICROSECONDS);
@@ -69,36 +106,34 @@ fn main() {
     if sizes.is_empty() {
         sizes.extend(HOSTS);
     }
-    println!(
-        "hosts  begin     network time  packets      packet-hops  events          wall       cpu   events/s  ns/packet-hop  delivered"
-    );
-    let runs = sizes.iter().flat_map(|count| [(*count, true), (*count, false)]);
-    for (count, in_step) in runs {
-        let mut design = Design::new(FatTree::with_hosts(count).generate().unwrap());
-        if count > 648 {
-            // Three levels: the hosts of a leaf over spines, those of a spine over cores.
-            design.spread = |level, host| if level > 1 { host / 18 } else { host };
+    let cases: Vec<(u32, bool)> = sizes.iter().flat_map(|count| [(*count, true), (*count, false)]).collect();
+    let mut best: Vec<Option<Run>> = cases.iter().map(|_| None).collect();
+    for _ in 0..ROUNDS {
+        for ((count, in_step), best) in cases.iter().zip(&mut best) {
+            let run = run(*count, *in_step, microseconds);
+            if best.as_ref().is_none_or(|best| run.seconds < best.seconds) {
+                *best = Some(run);
+            }
         }
-        let mut simulation = design.simulation(Settings::default());
-        let mut workload =
-            AllToAll { hosts: hosts(simulation.network()), in_step, rng: Pcg64Mcg::seed_from_u64(1) };
-        let (began, used) = (Instant::now(), cpu_seconds());
-        simulation.run(&mut workload, Time::from_us(microseconds));
-        let wall = began.elapsed().as_secs_f64();
-        let seconds = cpu_seconds().zip(used).map_or(wall, |(now, then)| now - then);
-        simulation.audit().unwrap();
-        let totals = simulation.totals();
-        let bytes: u64 = simulation.measures().map(|(_, measure)| measure.wire_bytes).sum();
-        let begin = if in_step { "together" } else { "apart   " };
-        let possible = f64::from(count) * microseconds as f64 * 1e6 / 80.0;
+    }
+    println!("{microseconds} µs of network time; the quickest of {ROUNDS} rounds, in CPU time");
+    println!(
+        "hosts  begin     packets      packet-hops  events           cpu   events/s  ns/packet-hop  to the smallest  delivered"
+    );
+    for (index, ((count, in_step), run)) in cases.iter().zip(best.iter().flatten()).enumerate() {
+        let begin = if *in_step { "together" } else { "apart   " };
+        let possible = f64::from(*count) * microseconds as f64 * 1e6 / 80.0;
+        let smallest = best[index % 2].as_ref().map_or(f64::NAN, Run::ns_per_hop);
         println!(
-            "{count:5}  {begin}  {microseconds:9} µs  {:10}  {:12}  {:12} {wall:7.2} s {seconds:7.2} s  {:5.2} M  {:13.1}  {:7.1} %",
-            totals.delivered,
-            totals.hops,
-            totals.events,
-            totals.events as f64 / seconds / 1e6,
-            seconds * 1e9 / totals.hops as f64,
-            bytes as f64 / possible * 100.0,
+            "{count:5}  {begin}  {:7}  {:12}  {:12} {:9.2} s  {:5.2} M  {:13.1}  {:15.2}  {:7.1} %",
+            run.delivered,
+            run.hops,
+            run.events,
+            run.seconds,
+            run.events as f64 / run.seconds / 1e6,
+            run.ns_per_hop(),
+            run.ns_per_hop() / smallest,
+            run.wire_bytes as f64 / possible * 100.0,
         );
     }
 }
