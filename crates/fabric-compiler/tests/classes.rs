@@ -1,16 +1,18 @@
 //! Classes that owners of clusters wish for: they divide what the cluster has, and nothing else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clusters;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use clusters::{GIGABIT, cluster, ports, tree, unexpected};
 use fabric_compiler::{Planner, compile, recompile};
-use fabric_model::generate::FatTree;
 use fabric_model::intent::{ClusterIntent, PortName};
 use fabric_model::plan::{Finding, PortSharing};
-use fabric_model::tenancy::{Bandwidth, Class, SlMode};
-use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Verified, is_told, verify};
+use fabric_model::tenancy::{Class, SlMode};
+use fabric_model::{Decisions, FabricPlan, Intents};
+use fabric_verifier::{Verified, verify};
 use ib_wire::{DataLanes, Guid, VirtualLane};
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
@@ -18,24 +20,12 @@ use rand_pcg::Pcg64;
 
 const SEED: u64 = 20_261_117;
 
-/// Eight leaves of four hosts below four spines.
-fn tree() -> Arc<Topology> {
-    Arc::new(FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap())
-}
-
-fn ports(topology: &Topology) -> Vec<Guid> {
-    topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
-}
-
-fn cluster(name: &str, ports: &[Guid], gigabits: u64, latency_ns: Option<u64>) -> ClusterIntent {
-    let bandwidth = Bandwidth::from_bits_per_s(gigabits * 1_000_000_000);
-    let class = Class::Guaranteed { bandwidth, latency_ns };
-    ClusterIntent { name: name.to_owned(), ports: ports.to_vec(), class, sl_mode: SlMode::Cluster }
-}
-
-fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<String> {
-    let findings = verify(topology, intents, plan);
-    findings.iter().filter(|finding| !is_told(finding, plan)).map(ToString::to_string).collect()
+/// The same cluster with a promise of time as well.
+fn in_time(mut cluster: ClusterIntent, latency_ns: u64) -> ClusterIntent {
+    if let Class::Guaranteed { latency_ns: promised, .. } = &mut cluster.class {
+        *promised = Some(latency_ns);
+    }
+    cluster
 }
 
 /// Why a cluster is not divided.
@@ -67,8 +57,8 @@ fn a_share_is_divided_and_neighbours_keep_every_entry() {
     let mut intents = Intents::new(ports[0]);
     intents.capabilities.usual_port.arbitration = 64;
     intents.clusters = vec![
-        cluster("blue", &[ports[4], ports[5], ports[8], ports[9]], 12, None),
-        cluster("red", &[ports[6], ports[7], ports[10], ports[11]], 12, None),
+        cluster("blue", &[ports[4], ports[5], ports[8], ports[9]], 12 * GIGABIT),
+        cluster("red", &[ports[6], ports[7], ports[10], ports[11]], 12 * GIGABIT),
     ];
     let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
@@ -114,7 +104,7 @@ fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
     let mut intents = Intents::new(ports[0]);
     let hosts = [[4, 8], [5, 9], [6, 10]].map(|hosts| hosts.map(|host| ports[host]));
     let names = ["blue", "red", "green"];
-    intents.clusters = names.iter().zip(&hosts).map(|(name, hosts)| cluster(name, hosts, 1, None)).collect();
+    intents.clusters = names.iter().zip(&hosts).map(|(name, hosts)| cluster(name, hosts, GIGABIT)).collect();
     intents.classes.insert("blue".to_owned(), vec![3, 1]);
     let reason = |intents: &Intents| {
         let plan = compile(&topology, intents, &Decisions::default()).unwrap();
@@ -142,13 +132,17 @@ fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
 
     // Packets that are to be in time wait no longer for the other class; a class that is too light cannot keep that.
     let mut timely = intents.clone();
-    let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
+    timely.capabilities.usual_port.arbitration = 64;
+    timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
+    let plan = compile(&topology, &timely, &Decisions::default()).unwrap();
     let bound = plan.decisions().clusters["blue"].bound_ns;
-    timely.clusters[0] = cluster("blue", &hosts[0], 1, Some(bound));
+    timely.clusters[0] = in_time(timely.clusters[0].clone(), bound);
     assert_eq!(reason(&timely), None);
     timely.classes.insert("blue".to_owned(), vec![1, 100]);
-    let told = reason(&timely);
-    assert!(told.is_none_or(|reason| reason.contains("divided")));
+    let told = reason(&timely).unwrap();
+    assert!(told.contains("divided"), "{told}");
+    timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
+    assert_eq!(reason(&timely), None, "without a promise of time it can be");
 }
 
 #[test]
@@ -171,9 +165,9 @@ fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_d
                     free.retain(|port| intents.clusters.iter().all(|cluster| !cluster.ports.contains(port)));
                     free.shuffle(&mut random);
                     free.truncate(random.random_range(2..6));
-                    let latency = random.random_bool(0.3).then_some(1_000_000);
-                    let gigabits = random.random_range(0..8);
-                    intents.clusters.push(cluster(&format!("c{step}"), &free, gigabits, latency));
+                    let is_timely = random.random_bool(0.3);
+                    let wish = cluster(&format!("c{step}"), &free, random.random_range(0..8) * GIGABIT);
+                    intents.clusters.push(if is_timely { in_time(wish, 1_000_000) } else { wish });
                 }
                 2 if !intents.clusters.is_empty() => {
                     let gone = random.random_range(0..intents.clusters.len());

@@ -1,37 +1,22 @@
 //! Ways that owners of ports wish for: they change what they name, and nothing else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clusters;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use clusters::{GIGABIT, cluster, ports, tree, unexpected};
 use fabric_compiler::{Planner, compile, recompile};
-use fabric_model::generate::FatTree;
-use fabric_model::intent::ClusterIntent;
 use fabric_model::plan::Finding;
-use fabric_model::tenancy::{Bandwidth, Class, SlMode};
-use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Verified, is_told, verify};
+use fabric_model::{Decisions, FabricPlan, Intents};
+use fabric_verifier::{Verified, verify};
 use ib_wire::{Guid, Lid, PortNum};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
 const SEED: u64 = 20_261_116;
-
-/// Eight leaves of four hosts below four spines.
-fn tree() -> Arc<Topology> {
-    Arc::new(FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap())
-}
-
-fn ports(topology: &Topology) -> Vec<Guid> {
-    topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
-}
-
-fn cluster(name: &str, ports: &[Guid]) -> ClusterIntent {
-    let bandwidth = Bandwidth::from_bits_per_s(1_000_000_000);
-    let class = Class::Guaranteed { bandwidth, latency_ns: None };
-    ClusterIntent { name: name.to_owned(), ports: ports.to_vec(), class, sl_mode: SlMode::Cluster }
-}
 
 /// The switch in front of a port.
 fn leaf(plan: &FabricPlan, port: Guid) -> Guid {
@@ -63,11 +48,6 @@ fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
     switches.flat_map(|(old, new)| old.linear.differences(&new.linear).collect::<Vec<_>>()).collect()
 }
 
-fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<String> {
-    let findings = verify(topology, intents, plan);
-    findings.iter().filter(|finding| !is_told(finding, plan)).map(ToString::to_string).collect()
-}
-
 #[test]
 fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
     let topology = tree();
@@ -75,7 +55,7 @@ fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
     let mut intents = Intents::new(ports[0]);
     // Two hosts each on two leaves.
     let members = [ports[4], ports[5], ports[8], ports[9]];
-    intents.clusters = vec![cluster("blue", &members), cluster("red", &ports[16..20])];
+    intents.clusters = vec![cluster("blue", &members, GIGABIT), cluster("red", &ports[16..20], GIGABIT)];
     let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
 
@@ -116,7 +96,7 @@ fn ways_over_links_without_a_share_are_found() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
-    intents.clusters = vec![cluster("blue", &[ports[4], ports[8]])];
+    intents.clusters = vec![cluster("blue", &[ports[4], ports[8]], GIGABIT)];
     let before = compile(&topology, &intents, &Decisions::default()).unwrap();
     assert_eq!(unexpected(&topology, &intents, &before), [""; 0]);
     let (from, to) = (leaf(&before, ports[4]), ports[8]);
@@ -186,7 +166,7 @@ fn plans_made_one_after_the_other_are_those_made_at_once_whatever_is_wished() {
                 free.retain(|port| intents.clusters.iter().all(|cluster| !cluster.ports.contains(port)));
                 free.shuffle(&mut random);
                 free.truncate(random.random_range(2..6));
-                intents.clusters.push(cluster(&format!("c{step}"), &free));
+                intents.clusters.push(cluster(&format!("c{step}"), &free, GIGABIT));
             }
             1 if !intents.clusters.is_empty() => {
                 let gone = random.random_range(0..intents.clusters.len());

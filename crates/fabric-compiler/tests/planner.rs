@@ -1,8 +1,11 @@
 //! A planner gives what recompiling gives, change after change, also after wishes that cannot be.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clusters;
+
 use std::sync::Arc;
 
+use clusters::ports;
 use fabric_compiler::{CompileError, Planner, compile, recompile, recompile_on};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
 use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
@@ -15,10 +18,6 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
 const SEED: u64 = 20_261_116;
-
-fn ports(topology: &Topology) -> Vec<Guid> {
-    topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
-}
 
 fn tree(levels: usize) -> Topology {
     match levels {

@@ -1,15 +1,18 @@
 //! What guaranteed clusters are promised, read from the tables of plans: an own walk from port to port.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clusters;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use clusters::{cluster, ports};
 use fabric_compiler::tenancy::ledger::{Ledger, Refusal, Request, Routes};
 use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
 use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
-use fabric_model::intent::{ClusterIntent, LaneBuffer, PortCapability, PortName};
+use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::PortSharing;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -22,15 +25,6 @@ const SEED: u64 = 20_261_115;
 
 fn tree(hosts: u32) -> Topology {
     FatTree { radix: 8, ..FatTree::with_hosts(hosts) }.generate().unwrap()
-}
-
-fn ports(topology: &Topology) -> Vec<Guid> {
-    topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
-}
-
-fn cluster(name: &str, ports: &[Guid], bandwidth: u64) -> ClusterIntent {
-    let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(bandwidth), latency_ns: None };
-    ClusterIntent { name: name.to_owned(), ports: ports.to_vec(), class, sl_mode: SlMode::Cluster }
 }
 
 /// The ports that a packet leaves by, from an adapter to a LID, with the input of each.

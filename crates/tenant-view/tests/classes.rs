@@ -1,6 +1,7 @@
 //! Classes that stock opensm sets in a view, on the physical network.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod flows;
 mod served;
 mod world;
 
@@ -9,10 +10,9 @@ use fabric_model::generate::{FatTree, Oversubscription};
 use fabric_model::intent::ClusterIntent;
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents};
-use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
-use fabric_sim::{Capacities, Fabric, FunctionId};
 use fabric_verifier::{is_told, verify};
-use ib_wire::{Guid, Membership, PartitionNumber, ServiceLevel};
+use flows::{Flow, rates};
+use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use served::{Served, eventually};
 use tenant_view::{Unshared, Verdict, WishChange};
 use world::{World, partition, ports};
@@ -63,48 +63,6 @@ fn world() -> (World, Intents) {
     (World { topology, plan }, intents)
 }
 
-/// Sends each message again as soon as it has left.
-struct Saturating(Vec<Message>);
-
-impl Workload for Saturating {
-    fn start(&mut self, orders: &mut Orders) {
-        self.0.iter().for_each(|message| orders.post(*message));
-    }
-
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        orders.post(*message);
-    }
-}
-
-/// Who sends to whom by which partition and level.
-type Flow = (usize, usize, u16, ServiceLevel);
-
-/// What arrives of some flows that send all they can, in bits per second.
-fn rates(world: &World, plan: &FabricPlan, flows: &[Flow]) -> Vec<u64> {
-    const RUN_US: u64 = 500;
-    let capacities = Capacities { arbitration_entries: 64, ..Capacities::default() };
-    let mut fabric = Fabric::new(world.topology.clone(), capacities, 0).unwrap();
-    fabric.install(plan).unwrap();
-    let network = Network::of(&fabric);
-    let ports = world.ports();
-    let lid = |host: usize| plan.adapter_port(ports[host]).unwrap().lid;
-    let message = |(number, (from, to, partition, level)): (usize, &Flow)| Message {
-        from: FunctionId::new(network.owner(lid(*from)).unwrap(), 0),
-        to: lid(*to),
-        service: Service::Data(*level),
-        pkey: PartitionNumber::from_wire(*partition).unwrap().key(Membership::Full),
-        bytes: 64 * 1024,
-        packet_bytes: None,
-        tag: Tag(number as u16),
-        token: 0,
-    };
-    let mut workload = Saturating(flows.iter().enumerate().map(message).collect());
-    let mut simulation = Simulation::new(network, Settings::default()).unwrap();
-    simulation.run(&mut workload, Time::from_us(RUN_US));
-    let bytes = |tag| simulation.measure(Tag(tag as u16)).unwrap().bytes;
-    (0..flows.len()).map(|tag| bytes(tag) * 8 * 1_000_000 / RUN_US).collect()
-}
-
 /// What a cluster has of the cable out of the first leaf.
 fn share(plan: &FabricPlan, cluster: &str, leaf: Guid) -> u64 {
     let links = &plan.decisions().clusters[cluster].links;
@@ -147,19 +105,26 @@ fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs
     // Every flow takes the one cable between the leaves, and sends more than it can have of it.
     let red = divided.plan.decisions().clusters["red"].service_level().unwrap();
     let flows = |levels: [ServiceLevel; 2]| {
-        let blue = partition().to_wire();
+        let (blue, grey) = (partition().to_wire(), ServiceLevel::default());
+        let flow = |(host, partition, level)| Flow {
+            from: world.ports()[host],
+            to: world.ports()[host + 7],
+            partition: PartitionNumber::from_wire(partition).unwrap(),
+            level,
+        };
         [
-            (0, 7, blue, levels[0]),
-            (1, 8, blue, levels[1]),
-            (2, 9, RED_PARTITION, red),
-            (3, 10, GREY_PARTITION, ServiceLevel::default()),
-            (4, 11, GREY_PARTITION, ServiceLevel::default()),
-            (5, 12, GREY_PARTITION, ServiceLevel::default()),
+            (0, blue, levels[0]),
+            (1, blue, levels[1]),
+            (2, RED_PARTITION, red),
+            (3, GREY_PARTITION, grey),
+            (4, GREY_PARTITION, grey),
+            (5, GREY_PARTITION, grey),
         ]
+        .map(flow)
     };
     let (alike, apart) = (
-        rates(&world, &world.plan, &flows([levels[0]; 2])),
-        rates(&divided, &divided.plan, &flows([levels[0], levels[1]])),
+        rates(&world.topology, &world.plan, &flows([levels[0]; 2])),
+        rates(&world.topology, &divided.plan, &flows([levels[0], levels[1]])),
     );
     println!("all alike {alike:?}, in classes {apart:?} b/s");
     let ratio = |rates: &[u64]| rates[0] as f64 / rates[1] as f64;
@@ -173,6 +138,6 @@ fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs
     assert!(apart[3..].iter().all(|rate| *rate > 0), "{apart:?}");
 
     // Without the level nothing passes: it is the cluster's since its tenant wished so.
-    let before = rates(&world, &world.plan, &flows([levels[0], levels[1]]));
+    let before = rates(&world.topology, &world.plan, &flows([levels[0], levels[1]]));
     assert_eq!(before[1], 0, "{before:?}");
 }

@@ -1,6 +1,7 @@
 //! Routes from a tenant's file, given to stock opensm in its view, on the physical network.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod flows;
 mod served;
 mod world;
 
@@ -9,10 +10,9 @@ use std::collections::BTreeSet;
 use fabric_compiler::{compile, partitions_conf, recompile};
 use fabric_model::generate::FatTree;
 use fabric_model::{Decisions, FabricPlan, Intents};
-use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
-use fabric_sim::{Capacities, Fabric, FunctionId};
 use fabric_verifier::{is_told, verify};
-use ib_wire::{Guid, Lid, Membership, ServiceLevel};
+use flows::{Flow, rates};
+use ib_wire::{Guid, Lid, ServiceLevel};
 use served::{Served, eventually};
 use tenant_view::{Verdict, WishChange};
 use world::{World, partition, ports};
@@ -58,41 +58,6 @@ fn redirect(tables: &mut [(String, String)], switch: &str, lid: u16, exit: u8) {
         &line,
         &format!("0x{lid:04x} {exit:03} : ({})", line.split_once('(').unwrap().1.trim_end_matches(')')),
     );
-}
-
-/// Sends each message again as soon as it has left.
-struct Saturating(Vec<Message>);
-
-impl Workload for Saturating {
-    fn start(&mut self, orders: &mut Orders) {
-        self.0.iter().for_each(|message| orders.post(*message));
-    }
-
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        orders.post(*message);
-    }
-}
-
-/// Bytes that arrive in some time at the receivers of a pattern.
-fn delivered(world: &World, plan: &FabricPlan, pattern: &[(Guid, Guid)]) -> Vec<u64> {
-    let mut fabric = Fabric::new(world.topology.clone(), Capacities::default(), 0).unwrap();
-    fabric.install(plan).unwrap();
-    let network = Network::of(&fabric);
-    let lid = |port: Guid| plan.adapter_port(port).unwrap().lid;
-    let message = |(number, (from, to)): (usize, &(Guid, Guid))| Message {
-        from: FunctionId::new(network.owner(lid(*from)).unwrap(), 0),
-        to: lid(*to),
-        service: Service::Data(ServiceLevel::default()),
-        pkey: partition().key(Membership::Full),
-        bytes: 64 * 1024,
-        packet_bytes: None,
-        tag: Tag(number as u16),
-        token: 0,
-    };
-    let mut workload = Saturating(pattern.iter().enumerate().map(message).collect());
-    let mut simulation = Simulation::new(network, Settings::default()).unwrap();
-    simulation.run(&mut workload, Time::from_us(500));
-    (0..pattern.len()).map(|tag| simulation.measure(Tag(tag as u16)).unwrap().bytes).collect()
 }
 
 /// LIDs to which some switch forwards otherwise.
@@ -148,9 +113,11 @@ fn routes_from_a_file_make_a_pattern_twice_as_fast_and_concern_nobody_else() {
     // Both pairs had to share the cable; a pair of somebody else's gets what it got.
     let others = (world.ports()[12], world.ports()[16]);
     let pattern = [(ports[0], ports[near]), (ports[1], ports[far]), others];
-    let (slow, fast) = (delivered(&world, &world.plan, &pattern), delivered(&world, &after, &pattern));
-    println!("before {slow:?}, after {fast:?}");
-    let own = |bytes: &[u64]| bytes[0] + bytes[1];
+    let level = ServiceLevel::default();
+    let flows = pattern.map(|(from, to)| Flow { from, to, partition: partition(), level });
+    let [slow, fast] = [&world.plan, &after].map(|plan| rates(&world.topology, plan, &flows));
+    println!("before {slow:?}, after {fast:?} b/s");
+    let own = |rates: &[u64]| rates[0] + rates[1];
     assert!(own(&fast) * 10 > own(&slow) * 19, "{slow:?} {fast:?}");
     assert_eq!(fast[2], slow[2]);
 }

@@ -1,0 +1,56 @@
+//! What arrives on the physical network when everybody sends all they can.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use fabric_model::{FabricPlan, Topology};
+use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
+use fabric_sim::{Capacities, Fabric, FunctionId};
+use ib_wire::{Guid, Membership, PartitionNumber, ServiceLevel};
+
+/// Network time of a run.
+const RUN_US: u64 = 500;
+
+/// One port sends to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    pub from: Guid,
+    pub to: Guid,
+    pub partition: PartitionNumber,
+    pub level: ServiceLevel,
+}
+
+/// Sends each message again as soon as it has left.
+struct Saturating(Vec<Message>);
+
+impl Workload for Saturating {
+    fn start(&mut self, orders: &mut Orders) {
+        self.0.iter().for_each(|message| orders.post(*message));
+    }
+
+    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
+        orders.post(*message);
+    }
+}
+
+/// Payload that arrives of each flow, in bits per second.
+pub fn rates(topology: &Topology, plan: &FabricPlan, flows: &[Flow]) -> Vec<u64> {
+    let capacities = Capacities { arbitration_entries: 64, ..Capacities::default() };
+    let mut fabric = Fabric::new(topology.clone(), capacities, 0).unwrap();
+    fabric.install(plan).unwrap();
+    let network = Network::of(&fabric);
+    let lid = |port: Guid| plan.adapter_port(port).unwrap().lid;
+    let message = |(number, flow): (usize, &Flow)| Message {
+        from: FunctionId::new(network.owner(lid(flow.from)).unwrap(), 0),
+        to: lid(flow.to),
+        service: Service::Data(flow.level),
+        pkey: flow.partition.key(Membership::Full),
+        bytes: 64 * 1024,
+        packet_bytes: None,
+        tag: Tag(number as u16),
+        token: 0,
+    };
+    let mut workload = Saturating(flows.iter().enumerate().map(message).collect());
+    let mut simulation = Simulation::new(network, Settings::default()).unwrap();
+    simulation.run(&mut workload, Time::from_us(RUN_US));
+    let bytes = |tag| simulation.measure(Tag(tag as u16)).unwrap().bytes;
+    (0..flows.len()).map(|tag| bytes(tag) * 8 * 1_000_000 / RUN_US).collect()
+}
