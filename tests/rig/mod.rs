@@ -2,29 +2,21 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod stock;
+pub mod tree;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ib_transport::ibsim::{Client, SocketName};
 use ib_transport::{Device, DeviceSpec, Role};
+pub use stock::{OpenSm, eventually, unique};
+use stock::{Sockets, signal};
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
-
-/// Longer than any one tool takes on a busy machine.
-const TOOL_LIMIT_S: &str = "120";
-
-/// Longer than anything takes to become so on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A name no other test and no other run has.
-pub fn unique(purpose: &str) -> String {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!("ht-{purpose}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
-}
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/topologies").join(name)
@@ -115,21 +107,11 @@ impl Server {
     }
 
     fn command(&self, node: &str, program: &str, arguments: &[&str]) -> Command {
-        // libumad2sim writes a directory where it is started: a scratch directory for every tool.
-        let directory = self.scratch().join(unique("tool"));
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut command = Command::new("timeout");
-        command
-            .arg(TOOL_LIMIT_S)
-            .arg(program)
-            .args(arguments)
-            .current_dir(directory)
-            .env("LD_PRELOAD", preload())
-            .env("IBSIM_SOCKNAME", &self.name)
-            .env("SIM_HOST", node)
-            .env("OSM_TMP_DIR", self.scratch())
-            .env("OSM_CACHE_DIR", self.scratch());
-        command
+        self.sockets().command(node, program, arguments)
+    }
+
+    fn sockets(&self) -> Sockets<'_> {
+        Sockets { name: &self.name, scratch: self.scratch() }
     }
 
     /// Configures the fabric with opensm, once, and returns its log.
@@ -144,25 +126,15 @@ impl Server {
     }
 
     /// opensm as a service, once the subnet is up. Ended when dropped.
-    pub fn opensm(&self, node: &str, options: &[&str]) -> Manager {
+    pub fn opensm(&self, node: &str, options: &[&str]) -> OpenSm {
         let manager = self.opensm_beside(node, options);
         manager.wait_for("SUBNET UP");
         manager
     }
 
     /// opensm as a service, whatever comes of it. Ended when dropped.
-    pub fn opensm_beside(&self, node: &str, options: &[&str]) -> Manager {
-        let log = self.scratch().join(unique("opensm"));
-        // -d 2 flushes the log after every line.
-        let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
-        let child = command
-            .args(options)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Manager { child, log }
+    pub fn opensm_beside(&self, node: &str, options: &[&str]) -> OpenSm {
+        self.sockets().opensm(node, options)
     }
 
     /// How `heddle sm` gets to this fabric from `node`.
@@ -229,38 +201,6 @@ fn start_sim(net: &Path, name: &str, scratch: &Path, options: &[&str]) -> Child 
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A running opensm.
-pub struct Manager {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Manager {
-    pub fn wait_for(&self, text: &str) {
-        let started = Instant::now();
-        while !self.log().contains(text) {
-            assert!(
-                started.elapsed() < Duration::from_secs(60),
-                "opensm never says {text:?}: {}",
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        // `timeout` passes the signal on to opensm.
-        signal("TERM", &self.child);
         let _ = self.child.wait();
     }
 }
@@ -388,19 +328,6 @@ impl Drop for Resident {
     }
 }
 
-/// Waits until something is so; what changes a fabric takes a sweep or two until it is seen.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "it never is so: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn signal(name: &str, child: &Child) {
-    let _ = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
-}
-
 /// What a program printed and how it ended.
 #[derive(Debug)]
 pub struct Printed {
@@ -431,9 +358,4 @@ fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
     command
-}
-
-fn preload() -> &'static str {
-    let places = ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib/umad2sim/libumad2sim.so"];
-    places.into_iter().find(|path| Path::new(path).exists()).expect("libumad2sim is installed (libumad2sim0)")
 }

@@ -2,10 +2,13 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+#[path = "../../../../tests/rig/stock.rs"]
+mod stock;
+
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,12 +16,9 @@ use std::time::{Duration, Instant};
 use fabric_sim::{BareDatagram, PortId};
 use ib_transport::{Host, Outbox, Sent, Server, Vendor, Waker};
 use ib_wire::{Gid, Guid, Lid, PortState};
+pub use stock::eventually;
+use stock::{OpenSm, Sockets, unique};
 use tenant_view::{AdapterId, Output, View};
-
-/// Longer than any one tool takes on a busy machine.
-const TOOL_LIMIT_S: &str = "120";
-/// Longer than anything takes to become so on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 type Task = Box<dyn FnOnce(&mut View, Duration) + Send>;
 
@@ -133,12 +133,6 @@ pub struct Served {
     scratch: tempfile::TempDir,
 }
 
-/// A name no other test and no other run has.
-fn unique(purpose: &str) -> String {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!("hv-{purpose}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
-}
-
 impl Served {
     pub fn new(view: View) -> Self {
         let name = unique("view");
@@ -183,36 +177,16 @@ impl Served {
     }
 
     fn command(&self, node: &str, program: &str, arguments: &[&str]) -> Command {
-        // libumad2sim writes a directory where it is started: a scratch directory for every tool.
-        let directory = self.scratch().join(unique("tool"));
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut command = Command::new("timeout");
-        command
-            .arg(TOOL_LIMIT_S)
-            .arg(program)
-            .args(arguments)
-            .current_dir(directory)
-            .env("LD_PRELOAD", preload())
-            .env("IBSIM_SOCKNAME", &self.name)
-            .env("SIM_HOST", node)
-            .env("OSM_TMP_DIR", self.scratch())
-            .env("OSM_CACHE_DIR", self.scratch());
-        command
+        self.sockets().command(node, program, arguments)
+    }
+
+    fn sockets(&self) -> Sockets<'_> {
+        Sockets { name: &self.name, scratch: self.scratch() }
     }
 
     /// opensm as a service on a virtual machine. Ended when dropped.
     pub fn opensm(&self, node: &str, options: &[&str]) -> OpenSm {
-        let log = self.scratch().join(unique("opensm"));
-        // -d 2 flushes the log after every line.
-        let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
-        let child = command
-            .args(options)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        OpenSm { child, log }
+        self.sockets().opensm(node, options)
     }
 }
 
@@ -224,46 +198,4 @@ impl Drop for Served {
             let _ = thread.join();
         }
     }
-}
-
-/// A running opensm.
-pub struct OpenSm {
-    child: Child,
-    log: PathBuf,
-}
-
-impl OpenSm {
-    pub fn wait_for(&self, text: &str) {
-        let started = Instant::now();
-        while !self.log().contains(text) {
-            assert!(started.elapsed() < PATIENCE, "opensm never says {text:?}:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-impl Drop for OpenSm {
-    fn drop(&mut self) {
-        // `timeout` passes the signal on to opensm.
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
-        let _ = self.child.wait();
-    }
-}
-
-/// Waits until something is so.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "it never is so: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn preload() -> &'static str {
-    let places = ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib/umad2sim/libumad2sim.so"];
-    places.into_iter().find(|path| Path::new(path).exists()).expect("libumad2sim is installed (libumad2sim0)")
 }

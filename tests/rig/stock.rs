@@ -1,0 +1,110 @@
+//! Stock tools on whatever serves ibsim's sockets. Tests of other packages include this file too.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than any one tool takes on a busy machine.
+const TOOL_LIMIT_S: &str = "120";
+
+/// Longer than anything takes to become so on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A name no other test and no other run has.
+pub fn unique(purpose: &str) -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("ht-{purpose}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Waits until something is so; what changes a fabric takes a sweep or two until it is seen.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "it never is so: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends a signal to a program that was started here.
+pub fn signal(name: &str, child: &Child) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+}
+
+/// The sockets that tools are to attach to, and where they leave their files.
+#[derive(Clone, Copy, Debug)]
+pub struct Sockets<'a> {
+    pub name: &'a str,
+    pub scratch: &'a Path,
+}
+
+impl Sockets<'_> {
+    /// A tool that sits on `node`.
+    pub fn command(self, node: &str, program: &str, arguments: &[&str]) -> Command {
+        // libumad2sim writes a directory where it is started: a scratch directory for every tool.
+        let directory = self.scratch.join(unique("tool"));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut command = Command::new("timeout");
+        command
+            .arg(TOOL_LIMIT_S)
+            .arg(program)
+            .args(arguments)
+            .current_dir(directory)
+            .env("LD_PRELOAD", preload())
+            .env("IBSIM_SOCKNAME", self.name)
+            .env("SIM_HOST", node)
+            .env("OSM_TMP_DIR", self.scratch)
+            .env("OSM_CACHE_DIR", self.scratch);
+        command
+    }
+
+    /// opensm as a service, whatever comes of it. Ended when dropped.
+    pub fn opensm(self, node: &str, options: &[&str]) -> OpenSm {
+        let log = self.scratch.join(unique("opensm"));
+        // -d 2 flushes the log after every line.
+        let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
+        let child = command
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        OpenSm { child, log }
+    }
+}
+
+/// A running opensm.
+pub struct OpenSm {
+    child: Child,
+    log: PathBuf,
+}
+
+impl OpenSm {
+    pub fn wait_for(&self, text: &str) {
+        let started = Instant::now();
+        while !self.log().contains(text) {
+            assert!(started.elapsed() < PATIENCE, "opensm never says {text:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for OpenSm {
+    fn drop(&mut self) {
+        // `timeout` passes the signal on to opensm.
+        signal("TERM", &self.child);
+        let _ = self.child.wait();
+    }
+}
+
+fn preload() -> &'static str {
+    let places = ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib/umad2sim/libumad2sim.so"];
+    places.into_iter().find(|path| Path::new(path).exists()).expect("libumad2sim is installed (libumad2sim0)")
+}
