@@ -122,6 +122,17 @@ expect() { # pattern what: in what was kept last
     held "$2" "$kept"
 }
 
+# Asks again until it is so, for a minute.
+wait_for() { # pattern name command ...
+    local pattern=$1
+    shift
+    for _ in $(seq 60); do
+        must "$@"
+        ! grep -Eq -- "$pattern" "$evidence/$kept" || return 0
+        sleep 1
+    done
+}
+
 # Picks values out of JSON: an expression of Python about `it`.
 pick() { # expression
     python3 -c 'import json, sys; it = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
@@ -539,19 +550,14 @@ must view-divide in_node acme blue 1 sh -c "printf '%s\n' 'Default=0x7fff : ALL=
         echo \$! >/tmp/divide.pid'
     for try in \$(seq 90); do ! grep -q 'SUBNET UP' /tmp/divide.log 2>/dev/null || break; sleep 1; done
     grep 'SUBNET UP' /tmp/divide.log"
-for _ in $(seq 60); do
-    must view-divided by acme view map blue
-    ! grep -q '0x0002' "$evidence/$kept" || break
-    sleep 1
-done
-map=$kept
-must view-status by acme view status blue
-kept=$map
+wait_for '0x0002' view-divided by acme view map blue
 expect '0x0002' "opensm inside blue-1 divides its network; the partitions have numbers of their own on the wire"
-must view-status by acme view status blue
+wait_for 'in force +wish' view-status by acme view status blue
 expect 'in force +wish' "what it wrote is in force"
 must view-classes by acme view map blue
 expect 'SERVICE LEVELS HERE' "its two classes of packets have a level each on the wire, inside what blue was promised"
+wait_for '"classes"' view-context in_node acme blue 2 cat /etc/heddle/context.json
+expect '"classes"' "blue-2 is told of these levels, for its applications"
 must verify-view "$heddle" fabric verify
 held "heddle fabric verify: sound with what opensm wrote" "$kept"
 must view-beside in_node acme blue 1 ping -c 5 -i 0.2 -W 2 blue-2
@@ -559,11 +565,7 @@ held "blue-1, a full member, reaches blue-2" "$kept"
 ! keep view-across in_node acme blue 2 ping -c 5 -i 0.2 -W 1 blue-3 || fail "blue-2 still reaches blue-3 (see $evidence/$kept)"
 expect '100% packet loss' "blue-2 and blue-3 are in different ones: nothing of five pings comes through"
 must view-end in_node acme blue 1 sh -c 'kill $(cat /tmp/divide.pid)'
-for _ in $(seq 60); do
-    must view-default by acme view status blue
-    ! grep -Eq 'in force +the default' "$evidence/$kept" || break
-    sleep 1
-done
+wait_for 'in force +the default' view-default by acme view status blue
 expect 'in force +the default' "opensm has ended, and the default returns"
 must view-together in_node acme blue 2 ping -c 5 -i 0.2 -W 2 blue-3
 held "blue-2 reaches blue-3 again" "$kept"

@@ -411,6 +411,9 @@ fn markdown(rows: &[Row]) -> String {
         "The least that a node of an attacked cluster got of its promise, as planned and with one class for all; the latest \
          packet that found its lane empty next to its bound; clusters whose promise was broken; what best effort got, and \
          how much that is of what all others left on the tightest link of its ways. The worst of all seeds.\n\n\
+         Broken is the promise of a node that got less than its rate gives in the time of the run without the latency bound, \
+         less two packets. Runs are short, with messages of any size a quarter as long, so what waits at their end shows \
+         in the rates.\n\n\
          | fabric | lanes | table | messages | attack | attacked | rate ÷ promise | one class | latency ÷ bound | broken | one class \
          | best effort Gb/s | of what was left |\n\
          |---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",

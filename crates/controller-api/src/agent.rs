@@ -133,6 +133,19 @@ pub struct Context {
     /// The partitions inside the cluster that it is in, in the order of their keys in its table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,
+    /// The classes into which the cluster's packets are divided.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassLevel>,
+}
+
+/// A class of a cluster's packets, as its nodes are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassLevel {
+    /// Its service levels in the network that the tenant sees.
+    pub seen: Vec<ServiceLevel>,
+    /// What applications use on the wire.
+    pub sl: ServiceLevel,
 }
 
 /// A partition inside a cluster, as a node in it is told.

@@ -15,7 +15,7 @@ use controller_api::Name;
 use controller_api::agent::{VmReport, VmState};
 use controller_api::cluster::{NodeState, Phase};
 use controller_api::operation::{Operation, OperationKind, OperationState, Step};
-use ib_wire::{Guid, PartitionNumber};
+use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -34,6 +34,8 @@ pub trait Sight {
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool>;
     /// Whether the fabric lets every node of a cluster talk in all its partitions; `None` if that is not known now.
     fn carries(&self, cluster: &ClusterRow) -> Option<bool>;
+    /// The levels on the wire that the fabric has for the classes of a cluster; `None` if that is not known now.
+    fn class_levels(&self, cluster: &ClusterRow) -> Option<Vec<ServiceLevel>>;
 }
 
 /// How a virtual machine stands.
@@ -82,6 +84,7 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> 
         return outcome;
     }
     join(cluster);
+    tell_levels(cluster, sight);
     progress(cluster, sight, now, &mut outcome);
     outcome
 }
@@ -206,6 +209,17 @@ fn join(cluster: &mut ClusterRow) {
         for node in cluster.nodes.iter_mut().filter(|node| !node.leaving) {
             node.joined = true;
         }
+        cluster.generation += 1;
+    }
+}
+
+/// Nodes are told of the levels that classes have on the wire.
+fn tell_levels(cluster: &mut ClusterRow, sight: &impl Sight) {
+    let levels = sight.class_levels(cluster);
+    if let (Some(wish), Some(levels)) = (&mut cluster.wish, levels)
+        && wish.levels != levels
+    {
+        wish.levels = levels;
         cluster.generation += 1;
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{AdapterOrder, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, VmOrder};
+use controller_api::agent::{
+    AdapterOrder, ClassLevel, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, VmOrder,
+};
 use controller_api::cluster::{InnerPartition, Phase};
 use controller_api::image::Image;
 use fabric_model::tenancy::SlMode;
@@ -15,7 +17,7 @@ use jiff::Timestamp;
 use crate::lifecycle::{advance, node_name};
 use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
 use crate::site::{FabricSight, Site};
-use crate::store::{ClusterRow, NodeRow, StoreError, ViewPartition};
+use crate::store::{ClusterRow, NodeRow, StoreError, ViewPartition, ViewWish};
 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -128,6 +130,7 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
             pkey,
             sl: service_level(cluster, fabric),
             partitions: inner.chain(wished.filter_map(|it| seen_key(it, node))).collect(),
+            classes: cluster.wish.iter().flat_map(class_levels).collect(),
         },
     })
 }
@@ -140,6 +143,12 @@ fn named_key(inner: &InnerPartition, node: &NodeRow) -> Option<NamedKey> {
 fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
     let name = format!("view-{:04x}", partition.seen.to_wire()).parse().ok()?;
     Some(NamedKey { name, pkey: wished_keys(partition, node.number).next()? })
+}
+
+/// What nodes are told of classes that the fabric has.
+fn class_levels(wish: &ViewWish) -> impl Iterator<Item = ClassLevel> {
+    let classes = wish.classes.iter().zip(&wish.levels);
+    classes.map(|(class, level)| ClassLevel { seen: class.levels.clone(), sl: *level })
 }
 
 /// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has

@@ -8,7 +8,7 @@ use controller_api::Name;
 use controller_api::agent::{Orders, Report};
 use controller_api::fabric::FabricState;
 use fabric_model::{Decisions, FabricPlan};
-use ib_wire::{Guid, Lid, PartitionNumber, PortNum};
+use ib_wire::{Guid, Lid, PartitionNumber, PortNum, ServiceLevel};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
@@ -209,5 +209,15 @@ impl Sight for Seen {
     fn carries(&self, cluster: &ClusterRow) -> Option<bool> {
         let programmed = self.fabric.programmed.as_ref()?;
         Some(members(cluster).iter().all(|(member, role)| programmed.members.get(member) == Some(role)))
+    }
+
+    fn class_levels(&self, cluster: &ClusterRow) -> Option<Vec<ServiceLevel>> {
+        let (decisions, id) = (self.fabric.plan.as_ref()?.decisions(), cluster.id.to_string());
+        let Some(divided) = decisions.classes.get(&id) else { return Some(Vec::new()) };
+        let own = decisions.clusters.get(&id)?.service_level()?;
+        let levels: Vec<_> = std::iter::once(own).chain(divided.service_levels.iter().copied()).collect();
+        // Else the plan is one of before the wish.
+        let wished = cluster.wish.as_ref().map_or(0, |wish| wish.classes.len());
+        (levels.len() == wished).then_some(levels)
     }
 }

@@ -16,7 +16,8 @@ use ib_transport::Role;
 use ib_transport::framed::{Attach, Frame, FrameReader, Refusal};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, ManagementClass, Membership, Method,
-    PartitionNumber, Pkey, PortNum, SlToVl, TransactionId, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
+    PartitionNumber, Pkey, PortNum, ServiceLevel, SlToVl, TransactionId, VirtualLane, VlArbBlock, VlArbEntry,
+    VlArbPart,
 };
 use site::{Site, by_name, eventually, wish};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -181,6 +182,14 @@ fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>>
     .collect()
 }
 
+/// The levels of classes that a cluster's nodes are told of.
+fn levels(site: &Site, tenant: &str, cluster: &str) -> Vec<Vec<ServiceLevel>> {
+    let world = site.world.lock().unwrap();
+    let orders = world.orders.values().flat_map(|orders| &orders.vms);
+    let own = orders.filter(|order| order.label.starts_with(&format!("{tenant}/{cluster}-")));
+    own.map(|order| order.context.classes.iter().map(|class| class.sl).collect()).collect()
+}
+
 fn plan(site: &Site) -> FabricPlan {
     site.world.lock().unwrap().plan.clone().unwrap()
 }
@@ -324,6 +333,10 @@ fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_the
     let after = plan(&site);
     assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
     assert_eq!(after.decisions().classes.len(), 1);
+    // So are its nodes, and nobody else's.
+    let wire: Vec<ServiceLevel> = classes.iter().map(|class| class.wire).collect();
+    eventually("all nodes are told", || levels(&site, "blue", "one") == vec![wire.clone(); 4]);
+    assert_eq!(levels(&site, "red", "two"), vec![Vec::new(); 4]);
 
     // More than there are lanes: the lightest are put together.
     (1..=4).for_each(|node| weigh(&site, &red, "two", node, &[8, 7, 6, 5, 4, 3, 2, 1]));

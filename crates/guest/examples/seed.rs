@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pkey: Pkey::from_wire(0x8001).expect("a key"),
         sl: ServiceLevel::from_wire(0),
         partitions: Vec::new(),
+        classes: Vec::new(),
     });
     let folder = Path::new(folder);
     fs::create_dir_all(folder)?;

@@ -48,6 +48,17 @@ pub struct SeedInput {
     pub sl: Option<ServiceLevel>,
     /// The partitions inside the cluster that it is in, in the order of their keys in its table.
     pub partitions: Vec<NamedKey>,
+    /// The classes into which the cluster's packets are divided.
+    pub classes: Vec<ClassLevel>,
+}
+
+/// A class of a cluster's packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassLevel {
+    /// Its service levels in the network that the tenant sees.
+    pub seen: Vec<ServiceLevel>,
+    /// What applications use on the wire.
+    pub sl: ServiceLevel,
 }
 
 /// A partition inside a cluster, as a node in it is told.
@@ -186,6 +197,9 @@ pub struct ContextFile {
     /// The partitions inside the cluster that it is in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,
+    /// The classes into which its packets are divided; none if they are all alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassLevel>,
     /// All nodes of the cluster.
     pub peers: Vec<Peer>,
 }

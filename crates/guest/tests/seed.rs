@@ -6,7 +6,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use guest::apply;
-use guest::seed::{ContextFile, InvalidDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile};
+use guest::seed::{
+    ClassLevel, ContextFile, InvalidDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
+};
 use ib_wire::{Pkey, ServiceLevel};
 
 fn input() -> SeedInput {
@@ -33,6 +35,7 @@ fn input() -> SeedInput {
         pkey: Pkey::from_wire(0x8011).expect("a key"),
         sl: ServiceLevel::from_wire(3),
         partitions: Vec::new(),
+        classes: Vec::new(),
     }
 }
 
@@ -82,6 +85,13 @@ fn a_node_gets_these_files() {
 
     let context: ContextFile = serde_json::from_str(&tree["etc/heddle/context.json"].1).expect("as written");
     assert_eq!((context.generation, context.pkey), (7, input().pkey));
+
+    let seen = vec![ServiceLevel::from_wire(1).expect("a level")];
+    let class = ClassLevel { seen, sl: ServiceLevel::from_wire(14).expect("a level") };
+    let divided = SeedInput { classes: vec![class.clone()], ..input() };
+    apply::files(root.path(), &Seed::new(&divided).read().expect("our own").user).expect("written");
+    let text = fs::read_to_string(root.path().join("etc/heddle/context.json")).expect("it is there");
+    assert_eq!(ContextFile::read(&text).expect("as written").classes, [class]);
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn seed(generation: u64, nodes: u32) -> Seed {
         pkey: Pkey::from_wire(0x8001).expect("a key"),
         sl: ServiceLevel::from_wire(0),
         partitions: Vec::new(),
+        classes: Vec::new(),
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use controller_api::agent::VmOrder;
 use controller_api::image::DiskFormat;
-use guest::seed::{KeyPair, NamedKey, Peer, Seed, SeedInput};
+use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Seed, SeedInput};
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -122,11 +122,16 @@ pub fn seed(order: &VmOrder) -> Seed {
         pkey: context.pkey,
         sl: context.sl,
         partitions: context.partitions.iter().map(named_key).collect(),
+        classes: context.classes.iter().map(class_level).collect(),
     })
 }
 
 fn named_key(key: &controller_api::agent::NamedKey) -> NamedKey {
     NamedKey { name: key.name.to_string(), pkey: key.pkey }
+}
+
+fn class_level(class: &controller_api::agent::ClassLevel) -> ClassLevel {
+    ClassLevel { seen: class.seen.clone(), sl: class.sl }
 }
 
 /// A private key is never an argument, and never readable for others.

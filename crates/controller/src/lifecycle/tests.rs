@@ -19,6 +19,7 @@ struct World {
     ordered: BTreeSet<Uuid>,
     members: Option<Members>,
     refusal: Option<String>,
+    levels: Option<Vec<ServiceLevel>>,
 }
 
 impl Sight for World {
@@ -41,6 +42,10 @@ impl Sight for World {
     fn carries(&self, cluster: &ClusterRow) -> Option<bool> {
         let programmed = self.members.as_ref()?;
         Some(members(cluster).iter().all(|(member, role)| programmed.get(member) == Some(role)))
+    }
+
+    fn class_levels(&self, _: &ClusterRow) -> Option<Vec<ServiceLevel>> {
+        self.levels.clone()
     }
 }
 
@@ -153,6 +158,28 @@ fn ready(size: u32) -> (ClusterRow, World) {
     }
     assert_eq!((cluster.phase, state(&cluster)), (Phase::Ready, OperationState::Done));
     (cluster, world)
+}
+
+#[test]
+fn nodes_are_told_once_of_levels_that_classes_have() {
+    let (mut cluster, mut world) = ready(2);
+    let before = cluster.generation;
+    world.levels = Some(vec![ServiceLevel::default()]);
+    advance(&mut cluster, &world, now(2));
+    assert_eq!(cluster.generation, before, "nobody wished for classes");
+    cluster.wish = Some(Default::default());
+    for _ in 0..2 {
+        advance(&mut cluster, &world, now(2));
+        assert_eq!((cluster.generation, cluster.phase), (before + 1, Phase::Ready));
+        assert_eq!(cluster.wish.as_ref().map(|wish| &wish.levels), world.levels.as_ref());
+    }
+    // Not known is not none.
+    world.levels = None;
+    advance(&mut cluster, &world, now(3));
+    assert_eq!(cluster.generation, before + 1);
+    world.levels = Some(Vec::new());
+    advance(&mut cluster, &world, now(4));
+    assert_eq!(cluster.generation, before + 2);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
 use fabric_model::intent::{Role, WishedRoutes};
 use fabric_model::tenancy::{Class, SlMode};
-use ib_wire::{Guid, PartitionNumber, PortNum};
+use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
@@ -92,6 +92,9 @@ pub struct ViewWish {
     /// Classes of its packets, each with the levels it has in the view; one or none if all are alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<WishedClass>,
+    /// Levels of the classes on the wire, of which nodes are told; none while the fabric does not have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<ServiceLevel>,
 }
 
 impl ViewWish {

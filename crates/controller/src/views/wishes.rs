@@ -128,7 +128,7 @@ async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result
         }
     };
     if after.wish != before.wish {
-        if keys(before) != keys(&after) {
+        if keys(before) != keys(&after) || levels(before) != levels(&after) {
             after.generation += 1;
         }
         let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
@@ -143,6 +143,11 @@ async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result
 /// The keys of all nodes.
 fn keys(cluster: &ClusterRow) -> Vec<Vec<ib_wire::Pkey>> {
     cluster.nodes.iter().map(|node| network::node_keys(cluster, node.number)).collect()
+}
+
+/// The levels of its classes, of which nodes are told.
+fn levels(cluster: &ClusterRow) -> Option<&[ib_wire::ServiceLevel]> {
+    cluster.wish.as_ref().map(|wish| wish.levels.as_slice()).filter(|levels| !levels.is_empty())
 }
 
 /// A wish as it is kept: nodes by their numbers, partitions with numbers of their own on the wire. What was there before keeps
@@ -161,7 +166,10 @@ fn in_store(
         had.filter(|had| had.seen == seen).map(|had| had.number).next()
     };
     let (routes, classes) = (wish.routes.clone(), wish.classes.clone());
-    let mut kept = ViewWish { routes, classes, ..ViewWish::default() };
+    // Levels of the same classes stay until the fabric says otherwise.
+    let levels = cluster.wish.iter().filter(|wish| wish.classes == classes).flat_map(|wish| &wish.levels);
+    let levels = levels.copied().collect();
+    let mut kept = ViewWish { routes, classes, levels, ..ViewWish::default() };
     for (seen, members) in &wish.partitions {
         let members = members.iter().filter_map(|(name, role)| Some((number(name)?, *role))).collect();
         if *seen == PartitionNumber::DEFAULT {

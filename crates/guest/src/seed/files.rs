@@ -144,6 +144,7 @@ fn context(input: &SeedInput) -> String {
         pkey: input.pkey,
         sl: input.sl,
         partitions: input.partitions.clone(),
+        classes: input.classes.clone(),
         peers: input.peers.clone(),
     })
 }

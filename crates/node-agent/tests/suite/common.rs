@@ -56,6 +56,7 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
             pkey,
             sl: ServiceLevel::from_wire(0),
             partitions: Vec::new(),
+            classes: Vec::new(),
         },
     }
 }
