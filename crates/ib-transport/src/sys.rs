@@ -134,14 +134,25 @@ pub(crate) struct Event {
 pub(crate) enum Watch {
     Nothing,
     Input,
+    Room,
     InputAndRoom,
 }
 
 impl Watch {
+    pub(crate) const fn new(input: bool, room: bool) -> Self {
+        match (input, room) {
+            (false, false) => Self::Nothing,
+            (true, false) => Self::Input,
+            (false, true) => Self::Room,
+            (true, true) => Self::InputAndRoom,
+        }
+    }
+
     const fn events(self) -> u32 {
         match self {
             Self::Nothing => 0,
             Self::Input => libc::EPOLLIN as u32,
+            Self::Room => libc::EPOLLOUT as u32,
             Self::InputAndRoom => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
         }
     }

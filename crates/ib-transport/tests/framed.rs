@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use common::{LONG, NEVER_ANSWERED, Running, ToyHost, lid_routed, unique_name};
 use ib_transport::framed::{AttachError, Client, FramedReceived, Refusal};
@@ -55,6 +56,26 @@ fn a_framed_client_asks_and_is_answered() {
     drop(client);
     drop(server);
     assert!(!path.exists(), "the socket file goes with the server");
+}
+
+#[test]
+fn a_stream_that_is_paused_is_not_read_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let host = ToyHost { paused: Some((1, Duration::from_secs(3600))), ..ToyHost::default() };
+    let server = Running::start_with(host, |server| server.listen(&path).unwrap());
+    let mut paused = Client::connect(&path, "n1", Role::Ordinary).unwrap();
+    // It attached, which was its first batch.
+    paused.send(&node_info_request(1)).unwrap();
+    let mut other = Client::connect(&path, "n2", Role::Ordinary).unwrap();
+    for _ in 0..3 {
+        assert_served(&mut other, 2);
+    }
+    assert!(paused.receive(Duration::from_millis(200)).unwrap().is_none());
+    drop(paused);
+    // What it had sent was read then, and could not be answered.
+    (0..10).for_each(|_| assert_served(&mut other, 2));
+    assert_eq!(server.stop().1.clients_reclaimed, 1);
 }
 
 #[test]

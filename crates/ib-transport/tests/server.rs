@@ -54,6 +54,36 @@ fn a_name_is_given_to_one_server_only() {
     assert!(matches!(Server::<u16>::bind(&"x".repeat(200)), Err(BindError::InvalidName(_))));
 }
 
+/// Longer than any test.
+const FOR_GOOD: Duration = Duration::from_secs(3600);
+
+#[test]
+fn whoever_is_paused_is_not_read_and_others_are() {
+    let server = Running::start_with(ToyHost { paused: Some((1, FOR_GOOD)), ..ToyHost::default() }, |_| {});
+    let mut paused = server.client("n1", Role::Ordinary);
+    let mut other = server.client("n2", Role::Ordinary);
+    assert_served(&mut paused, 1);
+    paused.send(&ask_node_info(1)).unwrap();
+    for _ in 0..3 {
+        assert_served(&mut other, 2);
+    }
+    assert_eq!(paused.receive(SHORT).unwrap(), None);
+    // It can be asked about its port and can go, and whoever comes after it is read again.
+    assert_eq!(paused.guid().unwrap(), Some(guid(1)));
+    drop(paused);
+    assert_served(&mut server.client("n1", Role::Ordinary), 1);
+}
+
+#[test]
+fn whoever_is_paused_for_a_while_gets_every_answer() {
+    let moment = Duration::from_millis(1);
+    let server = Running::start_with(ToyHost { paused: Some((1, moment)), ..ToyHost::default() }, |_| {});
+    let mut client = server.client("n1", Role::Ordinary);
+    for _ in 0..20 {
+        assert_served(&mut client, 1);
+    }
+}
+
 #[test]
 fn batches_come_back_complete_and_in_order() {
     let server = Running::start();

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub(crate) const BURST: u32 = 1 << 17;
 /// Datagrams a second that a view takes for good: less than a tenth of what one core can answer.
 pub(crate) const PER_SECOND: u32 = 1 << 14;
+/// Datagrams for which there is to be room again when one that has sent too much goes on.
+const RESUMED: u32 = 64;
 
 /// Tokens, one for each datagram.
 #[derive(Debug)]
@@ -31,6 +33,12 @@ impl Bucket {
     /// Takes tokens for what came of a datagram, as far as there are any.
     pub fn charge(&mut self, copies: usize) {
         self.tokens = self.tokens.saturating_sub(u32::try_from(copies).unwrap_or(u32::MAX));
+    }
+
+    /// When it goes on, if there is nothing left.
+    pub fn empty_until(&self) -> Option<Duration> {
+        let wait = Duration::from_secs(1) * RESUMED / PER_SECOND;
+        (self.tokens == 0).then(|| self.filled + wait)
     }
 
     fn fill(&mut self, now: Duration) {
@@ -60,6 +68,9 @@ mod tests {
         let taken = |bucket: &mut Bucket, now| (0..).take_while(|_| bucket.take(now)).count() as u32;
         assert_eq!(taken(&mut bucket, Duration::from_secs(1)), BURST);
         assert_eq!(taken(&mut bucket, Duration::from_secs(1)), 0);
+        let on = bucket.empty_until().unwrap();
+        assert_eq!(taken(&mut bucket, on), RESUMED);
+        let mut bucket = Bucket { tokens: 0, filled: Duration::from_secs(1) };
         let mut later = 0;
         for millisecond in 1..=1000 {
             later += taken(&mut bucket, Duration::from_millis(1000 + millisecond));

@@ -251,6 +251,11 @@ impl View {
         Ok(())
     }
 
+    /// Until when it takes no datagrams, if the tenant has sent too much: whoever serves it need not read more before.
+    pub fn pause(&self) -> Option<Duration> {
+        self.bucket.empty_until()
+    }
+
     fn admit(&mut self, now: Duration, from: AdapterId) -> Result<PortId, Unsent> {
         self.now = self.now.max(now);
         let port = self.port(from).ok_or(Unsent::NoAdapter)?;

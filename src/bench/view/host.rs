@@ -215,6 +215,10 @@ impl Host for Views {
         self.pass_on(from.view, outbox);
     }
 
+    fn pause(&self, port: Spot) -> Option<Instant> {
+        self.views[port.view as usize].pause().map(|until| self.started + until)
+    }
+
     fn tick(&mut self, outbox: &mut Outbox<Spot>) -> Option<Duration> {
         let now = outbox.now().duration_since(self.started);
         let mut touched = std::mem::take(&mut self.restless);

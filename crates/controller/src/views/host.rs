@@ -238,6 +238,10 @@ impl Host for Gallery {
         self.pass_on(from.view, outbox);
     }
 
+    fn pause(&self, port: Spot) -> Option<Instant> {
+        Some(self.started + self.shown.get(&port.view)?.view.pause()?)
+    }
+
     fn tick(&mut self, outbox: &mut Outbox<Spot>) -> Option<Duration> {
         let now = self.now(outbox);
         while let Ok(task) = self.tasks.try_recv() {

@@ -1,6 +1,7 @@
 //! The slots clients sit in.
 
 use std::fmt;
+use std::io;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use ib_wire::ManagementClass;
@@ -9,6 +10,7 @@ use super::backlog::{Bytes, Frames};
 use super::host::ClientId;
 use crate::framed::FrameReader;
 use crate::role::Role;
+use crate::sys::{Epoll, Watch};
 
 /// Clients that can be attached at once: the slots that 10 bits of a [`ClientId`] can name.
 pub const CLIENTS_MAX: usize = 1 << SLOT_BITS;
@@ -28,6 +30,8 @@ pub(super) struct Client<P> {
     pub(super) queued: bool,
     /// The socket is watched for room.
     pub(super) waits_for_room: bool,
+    /// Nothing is read from it for now.
+    pub(super) is_paused: bool,
 }
 
 /// How a client is reached.
@@ -66,6 +70,17 @@ pub(super) enum ManagerChange<P> {
     None(P),
 }
 
+impl<P> Client<P> {
+    /// Watches the socket for what is waited for.
+    pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+        let watch = Watch::new(!self.is_paused, self.waits_for_room);
+        match &self.link {
+            Link::Ibsim { socket, .. } => epoll.modify(socket, self.id.0.into(), watch),
+            Link::Framed { stream, .. } => epoll.modify(stream, self.id.0.into(), watch),
+        }
+    }
+}
+
 impl<P: Copy + Eq> Clients<P> {
     pub(super) fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new(), managers: Vec::new() }
@@ -98,6 +113,7 @@ impl<P: Copy + Eq> Clients<P> {
             link,
             queued: false,
             waits_for_room: false,
+            is_paused: false,
         })
     }
 

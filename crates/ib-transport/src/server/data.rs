@@ -11,31 +11,23 @@ use super::backlog::Frames;
 use super::clients::{ClassSet, Link};
 use super::host::{ClientId, Host, Sent};
 use crate::ibsim::{DataMessage, WireError};
-use crate::sys::{BATCH_MAX, SendBatch, Wait};
-
-/// Batches taken from one socket per round, so that one busy client leaves the others their turn.
-const BATCHES_PER_ROUND: usize = 4;
+use crate::sys::{SendBatch, Wait};
 
 /// Up to so many messages at once mean that their sender waits for the answers: each is sent at once, so that client and
 /// server work at the same time. More are answered together, which costs less.
 const EAGER_BATCH_MAX: usize = 4;
 
 impl<P: Copy + Eq> Server<P> {
-    /// Takes what a client sent and hands it to the host.
+    /// Takes what a client sent and hands it to the host: one batch, so that a busy client leaves the others their turn.
     pub(super) fn receive_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
-        for _ in 0..BATCHES_PER_ROUND {
-            let Some(client) = self.outbox.clients.get_mut(id) else { return };
-            let Link::Ibsim { socket, .. } = &client.link else { return };
-            // An error is "nothing there", or one that reading has just cleared.
-            let Ok(count) = self.received.receive(socket.as_fd(), Wait::Never) else { return };
-            for index in 0..count {
-                self.take_data(host, id, index);
-                if count <= EAGER_BATCH_MAX && index + 1 < count {
-                    self.flush(host);
-                }
-            }
-            if count < BATCH_MAX {
-                return;
+        let Some(client) = self.outbox.clients.get_mut(id) else { return };
+        let Link::Ibsim { socket, .. } = &client.link else { return };
+        // An error is "nothing there", or one that reading has just cleared.
+        let Ok(count) = self.received.receive(socket.as_fd(), Wait::Never) else { return };
+        for index in 0..count {
+            self.take_data(host, id, index);
+            if count <= EAGER_BATCH_MAX && index + 1 < count {
+                self.flush(host);
             }
         }
     }

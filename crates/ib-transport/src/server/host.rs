@@ -1,7 +1,7 @@
 //! What a server asks of the fabric behind it, and what it hands over.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ib_wire::{Datagram, Gid, Guid, Lid, PortState};
 
@@ -48,6 +48,13 @@ pub trait Host {
 
     /// Takes one datagram that a client sent; what comes of it goes to `outbox`, now or in a later call.
     fn handle(&mut self, from: Self::Port, sent: Sent, outbox: &mut Outbox<Self::Port>);
+
+    /// Until when nothing more is to be read from a port's clients, because they have sent too much. Asked after every batch
+    /// of theirs: whoever sends more waits, and costs nobody else anything meanwhile.
+    fn pause(&self, port: Self::Port) -> Option<Instant> {
+        let _ = port;
+        None
+    }
 
     /// Called while something that the host has asked to [watch](super::Server::watch) is readable. What is left when it
     /// returns is seen by the next round, so that a host takes a bounded amount.

@@ -14,6 +14,7 @@ mod host;
 mod outbox;
 mod stream;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -29,7 +30,7 @@ pub use outbox::Outbox;
 use crate::counters::Counters;
 use crate::ibsim::{InvalidName, SocketName};
 use crate::place::ListenError;
-use crate::sys::{self, Epoll, Event, ReceiveBatch, SendBatch, Watch};
+use crate::sys::{self, Epoll, Event, ReceiveBatch, SendBatch};
 use crate::waker::Waker;
 use clients::{Link, ManagerChange};
 
@@ -62,6 +63,8 @@ pub struct Server<P> {
     sending: SendBatch,
     next_tick: Option<Instant>,
     next_liveness_check: Instant,
+    /// Clients from which nothing is read, by when that ends.
+    paused: BTreeSet<(Instant, ClientId)>,
 }
 
 /// The second door, and the file that goes when it closes.
@@ -147,6 +150,7 @@ impl<P: Copy + Eq> Server<P> {
     pub fn poll_once<H: Host<Port = P>>(&mut self, host: &mut H, timeout: Duration) -> io::Result<()> {
         let count = self.epoll.wait(self.wait_time(timeout))?;
         self.outbox.now = Instant::now();
+        self.resume_due();
         for index in 0..count {
             self.serve(host, self.epoll.event(index));
         }
@@ -195,11 +199,14 @@ impl<P: Copy + Eq> Server<P> {
             sending: SendBatch::new(),
             next_tick: None,
             next_liveness_check: Instant::now() + LIVENESS_INTERVAL,
+            paused: BTreeSet::new(),
         })
     }
 
     fn wait_time(&self, longest: Duration) -> Duration {
-        let deadlines = [self.next_tick, self.outbox.forwarded.deadline(), Some(self.next_liveness_check)];
+        let resumed = self.paused.first().map(|(until, _)| *until);
+        let deadlines =
+            [self.next_tick, self.outbox.forwarded.deadline(), Some(self.next_liveness_check), resumed];
         let Some(next) = deadlines.into_iter().flatten().min() else { return longest };
         // Not the time of the last wake-up: the caller may have done something else since.
         longest.min(next.saturating_duration_since(Instant::now()))
@@ -227,6 +234,31 @@ impl<P: Copy + Eq> Server<P> {
                 Link::Ibsim { .. } => self.receive_data(host, id),
                 Link::Framed { .. } => self.receive_frames(host, id),
             }
+            self.pause_if_due(host, id);
+        }
+    }
+
+    /// Reads nothing more from a client for a while if the host says so.
+    fn pause_if_due<H: Host<Port = P>>(&mut self, host: &H, id: ClientId) {
+        let Some(client) = self.outbox.clients.get_mut(id).filter(|client| !client.is_paused) else { return };
+        let Some(until) = client.port.and_then(|port| host.pause(port)) else { return };
+        client.is_paused = true;
+        match client.watch(&self.epoll) {
+            Ok(()) => drop(self.paused.insert((until, id))),
+            Err(_) => client.is_paused = false,
+        }
+    }
+
+    fn resume_due(&mut self) {
+        while let Some((_, id)) = self.paused.first().filter(|(until, _)| *until <= self.outbox.now).copied()
+        {
+            self.paused.pop_first();
+            if let Some(client) = self.outbox.clients.get_mut(id) {
+                client.is_paused = false;
+                if let Err(error) = client.watch(&self.epoll) {
+                    tracing::warn!(client = %id, %error, "a client cannot be watched again");
+                }
+            }
         }
     }
 
@@ -251,12 +283,8 @@ impl<P: Copy + Eq> Server<P> {
             Link::Framed { stream, unsent, .. } => stream::send_all(stream, unsent)?,
         };
         if client.waits_for_room == done {
-            let watch = if done { Watch::Input } else { Watch::InputAndRoom };
-            match &client.link {
-                Link::Ibsim { socket, .. } => self.epoll.modify(socket, id.0.into(), watch)?,
-                Link::Framed { stream, .. } => self.epoll.modify(stream, id.0.into(), watch)?,
-            }
             client.waits_for_room = !done;
+            client.watch(&self.epoll)?;
         }
         Ok(())
     }

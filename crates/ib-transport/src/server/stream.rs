@@ -16,9 +16,6 @@ use crate::sys::{self, Watch};
 /// Connections accepted per round.
 const ACCEPTED_PER_ROUND: usize = 32;
 
-/// Reads from one stream per round, each of a reader's buffer at most.
-const READS_PER_ROUND: usize = 4;
-
 /// What became of a frame.
 enum Outcome {
     GoOn,
@@ -69,34 +66,28 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Takes what a stream sent and hands its datagrams to the host.
+    /// Takes what a stream sent, a reader's buffer at most, and hands its datagrams to the host.
     pub(super) fn receive_frames<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
-        for _ in 0..READS_PER_ROUND {
-            let Some(client) = self.outbox.clients.get_mut(id) else { return };
-            let Link::Framed { stream, reader, .. } = &mut client.link else { return };
-            let room = reader.room();
-            let asked = room.len();
-            match stream.read(room) {
-                Ok(0) => return self.remove(host, id),
-                Ok(count) => {
-                    reader.filled(count);
-                    if !self.take_frames(host, id) || count < asked {
-                        return;
-                    }
-                }
-                Err(error) if is_no_end(&error) => return,
-                Err(_) => return self.reclaim(host, id),
+        let Some(client) = self.outbox.clients.get_mut(id) else { return };
+        let Link::Framed { stream, reader, .. } = &mut client.link else { return };
+        match stream.read(reader.room()) {
+            Ok(0) => self.remove(host, id),
+            Ok(count) => {
+                reader.filled(count);
+                self.take_frames(host, id);
             }
+            Err(error) if is_no_end(&error) => {}
+            Err(_) => self.reclaim(host, id),
         }
     }
 
-    /// Handles the complete frames; false if the stream was ended.
-    fn take_frames<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) -> bool {
+    /// Handles the complete frames.
+    fn take_frames<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
         loop {
-            let Some(client) = self.outbox.clients.get_mut(id) else { return false };
-            let Link::Framed { reader, .. } = &mut client.link else { return false };
+            let Some(client) = self.outbox.clients.get_mut(id) else { return };
+            let Link::Framed { reader, .. } = &mut client.link else { return };
             let outcome = match reader.next_frame() {
-                Ok(None) => return true,
+                Ok(None) => return,
                 Ok(Some(frame)) => self.take_frame(host, id, frame),
                 Err(error) => {
                     tracing::debug!(client = %id, %error, "malformed frame");
@@ -113,8 +104,7 @@ impl<P: Copy + Eq> Server<P> {
             }
             // The last word is sent if there is room for it; the stream ends either way.
             let _ = self.flush_client(id);
-            self.remove(host, id);
-            return false;
+            return self.remove(host, id);
         }
     }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
 use ib_transport::{Counters, Host, Outbox, Role, Sent, Server, Vendor, Waker};
@@ -33,6 +33,8 @@ pub struct ToyHost {
     /// A trap to be delivered to a port by the next tick.
     pub trap_for: Option<u16>,
     pub ticks: u64,
+    /// A port whose clients are paused after every batch of theirs, and for how long.
+    pub paused: Option<(u16, Duration)>,
 }
 
 impl Host for ToyHost {
@@ -99,6 +101,10 @@ impl Host for ToyHost {
             (_, LidAddress::Unicast(lid)) => outbox.deliver(lid.to_wire() - 1, datagram),
             _ => outbox.lost(client, datagram),
         }
+    }
+
+    fn pause(&self, port: u16) -> Option<Instant> {
+        self.paused.filter(|(paused, _)| *paused == port).map(|(_, time)| Instant::now() + time)
     }
 
     fn tick(&mut self, outbox: &mut Outbox<u16>) -> Option<Duration> {

@@ -112,6 +112,10 @@ impl Host for ViewHost {
         self.pass_on(outbox);
     }
 
+    fn pause(&self, _: AdapterId) -> Option<Instant> {
+        self.view.pause().map(|until| self.started + until)
+    }
+
     fn tick(&mut self, outbox: &mut Outbox<AdapterId>) -> Option<Duration> {
         let now = outbox.now().duration_since(self.started);
         self.view.handle_timeout(now);
