@@ -134,15 +134,16 @@ fn a_full_disk_refuses_who_comes_and_halts_who_writes_until_there_is_room() {
     assert_eq!(site.machine_directories(), directories, "nothing is left of it");
     assert_eq!(site.functions().len(), 1);
 
-    // Somebody else fills the disk while a guest writes.
+    // Somebody else fills the disk before a guest writes much. The guest may stand still from its first write on, so that it
+    // is told before.
     let boot = site.boot_id("first", 1);
+    let writes = "(sleep 10; dd if=/dev/urandom of=/root/big bs=1M count=64 conv=fsync && touch /root/done) \
+                  >/dev/null 2>&1 </dev/null &";
+    site.exec("first", 1, &["sh", "-c", writes]);
     let filler = site.disks().join("filler");
     let status =
         Command::new("dd").args(["if=/dev/zero", "bs=1M"]).arg(format!("of={}", filler.display())).output();
     assert!(!status.unwrap().status.success(), "written until nothing more fitted");
-    let writes =
-        "dd if=/dev/urandom of=/root/big bs=1M count=64 conv=fsync >/dev/null 2>&1 && touch /root/done &";
-    site.exec("first", 1, &["sh", "-c", writes]);
     let reason = || {
         let cluster = site.cluster("first").unwrap();
         cluster["nodes"][0]["reason"].as_str().unwrap_or_default().to_owned()
