@@ -75,9 +75,17 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// A table: columns under a header.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = plain();
-    table.set_header(header.map(str::to_uppercase));
+    table.set_header(header.map(heading));
     table.add_rows(rows.into_iter().map(|row| row.map(|cell| harmless(&cell))));
     finish(&mut table)
+}
+
+/// Units of columns, which are other ones in capitals.
+const UNITS: [&str; 2] = ["Gb/s", "µs"];
+
+fn heading(text: &str) -> String {
+    let word = |word: &str| if UNITS.contains(&word) { word.to_owned() } else { word.to_uppercase() };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// What is known about one thing: names and values, one below the other.
@@ -153,6 +161,11 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn headings_are_in_capitals_and_units_are_not() {
+        assert_eq!(["promised Gb/s", "p50 µs", "node"].map(heading), ["PROMISED Gb/s", "P50 µs", "NODE"]);
     }
 
     #[test]
