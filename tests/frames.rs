@@ -355,11 +355,7 @@ fn smp(cluster: &Cluster, secret: &str, arguments: &[&str]) -> Printed {
         .args(arguments)
         .output()
         .unwrap();
-    Printed {
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-        success: output.status.success(),
-    }
+    Printed::of(output)
 }
 
 #[test]

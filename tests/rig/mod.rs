@@ -337,7 +337,7 @@ pub struct Printed {
 }
 
 impl Printed {
-    fn of(output: std::process::Output) -> Self {
+    pub fn of(output: std::process::Output) -> Self {
         Self {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),

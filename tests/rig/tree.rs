@@ -110,11 +110,7 @@ pub fn once(server: &Server, options: &[&str]) -> Printed {
         .args(options)
         .output()
         .unwrap();
-    Printed {
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-        success: output.status.success(),
-    }
+    Printed::of(output)
 }
 
 pub fn node_key(guid: &str, secret: &str) -> String {

@@ -6,8 +6,9 @@ use std::time::Duration;
 pub(crate) const BURST: u32 = 1 << 17;
 /// Datagrams a second that a view takes for good: less than a tenth of what one core can answer.
 pub(crate) const PER_SECOND: u32 = 1 << 14;
-/// Datagrams for which there is to be room again when one that has sent too much goes on.
-const RESUMED: u32 = 64;
+/// Datagrams for which there is to be room again when one that has sent too much goes on: several times what is read of it at
+/// once, since what is read and finds no room is lost.
+const RESUMED: u32 = 1 << 10;
 
 /// Tokens, one for each datagram.
 #[derive(Debug)]

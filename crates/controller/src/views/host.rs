@@ -264,3 +264,49 @@ const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
     Some(guid) => guid,
     None => unreachable!(),
 };
+
+#[cfg(test)]
+mod tests {
+    use fabric_compiler::compile;
+    use fabric_model::generate::FatTree;
+    use fabric_model::{Decisions, Intents};
+    use ib_wire::{Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, PartitionNumber};
+    use tenant_view::{Cluster, Seat, Shape};
+
+    use super::*;
+
+    fn slice(name: &str) -> Slice {
+        let topology = FatTree::with_hosts(2).generate().unwrap();
+        let ports: Vec<Guid> =
+            topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
+        let plan = compile(&topology, &Intents::new(ports[0]), &Decisions::default()).unwrap();
+        let seat = Seat { node: "1".to_owned(), port: ports[1], shared: false };
+        let partition = PartitionNumber::from_wire(0x123).unwrap();
+        let cluster = Cluster { name: name.to_owned(), partition, seats: vec![seat] };
+        Slice::of(&topology, &plan, &cluster, Shape::Network).unwrap()
+    }
+
+    #[test]
+    fn only_a_tenant_that_has_sent_too_much_is_not_read() {
+        let (_, tasks) = std::sync::mpsc::channel();
+        let mut gallery = Gallery::new(tasks, Arc::default());
+        let clusters = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let now = Duration::from_secs(1);
+        for cluster in clusters {
+            let nodes = BTreeMap::from([(1, "1".to_owned())]);
+            gallery.put(now, cluster, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
+        }
+        let [flooded, other] =
+            clusters.map(|cluster| gallery.find_port(&format!("{cluster}/1")).expect("its node"));
+        assert_eq!((gallery.pause(flooded), gallery.pause(other)), (None, None));
+        let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
+        let get = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
+        gallery.with(clusters[0], |view| {
+            while view.handle_datagram(now, flooded.adapter, get.clone()).is_ok() {
+                while view.poll_output().is_some() {}
+            }
+        });
+        assert!(gallery.pause(flooded).is_some_and(|until| until > gallery.started + now));
+        assert_eq!(gallery.pause(other), None);
+    }
+}

@@ -146,8 +146,8 @@ fn keys(cluster: &ClusterRow) -> Vec<Vec<ib_wire::Pkey>> {
 }
 
 /// The levels of its classes, of which nodes are told.
-fn levels(cluster: &ClusterRow) -> Option<&[ib_wire::ServiceLevel]> {
-    cluster.wish.as_ref().map(|wish| wish.levels.as_slice()).filter(|levels| !levels.is_empty())
+fn levels(cluster: &ClusterRow) -> &[ib_wire::ServiceLevel] {
+    cluster.wish.as_ref().map_or(&[], |wish| &wish.levels)
 }
 
 /// A wish as it is kept: nodes by their numbers, partitions with numbers of their own on the wire. What was there before keeps
