@@ -46,6 +46,7 @@ pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         views: args.views.unwrap_or_else(|| args.state.join("views.sock")),
         operator_token: args.state.join(OPERATOR_TOKEN_FILE),
         endpoint: args.state.join(ENDPOINT_FILE),
+        clock: controller::SystemClock::start(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(async {

@@ -2,29 +2,53 @@
 
 use std::process::ExitCode;
 
-use clap::Subcommand;
-use controller_api::Name;
-use controller_api::tenant::NewTenant;
+use clap::{Args, Subcommand};
+use controller_api::quota::QuotaChange;
+use controller_api::tenant::{NewTenant, Tenant, TenantChange};
+use controller_api::{MemorySize, Name};
+use fabric_model::tenancy::Bandwidth;
 use jiff::Timestamp;
 
 use super::Noun;
-use super::output::{age, print, table};
+use super::output::{age, facts, print, table};
 
-/// What can be done with tenants. For operators.
+/// What can be done with tenants. For operators, but for `show`.
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
     /// Create a tenant
     #[command(after_help = "Example:
-  heddle tenant create acme
+  heddle tenant create acme --nodes 64
   heddle token create --tenant acme --save acme.token")]
     Create {
         /// What it is called: lower-case letters, digits and hyphens
         name: Name,
+        #[command(flatten)]
+        quota: QuotaArgs,
     },
     /// List tenants
     #[command(after_help = "Example:
   heddle tenant list")]
     List,
+    /// Show a tenant: its quota, and how much of it is used
+    ///
+    /// A tenant may look at itself.
+    #[command(after_help = "Example:
+  heddle tenant show acme")]
+    Show {
+        /// Which
+        name: Name,
+    },
+    /// Change the quota of a tenant
+    ///
+    /// What it has stays, also if it is more than allowed from now on.
+    #[command(after_help = "Example:
+  heddle tenant quota acme --nodes 128 --exclusive-share 25")]
+    Quota {
+        /// Which
+        name: Name,
+        #[command(flatten)]
+        quota: QuotaArgs,
+    },
     /// Delete a tenant that has no clusters, with its tokens
     #[command(after_help = "Example:
   heddle tenant delete acme")]
@@ -34,22 +58,55 @@ pub enum TenantCommand {
     },
 }
 
+/// Limits of what a tenant may have at once.
+#[derive(Debug, Args)]
+pub struct QuotaArgs {
+    /// Clusters
+    #[arg(long, value_name = "N")]
+    clusters: Option<u32>,
+    /// Nodes of all its clusters
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Virtual cores of all its nodes
+    #[arg(long, value_name = "N")]
+    cores: Option<u32>,
+    /// Memory of all its nodes, such as 512G
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<MemorySize>,
+    /// Guaranteed bandwidth, summed over its nodes, such as 400G
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<Bandwidth>,
+    /// Partition numbers, with those released in the last ten minutes
+    #[arg(long, value_name = "N")]
+    partitions: Option<u32>,
+    /// Hosts whose ports its guaranteed clusters may have to themselves, in percent of all hosts
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
+    exclusive_share: Option<u32>,
+}
+
+impl From<QuotaArgs> for QuotaChange {
+    fn from(args: QuotaArgs) -> Self {
+        let QuotaArgs { clusters, nodes, cores, memory, bandwidth, partitions, exclusive_share } = args;
+        Self { clusters, nodes, cores, memory, bandwidth, partitions, exclusive_share }
+    }
+}
+
 /// Runs a command.
 pub async fn run(noun: Noun<TenantCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {
-        TenantCommand::Create { name } => {
-            let tenant = client.tenant_create(&NewTenant { name }).await?;
+        TenantCommand::Create { name, quota } => {
+            let tenant = client.tenant_create(&NewTenant { name, quota: quota.into() }).await?;
             format.print(&tenant, |tenant| format!("tenant {} is created", tenant.name))?;
         }
         TenantCommand::List => {
             let now = Timestamp::now();
-            format.print(&client.tenant_list().await?, |tenants| {
-                let rows = tenants.iter().map(|tenant| {
-                    [tenant.name.to_string(), tenant.clusters.to_string(), age(tenant.created, now)]
-                });
-                table(["name", "clusters", "age"], rows)
-            })?;
+            format.print(&client.tenant_list().await?, |tenants| list(tenants, now))?;
+        }
+        TenantCommand::Show { name } => format.print(&client.tenant_show(&name).await?, show)?,
+        TenantCommand::Quota { name, quota } => {
+            let change = TenantChange { quota: quota.into() };
+            format.print(&client.tenant_change(&name, &change).await?, show)?;
         }
         TenantCommand::Delete { name } => {
             client.tenant_delete(&name).await?;
@@ -59,4 +116,37 @@ pub async fn run(noun: Noun<TenantCommand>) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn list(tenants: &[Tenant], now: Timestamp) -> String {
+    let rows = tenants.iter().map(|tenant| {
+        let (used, quota) = (&tenant.usage, &tenant.quota);
+        [
+            tenant.name.to_string(),
+            format!("{}/{}", used.clusters, quota.clusters),
+            format!("{}/{}", used.nodes, quota.nodes),
+            format!("{}/{}", used.cores, quota.cores),
+            format!("{}/{}", used.memory, quota.memory),
+            age(tenant.created, now),
+        ]
+    });
+    table(["name", "clusters", "nodes", "cores", "memory", "age"], rows)
+}
+
+fn show(tenant: &Tenant) -> String {
+    let (used, quota) = (&tenant.usage, &tenant.quota);
+    facts([
+        ("name", tenant.name.to_string()),
+        ("id", tenant.id.to_string()),
+        ("clusters", format!("{} of {}", used.clusters, quota.clusters)),
+        ("nodes", format!("{} of {}", used.nodes, quota.nodes)),
+        ("cores", format!("{} of {}", used.cores, quota.cores)),
+        ("memory", format!("{} of {}", used.memory, quota.memory)),
+        ("guaranteed bandwidth", format!("{} of {}", used.bandwidth, quota.bandwidth)),
+        ("partition numbers", format!("{} of {}", used.partitions, quota.partitions)),
+        (
+            "exclusive hosts",
+            format!("{}; at most {} % of all hosts", used.exclusive_hosts, quota.exclusive_share),
+        ),
+    ])
 }

@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, Proof};
 use crate::host::{Host, NewHost};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
-use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, Token};
+use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Token};
 use crate::view::{self, View};
 use crate::{Name, Problem, session};
 
@@ -69,6 +69,16 @@ impl Client {
     /// `POST /v1/tenants`
     pub async fn tenant_create(&self, new: &NewTenant) -> Result<Tenant, ClientError> {
         self.send(Method::POST, "tenants", new).await
+    }
+
+    /// `GET /v1/tenants/{name}`
+    pub async fn tenant_show(&self, name: &Name) -> Result<Tenant, ClientError> {
+        self.get(&format!("tenants/{name}")).await
+    }
+
+    /// `PATCH /v1/tenants/{name}`
+    pub async fn tenant_change(&self, name: &Name, change: &TenantChange) -> Result<Tenant, ClientError> {
+        self.send(Method::PATCH, &format!("tenants/{name}"), change).await
     }
 
     /// `DELETE /v1/tenants/{name}`

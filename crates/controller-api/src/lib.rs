@@ -1,6 +1,7 @@
 //! What the controller, its clients and the agents of hosts say to each other.
 //!
 //! * [`cluster`], [`tenant`], [`host`], [`image`], [`operation`], [`event`], [`fabric`] — the resources of the REST interface.
+//! * [`quota`] — what a tenant may have at once, and what it has.
 //! * [`intents`] — what is wanted of a whole fabric, as a file.
 //! * [`Problem`] — how errors are told.
 //! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
@@ -22,6 +23,7 @@ mod name;
 pub mod operation;
 mod problem;
 mod quantity;
+pub mod quota;
 pub mod session;
 pub mod tenant;
 pub mod view;

@@ -6,10 +6,13 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::Name;
+use crate::quota::{Quota, QuotaChange, Usage};
 
 /// Who owns clusters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tenant {
+    /// Its id; names may be used again, ids never.
+    pub id: Uuid,
     /// What it is called.
     pub name: Name,
     /// Since when.
@@ -17,6 +20,10 @@ pub struct Tenant {
     pub created: Timestamp,
     /// Clusters it has now.
     pub clusters: u32,
+    /// What it may have at once.
+    pub quota: Quota,
+    /// What it has of that.
+    pub usage: Usage,
 }
 
 /// Asks for a tenant.
@@ -25,6 +32,17 @@ pub struct Tenant {
 pub struct NewTenant {
     /// What it is to be called.
     pub name: Name,
+    /// Limits other than the default ones.
+    #[serde(default)]
+    pub quota: QuotaChange,
+}
+
+/// Asks for a tenant to be changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantChange {
+    /// Limits from now on; those that are not given stay as they are.
+    pub quota: QuotaChange,
 }
 
 /// A token, without its secret: that is told once and kept as a hash.

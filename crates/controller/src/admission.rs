@@ -1,6 +1,6 @@
 //! Whether a cluster can be, and where: what hosts, ports and machines have left. No I/O.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use controller_api::Name;
 use controller_api::cluster::{CpuMode, NodeState};
@@ -29,13 +29,19 @@ pub enum NotPlaced {
     NotYet,
     /// No host can be used now.
     #[error(
-        "none of {hosts} hosts can be used now: the agents of {silent} do not answer, the others are not on the fabric"
+        "none of {hosts} hosts can be used now: {held} are in use by clusters that share their ports with nobody, or that a \
+         guaranteed cluster cannot share with; of the others, the agents of {silent} do not answer and {absent} are not on the \
+         fabric"
     )]
     NoHost {
         /// Hosts in all.
         hosts: usize,
-        /// Those whose agents do not answer.
+        /// Those whose ports cannot be shared: a guaranteed cluster has its ports to itself.
+        held: usize,
+        /// Of the others, those whose agents do not answer.
         silent: usize,
+        /// Of the others, those whose agents answer and that are not on the fabric.
+        absent: usize,
     },
     /// There is no place.
     #[error(transparent)]
@@ -56,9 +62,9 @@ pub fn admit(
     let is_up = |host: &NewHost| seen.agents.get(&host.name).is_some_and(|agent| agent.answers);
     let (machines, machine_of) = machines(hosts, clusters, seen);
     let used = usage(clusters);
-    let candidates: Vec<Candidate> = hosts
-        .iter()
-        .filter(|host| may_share(cluster, host, clusters))
+    let held = held(cluster, clusters);
+    let free = || hosts.iter().filter(|host| !held.contains(&host.name));
+    let candidates: Vec<Candidate> = free()
         .filter_map(|host| {
             let place = seen.fabric.places.get(&host.name).filter(|_| is_up(host))?;
             seen.fabric.lid(place.port_guid)?;
@@ -66,8 +72,9 @@ pub fn admit(
         })
         .collect();
     if candidates.is_empty() {
-        let silent = hosts.iter().filter(|host| !is_up(host)).count();
-        return Err(NotPlaced::NoHost { hosts: hosts.len(), silent });
+        let (free, silent) = (free().count(), free().filter(|host| !is_up(host)).count());
+        let (hosts, held) = (hosts.len(), hosts.len() - free);
+        return Err(NotPlaced::NoHost { hosts, held, silent, absent: free - silent });
     }
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
     let keys = cluster.partition_numbers().count().max(1) as u16;
@@ -104,12 +111,12 @@ fn alone(
     have_room(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
 }
 
-/// Whether a cluster may have nodes on a host beside what others have there: the port of a guaranteed cluster is its own.
-fn may_share(cluster: &ClusterRow, host: &NewHost, clusters: &[ClusterRow]) -> bool {
-    let is_there = |other: &&ClusterRow| other.nodes.iter().any(|node| node.host == host.name);
+/// Hosts on which a cluster may have no nodes because of what others have there: the port of a guaranteed cluster is its own.
+fn held<'a>(cluster: &ClusterRow, clusters: &'a [ClusterRow]) -> HashSet<&'a Name> {
     let is_guaranteed = |cluster: &ClusterRow| cluster.class != Class::BestEffort;
-    let mut others = clusters.iter().filter(|other| other.id != cluster.id).filter(is_there);
-    others.all(|other| !is_guaranteed(cluster) && !is_guaranteed(other))
+    let others = clusters.iter().filter(|other| other.id != cluster.id);
+    let exclusive = others.filter(|other| is_guaranteed(cluster) || is_guaranteed(other));
+    exclusive.flat_map(|other| &other.nodes).map(|node| &node.host).collect()
 }
 
 /// What is in use on a host.

@@ -14,11 +14,14 @@
 
 mod admission;
 mod agents;
+mod bell;
+mod clock;
 mod keys;
 mod lifecycle;
 mod manager;
 mod network;
 mod placement;
+mod quota;
 mod reconcile;
 mod rest;
 mod site;
@@ -35,12 +38,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use site::Site;
-use store::Store;
+use store::{Lock, Store};
 use tokio::net::TcpListener;
 use views::Views;
 
-/// How often old records are forgotten.
-const TRIM_INTERVAL: Duration = Duration::from_secs(3600);
+pub use clock::{Clock, SystemClock};
+
+/// How often old records are forgotten: a tenant that does nothing but write them adds a few thousand meanwhile.
+const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often the store's clock is kept: what was not kept when a process is killed has not passed.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -57,6 +65,8 @@ pub struct Settings {
     pub operator_token: PathBuf,
     /// A file for the address, written when requests are taken.
     pub endpoint: PathBuf,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// Serves until `shutdown` is ready.
@@ -69,7 +79,9 @@ pub async fn serve(
         address.ip().is_loopback(),
         "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
     );
-    let store = Store::open(&settings.database)
+    // Before anything is touched: another controller may be at work.
+    let lock = Lock::of(&settings.database)?;
+    let store = Store::open(&settings.database, lock, settings.clock)
         .await
         .with_context(|| format!("cannot open {}", settings.database.display()))?;
     let decisions = store.fabric_decisions().await?;
@@ -86,6 +98,7 @@ pub async fn serve(
     tokio::spawn(views::doors::keep(Arc::clone(&site)));
     tokio::spawn(views::wishes::carry(Arc::clone(&site)));
     tokio::spawn(trim(Arc::clone(&site)));
+    tokio::spawn(keep_clock(Arc::clone(&site)));
     write_file(&settings.endpoint, 0o644, &format!("http://{address}\n"))?;
     // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.
     tokio::select! {
@@ -132,6 +145,15 @@ async fn trim(site: Arc<Site>) -> ! {
             tracing::warn!("{}", chain(&error));
         }
         tokio::time::sleep(TRIM_INTERVAL).await;
+    }
+}
+
+async fn keep_clock(site: Arc<Site>) -> ! {
+    loop {
+        tokio::time::sleep(CLOCK_INTERVAL).await;
+        if let Err(error) = site.store.clock_save().await {
+            tracing::warn!("{}", chain(&error));
+        }
     }
 }
 

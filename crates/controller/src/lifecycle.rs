@@ -14,11 +14,12 @@ use std::time::Duration;
 use controller_api::Name;
 use controller_api::agent::{VmReport, VmState};
 use controller_api::cluster::{NodeState, Phase};
-use controller_api::operation::{Operation, OperationKind, OperationState, Step};
+use controller_api::operation::{OperationKind, OperationState, Step};
 use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::clock::{Moment, Uptime};
 use crate::store::{ClusterRow, Happening, NodeRow};
 
 /// How long nodes may take from the order to saying that they are ready: translated guests on a busy machine take minutes.
@@ -59,13 +60,14 @@ pub struct Outcome {
 }
 
 /// Takes a cluster as far as what is seen allows.
-pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp) -> Outcome {
+pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment) -> Outcome {
     let mut outcome = Outcome::default();
+    let now = moment.wall;
     if cluster.phase == Phase::Deleting {
         cluster.nodes.iter_mut().for_each(|node| node.leaving = true);
     }
     observe(cluster, sight);
-    give_up(cluster, sight, now, &mut outcome);
+    give_up(cluster, sight, moment, &mut outcome);
     let_go(cluster, sight);
     if cluster.phase == Phase::Deleting {
         if cluster.nodes.is_empty() {
@@ -124,7 +126,8 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
 }
 
 /// Ends what cannot come true, and takes back what was begun for it.
-fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome: &mut Outcome) {
+fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment, outcome: &mut Outcome) {
+    let now = moment.wall;
     let Some(operation) = cluster.operation.as_ref().filter(|it| it.state == OperationState::Running) else {
         return;
     };
@@ -132,7 +135,7 @@ fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome
     // Who is not heard may be well: a controller that was away for long does not give up what it has not looked at.
     let are_heard = cluster.nodes.iter().all(|node| sight.vm(&node.host, node.id) != VmSight::Unknown);
     let failed = failed_node(cluster).or_else(|| refused_node(cluster, sight));
-    let reason = match (failed, are_heard && is_overdue(operation, now)) {
+    let reason = match (failed, are_heard && is_overdue(cluster, moment.uptime)) {
         (Some(reason), _) => reason,
         (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waits_for(cluster)),
         (None, false) => return,
@@ -183,8 +186,9 @@ fn refused_node(cluster: &ClusterRow, sight: &impl Sight) -> Option<String> {
     waiting.filter(|node| node.networked).find_map(refused)
 }
 
-fn is_overdue(operation: &Operation, now: Timestamp) -> bool {
-    now.duration_since(operation.started).unsigned_abs() > START_TIMEOUT
+/// Whether what is under way takes too long. Wall clocks step: they are not asked.
+fn is_overdue(cluster: &ClusterRow, now: Uptime) -> bool {
+    now.since(cluster.began) > START_TIMEOUT
 }
 
 /// Forgets nodes of which nothing is left, neither a virtual machine nor a place in the partition.

@@ -11,7 +11,6 @@ use controller_api::fabric::{FabricState, Proof};
 use fabric_model::intent::Capabilities;
 use fabric_model::{FabricPlan, Intents, Topology, ibnetdiscover};
 use ib_wire::Guid;
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -231,11 +230,11 @@ async fn refuse_newest(
         cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
     });
     if let Some(before) = newest {
-        let (mut after, now) = (before.clone(), Timestamp::now());
+        let (mut after, now) = (before.clone(), site.store.now().wall);
         let mut outcome = Outcome::default();
         fail(&mut after, format!("the fabric cannot take it: {error}"), now, &mut outcome);
-        site.store.cluster_save(&before, &after, false, &outcome.happenings, now).await?;
-        site.noted();
+        site.store.cluster_save(&before, &after, false, &outcome.happenings).await?;
+        site.noted(Some(&after.tenant));
         site.wake();
     }
     Ok(())

@@ -1,7 +1,6 @@
 //! What the fabric is to be: the partitions of clusters, numbers for new ones, and the plan. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use controller_api::cluster::InnerPartition;
@@ -13,16 +12,9 @@ use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Verified, is_told, verify};
 use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
-use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
 use crate::store::{ClusterRow, ViewPartition};
-
-/// Partition numbers for clusters. Low numbers stay for operators, the highest is the default partition.
-const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
-
-/// How long a number rests before it is used again: longer than anything that may still be on its way or cached.
-pub const REST: SignedDuration = SignedDuration::from_mins(10);
 
 /// Findings that are told at once.
 const FINDINGS_MAX: usize = 1000;
@@ -267,71 +259,4 @@ fn partitions(members: &Members) -> Vec<PartitionIntent> {
 /// The LID to which broadcasts of a partition go.
 pub fn broadcast_group(decisions: &Decisions, partition: PartitionNumber) -> Option<MulticastLid> {
     decisions.groups.get(&partition).map(|group| group.mlid)
-}
-
-/// The numbers of partitions, and which of them can be given away.
-#[derive(Clone, Debug)]
-pub struct Pool {
-    in_use: BTreeSet<PartitionNumber>,
-    resting: Vec<(PartitionNumber, Timestamp)>,
-    last: u16,
-}
-
-impl Pool {
-    /// What clusters have is in use; some rest, and one was given away last.
-    pub fn of(clusters: &[ClusterRow], (resting, last): (Vec<(PartitionNumber, Timestamp)>, u16)) -> Self {
-        Self { in_use: clusters.iter().flat_map(ClusterRow::partition_numbers).collect(), resting, last }
-    }
-
-    /// The next number, which is in use from now on.
-    pub fn take(&mut self, now: Timestamp) -> Option<PartitionNumber> {
-        let number = next_partition(&self.in_use, &self.resting, self.last, now)?;
-        self.in_use.insert(number);
-        self.last = number.to_wire();
-        Some(number)
-    }
-}
-
-impl fmt::Display for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} partitions are in use, {} rest", self.in_use.len(), self.resting.len())
-    }
-}
-
-/// The number behind the last one given away that is neither in use nor resting.
-fn next_partition(
-    in_use: &BTreeSet<PartitionNumber>,
-    resting: &[(PartitionNumber, Timestamp)],
-    last: u16,
-    now: Timestamp,
-) -> Option<PartitionNumber> {
-    let rests = |number: PartitionNumber| {
-        resting.iter().any(|(resting, since)| *resting == number && now.duration_since(*since) < REST)
-    };
-    let behind = POOL.filter(|raw| *raw > last);
-    let before = POOL.filter(|raw| *raw <= last);
-    behind
-        .chain(before)
-        .filter_map(PartitionNumber::from_wire)
-        .find(|number| !in_use.contains(number) && !rests(*number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_given_in_turn_and_rest_before_they_come_again() {
-        let number = |raw| PartitionNumber::from_wire(raw).unwrap();
-        let now: Timestamp = "2024-01-01T00:00:00Z".parse().unwrap();
-        let none = BTreeSet::new();
-        assert_eq!(next_partition(&none, &[], 0, now), Some(number(0x100)));
-        assert_eq!(next_partition(&none, &[], 0x100, now), Some(number(0x101)));
-        assert_eq!(next_partition(&none, &[], 0x7eff, now), Some(number(0x100)), "round and round");
-        let used = BTreeSet::from([number(0x101)]);
-        assert_eq!(next_partition(&used, &[(number(0x102), now)], 0x100, now), Some(number(0x103)));
-        assert_eq!(next_partition(&used, &[(number(0x102), now - REST)], 0x100, now), Some(number(0x102)));
-        let all: BTreeSet<_> = POOL.filter_map(PartitionNumber::from_wire).collect();
-        assert_eq!(next_partition(&all, &[], 0, now), None);
-    }
 }

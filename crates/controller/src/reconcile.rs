@@ -1,6 +1,6 @@
 //! The loop that takes clusters on, and tells hosts and fabric what they are to be.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use controller_api::cluster::{InnerPartition, Phase};
 use controller_api::image::Image;
 use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
-use jiff::Timestamp;
+use uuid::Uuid;
 
 use crate::lifecycle::{advance, node_name};
 use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
-use crate::site::{FabricSight, Site};
-use crate::store::{ClusterRow, NodeRow, StoreError, ViewPartition, ViewWish};
+use crate::site::{FabricSight, KeysOfClusters, Site};
+use crate::store::{ClusterKeys, ClusterRow, NodeRow, StoreError, ViewPartition, ViewWish};
 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -51,39 +51,57 @@ pub async fn run(site: Arc<Site>) -> StoreError {
 pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     let _writer = site.writer.lock().await;
     let seen = site.seen();
-    let now = Timestamp::now();
+    let now = site.store.now();
     let mut is_changed = false;
     let mut clusters = site.store.cluster_list().await?;
     for cluster in &mut clusters {
         let before = cluster.clone();
         let outcome = advance(cluster, &seen, now);
         if outcome.is_removed || *cluster != before {
-            let save =
-                site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings, now);
+            let save = site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings);
             save.await?;
             is_changed = true;
         }
         if !outcome.happenings.is_empty() {
-            site.noted();
+            site.noted(Some(&cluster.tenant));
         }
     }
     let hosts = site.store.host_list().await?;
     let images: Vec<ImageOrder> = site.store.image_list().await?.into_iter().map(image_order).collect();
     let nothing =
         hosts.into_iter().map(|host| (host.name, Orders { vms: Vec::new(), images: images.clone() }));
-    site.order(orders(&clusters, nothing.collect(), &seen.fabric));
+    let keys = keys(site, &clusters).await?;
+    site.order(orders(&clusters, &keys, nothing.collect(), &seen.fabric));
     Ok(is_changed)
+}
+
+/// The keys of all clusters: they never change, and are read once.
+async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, StoreError> {
+    let mut known = site.keys.lock().await;
+    let all: HashSet<Uuid> = clusters.iter().map(|cluster| cluster.id).collect();
+    known.retain(|id, _| all.contains(id));
+    for id in all {
+        if !known.contains_key(&id)
+            && let Some(keys) = site.store.cluster_keys(id).await?
+        {
+            known.insert(id, Arc::new(keys));
+        }
+    }
+    Ok(known.clone())
 }
 
 /// What every host is to run. Follows from what is stored alone: what is not seen for a while goes on.
 fn orders(
     clusters: &[ClusterRow],
+    keys: &KeysOfClusters,
     mut all: HashMap<Name, Orders>,
     fabric: &FabricSight,
 ) -> HashMap<Name, Arc<Orders>> {
     for cluster in clusters.iter().filter(|cluster| cluster.phase != Phase::Failed) {
+        let Some(keys) = keys.get(&cluster.id) else { continue };
         for node in cluster.nodes.iter().filter(|node| node.networked && !node.leaving) {
-            if let (Some(orders), Some(order)) = (all.get_mut(&node.host), order(cluster, node, fabric)) {
+            let order = order(cluster, keys, node, fabric);
+            if let (Some(orders), Some(order)) = (all.get_mut(&node.host), order) {
                 orders.vms.push(order);
             }
         }
@@ -96,7 +114,12 @@ pub fn image_order(image: Image) -> ImageOrder {
     ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
 
-fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<VmOrder> {
+fn order(
+    cluster: &ClusterRow,
+    keys_of: &ClusterKeys,
+    node: &NodeRow,
+    fabric: &FabricSight,
+) -> Option<VmOrder> {
     let key = |pkey: Pkey| KeyOrder { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
     let mut keys = node_keys(cluster, node.number).into_iter().map(key);
     let KeyOrder { pkey, group } = keys.next()?;
@@ -104,7 +127,7 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
     let inner = cluster.inner.iter().filter_map(|inner| named_key(inner, node));
     Some(VmOrder {
         id: node.id,
-        label: format!("{}/{}", cluster.tenant, node_name(cluster, node)),
+        label: format!("{}/{}", cluster.tenant.name, node_name(cluster, node)),
         cores: cluster.cores,
         memory: cluster.memory,
         mode: cluster.mode,
@@ -125,8 +148,8 @@ fn order(cluster: &ClusterRow, node: &NodeRow, fabric: &FabricSight) -> Option<V
             address: format!("{}/16", address(node.number)),
             mtu: GUEST_MTU,
             peers: peers(cluster, node),
-            authorized_keys: cluster.ssh_keys.clone(),
-            cluster_key: cluster.key.clone(),
+            authorized_keys: keys_of.ssh_keys.clone(),
+            cluster_key: keys_of.key.clone(),
             pkey,
             sl: service_level(cluster, fabric),
             partitions: inner.chain(wished.filter_map(|it| seen_key(it, node))).collect(),

@@ -9,13 +9,13 @@ use controller_api::agent::{Orders, Report};
 use controller_api::fabric::FabricState;
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{Guid, Lid, PartitionNumber, PortNum, ServiceLevel};
-use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
+use crate::bell::Bell;
 use crate::lifecycle::{Sight, VmSight};
 use crate::network::{Sighting, Wishes, Workshop, members};
-use crate::store::{ClusterRow, Happening, Store, StoreError};
+use crate::store::{ClusterKeys, ClusterRow, Happening, Store, StoreError, TenantRef};
 use crate::views::Views;
 
 /// Everything there is.
@@ -35,11 +35,16 @@ pub struct Site {
     pub changed: Notify,
     /// Counts what was asked for and seen: the fabric may have to change.
     pub woken: watch::Sender<u64>,
-    /// Counts what was noted: wakes those who wait for events.
-    pub noted: watch::Sender<u64>,
+    /// Wakes those who wait for events.
+    pub bell: Bell,
+    /// The keys of clusters, as they were read.
+    pub keys: tokio::sync::Mutex<KeysOfClusters>,
     seen: Mutex<Seen>,
     orders: watch::Sender<Arc<AllOrders>>,
 }
+
+/// Keys by the ids of clusters.
+pub type KeysOfClusters = HashMap<Uuid, Arc<ClusterKeys>>;
 
 /// What every host is to run. `None` until it is known.
 pub type AllOrders = Option<HashMap<Name, Arc<Orders>>>;
@@ -116,7 +121,8 @@ impl Site {
             workshop: Arc::default(),
             changed: Notify::new(),
             woken: watch::Sender::new(0),
-            noted: watch::Sender::new(0),
+            bell: Bell::default(),
+            keys: tokio::sync::Mutex::default(),
             seen: Mutex::new(Seen { agents: HashMap::new(), refusals: HashMap::new(), fabric }),
             orders: watch::Sender::new(Arc::new(None)),
         }
@@ -166,17 +172,17 @@ impl Site {
         self.orders.subscribe()
     }
 
-    /// Wakes those who wait for events.
-    pub fn noted(&self) {
-        self.noted.send_modify(|count| *count += 1);
+    /// Wakes those who wait for events of a tenant, or of the site.
+    pub fn noted(&self, tenant: Option<&TenantRef>) {
+        self.bell.ring(tenant.map(|tenant| tenant.id));
     }
 
     /// Notes an event that concerns no cluster.
     pub async fn note(&self, kind: &'static str, text: String) -> Result<(), StoreError> {
         tracing::info!(kind, "{text}");
-        let happening = Happening { at: Timestamp::now(), tenant: None, cluster: None, kind, text };
+        let happening = Happening { at: self.store.now().wall, tenant: None, cluster: None, kind, text };
         self.store.event_note(&happening).await?;
-        self.noted();
+        self.noted(None);
         Ok(())
     }
 }

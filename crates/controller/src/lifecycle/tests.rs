@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller_api::MemorySize;
-use controller_api::agent::{ClusterKey, ImageOrder};
+use controller_api::agent::ImageOrder;
 use controller_api::cluster::CpuMode;
+use controller_api::operation::Operation;
 use fabric_model::MacAddress;
 use ib_wire::{Lid, PortNum};
 use proptest::prelude::*;
 
 use super::*;
 use crate::network::{Members, members};
+use crate::store::TenantRef;
 
 /// Hosts and a fabric that obey when they are asked to.
 #[derive(Default)]
@@ -75,8 +77,9 @@ fn report(id: Uuid, state: VmState, ready: Option<u64>) -> VmReport {
     VmReport { id, state, ready, reason: None, pinned: Vec::new() }
 }
 
-fn now(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+fn now(seconds: i64) -> Moment {
+    let wall = Timestamp::from_second(1_700_000_000 + seconds).unwrap();
+    Moment { wall, uptime: Uptime::from_ms(seconds * 1000) }
 }
 
 fn node(number: u32) -> NodeRow {
@@ -103,7 +106,7 @@ fn cluster(size: u32) -> ClusterRow {
     let name: Name = "blue".parse().unwrap();
     let mut cluster = ClusterRow {
         id: Uuid::from_u128(99),
-        tenant: "tenant".parse().unwrap(),
+        tenant: TenantRef { id: Uuid::from_u128(98), name: "tenant".parse().unwrap() },
         name: name.clone(),
         size,
         cores: 1,
@@ -112,17 +115,16 @@ fn cluster(size: u32) -> ClusterRow {
         class: Default::default(),
         sl_mode: Default::default(),
         image: ImageOrder { name, directory: "/image".into(), digest: String::new() },
-        ssh_keys: Vec::new(),
-        key: ClusterKey { public: String::new(), private: String::new() },
         phase: Phase::Placed,
         reason: None,
         partition: PartitionNumber::from_wire(0x101),
         inner: Vec::new(),
         wish: None,
         generation: 1,
-        created: now(0),
+        created: now(0).wall,
         nodes: (1..=size).map(node).collect(),
         operation: None,
+        began: Uptime::default(),
     };
     ask(&mut cluster, OperationKind::Create);
     cluster
@@ -131,13 +133,13 @@ fn cluster(size: u32) -> ClusterRow {
 fn ask(cluster: &mut ClusterRow, kind: OperationKind) {
     cluster.operation = Some(Operation {
         id: Uuid::from_u128(7),
-        tenant: cluster.tenant.clone(),
+        tenant: cluster.tenant.name.clone(),
         cluster: cluster.name.clone(),
         cluster_id: cluster.id,
         kind,
         state: OperationState::Running,
         reason: None,
-        started: now(0),
+        started: now(0).wall,
         ended: None,
         steps: Vec::new(),
     });
@@ -431,5 +433,21 @@ proptest! {
             prop_assert_eq!(cluster.nodes.len() as u32, cluster.size);
             prop_assert_eq!(state(&cluster), OperationState::Done);
         }
+    }
+}
+
+#[test]
+fn a_step_of_the_wall_clock_fails_nothing() {
+    for hours in [-1, 1, 24] {
+        let (mut cluster, mut world) = (cluster(1), World::default());
+        world.program(&cluster);
+        advance(&mut cluster, &world, now(1));
+        world.order(&cluster);
+        let stepped = Moment { wall: now(3600 * hours).wall, uptime: now(2).uptime };
+        advance(&mut cluster, &world, stepped);
+        assert_eq!(state(&cluster), OperationState::Running, "{hours} h");
+        // The control: time that has really passed counts.
+        advance(&mut cluster, &world, Moment { wall: now(0).wall, uptime: now(901).uptime });
+        assert_eq!(state(&cluster), OperationState::Failed);
     }
 }

@@ -8,13 +8,12 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use controller_api::Name;
 use controller_api::tenant::{IssuedToken, Token};
-use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::refusal::Refusal;
 use crate::site::Site;
-use crate::store::StoreError;
+use crate::store::{StoreError, TenantRef};
 
 /// What tokens start with, so that people and scanners know what they found.
 const PREFIX: &str = "heddle_";
@@ -25,7 +24,7 @@ pub enum Caller {
     /// Runs the site.
     Operator,
     /// Owns clusters.
-    Tenant(Name),
+    Tenant(TenantRef),
 }
 
 impl Caller {
@@ -40,13 +39,15 @@ impl Caller {
     }
 
     /// Whose cluster is meant: a tenant's own, or the one an operator names.
-    pub fn tenant(&self, named: Option<&Name>) -> Result<Name, Refusal> {
+    pub async fn tenant(&self, site: &Site, named: Option<&Name>) -> Result<TenantRef, Refusal> {
         match (self, named) {
             (Self::Tenant(own), None) => Ok(own.clone()),
-            (Self::Tenant(own), Some(named)) if own == named => Ok(own.clone()),
+            (Self::Tenant(own), Some(named)) if own.name == *named => Ok(own.clone()),
             // Whether the other tenant exists is not told.
             (Self::Tenant(_), Some(named)) => Err(Refusal::missing("tenant", named)),
-            (Self::Operator, Some(named)) => Ok(named.clone()),
+            (Self::Operator, Some(named)) => {
+                site.store.tenant_find(named).await?.ok_or_else(|| Refusal::missing("tenant", named))
+            }
             (Self::Operator, None) => {
                 Err(Refusal::invalid("tenant", "an operator has no clusters of their own")
                     .hint("say whose: ?tenant=NAME, or --tenant NAME"))
@@ -55,10 +56,10 @@ impl Caller {
     }
 
     /// Whom to tell of: a tenant of its own, an operator of all.
-    pub fn scope(&self) -> Option<&Name> {
+    pub fn scope(&self) -> Option<Uuid> {
         match self {
             Self::Operator => None,
-            Self::Tenant(name) => Some(name),
+            Self::Tenant(tenant) => Some(tenant.id),
         }
     }
 }
@@ -79,15 +80,15 @@ impl FromRequestParts<Arc<Site>> for Caller {
             .ok_or_else(|| unknown("there is no token"))?;
         let token = site.store.token_by_hash(hash(secret)).await?;
         match token {
-            Some(Token { tenant: Some(name), .. }) => Ok(Self::Tenant(name)),
-            Some(Token { tenant: None, .. }) => Ok(Self::Operator),
+            Some((_, Some(tenant))) => Ok(Self::Tenant(tenant)),
+            Some((_, None)) => Ok(Self::Operator),
             None => Err(unknown("the token is not known; it may have been revoked")),
         }
     }
 }
 
 /// Makes a token and keeps its hash.
-pub async fn issue(site: &Site, tenant: Option<Name>) -> Result<IssuedToken, StoreError> {
+pub async fn issue(site: &Site, tenant: Option<TenantRef>) -> Result<IssuedToken, StoreError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|_| StoreError::Random)?;
     let mut secret = PREFIX.to_owned();
@@ -95,14 +96,16 @@ pub async fn issue(site: &Site, tenant: Option<Name>) -> Result<IssuedToken, Sto
         // Writing to a text cannot fail.
         let _ = write!(secret, "{byte:02x}");
     }
-    let token = Token { id: Uuid::new_v4(), tenant, created: Timestamp::now() };
-    site.store.token_create(&token, hash(&secret)).await?;
+    let id = tenant.as_ref().map(|tenant| tenant.id);
+    let token =
+        Token { id: Uuid::new_v4(), tenant: tenant.map(|it| it.name), created: site.store.now().wall };
+    site.store.token_create(&token, id, hash(&secret)).await?;
     Ok(IssuedToken { token, secret })
 }
 
 /// The token behind a secret.
 pub async fn read_token(site: &Site, secret: &str) -> Result<Option<Token>, StoreError> {
-    site.store.token_by_hash(hash(secret.trim())).await
+    Ok(site.store.token_by_hash(hash(secret.trim())).await?.map(|(token, _)| token))
 }
 
 /// The secret has 256 random bits: a plain hash cannot be reversed by guessing, and equal time is given by looking it up.

@@ -12,7 +12,7 @@ use controller_api::cluster::{
 use controller_api::operation::{Operation, OperationKind, OperationState, Step};
 use controller_api::{MemorySize, Name, Problem};
 use fabric_compiler::CompileError;
-use fabric_model::tenancy::Class;
+use fabric_model::tenancy::{Bandwidth, Class};
 use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -22,14 +22,18 @@ use super::access::Caller;
 use super::refusal::{Json, Path, Query, Refusal};
 use crate::admission::{NotPlaced, admit};
 use crate::lifecycle::{Outcome, finish, node_name, reach};
-use crate::network::{NoPlan, Pool};
+use crate::network::NoPlan;
+use crate::quota::usage;
 use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
 use crate::site::Site;
-use crate::store::{ClusterRow, Happening, NodeRow};
-use crate::{keys, manager, network};
+use crate::store::{ClusterKeys, ClusterRow, Happening, NodeRow};
+use crate::{keys, manager, network, quota};
 
 /// The least with which an image boots.
 const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
+
+/// The least bandwidth that is guaranteed: less is not worth a port of its own, which is what every guarantee takes.
+const GUARANTEE_MIN: Bandwidth = Bandwidth::from_bits_per_s(1_000_000);
 
 /// Virtual cores of a node: more than any host of the field has.
 const CORES_MAX: u32 = 512;
@@ -55,9 +59,11 @@ pub struct Whose {
 /// Clusters: a tenant's own, or all for operators.
 #[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, Refusal> {
-    let all = site.store.cluster_list().await?;
-    let own = all.into_iter().filter(|cluster| caller.scope().is_none_or(|tenant| cluster.tenant == *tenant));
-    Ok(Json(own.map(|cluster| told(cluster, &caller)).collect()))
+    let clusters = match caller.scope() {
+        Some(tenant) => site.store.cluster_list_of(tenant).await?,
+        None => site.store.cluster_list().await?,
+    };
+    Ok(Json(clusters.into_iter().map(|cluster| told(cluster, &caller)).collect()))
 }
 
 /// A cluster.
@@ -80,10 +86,7 @@ pub async fn create(
     Json(new): Json<NewCluster>,
 ) -> Result<Accepted, Refusal> {
     check(&new)?;
-    let tenant = caller.tenant(new.tenant.as_ref())?;
-    if !site.store.tenant_exists(&tenant).await? {
-        return Err(Refusal::missing("tenant", tenant).at("tenant"));
-    }
+    let tenant = caller.tenant(&site, new.tenant.as_ref()).await.map_err(|refusal| refusal.at("tenant"))?;
     let key = keys::generate().map_err(|error| {
         tracing::error!("no key for a cluster: {error:#}");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "cannot make a key for the cluster")
@@ -91,12 +94,12 @@ pub async fn create(
     let _writer = site.writer.lock().await;
     let image = image(&site, &new.image).await?;
     let clusters = site.store.cluster_list().await?;
-    if clusters.iter().any(|cluster| cluster.tenant == tenant && cluster.name == new.name) {
+    if clusters.iter().any(|cluster| cluster.tenant.id == tenant.id && cluster.name == new.name) {
         return Err(
             Refusal::conflict("name-taken", format!("there is a cluster {} already", new.name)).at("name")
         );
     }
-    let now = Timestamp::now();
+    let now = site.store.now().wall;
     let mut cluster = ClusterRow {
         id: Uuid::new_v4(),
         tenant,
@@ -108,8 +111,6 @@ pub async fn create(
         class: new.class,
         sl_mode: new.sl_mode,
         image,
-        ssh_keys: new.ssh_keys,
-        key,
         phase: Phase::Requested,
         reason: None,
         partition: None,
@@ -119,11 +120,13 @@ pub async fn create(
         created: now,
         nodes: Vec::new(),
         operation: None,
+        began: site.store.uptime(),
     };
     let mut operation = operation(&cluster, OperationKind::Create, now);
     operation.steps.push(Step { phase: Phase::Requested, at: now });
-    take_partitions(&site, &clusters, &mut cluster, &new.partitions, now).await?;
-    cluster.nodes = grow(&site, &cluster, new.size, &clusters).await?;
+    take_partitions(&site, &mut cluster, &new.partitions).await?;
+    cluster.nodes = grow(&site, &caller, &cluster, new.size, &clusters).await?;
+    check_quota(&site, None, &cluster, &clusters).await?;
     try_plan(&site, &cluster, &clusters).await?;
     cluster.phase = Phase::Placed;
     operation.steps.push(Step { phase: Phase::Placed, at: now });
@@ -138,8 +141,9 @@ pub async fn create(
             cluster.size, cluster.cores, cluster.memory
         ),
     };
-    site.store.cluster_create(&cluster, &happening).await?;
-    site.noted();
+    let keys = ClusterKeys { ssh_keys: new.ssh_keys, key };
+    site.store.cluster_create(&cluster, &keys, &happening).await?;
+    site.noted(Some(&cluster.tenant));
     site.wake();
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
@@ -156,16 +160,17 @@ pub async fn resize(
     check_size(resize.size)?;
     let _writer = site.writer.lock().await;
     let before = find_ready(&site, &caller, &name, &whose).await?;
-    let (mut after, now) = (before.clone(), Timestamp::now());
+    let (mut after, now) = (before.clone(), site.store.now().wall);
     after.size = resize.size;
     // Links may be others then: ways are wished anew.
     let is_routed = after.wish.as_mut().is_some_and(|wish| !std::mem::take(&mut wish.routes).is_empty());
     let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
     if resize.size > staying {
         let clusters = site.store.cluster_list().await?;
-        let mut new = grow(&site, &before, resize.size - staying, &clusters).await?;
+        let mut new = grow(&site, &caller, &before, resize.size - staying, &clusters).await?;
         new.iter_mut().for_each(|node| node.joined = false);
         after.nodes.extend(new);
+        check_quota(&site, Some(&before), &after, &clusters).await?;
         try_plan(&site, &after, &clusters).await?;
     } else if resize.size < staying {
         let leaving = after.nodes.iter_mut().rev().filter(|node| !node.leaving);
@@ -173,7 +178,7 @@ pub async fn resize(
         after.generation += 1;
     }
     let operation = operation(&after, OperationKind::Resize, now);
-    after.operation = Some(operation.clone());
+    (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
     let text = format!("from {} to {} nodes", before.size, after.size);
     save(&site, &before, &after, Outcome::default(), ("cluster.resizing", text), now).await?;
     if is_routed {
@@ -195,13 +200,14 @@ pub async fn partition(
     let _writer = site.writer.lock().await;
     let before = find_ready(&site, &caller, &name, &whose).await?;
     check_inner(&wanted.partitions, before.size)?;
-    let (mut after, now) = (before.clone(), Timestamp::now());
+    let (mut after, now) = (before.clone(), site.store.now().wall);
     let clusters = site.store.cluster_list().await?;
-    take_partitions(&site, &clusters, &mut after, &wanted.partitions, now).await?;
+    take_partitions(&site, &mut after, &wanted.partitions).await?;
+    check_quota(&site, Some(&before), &after, &clusters).await?;
     try_plan(&site, &after, &clusters).await?;
     after.generation += 1;
     let operation = operation(&after, OperationKind::Partition, now);
-    after.operation = Some(operation.clone());
+    (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
     let text = format!("{} partitions inside instead of {}", after.inner.len(), before.inner.len());
     save(&site, &before, &after, Outcome::default(), ("cluster.partitioning", text), now).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
@@ -220,16 +226,17 @@ pub async fn delete(
     if let (Phase::Deleting, Some(operation)) = (before.phase, &before.operation) {
         return Ok((StatusCode::ACCEPTED, Json(operation.clone())));
     }
-    let now = Timestamp::now();
+    let now = site.store.now().wall;
     if before.operation.is_some() {
         // The one that is under way ends first; each cluster has one at most.
         let mut ended = before.clone();
         finish(&mut ended, OperationState::Failed, Some("the cluster was deleted meanwhile".to_owned()), now);
-        site.store.cluster_save(&before, &ended, false, &[], now).await?;
+        site.store.cluster_save(&before, &ended, false, &[]).await?;
         before = ended;
     }
     let mut after = before.clone();
-    after.operation = Some(operation(&after, OperationKind::Delete, now));
+    (after.operation, after.began) =
+        (Some(operation(&after, OperationKind::Delete, now)), site.store.uptime());
     let mut outcome = Outcome::default();
     reach(&mut after, Phase::Deleting, now, &mut outcome);
     let operation = after.operation.clone();
@@ -252,19 +259,20 @@ pub async fn operation_show(
     caller: Caller,
     Path(id): Path<Uuid>,
 ) -> Result<Json<Operation>, Refusal> {
-    let operation = site.store.operation_show(id).await?;
-    let own = operation.filter(|operation| caller.scope().is_none_or(|tenant| operation.tenant == *tenant));
-    own.map(Json).ok_or_else(|| Refusal::missing("operation", id))
+    let operation = site.store.operation_show(caller.scope(), id).await?;
+    operation.map(Json).ok_or_else(|| Refusal::missing("operation", id))
 }
 
 /// A cluster that the caller may know of; somebody else's is not there.
 pub async fn find(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> Result<ClusterRow, Refusal> {
     let missing = || Refusal::missing("cluster", name);
-    let tenant = match (caller.scope(), &whose.tenant) {
-        (Some(own), Some(named)) if own != named => return Err(missing()),
-        _ => caller.tenant(whose.tenant.as_ref())?,
+    let tenant = match (caller, &whose.tenant) {
+        (Caller::Tenant(own), Some(named)) if own.name != *named => return Err(missing()),
+        (Caller::Tenant(own), _) => own.id,
+        (Caller::Operator, Some(named)) => site.store.tenant_find(named).await?.ok_or_else(missing)?.id,
+        (Caller::Operator, None) => caller.tenant(site, None).await?.id,
     };
-    site.store.cluster_find(&tenant, name).await?.ok_or_else(missing)
+    site.store.cluster_find(tenant, name).await?.ok_or_else(missing)
 }
 
 /// A cluster of the caller's that has nothing under way.
@@ -282,6 +290,12 @@ fn check(new: &NewCluster) -> Result<(), Refusal> {
     check_inner(&new.partitions, new.size)?;
     if !(1..=CORES_MAX).contains(&new.cores) {
         return Err(Refusal::invalid("cores", format!("{} cores; 1 to {CORES_MAX} can be", new.cores)));
+    }
+    if let Class::Guaranteed { bandwidth, .. } = new.class
+        && bandwidth < GUARANTEE_MIN
+    {
+        let detail = format!("a guaranteed bandwidth must be at least {GUARANTEE_MIN}, got {bandwidth}");
+        return Err(Refusal::invalid("class", detail).hint("ask for more, or for best effort"));
     }
     if new.memory < MEMORY_MIN {
         return Err(Refusal::invalid(
@@ -343,32 +357,52 @@ async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
 /// Gives a cluster a partition of its own if it has none, and those inside that are wanted: what it had by a name it keeps.
 async fn take_partitions(
     site: &Site,
-    clusters: &[ClusterRow],
     cluster: &mut ClusterRow,
     wanted: &[SubPartition],
-    now: Timestamp,
 ) -> Result<(), Refusal> {
-    let mut pool = Pool::of(clusters, site.store.partition_pool().await?);
-    let mut next = || {
-        let number = pool.take(now);
-        number.ok_or_else(|| {
-            Refusal::conflict("no-capacity", pool.to_string()).hint("delete a cluster, or wait ten minutes")
-        })
-    };
-    if cluster.partition.is_none() {
-        cluster.partition = Some(next()?);
-    }
     let had = std::mem::take(&mut cluster.inner);
+    let kept = |name: &Name| had.iter().find(|inner| inner.name == *name).map(|inner| inner.number);
+    let new = wanted.iter().filter(|partition| kept(&partition.name).is_none()).count();
+    let count = new + usize::from(cluster.partition.is_none());
+    let numbers = site.store.number_free(count).await?.map_err(|error| {
+        Refusal::conflict("no-capacity", error.to_string()).hint("delete a cluster, or wait ten minutes")
+    })?;
+    let mut next = numbers.into_iter();
+    cluster.partition = cluster.partition.or_else(|| next.next());
     for SubPartition { name, full, limited } in wanted.iter().cloned() {
-        let kept = had.iter().find(|inner| inner.name == name).map(|inner| inner.number);
-        let number = kept.map_or_else(&mut next, Ok)?;
-        cluster.inner.push(InnerPartition { name, number, full, limited });
+        if let Some(number) = kept(&name).or_else(|| next.next()) {
+            cluster.inner.push(InnerPartition { name, number, full, limited });
+        }
     }
     Ok(())
 }
 
+/// Refuses what the quota of its tenant does not let a cluster be.
+async fn check_quota(
+    site: &Site,
+    before: Option<&ClusterRow>,
+    after: &ClusterRow,
+    clusters: &[ClusterRow],
+) -> Result<(), Refusal> {
+    let tenant = &after.tenant;
+    let row = site.store.tenant_show(tenant.id).await?;
+    let quota = row.ok_or_else(|| Refusal::missing("tenant", &tenant.name))?.quota.quota();
+    let own = || clusters.iter().filter(|cluster| cluster.tenant.id == tenant.id);
+    let others = own().filter(|cluster| cluster.id != after.id);
+    let numbers = site.store.number_count(tenant.id).await?;
+    let had = |number| before.is_some_and(|before| before.partition_numbers().any(|it| it == number));
+    let new = after.partition_numbers().filter(|number| !had(*number)).count() as u32;
+    let (has, would_have) = (usage(own(), numbers), usage(others.chain([after]), numbers + new));
+    let hosts = site.store.host_count().await?;
+    quota::check(&tenant.name, &quota, hosts, &has, &would_have).map_err(|error| {
+        Refusal::conflict("quota-exceeded", error.to_string())
+            .hint("ask for less or delete something; heddle tenant show tells what is used, operators set it with heddle tenant quota")
+    })
+}
+
 async fn grow(
     site: &Site,
+    caller: &Caller,
     cluster: &ClusterRow,
     wanted: u32,
     clusters: &[ClusterRow],
@@ -378,9 +412,14 @@ async fn grow(
         NotPlaced::NotYet => {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
         }
+        // Which hosts there are, and who holds them, is for operators.
         NotPlaced::NoHost { .. } => {
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", error.to_string())
-                .hint("try again in a moment; heddle host list tells operators more")
+            let detail = match caller {
+                Caller::Operator => error.to_string(),
+                Caller::Tenant(_) => "no capacity is left now".to_owned(),
+            };
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", detail)
+                .hint("try again later; heddle host list tells operators more")
         }
         NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", error.to_string())
             .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),
@@ -415,7 +454,7 @@ async fn try_plan(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -> R
 fn operation(cluster: &ClusterRow, kind: OperationKind, now: Timestamp) -> Operation {
     Operation {
         id: Uuid::new_v4(),
-        tenant: cluster.tenant.clone(),
+        tenant: cluster.tenant.name.clone(),
         cluster: cluster.name.clone(),
         cluster_id: cluster.id,
         kind,
@@ -437,8 +476,8 @@ async fn save(
 ) -> Result<(), Refusal> {
     let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
     outcome.happenings.insert(0, Happening { at, tenant, cluster, kind, text });
-    site.store.cluster_save(before, after, false, &outcome.happenings, at).await?;
-    site.noted();
+    site.store.cluster_save(before, after, false, &outcome.happenings).await?;
+    site.noted(Some(&after.tenant));
     site.wake();
     Ok(())
 }
@@ -458,7 +497,7 @@ fn told(cluster: ClusterRow, caller: &Caller) -> Cluster {
     Cluster {
         nodes: cluster.nodes.iter().map(node).collect(),
         id: cluster.id,
-        tenant: cluster.tenant,
+        tenant: cluster.tenant.name,
         name: cluster.name,
         shape: Shape {
             size: cluster.size,

@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 
 use super::access::Caller;
 use super::refusal::{Json, Query, Refusal};
+use crate::bell::WAITING_MAX;
 use crate::manager;
 use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;
@@ -45,7 +46,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
                 number,
                 group: broadcast_group(&fabric.decisions, number),
                 members: members.into_iter().map(member).collect(),
-                tenant: cluster.tenant.clone(),
+                tenant: cluster.tenant.name.clone(),
                 cluster: cluster.name.clone(),
             });
         }
@@ -100,15 +101,18 @@ pub async fn event_list(
     caller: Caller,
     Query(query): Query<EventQuery>,
 ) -> Result<Json<Vec<Event>>, Refusal> {
-    let mut noted = site.noted.subscribe();
+    if !query.wait {
+        return Ok(Json(site.store.event_list(caller.scope(), query.after).await?));
+    }
+    let mut waiter = site.bell.wait(caller.scope()).ok_or_else(|| {
+        let detail = format!("{WAITING_MAX} requests wait for events already");
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too-many-waiting", detail)
+            .hint("end one of them, or ask without waiting")
+    })?;
     let until = tokio::time::Instant::now() + WAIT_MAX;
     loop {
-        noted.mark_unchanged();
         let events = site.store.event_list(caller.scope(), query.after).await?;
-        if !events.is_empty() || !query.wait {
-            return Ok(Json(events));
-        }
-        if tokio::time::timeout_at(until, noted.changed()).await.is_err() {
+        if !events.is_empty() || tokio::time::timeout_at(until, waiter.woken()).await.is_err() {
             return Ok(Json(events));
         }
     }

@@ -6,6 +6,7 @@ mod fabric;
 mod refusal;
 mod sessions;
 mod site;
+mod tenants;
 mod upgrade;
 mod views;
 
@@ -50,8 +51,8 @@ impl utoipa::Modify for Bearer {
 /// Everything that can be asked, and its description.
 fn interface() -> OpenApiRouter<Arc<Site>> {
     OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(site::tenant_list, site::tenant_create))
-        .routes(routes!(site::tenant_delete))
+        .routes(routes!(tenants::list, tenants::create))
+        .routes(routes!(tenants::show, tenants::change, tenants::delete))
         .routes(routes!(site::token_list, site::token_create))
         .routes(routes!(site::token_revoke))
         .routes(routes!(site::host_list, site::host_add))

@@ -1,4 +1,4 @@
-//! Tenants, tokens, hosts and images: what operators look after.
+//! Tokens, hosts and images: what operators look after.
 
 use std::collections::HashMap;
 use std::path::Path as FilePath;
@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::host::{Host, HostState, NewHost};
 use controller_api::image::{Image, NewImage};
-use controller_api::tenant::{IssuedToken, NewTenant, NewToken, Tenant, Token};
+use controller_api::tenant::{IssuedToken, NewToken, Token};
 use controller_api::{MemorySize, Name, Problem};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -21,51 +21,10 @@ use crate::site::Site;
 /// Largest `image.json`: three names and three hashes.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
+/// A host that has less runs nothing.
+const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
+
 type Shared = State<Arc<Site>>;
-
-/// All tenants.
-#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn tenant_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, Refusal> {
-    caller.operator()?;
-    Ok(Json(site.store.tenant_list().await?))
-}
-
-/// A new tenant.
-#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn tenant_create(
-    State(site): Shared,
-    caller: Caller,
-    Json(new): Json<NewTenant>,
-) -> Result<(StatusCode, Json<Tenant>), Refusal> {
-    caller.operator()?;
-    let created = Timestamp::now();
-    site.store.tenant_create(&new.name, created).await.map_err(|error| match error.is_taken() {
-        true => Refusal::conflict("name-taken", format!("there is a tenant {} already", new.name)).at("name"),
-        false => error.into(),
-    })?;
-    site.note("tenant.created", format!("tenant {}", new.name)).await?;
-    Ok((StatusCode::CREATED, Json(Tenant { name: new.name, created, clusters: 0 })))
-}
-
-/// Removes a tenant that has no clusters, with its tokens.
-#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn tenant_delete(
-    State(site): Shared,
-    caller: Caller,
-    Path(name): Path<Name>,
-) -> Result<StatusCode, Refusal> {
-    caller.operator()?;
-    let _writer = site.writer.lock().await;
-    let removed = site.store.tenant_delete(&name).await.map_err(|error| match error.is_needed() {
-        true => Refusal::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first"),
-        false => error.into(),
-    })?;
-    if !removed {
-        return Err(Refusal::missing("tenant", name));
-    }
-    site.note("tenant.deleted", format!("tenant {name}")).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
 
 /// All tokens, without their secrets.
 #[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
@@ -86,14 +45,13 @@ pub async fn token_create(
         return Err(Refusal::invalid("tenant", "a token is a tenant's or an operator's")
             .hint("either name a tenant, or say operator: true"));
     }
-    if let Some(tenant) = &new.tenant
-        && !site.store.tenant_exists(tenant).await?
-    {
-        return Err(Refusal::missing("tenant", tenant)
-            .at("tenant")
-            .hint("heddle tenant list tells who there is"));
-    }
-    Ok((StatusCode::CREATED, Json(access::issue(&site, new.tenant).await?)))
+    let tenant = match &new.tenant {
+        Some(name) => Some(site.store.tenant_find(name).await?.ok_or_else(|| {
+            Refusal::missing("tenant", name).at("tenant").hint("heddle tenant list tells who there is")
+        })?),
+        None => None,
+    };
+    Ok((StatusCode::CREATED, Json(access::issue(&site, tenant).await?)))
 }
 
 /// Revokes a token.
@@ -161,6 +119,13 @@ pub async fn host_add(
     if !FilePath::new(&new.agent).is_absolute() {
         return Err(Refusal::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
             .hint("an absolute path, as heddle-agent --socket has it"));
+    }
+    if new.cores == 0 {
+        return Err(Refusal::invalid("cores", "cores must be at least 1, got 0"));
+    }
+    if new.memory < HOST_MEMORY_MIN {
+        let detail = format!("memory must be at least {HOST_MEMORY_MIN}, got {}", new.memory);
+        return Err(Refusal::invalid("memory", detail));
     }
     let writer = site.writer.lock().await;
     let is_known = site.store.host_list().await?.contains(&new);

@@ -1,4 +1,4 @@
-//! Clusters with their nodes and the operation that is under way: read whole, written whole.
+//! Clusters with their nodes and the operation that is under way: read whole but for their keys, written whole.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,10 +17,12 @@ use sqlx::{Sqlite, Transaction};
 use tenant_view::{Names, WishedClass};
 use uuid::Uuid;
 
+use super::numbers::NumberKind;
 use super::records::Happening;
-use super::site::partition;
+use super::site::{TenantRef, partition, tenant_ref};
 use super::words::{Columns, json, read_json, read_word, word};
 use super::{Store, StoreError, parsed};
+use crate::clock::Uptime;
 
 /// A cluster: what is wanted of it, and how far it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +30,7 @@ pub struct ClusterRow {
     /// Its id.
     pub id: Uuid,
     /// Whose it is.
-    pub tenant: Name,
+    pub tenant: TenantRef,
     /// What it is called.
     pub name: Name,
     /// Nodes that are wanted.
@@ -45,10 +47,6 @@ pub struct ClusterRow {
     pub sl_mode: SlMode,
     /// What they boot from: the image as it was when the cluster was asked for.
     pub image: ImageOrder,
-    /// Who may log in.
-    pub ssh_keys: Vec<String>,
-    /// By which its nodes trust each other.
-    pub key: ClusterKey,
     /// How far it is.
     pub phase: Phase,
     /// Why.
@@ -67,13 +65,30 @@ pub struct ClusterRow {
     pub nodes: Vec<NodeRow>,
     /// What is under way.
     pub operation: Option<Operation>,
+    /// When that began.
+    pub began: Uptime,
+}
+
+/// What lets people into a cluster, and its nodes to each other. Never changes, and is read only for orders to agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterKeys {
+    /// Who may log in.
+    pub ssh_keys: Vec<String>,
+    /// By which its nodes trust each other.
+    pub key: ClusterKey,
 }
 
 impl ClusterRow {
     /// The numbers of all its partitions, its own first.
     pub fn partition_numbers(&self) -> impl Iterator<Item = PartitionNumber> {
-        let wished = self.wish.iter().flat_map(|wish| &wish.partitions).map(|partition| partition.number);
-        self.partition.into_iter().chain(self.inner.iter().map(|inner| inner.number)).chain(wished)
+        self.numbers().map(|(number, _)| number)
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = (PartitionNumber, NumberKind)> {
+        let own = self.partition.map(|number| (number, NumberKind::Own));
+        let inner = self.inner.iter().map(|inner| (inner.number, NumberKind::Inner));
+        let wished = self.wish.iter().flat_map(|wish| &wish.partitions);
+        own.into_iter().chain(inner).chain(wished.map(|partition| (partition.number, NumberKind::View)))
     }
 }
 
@@ -153,40 +168,68 @@ pub struct NodeRow {
 }
 
 impl Store {
-    /// All clusters, oldest first.
+    /// All clusters, oldest first. For the loops, and for requests that have to know who is where.
     pub async fn cluster_list(&self) -> Result<Vec<ClusterRow>, StoreError> {
-        let mut read = self.pool.begin().await?;
-        let query = sqlx::query("SELECT * FROM operations WHERE state = 'running'");
+        let mut read = self.readers.begin().await?;
+        let rows = sqlx::query(CLUSTERS).fetch_all(&mut *read).await?;
         let mut operations = HashMap::new();
-        for row in query.fetch_all(&mut *read).await? {
-            let operation = super::records::operation(&row)?;
-            operations.insert(operation.cluster_id, operation);
+        for row in
+            sqlx::query("SELECT * FROM operations WHERE state = 'running'").fetch_all(&mut *read).await?
+        {
+            let (operation, began) = running(&row)?;
+            operations.insert(operation.cluster_id, (operation, began));
         }
         let mut nodes: HashMap<String, Vec<NodeRow>> = HashMap::new();
         for row in sqlx::query("SELECT * FROM nodes ORDER BY cluster, number").fetch_all(&mut *read).await? {
             nodes.entry(row.text("cluster")?).or_default().push(node(&row)?);
         }
-        let rows = sqlx::query("SELECT * FROM clusters ORDER BY created, id").fetch_all(&mut *read).await?;
         rows.iter()
             .map(|row| {
                 let mut cluster = cluster(row)?;
                 cluster.nodes = nodes.remove(&row.text("id")?).unwrap_or_default();
-                cluster.operation = operations.remove(&cluster.id);
+                cluster.set_operation(operations.remove(&cluster.id));
                 Ok(cluster)
             })
             .collect()
     }
 
+    /// The clusters of a tenant, oldest first.
+    pub async fn cluster_list_of(&self, tenant: Uuid) -> Result<Vec<ClusterRow>, StoreError> {
+        let mut read = self.readers.begin().await?;
+        let query = sqlx::query(CLUSTERS_OF).bind(tenant.to_string());
+        let rows = query.fetch_all(&mut *read).await?;
+        let mut clusters = Vec::new();
+        for row in &rows {
+            clusters.push(whole(&mut read, row).await?);
+        }
+        Ok(clusters)
+    }
+
     /// A cluster by whose it is and what it is called.
-    pub async fn cluster_find(&self, tenant: &Name, name: &Name) -> Result<Option<ClusterRow>, StoreError> {
-        let all = self.cluster_list().await?;
-        Ok(all.into_iter().find(|cluster| cluster.tenant == *tenant && cluster.name == *name))
+    pub async fn cluster_find(&self, tenant: Uuid, name: &Name) -> Result<Option<ClusterRow>, StoreError> {
+        let mut read = self.readers.begin().await?;
+        let query = sqlx::query(CLUSTER_OF).bind(tenant.to_string()).bind(name.as_str());
+        match query.fetch_optional(&mut *read).await? {
+            Some(row) => whole(&mut read, &row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The keys of a cluster, if there still is one.
+    pub async fn cluster_keys(&self, cluster: Uuid) -> Result<Option<ClusterKeys>, StoreError> {
+        let query = sqlx::query(KEYS_OF).bind(cluster.to_string());
+        let row = query.fetch_optional(&self.readers).await?;
+        row.map(|row| {
+            let key = ClusterKey { public: row.text("key_public")?, private: row.text("key_private")? };
+            Ok(ClusterKeys { ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?, key })
+        })
+        .transpose()
     }
 
     /// The names under which a tenant sees the network of a cluster; none of a cluster that had none before.
     pub async fn view_names(&self, cluster: Uuid) -> Result<Names, StoreError> {
         let query = sqlx::query_scalar("SELECT names FROM views WHERE cluster = ?").bind(cluster.to_string());
-        let text: Option<String> = query.fetch_optional(&self.pool).await?;
+        let text: Option<String> = query.fetch_optional(&self.readers).await?;
         text.map_or_else(|| Ok(Names::default()), |text| read_json("names of a view", &text))
     }
 
@@ -194,39 +237,49 @@ impl Store {
     pub async fn view_save(&self, cluster: Uuid, names: &Names) -> Result<(), StoreError> {
         let sql = "INSERT INTO views SELECT id, ? FROM clusters WHERE id = ? \
                    ON CONFLICT (cluster) DO UPDATE SET names = excluded.names";
-        sqlx::query(sql).bind(json(names)).bind(cluster.to_string()).execute(&self.pool).await?;
+        sqlx::query(sql).bind(json(names)).bind(cluster.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// A new cluster, with its partitions taken from the pool.
+    /// A new cluster, with its partition numbers.
     pub async fn cluster_create(
         &self,
         cluster: &ClusterRow,
+        keys: &ClusterKeys,
         happening: &Happening,
     ) -> Result<(), StoreError> {
-        let mut change = self.pool.begin().await?;
+        let mut change = self.writer.begin().await?;
         write_cluster(&mut change, cluster).await?;
+        sqlx::query("INSERT INTO cluster_keys VALUES (?, ?, ?, ?)")
+            .bind(cluster.id.to_string())
+            .bind(json(&keys.ssh_keys))
+            .bind(&keys.key.public)
+            .bind(&keys.key.private)
+            .execute(&mut *change)
+            .await?;
         write_rest(&mut change, cluster).await?;
-        write_last_partition(&mut change, cluster.partition_numbers().last()).await?;
+        self.write_numbers(&mut change, cluster, &BTreeMap::new(), &cluster.numbers().collect()).await?;
         super::records::write_event(&mut change, happening).await?;
+        self.write_uptime(&mut change).await?;
         Ok(change.commit().await?)
     }
 
-    /// What has become of a cluster: something else, or nothing. Partitions rest that it has given back.
+    /// What has become of a cluster: something else, or nothing. Partition numbers rest that it has given back.
     pub async fn cluster_save(
         &self,
         before: &ClusterRow,
         after: &ClusterRow,
         is_removed: bool,
         happenings: &[Happening],
-        now: Timestamp,
     ) -> Result<(), StoreError> {
-        let mut change = self.pool.begin().await?;
+        let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM nodes WHERE cluster = ?")
             .bind(after.id.to_string())
             .execute(&mut *change)
             .await?;
+        let had = before.numbers().collect();
         if is_removed {
+            self.write_numbers(&mut change, after, &had, &BTreeMap::new()).await?;
             sqlx::query("DELETE FROM clusters WHERE id = ?")
                 .bind(after.id.to_string())
                 .execute(&mut *change)
@@ -235,56 +288,68 @@ impl Store {
         } else {
             write_cluster(&mut change, after).await?;
             write_rest(&mut change, after).await?;
-        }
-        let (had, has) = (before.partition_numbers(), || after.partition_numbers());
-        let given_back: Vec<_> =
-            had.filter(|number| is_removed || has().all(|other| other != *number)).collect();
-        let taken = has().filter(|number| before.partition_numbers().all(|other| other != *number));
-        write_last_partition(&mut change, taken.last()).await?;
-        for number in given_back {
-            sqlx::query("INSERT OR REPLACE INTO resting_partitions VALUES (?, ?)")
-                .bind(number.to_wire())
-                .bind(now.to_string())
-                .execute(&mut *change)
-                .await?;
+            self.write_numbers(&mut change, after, &had, &after.numbers().collect()).await?;
         }
         for happening in happenings {
             super::records::write_event(&mut change, happening).await?;
         }
+        self.write_uptime(&mut change).await?;
         Ok(change.commit().await?)
     }
 }
 
-/// The number that was given away last, if any was now.
-async fn write_last_partition(
-    change: &mut Transaction<'_, Sqlite>,
-    number: Option<PartitionNumber>,
-) -> Result<(), StoreError> {
-    if let Some(number) = number {
-        let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
-                   ON CONFLICT (one) DO UPDATE SET last_partition = excluded.last_partition";
-        sqlx::query(sql).bind(number.to_wire()).execute(&mut **change).await?;
+/// All clusters, with whose they are.
+const CLUSTERS: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
+    JOIN tenants ON tenants.id = clusters.tenant ORDER BY clusters.created, clusters.id";
+
+/// What requests read, each by an index.
+pub(super) const CLUSTERS_OF: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
+    JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? ORDER BY clusters.created, clusters.id";
+pub(super) const CLUSTER_OF: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
+    JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? AND clusters.name = ?";
+pub(super) const NODES_OF: &str = "SELECT * FROM nodes WHERE cluster = ? ORDER BY number";
+pub(super) const RUNNING_OF: &str = "SELECT * FROM operations WHERE cluster_id = ? AND state = 'running'";
+pub(super) const KEYS_OF: &str = "SELECT * FROM cluster_keys WHERE cluster = ?";
+
+impl ClusterRow {
+    fn set_operation(&mut self, running: Option<(Operation, Uptime)>) {
+        if let Some((operation, began)) = running {
+            (self.operation, self.began) = (Some(operation), began);
+        }
     }
-    Ok(())
+}
+
+/// A cluster with its nodes and what is under way.
+async fn whole(read: &mut Transaction<'_, Sqlite>, row: &SqliteRow) -> Result<ClusterRow, StoreError> {
+    let mut cluster = cluster(row)?;
+    let id = cluster.id.to_string();
+    let query = sqlx::query(NODES_OF).bind(&id);
+    cluster.nodes = query.fetch_all(&mut **read).await?.iter().map(node).collect::<Result<_, _>>()?;
+    let query = sqlx::query(RUNNING_OF).bind(&id);
+    let operation = query.fetch_optional(&mut **read).await?;
+    cluster.set_operation(operation.as_ref().map(running).transpose()?);
+    Ok(cluster)
+}
+
+/// An operation that is under way, and when it began.
+fn running(row: &SqliteRow) -> Result<(Operation, Uptime), StoreError> {
+    Ok((super::records::operation(row)?, Uptime::from_ms(row.number("began")?)))
 }
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation, \
                inner_partitions = excluded.inner_partitions, view_wish = excluded.view_wish";
     sqlx::query(sql)
         .bind(cluster.id.to_string())
-        .bind(cluster.tenant.as_str())
+        .bind(cluster.tenant.id.to_string())
         .bind(cluster.name.as_str())
         .bind(cluster.size)
         .bind(cluster.cores)
         .bind(cluster.memory.mib())
         .bind(word(&cluster.mode))
         .bind(json(&cluster.image))
-        .bind(json(&cluster.ssh_keys))
-        .bind(&cluster.key.public)
-        .bind(&cluster.key.private)
         .bind(word(&cluster.phase))
         .bind(&cluster.reason)
         .bind(cluster.partition.map(PartitionNumber::to_wire))
@@ -299,7 +364,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
     Ok(())
 }
 
-/// The nodes, the operation, and that the partitions are in use.
+/// The nodes and the operation.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
         sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
@@ -321,13 +386,6 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
             .execute(&mut **change)
             .await?;
     }
-    for number in cluster.partition_numbers() {
-        let number = number.to_wire();
-        sqlx::query("DELETE FROM resting_partitions WHERE number = ?")
-            .bind(number)
-            .execute(&mut **change)
-            .await?;
-    }
     write_operation_of(change, cluster).await
 }
 
@@ -336,7 +394,9 @@ async fn write_operation_of(
     cluster: &ClusterRow,
 ) -> Result<(), StoreError> {
     match &cluster.operation {
-        Some(operation) => super::records::write_operation(change, operation).await,
+        Some(operation) => {
+            super::records::write_operation(change, cluster.tenant.id, operation, cluster.began).await
+        }
         None => Ok(()),
     }
 }
@@ -344,7 +404,7 @@ async fn write_operation_of(
 fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
     Ok(ClusterRow {
         id: parsed("id of a cluster", &row.text("id")?)?,
-        tenant: parsed("name of a tenant", &row.text("tenant")?)?,
+        tenant: tenant_ref(row, "tenant", "tenant_name")?,
         name: parsed("name of a cluster", &row.text("name")?)?,
         size: row.number("size")?,
         cores: row.number("cores")?,
@@ -353,8 +413,6 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         class: read_json("class", &row.text("class")?)?,
         sl_mode: read_word("service level mode", &row.text("sl_mode")?)?,
         image: read_json("image", &row.text("image")?)?,
-        ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?,
-        key: ClusterKey { public: row.text("key_public")?, private: row.text("key_private")? },
         phase: read_word("phase", &row.text("phase")?)?,
         reason: row.maybe_text("reason")?,
         partition: row.maybe_number("partition")?.map(partition).transpose()?,
@@ -364,6 +422,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         created: row.time("created")?,
         nodes: Vec::new(),
         operation: None,
+        began: Uptime::default(),
     })
 }
 

@@ -1,26 +1,39 @@
 //! Everything that has to survive: an SQLite file that only its owner can read.
 //!
-//! Calls are noun first. Changes that belong together are one transaction; there is one connection, so nobody sees half of
-//! one. Whoever reads, decides and writes holds [`crate::site::Site::writer`] meanwhile.
+//! Calls are noun first. Changes that belong together are one transaction of the one connection that writes; the others read
+//! what was committed, at the same time. Whoever reads, decides and writes holds [`crate::site::Site::writer`] meanwhile.
+//! One process at a time has a store open: [`Lock`].
 
 mod clusters;
+mod lock;
+mod numbers;
 mod records;
 mod site;
 mod words;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
+use sqlx::{ConnectOptions as _, Connection as _, Sqlite, Transaction};
 use thiserror::Error;
 
-pub use clusters::{ClusterRow, NodeRow, ViewPartition, ViewWish};
+use crate::clock::{Clock, Moment, Uptime};
+
+pub use clusters::{ClusterKeys, ClusterRow, NodeRow, ViewPartition, ViewWish};
+pub use lock::Lock;
 pub use records::Happening;
+pub use site::{TenantRef, TenantRow};
 
 /// The version of the schema that this code understands.
-const SCHEMA: i64 = 4;
+const SCHEMA: i64 = 5;
+
+/// Connections that read: a few requests at once, each with a cache of pages of its own.
+const READERS_MAX: u32 = 4;
 
 /// What makes schema 2 of schema 1.
 const FROM_1_TO_2: &str = r#"ALTER TABLE clusters ADD COLUMN class TEXT NOT NULL DEFAULT '"best-effort"'"#;
@@ -34,10 +47,19 @@ const FROM_2_TO_3: &str = "ALTER TABLE clusters ADD COLUMN sl_mode TEXT NOT NULL
 /// What makes schema 4 of schema 3.
 const FROM_3_TO_4: &str = "ALTER TABLE clusters ADD COLUMN view_wish TEXT";
 
+/// What makes schema 5 of schema 4.
+const FROM_4_TO_5: &str = include_str!("from_4_to_5.sql");
+
 /// The store.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: SqlitePool,
+    /// One connection, the only one that may write.
+    writer: SqlitePool,
+    readers: SqlitePool,
+    clock: Arc<dyn Clock>,
+    /// For how long the store was in use when it was opened, less what the clock said then.
+    since: i64,
+    _lock: Arc<Lock>,
 }
 
 /// What can go wrong with the store.
@@ -61,6 +83,24 @@ pub enum StoreError {
         path: PathBuf,
         /// Its schema.
         found: i64,
+    },
+    /// Something refers to what is not there.
+    #[error(
+        "{path} cannot be brought to schema {SCHEMA}: {count} references lead nowhere, the first in table {table}"
+    )]
+    Dangling {
+        /// Which file.
+        path: PathBuf,
+        /// In which table the first one is.
+        table: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// A partition number that another cluster has.
+    #[error("partition number {number:#06x} belongs to another cluster")]
+    NumberTaken {
+        /// Which.
+        number: u16,
     },
     /// The system gives no random numbers, so no token can be made.
     #[error("the system gives no random numbers")]
@@ -89,47 +129,85 @@ impl StoreError {
 }
 
 impl Store {
-    /// Opens a store, or makes one.
-    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+    /// Opens a store, or makes one. The lock is held for as long as anybody has the store.
+    pub async fn open(path: &Path, lock: Lock, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
         make_private(path).map_err(|source| StoreError::Private { path: path.to_owned(), source })?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
-            .foreign_keys(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             // Keys of clusters that are deleted are not to be found in the file any more.
             .pragma("secure_delete", "on");
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
-        let store = Self { pool };
-        store.migrate(path).await?;
-        Ok(store)
+        // Tables are replaced without what refers to them being deleted.
+        let mut connection = options.clone().foreign_keys(false).connect().await?;
+        migrate(&mut connection, path).await?;
+        connection.close().await?;
+        let options = options.foreign_keys(true);
+        let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
+        let reading = options.pragma("query_only", "on");
+        let readers = SqlitePoolOptions::new().max_connections(READERS_MAX).connect_with(reading).await?;
+        let elapsed: i64 =
+            sqlx::query_scalar("SELECT elapsed FROM clock WHERE one = 1").fetch_one(&readers).await?;
+        let since = elapsed - clock.monotonic().as_millis() as i64;
+        Ok(Self { writer, readers, clock, since, _lock: Arc::new(lock) })
     }
 
-    async fn migrate(&self, path: &Path) -> Result<(), StoreError> {
-        let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&self.pool).await?;
-        let steps: &[&str] = match found {
-            SCHEMA => return Ok(()),
-            0 => &[include_str!("schema.sql")],
-            1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4],
-            2 => &[FROM_2_TO_3, FROM_3_TO_4],
-            3 => &[FROM_3_TO_4],
-            found => return Err(StoreError::Newer { path: path.to_owned(), found }),
-        };
-        self.change_schema(steps).await
+    /// For how long controllers have run on this store.
+    pub fn uptime(&self) -> Uptime {
+        Uptime::from_ms(self.since + self.clock.monotonic().as_millis() as i64)
+    }
+
+    /// This instant.
+    pub fn now(&self) -> Moment {
+        Moment { wall: self.clock.wall(), uptime: self.uptime() }
+    }
+
+    /// Keeps for how long the store was in use. What was not kept when a process is killed has not passed.
+    pub async fn clock_save(&self) -> Result<(), StoreError> {
+        let mut change = self.writer.begin().await?;
+        self.write_uptime(&mut change).await?;
+        Ok(change.commit().await?)
+    }
+
+    async fn write_uptime(&self, change: &mut Transaction<'_, Sqlite>) -> Result<(), StoreError> {
+        let query = sqlx::query("UPDATE clock SET elapsed = ? WHERE one = 1").bind(self.uptime().ms());
+        query.execute(&mut **change).await?;
+        Ok(())
     }
 }
 
-impl Store {
-    /// Makes a schema the current one, or leaves it as it was.
-    async fn change_schema(&self, steps: &[&'static str]) -> Result<(), StoreError> {
-        let mut change = self.pool.begin().await?;
-        for sql in steps {
-            sqlx::raw_sql(*sql).execute(&mut *change).await?;
-        }
-        sqlx::raw_sql("PRAGMA user_version = 4").execute(&mut *change).await?;
-        Ok(change.commit().await?)
+async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
+    let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
+    let steps: &[&str] = match found {
+        SCHEMA => return Ok(()),
+        0 => &[include_str!("schema.sql")],
+        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5],
+        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5],
+        3 => &[FROM_3_TO_4, FROM_4_TO_5],
+        4 => &[FROM_4_TO_5],
+        found => return Err(StoreError::Newer { path: path.to_owned(), found }),
+    };
+    change_schema(connection, path, steps).await
+}
+
+/// Makes a schema the current one, or leaves it as it was.
+async fn change_schema(
+    connection: &mut SqliteConnection,
+    path: &Path,
+    steps: &[&'static str],
+) -> Result<(), StoreError> {
+    let mut change = connection.begin().await?;
+    for sql in steps {
+        sqlx::raw_sql(*sql).execute(&mut *change).await?;
     }
+    let dangling = sqlx::query("PRAGMA foreign_key_check").fetch_all(&mut *change).await?;
+    if let Some(first) = dangling.first() {
+        let (path, table) = (path.to_owned(), words::Columns::text(first, "table")?);
+        return Err(StoreError::Dangling { path, table, count: dangling.len() });
+    }
+    sqlx::raw_sql("PRAGMA user_version = 5").execute(&mut *change).await?;
+    Ok(change.commit().await?)
 }
 
 /// The file holds private keys: nobody else may read it, nor the files SQLite puts beside it, which inherit its mode.
@@ -143,3 +221,6 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 fn parsed<T: FromStr>(what: &'static str, text: &str) -> Result<T, StoreError> {
     text.parse().map_err(|_| StoreError::Nonsense { what, value: text.to_owned() })
 }
+
+#[cfg(test)]
+mod tests;

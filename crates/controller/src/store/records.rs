@@ -9,10 +9,11 @@ use sqlx::{Sqlite, Transaction};
 use uuid::Uuid;
 
 use super::words::{Columns, json, read_json, read_word, word};
-use super::{Store, StoreError, parsed};
+use super::{Store, StoreError, TenantRef, parsed};
+use crate::clock::Uptime;
 
-/// Events and operations that are kept; older ones are forgotten.
-const RECORDS_MAX: i64 = 100_000;
+/// Events, and operations, that are kept of each tenant and of the site; older ones are forgotten. Weeks of a busy tenant.
+const RECORDS_MAX: i64 = 10_000;
 
 /// Operations and events that are told at once.
 const LISTED_MAX: i64 = 1000;
@@ -23,7 +24,7 @@ pub struct Happening {
     /// When.
     pub at: Timestamp,
     /// Whom it concerns; `None` concerns the site.
-    pub tenant: Option<Name>,
+    pub tenant: Option<TenantRef>,
     /// Which cluster.
     pub cluster: Option<Name>,
     /// What, for programs.
@@ -33,59 +34,95 @@ pub struct Happening {
 }
 
 impl Store {
-    /// An operation.
-    pub async fn operation_show(&self, id: Uuid) -> Result<Option<Operation>, StoreError> {
-        let query = sqlx::query("SELECT * FROM operations WHERE id = ?").bind(id.to_string());
-        query.fetch_optional(&self.pool).await?.as_ref().map(operation).transpose()
+    /// An operation of a tenant, or of anybody.
+    pub async fn operation_show(
+        &self,
+        tenant: Option<Uuid>,
+        id: Uuid,
+    ) -> Result<Option<Operation>, StoreError> {
+        let sql = "SELECT * FROM operations WHERE id = ?1 AND (?2 IS NULL OR tenant_id = ?2)";
+        let query = sqlx::query(sql).bind(id.to_string()).bind(tenant.map(|id| id.to_string()));
+        query.fetch_optional(&self.readers).await?.as_ref().map(operation).transpose()
     }
 
     /// Operations of a tenant, or all; the newest first.
-    pub async fn operation_list(&self, tenant: Option<&Name>) -> Result<Vec<Operation>, StoreError> {
-        let sql = "SELECT * FROM operations WHERE ? IS NULL OR tenant = ? ORDER BY started DESC LIMIT ?";
-        let tenant = tenant.map(Name::as_str);
-        let query = sqlx::query(sql).bind(tenant).bind(tenant).bind(LISTED_MAX);
-        query.fetch_all(&self.pool).await?.iter().map(operation).collect()
+    pub async fn operation_list(&self, tenant: Option<Uuid>) -> Result<Vec<Operation>, StoreError> {
+        let query = match tenant {
+            Some(tenant) => sqlx::query(OPERATIONS_OF).bind(tenant.to_string()),
+            None => sqlx::query(OPERATIONS),
+        };
+        query.bind(LISTED_MAX).fetch_all(&self.readers).await?.iter().map(operation).collect()
     }
 
     /// Notes what happened.
     pub async fn event_note(&self, happening: &Happening) -> Result<(), StoreError> {
-        let mut change = self.pool.begin().await?;
+        let mut change = self.writer.begin().await?;
         write_event(&mut change, happening).await?;
         Ok(change.commit().await?)
     }
 
-    /// Forgets the oldest events and operations, so that the file does not grow for ever.
+    /// Forgets the oldest events and operations of every tenant, and of the site, so that the file does not grow for ever.
+    /// What one tenant does makes nobody else's history shorter.
     pub async fn record_trim(&self) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?")
-            .bind(RECORDS_MAX)
-            .execute(&self.pool)
-            .await?;
-        let sql = "DELETE FROM operations WHERE state <> 'running' AND id NOT IN \
-                   (SELECT id FROM operations ORDER BY started DESC LIMIT ?)";
-        sqlx::query(sql).bind(RECORDS_MAX).execute(&self.pool).await?;
+        let mut owners: Vec<Option<String>> = vec![None];
+        // Also of tenants that are gone.
+        owners.extend(sqlx::query_scalar(RECORD_OWNERS).fetch_all(&self.readers).await?);
+        for owner in &owners {
+            sqlx::query(TRIM_EVENTS).bind(owner).bind(RECORDS_MAX).execute(&self.writer).await?;
+            sqlx::query(TRIM_OPERATIONS).bind(owner).bind(RECORDS_MAX).execute(&self.writer).await?;
+        }
         Ok(())
     }
 
     /// Events of a tenant, or all: those after a number, or the latest.
     pub async fn event_list(
         &self,
-        tenant: Option<&Name>,
+        tenant: Option<Uuid>,
         after: Option<i64>,
     ) -> Result<Vec<Event>, StoreError> {
-        let sql = "SELECT * FROM (SELECT * FROM events WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR number > ?2) \
-                   ORDER BY CASE WHEN ?2 IS NULL THEN -number ELSE number END LIMIT ?3) ORDER BY number";
-        let query = sqlx::query(sql).bind(tenant.map(Name::as_str)).bind(after).bind(LISTED_MAX);
-        query.fetch_all(&self.pool).await?.iter().map(event).collect()
+        let tenant = tenant.map(|id| id.to_string());
+        let query = match (&tenant, after) {
+            (Some(tenant), Some(after)) => sqlx::query(EVENTS_OF_AFTER).bind(tenant).bind(after),
+            (Some(tenant), None) => sqlx::query(LATEST_EVENTS_OF).bind(tenant),
+            (None, Some(after)) => sqlx::query(EVENTS_AFTER).bind(after),
+            (None, None) => sqlx::query(LATEST_EVENTS),
+        };
+        query.bind(LISTED_MAX).fetch_all(&self.readers).await?.iter().map(event).collect()
     }
 }
+
+/// Each reads a range of one index and no more.
+pub(super) const OPERATIONS: &str = "SELECT * FROM operations ORDER BY started DESC LIMIT ?";
+pub(super) const OPERATIONS_OF: &str =
+    "SELECT * FROM operations WHERE tenant_id = ? ORDER BY started DESC LIMIT ?";
+pub(super) const EVENTS_AFTER: &str = "SELECT * FROM events WHERE number > ? ORDER BY number LIMIT ?";
+pub(super) const EVENTS_OF_AFTER: &str =
+    "SELECT * FROM events WHERE tenant_id = ? AND number > ? ORDER BY number LIMIT ?";
+pub(super) const LATEST_EVENTS: &str =
+    "SELECT * FROM (SELECT * FROM events ORDER BY number DESC LIMIT ?) ORDER BY number";
+pub(super) const LATEST_EVENTS_OF: &str =
+    "SELECT * FROM (SELECT * FROM events WHERE tenant_id = ? ORDER BY number DESC LIMIT ?) ORDER BY number";
+
+/// Everybody who has records, by jumps through the indices.
+const RECORD_OWNERS: &str = "WITH RECURSIVE owners (id) AS ( \
+        SELECT min(tenant_id) FROM events WHERE tenant_id IS NOT NULL \
+        UNION ALL SELECT (SELECT min(tenant_id) FROM events WHERE tenant_id > owners.id) FROM owners WHERE owners.id IS NOT NULL \
+    ) SELECT id FROM owners WHERE id IS NOT NULL \
+    UNION SELECT id FROM tenants";
+
+const TRIM_EVENTS: &str = "DELETE FROM events WHERE tenant_id IS ?1 AND number <= \
+    (SELECT number FROM events WHERE tenant_id IS ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
+const TRIM_OPERATIONS: &str = "DELETE FROM operations WHERE state <> 'running' AND tenant_id IS ?1 AND started <= \
+    (SELECT started FROM operations WHERE tenant_id IS ?1 ORDER BY started DESC LIMIT 1 OFFSET ?2)";
 
 pub(super) async fn write_event(
     change: &mut Transaction<'_, Sqlite>,
     happening: &Happening,
 ) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO events (at, tenant, cluster, kind, text) VALUES (?, ?, ?, ?, ?)")
+    sqlx::query("INSERT INTO events (at, tenant_id, tenant, cluster, kind, text) VALUES (?, ?, ?, ?, ?, ?)")
         .bind(happening.at.to_string())
-        .bind(happening.tenant.as_ref().map(Name::as_str))
+        .bind(happening.tenant.as_ref().map(|tenant| tenant.id.to_string()))
+        .bind(happening.tenant.as_ref().map(|tenant| tenant.name.as_str()))
         .bind(happening.cluster.as_ref().map(Name::as_str))
         .bind(happening.kind)
         .bind(&happening.text)
@@ -96,12 +133,15 @@ pub(super) async fn write_event(
 
 pub(super) async fn write_operation(
     change: &mut Transaction<'_, Sqlite>,
+    tenant: Uuid,
     operation: &Operation,
+    began: Uptime,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO operations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO operations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                state = excluded.state, reason = excluded.reason, ended = excluded.ended, steps = excluded.steps";
     sqlx::query(sql)
         .bind(operation.id.to_string())
+        .bind(tenant.to_string())
         .bind(operation.tenant.as_str())
         .bind(operation.cluster.as_str())
         .bind(operation.cluster_id.to_string())
@@ -111,6 +151,7 @@ pub(super) async fn write_operation(
         .bind(operation.started.to_string())
         .bind(operation.ended.map(|ended| ended.to_string()))
         .bind(json(&operation.steps))
+        .bind(began.ms())
         .execute(&mut **change)
         .await?;
     Ok(())

@@ -1,16 +1,21 @@
 -- What was asked for stands apart from what was seen: `wanted` columns are written by requests, the rest by the loops.
 
+-- A name may be used again, an id never: everything that belongs to a tenant refers to its id.
 CREATE TABLE tenants (
-    name    TEXT PRIMARY KEY,
-    created TEXT NOT NULL
+    id      TEXT PRIMARY KEY,
+    name    TEXT NOT NULL UNIQUE,
+    created TEXT NOT NULL,
+    quota   TEXT NOT NULL               -- JSON: limits that an operator has set; others are the default
 ) STRICT;
 
 CREATE TABLE tokens (
     id      TEXT PRIMARY KEY,
-    tenant  TEXT REFERENCES tenants (name) ON DELETE CASCADE,   -- NULL: an operator's
+    tenant  TEXT REFERENCES tenants (id) ON DELETE CASCADE,     -- NULL: an operator's
     hash    BLOB NOT NULL UNIQUE,                               -- SHA-256 of 256 random bits: nothing to guess
     created TEXT NOT NULL
 ) STRICT;
+
+CREATE INDEX tokens_of_tenant ON tokens (tenant);
 
 CREATE TABLE hosts (
     name       TEXT PRIMARY KEY,
@@ -28,16 +33,13 @@ CREATE TABLE images (
 
 CREATE TABLE clusters (
     id          TEXT PRIMARY KEY,
-    tenant      TEXT NOT NULL REFERENCES tenants (name),
+    tenant      TEXT NOT NULL REFERENCES tenants (id),
     name        TEXT NOT NULL,
     size        INTEGER NOT NULL,       -- wanted
     cores       INTEGER NOT NULL,
     memory_mib  INTEGER NOT NULL,
     mode        TEXT NOT NULL,
     image       TEXT NOT NULL,          -- as it was when the cluster was asked for: JSON of an image order
-    ssh_keys    TEXT NOT NULL,          -- JSON
-    key_public  TEXT NOT NULL,
-    key_private TEXT NOT NULL,
     phase       TEXT NOT NULL,
     reason      TEXT,
     partition   INTEGER UNIQUE,
@@ -48,6 +50,16 @@ CREATE TABLE clusters (
     inner_partitions TEXT NOT NULL,     -- wanted: JSON, with the numbers they got
     view_wish   TEXT,                   -- JSON: what its tenant has set in its network
     UNIQUE (tenant, name)
+) STRICT;
+
+CREATE INDEX clusters_by_age ON clusters (created, id);
+
+-- Apart from their clusters, so that a request that needs no key reads none. Never changed.
+CREATE TABLE cluster_keys (
+    cluster     TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE,
+    ssh_keys    TEXT NOT NULL,          -- JSON
+    key_public  TEXT NOT NULL,
+    key_private TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE views (
@@ -76,15 +88,24 @@ CREATE TABLE nodes (
 
 CREATE INDEX nodes_of_cluster ON nodes (cluster, number);
 
--- Numbers that were given back, and when: they rest before they are used again.
-CREATE TABLE resting_partitions (
+-- Every partition number that was ever given away. The primary key gives each to one cluster at most.
+CREATE TABLE partition_numbers (
     number   INTEGER PRIMARY KEY,
-    released TEXT NOT NULL
+    tenant   TEXT,                      -- id of who has it or had it last, also when that tenant is gone
+    cluster  TEXT REFERENCES clusters (id),     -- NULL: released
+    kind     TEXT CHECK (kind IN ('own', 'inner', 'view')),
+    released INTEGER,                   -- when it was released, in ms of the store's clock
+    CHECK ((cluster IS NULL) = (released IS NOT NULL))
 ) STRICT;
+
+CREATE INDEX partition_numbers_of_cluster ON partition_numbers (cluster);
+CREATE INDEX partition_numbers_of_tenant ON partition_numbers (tenant, released);
+CREATE INDEX partition_numbers_by_release ON partition_numbers (released, number);
 
 CREATE TABLE operations (
     id         TEXT PRIMARY KEY,
-    tenant     TEXT NOT NULL,
+    tenant_id  TEXT,                    -- NULL: of a tenant that was gone before tenants had ids
+    tenant     TEXT NOT NULL,           -- what the tenant was called
     cluster    TEXT NOT NULL,
     cluster_id TEXT NOT NULL,
     kind       TEXT NOT NULL,
@@ -92,23 +113,37 @@ CREATE TABLE operations (
     reason     TEXT,
     started    TEXT NOT NULL,
     ended      TEXT,
-    steps      TEXT NOT NULL            -- JSON
+    steps      TEXT NOT NULL,           -- JSON
+    began      INTEGER NOT NULL         -- in ms of the store's clock
 ) STRICT;
 
 CREATE INDEX operations_by_start ON operations (started);
+CREATE INDEX operations_of_tenant ON operations (tenant_id, started);
+CREATE INDEX operations_running ON operations (cluster_id) WHERE state = 'running';
 
 CREATE TABLE events (
-    number  INTEGER PRIMARY KEY AUTOINCREMENT,
-    at      TEXT NOT NULL,
-    tenant  TEXT,
-    cluster TEXT,
-    kind    TEXT NOT NULL,
-    text    TEXT NOT NULL
+    number    INTEGER PRIMARY KEY AUTOINCREMENT,
+    at        TEXT NOT NULL,
+    tenant_id TEXT,                     -- NULL: concerns the site
+    tenant    TEXT,                     -- what the tenant was called
+    cluster   TEXT,
+    kind      TEXT NOT NULL,
+    text      TEXT NOT NULL
 ) STRICT;
+
+CREATE INDEX events_of_tenant ON events (tenant_id, number);
 
 -- One row: what was decided about the fabric, JSON.
 CREATE TABLE fabric (
     one              INTEGER PRIMARY KEY CHECK (one = 1),
     decisions        TEXT NOT NULL,
-    last_partition   INTEGER NOT NULL   -- the number that was given away last: the next one is searched behind it
+    last_partition   INTEGER NOT NULL   -- the highest number that was ever given away
 ) STRICT;
+
+-- One row: for how long controllers have run on this store, in ms. Wall clocks step, this one does not.
+CREATE TABLE clock (
+    one     INTEGER PRIMARY KEY CHECK (one = 1),
+    elapsed INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO clock VALUES (1, 0);

@@ -2,7 +2,8 @@
 
 use controller_api::host::NewHost;
 use controller_api::image::Image;
-use controller_api::tenant::{Tenant, Token};
+use controller_api::quota::QuotaChange;
+use controller_api::tenant::Token;
 use controller_api::{MemorySize, Name};
 use fabric_model::Decisions;
 use ib_wire::PartitionNumber;
@@ -15,56 +16,91 @@ use super::{Store, StoreError, parsed};
 /// SHA-256 of a token.
 pub type TokenHash = [u8; 32];
 
+/// A tenant: its id, which is never used again, and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantRef {
+    /// Its id.
+    pub id: Uuid,
+    /// What it is called.
+    pub name: Name,
+}
+
+/// A tenant, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantRow {
+    /// Which.
+    pub tenant: TenantRef,
+    /// Since when.
+    pub created: Timestamp,
+    /// The limits that were set for it.
+    pub quota: QuotaChange,
+}
+
 impl Store {
     /// All tenants, by name.
-    pub async fn tenant_list(&self) -> Result<Vec<Tenant>, StoreError> {
-        let sql = "SELECT name, created, (SELECT count(*) FROM clusters WHERE tenant = tenants.name) AS clusters \
-                   FROM tenants ORDER BY name";
-        let rows = sqlx::query(sql).fetch_all(&self.pool).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Tenant {
-                    name: parsed("name of a tenant", &row.text("name")?)?,
-                    created: row.time("created")?,
-                    clusters: row.number("clusters")?,
-                })
-            })
-            .collect()
+    pub async fn tenant_list(&self) -> Result<Vec<TenantRow>, StoreError> {
+        let rows = sqlx::query("SELECT * FROM tenants ORDER BY name").fetch_all(&self.readers).await?;
+        rows.iter().map(tenant).collect()
+    }
+
+    /// A tenant.
+    pub async fn tenant_show(&self, id: Uuid) -> Result<Option<TenantRow>, StoreError> {
+        let query = sqlx::query("SELECT * FROM tenants WHERE id = ?").bind(id.to_string());
+        query.fetch_optional(&self.readers).await?.as_ref().map(tenant).transpose()
     }
 
     /// A new tenant.
-    pub async fn tenant_create(&self, name: &Name, now: Timestamp) -> Result<(), StoreError> {
-        let query = sqlx::query("INSERT INTO tenants VALUES (?, ?)");
-        query.bind(name.as_str()).bind(now.to_string()).execute(&self.pool).await?;
+    pub async fn tenant_create(&self, row: &TenantRow) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO tenants (id, name, created, quota) VALUES (?, ?, ?, ?)")
+            .bind(row.tenant.id.to_string())
+            .bind(row.tenant.name.as_str())
+            .bind(row.created.to_string())
+            .bind(json(&row.quota))
+            .execute(&self.writer)
+            .await?;
+        Ok(())
+    }
+
+    /// Keeps the limits that were set for a tenant.
+    pub async fn tenant_quota_set(&self, id: Uuid, quota: &QuotaChange) -> Result<(), StoreError> {
+        let query = sqlx::query("UPDATE tenants SET quota = ? WHERE id = ?").bind(json(quota));
+        query.bind(id.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
     /// Removes a tenant that has no clusters, with its tokens; whether there was one.
     pub async fn tenant_delete(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM tenants WHERE name = ?").bind(name.as_str());
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+        Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
-    /// Whether there is such a tenant.
-    pub async fn tenant_exists(&self, name: &Name) -> Result<bool, StoreError> {
-        let query = sqlx::query_scalar("SELECT count(*) FROM tenants WHERE name = ?").bind(name.as_str());
-        Ok(query.fetch_one(&self.pool).await.map(|count: i64| count > 0)?)
+    /// The tenant of a name, if there is one.
+    pub async fn tenant_find(&self, name: &Name) -> Result<Option<TenantRef>, StoreError> {
+        let query = sqlx::query(TENANT_OF).bind(name.as_str());
+        let row = query.fetch_optional(&self.readers).await?;
+        row.map(|row| tenant_ref(&row, "id", "name")).transpose()
     }
 
     /// All tokens, oldest first.
     pub async fn token_list(&self) -> Result<Vec<Token>, StoreError> {
-        let query = sqlx::query("SELECT id, tenant, created FROM tokens ORDER BY created, id");
-        query.fetch_all(&self.pool).await?.iter().map(token).collect()
+        let sql = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens LEFT JOIN tenants ON tenants.id = tokens.tenant \
+                   ORDER BY tokens.created, tokens.id";
+        sqlx::query(sql).fetch_all(&self.readers).await?.iter().map(token).collect()
     }
 
     /// A new token.
-    pub async fn token_create(&self, token: &Token, hash: TokenHash) -> Result<(), StoreError> {
+    pub async fn token_create(
+        &self,
+        token: &Token,
+        tenant: Option<Uuid>,
+        hash: TokenHash,
+    ) -> Result<(), StoreError> {
         sqlx::query("INSERT INTO tokens VALUES (?, ?, ?, ?)")
             .bind(token.id.to_string())
-            .bind(token.tenant.as_ref().map(Name::as_str))
+            .bind(tenant.map(|id| id.to_string()))
             .bind(hash.as_slice())
             .bind(token.created.to_string())
-            .execute(&self.pool)
+            .execute(&self.writer)
             .await?;
         Ok(())
     }
@@ -72,19 +108,26 @@ impl Store {
     /// Removes a token; whether there was one.
     pub async fn token_revoke(&self, id: Uuid) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM tokens WHERE id = ?").bind(id.to_string());
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+        Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
-    /// The token with a hash.
-    pub async fn token_by_hash(&self, hash: TokenHash) -> Result<Option<Token>, StoreError> {
-        let query =
-            sqlx::query("SELECT id, tenant, created FROM tokens WHERE hash = ?").bind(hash.as_slice());
-        query.fetch_optional(&self.pool).await?.as_ref().map(token).transpose()
+    /// The token with a hash, and whose it is if it is a tenant's.
+    pub async fn token_by_hash(
+        &self,
+        hash: TokenHash,
+    ) -> Result<Option<(Token, Option<TenantRef>)>, StoreError> {
+        let row = sqlx::query(TOKEN_OF).bind(hash.as_slice()).fetch_optional(&self.readers).await?;
+        row.map(|row| {
+            let is_tenants = row.maybe_text("tenant")?.is_some();
+            let tenant = is_tenants.then(|| tenant_ref(&row, "tenant", "tenant_name")).transpose()?;
+            Ok((token(&row)?, tenant))
+        })
+        .transpose()
     }
 
     /// All hosts, by name.
     pub async fn host_list(&self) -> Result<Vec<NewHost>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM hosts ORDER BY name").fetch_all(&self.pool).await?;
+        let rows = sqlx::query("SELECT * FROM hosts ORDER BY name").fetch_all(&self.readers).await?;
         rows.iter()
             .map(|row| {
                 Ok(NewHost {
@@ -97,6 +140,12 @@ impl Store {
             .collect()
     }
 
+    /// Hosts in all.
+    pub async fn host_count(&self) -> Result<usize, StoreError> {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM hosts").fetch_one(&self.readers).await?;
+        Ok(usize::try_from(count).unwrap_or_default())
+    }
+
     /// A host, new or with other properties than before.
     pub async fn host_put(&self, host: &NewHost) -> Result<(), StoreError> {
         let sql = "INSERT INTO hosts VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
@@ -106,7 +155,7 @@ impl Store {
             .bind(&host.agent)
             .bind(host.cores)
             .bind(host.memory.mib())
-            .execute(&self.pool)
+            .execute(&self.writer)
             .await?;
         Ok(())
     }
@@ -114,12 +163,12 @@ impl Store {
     /// Removes a host on which nothing is placed; whether there was one.
     pub async fn host_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM hosts WHERE name = ?").bind(name.as_str());
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+        Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
     /// All images, by name.
     pub async fn image_list(&self) -> Result<Vec<Image>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM images ORDER BY name").fetch_all(&self.pool).await?;
+        let rows = sqlx::query("SELECT * FROM images ORDER BY name").fetch_all(&self.readers).await?;
         rows.iter()
             .map(|row| {
                 Ok(Image {
@@ -141,7 +190,7 @@ impl Store {
             .bind(&image.directory)
             .bind(&image.digest)
             .bind(image.created.to_string())
-            .execute(&self.pool)
+            .execute(&self.writer)
             .await?;
         Ok(())
     }
@@ -149,38 +198,51 @@ impl Store {
     /// Forgets an image; clusters that run keep theirs. Whether there was one.
     pub async fn image_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM images WHERE name = ?").bind(name.as_str());
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+        Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
     /// What was decided about the fabric.
     pub async fn fabric_decisions(&self) -> Result<Decisions, StoreError> {
         let query = sqlx::query_scalar("SELECT decisions FROM fabric");
-        let text: Option<String> = query.fetch_optional(&self.pool).await?;
+        let text: Option<String> = query.fetch_optional(&self.readers).await?;
         text.map_or_else(|| Ok(Decisions::default()), |text| read_json("decisions", &text))
     }
 
     /// Keeps what was decided about the fabric.
     pub async fn fabric_decide(&self, decisions: &Decisions) -> Result<(), StoreError> {
         let sql = "INSERT INTO fabric VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
-        sqlx::query(sql).bind(json(decisions)).execute(&self.pool).await?;
+        sqlx::query(sql).bind(json(decisions)).execute(&self.writer).await?;
         Ok(())
     }
+}
 
-    /// Numbers that rest, with since when, and the one that was given away last.
-    pub async fn partition_pool(&self) -> Result<(Vec<(PartitionNumber, Timestamp)>, u16), StoreError> {
-        let rows =
-            sqlx::query("SELECT number, released FROM resting_partitions").fetch_all(&self.pool).await?;
-        let resting = rows.iter().map(|row| Ok((partition(row.number("number")?)?, row.time("released")?)));
-        let resting = resting.collect::<Result<_, StoreError>>()?;
-        let last = sqlx::query_scalar("SELECT last_partition FROM fabric").fetch_optional(&self.pool).await?;
-        Ok((resting, last.unwrap_or(0)))
-    }
+/// What requests read, each by an index.
+pub(super) const TENANT_OF: &str = "SELECT id, name FROM tenants WHERE name = ?";
+pub(super) const TOKEN_OF: &str = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens \
+    LEFT JOIN tenants ON tenants.id = tokens.tenant WHERE hash = ?";
+
+fn tenant(row: &sqlx::sqlite::SqliteRow) -> Result<TenantRow, StoreError> {
+    Ok(TenantRow {
+        tenant: tenant_ref(row, "id", "name")?,
+        created: row.time("created")?,
+        quota: read_json("quota", &row.text("quota")?)?,
+    })
+}
+
+/// A tenant by the columns of its id and its name.
+pub(super) fn tenant_ref(
+    row: &sqlx::sqlite::SqliteRow,
+    id: &'static str,
+    name: &'static str,
+) -> Result<TenantRef, StoreError> {
+    let (id, name) = (row.text(id)?, row.text(name)?);
+    Ok(TenantRef { id: parsed("id of a tenant", &id)?, name: parsed("name of a tenant", &name)? })
 }
 
 fn token(row: &sqlx::sqlite::SqliteRow) -> Result<Token, StoreError> {
     Ok(Token {
         id: parsed("id of a token", &row.text("id")?)?,
-        tenant: row.maybe_text("tenant")?.map(|name| parsed("name of a tenant", &name)).transpose()?,
+        tenant: row.maybe_text("tenant_name")?.map(|name| parsed("name of a tenant", &name)).transpose()?,
         created: row.time("created")?,
     })
 }

@@ -13,14 +13,14 @@ use controller_api::cluster::Phase;
 use fabric_model::FabricPlan;
 use fabric_model::plan::Finding;
 use ib_wire::PartitionNumber;
-use jiff::Timestamp;
 use tenant_view::{Adaptation, PhysicalWish, Rule, WishChange, fold_classes};
 use thiserror::Error;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::lifecycle::node_name;
-use crate::network::{self, Pool};
+use crate::network;
+use crate::quota::{self, Exceeded, usage};
 use crate::site::Site;
 use crate::store::{ClusterRow, Happening, ViewPartition, ViewWish};
 
@@ -93,7 +93,7 @@ async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result
     if matches!(before.phase, Phase::Deleting | Phase::Failed) {
         return Ok(None);
     }
-    let now = Timestamp::now();
+    let now = site.store.now().wall;
     let mut after = before.clone();
     let (number, text) = match change {
         WishChange::Withdrawn { number } => {
@@ -101,11 +101,19 @@ async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result
             (*number, format!("wish {number}: the network is as by default"))
         }
         WishChange::Wished { number, wish } => {
-            let mut pool = Pool::of(&clusters, site.store.partition_pool().await?);
-            let Some(wish) = in_store(before, wish, || pool.take(now)) else {
-                refuse(site, id, *number, pool.to_string()).await;
+            let new = new_partitions(before, wish);
+            if let Err(error) = check_quota(site, before, new).await? {
+                refuse(site, id, *number, error.to_string()).await;
                 return Ok(None);
+            }
+            let numbers = match site.store.number_free(new).await? {
+                Ok(numbers) => numbers,
+                Err(error) => {
+                    refuse(site, id, *number, error.to_string()).await;
+                    return Ok(None);
+                }
             };
+            let wish = in_store(before, wish, &mut numbers.into_iter());
             let (wanted, mut given) = (wish.classes.len(), wish.classes.len());
             after.wish = Some(wish);
             while let Err(short) = try_plan(site, &after, &clusters).await? {
@@ -133,8 +141,8 @@ async fn carry_one(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result
         }
         let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
         let happening = Happening { at: now, tenant, cluster, kind: "cluster.network-wished", text };
-        site.store.cluster_save(before, &after, false, &[happening], now).await?;
-        site.noted();
+        site.store.cluster_save(before, &after, false, &[happening]).await?;
+        site.noted(Some(&after.tenant));
         site.wake();
     }
     Ok(Some(number))
@@ -150,20 +158,37 @@ fn levels(cluster: &ClusterRow) -> &[ib_wire::ServiceLevel] {
     cluster.wish.as_ref().map_or(&[], |wish| &wish.levels)
 }
 
+/// Whether the quota of its tenant lets a cluster have more partitions.
+async fn check_quota(site: &Site, cluster: &ClusterRow, new: usize) -> anyhow::Result<Result<(), Exceeded>> {
+    let tenant = &cluster.tenant;
+    let row = site.store.tenant_show(tenant.id).await?.context("the tenant is gone")?;
+    let numbers = site.store.number_count(tenant.id).await?;
+    let (has, would_have) = (usage([], numbers), usage([], numbers + new as u32));
+    Ok(quota::check(&tenant.name, &row.quota.quota(), 0, &has, &would_have))
+}
+
+/// The number on the wire of a partition that a tenant has made before.
+fn had(cluster: &ClusterRow, seen: PartitionNumber) -> Option<PartitionNumber> {
+    let had = cluster.wish.iter().flat_map(|wish| &wish.partitions);
+    had.filter(|had| had.seen == seen).map(|had| had.number).next()
+}
+
+/// Partitions that need a number.
+fn new_partitions(cluster: &ClusterRow, wish: &PhysicalWish) -> usize {
+    let inner = wish.partitions.keys().filter(|seen| **seen != PartitionNumber::DEFAULT);
+    inner.filter(|seen| had(cluster, **seen).is_none()).count()
+}
+
 /// A wish as it is kept: nodes by their numbers, partitions with numbers of their own on the wire. What was there before keeps
-/// its number. `None` if there are not enough.
+/// its number; `next` has one for each of the others.
 fn in_store(
     cluster: &ClusterRow,
     wish: &PhysicalWish,
-    mut next: impl FnMut() -> Option<PartitionNumber>,
-) -> Option<ViewWish> {
+    next: &mut impl Iterator<Item = PartitionNumber>,
+) -> ViewWish {
     let number = |name: &String| {
         let node = cluster.nodes.iter().find(|node| node_name(cluster, node) == *name)?;
         Some(node.number)
-    };
-    let had = |seen: PartitionNumber| {
-        let had = cluster.wish.iter().flat_map(|wish| &wish.partitions);
-        had.filter(|had| had.seen == seen).map(|had| had.number).next()
     };
     let (routes, classes) = (wish.routes.clone(), wish.classes.clone());
     // Levels of the same classes stay until the fabric says otherwise.
@@ -174,12 +199,11 @@ fn in_store(
         let members = members.iter().filter_map(|(name, role)| Some((number(name)?, *role))).collect();
         if *seen == PartitionNumber::DEFAULT {
             kept.own = members;
-        } else {
-            let number = had(*seen).or_else(&mut next)?;
+        } else if let Some(number) = had(cluster, *seen).or_else(|| next.next()) {
             kept.partitions.push(ViewPartition { seen: *seen, number, members });
         }
     }
-    Some(kept)
+    kept
 }
 
 /// Why the fabric cannot be as a tenant wishes, as that tenant may know it.
@@ -293,7 +317,6 @@ pub async fn judge_undivided(site: &Site, plan: &FabricPlan) {
 /// Whether there were any.
 pub async fn drop_overlays(site: &Site) -> anyhow::Result<bool> {
     let _writer = site.writer.lock().await;
-    let now = Timestamp::now();
     let mut were_any = false;
     for before in site.store.cluster_list().await? {
         let mut after = before.clone();
@@ -303,7 +326,7 @@ pub async fn drop_overlays(site: &Site) -> anyhow::Result<bool> {
             continue;
         }
         were_any = true;
-        site.store.cluster_save(&before, &after, false, &[], now).await?;
+        site.store.cluster_save(&before, &after, false, &[]).await?;
         let id = after.id;
         site.views.with(move |gallery, now| gallery.with(id, |view| view.judge_again(now))).await;
     }

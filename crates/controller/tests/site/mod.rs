@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::extract::{Path as UrlPath, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
+use controller::Clock;
 use controller_api::agent::{Accelerator, Orders, Report, Share, VmReport, VmState};
 use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
@@ -27,7 +28,7 @@ use tokio::runtime::Runtime;
 use uuid::Uuid;
 
 /// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster of nodes with one core each.
 pub fn wish(name: &str, size: u32) -> NewCluster {
@@ -79,13 +80,23 @@ pub struct Site {
     manager: PathBuf,
     fakes: Runtime,
     controller: Option<Runtime>,
+    clock: Arc<dyn Clock>,
     pub hosts: Vec<Name>,
 }
 
 impl Site {
     /// A site with a fat-tree of hosts.
     pub fn new(hosts: usize) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::with_store(hosts, tempfile::tempdir().unwrap(), controller::SystemClock::start())
+    }
+
+    /// A site whose clock is a test's.
+    pub fn with_clock(hosts: usize, clock: Arc<dyn Clock>) -> Self {
+        Self::with_store(hosts, tempfile::tempdir().unwrap(), clock)
+    }
+
+    /// A site in a directory that may hold a store already.
+    pub fn with_store(hosts: usize, directory: tempfile::TempDir, clock: Arc<dyn Clock>) -> Self {
         let (world, fakes) = (Shared::default(), Runtime::new().unwrap());
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(hosts as u32) }.generate().unwrap();
         let names = tree.end_nodes().map(|(_, node)| node.description.parse().unwrap()).collect();
@@ -95,12 +106,20 @@ impl Site {
             let manager = UnixListener::bind(&path).unwrap();
             fakes.spawn(serve_manager(manager, Arc::new(tree), Arc::clone(&world)));
         }
-        Self::with(directory, world, fakes, path, names)
+        Self::with(directory, world, fakes, path, names, clock)
     }
 
     /// A site on a fabric that has a subnet manager already.
     pub fn managed_by(manager: PathBuf, hosts: Vec<Name>) -> Self {
-        Self::with(tempfile::tempdir().unwrap(), Shared::default(), Runtime::new().unwrap(), manager, hosts)
+        let clock = controller::SystemClock::start();
+        Self::with(
+            tempfile::tempdir().unwrap(),
+            Shared::default(),
+            Runtime::new().unwrap(),
+            manager,
+            hosts,
+            clock,
+        )
     }
 
     fn with(
@@ -109,13 +128,14 @@ impl Site {
         fakes: Runtime,
         manager: PathBuf,
         hosts: Vec<Name>,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         {
             let _inside = fakes.enter();
             let agent = UnixListener::bind(directory.path().join("agent")).unwrap();
             fakes.spawn(serve_agent(agent, Arc::clone(&world)));
         }
-        let mut site = Self { directory, world, manager, fakes, controller: None, hosts };
+        let mut site = Self { directory, world, manager, fakes, controller: None, clock, hosts };
         site.start();
         site.prepare();
         site
@@ -125,10 +145,9 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    /// Starts the controller.
-    pub fn start(&mut self) {
-        let runtime = Runtime::new().unwrap();
-        let settings = controller::Settings {
+    /// What a controller of this site is told.
+    pub fn settings(&self) -> controller::Settings {
+        controller::Settings {
             database: self.path("store"),
             listen: "127.0.0.1:0".parse().unwrap(),
             sm_control: self.manager.clone(),
@@ -136,7 +155,13 @@ impl Site {
             views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             operator_token: self.path("token"),
             endpoint: self.path("endpoint"),
-        };
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// Starts the controller.
+    pub fn start(&mut self) {
+        let (runtime, settings) = (Runtime::new().unwrap(), self.settings());
         let _ = std::fs::remove_file(&settings.endpoint);
         runtime.spawn(async {
             controller::serve(settings, std::future::pending()).await.expect("the controller serves");
@@ -147,6 +172,9 @@ impl Site {
     /// Ends the controller wherever it is.
     pub fn kill(&mut self) {
         self.controller.take().unwrap().shutdown_background();
+        // A process that is killed has given its lock back; here its tasks are dropped a moment later.
+        let lock = std::fs::File::open(self.path("store.lock")).unwrap();
+        eventually("the store is given up", || lock.try_lock().is_ok());
     }
 
     /// Asks as whoever a token belongs to.
@@ -198,8 +226,11 @@ impl Site {
     pub fn tenant_token(&self, name: &str) -> String {
         let operator = self.operator();
         let tenant: Name = name.parse().unwrap();
-        self.ask(operator.tenant_create(&controller_api::tenant::NewTenant { name: tenant.clone() }))
-            .unwrap();
+        self.ask(operator.tenant_create(&controller_api::tenant::NewTenant {
+            name: tenant.clone(),
+            quota: Default::default(),
+        }))
+        .unwrap();
         let new = controller_api::tenant::NewToken { tenant: Some(tenant), operator: false };
         self.ask(operator.token_create(&new)).unwrap().secret
     }

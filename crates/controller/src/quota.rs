@@ -1,0 +1,110 @@
+//! What a tenant has, and whether it may have more. No I/O.
+
+use std::collections::BTreeSet;
+
+use controller_api::quota::{Quota, Usage};
+use controller_api::{MemorySize, Name};
+use fabric_model::tenancy::{Bandwidth, Class};
+use thiserror::Error;
+
+use crate::store::ClusterRow;
+
+/// A limit that would be exceeded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the quota of tenant {tenant} allows {allowed} {what}, and it would have {wanted}")]
+pub struct Exceeded {
+    tenant: Name,
+    what: &'static str,
+    allowed: String,
+    wanted: String,
+}
+
+/// What a tenant has with these clusters, and numbers that are in use or rest.
+pub fn usage<'a>(clusters: impl IntoIterator<Item = &'a ClusterRow>, partitions: u32) -> Usage {
+    let mut usage = Usage { partitions, ..Usage::default() };
+    let (mut memory, mut bandwidth) = (0_u64, 0_u64);
+    let mut exclusive = BTreeSet::new();
+    for cluster in clusters {
+        // Nodes that leave are there until they are gone.
+        let nodes = cluster.nodes.len() as u32;
+        usage.clusters += 1;
+        usage.nodes += nodes;
+        usage.cores = usage.cores.saturating_add(nodes.saturating_mul(cluster.cores));
+        memory += u64::from(nodes) * u64::from(cluster.memory.mib());
+        if let Class::Guaranteed { bandwidth: each, .. } = cluster.class {
+            bandwidth = bandwidth.saturating_add(each.bits_per_s().saturating_mul(nodes.into()));
+            exclusive.extend(cluster.nodes.iter().map(|node| node.host.clone()));
+        }
+    }
+    usage.memory = MemorySize::from_mib(memory.try_into().unwrap_or(u32::MAX));
+    usage.bandwidth = Bandwidth::from_bits_per_s(bandwidth);
+    usage.exclusive_hosts = exclusive.len() as u32;
+    usage
+}
+
+/// Whether a tenant may have what it would have. What it has over a limit that was lowered since stays, and does not grow.
+pub fn check(
+    tenant: &Name,
+    quota: &Quota,
+    site_hosts: usize,
+    before: &Usage,
+    after: &Usage,
+) -> Result<(), Exceeded> {
+    let exclusive = exclusive_max(quota, site_hosts);
+    let exceeded = |what, allowed: String, wanted: String| {
+        Err(Exceeded { tenant: tenant.clone(), what, allowed, wanted })
+    };
+    let counts = [
+        ("clusters", quota.clusters, before.clusters, after.clusters),
+        ("nodes", quota.nodes, before.nodes, after.nodes),
+        ("cores", quota.cores, before.cores, after.cores),
+        (
+            "partition numbers (those released in the last ten minutes count)",
+            quota.partitions,
+            before.partitions,
+            after.partitions,
+        ),
+        ("hosts for guaranteed clusters alone", exclusive, before.exclusive_hosts, after.exclusive_hosts),
+    ];
+    for (what, limit, had, has) in counts {
+        if has > limit && has > had {
+            return exceeded(what, limit.to_string(), has.to_string());
+        }
+    }
+    if after.memory > quota.memory && after.memory > before.memory {
+        return exceeded("of memory", quota.memory.to_string(), after.memory.to_string());
+    }
+    if after.bandwidth > quota.bandwidth && after.bandwidth > before.bandwidth {
+        return exceeded("of guaranteed bandwidth", quota.bandwidth.to_string(), after.bandwidth.to_string());
+    }
+    Ok(())
+}
+
+/// Hosts that guaranteed clusters of a tenant may have to themselves: its share of the site, rounded up.
+fn exclusive_max(quota: &Quota, site_hosts: usize) -> u32 {
+    let hosts = u64::try_from(site_hosts).unwrap_or(u64::MAX);
+    let share = hosts.saturating_mul(quota.exclusive_share.into()).div_ceil(100);
+    u32::try_from(share).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_a_lowered_limit_stays_and_does_not_grow() {
+        let tenant = "blue".parse().unwrap();
+        let quota = Quota { nodes: 4, ..Quota::default() };
+        let nodes = |nodes| Usage { nodes, ..Usage::default() };
+        assert_eq!(check(&tenant, &quota, 16, &nodes(3), &nodes(4)), Ok(()));
+        assert_eq!(check(&tenant, &quota, 16, &nodes(9), &nodes(8)), Ok(()));
+        let error = check(&tenant, &quota, 16, &nodes(8), &nodes(9)).unwrap_err();
+        assert_eq!(error.to_string(), "the quota of tenant blue allows 4 nodes, and it would have 9");
+    }
+
+    #[test]
+    fn a_share_of_hosts_is_rounded_up() {
+        let quota = Quota { exclusive_share: 50, ..Quota::default() };
+        assert_eq!((exclusive_max(&quota, 4), exclusive_max(&quota, 5), exclusive_max(&quota, 0)), (2, 3, 0));
+    }
+}

@@ -1,0 +1,130 @@
+//! Tenants and their quotas.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use controller_api::quota::QuotaChange;
+use controller_api::tenant::{NewTenant, Tenant, TenantChange};
+use controller_api::{Name, Problem};
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::refusal::{Json, Path, Refusal};
+use crate::quota::usage;
+use crate::site::Site;
+use crate::store::{ClusterRow, StoreError, TenantRef, TenantRow};
+
+type Shared = State<Arc<Site>>;
+
+/// All tenants.
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, Refusal> {
+    caller.operator()?;
+    let mut clusters: HashMap<Uuid, Vec<ClusterRow>> = HashMap::new();
+    for cluster in site.store.cluster_list().await? {
+        clusters.entry(cluster.tenant.id).or_default().push(cluster);
+    }
+    let mut tenants = Vec::new();
+    for row in site.store.tenant_list().await? {
+        let own = clusters.remove(&row.tenant.id).unwrap_or_default();
+        tenants.push(told(&site, row, &own).await?);
+    }
+    Ok(Json(tenants))
+}
+
+/// A tenant with its quota and what it has of it: any for operators, its own for a tenant.
+#[utoipa::path(get, path = "/v1/tenants/{name}", operation_id = "tenant_show", params(("name" = String, Path)), responses((status = 200, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn show(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+) -> Result<Json<Tenant>, Refusal> {
+    let tenant = caller.tenant(&site, Some(&name)).await?;
+    let row = site.store.tenant_show(tenant.id).await?.ok_or_else(|| Refusal::missing("tenant", name))?;
+    let clusters = site.store.cluster_list_of(tenant.id).await?;
+    Ok(Json(told(&site, row, &clusters).await?))
+}
+
+/// A new tenant.
+#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn create(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewTenant>,
+) -> Result<(StatusCode, Json<Tenant>), Refusal> {
+    caller.operator()?;
+    check(&new.quota)?;
+    let tenant = TenantRef { id: Uuid::new_v4(), name: new.name.clone() };
+    let row = TenantRow { tenant, created: site.store.now().wall, quota: new.quota };
+    site.store.tenant_create(&row).await.map_err(|error| match error.is_taken() {
+        true => Refusal::conflict("name-taken", format!("there is a tenant {} already", new.name)).at("name"),
+        false => error.into(),
+    })?;
+    site.note("tenant.created", format!("tenant {}", new.name)).await?;
+    Ok((StatusCode::CREATED, Json(told(&site, row, &[]).await?)))
+}
+
+/// Changes the quota of a tenant. What it has stays, also if it is more than allowed from now on.
+#[utoipa::path(patch, path = "/v1/tenants/{name}", operation_id = "tenant_change", params(("name" = String, Path)), request_body = TenantChange, responses((status = 200, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn change(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Json(change): Json<TenantChange>,
+) -> Result<Json<Tenant>, Refusal> {
+    caller.operator()?;
+    check(&change.quota)?;
+    let _writer = site.writer.lock().await;
+    let tenant = caller.tenant(&site, Some(&name)).await?;
+    let row = site.store.tenant_show(tenant.id).await?.ok_or_else(|| Refusal::missing("tenant", &name))?;
+    let row = TenantRow { quota: row.quota.then(change.quota), ..row };
+    site.store.tenant_quota_set(tenant.id, &row.quota).await?;
+    site.note("tenant.quota-changed", format!("tenant {name}")).await?;
+    let clusters = site.store.cluster_list_of(tenant.id).await?;
+    Ok(Json(told(&site, row, &clusters).await?))
+}
+
+/// Removes a tenant that has no clusters, with its tokens.
+#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn delete(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    let _writer = site.writer.lock().await;
+    let removed = site.store.tenant_delete(&name).await.map_err(|error| match error.is_needed() {
+        true => Refusal::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first"),
+        false => error.into(),
+    })?;
+    if !removed {
+        return Err(Refusal::missing("tenant", name));
+    }
+    site.note("tenant.deleted", format!("tenant {name}")).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn told(site: &Site, row: TenantRow, clusters: &[ClusterRow]) -> Result<Tenant, StoreError> {
+    let usage = usage(clusters, site.store.number_count(row.tenant.id).await?);
+    let TenantRow { tenant, created, quota } = row;
+    Ok(Tenant {
+        id: tenant.id,
+        name: tenant.name,
+        created,
+        clusters: usage.clusters,
+        quota: quota.quota(),
+        usage,
+    })
+}
+
+fn check(quota: &QuotaChange) -> Result<(), Refusal> {
+    match quota.exclusive_share {
+        Some(share @ 101..) => Err(Refusal::invalid(
+            "quota.exclusive_share",
+            format!("exclusive_share must be between 0 and 100 percent, got {share}"),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,122 @@
+//! Partition numbers: who has which, and which rest.
+//!
+//! Every number that was ever given away is a row; the primary key gives it to one cluster at most. Fresh numbers are given
+//! first, in order, then the one that was released longest ago: two looks into an index, however many there are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ib_wire::PartitionNumber;
+use sqlx::{Sqlite, Transaction};
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::clusters::ClusterRow;
+use super::site::partition;
+use super::{Store, StoreError};
+
+/// Partition numbers for clusters. Low numbers stay for operators, the highest is the default partition.
+const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
+
+/// How long a number rests before it is used again: longer than anything that may still be on its way or cached.
+pub const REST: Duration = Duration::from_secs(10 * 60);
+
+/// There are not enough numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{in_use} of {} partition numbers are in use and {resting} rest", POOL.len())]
+pub struct NoNumber {
+    /// Numbers that clusters have.
+    pub in_use: u32,
+    /// Numbers that were released too recently.
+    pub resting: u32,
+}
+
+/// Each looks into one index.
+pub(super) const LAST_NUMBER: &str = "SELECT last_partition FROM fabric WHERE one = 1";
+pub(super) const RESTED_NUMBERS: &str =
+    "SELECT number FROM partition_numbers WHERE released <= ? ORDER BY released, number LIMIT ?";
+pub(super) const NUMBERS_OF: &str = "SELECT \
+    (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released IS NULL) + \
+    (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released > ?2)";
+
+/// For what a cluster has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberKind {
+    /// The partition of the cluster.
+    Own,
+    /// A partition inside it.
+    Inner,
+    /// A partition that its tenant has made in its network.
+    View,
+}
+
+impl NumberKind {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Inner => "inner",
+            Self::View => "view",
+        }
+    }
+}
+
+impl Store {
+    /// Numbers that can be given away now, all different. They are taken by who writes them with its cluster; until then the
+    /// caller holds [`crate::site::Site::writer`].
+    pub async fn number_free(
+        &self,
+        count: usize,
+    ) -> Result<Result<Vec<PartitionNumber>, NoNumber>, StoreError> {
+        let mut read = self.readers.begin().await?;
+        let last: Option<u16> = sqlx::query_scalar(LAST_NUMBER).fetch_optional(&mut *read).await?;
+        let first = last.map_or(*POOL.start(), |last| last.saturating_add(1).max(*POOL.start()));
+        let mut raw: Vec<u16> = (first..=*POOL.end()).take(count).collect();
+        let rested = self.uptime().before(REST);
+        let query = sqlx::query_scalar(RESTED_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
+        let oldest: Vec<u16> = query.fetch_all(&mut *read).await?;
+        raw.extend(oldest);
+        if raw.len() < count {
+            let sql = "SELECT (SELECT count(*) FROM partition_numbers WHERE released IS NULL), \
+                       (SELECT count(*) FROM partition_numbers WHERE released > ?)";
+            let counts: (u32, u32) = sqlx::query_as(sql).bind(rested.ms()).fetch_one(&mut *read).await?;
+            return Ok(Err(NoNumber { in_use: counts.0, resting: counts.1 }));
+        }
+        raw.into_iter().map(partition).collect::<Result<_, _>>().map(Ok)
+    }
+
+    /// Numbers that count against a tenant: those that its clusters have, and those that rest after they had them.
+    pub async fn number_count(&self, tenant: Uuid) -> Result<u32, StoreError> {
+        let query =
+            sqlx::query_scalar(NUMBERS_OF).bind(tenant.to_string()).bind(self.uptime().before(REST).ms());
+        Ok(query.fetch_one(&self.readers).await?)
+    }
+
+    /// Releases numbers that a cluster had and has no more, and takes those it has now.
+    pub(super) async fn write_numbers(
+        &self,
+        change: &mut Transaction<'_, Sqlite>,
+        cluster: &ClusterRow,
+        had: &BTreeMap<PartitionNumber, NumberKind>,
+        has: &BTreeMap<PartitionNumber, NumberKind>,
+    ) -> Result<(), StoreError> {
+        for number in had.keys().filter(|number| !has.contains_key(number)) {
+            let sql =
+                "UPDATE partition_numbers SET cluster = NULL, released = ? WHERE number = ? AND cluster = ?";
+            let query = sqlx::query(sql).bind(self.uptime().ms()).bind(number.to_wire());
+            query.bind(cluster.id.to_string()).execute(&mut **change).await?;
+        }
+        for (number, kind) in has.iter().filter(|(number, kind)| had.get(number) != Some(kind)) {
+            let sql = "INSERT INTO partition_numbers VALUES (?1, ?2, ?3, ?4, NULL) ON CONFLICT (number) DO UPDATE \
+                       SET tenant = ?2, cluster = ?3, kind = ?4, released = NULL WHERE cluster IS NULL OR cluster = ?3";
+            let query = sqlx::query(sql).bind(number.to_wire()).bind(cluster.tenant.id.to_string());
+            let query = query.bind(cluster.id.to_string()).bind(kind.word());
+            if query.execute(&mut **change).await?.rows_affected() != 1 {
+                return Err(StoreError::NumberTaken { number: number.to_wire() });
+            }
+            let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
+                       ON CONFLICT (one) DO UPDATE SET last_partition = max(last_partition, excluded.last_partition)";
+            sqlx::query(sql).bind(number.to_wire()).execute(&mut **change).await?;
+        }
+        Ok(())
+    }
+}

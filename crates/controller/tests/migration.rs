@@ -1,0 +1,59 @@
+//! A store that an earlier version left is read and goes on.
+#![allow(clippy::unwrap_used, reason = "a test that cannot ask has failed")]
+
+mod site;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use controller_api::cluster::Phase;
+use controller_api::operation::OperationState;
+use site::{Site, by_name, eventually, wish};
+
+fn fixture() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/stores/22e25ee"))
+}
+
+#[test]
+fn a_store_of_schema_4_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture().join("store"), directory.path().join("store")).unwrap();
+    std::fs::copy(fixture().join("operator.token"), directory.path().join("token")).unwrap();
+    let site = Site::with_store(8, directory, controller::SystemClock::start());
+    let tokens = std::fs::read_to_string(fixture().join("tenant.tokens")).unwrap();
+    let [blue, red, phoenix] =
+        tokens.lines().map(|token| site.client(token.to_owned())).collect::<Vec<_>>().try_into().unwrap();
+    let operator = site.operator();
+
+    // Clusters keep their numbers and go on.
+    for (client, name, numbers) in
+        [(&blue, "one", vec![0x101, 0x102]), (&red, "fast", vec![0x103]), (&phoenix, "new", vec![0x105])]
+    {
+        eventually("it is ready", || {
+            site.ask(client.cluster_show(&by_name(name))).unwrap().phase == Phase::Ready
+        });
+        let cluster = site.ask(client.cluster_show(&by_name(name))).unwrap();
+        let inner = cluster.partitions.iter().map(|inner| inner.number);
+        let found: Vec<u16> =
+            cluster.partition.into_iter().chain(inner).map(|number| number.to_wire()).collect();
+        assert_eq!(found, numbers);
+    }
+    // What was before a tenant of the name is operators' alone.
+    let clusters = |client: &controller_api::Client| -> BTreeSet<String> {
+        site.ask(client.operation_list()).unwrap().iter().map(|it| it.cluster.to_string()).collect()
+    };
+    assert_eq!(clusters(&phoenix), BTreeSet::from(["new".to_owned()]));
+    assert!(clusters(&operator).contains("secret"), "the control");
+    let events = site.ask(phoenix.event_list(None, false)).unwrap();
+    assert!(
+        !events.is_empty() && events.iter().all(|event| event.cluster != Some("secret".parse().unwrap()))
+    );
+    // A number that nobody has and none that rests.
+    let operation = site.ask(blue.cluster_create(&wish("two", 1))).unwrap();
+    assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
+    let two = site.ask(blue.cluster_show(&by_name("two"))).unwrap();
+    assert_eq!(two.partition.unwrap().to_wire(), 0x107);
+    // And all of it can be deleted.
+    let operation = site.ask(red.cluster_delete(&by_name("fast"))).unwrap();
+    assert_eq!(site.wait(&red, &operation).state, OperationState::Done);
+}
