@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::Args;
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::connection::{ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
+use crate::cli::output::print;
 
 /// Run the controller: keep what tenants asked for, and make it so.
 ///
@@ -20,8 +21,40 @@ use crate::cli::connection::{ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
 ///
 /// It may be killed at any instant: started again, it goes on where it was.
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct ControllerArgs {
+    #[command(subcommand)]
+    command: Option<ControllerCommand>,
+    #[command(flatten)]
+    serve: Option<ServeArgs>,
+}
+
+/// What can be done besides running the controller.
+#[derive(Debug, Subcommand)]
+pub enum ControllerCommand {
+    /// Seal the private keys in the store with a new key
+    ///
+    /// The controller must be stopped. The new key takes the place of the old one in the key file; a change that was
+    /// interrupted is finished or undone by the next start.
+    #[command(after_help = "Example:
+  heddle controller rekey --state /var/lib/heddle")]
+    Rekey(RekeyArgs),
+}
+
+/// Arguments of `rekey`.
+#[derive(Debug, Args)]
+pub struct RekeyArgs {
+    /// Directory of the controller's database
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The key file [default: store.key in the state directory]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+/// Arguments of the controller itself.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
     /// Directory of its database, the operator's token, and the address it listens at.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
@@ -35,11 +68,45 @@ pub struct ControllerArgs {
     /// directory]
     #[arg(long, value_name = "SOCKET")]
     views: Option<PathBuf>,
+    /// The key that private keys in the database are sealed with; keep it where no backup of the state directory goes
+    /// [default: the service credential store.key if there is one, else store.key in the state directory]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
 }
 
+/// The file of the key that private keys are sealed with.
+const KEY_FILE: &str = "store.key";
+
 pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
+    match (args.command, args.serve) {
+        (Some(ControllerCommand::Rekey(args)), _) => rekey(args),
+        (None, Some(args)) => serve(args),
+        (None, None) => bail!("--state and --sm-control are needed"),
+    }
+}
+
+fn rekey(args: RekeyArgs) -> anyhow::Result<ExitCode> {
+    let key_file = args.key_file.unwrap_or_else(|| args.state.join(KEY_FILE));
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(controller::rekey(&args.state.join("controller.db"), &key_file))?;
+    print(&format!("private keys are sealed with a new key, which is in {}", key_file.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the key is: as said, as systemd provides it, or beside the database.
+fn key_file(args: &ServeArgs) -> PathBuf {
+    let credential = || {
+        let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
+        Some(PathBuf::from(directory).join(KEY_FILE)).filter(|path| path.exists())
+    };
+    args.key_file.clone().or_else(credential).unwrap_or_else(|| args.state.join(KEY_FILE))
+}
+
+fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&args.state).with_context(|| format!("cannot make {}", args.state.display()))?;
     let settings = controller::Settings {
+        key_file: key_file(&args),
         database: args.state.join("controller.db"),
         listen: args.listen,
         sm_control: args.sm_control,

@@ -61,6 +61,8 @@ pub struct Settings {
     pub sm_control: PathBuf,
     /// The socket at which views of clusters are served, for agents of hosts.
     pub views: PathBuf,
+    /// A file for the key that private keys in the database are sealed with; made for a new database.
+    pub key_file: PathBuf,
     /// A file for the token of the first operator: written if it does not hold one that is known.
     pub operator_token: PathBuf,
     /// A file for the address, written when requests are taken.
@@ -81,7 +83,7 @@ pub async fn serve(
     );
     // Before anything is touched: another controller may be at work.
     let lock = Lock::of(&settings.database)?;
-    let store = Store::open(&settings.database, lock, settings.clock)
+    let store = Store::open(&settings.database, &settings.key_file, lock, settings.clock)
         .await
         .with_context(|| format!("cannot open {}", settings.database.display()))?;
     let decisions = store.fabric_decisions().await?;
@@ -106,6 +108,15 @@ pub async fn serve(
         () = shutdown => {}
     }
     Ok(())
+}
+
+/// Seals the private keys in the database with a new key, which takes the place of the one in `key_file`. No controller may run.
+pub async fn rekey(database: &Path, key_file: &Path) -> anyhow::Result<()> {
+    ensure!(database.exists(), "there is no store at {}", database.display());
+    let lock = Lock::of(database)?;
+    store::rekey(database, key_file, lock)
+        .await
+        .with_context(|| format!("cannot rekey {}", database.display()))
 }
 
 /// The description of the REST interface, as it is committed.
@@ -141,8 +152,11 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
 
 async fn trim(site: Arc<Site>) -> ! {
     loop {
-        if let Err(error) = site.store.record_trim().await {
-            tracing::warn!("{}", chain(&error));
+        let trimmed = site.store.record_trim().await;
+        for result in [trimmed, site.store.log_empty().await] {
+            if let Err(error) = result {
+                tracing::warn!("{}", chain(&error));
+            }
         }
         tokio::time::sleep(TRIM_INTERVAL).await;
     }

@@ -53,6 +53,11 @@ fn a_store_of_schema_4_goes_on() {
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let two = site.ask(blue.cluster_show(&by_name("two"))).unwrap();
     assert_eq!(two.partition.unwrap().to_wire(), 0x107);
+    // Private keys that were in the clear are no more.
+    let held = ["store", "store-wal"]
+        .map(|name| std::fs::read(site.directory.path().join(name)).unwrap_or_default());
+    let find = |what: &[u8]| held.iter().any(|bytes| bytes.windows(what.len()).any(|window| window == what));
+    assert!(find(b"ssh-ed25519 ") && !find(b"PRIVATE KEY"));
     // And all of it can be deleted.
     let operation = site.ask(red.cluster_delete(&by_name("fast"))).unwrap();
     assert_eq!(site.wait(&red, &operation).state, OperationState::Done);

@@ -220,7 +220,8 @@ impl Store {
         let query = sqlx::query(KEYS_OF).bind(cluster.to_string());
         let row = query.fetch_optional(&self.readers).await?;
         row.map(|row| {
-            let key = ClusterKey { public: row.text("key_public")?, private: row.text("key_private")? };
+            let private = self.seal.unseal(cluster, &row.bytes("key_private")?)?;
+            let key = ClusterKey { public: row.text("key_public")?, private };
             Ok(ClusterKeys { ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?, key })
         })
         .transpose()
@@ -254,7 +255,7 @@ impl Store {
             .bind(cluster.id.to_string())
             .bind(json(&keys.ssh_keys))
             .bind(&keys.key.public)
-            .bind(&keys.key.private)
+            .bind(self.seal.seal(cluster.id, &keys.key.private)?)
             .execute(&mut *change)
             .await?;
         write_rest(&mut change, cluster).await?;

@@ -29,9 +29,15 @@ CREATE TABLE cluster_keys (
     cluster     TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE,
     ssh_keys    TEXT NOT NULL,
     key_public  TEXT NOT NULL,
-    key_private TEXT NOT NULL
+    key_private BLOB NOT NULL
 ) STRICT;
-INSERT INTO cluster_keys SELECT id, ssh_keys, key_public, key_private FROM clusters;
+-- Sealed before the change is committed.
+INSERT INTO cluster_keys SELECT id, ssh_keys, key_public, CAST(key_private AS BLOB) FROM clusters;
+
+CREATE TABLE seal (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    mark BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE new_clusters (
     id          TEXT PRIMARY KEY,

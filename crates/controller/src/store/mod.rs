@@ -8,6 +8,7 @@ mod clusters;
 mod lock;
 mod numbers;
 mod records;
+mod seal;
 mod site;
 mod words;
 
@@ -22,6 +23,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, Connection as _, Sqlite, Transaction};
 use thiserror::Error;
 
+use self::seal::{Seal, SealError};
 use crate::clock::{Clock, Moment, Uptime};
 
 pub use clusters::{ClusterKeys, ClusterRow, NodeRow, ViewPartition, ViewWish};
@@ -56,6 +58,7 @@ pub struct Store {
     /// One connection, the only one that may write.
     writer: SqlitePool,
     readers: SqlitePool,
+    seal: Seal,
     clock: Arc<dyn Clock>,
     /// For how long the store was in use when it was opened, less what the clock said then.
     since: i64,
@@ -96,6 +99,9 @@ pub enum StoreError {
         /// How many there are.
         count: usize,
     },
+    /// Private keys cannot be read or kept.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// A partition number that another cluster has.
     #[error("partition number {number:#06x} belongs to another cluster")]
     NumberTaken {
@@ -129,19 +135,21 @@ impl StoreError {
 }
 
 impl Store {
-    /// Opens a store, or makes one. The lock is held for as long as anybody has the store.
-    pub async fn open(path: &Path, lock: Lock, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
-        make_private(path).map_err(|source| StoreError::Private { path: path.to_owned(), source })?;
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            // Keys of clusters that are deleted are not to be found in the file any more.
-            .pragma("secure_delete", "on");
-        // Tables are replaced without what refers to them being deleted.
-        let mut connection = options.clone().foreign_keys(false).connect().await?;
-        migrate(&mut connection, path).await?;
+    /// Opens a store, or makes one; private keys are sealed with the key in `key_file`. The lock is held for as long as anybody
+    /// has the store.
+    pub async fn open(
+        path: &Path,
+        key_file: &Path,
+        lock: Lock,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StoreError> {
+        let options = options(path)?;
+        let mut connection = options.clone().connect().await?;
+        let mut change = connection.begin().await?;
+        migrate(&mut change, path).await?;
+        let seal = seal::open(&mut change, key_file).await?;
+        change.commit().await?;
+        checkpoint(&mut connection).await?;
         connection.close().await?;
         let options = options.foreign_keys(true);
         let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
@@ -150,7 +158,7 @@ impl Store {
         let elapsed: i64 =
             sqlx::query_scalar("SELECT elapsed FROM clock WHERE one = 1").fetch_one(&readers).await?;
         let since = elapsed - clock.monotonic().as_millis() as i64;
-        Ok(Self { writer, readers, clock, since, _lock: Arc::new(lock) })
+        Ok(Self { writer, readers, seal, clock, since, _lock: Arc::new(lock) })
     }
 
     /// For how long controllers have run on this store.
@@ -170,6 +178,11 @@ impl Store {
         Ok(change.commit().await?)
     }
 
+    /// Empties the log, so that nothing is left there of what was deleted.
+    pub async fn log_empty(&self) -> Result<(), StoreError> {
+        checkpoint(&mut *self.writer.acquire().await?).await
+    }
+
     async fn write_uptime(&self, change: &mut Transaction<'_, Sqlite>) -> Result<(), StoreError> {
         let query = sqlx::query("UPDATE clock SET elapsed = ? WHERE one = 1").bind(self.uptime().ms());
         query.execute(&mut **change).await?;
@@ -177,6 +190,38 @@ impl Store {
     }
 }
 
+/// Seals the private keys in a store with a new key, which takes the place of the one in `key_file`.
+pub async fn rekey(path: &Path, key_file: &Path, _lock: Lock) -> Result<(), StoreError> {
+    let mut connection = options(path)?.create_if_missing(false).connect().await?;
+    let mut change = connection.begin().await?;
+    migrate(&mut change, path).await?;
+    seal::change(&mut change, key_file).await?;
+    change.commit().await?;
+    seal::finish(key_file)?;
+    checkpoint(&mut connection).await?;
+    Ok(connection.close().await?)
+}
+
+/// How a store is opened. Foreign keys are off, so that tables can be replaced without what refers to them being deleted.
+fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    make_private(path).map_err(|source| StoreError::Private { path: path.to_owned(), source })?;
+    Ok(SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .foreign_keys(false)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        // What is deleted is not to be found in the file any more.
+        .pragma("secure_delete", "on"))
+}
+
+/// Brings the log into the file and empties it: what was deleted is in neither.
+async fn checkpoint(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await?;
+    Ok(())
+}
+
+/// Brings a store to the current schema, inside a transaction.
 async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
     let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let steps: &[&str] = match found {
@@ -188,26 +233,16 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
         4 => &[FROM_4_TO_5],
         found => return Err(StoreError::Newer { path: path.to_owned(), found }),
     };
-    change_schema(connection, path, steps).await
-}
-
-/// Makes a schema the current one, or leaves it as it was.
-async fn change_schema(
-    connection: &mut SqliteConnection,
-    path: &Path,
-    steps: &[&'static str],
-) -> Result<(), StoreError> {
-    let mut change = connection.begin().await?;
     for sql in steps {
-        sqlx::raw_sql(*sql).execute(&mut *change).await?;
+        sqlx::raw_sql(*sql).execute(&mut *connection).await?;
     }
-    let dangling = sqlx::query("PRAGMA foreign_key_check").fetch_all(&mut *change).await?;
+    let dangling = sqlx::query("PRAGMA foreign_key_check").fetch_all(&mut *connection).await?;
     if let Some(first) = dangling.first() {
         let (path, table) = (path.to_owned(), words::Columns::text(first, "table")?);
         return Err(StoreError::Dangling { path, table, count: dangling.len() });
     }
-    sqlx::raw_sql("PRAGMA user_version = 5").execute(&mut *change).await?;
-    Ok(change.commit().await?)
+    sqlx::raw_sql("PRAGMA user_version = 5").execute(&mut *connection).await?;
+    Ok(())
 }
 
 /// The file holds private keys: nobody else may read it, nor the files SQLite puts beside it, which inherit its mode.

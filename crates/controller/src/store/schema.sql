@@ -59,7 +59,13 @@ CREATE TABLE cluster_keys (
     cluster     TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE,
     ssh_keys    TEXT NOT NULL,          -- JSON
     key_public  TEXT NOT NULL,
-    key_private TEXT NOT NULL
+    key_private BLOB NOT NULL           -- sealed
+) STRICT;
+
+-- One row: something known, sealed with the key that private keys are sealed with.
+CREATE TABLE seal (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    mark BLOB NOT NULL
 ) STRICT;
 
 CREATE TABLE views (

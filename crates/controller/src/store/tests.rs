@@ -33,7 +33,7 @@ impl Clock for Hands {
 }
 
 async fn open(path: &Path, clock: Arc<dyn Clock>) -> Store {
-    Store::open(path, Lock::of(path).unwrap(), clock).await.unwrap()
+    Store::open(path, &path.with_extension("key"), Lock::of(path).unwrap(), clock).await.unwrap()
 }
 
 fn name(text: &str) -> Name {
@@ -176,7 +176,9 @@ async fn numbers_rest_whatever_the_wall_clock_does() {
     let clock = Arc::new(Hands::default());
     let store = loop {
         match Lock::of(&path) {
-            Ok(lock) => break Store::open(&path, lock, clock.clone()).await.unwrap(),
+            Ok(lock) => {
+                break Store::open(&path, &path.with_extension("key"), lock, clock.clone()).await.unwrap();
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     };
@@ -184,4 +186,131 @@ async fn numbers_rest_whatever_the_wall_clock_does() {
     *clock.seconds.lock().unwrap() = (0, 1);
     assert_eq!(store.number_free(1).await.unwrap(), Ok(vec![number]), "the control");
     assert_eq!(store.number_count(blue.id).await.unwrap(), 0);
+}
+
+/// Whether any file of a store holds these bytes.
+fn is_in_files(path: &Path, needle: &[u8]) -> bool {
+    ["", "-wal", "-shm"].iter().any(|end| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        let bytes = std::fs::read(name).unwrap_or_default();
+        bytes.windows(needle.len()).any(|window| window == needle)
+    })
+}
+
+#[tokio::test]
+async fn private_keys_are_in_no_file_of_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let store = open(&path, SystemClock::start()).await;
+    let blue = tenant(&store, "blue").await;
+    let pair = crate::keys::generate().unwrap();
+    let private = pair.private.clone();
+    let row = cluster(&blue, "one", store.number_free(1).await.unwrap().unwrap()[0]);
+    let keys = ClusterKeys { ssh_keys: Vec::new(), key: pair };
+    store.cluster_create(&row, &keys, &happening()).await.unwrap();
+    assert!(is_in_files(&path, keys.key.public.as_bytes()), "the control: public keys are found");
+    let middle = private.lines().nth(2).unwrap();
+    let is_leaked = || is_in_files(&path, b"PRIVATE KEY") || is_in_files(&path, middle.as_bytes());
+    assert!(!is_leaked());
+    assert_eq!(store.cluster_keys(row.id).await.unwrap(), Some(keys.clone()));
+    store.cluster_save(&row, &row, true, &[]).await.unwrap();
+    store.log_empty().await.unwrap();
+    assert!(!is_leaked() && !is_in_files(&path, keys.key.public.as_bytes()), "nothing is left of it");
+}
+
+async fn reopen(path: &Path) -> Result<Store, StoreError> {
+    let lock = loop {
+        match Lock::of(path) {
+            Ok(lock) => break lock,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    Store::open(path, &path.with_extension("key"), lock, SystemClock::start()).await
+}
+
+#[tokio::test]
+async fn a_lost_or_wrong_key_is_never_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, key) = (directory.path().join("store"), directory.path().join("store.key"));
+    let store = open(&path, SystemClock::start()).await;
+    let blue = tenant(&store, "blue").await;
+    let row = take(&store, &blue, "one").await;
+    drop(store);
+    let text = std::fs::read_to_string(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    let error = reopen(&path).await.unwrap_err();
+    assert!(matches!(error, StoreError::Seal(SealError::Lost { .. })), "{error}");
+    assert!(!key.exists());
+    let other: String = text.chars().rev().collect();
+    std::fs::write(&key, &other).unwrap();
+    let error = reopen(&path).await.unwrap_err();
+    assert!(matches!(error, StoreError::Seal(SealError::Open { .. })), "{error}");
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let error = reopen(&path).await.unwrap_err();
+    assert!(matches!(error, StoreError::Seal(SealError::Wrong { .. })), "{error}");
+    std::fs::write(&key, &text).unwrap();
+    let store = reopen(&path).await.expect("the control: the right one");
+    assert_eq!(store.cluster_keys(row.id).await.unwrap(), Some(keys()));
+}
+
+#[tokio::test]
+async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, key) = (directory.path().join("store"), directory.path().join("store.key"));
+    let store = open(&path, SystemClock::start()).await;
+    let blue = tenant(&store, "blue").await;
+    let row = take(&store, &blue, "one").await;
+    drop(store);
+    let before = std::fs::read_to_string(&key).unwrap();
+    // Killed after the change was committed and before the key had its name.
+    drop(reopen(&path).await.unwrap());
+    let lock = loop {
+        match Lock::of(&path) {
+            Ok(lock) => break lock,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    rekey(&path, &key, lock).await.unwrap();
+    let after = std::fs::read_to_string(&key).unwrap();
+    assert_ne!(before, after);
+    std::fs::rename(&key, directory.path().join("store.key.next")).unwrap();
+    std::fs::write(&key, &before).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let store = reopen(&path).await.unwrap();
+    assert_eq!(store.cluster_keys(row.id).await.unwrap(), Some(keys()));
+    drop(store);
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), after);
+    // Killed before the change was committed: the old key counts.
+    std::fs::write(directory.path().join("store.key.next"), &before).unwrap();
+    std::fs::set_permissions(
+        directory.path().join("store.key.next"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    let store = reopen(&path).await.unwrap();
+    assert_eq!(store.cluster_keys(row.id).await.unwrap(), Some(keys()));
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), after);
+}
+
+#[tokio::test]
+async fn what_one_tenant_does_shortens_nobody_elses_history() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("store"), SystemClock::start()).await;
+    let (blue, red) = (tenant(&store, "blue").await, tenant(&store, "red").await);
+    let note = async |tenant: &TenantRef| {
+        store.event_note(&Happening { tenant: Some(tenant.clone()), ..happening() }).await.unwrap();
+    };
+    note(&red).await;
+    note(&blue).await;
+    let sql = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10050) \
+               INSERT INTO events (at, tenant_id, kind, text) SELECT '2024-01-01T00:00:00Z', ?, 'x', '' FROM n";
+    sqlx::query(sql).bind(blue.id.to_string()).execute(&store.writer).await.unwrap();
+    store.record_trim().await.unwrap();
+    let count = async |id: Uuid| -> i64 {
+        let query =
+            sqlx::query_scalar("SELECT count(*) FROM events WHERE tenant_id = ?").bind(id.to_string());
+        query.fetch_one(&store.readers).await.unwrap()
+    };
+    assert_eq!((count(blue.id).await, count(red.id).await), (10_000, 1));
 }

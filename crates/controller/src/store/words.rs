@@ -41,6 +41,8 @@ pub trait Columns {
     fn text(&self, name: &'static str) -> Result<String, StoreError>;
     /// A text that may be missing.
     fn maybe_text(&self, name: &'static str) -> Result<Option<String>, StoreError>;
+    /// Bytes.
+    fn bytes(&self, name: &'static str) -> Result<Vec<u8>, StoreError>;
     /// A number that fits.
     fn number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<T, StoreError>;
     /// A number that may be missing.
@@ -57,6 +59,10 @@ impl Columns for SqliteRow {
     }
 
     fn maybe_text(&self, name: &'static str) -> Result<Option<String>, StoreError> {
+        Ok(self.try_get(name)?)
+    }
+
+    fn bytes(&self, name: &'static str) -> Result<Vec<u8>, StoreError> {
         Ok(self.try_get(name)?)
     }
 

@@ -153,6 +153,7 @@ impl Site {
             sm_control: self.manager.clone(),
             // One that is killed here gives its socket up a moment later.
             views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
+            key_file: self.path("store.key"),
             operator_token: self.path("token"),
             endpoint: self.path("endpoint"),
             clock: self.clock.clone(),

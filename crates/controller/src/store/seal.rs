@@ -1,0 +1,249 @@
+//! Private keys of clusters are sealed before they reach the file: whoever has the database, its write-ahead log or a copy of
+//! them, and not the key file, learns nothing. See decision 0022.
+//!
+//! The key is 32 random bytes in a file of its own, never replaced in silence: a store that was sealed says by which key.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use chacha20poly1305::aead::{Aead as _, Payload};
+use chacha20poly1305::{Key, KeyInit as _, XChaCha20Poly1305, XNonce};
+use sqlx::sqlite::SqliteConnection;
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::StoreError;
+use super::words::Columns as _;
+
+/// What sealed values begin with: the way in which they are sealed.
+const VERSION: u8 = 1;
+
+/// Long enough that random ones never meet.
+const NONCE_BYTES: usize = 24;
+
+const KEY_BYTES: usize = 32;
+
+/// What is sealed to know a key again.
+const MARK: &[u8] = b"heddle store";
+
+/// Why keys of clusters cannot be read or kept.
+#[derive(Debug, Error)]
+pub enum SealError {
+    /// The key file is gone.
+    #[error(
+        "the store was sealed with a key that {path} held, and that file is gone; put it back from where you keep it: without it \
+         nobody can read the private keys of clusters"
+    )]
+    Lost {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// The key file holds another key.
+    #[error("{path} holds another key than the store was sealed with; put the right one back")]
+    Wrong {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Others may read the key file.
+    #[error("{path} may be read by others (mode {mode:04o}); its mode must be 0600 or 0400")]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The key file holds something else.
+    #[error("{path} is no key: it must hold {} hexadecimal digits", 2 * KEY_BYTES)]
+    NoKey {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The key file cannot be read or written.
+    #[error("cannot use the key file {path}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A sealed value was changed, or belongs to somebody else.
+    #[error("a private key in the store is damaged")]
+    Damaged,
+}
+
+/// Seals and unseals. Does not print.
+#[derive(Clone)]
+pub struct Seal {
+    cipher: XChaCha20Poly1305,
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seal(set)")
+    }
+}
+
+impl Seal {
+    /// Seals the private key of a cluster: it can be unsealed as that cluster's only.
+    pub fn seal(&self, cluster: Uuid, private: &str) -> Result<Vec<u8>, StoreError> {
+        self.seal_as(cluster.as_bytes(), private.as_bytes())
+    }
+
+    /// The private key of a cluster.
+    pub fn unseal(&self, cluster: Uuid, sealed: &[u8]) -> Result<String, StoreError> {
+        let open = self.unseal_as(cluster.as_bytes(), sealed).ok_or(SealError::Damaged)?;
+        Ok(String::from_utf8(open).map_err(|_| SealError::Damaged)?)
+    }
+
+    fn of(key: [u8; KEY_BYTES]) -> Self {
+        Self { cipher: XChaCha20Poly1305::new(&Key::from(key)) }
+    }
+
+    fn seal_as(&self, aad: &[u8], msg: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).map_err(|_| StoreError::Random)?;
+        let sealed = self.cipher.encrypt(&XNonce::from(nonce), Payload { msg, aad });
+        let sealed = sealed.map_err(|_| SealError::Damaged)?;
+        Ok([[VERSION].as_slice(), nonce.as_slice(), sealed.as_slice()].concat())
+    }
+
+    fn unseal_as(&self, aad: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        let (version, rest) = sealed.split_first()?;
+        let (nonce, msg) = rest.split_first_chunk::<NONCE_BYTES>()?;
+        if *version != VERSION {
+            return None;
+        }
+        self.cipher.decrypt(&XNonce::from(*nonce), Payload { msg, aad }).ok()
+    }
+
+    fn knows(&self, mark: &[u8]) -> bool {
+        self.unseal_as(MARK, mark).is_some_and(|open| open == MARK)
+    }
+}
+
+/// The seal of a store: by the key in a file, which is made if the store was never sealed. Runs inside a transaction.
+pub(super) async fn open(change: &mut SqliteConnection, path: &Path) -> Result<Seal, StoreError> {
+    let mark = mark(change).await?;
+    let key = read_key(path)?;
+    let seal = match (mark, key) {
+        (Some(mark), Some(seal)) if seal.knows(&mark) => seal,
+        // Whoever changed the key was killed before the new one had its name.
+        (Some(mark), _) if read_key(&beside(path))?.is_some_and(|next| next.knows(&mark)) => {
+            fs::rename(beside(path), path)
+                .map_err(|source| SealError::Io { path: path.to_owned(), source })?;
+            return Ok(read_key(path)?.ok_or_else(|| SealError::Lost { path: path.to_owned() })?);
+        }
+        (Some(_), Some(_)) => return Err(SealError::Wrong { path: path.to_owned() }.into()),
+        (Some(_), None) => return Err(SealError::Lost { path: path.to_owned() }.into()),
+        (None, Some(seal)) => seal_all(change, None, seal).await?,
+        (None, None) => seal_all(change, None, new_key(path)?).await?,
+    };
+    Ok(seal)
+}
+
+/// Seals everything with a new key. `commit` makes the change last; the new key has its name only then, and until then lies
+/// beside the old one.
+pub(super) async fn change(change: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
+    let old = open(change, path).await?;
+    let next = beside(path);
+    match fs::remove_file(&next) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            return Err(SealError::Io { path: next, source }.into());
+        }
+        _ => {}
+    }
+    seal_all(change, Some(&old), new_key(&next)?).await?;
+    Ok(())
+}
+
+/// Gives the new key its name, after what it has sealed is safe.
+pub(super) fn finish(path: &Path) -> Result<(), StoreError> {
+    fs::rename(beside(path), path).map_err(|source| SealError::Io { path: path.to_owned(), source })?;
+    sync_directory(path)
+}
+
+async fn mark(read: &mut SqliteConnection) -> Result<Option<Vec<u8>>, StoreError> {
+    Ok(sqlx::query_scalar("SELECT mark FROM seal WHERE one = 1").fetch_optional(read).await?)
+}
+
+/// Seals every private key that is in the open, or sealed by the old key.
+async fn seal_all(change: &mut SqliteConnection, old: Option<&Seal>, seal: Seal) -> Result<Seal, StoreError> {
+    for row in sqlx::query("SELECT cluster, key_private FROM cluster_keys").fetch_all(&mut *change).await? {
+        let cluster: Uuid = super::parsed("id of a cluster", &row.text("cluster")?)?;
+        let held = row.bytes("key_private")?;
+        let private = match old {
+            Some(old) => old.unseal(cluster, &held)?,
+            None => String::from_utf8(held).map_err(|_| SealError::Damaged)?,
+        };
+        sqlx::query("UPDATE cluster_keys SET key_private = ? WHERE cluster = ?")
+            .bind(seal.seal(cluster, &private)?)
+            .bind(cluster.to_string())
+            .execute(&mut *change)
+            .await?;
+    }
+    sqlx::query("INSERT OR REPLACE INTO seal VALUES (1, ?)")
+        .bind(seal.seal_as(MARK, MARK)?)
+        .execute(&mut *change)
+        .await?;
+    Ok(seal)
+}
+
+/// The key in a file; `None` if there is no file.
+fn read_key(path: &Path) -> Result<Option<Seal>, StoreError> {
+    let io = |source| SealError::Io { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error).into()),
+    };
+    let mode = file.metadata().map_err(io)?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(SealError::Open { path: path.to_owned(), mode }.into());
+    }
+    let mut text = String::new();
+    file.take(1024).read_to_string(&mut text).map_err(io)?;
+    let no_key = || SealError::NoKey { path: path.to_owned() };
+    let text = text.trim().as_bytes();
+    let mut key = [0; KEY_BYTES];
+    if text.len() != 2 * KEY_BYTES {
+        return Err(no_key().into());
+    }
+    for (byte, digits) in key.iter_mut().zip(text.chunks(2)) {
+        let digits = str::from_utf8(digits).map_err(|_| no_key())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| no_key())?;
+    }
+    Ok(Some(Seal::of(key)))
+}
+
+/// Draws a key and keeps it in a new file, safely on disk before anything is sealed with it.
+fn new_key(path: &Path) -> Result<Seal, StoreError> {
+    let io = |source| SealError::Io { path: path.to_owned(), source };
+    let mut key = [0; KEY_BYTES];
+    getrandom::fill(&mut key).map_err(|_| StoreError::Random)?;
+    let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    // Whole or not there at all: a part of a key could not be told from a lost one.
+    let draft = path.with_extension("draft");
+    let _ = fs::remove_file(&draft);
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft).map_err(io)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
+    fs::rename(&draft, path).map_err(io)?;
+    sync_directory(path)?;
+    Ok(Seal::of(key))
+}
+
+/// Where a new key lies until it is in use.
+fn beside(path: &Path) -> PathBuf {
+    let mut next = path.as_os_str().to_owned();
+    next.push(".next");
+    next.into()
+}
+
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    Ok(synced.map_err(|source| SealError::Io { path: path.to_owned(), source })?)
+}
