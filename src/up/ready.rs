@@ -1,5 +1,6 @@
 //! What has to be true before a site is ready, and making it so: sockets answer, hosts and images are known.
 
+use std::collections::HashSet;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
@@ -25,6 +26,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a part may take; longer than a busy machine needs.
 const PART_LIMIT: Duration = Duration::from_secs(120);
+
+/// Hosts that are added by one request: some 100 bytes each, far below the largest request.
+const HOSTS_AT_ONCE: usize = 1000;
 
 /// Where `make image` puts images.
 const IMAGES: &str = "/var/cache/heddle/images";
@@ -115,16 +119,16 @@ pub async fn add_hosts(
     agent: &Path,
     capacity: Capacity,
 ) -> anyhow::Result<usize> {
-    let known: Vec<Name> = client.host_list().await?.into_iter().map(|host| host.name).collect();
+    let known: HashSet<Name> = client.host_list().await?.into_iter().map(|host| host.name).collect();
     let agent = agent.to_str().context("the agent's socket is not text")?;
     let Capacity { cores, memory } = capacity;
-    let mut added = 0;
-    for name in names.iter().filter(|name| !known.contains(name)) {
-        let new = NewHost { name: name.clone(), agent: agent.to_owned(), cores, memory };
-        client.host_add(&new).await.with_context(|| format!("cannot add {name}"))?;
-        added += 1;
+    let new = names.iter().filter(|name| !known.contains(*name));
+    let new: Vec<NewHost> =
+        new.map(|name| NewHost { name: name.clone(), agent: agent.to_owned(), cores, memory }).collect();
+    for some in new.chunks(HOSTS_AT_ONCE) {
+        client.host_add_all(some).await.context("cannot add hosts")?;
     }
-    Ok(added)
+    Ok(new.len())
 }
 
 /// Waits until the fabric is programmed and every host can be used.
@@ -151,6 +155,7 @@ async fn missing(client: &Client, hosts: &[Name]) -> anyhow::Result<Option<Strin
     }
     let known = client.host_list().await?;
     let is_usable = |host: &&Host| host.state == HostState::Up && host.accelerator.is_some();
+    let hosts: HashSet<&Name> = hosts.iter().collect();
     let unusable = known.iter().filter(|host| hosts.contains(&host.name) && !is_usable(host));
     Ok(unusable.map(|host| (&host.name, host.state)).next().map(|(name, state)| match state {
         HostState::OffFabric => format!("{name} is not on the fabric"),

@@ -111,6 +111,11 @@ impl Client {
         self.send(Method::POST, "hosts", new).await
     }
 
+    /// `PUT /v1/hosts`
+    pub async fn host_add_all(&self, new: &[NewHost]) -> Result<Vec<Name>, ClientError> {
+        self.send(Method::PUT, "hosts", &new).await
+    }
+
     /// `DELETE /v1/hosts/{name}`
     pub async fn host_remove(&self, name: &Name) -> Result<(), ClientError> {
         self.delete(&format!("hosts/{name}")).await

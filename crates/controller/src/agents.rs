@@ -37,19 +37,20 @@ pub async fn run(site: Arc<Site>) -> ! {
         woken.mark_unchanged();
         match site.store.host_list().await {
             Ok(hosts) => {
+                let by_name: HashMap<&Name, &NewHost> = hosts.iter().map(|host| (&host.name, host)).collect();
                 tasks.retain(|name, (known, task)| {
-                    let stays = hosts.iter().any(|host| host == known);
+                    let stays = by_name.get(name) == Some(&&*known);
                     if !stays {
                         task.abort();
                         site.see(|seen| seen.agents.remove(name));
                     }
                     stays
                 });
-                for host in hosts {
-                    tasks.entry(host.name.clone()).or_insert_with(|| {
+                for host in hosts.iter() {
+                    if !tasks.contains_key(&host.name) {
                         let task = tokio::spawn(follow(Arc::clone(&site), host.clone()));
-                        (host, task)
-                    });
+                        tasks.insert(host.name.clone(), (host.clone(), task));
+                    }
                 }
             }
             Err(error) => tracing::error!("{}", crate::chain(&error)),
@@ -81,6 +82,17 @@ async fn follow(site: Arc<Site>, host: NewHost) {
     }
 }
 
+/// Returns when the orders of a host are others than these. Those of other hosts do not concern it: with a thousand hosts, each of
+/// which is added or reports now and then, everybody would ask its agent anew each time.
+async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, known: &Arc<Orders>) {
+    let is_other = |all: &Arc<AllOrders>| {
+        let own = all.as_ref().as_ref().and_then(|all| all.get(host));
+        own.is_none_or(|own| !Arc::ptr_eq(own, known) && own != known)
+    };
+    // The site keeps the sender for as long as this runs.
+    let _ = orders.wait_for(is_other).await;
+}
+
 impl Agent {
     /// The agent of a host.
     pub fn new(host: &NewHost) -> anyhow::Result<Self> {
@@ -110,7 +122,7 @@ impl Agent {
             }
             let report = tokio::select! {
                 report = self.report(after) => report?,
-                _ = orders.changed() => continue,
+                () = changed(orders, &self.host, &wanted) => continue,
             };
             let is_news = report.number != after;
             after = report.number;

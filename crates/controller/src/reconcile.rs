@@ -69,7 +69,7 @@ pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     let hosts = site.store.host_list().await?;
     let images: Vec<ImageOrder> = site.store.image_list().await?.into_iter().map(image_order).collect();
     let nothing =
-        hosts.into_iter().map(|host| (host.name, Orders { vms: Vec::new(), images: images.clone() }));
+        hosts.iter().map(|host| (host.name.clone(), Orders { vms: Vec::new(), images: images.clone() }));
     let keys = keys(site, &clusters).await?;
     site.order(orders(&clusters, &keys, nothing.collect(), &seen.fabric));
     Ok(is_changed)

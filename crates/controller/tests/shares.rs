@@ -5,9 +5,12 @@ mod site;
 
 use std::collections::BTreeSet;
 
-use controller_api::Client;
 use controller_api::cluster::{NewCluster, SubPartition};
+use controller_api::host::NewHost;
 use controller_api::operation::OperationState;
+use controller_api::quota::QuotaChange;
+use controller_api::tenant::TenantChange;
+use controller_api::{Client, MemorySize};
 use fabric_model::tenancy::Class;
 use site::{Site, by_name, eventually, wish};
 
@@ -121,4 +124,41 @@ fn only_so_many_wait_for_the_events_of_a_tenant() {
     assert_eq!(refused.count(), 40 - 16);
     eventually("they are counted out", || site.ask(blue.event_list(Some(1_000_000), true)).is_ok());
     site.ask(red.event_list(Some(1_000_000), true)).expect("another tenant waits");
+}
+
+#[test]
+fn who_holds_the_hosts_is_told_to_operators_alone() {
+    let site = Site::new(4);
+    let (operator, blue, red) = (site.operator(), site.tenant("blue"), site.tenant("red"));
+    let quota = QuotaChange { exclusive_share: Some(100), ..QuotaChange::default() };
+    let tenant = "blue".parse().unwrap();
+    let changed = site.ask(operator.tenant_change(&tenant, &TenantChange { quota })).unwrap();
+    assert_eq!(changed.quota.exclusive_share, 100);
+    site.ask(blue.cluster_create(&guaranteed("all", 4, "100M"))).unwrap();
+    let shown = site.ask(blue.tenant_show(&tenant)).unwrap();
+    assert_eq!((shown.usage.exclusive_hosts, shown.usage.nodes, shown.usage.partitions), (4, 4, 1));
+    assert_eq!(kind(site.ask(red.tenant_show(&tenant))), "no-such-tenant");
+    assert_eq!(kind(site.ask(blue.tenant_change(&tenant, &TenantChange { quota }))), "not-allowed");
+    let detail = |client: &Client, new: &NewCluster| match site.ask(client.cluster_create(new)) {
+        Err(controller_api::ClientError::Refused(problem)) => problem.detail.unwrap(),
+        other => panic!("not refused: {other:?}"),
+    };
+    assert_eq!(detail(&red, &wish("one", 1)), "no capacity is left now");
+    let told = detail(&operator, &NewCluster { tenant: Some("red".parse().unwrap()), ..wish("one", 1) });
+    assert!(told.starts_with("none of 4 hosts can be used now: 4 are in use by"), "{told}");
+}
+
+#[test]
+fn a_host_without_cores_or_memory_is_refused() {
+    let site = Site::new(4);
+    let host = |cores, mib| NewHost {
+        name: "small".parse().unwrap(),
+        agent: "/run/agent".to_owned(),
+        cores,
+        memory: MemorySize::from_mib(mib),
+    };
+    let operator = site.operator();
+    assert_eq!(kind(site.ask(operator.host_add(&host(0, 1024)))), "invalid");
+    assert_eq!(kind(site.ask(operator.host_add(&host(1, 0)))), "invalid");
+    site.ask(operator.host_add(&host(1, 1024))).expect("the control");
 }

@@ -393,7 +393,7 @@ async fn check_quota(
     let had = |number| before.is_some_and(|before| before.partition_numbers().any(|it| it == number));
     let new = after.partition_numbers().filter(|number| !had(*number)).count() as u32;
     let (has, would_have) = (usage(own(), numbers), usage(others.chain([after]), numbers + new));
-    let hosts = site.store.host_count().await?;
+    let hosts = site.store.host_list().await?.len();
     quota::check(&tenant.name, &quota, hosts, &has, &would_have).map_err(|error| {
         Refusal::conflict("quota-exceeded", error.to_string())
             .hint("ask for less or delete something; heddle tenant show tells what is used, operators set it with heddle tenant quota")

@@ -55,7 +55,7 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(tenants::show, tenants::change, tenants::delete))
         .routes(routes!(site::token_list, site::token_create))
         .routes(routes!(site::token_revoke))
-        .routes(routes!(site::host_list, site::host_add))
+        .routes(routes!(site::host_list, site::host_add, site::host_add_all))
         .routes(routes!(site::host_remove))
         .routes(routes!(site::image_list, site::image_add))
         .routes(routes!(site::image_remove))

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::access::{self, Caller};
 use super::refusal::{Json, Path, Refusal};
-use crate::site::Site;
+use crate::site::{Seen, Site};
 
 /// Largest `image.json`: three names and three hashes.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
@@ -76,7 +76,6 @@ pub async fn host_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<H
 }
 
 async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
-    let seen = site.seen();
     let mut used: HashMap<Name, (u32, u32, u32)> = HashMap::new();
     for cluster in site.store.cluster_list().await? {
         for node in &cluster.nodes {
@@ -84,28 +83,31 @@ async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
             (*cores, *memory, *nodes) = (*cores + cluster.cores, *memory + cluster.memory.mib(), *nodes + 1);
         }
     }
-    let host = |new: NewHost| {
-        let (cores, memory, nodes) = used.get(&new.name).copied().unwrap_or_default();
-        let place = seen.fabric.places.get(&new.name);
-        let agent = seen.agents.get(&new.name);
-        let state = match (agent.is_some_and(|agent| agent.answers), place) {
-            (false, _) => HostState::AgentSilent,
-            (true, None) => HostState::OffFabric,
-            (true, Some(_)) => HostState::Up,
-        };
-        Host {
-            port_guid: place.map(|place| place.port_guid),
-            name: new.name,
-            state,
-            accelerator: agent.and_then(|agent| agent.report.accelerator),
-            cores: new.cores,
-            memory: new.memory,
-            cores_used: cores,
-            memory_used: MemorySize::from_mib(memory),
-            nodes,
-        }
+    let hosts = site.store.host_list().await?;
+    let used_of = |host: &NewHost| used.get(&host.name).copied().unwrap_or_default();
+    Ok(site.look(|seen| hosts.iter().map(|host| told(host, used_of(host), seen)).collect()))
+}
+
+/// A host as it is told, with the cores, the MiB and the number of virtual machines that are on it.
+fn told(new: &NewHost, (cores, memory, nodes): (u32, u32, u32), seen: &Seen) -> Host {
+    let place = seen.fabric.places.get(&new.name);
+    let agent = seen.agents.get(&new.name);
+    let state = match (agent.is_some_and(|agent| agent.answers), place) {
+        (false, _) => HostState::AgentSilent,
+        (true, None) => HostState::OffFabric,
+        (true, Some(_)) => HostState::Up,
     };
-    Ok(site.store.host_list().await?.into_iter().map(host).collect())
+    Host {
+        port_guid: place.map(|place| place.port_guid),
+        name: new.name.clone(),
+        state,
+        accelerator: agent.and_then(|agent| agent.report.accelerator),
+        cores: new.cores,
+        memory: new.memory,
+        cores_used: cores,
+        memory_used: MemorySize::from_mib(memory),
+        nodes,
+    }
 }
 
 /// Adds a host, or changes what is known of it.
@@ -116,6 +118,43 @@ pub async fn host_add(
     Json(new): Json<NewHost>,
 ) -> Result<(StatusCode, Json<Host>), Refusal> {
     caller.operator()?;
+    put_hosts(&site, std::slice::from_ref(&new)).await?;
+    let used = site.store.host_used(&new.name).await?;
+    Ok((StatusCode::CREATED, Json(site.look(|seen| told(&new, used, seen)))))
+}
+
+/// Adds hosts, or changes what is known of them: all of them or none. Answers with those that are new or have changed.
+#[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn host_add_all(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<Vec<NewHost>>,
+) -> Result<Json<Vec<Name>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(put_hosts(&site, &new).await?))
+}
+
+/// Keeps hosts; those that are new or have changed.
+async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal> {
+    hosts.iter().try_for_each(check_host)?;
+    let writer = site.writer.lock().await;
+    let known = site.store.host_list().await?;
+    let known: HashMap<&Name, &NewHost> = known.iter().map(|host| (&host.name, host)).collect();
+    let is_new = |host: &&NewHost| known.get(&host.name) != Some(host);
+    let new: Vec<NewHost> = hosts.iter().filter(is_new).cloned().collect();
+    let text = match new.as_slice() {
+        [] => return Ok(Vec::new()),
+        [host] => format!("host {}: {} cores, {}", host.name, host.cores, host.memory),
+        [first, .., last] => format!("{} hosts, {} to {}", new.len(), first.name, last.name),
+    };
+    site.store.host_put(&new).await?;
+    site.note("host.added", text).await?;
+    drop(writer);
+    site.wake();
+    Ok(new.into_iter().map(|host| host.name).collect())
+}
+
+fn check_host(new: &NewHost) -> Result<(), Refusal> {
     if !FilePath::new(&new.agent).is_absolute() {
         return Err(Refusal::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
             .hint("an absolute path, as heddle-agent --socket has it"));
@@ -127,16 +166,7 @@ pub async fn host_add(
         let detail = format!("memory must be at least {HOST_MEMORY_MIN}, got {}", new.memory);
         return Err(Refusal::invalid("memory", detail));
     }
-    let writer = site.writer.lock().await;
-    let is_known = site.store.host_list().await?.contains(&new);
-    if !is_known {
-        site.store.host_put(&new).await?;
-        site.note("host.added", format!("host {}: {} cores, {}", new.name, new.cores, new.memory)).await?;
-    }
-    drop(writer);
-    site.wake();
-    let host = hosts(&site).await?.into_iter().find(|host| host.name == new.name);
-    host.map(|host| (StatusCode::CREATED, Json(host))).ok_or_else(|| Refusal::missing("host", new.name))
+    Ok(())
 }
 
 /// Removes a host on which nothing runs.

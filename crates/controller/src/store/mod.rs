@@ -14,8 +14,9 @@ mod words;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
+use controller_api::host::NewHost;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
@@ -59,6 +60,8 @@ pub struct Store {
     writer: SqlitePool,
     readers: SqlitePool,
     seal: Seal,
+    /// All hosts, once they were read, and how often they have changed.
+    hosts: Arc<RwLock<(u64, Option<Arc<Vec<NewHost>>>)>>,
     clock: Arc<dyn Clock>,
     /// For how long the store was in use when it was opened, less what the clock said then.
     since: i64,
@@ -158,7 +161,7 @@ impl Store {
         let elapsed: i64 =
             sqlx::query_scalar("SELECT elapsed FROM clock WHERE one = 1").fetch_one(&readers).await?;
         let since = elapsed - clock.monotonic().as_millis() as i64;
-        Ok(Self { writer, readers, seal, clock, since, _lock: Arc::new(lock) })
+        Ok(Self { writer, readers, seal, hosts: Arc::default(), clock, since, _lock: Arc::new(lock) })
     }
 
     /// For how long controllers have run on this store.

@@ -1,5 +1,7 @@
 //! Tenants, tokens, hosts, images, and what was decided about the fabric.
 
+use std::sync::{Arc, PoisonError};
+
 use controller_api::host::NewHost;
 use controller_api::image::Image;
 use controller_api::quota::QuotaChange;
@@ -125,8 +127,27 @@ impl Store {
         .transpose()
     }
 
-    /// All hosts, by name.
-    pub async fn host_list(&self) -> Result<Vec<NewHost>, StoreError> {
+    /// All hosts, by name. The loops ask for them whenever anything happens: they are read from the file only after they changed.
+    pub async fn host_list(&self) -> Result<Arc<Vec<NewHost>>, StoreError> {
+        let version = match &*self.hosts.read().unwrap_or_else(PoisonError::into_inner) {
+            (_, Some(hosts)) => return Ok(Arc::clone(hosts)),
+            (version, None) => *version,
+        };
+        let hosts = Arc::new(self.host_read().await?);
+        let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
+        if known.0 == version {
+            known.1 = Some(Arc::clone(&hosts));
+        }
+        Ok(hosts)
+    }
+
+    /// Hosts are read again: they have changed.
+    fn host_changed(&self) {
+        let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
+        *known = (known.0 + 1, None);
+    }
+
+    async fn host_read(&self) -> Result<Vec<NewHost>, StoreError> {
         let rows = sqlx::query("SELECT * FROM hosts ORDER BY name").fetch_all(&self.readers).await?;
         rows.iter()
             .map(|row| {
@@ -140,30 +161,38 @@ impl Store {
             .collect()
     }
 
-    /// Hosts in all.
-    pub async fn host_count(&self) -> Result<usize, StoreError> {
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM hosts").fetch_one(&self.readers).await?;
-        Ok(usize::try_from(count).unwrap_or_default())
+    /// What virtual machines were given of a host: cores, MiB, and how many there are.
+    pub async fn host_used(&self, name: &Name) -> Result<(u32, u32, u32), StoreError> {
+        let sql = "SELECT coalesce(sum(cores), 0), coalesce(sum(memory_mib), 0), count(*) \
+                   FROM nodes JOIN clusters ON clusters.id = nodes.cluster WHERE host = ?";
+        Ok(sqlx::query_as(sql).bind(name.as_str()).fetch_one(&self.readers).await?)
     }
 
-    /// A host, new or with other properties than before.
-    pub async fn host_put(&self, host: &NewHost) -> Result<(), StoreError> {
+    /// Hosts, new or with other properties than before: all of them or none.
+    pub async fn host_put(&self, hosts: &[NewHost]) -> Result<(), StoreError> {
         let sql = "INSERT INTO hosts VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
                    agent = excluded.agent, cores = excluded.cores, memory_mib = excluded.memory_mib";
-        sqlx::query(sql)
-            .bind(host.name.as_str())
-            .bind(&host.agent)
-            .bind(host.cores)
-            .bind(host.memory.mib())
-            .execute(&self.writer)
-            .await?;
+        let mut change = self.writer.begin().await?;
+        for host in hosts {
+            sqlx::query(sql)
+                .bind(host.name.as_str())
+                .bind(&host.agent)
+                .bind(host.cores)
+                .bind(host.memory.mib())
+                .execute(&mut *change)
+                .await?;
+        }
+        change.commit().await?;
+        self.host_changed();
         Ok(())
     }
 
     /// Removes a host on which nothing is placed; whether there was one.
     pub async fn host_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM hosts WHERE name = ?").bind(name.as_str());
-        Ok(query.execute(&self.writer).await?.rows_affected() > 0)
+        let removed = query.execute(&self.writer).await?.rows_affected() > 0;
+        self.host_changed();
+        Ok(removed)
     }
 
     /// All images, by name.
