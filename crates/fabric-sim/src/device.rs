@@ -11,6 +11,7 @@ use ib_wire::{
 
 use crate::capacities::Capacities;
 use crate::counters::Counters;
+use crate::grown::{Grown, MulticastTable};
 use crate::notices::PendingTraps;
 use crate::rates;
 
@@ -64,8 +65,8 @@ impl Device {
     pub fn exit(&self, dlid: Lid) -> Option<PortId> {
         let switch = self.switch.as_ref()?;
         let counts = dlid.to_wire() <= switch.info.linear_fdb_top;
-        let entry = switch.linear.get(usize::from(dlid.to_wire())).filter(|_| counts)?;
-        self.port(PortNum::new(*entry)?)
+        let exit = Some(switch.linear.get(usize::from(dlid.to_wire()))).filter(|_| counts)?;
+        self.port(PortNum::new(exit)?)
     }
 
     /// All ports, lowest number first.
@@ -76,16 +77,18 @@ impl Device {
     }
 }
 
-/// The tables only switches have. They grow as they are written: most entries of a large fabric never are.
+/// What a linear forwarding table says where it has no port.
+pub(crate) const NO_EXIT: u8 = 0xff;
+
+/// The tables only switches have.
 #[derive(Debug)]
 pub(crate) struct SwitchTables {
     pub info: SwitchInfo,
-    /// Exit port by LID, 0xFF for none; LIDs beyond the end have none.
-    pub linear: Vec<u8>,
-    /// Sixteen ports a word, `positions` words a group; groups beyond the end have no member.
-    pub multicast: Vec<u16>,
-    /// Service levels to lanes by (input, output); empty while every turn has the default.
-    pub sl_to_vl: Vec<[u8; SlToVl::LEN]>,
+    /// Exit port by LID, or [`NO_EXIT`].
+    pub linear: Grown<u8>,
+    pub multicast: MulticastTable,
+    /// Service levels to lanes by input port, then by output port.
+    pub sl_to_vl: Grown<[u8; SlToVl::LEN]>,
 }
 
 /// What a port holds.
@@ -99,10 +102,9 @@ pub(crate) struct Port {
     /// Whether the cable is plugged; pulling it is a fault.
     pub plugged: bool,
     pub info: PortInfo,
-    /// Entries beyond the end are empty.
-    pub pkeys: Vec<Option<Pkey>>,
+    pub pkeys: Grown<Option<Pkey>>,
     /// Alias GUIDs, entry 1 of the GUID table first.
-    pub aliases: Vec<Option<Guid>>,
+    pub aliases: Grown<Option<Guid>>,
     /// Service levels to lanes of an adapter port.
     pub sl_to_vl: [u8; SlToVl::LEN],
     /// Arbitration tables, once they were written.
@@ -116,14 +118,19 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// The keys in the port's table, by index.
+    pub fn keys(&self) -> impl Iterator<Item = Pkey> {
+        self.pkeys.filled().filter_map(|(_, key)| key)
+    }
+
     /// Whether a key in the port's table accepts a packet with this key.
     pub fn accepts(&self, key: Pkey) -> bool {
-        self.pkeys.iter().flatten().any(|held| key.is_accepted_by(*held))
+        self.keys().any(|held| key.is_accepted_by(held))
     }
 
     /// Whether a key in the table of a switch port lets the port behind it send packets with this key.
     pub fn lets_send(&self, key: Pkey) -> bool {
-        self.pkeys.iter().flatten().any(|held| is_allowed_by(key, *held))
+        self.keys().any(|held| is_allowed_by(key, held))
     }
 
     /// Whether the port answers to this LID.
@@ -220,9 +227,9 @@ fn cut(description: &str) -> &str {
 pub(crate) fn new_switch_tables(node: &model::Node, capacities: &Capacities) -> SwitchTables {
     SwitchTables {
         info: switch_info(capacities, node.port_0 == model::PortZero::Enhanced),
-        linear: Vec::new(),
-        multicast: Vec::new(),
-        sl_to_vl: Vec::new(),
+        linear: Grown::new(NO_EXIT),
+        multicast: MulticastTable::new(node.port_count()),
+        sl_to_vl: Grown::new(DEFAULT_SL_TO_VL),
     }
 }
 
@@ -258,6 +265,8 @@ pub(crate) fn new_port(
     port: &model::Port,
     capacities: &Capacities,
 ) -> Port {
+    let mut pkeys = Grown::new(None);
+    pkeys.put(0, Some(Pkey::DEFAULT_FULL));
     Port {
         device,
         number,
@@ -265,8 +274,8 @@ pub(crate) fn new_port(
         peer: None,
         plugged: true,
         info: port_info(kind, number, port, capacities),
-        pkeys: vec![Some(Pkey::DEFAULT_FULL)],
-        aliases: Vec::new(),
+        pkeys,
+        aliases: Grown::new(None),
         sl_to_vl: DEFAULT_SL_TO_VL,
         arbitration: None,
         counters: Counters::default(),

@@ -15,6 +15,7 @@ use crate::device::{DeviceId, PortId};
 use crate::fabric::{DropReason, Fabric};
 use crate::faults::Probability;
 use crate::forward::FrameCounters;
+use crate::grown::Grown;
 
 /// What happened since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -145,18 +146,17 @@ impl Fabric {
     /// The tables of a node.
     pub fn table_view(&self, device: DeviceId) -> TableView {
         let state = &self.devices[device.index()];
-        let pkeys =
-            state.ports().map(|id| (self.port(id).number.to_wire(), self.port(id).pkeys.clone())).collect();
+        let keys = |id| (self.port(id).number.to_wire(), self.port(id).pkeys.stored().to_vec());
         let mut view = TableView {
-            pkeys,
+            pkeys: state.ports().map(keys).collect(),
             linear_forwarding: BTreeMap::new(),
             multicast_forwarding: BTreeMap::new(),
             sl_to_vl: BTreeMap::new(),
         };
         if let Some(switch) = &state.switch {
-            let routed = switch.linear.iter().enumerate().filter(|(_, exit)| **exit != 0xff);
-            view.linear_forwarding = routed.map(|(lid, exit)| (lid as u16, *exit)).collect();
-            view.multicast_forwarding = multicast_view(&switch.multicast, state.info.port_count);
+            let routed = switch.linear.filled();
+            view.linear_forwarding = routed.map(|(lid, exit)| (lid as u16, exit)).collect();
+            view.multicast_forwarding = self.groups_of(device);
             view.sl_to_vl = turn_view(&switch.sl_to_vl, state.info.port_count);
         }
         view
@@ -172,7 +172,7 @@ impl Fabric {
             lid: port.info.lid,
             state: port.info.state,
             peer: port.peer.filter(|_| port.plugged),
-            keys: &port.pkeys,
+            keys: port.pkeys.stored(),
             enforces: (port.info.enforce_inbound, port.info.enforce_outbound),
         }
     }
@@ -192,10 +192,10 @@ impl Fabric {
         self.port(port).device
     }
 
-    /// The linear table of a switch as far as it was ever written, and the highest LID that counts.
+    /// The linear table of a switch up to the last LID that has an exit, and the highest LID that counts.
     pub fn linear_of(&self, device: DeviceId) -> Option<(&[u8], u16)> {
         let switch = self.devices[device.index()].switch.as_ref()?;
-        Some((&switch.linear, switch.info.linear_fdb_top))
+        Some((switch.linear.stored(), switch.info.linear_fdb_top))
     }
 
     /// What a switch says of itself.
@@ -227,9 +227,13 @@ impl Fabric {
     /// The exit ports of a switch by multicast LID; groups without any are left out.
     pub fn groups_of(&self, device: DeviceId) -> BTreeMap<u16, Vec<u8>> {
         let state = &self.devices[device.index()];
-        let groups =
-            state.switch.as_ref().map(|switch| multicast_view(&switch.multicast, state.info.port_count));
-        groups.unwrap_or_default()
+        let Some(switch) = &state.switch else { return BTreeMap::new() };
+        let ports = || (0..=state.info.port_count).filter_map(PortNum::new);
+        let members = (0..switch.multicast.group_end()).map(|group| {
+            let exits = ports().filter(|port| switch.multicast.has_exit(group, *port));
+            (ib_wire::MulticastLid::MIN + group as u16, exits.map(PortNum::to_wire).collect::<Vec<u8>>())
+        });
+        members.filter(|(_, exits)| !exits.is_empty()).collect()
     }
 
     /// Loses datagrams on every link, or on those of one port.
@@ -264,12 +268,12 @@ impl Fabric {
     /// The first 32 partition keys of a port, on the wire.
     pub fn pkeys_of(&self, port: PortId) -> [u8; SMP_DATA_LEN] {
         let keys = &self.port(port).pkeys;
-        PkeyBlock(std::array::from_fn(|i| keys.get(i).copied().flatten())).encode()
+        PkeyBlock(std::array::from_fn(|i| keys.get(i))).encode()
     }
 
     /// The partition key at index 0: what software that names none sends with.
     pub fn first_pkey(&self, port: PortId) -> Option<Pkey> {
-        self.port(port).pkeys.first().copied().flatten()
+        self.port(port).pkeys.get(0)
     }
 
     /// The number of a port at its node.
@@ -279,12 +283,12 @@ impl Fabric {
 
     /// The partition keys of a port.
     pub fn keys_of(&self, port: PortId) -> Vec<Pkey> {
-        self.port(port).pkeys.iter().flatten().copied().collect()
+        self.port(port).keys().collect()
     }
 
     /// Whether a partition key stands in the port's table: an adapter sends with no other.
     pub fn holds_pkey(&self, port: PortId, key: Pkey) -> bool {
-        self.port(port).pkeys.contains(&Some(key))
+        self.port(port).keys().any(|held| held == key)
     }
 
     /// Whether a port answers to a LID.
@@ -328,24 +332,12 @@ impl Fabric {
     }
 }
 
-fn multicast_view(masks: &[u16], port_count: u8) -> BTreeMap<u16, Vec<u8>> {
-    let positions = crate::way::multicast_positions(port_count);
-    let groups = masks.chunks(positions).enumerate();
-    let members = groups.map(|(group, masks)| {
-        let ports = (0..=port_count).filter(|port| {
-            masks.get(usize::from(port / 16)).is_some_and(|mask| mask >> (port % 16) & 1 == 1)
-        });
-        (ib_wire::MulticastLid::MIN + group as u16, ports.collect::<Vec<u8>>())
-    });
-    members.filter(|(_, ports)| !ports.is_empty()).collect()
-}
-
-fn turn_view(turns: &[[u8; SlToVl::LEN]], port_count: u8) -> BTreeMap<String, Vec<u8>> {
+fn turn_view(turns: &Grown<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
     let width = usize::from(port_count) + 1;
-    let written = turns.iter().enumerate().filter(|(_, turn)| **turn != crate::device::DEFAULT_SL_TO_VL);
-    written
+    turns
+        .filled()
         .map(|(index, turn)| {
-            let lanes = SlToVl::decode(turn).0.iter().map(|lane| lane.to_wire()).collect();
+            let lanes = SlToVl::decode(&turn).0.iter().map(|lane| lane.to_wire()).collect();
             (format!("{}>{}", index / width, index % width), lanes)
         })
         .collect()

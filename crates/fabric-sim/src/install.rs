@@ -117,8 +117,8 @@ impl Fabric {
         for block in 0..plan.linear.block_count() {
             self.write(end, Attribute::LINEAR_FORWARDING, block.into(), plan.linear_block(block))?;
         }
-        let positions = self.devices[device.index()].info.port_count / 16 + 1;
-        for block in 0..plan.multicast.block_count().max(1) {
+        let (held, positions) = self.multicast_extent(device);
+        for block in 0..plan.multicast.block_count().max(held) {
             for position in 0..positions {
                 let modifier = MulticastBlock::to_modifier(block, position);
                 let data = plan.multicast_block(block, position).encode();
@@ -132,6 +132,15 @@ impl Fabric {
             info = switch.encode();
         }
         self.write(end, Attribute::SWITCH_INFO, 0, info)
+    }
+
+    /// Blocks of groups that a switch holds something in, and words of a group.
+    fn multicast_extent(&self, device: DeviceId) -> (u16, u8) {
+        let table = self.devices[device.index()].switch.as_ref().map(|switch| &switch.multicast);
+        table.map_or((0, 0), |table| {
+            let blocks = table.group_end().div_ceil(MulticastBlock::ENTRIES);
+            (blocks as u16, table.positions() as u8)
+        })
     }
 
     fn install_external(

@@ -22,7 +22,7 @@
 //! | `station` | what adapters make of what software hands over |
 //! | `install` | a whole plan written at once, without a manager |
 //! | [`traffic`] | packets in time: how fast, how late, who is in whose way |
-//! | `device` | what registers and tables hold |
+//! | `device`, `grown` | what registers and tables hold |
 
 mod agent;
 mod capacities;
@@ -31,6 +31,7 @@ mod device;
 mod fabric;
 mod faults;
 mod forward;
+mod grown;
 mod inspect;
 mod install;
 mod links;

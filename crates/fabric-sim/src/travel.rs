@@ -214,13 +214,7 @@ impl Fabric {
 
     /// The key with which an end port answers in the partition of a key it accepted.
     fn answering_key(&self, end: PortId, asked: Pkey) -> Pkey {
-        self.port(end)
-            .pkeys
-            .iter()
-            .flatten()
-            .copied()
-            .find(|held| asked.is_accepted_by(*held))
-            .unwrap_or(asked)
+        self.port(end).keys().find(|held| asked.is_accepted_by(*held)).unwrap_or(asked)
     }
 
     /// Carries a multicast datagram along the multicast tables to every member that holds its partition.

@@ -205,8 +205,7 @@ impl Fabric {
         let device = self.device_of(output);
         let width = usize::from(device.info.port_count) + 1;
         let index = input.index() * width + self.port(output).number.index();
-        let written = device.switch.as_ref().and_then(|switch| switch.sl_to_vl.get(index));
-        written.copied().unwrap_or(DEFAULT_SL_TO_VL)
+        device.switch.as_ref().map_or(DEFAULT_SL_TO_VL, |switch| switch.sl_to_vl.get(index))
     }
 
     fn check_lane(&mut self, out: PortId, lane: VirtualLane) -> Result<(), DropReason> {
@@ -290,23 +289,15 @@ impl Fabric {
     /// The exit ports of a switch for a group, without the one the packet came in by; `None` if it knows no such group.
     fn multicast_exits(&self, at: PortId, group: MulticastLid) -> Option<Vec<PortId>> {
         let device = self.device_of(at);
-        let positions = multicast_positions(device.info.port_count);
-        let first = group.table_index() * positions;
-        let masks = device.switch.as_ref()?.multicast.get(first..first + positions)?;
-        if masks.iter().all(|mask| *mask == 0) {
+        let table = &device.switch.as_ref()?.multicast;
+        let is_exit = |id: &PortId| table.has_exit(group.table_index(), self.port(*id).number);
+        let mut exits: Vec<PortId> = device.ports().filter(is_exit).collect();
+        if exits.is_empty() {
             return None;
         }
-        let is_member = |id: &PortId| {
-            let number = self.port(*id).number.index();
-            masks.get(number / 16).is_some_and(|mask| mask >> (number % 16) & 1 == 1)
-        };
-        Some(device.ports().filter(|id| *id != at && is_member(id)).collect())
+        exits.retain(|id| *id != at);
+        Some(exits)
     }
-}
-
-/// Words of sixteen ports a switch with this many ports needs for a group.
-pub(crate) fn multicast_positions(port_count: u8) -> usize {
-    usize::from(port_count) / 16 + 1
 }
 
 #[derive(Clone, Copy)]

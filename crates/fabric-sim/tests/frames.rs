@@ -55,7 +55,11 @@ struct Stage {
 impl Stage {
     /// Blue is on `b` and `c`, red on `d`; both have a group that leads everywhere.
     fn new() -> Self {
-        let mut stage = Self { world: World::configured(), receivers: Vec::new() };
+        Self::on(World::configured())
+    }
+
+    fn on(world: World) -> Self {
+        let mut stage = Self { world, receivers: Vec::new() };
         for (node, key) in [("b", BLUE), ("c", BLUE), ("d", RED)] {
             stage.give(node, 0, &[0x7fff, key]);
         }
@@ -320,6 +324,26 @@ fn a_group_that_the_switch_does_not_know_leads_nowhere() {
     stage.lead("left", 7, &[2, 5]);
     stage.lead("right", 7, &[1, 5]);
     assert_eq!(stage.send(b, &frame(mac("b", 1), EVERYBODY, 60)), [stage.id("c", 1)]);
+}
+
+/// The table of a large switch is stored only as far as something was written, and all members are at low ports.
+#[test]
+fn the_newest_group_is_found_whatever_the_radix_of_the_switch() {
+    for radix in [6, 15, 16, 31, 32, 36, 64, 128, 254] {
+        let mut stage = Stage::on(World::configured_on(radix));
+        for (from, to) in [("b", "c"), ("c", "b")] {
+            let (sender, receiver) = (stage.id(from, 1), stage.id(to, 1));
+            let heard = stage.send(sender, &frame(mac(from, 1), EVERYBODY, 60));
+            assert_eq!(heard, [receiver], "radix {radix}, from {from}: {:?}", stage.drops(from));
+        }
+        let d = stage.id("d", 1);
+        assert_eq!(stage.send(d, &frame(mac("d", 1), EVERYBODY, 60)), [], "red is alone, radix {radix}");
+        assert!(
+            !stage.drops("d").contains_key(&DropReason::NoRoute),
+            "radix {radix}: {:?}",
+            stage.drops("d")
+        );
+    }
 }
 
 #[test]

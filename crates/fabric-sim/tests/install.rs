@@ -3,11 +3,13 @@
 
 mod planned;
 
+use std::sync::Arc;
+
 use fabric_model::generate::FatTree;
-use fabric_model::plan::PlanParts;
+use fabric_model::plan::{MulticastTable, PlanParts, PortSet};
 use fabric_model::{FabricPlan, Topology};
 use fabric_sim::{Capacities, Fabric, InstallError};
-use ib_wire::{Attribute, DataLanes, Mtu, Pkey, PortInfo, PortNum, PortState};
+use ib_wire::{Attribute, DataLanes, Mtu, MulticastLid, Pkey, PortInfo, PortNum, PortState};
 use planned::{Design, lid, sharing};
 
 fn tree() -> Topology {
@@ -81,6 +83,26 @@ fn installing_again_changes_nothing_and_another_plan_replaces_it() {
     let port = fabric.port_of(device, PortNum::new(1).unwrap()).unwrap();
     assert_eq!(fabric.first_pkey(port), Some(Pkey::DEFAULT_FULL));
     assert_eq!(fabric.lid(port), Some(lid(host.0)));
+}
+
+#[test]
+fn groups_of_the_plan_before_do_not_stay() {
+    let design = design();
+    let mut fabric = design.fabric();
+    let with_groups = |count: u16| {
+        let PlanParts { mut switches, .. } = design.plan().parts();
+        let exits: PortSet = [PortNum::new(1).unwrap()].into_iter().collect();
+        let groups =
+            (0..count).map(|group| (MulticastLid::from_wire(MulticastLid::MIN + group).unwrap(), exits));
+        switches[0].multicast = Arc::new(MulticastTable::from_exits(groups.collect()));
+        FabricPlan::from_parts(PlanParts { switches, ..design.plan().parts() })
+    };
+    let device = fabric.device_by_guid(design.plan().switches().next().unwrap().guid).unwrap();
+    // Four blocks of 32, one, none.
+    for count in [100, 3, 0] {
+        fabric.install(&with_groups(count)).unwrap();
+        assert_eq!(fabric.groups_of(device).len(), usize::from(count));
+    }
 }
 
 #[test]

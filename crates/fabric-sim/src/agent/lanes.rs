@@ -3,7 +3,7 @@
 use ib_wire::{SlToVl, SlToVlSelector, Status, VlArbBlock, VlArbEntry, VlArbPart};
 
 use super::{AttributeData, Operation};
-use crate::device::{DEFAULT_SL_TO_VL, PortId};
+use crate::device::PortId;
 use crate::fabric::Fabric;
 
 impl Fabric {
@@ -48,14 +48,11 @@ impl Fabric {
         let first = inputs.start * width + outputs.start;
         let switch = self.device_of_mut(end).switch.as_mut().ok_or(Status::UNSUPPORTED_ATTRIBUTE)?;
         if operation == Operation::Set {
-            if switch.sl_to_vl.is_empty() {
-                switch.sl_to_vl.resize(width * width, DEFAULT_SL_TO_VL);
-            }
-            for input in inputs {
-                switch.sl_to_vl[input * width..][outputs.clone()].fill(wanted);
+            for turn in inputs.flat_map(|input| outputs.clone().map(move |output| input * width + output)) {
+                switch.sl_to_vl.put(turn, wanted);
             }
         }
-        Ok(switch.sl_to_vl.get(first).copied().unwrap_or(DEFAULT_SL_TO_VL))
+        Ok(switch.sl_to_vl.get(first))
     }
 
     pub(super) fn access_arbitration(

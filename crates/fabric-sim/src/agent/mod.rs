@@ -189,13 +189,13 @@ impl Fabric {
             for (index, guid) in (first..capacity).zip(block.0) {
                 // Entry 0 is the port's own GUID and stays; aliases start at entry 1.
                 if let Some(alias) = index.checked_sub(1) {
-                    put_grown(&mut port.aliases, alias, guid, None);
+                    port.aliases.put(alias, guid);
                 }
             }
         }
         let entry = |index: usize| match index.checked_sub(1) {
             None => Some(port.guid),
-            Some(alias) => port.aliases.get(alias).copied().flatten(),
+            Some(alias) => port.aliases.get(alias),
         };
         *data = GuidBlock(std::array::from_fn(|i| entry(first + i))).encode();
         Ok(())
@@ -215,10 +215,10 @@ impl Fabric {
         let table = &mut self.port_mut(port).pkeys;
         if operation == Operation::Set {
             for (index, key) in (first..capacity).zip(PkeyBlock::decode(data).0) {
-                put_grown(table, index, key, None);
+                table.put(index, key);
             }
         }
-        *data = PkeyBlock(std::array::from_fn(|i| table.get(first + i).copied().flatten())).encode();
+        *data = PkeyBlock(std::array::from_fn(|i| table.get(first + i))).encode();
         Ok(())
     }
 
@@ -268,15 +268,4 @@ fn answer(mad: &mut Mad, status: Status) -> Verdict {
 fn table_start(block: u32, entries: usize, capacity: usize) -> Result<usize, Status> {
     let first = usize::try_from(block).ok().and_then(|block| block.checked_mul(entries));
     first.filter(|first| *first < capacity).ok_or(Status::INVALID_FIELD)
-}
-
-/// Writes an entry of a table that is stored only as far as it was ever written with something.
-pub(crate) fn put_grown<T: Clone + PartialEq>(table: &mut Vec<T>, index: usize, value: T, empty: T) {
-    if index >= table.len() {
-        if value == empty {
-            return;
-        }
-        table.resize(index + 1, empty);
-    }
-    table[index] = value;
 }

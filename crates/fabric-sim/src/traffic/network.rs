@@ -347,7 +347,7 @@ impl Builder {
         let (first_port, exits) = (device.first_port.0, self.exits.len() as u32);
         let mut turns = Turns::Uniform(0);
         if let Some(switch) = &device.switch {
-            let end = (usize::from(switch.info.linear_fdb_top) + 1).min(switch.linear.len());
+            let end = (usize::from(switch.info.linear_fdb_top) + 1).min(switch.linear.stored().len());
             let exit = |lid: usize| {
                 let out = device.exit(Lid::from_wire(lid as u16)?)?;
                 Some(fabric.port(out).number.to_wire())
@@ -387,7 +387,7 @@ impl Builder {
     fn port(&mut self, fabric: &Fabric, id: PortId) -> PortFacts {
         let port = fabric.port(id);
         let first_key = self.keys.len() as u32;
-        self.keys.extend(port.pkeys.iter().flatten());
+        self.keys.extend(port.keys());
         let rate = rates::active_rate(&port.info, fabric.is_fdr10(id));
         PortFacts {
             keys: (first_key, self.keys.len() as u32),

@@ -51,9 +51,21 @@ impl World {
     }
 
     pub fn with(capacities: Capacities, seed: u64) -> Self {
-        let topology = ibnetdiscover::parse(NET).expect("the test fabric is well formed");
+        Self::of(NET, capacities, seed)
+    }
+
+    fn of(net: &str, capacities: Capacities, seed: u64) -> Self {
+        let topology = ibnetdiscover::parse(net).expect("the test fabric is well formed");
         let fabric = Fabric::new(topology, capacities, seed).expect("the capacities are sane");
         Self { fabric, now: Duration::ZERO, delivered: Vec::new(), transactions: 0 }
+    }
+
+    /// The configured fabric, on switches with this many ports: six or more.
+    pub fn configured_on(radix: u8) -> Self {
+        let net = NET.replace("Switch 6", &format!("Switch {radix}"));
+        let mut world = Self::of(&net, Capacities::default(), 1);
+        world.configure();
+        world
     }
 
     /// The same fabric as a subnet manager leaves it: LIDs left 1, right 2, a 3, b 4, c 5, d 6; routes; all active;
