@@ -224,8 +224,8 @@ fn no_secret_and_no_key_is_ever_told() {
     let manager = Resident::up(&server, HOST, &["--secret", &path, "--report", &report]);
     // Attempts with a wrong key, and with none, are told of too.
     let key = node_key(&guids(7).0, &path);
-    assert!(!server.tool(&host(7), "smpquery", &["-t", "50", "-D", "-y", &key, "nodeinfo", "0,1"]).success);
-    assert!(server.tool(&host(7), "smpquery", &["-t", "50", "-D", "-y", &key, "nodeinfo", "0"]).success);
+    assert!(!server.tool(&host(7), "smpquery", &["-D", "-y", &key, "nodeinfo", "0,1"]).success);
+    assert!(server.tool(&host(7), "smpquery", &["-D", "-y", &key, "nodeinfo", "0"]).success);
     eventually("the attempt is told", || manager.status()["traps"]["256"].as_u64() >= Some(1));
     assert!(server.control(&["reboot", "host-00009"]).success);
     eventually("it is repaired", || manager.ups().len() >= 2);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric_model::{NodeIndex, Topology, ibnetdiscover};
 use ib_transport::{Device, Received, Role};
@@ -23,7 +23,10 @@ const MANAGER: &str = "host-00001";
 const ATTACKER: &str = "host-00006";
 
 /// The longest an answer, or the news that there will be none, may take on a busy machine.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+const ANSWER_LIMIT: Duration = rig::PATIENCE;
+
+/// How long one of two places is listened at before the other.
+const STEP: Duration = Duration::from_millis(10);
 
 /// The data of one attribute.
 type Content = [u8; 64];
@@ -519,17 +522,36 @@ fn message(from: Lid, to: Lid, pkey: Pkey) -> Datagram {
 /// Whether a message of `sender` in a partition arrives.
 fn arrives(sender: &mut Adapter, receiver: &mut Adapter, pkey: u16) -> bool {
     let (from, to) = (sender.lid.unwrap(), receiver.lid.unwrap());
-    sender.device.send(&message(from, to, Pkey::from_wire(pkey).unwrap())).unwrap();
-    loop {
-        // The emulation hands a message over before it takes the next one: this is long.
-        match receiver.device.receive(Duration::from_millis(300)).unwrap() {
-            Some(Received::Datagram(it)) if it.mad.class() == ManagementClass::SUBNET_ADMINISTRATION => {
-                return true;
-            }
-            Some(_) => {}
-            None => return false,
+    let mut datagram = message(from, to, Pkey::from_wire(pkey).unwrap());
+    sender.transactions += 1;
+    let transaction = sender.transactions;
+    datagram.mad.set_transaction(TransactionId(transaction));
+    sender.device.send(&datagram).unwrap();
+    let of = |id: TransactionId| u64::from(ib_transport::application_transaction(id));
+    let is_it = |received: &Received| match received {
+        Received::Datagram(it) => {
+            it.mad.class() == ManagementClass::SUBNET_ADMINISTRATION
+                && of(it.mad.transaction()) == transaction
+        }
+        Received::Lost(_) => false,
+    };
+    let mut has_come = |limit| {
+        std::iter::from_fn(|| receiver.device.receive(limit).unwrap()).any(|received| is_it(&received))
+    };
+    // It arrives, or its sender hears that it is lost: no time decides. The emulation hands a message over before it
+    // reports a loss.
+    let started = Instant::now();
+    while started.elapsed() < ANSWER_LIMIT {
+        if has_come(STEP) {
+            return true;
+        }
+        if let Some(Received::Lost(id)) = sender.device.receive(STEP).unwrap()
+            && of(id) == transaction
+        {
+            return has_come(Duration::ZERO);
         }
     }
+    panic!("the message neither arrives nor is lost");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use fabric_model::MacAddress;
 use ib_wire::Lid;
-use rig::{Printed, Resident, Server, eventually};
+use rig::{PATIENCE, Printed, Resident, Server, eventually};
 use serde_json::Value;
 
 const NET: &str = "tree-16.ibnetdiscover";
@@ -28,9 +28,6 @@ const RED_HOSTS: [u16; 2] = [3, 6];
 
 /// The shortest wait there is: for what has to be there already.
 const NOW: Duration = Duration::from_millis(1);
-
-/// Longer than a frame takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn json(printed: &Printed) -> Value {
     serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}"))

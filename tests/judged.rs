@@ -9,7 +9,7 @@ use std::process::Command;
 fn judged(fabrics: &[&str]) -> Vec<serde_json::Value> {
     let fabrics = fabrics.iter().flat_map(|fabric| ["--fabric", fabric]);
     let output = Command::new("timeout")
-        .args(["-k", "5", "110", rig::HEDDLE, "bench", "judge", "--json", "--pairs", "10"])
+        .args(["-k", "5", "600", rig::HEDDLE, "bench", "judge", "--json", "--pairs", "10"])
         .args(fabrics)
         .output()
         .unwrap();

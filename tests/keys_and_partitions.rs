@@ -5,41 +5,79 @@ mod rig;
 
 use std::time::Duration;
 
-use ib_transport::{Device, Received, Role};
+use ib_transport::{Device, Received, Role, application_transaction};
 use ib_wire::notice::Notice;
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, MKeyProtection, Mad, ManagementClass, Method,
     PhysicalState, Pkey, PkeyBlock, PkeyPosition, PortInfo, PortNum, PortState, TransactionId,
 };
-use rig::Server;
+use rig::{PATIENCE, Server};
 
 const HOST: &str = "host-00001";
 
 /// A client of the own framing that manages the fabric like a subnet manager would.
 struct Operator {
     client: Device,
-    transactions: u64,
+    transactions: u32,
+    /// What came and nobody has looked at yet.
+    heard: Vec<Datagram>,
+    /// Requests that nobody will answer.
+    lost: Vec<u32>,
 }
 
 impl Operator {
     fn attach(server: &Server, node: &str, role: Role) -> Self {
-        Self { client: server.device(node, role), transactions: 0 }
+        Self { client: server.device(node, role), transactions: 0, heard: Vec::new(), lost: Vec::new() }
+    }
+
+    /// Takes what comes next; false if nothing comes within `limit`.
+    fn hear(&mut self, limit: Duration) -> bool {
+        match self.client.receive(limit).unwrap() {
+            Some(Received::Lost(id)) => self.lost.push(application_transaction(id)),
+            Some(Received::Datagram(datagram)) => self.heard.push(*datagram),
+            None => return false,
+        }
+        true
+    }
+
+    /// The first datagram of a kind, as soon as it is there.
+    fn wait_for(&mut self, what: &str, is_it: impl Fn(&Datagram) -> bool) -> Datagram {
+        loop {
+            if let Some(place) = self.heard.iter().position(&is_it) {
+                return self.heard.remove(place);
+            }
+            assert!(self.hear(PATIENCE), "{what} never comes");
+        }
+    }
+
+    /// Sends a request; its transaction.
+    fn send(&mut self, mut datagram: Datagram) -> u32 {
+        self.transactions += 1;
+        datagram.mad.set_transaction(TransactionId(self.transactions.into()));
+        self.client.send(&datagram).unwrap();
+        self.transactions
     }
 
     /// Sends a request and returns its answer; `None` if it is lost.
-    fn ask(&mut self, mut datagram: Datagram) -> Option<Mad> {
-        self.transactions += 1;
-        datagram.mad.set_transaction(TransactionId(self.transactions));
-        self.client.send(&datagram).unwrap();
+    fn ask(&mut self, datagram: Datagram) -> Option<Mad> {
+        let transaction = self.send(datagram);
         loop {
-            match self.client.receive(Duration::from_secs(20)).unwrap().expect("an answer or its loss") {
-                Received::Lost(_) => return None,
-                Received::Datagram(answer) if answer.mad.method().is_response() => {
-                    return Some(answer.mad.clone());
-                }
-                Received::Datagram(_) => {}
+            let is_answer = |it: &Datagram| {
+                it.mad.method().is_response() && application_transaction(it.mad.transaction()) == transaction
+            };
+            if let Some(place) = self.heard.iter().position(is_answer) {
+                return Some(self.heard.remove(place).mad);
             }
+            if self.lost.contains(&transaction) {
+                return None;
+            }
+            assert!(self.hear(PATIENCE), "neither an answer nor its loss");
         }
+    }
+
+    /// Takes everything that the emulation handed over before now.
+    fn catch_up(&mut self) {
+        self.smp(Method::GET, &[], Attribute::NODE_INFO, 0, None, None).unwrap();
     }
 
     fn smp(
@@ -88,7 +126,7 @@ fn two_nodes_with_different_keys_answer_stock_smpquery_only_with_their_own() {
     operator.guard(&[1, 2], 0x1111_2222_3333_4444, MKeyProtection::Closed);
     operator.guard(&[1], 0x5555_6666_7777_8888, MKeyProtection::Closed);
     let answered = |path: &str, key: Option<&str>, operation: &[&str]| {
-        let mut arguments = vec!["-t", "100", "-D"];
+        let mut arguments = vec!["-D"];
         arguments.extend(key.map(|key| ["-y", key]).iter().flatten());
         arguments.push(operation[0]);
         arguments.push(path);
@@ -126,7 +164,7 @@ fn opensm_with_a_key_works_at_level_2_and_tools_need_the_key() {
     std::fs::write(&options, "m_key 0x00000000cafebabe\nm_key_protection_level 2\nm_key_lease_period 0\n")
         .unwrap();
     server.bring_up(HOST, &["-F", options.to_str().unwrap()]);
-    assert!(!server.tool(HOST, "smpquery", &["-t", "100", "nodeinfo", "4"]).success);
+    assert!(!server.tool(HOST, "smpquery", &["nodeinfo", "4"]).success);
     assert!(server.tool(HOST, "smpquery", &["-y", "0xcafebabe", "nodeinfo", "4"]).success);
     let all = server.tool(HOST, "ibnetdiscover", &["-y", "0xcafebabe"]);
     assert_eq!(all.stdout.matches("\nCa\t").count(), 16, "{}", all.stdout);
@@ -137,19 +175,12 @@ fn a_wrong_key_is_reported_to_the_manager_by_trap_256() {
     let server = keyed_sim();
     let mut manager = Operator::attach(&server, HOST, Role::SubnetManager);
     manager.guard(&[1, 2], 0x1234, MKeyProtection::Closed);
-    assert!(!server.tool("host-00003", "smpquery", &["-t", "100", "-D", "nodeinfo", "0,1,2"]).success);
+    assert!(!server.tool("host-00003", "smpquery", &["-D", "nodeinfo", "0,1,2"]).success);
     assert_eq!(next_trap(&mut manager), 256);
 }
 
 fn next_trap(operator: &mut Operator) -> u16 {
-    loop {
-        match operator.client.receive(Duration::from_secs(20)).unwrap().expect("a trap") {
-            Received::Datagram(datagram) if datagram.mad.method() == Method::TRAP => {
-                return Notice::decode_smp(datagram.mad.smp_data()).unwrap().trap().unwrap().number();
-            }
-            _ => {}
-        }
-    }
+    next_notice(operator).0
 }
 
 /// A request of the class a subnet manager behind the other port takes, in a partition.
@@ -181,18 +212,23 @@ fn a_partition_key_in_common_passes_and_a_missing_one_is_dropped_counted_and_rep
         server.tool(name, "smpquery", &["-D", "portinfo", "0"]).value("Lid").unwrap().parse().unwrap()
     };
     let (own, other) = (lid(&server, HOST), lid(&server, "host-00002"));
+    // A message arrives, or its sender hears that it is lost: no time decides.
     let passes = |sender: &mut Operator, manager: &mut Operator| {
-        sender.client.send(&message(other, own, BLUE)).unwrap();
+        let transaction = sender.send(message(other, own, BLUE));
         loop {
-            match manager.client.receive(Duration::from_millis(300)).unwrap() {
-                Some(Received::Datagram(datagram))
-                    if datagram.mad.class() == ManagementClass::SUBNET_ADMINISTRATION =>
-                {
-                    return true;
-                }
-                Some(_) => {}
-                None => return false,
+            let is_lost = sender.lost.contains(&transaction);
+            if is_lost {
+                manager.catch_up();
             }
+            let is_it = |it: &Datagram| {
+                it.mad.class() == ManagementClass::SUBNET_ADMINISTRATION
+                    && application_transaction(it.mad.transaction()) == transaction
+            };
+            if manager.heard.iter().any(is_it) || is_lost {
+                return manager.heard.iter().any(is_it);
+            }
+            manager.hear(Duration::from_millis(10));
+            sender.hear(Duration::from_millis(10));
         }
     };
     // opensm enforces on the leaf's host ports: they need the key too.
@@ -209,15 +245,14 @@ fn a_partition_key_in_common_passes_and_a_missing_one_is_dropped_counted_and_rep
             serde_json::from_str::<serde_json::Value>(&shown).unwrap()["pkey_violations"].as_u64().unwrap()
         };
         let before = violations(&server);
-        // A second after the last report the next violation is reported again.
+        // The emulation reports violations of a port no more often than once a second.
         std::thread::sleep(Duration::from_millis(1100));
         table(&mut manager, hops, port, &[0xffff]);
-        sender.client.send(&message(other, own, BLUE)).unwrap();
+        assert!(!passes(&mut sender, &mut manager), "{node} port {number} lost its entry");
         let (reported, notice) = next_notice(&mut manager);
         assert_eq!(reported, trap, "{node} port {number}");
         manager.client.send(&notice).unwrap();
         assert_eq!(violations(&server), before + 1);
-        assert!(!passes(&mut sender, &mut manager), "{node} port {number} lost its entry");
         table(&mut manager, hops, port, &[0xffff, BLUE]);
         assert!(passes(&mut sender, &mut manager), "{node} port {number} got it back");
     }
@@ -225,17 +260,11 @@ fn a_partition_key_in_common_passes_and_a_missing_one_is_dropped_counted_and_rep
 
 /// The next trap and the TrapRepress that silences it.
 fn next_notice(operator: &mut Operator) -> (u16, Datagram) {
-    loop {
-        match operator.client.receive(Duration::from_secs(20)).unwrap().expect("a trap") {
-            Received::Datagram(datagram) if datagram.mad.method() == Method::TRAP => {
-                let number = Notice::decode_smp(datagram.mad.smp_data()).unwrap().trap().unwrap().number();
-                let mut mad = datagram.mad.clone();
-                mad.set_method(Method::TRAP_REPRESS);
-                return (number, Datagram::subnet_management(datagram.dlid, datagram.slid, mad));
-            }
-            _ => {}
-        }
-    }
+    let datagram = operator.wait_for("a trap", |it| it.mad.method() == Method::TRAP);
+    let number = Notice::decode_smp(datagram.mad.smp_data()).unwrap().trap().unwrap().number();
+    let mut mad = datagram.mad;
+    mad.set_method(Method::TRAP_REPRESS);
+    (number, Datagram::subnet_management(datagram.dlid, datagram.slid, mad))
 }
 
 #[test]

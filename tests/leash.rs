@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Whether a process runs; one that has ended and is not waited for yet does not.
 fn runs(pid: u32) -> bool {

@@ -150,7 +150,7 @@ fn what_comes_back_after_a_fault_is_as_it_was_and_under_its_key() {
     // Host 10 sits on the leaf that was rebooted, next to the host that was.
     for (path, guid) in [("0,1", leaf_guid(3)), ("0,1,1", guids(9).0)] {
         let ask = |options: &[&str]| {
-            let arguments = [&["-t", "50", "-D"], options, &["nodeinfo", path]].concat();
+            let arguments = [&["-D"], options, &["nodeinfo", path]].concat();
             server.tool(&host(10), "smpquery", &arguments)
         };
         assert!(!ask(&[]).success, "{path} answers without a key");
@@ -198,7 +198,7 @@ fn write(
     *mad.smp_data_mut() = data;
     mad.set_transaction(TransactionId(7));
     device.send(&Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad)).unwrap();
-    match device.receive(Duration::from_secs(20)).unwrap().expect("an answer or its loss") {
+    match device.receive(rig::PATIENCE).unwrap().expect("an answer or its loss") {
         Received::Datagram(answer) => answer.mad.clone(),
         Received::Lost(_) => panic!("{attribute:?} of {hops:?} is not answered"),
     }

@@ -3,6 +3,7 @@
 
 mod rig;
 
+use std::io::{BufRead, BufReader};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
@@ -235,13 +236,11 @@ fn a_terminated_emulation_leaves_nothing_behind() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("ready"), "{line:?}");
     let socket = directory.path().join(format!("heddle/sim-{name}.sock"));
-    let started = std::time::Instant::now();
-    while !socket.exists() {
-        assert!(started.elapsed().as_secs() < 20, "the control socket appears");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(socket.exists(), "its control socket is there");
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     assert!(child.wait().unwrap().success(), "it ends as asked");
     assert!(!socket.exists());

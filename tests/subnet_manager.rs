@@ -129,7 +129,7 @@ fn every_node_is_closed_under_its_own_key_and_the_manager_finds_back_in() {
     };
     for (path, guid) in paths.iter().zip(&guids) {
         let answers = |key: Option<&str>| {
-            let mut arguments = vec!["-t", "50", "-D"];
+            let mut arguments = vec!["-D"];
             arguments.extend(key.map(|key| ["-y", key]).iter().flatten());
             arguments.extend(["nodeinfo", path]);
             server.tool(host, "smpquery", &arguments).success
@@ -162,7 +162,7 @@ fn a_node_that_lost_its_key_is_closed_again() {
     let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
     let (host, secret) = ("host-00001", secret(&server));
     configure(&server, host, &["--secret", &secret]);
-    let open = || server.tool(host, "smpquery", &["-t", "50", "-D", "nodeinfo", "0,1,2"]).success;
+    let open = || server.tool(host, "smpquery", &["-D", "nodeinfo", "0,1,2"]).success;
     assert!(!open());
     assert!(server.control(&["reboot", "host-00002"]).success);
     assert!(open(), "a node that restarted has no key");

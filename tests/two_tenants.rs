@@ -61,7 +61,8 @@ impl<'a> Tenant<'a> {
         let url = std::fs::read_to_string(self.site.directory.path().join("endpoint")).unwrap();
         // It ends with the command that started it, and that one with the test.
         let mortal = ["setpriv", "--pdeathsig", "KILL", "--"];
-        let command = "echo $$ > pid; exec opensm -d 2 -f log -P partitions.conf";
+        // On a busy machine an answer takes longer than the 200 ms that opensm waits by itself.
+        let command = "echo $$ > pid; exec opensm -t 60000 -d 2 -f log -P partitions.conf";
         let child = Command::new(mortal[0])
             .args(&mortal[1..])
             .args([HEDDLE, "view", "exec", "one", "--"])

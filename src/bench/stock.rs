@@ -8,6 +8,9 @@ use anyhow::{Context, bail, ensure};
 /// Longest run of any stock program: opensm on 11,664 hosts on a busy machine.
 const TIME_LIMIT_S: u32 = 600;
 
+/// How long opensm waits for an answer, in milliseconds: its own 200 are too few where the emulation has to wait for a core.
+const ANSWER_LIMIT_MS: &str = "60000";
+
 /// Where Debian puts the library that redirects umad to ibsim's sockets.
 const PRELOADS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib/umad2sim/libumad2sim.so"];
@@ -69,7 +72,7 @@ impl Stock {
     /// Configures the fabric with opensm, once; fails unless it says that the subnet is up.
     pub fn bring_up(&self) -> anyhow::Result<()> {
         let log = self.directory.join("opensm.log");
-        self.run("opensm", &["-o", "-f", &log.to_string_lossy()])?;
+        self.run("opensm", &["-o", "-t", ANSWER_LIMIT_MS, "-f", &log.to_string_lossy()])?;
         let text = std::fs::read_to_string(&log).context("opensm left no log")?;
         ensure!(text.contains("SUBNET UP"), "opensm ended without SUBNET UP");
         Ok(())

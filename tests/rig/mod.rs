@@ -9,11 +9,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use ib_transport::ibsim::{Client, SocketName};
 use ib_transport::{Device, DeviceSpec, Role};
-pub use stock::{OpenSm, eventually, unique};
+pub use stock::{OpenSm, PATIENCE, eventually, unique};
 use stock::{Sockets, signal};
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
@@ -65,11 +64,8 @@ impl Server {
             .spawn()
             .expect("ibsim is installed (Debian package ibsim-utils)");
         let server = Self { child, name, scratch: tempfile::tempdir().unwrap() };
-        let started = Instant::now();
-        while Client::connect(&SocketName::new(&server.name).unwrap(), "", Role::Ordinary).is_err() {
-            assert!(started.elapsed() < Duration::from_secs(60), "ibsim does not answer");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let name = SocketName::new(&server.name).unwrap();
+        eventually("ibsim answers", || Client::connect(&name, "", Role::Ordinary).is_ok());
         server
     }
 

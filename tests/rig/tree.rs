@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Printed, Server};
+use super::{PATIENCE, Printed, Server};
 
 /// Where the manager sits.
 pub const HOST: &str = "host-00001";
@@ -78,7 +78,7 @@ pub fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>
 pub fn is_as_before(server: &Server, before: &BTreeMap<String, Value>, what: &str) {
     let (mut last, mut differing): (Vec<String>, Vec<String>) = Default::default();
     let started = std::time::Instant::now();
-    while started.elapsed() < Duration::from_secs(40) {
+    while started.elapsed() < PATIENCE {
         let after = snapshot(server);
         last = changed(before, &after);
         differing = last.iter().map(|name| format!("{}\nwas\n{}", after[name], before[name])).collect();

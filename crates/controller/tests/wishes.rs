@@ -23,7 +23,7 @@ use site::{Site, by_name, eventually, wish};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// How long a view may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster with a host for each of its nodes.
 fn ready(site: &Site, client: &Client, name: &str, size: u32) {

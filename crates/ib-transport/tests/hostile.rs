@@ -8,8 +8,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use common::{LONG, Running, ToyHost, ask_node_info, assert_served, unique_name};
-use ib_transport::ibsim::{CONTROL_LEN, Client, Connect, ControlReply, ControlRequest, SocketName};
-use ib_transport::{CLIENTS_MAX, Counters, Role, Server};
+use ib_transport::ibsim::{
+    CONTROL_LEN, Client, Connect, ControlReply, ControlRequest, DataMessage, SocketName,
+};
+use ib_transport::{CLIENTS_MAX, Counters, Role, Server, application_transaction};
 
 /// A client of bare sockets, which says what it likes and goes without a word.
 struct Raw {
@@ -221,18 +223,32 @@ fn a_client_that_does_not_read_neither_blocks_nor_spins_the_server() {
     let deaf = Raw::connect(&server.name, 1);
     deaf.data.set_write_timeout(Some(LONG)).unwrap();
     let frame = ask_node_info(1).encode();
-    for _ in 0..5000 {
+    let mut sent = 5000_u32;
+    for _ in 0..sent {
         deaf.data.send(&frame).unwrap();
     }
     assert_served(&mut good, 1);
-    std::thread::sleep(Duration::from_millis(300));
-    let mut received = 0_u64;
-    deaf.data.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    while deaf.data.recv(&mut [0; 288]).is_ok() {
-        received += 1;
+    // It reads what was kept, and asks once more until the last question is answered: that answer is behind all others.
+    deaf.data.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (mut received, mut is_last) = (0_u64, false);
+    let started = std::time::Instant::now();
+    while !is_last {
+        assert!(started.elapsed() < LONG, "{received} answers, and the last one never");
+        sent += 1;
+        deaf.data.send(&ask_node_info(sent).encode()).unwrap();
+        let mut answer = [0; 288];
+        while deaf.data.recv(&mut answer).is_ok() {
+            received += 1;
+            let answer = DataMessage::decode(&answer).unwrap();
+            is_last |= application_transaction(answer.mad.transaction()) == sent;
+        }
     }
     let (host, counters) = server.stop();
     assert!(counters.backlog_dropped > 0);
-    assert_eq!(received + counters.backlog_dropped, 5000, "what was kept arrives as soon as there is room");
+    assert_eq!(
+        received + counters.backlog_dropped,
+        u64::from(sent),
+        "what was kept arrives as soon as there is room"
+    );
     assert!(host.ticks < 10_000, "{} wake-ups", host.ticks);
 }

@@ -55,10 +55,15 @@ impl Relayed {
     }
 }
 
+fn framed_node_info_request() -> Datagram {
+    let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
+    Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad)
+}
+
 fn node_info_request(transaction: u64) -> DataMessage {
-    let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
-    mad.set_transaction(TransactionId(transaction));
-    Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad).into()
+    let mut datagram = framed_node_info_request();
+    datagram.mad.set_transaction(TransactionId(transaction));
+    datagram.into()
 }
 
 fn answer(client: &mut Client) -> DataMessage {
@@ -101,6 +106,9 @@ fn a_manager_here_hears_and_answers_what_is_asked_there() {
     let server = Running::start_with(ToyHost::default(), |server| server.listen(&path).unwrap());
     let relay = Relayed::at(&path, "n1");
     let mut manager = relay.client(Role::SubnetManager);
+    // What it is goes the same way before this, so whoever asks from now on reaches a manager.
+    manager.send(&node_info_request(1)).unwrap();
+    assert_eq!(common::answering_port(&answer(&mut manager).mad), 1);
     let mut asker = framed::Client::connect(&path, "n2", Role::Ordinary).unwrap();
     let mut request = lid_routed(Method::GET, Attribute::SM_INFO, 2, 3);
     request.slid = LidAddress::from_wire(3).unwrap();
@@ -118,7 +126,10 @@ fn a_manager_here_hears_and_answers_what_is_asked_there() {
         other => panic!("{other:?}"),
     }
     drop(manager);
-    relay.end();
+    drop(relay.end());
+    // The end of the stream came before this.
+    asker.send(&framed_node_info_request()).unwrap();
+    assert!(matches!(asker.receive(LONG).unwrap(), Some(FramedReceived::Datagram(_))));
     drop(asker);
     assert_eq!(server.stop().0.manager_changes[..2], [(1, true), (1, false)]);
 }

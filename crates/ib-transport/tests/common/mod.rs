@@ -15,7 +15,7 @@ use ib_wire::{
 };
 
 /// Longer than anything here takes on a busy machine.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(90);
 
 /// An attribute that nobody answers.
 pub const NEVER_ANSWERED: Attribute = Attribute(0xff00);

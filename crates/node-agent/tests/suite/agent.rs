@@ -12,6 +12,10 @@ use controller_api::agent::{Orders, Report, VmState};
 use controller_api::cluster::CpuMode;
 use tempfile::TempDir;
 
+/// Looks, and the time between two: together longer than anything takes on a busy machine.
+const ATTEMPTS: usize = 1800;
+const BETWEEN: Duration = Duration::from_millis(50);
+
 /// An agent that is ended when the test is.
 struct Agent {
     process: Child,
@@ -43,14 +47,14 @@ impl Agent {
             command.args(["--uri", "test:///default"]);
         }
         let mut process = command.spawn().unwrap();
-        for _ in 0..600 {
+        for _ in 0..ATTEMPTS {
             if UnixStream::connect(&socket).is_ok() {
                 return Self { process, socket };
             }
             if let Some(status) = process.try_wait().unwrap() {
                 panic!("the agent has ended: {status}");
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(BETWEEN);
         }
         panic!("nobody answers");
     }
@@ -243,11 +247,11 @@ fn what_a_killed_agent_left_of_virtual_machines_that_are_not_ordered_is_removed(
     let kept = scratch.path().join("state/vms/not-a-virtual-machine");
     std::fs::create_dir(&kept).unwrap();
     let _agent = Agent::start(scratch.path());
-    for _ in 0..200 {
+    for _ in 0..ATTEMPTS {
         if !stray.exists() {
             break;
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(BETWEEN);
     }
     assert!(!stray.exists() && kept.exists());
 }

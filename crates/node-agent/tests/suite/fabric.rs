@@ -15,7 +15,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(90);
 
 /// Functions by node, port and number, as the emulation has them.
 type Functions = Arc<Mutex<BTreeMap<String, Value>>>;

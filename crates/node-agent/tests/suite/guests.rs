@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 /// Longer than anything here takes; only a test that fails waits for it.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(90);
 
 /// A guest that is played by a test.
 struct Guest {
