@@ -117,6 +117,11 @@ fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// Tells people on standard error, if that can take it: a log on a full disk stops nobody.
+fn complain(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "heddle: {line}");
+}
+
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Up(args) => block_on(up::run(args)),

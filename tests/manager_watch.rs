@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fabric_model::Topology;
 use fabric_model::generate::FatTree;
-use fabric_sim::Fabric;
+use fabric_sim::{Fabric, PortId};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, NodeKind, PhysicalState, Pkey, PkeyBlock,
-    PortInfo, PortState,
+    PortInfo, PortState, SmInfo, SmState,
 };
 use in_process::fleet::Dice;
 use in_process::resident::Resident;
@@ -368,6 +368,120 @@ fn another_manager_is_told_once_and_told_who_is_master() {
     resident.fabric.set_is_sm(resident.now, other, false);
     resident.run_for(30 * SECOND);
     assert_eq!(resident.told(|event| matches!(event, Event::ForeignManagerGone { .. })), 1);
+}
+
+#[test]
+fn what_cannot_be_kept_is_not_written_and_is_once_it_can() {
+    for is_guarding in [false, true] {
+        let mut resident = up(is_guarding);
+        let member = resident.fabric.find_port("host-00005").unwrap();
+        let key = Pkey::from_wire(0x8017).unwrap();
+        resident.is_disk_full = true;
+        resident.partitions = format!("red=0x17 : {}=full;\n", resident.fabric.guid_of(member));
+        let before = resident.manager.counts();
+        resident.decide();
+        resident.run_for(60 * SECOND);
+        assert_eq!(resident.sent_since(before).1, 0, "nothing is written that is not safe");
+        assert!(!resident.fabric.holds_pkey(member, key) && resident.manager.is_holding_back());
+
+        // What is safe is still looked after: a host that restarts is put back as the plan before has it.
+        let rebooted = resident.fabric.find_device("host-00007").unwrap();
+        resident.fabric.reboot(resident.now, rebooted);
+        assert_ne!(states(&resident, "host-00007").0, PortState::Active);
+        resident.run_for(60 * SECOND);
+        assert_eq!(states(&resident, "host-00007").0, PortState::Active);
+        assert!(!resident.fabric.holds_pkey(member, key));
+
+        resident.is_disk_full = false;
+        resident.run_for(30 * SECOND);
+        assert!(resident.fabric.holds_pkey(member, key) && !resident.manager.is_holding_back());
+        assert_eq!(resident.kept.decisions, *resident.plan.as_ref().unwrap().decisions());
+    }
+}
+
+#[test]
+fn a_first_manager_on_a_full_disk_writes_nothing_until_there_is_room() {
+    let mut resident = Resident::new(tree(), true, Memory::default());
+    resident.is_disk_full = true;
+    resident.run_for(60 * SECOND);
+    assert_eq!((resident.manager.counts().sets, resident.told(is_programmed)), (0, 0));
+    resident.is_disk_full = false;
+    resident.run_for(60 * SECOND);
+    assert_eq!(resident.told(is_programmed), 1);
+}
+
+/// Another manager, as its host's software would tell it.
+fn standby(resident: &Resident, port: PortId) -> SmInfo {
+    SmInfo {
+        guid: Some(resident.fabric.guid_of(port)),
+        sm_key: None,
+        activity: 1,
+        priority: 3,
+        state: SmState::Standby,
+    }
+}
+
+fn sm_infos(resident: &Resident) -> Vec<&Mad> {
+    resident.sent.iter().map(|sent| &sent.mad).filter(|mad| mad.attribute() == Attribute::SM_INFO).collect()
+}
+
+#[test]
+fn no_management_key_is_ever_sent_in_sm_info() {
+    let mut resident = up(true);
+    let [answering, silent] =
+        ["host-00009", "host-00011"].map(|host| resident.fabric.find_port(host).unwrap());
+    for port in [answering, silent] {
+        resident.fabric.set_is_sm(resident.now, port, true);
+    }
+    resident.other = Some((answering, standby(&resident, answering)));
+    resident.run_for(120 * SECOND);
+    // The same host restarts, a cable moves, a partition comes: every phase has questions of its own.
+    let device = resident.fabric.find_device("host-00009").unwrap();
+    resident.fabric.reboot(resident.now, device);
+    resident.run_for(60 * SECOND);
+    resident.partitions = format!("red=0x17 : {}=full;\n", resident.fabric.guid_of(answering));
+    resident.decide();
+    resident.run_for(60 * SECOND);
+
+    let asked = sm_infos(&resident);
+    assert!(asked.len() > 10, "both were asked: {} times", asked.len());
+    assert!(asked.iter().all(|mad| mad.m_key().is_none()), "a key was shown to software");
+    let sets: Vec<&Mad> =
+        resident.sent.iter().map(|sent| &sent.mad).filter(|mad| mad.method() == Method::SET).collect();
+    assert!(!sets.is_empty() && sets.iter().all(|mad| mad.m_key().is_some()), "agents are shown theirs");
+}
+
+#[test]
+fn a_silent_manager_is_told_once_and_asked_ever_more_rarely() {
+    let mut resident = up(true);
+    let other = resident.fabric.find_port("host-00009").unwrap();
+    resident.fabric.set_is_sm(resident.now, other, true);
+    resident.run_for(60 * SECOND);
+    let is_silent = |event: &Event| matches!(event, Event::ForeignManager { info: None, .. });
+    assert_eq!(resident.told(is_silent), 1);
+    resident.sent.clear();
+    resident.run_for(3600 * SECOND);
+    assert_eq!(resident.told(is_silent), 1, "told once");
+    let asked = sm_infos(&resident).len();
+    assert!((6..=12).contains(&asked), "asked {asked} times in an hour");
+    assert_eq!(resident.sent.iter().filter(|sent| sent.mad.method() == Method::SET).count(), 0, "not fought");
+
+    resident.other = Some((other, standby(&resident, other)));
+    resident.run_for(700 * SECOND);
+    let answers = |event: &Event| matches!(event, Event::ForeignManager { info: Some(_), .. });
+    assert_eq!(resident.told(answers), 1, "it answers now");
+}
+
+#[test]
+fn a_manager_that_answers_is_asked_with_every_sweep() {
+    let mut resident = up(true);
+    let other = resident.fabric.find_port("host-00009").unwrap();
+    resident.other = Some((other, standby(&resident, other)));
+    resident.fabric.set_is_sm(resident.now, other, true);
+    resident.run_for(600 * SECOND);
+    let asked = sm_infos(&resident).len();
+    assert!(asked >= 50, "asked {asked} times in ten minutes");
+    assert_eq!(resident.told(|event| matches!(event, Event::ForeignManager { .. })), 1);
 }
 
 #[test]

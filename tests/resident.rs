@@ -74,6 +74,34 @@ fn opensm_with_the_key_of_its_own_node_gets_no_further_than_its_own_port() {
 }
 
 #[test]
+fn whoever_sits_on_a_port_as_a_manager_is_asked_without_its_key() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let mut other = server.device(&host(7), Role::SubnetManager);
+    let mut questions = 0;
+    let started = std::time::Instant::now();
+    while questions < 2 {
+        assert!(started.elapsed() < Duration::from_secs(120), "asked {questions} times");
+        let Some(Received::Datagram(asked)) = other.receive(Duration::from_secs(1)).unwrap() else {
+            continue;
+        };
+        if asked.mad.attribute() == Attribute::SM_INFO {
+            assert!(asked.mad.m_key().is_none(), "it was shown the key of its port");
+            questions += 1;
+        }
+    }
+    let place = format!("{}[1]", guids(7).0);
+    eventually("it is reported as silent", || manager.status()["foreign_managers"][&place] == "silent");
+    // The key that it was not shown is in force.
+    let asked = |options: &[&str]| {
+        server.tool(&host(8), "smpquery", &[&["-t", "50", "-D"], options, &["nodeinfo", "0,1,3"]].concat())
+    };
+    assert!(!asked(&[]).success, "its node answers without a key");
+    assert!(asked(&["-y", &node_key(&guids(7).0, &secret)]).success, "and answers to it");
+}
+
+#[test]
 fn without_keys_opensm_stays_standby_beside_the_manager() {
     let server = public_tree();
     let manager = Resident::up(&server, HOST, &[]);

@@ -39,6 +39,10 @@ pub struct Ledger {
     pub unsupported: List,
     pub drift: List,
     pub interruptions: u64,
+    /// Why what was decided cannot be kept, while that is so: nothing that depends on it is written.
+    pub unsaved: Option<String>,
+    /// How often it could not.
+    pub state_write_failures: u64,
     pub traps: BTreeMap<u16, u64>,
 }
 
@@ -86,15 +90,15 @@ impl Ledger {
                 let last = last.map_or("nobody".to_owned(), |guid| guid.to_string());
                 let place = place(*location);
                 tracing::warn!(%place, %last, "no answer from behind a port");
-                eprintln!("heddle: no answer from behind {place}, where {last} was last met");
+                crate::complain(format_args!("no answer from behind {place}, where {last} was last met"));
                 self.unmet.insert(place, format!("no answer; last met: {last}"));
             }
             Event::Stranger { location, claims } => {
                 let place = place(*location);
                 tracing::warn!(%place, %claims, "somebody without its key answers as a node met elsewhere");
-                eprintln!(
-                    "heddle: behind {place} somebody without its key answers as {claims}, met elsewhere"
-                );
+                crate::complain(format_args!(
+                    "behind {place} somebody without its key answers as {claims}, met elsewhere"
+                ));
                 self.unmet.insert(place, format!("answers as {claims} without its key"));
             }
             Event::Answered { location } => {
@@ -125,10 +129,10 @@ impl Ledger {
             Event::ForeignManager { node, port, info } => {
                 let says = match info {
                     Some(info) => format!("{} with priority {}", state(info.state), info.priority),
-                    None => "does not answer".to_owned(),
+                    None => "silent".to_owned(),
                 };
                 tracing::warn!(%node, %port, %says, "another subnet manager");
-                eprintln!("heddle: another subnet manager runs at {node}[{port}]: {says}");
+                crate::complain(format_args!("another subnet manager runs at {node}[{port}]: {says}"));
                 self.foreign_managers.insert(format!("{node}[{port}]"), says);
             }
             Event::ForeignManagerGone { node, port } => {

@@ -19,6 +19,7 @@ pub fn text(ledger: &Ledger) -> anyhow::Result<String> {
     count("retries", "Requests sent again", ledger.retries);
     count("programmed", "Times the fabric was made equal to the plan", ledger.programmed);
     count("interruptions", "Passes that began again because somebody did not answer", ledger.interruptions);
+    count("state_write_failures", "Times what was decided could not be kept", ledger.state_write_failures);
     count("silent", "Requests that were never answered", ledger.silent.count);
     count("refused", "Requests that were refused", ledger.refused.count);
     count("unsupported", "Attributes that devices do not take", ledger.unsupported.count);
@@ -34,6 +35,8 @@ pub fn text(ledger: &Ledger) -> anyhow::Result<String> {
     gauge("partitions", "Partitions in force", ledger.partitions);
     gauge("unmet_locations", "Ports behind which somebody does not answer as itself", ledger.unmet.len());
     gauge("foreign_managers", "Other subnet managers seen", ledger.foreign_managers.len());
+    let unsaved = usize::from(ledger.unsaved.is_some());
+    gauge("state_unsaved", "1 while what was decided cannot be kept, and is not done", unsaved);
     let traps = Family::<Vec<(String, String)>, Gauge<i64, std::sync::atomic::AtomicI64>>::default();
     for (number, seen) in &ledger.traps {
         let labels = vec![("number".to_owned(), number.to_string())];

@@ -28,7 +28,7 @@ use planner::{Decider, Planner};
 use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
-pub use state::replace;
+pub use state::{replace, secret_mark};
 pub use station::FabricGone;
 use station::{Adopt, Station, Stop};
 
@@ -182,11 +182,14 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
 }
 
 fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
-    let state = State::at(args.state)?;
+    let mut state = State::at(args.state)?;
     let memory = state.read()?;
     let secret = args.secret.as_deref().map(secret::read).transpose()?;
     if let (Some(secret), Some(mark)) = (&secret, memory.secret) {
-        ensure!(secret.mark() == mark, "the nodes in --state are under keys of another secret");
+        ensure!(
+            secret.mark() == mark,
+            "the nodes in --state are under keys of another secret: put back the one they were put under, from a backup"
+        );
     }
     let decider = if args.guided { Decider::Outside } else { Decider::Own };
     let planner = Planner::new(decider, args.partitions, memory.decisions.clone())?;

@@ -9,19 +9,33 @@ use clap::Args;
 use ib_wire::Guid;
 use subnet_manager::SiteSecret;
 
-/// Shows the management key of a node, for tools that ask for one (`smpquery -y`).
+use super::state::replace_private;
+
+/// Show the management key of a node, or write it to a file that stock tools read.
+///
+/// What is in the arguments of a process, every user of the machine can read: hand the key to tools by a file.
+///
+///     heddle node-key 0x0002c90300100000 --secret site.secret --config node.conf
+///     smpquery -z node.conf -D nodeinfo 0
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct NodeKeyArgs {
     /// The node GUID.
     node: Guid,
     /// The site secret that the keys are derived from.
     #[arg(long)]
     secret: PathBuf,
+    /// Write it to this file instead, with mode 600, as infiniband-diags read it (option -z of their tools)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 pub fn show_key(args: NodeKeyArgs) -> anyhow::Result<()> {
-    crate::say(format_args!("{:#018x}", read(&args.secret)?.key(args.node).to_wire()))?;
-    Ok(())
+    let key = read(&args.secret)?.key(args.node).to_wire();
+    match args.config {
+        Some(path) => replace_private(&path, format!("m_key={key:#018x}\n").as_bytes()),
+        None => crate::say(format_args!("{key:#018x}")),
+    }
 }
 
 /// Reads the site secret, which nobody but its owner may be able to read.

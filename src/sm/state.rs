@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::mem;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -16,11 +17,12 @@ use subnet_manager::{Bindings, Memory, Unsupported};
 /// Changes are appended until they are this long; then everything is written anew.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The memory of a manager in a file, if it has one.
+/// The memory of a manager in a file, if it has one. It holds no secret, but the topology, the addresses and the partitions
+/// of everybody: its owner alone reads it.
 #[derive(Debug)]
 pub struct State {
     path: Option<PathBuf>,
-    /// What the file says, once it was written.
+    /// What the file says, as far as that is certain.
     kept: Option<Memory>,
     /// Bytes of changes in the file.
     appended: usize,
@@ -47,39 +49,68 @@ struct Change {
 }
 
 impl State {
-    /// Takes a file for this process alone.
+    /// Takes a file for this process alone, and from other users if they could read it.
     pub fn at(path: Option<PathBuf>) -> anyhow::Result<Self> {
+        path.as_deref().map_or(Ok(()), make_private)?;
         let lock = path.as_deref().map(lock).transpose()?;
         Ok(Self { path, kept: None, appended: 0, _lock: lock })
     }
 
     /// What was kept; nothing if there is no file yet.
-    pub fn read(&self) -> anyhow::Result<Memory> {
+    pub fn read(&mut self) -> anyhow::Result<Memory> {
         let Some(path) = &self.path else { return Ok(Memory::default()) };
         match fs::read_to_string(path) {
-            Ok(text) => parse(&text).with_context(|| format!("{} holds no state", path.display())),
+            Ok(text) => {
+                let memory = parse(&text).with_context(|| format!("{} holds no state", path.display()))?;
+                // Whoever wrote it may have been killed before it was safe.
+                if fs::File::open(path).and_then(|file| file.sync_all()).is_ok() {
+                    self.kept = Some(memory.clone());
+                    // The first change writes everything anew: the last line may have been cut off.
+                    self.appended = CHANGES_BYTES_MAX;
+                }
+                Ok(memory)
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Memory::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
-    /// Keeps it. When this returns, it survives whatever happens.
+    /// Keeps it. When this returns, it survives whatever happens. After an error the file says what it said before, and it may
+    /// be tried again.
     pub fn write(&mut self, memory: Memory) -> anyhow::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        match &mut self.kept {
+        if self.kept.as_ref() == Some(&memory) {
+            return Ok(());
+        }
+        match &self.kept {
             Some(kept) if self.appended < CHANGES_BYTES_MAX => {
                 let line = serde_json::to_string(&Change::between(kept, &memory))? + "\n";
-                append(path, &line).with_context(|| format!("cannot write {}", path.display()))?;
+                if let Err(error) = append(path, &line) {
+                    // A part of the line may be there, which nothing can be appended to.
+                    self.appended = CHANGES_BYTES_MAX;
+                    return Err(error).with_context(|| format!("cannot write {}", path.display()));
+                }
                 self.appended += line.len();
             }
             _ => {
-                replace(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
+                replace_private(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
                 self.appended = 0;
             }
         }
         self.kept = Some(memory);
         Ok(())
     }
+}
+
+/// The mark of the secret that the nodes of a state are under, if they are ([`SiteSecret::mark`](subnet_manager::SiteSecret)).
+pub fn secret_mark(path: &Path) -> anyhow::Result<Option<u64>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let memory = parse(&text).with_context(|| format!("{} holds no state", path.display()))?;
+    Ok(memory.secret)
 }
 
 /// Reads everything and the changes since. A last line that was not finished is one that nobody relied on yet.
@@ -144,7 +175,8 @@ impl Change {
 /// Two managers that write one file would forget each other's nodes.
 fn lock(path: &Path) -> anyhow::Result<fs::File> {
     let beside = beside(path, ".lock");
-    let file = fs::File::create(&beside).with_context(|| format!("cannot write {}", beside.display()))?;
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(PRIVATE).open(&beside);
+    let file = file.with_context(|| format!("cannot write {}", beside.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => bail!("another manager uses {}", path.display()),
@@ -170,11 +202,45 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     file.sync_data()
 }
 
+/// The mode of files that their owner alone reads.
+const PRIVATE: u32 = 0o600;
+
+/// The mode of files that others may read, such as metrics.
+const PUBLIC: u32 = 0o644;
+
+/// Takes a file from users who could read it. Earlier versions wrote it for everybody.
+fn make_private(path: &Path) -> anyhow::Result<()> {
+    let mode = match fs::metadata(path) {
+        Ok(found) => found.permissions().mode(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("cannot look at {}", path.display())),
+    };
+    if mode & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(PRIVATE))
+            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// Replaces a file whole: whoever is killed in the middle leaves the old one.
 pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    replace_with(path, bytes, PUBLIC)
+}
+
+/// The same for a file that its owner alone reads.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    replace_with(path, bytes, PRIVATE)
+}
+
+fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let draft = beside(path, ".new");
     let write = || -> std::io::Result<()> {
-        let mut file = fs::File::create(&draft)?;
+        // One that was left behind may have another mode, and takes room.
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&draft, path)?;
@@ -182,7 +248,12 @@ pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::File::open(directory)?.sync_all()
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    let written = write();
+    if written.is_err() {
+        // On a full disk it would be in the way of the next try.
+        let _ = fs::remove_file(&draft);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -222,6 +293,57 @@ mod tests {
             assert!(State::at(Some(path.clone())).is_err(), "it is in use");
         }
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3, "only changes are appended");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn the_file_is_its_owners_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let mut state = State::at(Some(path.clone())).unwrap();
+        state.write(memory(&[(1, 1)], &[])).unwrap();
+        assert_eq!((mode(&path), mode(&beside(&path, ".lock"))), (PRIVATE, PRIVATE));
+        drop(state);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        State::at(Some(path.clone())).unwrap();
+        assert_eq!(mode(&path), PRIVATE, "one that an earlier version wrote");
+    }
+
+    #[test]
+    fn what_the_file_says_already_is_not_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let mut state = State::at(Some(path.clone())).unwrap();
+        let kept = memory(&[(1, 1)], &[]);
+        state.write(kept.clone()).unwrap();
+        drop(state);
+        let mut next = State::at(Some(path.clone())).unwrap();
+        assert_eq!(next.read().unwrap(), kept);
+        fs::rename(&path, directory.path().join("elsewhere")).unwrap();
+        next.write(kept).unwrap();
+        assert!(!path.exists(), "nothing was written");
+        next.write(memory(&[(2, 2)], &[])).unwrap();
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_change_that_failed_half_way_spoils_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let mut state = State::at(Some(path.clone())).unwrap();
+        state.write(memory(&[(1, 1)], &[])).unwrap();
+        // Appending fails: the file is not there under its name.
+        let aside = directory.path().join("aside");
+        fs::rename(&path, &aside).unwrap();
+        let next = memory(&[(1, 1), (2, 2)], &[]);
+        state.write(next.clone()).unwrap_err();
+        let half = fs::read_to_string(&aside).unwrap() + "{\"end_ports\":";
+        fs::write(&path, half).unwrap();
+        state.write(next.clone()).unwrap();
+        assert_eq!(parse(&fs::read_to_string(&path).unwrap()).unwrap(), next);
     }
 
     #[test]

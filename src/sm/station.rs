@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use fabric_model::{FabricPlan, Found};
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
+use serde_json::{Value, json};
 use subnet_manager::{Event, Manager};
 
 use super::adoption;
@@ -162,9 +163,44 @@ impl Station {
     fn persist(&mut self) -> anyhow::Result<()> {
         if let Some(memory) = self.manager.poll_persist() {
             let began = Instant::now();
-            self.state.write(memory)?;
-            tracing::debug!(elapsed = ?began.elapsed(), "what was decided is safe");
-            self.manager.handle_persisted(self.now());
+            match self.state.write(memory) {
+                Ok(()) => {
+                    tracing::debug!(elapsed = ?began.elapsed(), "what was decided is safe");
+                    self.note_saved()?;
+                    self.manager.handle_persisted(self.now());
+                }
+                Err(error) if self.once => return Err(error),
+                Err(error) => {
+                    self.note_unsaved(&error);
+                    self.manager.handle_not_persisted(self.now());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was decided cannot be kept: the fabric stays as it is, and it is tried again.
+    fn note_unsaved(&mut self, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        tracing::error!("what was decided cannot be kept, so it is not done: {why}");
+        if self.ledger.unsaved.is_none() {
+            crate::complain(format_args!(
+                "what was decided cannot be kept, so the fabric stays as it is until it can: {why}"
+            ));
+            self.tell_line(json!({ "event": "state-unsaved", "error": why }));
+        }
+        self.ledger.state_write_failures += 1;
+        self.ledger.unsaved = Some(why);
+        self.metrics_written = None;
+    }
+
+    /// What was decided is kept, perhaps after it could not be.
+    fn note_saved(&mut self) -> anyhow::Result<()> {
+        if self.ledger.unsaved.take().is_some() {
+            tracing::info!("what was decided can be kept again");
+            self.tell_line(json!({ "event": "state-saved" }));
+            self.metrics_written = None;
+            self.say("what was decided can be kept again")?;
         }
         Ok(())
     }
@@ -272,7 +308,7 @@ impl Station {
     fn conclude(&mut self) -> anyhow::Result<()> {
         let counts = self.manager.counts();
         self.ledger.count(counts);
-        if let Some(plan) = self.planner.plan() {
+        if let Some(plan) = self.planner.plan().filter(|_| !self.manager.is_holding_back()) {
             self.ledger.note_plan(plan, self.started.elapsed());
         }
         let up = format!(
@@ -284,8 +320,11 @@ impl Station {
             self.started.elapsed(),
         );
         self.say(&up)?;
-        for answers in self.waiting.drain(..) {
-            answers.send(Ok(serde_json::json!(up)));
+        // While a plan is held back, it is the one before that the fabric is equal to.
+        if !self.manager.is_holding_back() {
+            for answers in self.waiting.drain(..) {
+                answers.send(Ok(json!(up)));
+            }
         }
         if let Some(path) = &self.outputs.report {
             warn(state::replace(path, &serde_json::to_vec_pretty(&self.ledger)?));
@@ -314,7 +353,7 @@ impl Station {
                 Ok(Signal::Reload) => match self.planner.reread() {
                     Ok(plan) => self.apply(plan)?,
                     Err(error) => {
-                        eprintln!("heddle: nothing was changed: {error:#}");
+                        crate::complain(format_args!("nothing was changed: {error:#}"));
                         tracing::error!("nothing was changed: {error:#}");
                     }
                 },
@@ -339,9 +378,12 @@ impl Station {
 
     fn tell_watchers(&mut self, event: &Event) {
         if !self.watchers.is_empty() {
-            let line = control::line(event);
-            self.watchers.retain(|watcher| watcher.send(Ok(line.clone())));
+            self.tell_line(control::line(event));
         }
+    }
+
+    fn tell_line(&mut self, line: Value) {
+        self.watchers.retain(|watcher| watcher.send(Ok(line.clone())));
     }
 
     fn write_metrics(&mut self) -> anyhow::Result<()> {

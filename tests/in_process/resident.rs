@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_compiler::{partitions_conf, recompile};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_sim::{Capacities, Fabric, Output, PortId};
-use ib_wire::{Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN};
+use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
 use subnet_manager::{Counts, Discovery, Event, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
 
 /// A shell would do what this does, with sockets and a clock.
@@ -23,6 +23,12 @@ pub struct Resident {
     pub events: Vec<Event>,
     /// Traps do not reach the manager.
     pub is_deaf: bool,
+    /// Nothing can be kept.
+    pub is_disk_full: bool,
+    /// Every subnet management datagram the manager has sent.
+    pub sent: Vec<Datagram>,
+    /// Another subnet manager that answers at a port.
+    pub other: Option<(PortId, SmInfo)>,
     /// What happens to the fabric after so many more datagrams of the manager.
     pub meanwhile: Option<(usize, Fault)>,
 }
@@ -45,8 +51,22 @@ impl Resident {
         let manager = Manager::new(Settings::default(), secret, &kept);
         let (now, plan, discovery) = (Duration::ZERO, None, None);
         let (partitions, events) = (String::new(), Vec::new());
-        let (is_deaf, meanwhile) = (false, None);
-        Self { fabric, manager, station, now, kept, plan, discovery, partitions, events, is_deaf, meanwhile }
+        Self {
+            fabric,
+            manager,
+            station,
+            now,
+            kept,
+            plan,
+            discovery,
+            partitions,
+            events,
+            is_deaf: false,
+            is_disk_full: false,
+            sent: Vec::new(),
+            other: None,
+            meanwhile: None,
+        }
     }
 
     /// Lets time pass, and everything happen that happens in it.
@@ -76,6 +96,7 @@ impl Resident {
             self.persist();
             self.take_events();
             let Some(datagram) = self.manager.poll_transmit(self.now) else { break };
+            self.sent.push(datagram.clone());
             self.fabric.handle_datagram(self.now, self.station, datagram);
         }
     }
@@ -88,19 +109,30 @@ impl Resident {
     }
 
     fn persist(&mut self) {
-        if let Some(memory) = self.manager.poll_persist() {
-            self.kept = memory;
-            self.manager.handle_persisted(self.now);
+        let Some(memory) = self.manager.poll_persist() else { return };
+        if self.is_disk_full {
+            return self.manager.handle_not_persisted(self.now);
         }
+        self.kept = memory;
+        self.manager.handle_persisted(self.now);
     }
 
     fn deliver(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
-            if let Output::Deliver { port, datagram } = output
-                && port == self.station
-                && !(self.is_deaf && datagram.mad.method() == Method::TRAP)
-            {
+            let Output::Deliver { port, datagram } = output else { continue };
+            if port == self.station && !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
                 self.manager.handle_datagram(self.now, &datagram);
+            }
+            if let Some((_, info)) = self.other.as_ref().filter(|(other, _)| *other == port)
+                && datagram.mad.attribute() == Attribute::SM_INFO
+                && datagram.mad.method() == Method::GET
+            {
+                let mut mad = datagram.mad.clone();
+                mad.set_method(Method::GET_RESP);
+                mad.set_returning();
+                *mad.smp_data_mut() = info.encode();
+                let answer = Datagram { slid: datagram.dlid, dlid: datagram.slid, mad, ..datagram };
+                self.fabric.handle_datagram(self.now, port, answer);
             }
         }
     }

@@ -102,7 +102,7 @@ impl Server {
         Printed::of(self.command(node, program, arguments).output().unwrap())
     }
 
-    fn command(&self, node: &str, program: &str, arguments: &[&str]) -> Command {
+    pub fn command(&self, node: &str, program: &str, arguments: &[&str]) -> Command {
         self.sockets().command(node, program, arguments)
     }
 
@@ -212,11 +212,24 @@ pub struct Resident {
 impl Resident {
     /// Starts it on `node` with the state of this server and frequent sweeps.
     pub fn start(server: &Server, node: &str, options: &[&str]) -> Self {
+        Self::start_by(&[], server, node, (&server.file("state.json"), options))
+    }
+
+    /// The same by a program that becomes it, with a state elsewhere.
+    pub fn start_by(
+        wrapper: &[&str],
+        server: &Server,
+        node: &str,
+        (state, options): (&str, &[&str]),
+    ) -> Self {
         let place = |what: &str| server.scratch().join(unique(what));
         let (control, stdout, stderr) = (place("control"), place("stdout"), place("stderr"));
         let create = |path: &Path| std::fs::File::create(path).unwrap();
-        let child = mortal(HEDDLE)
-            .args(["sm", "--device", &server.device_spec(node), "--state", &server.file("state.json")])
+        let (program, arguments) = wrapper.split_first().unwrap_or((&HEDDLE, &[]));
+        let child = mortal(program)
+            .args(arguments)
+            .args((!wrapper.is_empty()).then_some(HEDDLE))
+            .args(["sm", "--device", &server.device_spec(node), "--state", state])
             .args(["--sweep", "1", "--control"])
             .arg(&control)
             .args(options)
@@ -289,6 +302,11 @@ impl Resident {
             ended.is_some()
         });
         ended.and_then(|status| status.code())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends SIGHUP.

@@ -59,8 +59,13 @@ async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
         match event["event"].as_str() {
             Some("discovered") => discovered(site, event).await?,
             Some(
-                kind
-                @ ("drift" | "stranger" | "silent-location" | "foreign-manager" | "foreign-manager-gone"),
+                kind @ ("drift"
+                | "stranger"
+                | "silent-location"
+                | "foreign-manager"
+                | "foreign-manager-gone"
+                | "state-unsaved"
+                | "state-saved"),
             ) => {
                 let text = describe(kind, &event);
                 site.note(fabric_event(kind), text).await?;
@@ -78,6 +83,8 @@ fn fabric_event(kind: &str) -> &'static str {
         "stranger" => "fabric.stranger",
         "silent-location" => "fabric.silent-location",
         "foreign-manager" => "fabric.foreign-manager",
+        "state-unsaved" => "fabric.state-unsaved",
+        "state-saved" => "fabric.state-saved",
         _ => "fabric.foreign-manager-gone",
     }
 }
@@ -93,6 +100,13 @@ fn describe(kind: &str, event: &Value) -> String {
         }
         "silent-location" => format!("nobody answers at {}; it was {}", event["location"], event["last"]),
         "foreign-manager" => format!("another subnet manager sits on {}", text("node")),
+        "state-unsaved" => {
+            format!(
+                "the subnet manager cannot keep what was decided, so it changes nothing: {}",
+                text("error")
+            )
+        }
+        "state-saved" => "the subnet manager can keep what is decided again".to_owned(),
         _ => format!("the other subnet manager on {} has gone", text("node")),
     }
 }

@@ -96,7 +96,8 @@ pub enum Event {
         node: Guid,
         /// The port.
         port: PortNum,
-        /// What it says of itself; `None` if it does not answer.
+        /// What it says of itself; `None` if it is silent. No M_Key is ever shown to it, so a device may keep the
+        /// question from it.
         info: Option<SmInfo>,
     },
     /// It does not run there any more.

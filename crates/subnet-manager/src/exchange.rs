@@ -35,6 +35,15 @@ pub struct Counts {
     pub retries: u64,
 }
 
+/// How often a request is sent before it is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Once, and as often again as the [`Limits`] say.
+    Usual,
+    /// Once.
+    Once,
+}
+
 /// Requests with what each is for.
 #[derive(Debug)]
 pub(crate) struct Exchange<P> {
@@ -111,11 +120,20 @@ impl<P> Exchange<P> {
 
     /// Queues a request towards a device.
     pub fn ask(&mut self, device: Guid, mad: Mad, purpose: P) {
+        self.ask_with(Patience::Usual, device, mad, purpose);
+    }
+
+    /// Queues a request towards a device that may be given up sooner than others.
+    pub fn ask_with(&mut self, patience: Patience, device: Guid, mad: Mad, purpose: P) {
         if self.is_idle() {
             self.progress = Progress::default();
         }
         self.progress.total += 1;
-        let request = Request { mad: Box::new(mad), purpose, retries_left: self.limits.retries };
+        let retries_left = match patience {
+            Patience::Usual => self.limits.retries,
+            Patience::Once => 0,
+        };
+        let request = Request { mad: Box::new(mad), purpose, retries_left };
         self.devices.entry(device).or_default().waiting.push_back(request);
         self.waiting += 1;
         self.list(device);

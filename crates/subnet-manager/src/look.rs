@@ -1,10 +1,8 @@
 //! Looking at the fabric: who is there, what it says of itself, and whether that is what was known.
 
-use std::collections::btree_map::Entry;
-
 use ib_wire::{
     Attribute, Capability, DirectedRoute, Guid, Mad, Method, NodeDescription, NodeInfo, NodeKind, PortInfo,
-    PortNum, PortState, SMP_DATA_LEN, SmInfo, SwitchInfo,
+    PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
 use fabric_model::NODES_MAX;
@@ -51,10 +49,7 @@ impl Manager {
             let place = (guid, PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
             self.ask_for(place, Purpose::Glance { place });
         }
-        let managers: Vec<(Guid, PortNum)> = self.managers.keys().copied().collect();
-        for (node, port) in managers {
-            self.ask_manager(node, port, false);
-        }
+        self.ask_managers();
         for (near, port, route) in self.observed.open_ends() {
             self.probe(Some(Location { near, port }), route);
         }
@@ -233,24 +228,6 @@ impl Manager {
         }
     }
 
-    /// Notes whether a subnet manager runs behind a port, and asks a new one who it is.
-    fn note_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
-        let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
-        if !is_manager || own {
-            if self.managers.remove(&(node, port)).is_some() {
-                self.tell(Event::ForeignManagerGone { node, port });
-            }
-        } else if let Entry::Vacant(unknown) = self.managers.entry((node, port)) {
-            unknown.insert(None);
-            self.ask_manager(node, port, true);
-        }
-    }
-
-    fn ask_manager(&mut self, node: Guid, port: PortNum, is_first: bool) {
-        let place = (node, port, (Attribute::SM_INFO, 0));
-        self.ask_for(place, Purpose::ForeignManager { node, port, is_first });
-    }
-
     /// A switch said whether something changed at its ports.
     pub(crate) fn note_switch(&mut self, place: Place, data: &[u8; SMP_DATA_LEN], is_suspect: bool) -> bool {
         let Ok(info) = SwitchInfo::decode(data) else { return false };
@@ -275,18 +252,6 @@ impl Manager {
             }
         }
         true
-    }
-
-    /// Another manager told who it is, or what it is doing now.
-    pub(crate) fn note_foreign_manager(&mut self, node: Guid, port: PortNum, data: &[u8; SMP_DATA_LEN]) {
-        let info = SmInfo::decode(data).ok();
-        let says = info.as_ref().map(|info| (info.state, info.priority));
-        if let Some(last) = self.managers.get_mut(&(node, port))
-            && (last.is_none() || *last != says)
-        {
-            *last = says;
-            self.tell(Event::ForeignManager { node, port, info });
-        }
     }
 }
 

@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_model::{Decisions, FabricPlan};
+use fabric_model::FabricPlan;
 use ib_wire::{
     Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, NodeInfo, PortNum, SMP_DATA_LEN,
-    SmKey, SmState, Status, TransactionId,
+    SmKey, Status, TransactionId,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::administration::{Administration, AdministrationCounts, Directory};
 use crate::backlog::Backlog;
 use crate::discovery;
 use crate::event::{Discovery, Event};
 use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
-use crate::keys::{Bindings, BoundNodes, Location, SiteSecret};
+use crate::foreign::ForeignManager;
+use crate::keys::{BoundNodes, Location, SiteSecret};
+use crate::memory::{Memory, Persistence};
 use crate::observed::Observed;
 use crate::program::{Comparison, Stage, WeightWrite};
 use crate::scope::Scope;
@@ -46,20 +47,6 @@ impl Default for Settings {
         let sm_key = SmKey::from_wire(1);
         Self { limits, watchfulness, priority: 15, sm_key, drain: Duration::from_millis(500) }
     }
-}
-
-/// What the next manager has to know. It holds no secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Memory {
-    /// What was decided.
-    pub decisions: Decisions,
-    /// Which node was met where: without it, nodes under a key stay silent.
-    pub bindings: Bindings,
-    /// What devices do not take.
-    pub unsupported: Unsupported,
-    /// Tells the site secret from others; [`SiteSecret::mark`].
-    pub secret: Option<u64>,
 }
 
 /// A subnet manager. Feed it with the `handle_` verbs; after each, empty `poll_persist`, `poll_transmit` and
@@ -101,10 +88,11 @@ pub struct Manager {
     pub(crate) unmet: BTreeMap<Option<Location>, Option<Guid>>,
     /// Sets sent when the present pass began.
     pub(crate) sets_before: u64,
-    /// Other subnet managers, and what each said last, if it did: its state and priority.
-    pub(crate) managers: BTreeMap<(Guid, PortNum), Option<(SmState, u8)>>,
+    /// Other subnet managers, by node and port.
+    pub(crate) managers: BTreeMap<(Guid, PortNum), ForeignManager>,
     /// What has to be on disk is not what was last written there.
     pub(crate) memory_is_new: bool,
+    pub(crate) persistence: Persistence,
     pub(crate) administration: Administration,
     /// What the administration answers from, or will.
     pub(crate) directory: Option<Arc<Directory>>,
@@ -153,8 +141,8 @@ pub(crate) enum Purpose {
     Suspect { place: Place },
     /// An attribute is written.
     Write { place: Place },
-    /// Who is this other manager, of whom nobody knew, or what has become of it?
-    ForeignManager { node: Guid, port: PortNum, is_first: bool },
+    /// Who is this other manager, or what has become of it?
+    ForeignManager { node: Guid, port: PortNum },
 }
 
 /// Passes in a row that a node may interrupt by not answering before it is left out.
@@ -192,6 +180,7 @@ impl Manager {
             sets_before: 0,
             managers: BTreeMap::new(),
             memory_is_new: true,
+            persistence: Persistence::default(),
             administration: Administration::new(),
             directory: None,
             facts_are_new: true,
@@ -207,6 +196,7 @@ impl Manager {
 
     /// Makes the fabric equal to a plan; [`Event::Programmed`] tells when it is.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
+        self.forget_held_back();
         let before = self.plan.as_ref().map(|plan| plan.decisions());
         self.memory_is_new |= before != Some(plan.decisions());
         self.doubt_pass();
@@ -269,23 +259,6 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// What [`Manager::poll_persist`] gave out is safe: what depends on it may leave.
-    pub fn handle_persisted(&mut self, now: Duration) {
-        if self.phase == Phase::Remembering && !self.memory_is_new {
-            self.begin_stage(Stage::ALL[0]);
-        }
-        self.proceed(now);
-    }
-
-    /// What has to be safe before anything else is written to the fabric; answer with [`Manager::handle_persisted`].
-    pub fn poll_persist(&mut self) -> Option<Memory> {
-        if !self.has_memory() {
-            return None;
-        }
-        self.memory_is_new = false;
-        Some(self.memory())
-    }
-
     /// The next datagram to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
         let answer = self.answers.pop_front().or_else(|| self.administration.poll_transmit(now));
@@ -300,18 +273,13 @@ impl Manager {
     /// When [`Manager::handle_timeout`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Watching).then(|| self.watch.poll_timeout());
-        let others = [watch, self.drained, self.administration.poll_timeout()];
+        let others = [watch, self.drained, self.administration.poll_timeout(), self.persist_timeout()];
         self.exchange.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// Whether something can be done at once, without waiting for time or datagrams.
     pub fn has_more(&self) -> bool {
         !self.events.is_empty() || !self.answers.is_empty() || self.has_memory()
-    }
-
-    /// Whether something has to be safe. While a plan is only looked at, nothing was decided.
-    fn has_memory(&self) -> bool {
-        self.memory_is_new && self.plan.is_some() && self.phase != Phase::Comparing
     }
 
     /// Datagrams sent so far.
@@ -328,15 +296,6 @@ impl Manager {
     pub fn progress(&self) -> Progress {
         let Progress { done, total } = self.exchange.progress;
         Progress { done, total: total + self.backlog.len() }
-    }
-
-    fn memory(&mut self) -> Memory {
-        Memory {
-            decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
-            bindings: self.bound.list(),
-            unsupported: self.unsupported.clone(),
-            secret: self.secret.as_ref().map(SiteSecret::mark),
-        }
     }
 
     /// Goes on to the next phase once everything of this one was answered or given up.
@@ -366,6 +325,9 @@ impl Manager {
     /// Looks at what is due; whether anything is.
     fn watch_on(&mut self, now: Duration) -> bool {
         self.activity = self.activity.wrapping_add(1);
+        if self.resume_held_back(now) {
+            return true;
+        }
         let suspects = self.watch.take_suspects(now);
         if !suspects.is_empty() {
             self.begin_look();
@@ -485,11 +447,7 @@ impl Manager {
                         self.tell(Event::SilentLocation { location: from, last });
                     }
                 }
-                Purpose::ForeignManager { node, port, is_first } => {
-                    if is_first {
-                        self.tell(Event::ForeignManager { node, port, info: None });
-                    }
-                }
+                Purpose::ForeignManager { node, port } => self.note_silent_manager(node, port),
                 Purpose::Read { place }
                 | Purpose::Audit { place }
                 | Purpose::Glance { place }
@@ -526,7 +484,7 @@ impl Manager {
                     self.meet(info, from, route, expected);
                 }
             }
-            Purpose::ForeignManager { node, port, .. } => self.note_foreign_manager(node, port, data),
+            Purpose::ForeignManager { node, port } => self.note_foreign_manager(node, port, data),
             Purpose::Read { place } => {
                 let understood = is_ok && self.note(place, data);
                 self.expect(understood, place, mad);

@@ -102,6 +102,9 @@ impl Manager {
         self.bound.seal();
         self.phase = Phase::Writing(stage);
         let Some(plan) = self.plan.clone() else { return };
+        if stage == Stage::ALL[0] {
+            self.persistence.note_safe(&plan);
+        }
         let comparison = self.comparison(&plan, &self.scope);
         if stage == Stage::Routes {
             self.route_steps = comparison.route_steps().into();

@@ -1,0 +1,93 @@
+//! Other subnet managers on the fabric: found by the IsSM bit of their ports, asked who they are, never obeyed.
+//!
+//! SMInfo is answered by software, not by the agent of a device. Whoever is root on a host could claim to be a subnet
+//! manager and would read the M_Key of its port from the question, and own the port from then on. So the question
+//! never carries a key. A device that drops it for that reason (A-MKEY-7) makes the manager behind it *silent*: it is
+//! reported as such, and asked ever more rarely.
+
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use ib_wire::{Attribute, Guid, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo, SmState};
+
+use crate::event::Event;
+use crate::exchange::Patience;
+use crate::manager::{Manager, Purpose};
+
+/// The first pause before a silent manager is asked again. It doubles with every question in vain.
+const SILENT_PAUSE_MIN: Duration = Duration::from_secs(20);
+
+/// The longest pause: a manager that begins to answer is noticed within ten minutes, at the cost of six datagrams an hour.
+const SILENT_PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// Another subnet manager, by what became of the last question to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForeignManager {
+    /// It was not asked yet, or has not answered yet.
+    New,
+    /// It answered.
+    Known { state: SmState, priority: u8 },
+    /// It answers none of the questions; after `pause` it is asked again, at `next` at the earliest.
+    Silent { pause: Duration, next: Duration },
+}
+
+impl Manager {
+    /// Notes whether a subnet manager runs behind a port, and asks a new one who it is.
+    pub(crate) fn note_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
+        let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
+        if !is_manager || own {
+            if self.managers.remove(&(node, port)).is_some() {
+                self.tell(Event::ForeignManagerGone { node, port });
+            }
+        } else if let Entry::Vacant(unknown) = self.managers.entry((node, port)) {
+            unknown.insert(ForeignManager::New);
+            self.ask_manager(node, port, Patience::Usual);
+        }
+    }
+
+    /// Asks all other managers what they are doing now. Silent ones get one datagram, and only when their pause is over.
+    pub(crate) fn ask_managers(&mut self) {
+        let now = self.now;
+        let due = |known: &ForeignManager| match *known {
+            ForeignManager::New | ForeignManager::Known { .. } => Some(Patience::Usual),
+            ForeignManager::Silent { next, .. } => (next <= now).then_some(Patience::Once),
+        };
+        let asked: Vec<_> =
+            self.managers.iter().filter_map(|(place, known)| Some((*place, due(known)?))).collect();
+        for ((node, port), patience) in asked {
+            self.ask_manager(node, port, patience);
+        }
+    }
+
+    /// Another manager told who it is, or what it is doing now.
+    pub(crate) fn note_foreign_manager(&mut self, node: Guid, port: PortNum, data: &[u8; SMP_DATA_LEN]) {
+        let Ok(info) = SmInfo::decode(data) else { return self.note_silent_manager(node, port) };
+        let says = ForeignManager::Known { state: info.state, priority: info.priority };
+        if let Some(known) = self.managers.get_mut(&(node, port))
+            && std::mem::replace(known, says) != says
+        {
+            self.tell(Event::ForeignManager { node, port, info: Some(info) });
+        }
+    }
+
+    /// Another manager did not answer, or answered nonsense.
+    pub(crate) fn note_silent_manager(&mut self, node: Guid, port: PortNum) {
+        let now = self.now;
+        let Some(known) = self.managers.get_mut(&(node, port)) else { return };
+        let (pause, is_news) = match *known {
+            ForeignManager::Silent { pause, .. } => ((2 * pause).min(SILENT_PAUSE_MAX), false),
+            ForeignManager::New | ForeignManager::Known { .. } => (SILENT_PAUSE_MIN, true),
+        };
+        *known = ForeignManager::Silent { pause, next: now + pause };
+        if is_news {
+            self.tell(Event::ForeignManager { node, port, info: None });
+        }
+    }
+
+    /// Asks a manager who it is, without a key on any transport.
+    fn ask_manager(&mut self, node: Guid, port: PortNum, patience: Patience) {
+        let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
+        let mad = Mad::directed(Method::GET, Attribute::SM_INFO, 0, route);
+        self.exchange.ask_with(patience, node, mad, Purpose::ForeignManager { node, port });
+    }
+}
