@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use fabric_model::ibnetdiscover;
 use fabric_sim::{Capacities, Fabric};
-use ib_transport::Server;
+use ib_transport::{Access, Server};
 use ib_wire::{DataLanes, Mtu};
 
 use frames::Frames;
@@ -27,7 +27,8 @@ use host::SimHost;
 ///
 ///     IBSIM_SOCKNAME=NAME SIM_HOST=NODE LD_PRELOAD=/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so smpquery nodeinfo -D 0
 ///
-/// SIM_HOST names the node a tool sits on, by id or description; without it, the first of the file. `heddle sim-ctl`
+/// Only the user who runs the emulation, and root, can attach. SIM_HOST names the node a tool sits on, by id or
+/// description; without it, the first of the file. `heddle sim-ctl`
 /// acts on the running emulation, and puts virtual machines on it, whose frames go where the tables of the fabric let
 /// them.
 #[derive(Debug, Args)]
@@ -65,6 +66,10 @@ pub struct SimArgs {
     /// Switches take the optimised Sets of service-level tables.
     #[arg(long)]
     optimised_sl2vl: bool,
+    /// Let every user of this machine attach, not only yours and root. Whoever attaches is root on any node of the fabric:
+    /// it can run a subnet manager there, and read and change all that is not under a management key
+    #[arg(long)]
+    open_to_everyone: bool,
     /// Also listen on this unix socket for clients of Heddle's own framing (`--device heddle:SOCKET`).
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -93,6 +98,9 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
     let mut server = Server::bind(&args.name)?;
+    if args.open_to_everyone {
+        server.set_access(Access::Everyone);
+    }
     if let Some(socket) = &args.socket {
         server.listen(socket)?;
     }

@@ -64,6 +64,10 @@ pub struct UpArgs {
     /// `manager`, or the first, and the others are hosts
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
+    /// Let every user of this machine attach tools to the emulated fabric, not only root. Whoever attaches is root on any
+    /// adapter of the fabric, the subnet manager's included, below everything that separates tenants
+    #[arg(long)]
+    open_fabric_to_everyone: bool,
     /// Where the controller listens: on this machine, as tokens travel in the clear
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
@@ -176,6 +180,7 @@ struct Plan {
     manager: String,
     hosts: Vec<Name>,
     secret: PathBuf,
+    open_fabric_to_everyone: bool,
     listen: SocketAddr,
     capacity: Capacity,
     images: Vec<ImageSource>,
@@ -199,6 +204,7 @@ impl Plan {
             manager,
             hosts,
             secret: site.secret()?,
+            open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
             capacity: Capacity { cores: args.host_cores, memory: args.host_memory },
             images: args.image.clone(),
@@ -272,19 +278,20 @@ impl Plan {
 
     fn sim(&self) -> Program {
         let site = &self.site;
-        self.own(
-            "sim",
-            [
-                "sim".into(),
-                self.topology.clone().into(),
-                "--name".into(),
-                site.fabric_name().into(),
-                "--socket".into(),
-                site.socket("sim").into(),
-                "--control".into(),
-                site.socket("sim-control").into(),
-            ],
-        )
+        let mut arguments: Vec<OsString> = vec![
+            "sim".into(),
+            self.topology.clone().into(),
+            "--name".into(),
+            site.fabric_name().into(),
+            "--socket".into(),
+            site.socket("sim").into(),
+            "--control".into(),
+            site.socket("sim-control").into(),
+        ];
+        if self.open_fabric_to_everyone {
+            arguments.push("--open-to-everyone".into());
+        }
+        self.own("sim", arguments)
     }
 
     fn sm(&self) -> Program {
@@ -300,7 +307,7 @@ impl Plan {
                 "--device".into(),
                 device,
                 "--state".into(),
-                site.path("fabric.json").into(),
+                site.fabric_state().into(),
                 "--secret".into(),
                 self.secret.clone().into(),
                 "--control".into(),

@@ -181,10 +181,26 @@ impl Site {
         let _ = fs::remove_file(self.path(&format!("run/{name}.pid")));
     }
 
-    /// The secret that the keys of nodes are derived from, made once.
+    /// What the subnet manager keeps.
+    pub fn fabric_state(&self) -> PathBuf {
+        self.path("fabric.json")
+    }
+
+    /// The secret that the keys of nodes are derived from, made once. One that is lost is never replaced: the nodes would be
+    /// under keys that nobody has.
     pub fn secret(&self) -> anyhow::Result<PathBuf> {
         let path = self.path("site.secret");
-        if !path.exists() {
+        let is_there = path.try_exists().with_context(|| format!("cannot look at {}", path.display()))?;
+        if !is_there {
+            let state = self.fabric_state();
+            ensure!(
+                crate::sm::secret_mark(&state)?.is_none(),
+                "{} is gone, and the devices of this fabric are under management keys that only it gives. Put it back from \
+                 a backup, with mode 600. If there is none: once every device has been reset and lost its key (an \
+                 emulated fabric has when `heddle up` has ended), move {} away; the next start draws another secret",
+                path.display(),
+                state.display()
+            );
             let mut secret = [0; SECRET_BYTES];
             File::open("/dev/urandom")
                 .and_then(|mut source| source.read_exact(&mut secret))
@@ -217,7 +233,7 @@ impl Site {
                 "the fabric in {source} has {found} hosts, not {wanted}: leave --hosts out, or use another --dir"
             );
         }
-        write_whole(&path, &text, 0o644)?;
+        write_whole(&path, &text, 0o600)?;
         Ok((path, adapters))
     }
 }
@@ -314,6 +330,25 @@ mod tests {
         assert_eq!((before.len(), before == [0; SECRET_BYTES]), (SECRET_BYTES, false));
         site.secret().unwrap();
         assert_eq!(fs::read(&secret).unwrap(), before, "it is made once");
+    }
+
+    #[test]
+    fn a_secret_that_is_lost_is_not_replaced() {
+        let (_scratch, site) = site();
+        let secret = site.secret().unwrap();
+        let key = subnet_manager::SiteSecret::new(fs::read(&secret).unwrap()).unwrap();
+        let memory = subnet_manager::Memory { secret: Some(key.mark()), ..Default::default() };
+        fs::write(site.fabric_state(), serde_json::to_string(&memory).unwrap() + "\n").unwrap();
+        site.secret().unwrap();
+        fs::remove_file(&secret).unwrap();
+        let error = site.secret().unwrap_err().to_string();
+        assert!(error.contains("from a backup") && error.contains("fabric.json"), "{error}");
+        assert!(!secret.exists(), "nothing was drawn");
+
+        // The control: devices that were never put under a key.
+        let open = serde_json::to_string(&subnet_manager::Memory::default()).unwrap() + "\n";
+        fs::write(site.fabric_state(), open).unwrap();
+        site.secret().unwrap();
     }
 
     #[test]

@@ -20,11 +20,13 @@ pub struct Counters {
     pub control_unknown_type: u64,
     /// Control messages from an address that does not own the client they name.
     pub control_forged: u64,
+    /// Control messages of users who may not use the sockets.
+    pub control_foreign_user: u64,
     /// Control replies that found the client's queue full.
     pub control_unanswered: u64,
     /// Attachments refused: no such node.
     pub refused_unknown_node: u64,
-    /// Attachments refused: every slot is taken by a living client.
+    /// Attachments refused: every slot is taken by a living client, or all that one user, port or group of ports may have.
     pub refused_full: u64,
     /// Attachments that failed at the operating system.
     pub refused_by_system: u64,

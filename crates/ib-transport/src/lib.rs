@@ -21,6 +21,7 @@
 //! client into bits 63..48 of every request, libumad2sim writes its agent into bits 47..32, and the kernel owns the
 //! whole upper half. Compare [`application_transaction`] of request and answer.
 
+mod access;
 mod counters;
 mod device;
 pub mod framed;
@@ -36,6 +37,7 @@ mod waker;
 
 use ib_wire::TransactionId;
 
+pub use access::{Access, UserId};
 pub use counters::Counters;
 pub use device::{Device, DeviceError, DeviceSpec, Received, SpecError};
 pub use guests::{FRAME_BYTES_MAX, FrameBuffer, GuestCounters, GuestError, Guests};
@@ -43,7 +45,8 @@ pub use place::ListenError;
 pub use relay::{Relay, RelayPort};
 pub use role::Role;
 pub use server::{
-    BindError, CLIENTS_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, Outbox, Sent, Server, Vendor,
+    BindError, CLIENTS_MAX, CLIENTS_PER_USER_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, Outbox,
+    Sent, Server, Vendor,
 };
 pub use waker::Waker;
 

@@ -5,12 +5,14 @@ use std::ffi::{CStr, c_int, c_ulong};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+use crate::access::UserId;
 use crate::ibsim::DATA_LEN;
 
 /// Messages one system call moves at most: enough for the 32 requests a client usually keeps in flight, twice.
@@ -110,6 +112,105 @@ impl SendBatch {
             unsafe { libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, flags) };
         check(sent).map(|sent| sent as usize)
     }
+}
+
+/// The user this process acts as.
+pub(crate) fn effective_user() -> UserId {
+    // SAFETY: no pointers, and it cannot fail.
+    UserId(unsafe { libc::geteuid() })
+}
+
+/// Has the kernel attach the sender's credentials to every message that a socket receives from now on.
+pub(crate) fn pass_credentials(socket: &UnixDatagram) -> io::Result<()> {
+    let on: c_int = 1;
+    let length = mem::size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads one integer that outlives the call.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PASSCRED,
+            (&raw const on).cast(),
+            length,
+        )
+    })
+    .map(drop)
+}
+
+/// A message, and who sent it.
+#[derive(Debug)]
+pub(crate) struct Identified {
+    pub(crate) length: usize,
+    /// The abstract name of the sender's socket, if it has one.
+    pub(crate) sender: Option<SocketAddr>,
+    /// Its user, if the kernel says so.
+    pub(crate) user: Option<UserId>,
+}
+
+/// Receives one message, without waiting, from a socket that [`pass_credentials`] was called for. What does not fit is cut
+/// off.
+pub(crate) fn receive_identified(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Identified> {
+    /// Room for one `ucred` with its header, and as much again: the kernel attaches nothing else that is kept.
+    const CONTROL_LEN: usize = 64;
+    #[repr(align(8))]
+    struct Control([u8; CONTROL_LEN]);
+    let mut control = Control([0; CONTROL_LEN]);
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: sockaddr_un is plain integers, for which zero is valid.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    let mut header = message_header(&mut vector).msg_hdr;
+    header.msg_name = (&raw mut address).cast();
+    header.msg_namelen = mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = CONTROL_LEN;
+    // Descriptors that a sender attaches are not to outlive the call in a child.
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header points to one iovec, an address and a control buffer of the lengths it says, all of which outlive
+    // the call.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    let mut user = None;
+    // SAFETY: recvmsg has just filled in the header and the control buffer; the macros walk inside it.
+    let mut message = unsafe { libc::CMSG_FIRSTHDR(&header) };
+    while !message.is_null() {
+        // SAFETY: not null, so a control message that lies in the buffer.
+        let (level, kind) = unsafe { ((*message).cmsg_level, (*message).cmsg_type) };
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) {
+            // SAFETY: a message of this kind holds one ucred, which need not be aligned.
+            let credentials: libc::ucred = unsafe { ptr::read_unaligned(libc::CMSG_DATA(message).cast()) };
+            user = Some(UserId(credentials.uid));
+        } else if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: a message of this kind holds descriptors that were just given to this process.
+            unsafe { close_received(message) };
+        }
+        // SAFETY: as for the first.
+        message = unsafe { libc::CMSG_NXTHDR(&header, message) };
+    }
+    Ok(Identified { length, sender: abstract_name(&address, header.msg_namelen), user })
+}
+
+/// Closes the descriptors in a control message: nobody asked for them, and they would use up the process's own.
+///
+/// # Safety
+///
+/// `message` is a complete SCM_RIGHTS message that was just received.
+unsafe fn close_received(message: *const libc::cmsghdr) {
+    // SAFETY: the caller vouches for the message.
+    let (length, first) = unsafe { ((*message).cmsg_len, libc::CMSG_DATA(message)) };
+    // SAFETY: no pointers.
+    let header = unsafe { libc::CMSG_LEN(0) } as usize;
+    for index in 0..length.saturating_sub(header) / mem::size_of::<c_int>() {
+        // SAFETY: inside the message; the descriptor belongs to nobody else.
+        unsafe { libc::close(ptr::read_unaligned(first.cast::<c_int>().add(index))) };
+    }
+}
+
+/// The abstract name in an address of which `length` bytes count.
+fn abstract_name(address: &libc::sockaddr_un, length: libc::socklen_t) -> Option<SocketAddr> {
+    let count = (length as usize).checked_sub(mem::offset_of!(libc::sockaddr_un, sun_path))?;
+    let bytes: Vec<u8> = address.sun_path.get(..count)?.iter().map(|byte| *byte as u8).collect();
+    let (zero, name) = bytes.split_first()?;
+    (*zero == 0).then(|| SocketAddr::from_abstract_name(name).ok())?
 }
 
 fn message_header(vector: &mut libc::iovec) -> libc::mmsghdr {

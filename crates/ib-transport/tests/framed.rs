@@ -79,6 +79,42 @@ fn a_stream_that_is_paused_is_not_read_until_it_ends() {
 }
 
 #[test]
+fn every_kind_of_frame_counts_towards_a_pause() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let host = ToyHost { charged_max: Some(4), ..ToyHost::default() };
+    let server = Running::start_with(host, |server| server.listen(&path).unwrap());
+    let mut client = Client::connect(&path, "n1", Role::Ordinary).unwrap();
+    client.station().unwrap();
+    client.port().unwrap();
+    client.set_role(Role::SubnetManager).unwrap();
+    client.station().unwrap();
+    // Four were counted: from here on nothing is read.
+    client.send(&node_info_request(1)).unwrap();
+    assert!(client.receive(Duration::from_millis(300)).unwrap().is_none());
+    let (host, _) = server.stop();
+    assert_eq!(host.charged, 4);
+}
+
+#[test]
+fn a_port_has_as_many_clients_as_its_host_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let host = ToyHost { clients_max: Some(2), ..ToyHost::default() };
+    let server = Running::start_with(host, |server| server.listen(&path).unwrap());
+    let full = || Client::connect(&path, "n1", Role::Ordinary);
+    let taken: Vec<Client> = (0..2).map(|_| full().unwrap()).collect();
+    assert!(matches!(full(), Err(AttachError::Refused { reason: Refusal::Full, .. })));
+    assert_served(&mut Client::connect(&path, "n2", Role::Ordinary).unwrap(), 2);
+    drop(taken);
+    let started = std::time::Instant::now();
+    while full().is_err() {
+        assert!(started.elapsed() < 3 * LONG, "a slot that is left is free again");
+    }
+    assert!(server.stop().1.refused_full > 0);
+}
+
+#[test]
 fn headers_arrive_as_they_were_sent() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("door");

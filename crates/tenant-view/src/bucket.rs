@@ -1,24 +1,26 @@
-//! How much a tenant may ask of its view.
+//! How much a tenant may ask of its views.
 
 use std::time::Duration;
 
-/// Datagrams that a view takes without pause: what stock opensm sends to bring up 256 nodes with service levels, twice.
+/// Datagrams that a tenant's views take without pause: what stock opensm sends to bring up 256 nodes with service levels, twice.
 pub(crate) const BURST: u32 = 1 << 17;
-/// Datagrams a second that a view takes for good: less than a tenth of what one core can answer.
+/// Datagrams a second that they take for good: less than a tenth of what one core can answer.
 pub(crate) const PER_SECOND: u32 = 1 << 14;
 /// Datagrams for which there is to be room again when one that has sent too much goes on: several times what is read of it at
 /// once, since what is read and finds no room is lost.
 const RESUMED: u32 = 1 << 10;
 
-/// Tokens, one for each datagram.
+/// Tokens, one for each datagram. A view has one, and whoever serves several views of one tenant has another for all of
+/// them: its rate is the tenant's, however many views there are.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     tokens: u32,
     /// Up to when tokens were given.
     filled: Duration,
 }
 
 impl Bucket {
+    /// A full one.
     pub fn new() -> Self {
         Self { tokens: BURST, filled: Duration::ZERO }
     }
@@ -53,6 +55,12 @@ impl Bucket {
             let given = (due * NANOS).div_ceil(u128::from(PER_SECOND));
             self.filled += Duration::from_nanos(u64::try_from(given).unwrap_or(u64::MAX));
         }
+    }
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

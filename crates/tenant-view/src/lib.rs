@@ -56,6 +56,7 @@ mod view;
 mod wish;
 mod wishing;
 
+pub use bucket::Bucket;
 pub use classes::fold_classes;
 pub use names::{Names, NamesError};
 pub use projection::NodeAlias;

@@ -5,15 +5,23 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use controller_api::Name;
 use ib_transport::{Host, Outbox, Sent, Vendor};
 use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
 use tenant_view::{
-    AdapterId, Names, NodeAlias, Output, Slice, Status, Unshared, View, ViewError, Wire, WireClass,
+    AdapterId, Bucket, Names, NodeAlias, Output, Slice, Status, Unshared, View, ViewError, Wire, WireClass,
 };
 use uuid::Uuid;
 
 use super::Task;
 use super::wishes::Wished;
+
+/// Streams of a cluster beyond one for each of its nodes, which their guests hold: tools and managers that a tenant runs
+/// from outside.
+const CLUSTER_STREAMS_MAX: usize = 16;
+
+/// The same for all clusters of a tenant together: all slots but those of guests are enough for fifteen such tenants.
+const TENANT_STREAMS_MAX: usize = 64;
 
 /// What a stream calls the adapter of a virtual machine: nobody but the controller writes it.
 pub fn node_id(cluster: Uuid, node: u32) -> String {
@@ -36,6 +44,8 @@ pub struct Gallery {
     shown: BTreeMap<u32, Shown>,
     numbers: HashMap<Uuid, u32>,
     given: u32,
+    /// How much more each tenant that has a view may ask of all its views.
+    budgets: HashMap<Name, Bucket>,
     /// When views are to be looked at, the next first.
     due: BTreeSet<(Duration, u32)>,
     /// Views that may have something to say.
@@ -46,6 +56,7 @@ pub struct Gallery {
 #[derive(Debug)]
 struct Shown {
     cluster: Uuid,
+    tenant: Name,
     view: View,
     /// Its virtual machines by number.
     nodes: BTreeMap<u32, String>,
@@ -70,6 +81,7 @@ impl Gallery {
             shown: BTreeMap::new(),
             numbers: HashMap::new(),
             given: 0,
+            budgets: HashMap::new(),
             due: BTreeSet::new(),
             restless: BTreeSet::new(),
         }
@@ -79,7 +91,7 @@ impl Gallery {
     pub fn put(
         &mut self,
         now: Duration,
-        cluster: Uuid,
+        (cluster, tenant): (Uuid, &Name),
         slice: Slice,
         names: Names,
         nodes: BTreeMap<u32, String>,
@@ -96,17 +108,21 @@ impl Gallery {
         view.set_unshared(Unshared::KeepDefault);
         self.given += 1;
         self.numbers.insert(cluster, self.given);
-        self.shown.insert(self.given, Shown { cluster, view, nodes, due: None });
+        self.budgets.entry(tenant.clone()).or_default();
+        self.shown.insert(self.given, Shown { cluster, tenant: tenant.clone(), view, nodes, due: None });
         self.restless.insert(self.given);
         Ok(())
     }
 
-    /// Takes the view of a cluster away; streams that end there hear nothing more.
+    /// Takes the view of a cluster away, and the streams that end there with it.
     pub fn remove(&mut self, cluster: Uuid) {
-        if let Some(number) = self.numbers.remove(&cluster)
-            && let Some(due) = self.shown.remove(&number).and_then(|shown| shown.due)
-        {
+        let Some(number) = self.numbers.remove(&cluster) else { return };
+        let Some(shown) = self.shown.remove(&number) else { return };
+        if let Some(due) = shown.due {
             self.due.remove(&(due, number));
+        }
+        if self.shown.values().all(|other| other.tenant != shown.tenant) {
+            self.budgets.remove(&shown.tenant);
         }
     }
 
@@ -139,7 +155,9 @@ impl Gallery {
     /// Hands on what a view has for streams, and notes when it is to be looked at again.
     fn pass_on(&mut self, number: u32, outbox: &mut Outbox<Spot>) {
         let Some(shown) = self.shown.get_mut(&number) else { return };
+        let mut delivered = 0_usize;
         while let Some(output) = shown.view.poll_output() {
+            delivered += 1;
             match output {
                 Output::Deliver { adapter, mut datagram } => {
                     if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
@@ -150,6 +168,10 @@ impl Gallery {
                 }
                 Output::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
+        }
+        // One answer is paid for by its question.
+        if let Some(budget) = self.budgets.get_mut(&shown.tenant) {
+            budget.charge(delivered.saturating_sub(1));
         }
         if let Some(change) = shown.view.poll_wish() {
             self.wished.put(shown.cluster, change);
@@ -229,8 +251,10 @@ impl Host for Gallery {
         // There is no other door.
         let Sent::Whole { client, datagram } = sent else { return };
         let taken = match self.shown.get_mut(&from.view) {
-            Some(shown) => shown.view.handle_datagram(now, from.adapter, datagram.clone()).is_ok(),
-            None => false,
+            Some(shown) if self.budgets.get_mut(&shown.tenant).is_some_and(|budget| budget.take(now)) => {
+                shown.view.handle_datagram(now, from.adapter, datagram.clone()).is_ok()
+            }
+            _ => false,
         };
         if !taken {
             outbox.lost(client, datagram);
@@ -238,8 +262,35 @@ impl Host for Gallery {
         self.pass_on(from.view, outbox);
     }
 
+    fn has_slot(&self, port: Spot, taken: &mut dyn Iterator<Item = Spot>) -> bool {
+        let Some(shown) = self.shown.get(&port.view) else { return false };
+        let (mut of_cluster, mut of_tenant) = (0, 0);
+        for other in taken {
+            of_cluster += usize::from(other.view == port.view);
+            let is_same = self.shown.get(&other.view).is_some_and(|other| other.tenant == shown.tenant);
+            of_tenant += usize::from(is_same);
+        }
+        let own = self.shown.values().filter(|other| other.tenant == shown.tenant);
+        let nodes: usize = own.map(|shown| shown.nodes.len()).sum();
+        of_cluster < shown.nodes.len() + CLUSTER_STREAMS_MAX && of_tenant < nodes + TENANT_STREAMS_MAX
+    }
+
+    fn has_port(&self, port: Spot) -> bool {
+        self.shown.contains_key(&port.view)
+    }
+
+    fn charge(&mut self, port: Spot) {
+        let now = self.started.elapsed();
+        let Some(shown) = self.shown.get(&port.view) else { return };
+        if let Some(budget) = self.budgets.get_mut(&shown.tenant) {
+            budget.take(now);
+        }
+    }
+
     fn pause(&self, port: Spot) -> Option<Instant> {
-        Some(self.started + self.shown.get(&port.view)?.view.pause()?)
+        let shown = self.shown.get(&port.view)?;
+        let of_tenant = self.budgets.get(&shown.tenant).and_then(Bucket::empty_until);
+        Some(self.started + shown.view.pause().max(of_tenant)?)
     }
 
     fn tick(&mut self, outbox: &mut Outbox<Spot>) -> Option<Duration> {
@@ -286,27 +337,74 @@ mod tests {
         Slice::of(&topology, &plan, &cluster, Shape::Network).unwrap()
     }
 
-    #[test]
-    fn only_a_tenant_that_has_sent_too_much_is_not_read() {
+    /// Views of one cluster for each tenant named.
+    fn gallery(tenants: &[&str]) -> (Gallery, Vec<Spot>) {
         let (_, tasks) = std::sync::mpsc::channel();
         let mut gallery = Gallery::new(tasks, Arc::default());
-        let clusters = [Uuid::from_u128(1), Uuid::from_u128(2)];
-        let now = Duration::from_secs(1);
-        for cluster in clusters {
+        let mut spots = Vec::new();
+        for (number, tenant) in (1..).zip(tenants) {
+            let cluster = Uuid::from_u128(number);
             let nodes = BTreeMap::from([(1, "1".to_owned())]);
-            gallery.put(now, cluster, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
+            let whose = (cluster, &tenant.parse().unwrap());
+            gallery.put(NOW, whose, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
+            spots.push(gallery.find_port(&format!("{cluster}/1")).expect("its node"));
         }
-        let [flooded, other] =
-            clusters.map(|cluster| gallery.find_port(&format!("{cluster}/1")).expect("its node"));
+        (gallery, spots)
+    }
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn only_a_tenant_that_has_sent_too_much_is_not_read() {
+        let (mut gallery, spots) = gallery(&["blue", "red"]);
+        let [flooded, other] = spots[..] else { panic!("two") };
         assert_eq!((gallery.pause(flooded), gallery.pause(other)), (None, None));
         let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
         let get = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
-        gallery.with(clusters[0], |view| {
-            while view.handle_datagram(now, flooded.adapter, get.clone()).is_ok() {
+        gallery.with(Uuid::from_u128(1), |view| {
+            while view.handle_datagram(NOW, flooded.adapter, get.clone()).is_ok() {
                 while view.poll_output().is_some() {}
             }
         });
-        assert!(gallery.pause(flooded).is_some_and(|until| until > gallery.started + now));
+        assert!(gallery.pause(flooded).is_some_and(|until| until > gallery.started + NOW));
         assert_eq!(gallery.pause(other), None);
+    }
+
+    #[test]
+    fn all_clusters_of_a_tenant_share_one_rate() {
+        let (mut gallery, spots) = gallery(&["blue", "blue", "red"]);
+        let [flooded, same, other] = spots[..] else { panic!("three") };
+        let mut asked = 0_u32;
+        while gallery.pause(flooded).is_none() {
+            gallery.charge(flooded);
+            asked += 1;
+            assert!(asked < 1 << 24, "questions are not counted");
+        }
+        assert!(gallery.pause(same).is_some(), "another cluster of the same tenant");
+        assert_eq!(gallery.pause(other), None);
+    }
+
+    #[test]
+    fn a_tenant_that_takes_all_streams_it_can_leaves_the_others_theirs() {
+        let (gallery, spots) = gallery(&["blue", "blue", "blue", "blue", "blue", "blue", "red"]);
+        let (red, blue) = spots.split_last().unwrap();
+        let mut taken = Vec::new();
+        for spot in blue {
+            while gallery.has_slot(*spot, &mut taken.iter().copied()) {
+                taken.push(*spot);
+                assert!(taken.len() < ib_transport::CLIENTS_MAX / 2, "one tenant takes them all");
+            }
+        }
+        assert_eq!(taken.iter().filter(|spot| *spot == &blue[0]).count(), 1 + CLUSTER_STREAMS_MAX);
+        assert_eq!(taken.len(), blue.len() + TENANT_STREAMS_MAX);
+        assert!(gallery.has_slot(*red, &mut taken.iter().copied()));
+    }
+
+    #[test]
+    fn streams_of_a_cluster_that_is_gone_go_with_it() {
+        let (mut gallery, spots) = gallery(&["blue", "red"]);
+        gallery.remove(Uuid::from_u128(1));
+        assert!(!gallery.has_port(spots[0]) && gallery.has_port(spots[1]));
+        assert_eq!(gallery.budgets.len(), 1);
     }
 }

@@ -188,6 +188,8 @@ async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()>
     }
     let id = row.id;
     let numbers = row.nodes.iter().map(|node| (node.number, node_name(row, node))).collect();
-    let shown = site.views.with(move |gallery, now| gallery.put(now, id, slice, names, numbers)).await;
+    let tenant = row.tenant.clone();
+    let put = move |gallery: &mut Gallery, now| gallery.put(now, (id, &tenant), slice, names, numbers);
+    let shown = site.views.with(put).await;
     Ok(shown.context("views are no longer served")??)
 }

@@ -58,7 +58,9 @@ pub enum ConnectError {
         name: SocketName,
     },
     /// The server does not want the client.
-    #[error("server {name} refused to attach at {node:?}: no such node, or too many clients")]
+    #[error(
+        "server {name} refused to attach at {node:?}: no such node, too many clients, or it is open to another user only"
+    )]
     Refused {
         /// The name.
         name: SocketName,

@@ -8,6 +8,7 @@ use ib_wire::ManagementClass;
 
 use super::backlog::{Bytes, Frames};
 use super::host::ClientId;
+use crate::access::UserId;
 use crate::framed::FrameReader;
 use crate::role::Role;
 use crate::sys::{Epoll, Watch};
@@ -15,11 +16,24 @@ use crate::sys::{Epoll, Watch};
 /// Clients that can be attached at once: the slots that 10 bits of a [`ClientId`] can name.
 pub const CLIENTS_MAX: usize = 1 << SLOT_BITS;
 
+/// Clients that one user may have who is neither the server's own nor root: enough for a fabric's worth of tools and
+/// managers, few enough that sixteen such users do not fill all slots.
+pub const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 16 - 1;
+
 const SLOT_BITS: u32 = 10;
+
+/// Whose a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) user: UserId,
+    /// The server's own user, or root.
+    pub(super) is_own: bool,
+}
 
 /// One attached client.
 pub(super) struct Client<P> {
     pub(super) id: ClientId,
+    pub(super) owner: Owner,
     /// Where it sits; `None` for a stream that has not attached yet.
     pub(super) port: Option<P>,
     role: Role,
@@ -102,11 +116,12 @@ impl<P: Copy + Eq> Clients<P> {
     }
 
     /// Seats a client, ordinary and nowhere yet, under [`next_id`](Self::next_id).
-    pub(super) fn insert(&mut self, id: ClientId, link: Link) -> &mut Client<P> {
+    pub(super) fn insert(&mut self, id: ClientId, owner: Owner, link: Link) -> &mut Client<P> {
         debug_assert_eq!(self.next_id(), Some(id), "clients are seated under the next identifier");
         self.free.pop();
         self.slots[slot_of(id)].client.insert(Client {
             id,
+            owner,
             port: None,
             role: Role::Ordinary,
             classes: ClassSet::default(),
@@ -160,9 +175,22 @@ impl<P: Copy + Eq> Clients<P> {
         }
     }
 
-    /// The client that takes the requests that reach a port.
+    /// The client that takes the requests that reach a port: the first that became its manager, but one of the own user or of
+    /// root before all others.
     pub(super) fn manager_of(&self, port: P) -> Option<ClientId> {
-        self.managers.iter().find(|(at, _)| *at == port).map(|(_, id)| *id)
+        let here = || self.managers.iter().filter(|(at, _)| *at == port).map(|(_, id)| *id);
+        let is_own = |id: &ClientId| self.get(*id).is_some_and(|client| client.owner.is_own);
+        here().find(is_own).or_else(|| here().next())
+    }
+
+    /// The ports of all clients, each as often as it has clients.
+    pub(super) fn ports(&self) -> impl Iterator<Item = P> {
+        self.iter().filter_map(|client| client.port)
+    }
+
+    /// How many clients a user has.
+    pub(super) fn count_of(&self, user: UserId) -> usize {
+        self.iter().filter(|client| client.owner.user == user).count()
     }
 
     /// The client with this number at the end of its socket names.
@@ -203,14 +231,21 @@ impl ClassSet {
 mod tests {
     use super::*;
 
+    const OWN: Owner = Owner { user: UserId(1000), is_own: true };
+    const OTHER: Owner = Owner { user: UserId(65534), is_own: false };
+
     fn seat(clients: &mut Clients<u8>, port: u8) -> ClientId {
+        seat_for(clients, OWN, port)
+    }
+
+    fn seat_for(clients: &mut Clients<u8>, owner: Owner, port: u8) -> ClientId {
         let id = clients.next_id().unwrap();
         let link = Link::Ibsim {
             number: u32::from(id.0),
             socket: UnixDatagram::unbound().unwrap(),
             unsent: Frames::default(),
         };
-        clients.insert(id, link).port = Some(port);
+        clients.insert(id, owner, link).port = Some(port);
         id
     }
 
@@ -252,6 +287,18 @@ mod tests {
         assert_eq!(clients.manager_of(1), Some(b));
         assert_eq!(clients.remove(b), Some(ManagerChange::None(1)));
         assert_eq!(clients.manager_of(1), None);
+    }
+
+    #[test]
+    fn the_own_manager_of_a_port_goes_before_those_of_other_users() {
+        let mut clients = Clients::new();
+        let stranger = seat_for(&mut clients, OTHER, 1);
+        let own = seat(&mut clients, 1);
+        clients.set_role(stranger, Role::SubnetManager);
+        assert_eq!(clients.manager_of(1), Some(stranger), "nobody else is there");
+        clients.set_role(own, Role::SubnetManager);
+        assert_eq!(clients.manager_of(1), Some(own));
+        assert_eq!((clients.count_of(OTHER.user), clients.count_of(OWN.user)), (1, 1));
     }
 
     #[test]

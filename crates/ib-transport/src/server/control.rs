@@ -6,12 +6,20 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use super::Server;
 use super::backlog::Frames;
-use super::clients::Link;
+use super::clients::{CLIENTS_PER_USER_MAX, Link, Owner};
 use super::host::{ClientId, Host};
+use crate::access::{Access, UserId};
 use crate::ibsim::{CONTROL_LEN, Connect, ControlReply, ControlRequest, SocketName, WireError};
+use crate::sys::{self, Identified};
 
 /// Control messages served per round, so that a flood of them leaves the data sockets their turn.
 const CONTROL_PER_ROUND: usize = 32;
+
+/// Where a control message comes from.
+struct Sender {
+    address: SocketAddr,
+    user: UserId,
+}
 
 impl<P: Copy + Eq> Server<P> {
     /// Answers the control messages that wait.
@@ -19,9 +27,22 @@ impl<P: Copy + Eq> Server<P> {
         // One byte more than a message has, so that longer ones are noticed.
         let mut buffer = [0; CONTROL_LEN + 1];
         for _ in 0..CONTROL_PER_ROUND {
-            let Ok((length, sender)) = self.control.recv_from(&mut buffer) else { return };
+            let Ok(Identified { length, sender, user }) = sys::receive_identified(&self.control, &mut buffer)
+            else {
+                return;
+            };
+            // Bound to no abstract name, it is no client's control socket.
+            let Some(sender) = sender else {
+                self.outbox.counters.control_forged += 1;
+                continue;
+            };
             match ControlRequest::decode(&buffer[..length]) {
                 Ok((client, request)) => {
+                    let Some(user) = user.filter(|user| self.may_use(*user)) else {
+                        self.refuse_user(&sender, client, &request, user);
+                        continue;
+                    };
+                    let sender = Sender { address: sender, user };
                     host.handle_control();
                     self.serve_request(host, &sender, client, request);
                 }
@@ -32,21 +53,25 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Removes the clients of the ibsim protocol whose sockets are gone. (Streams end by themselves.)
+    /// Removes the clients of the ibsim protocol whose sockets are gone, and all clients whose port is. (Streams end by
+    /// themselves.)
     pub(super) fn reclaim_dead_clients<H: Host<Port = P>>(&mut self, host: &mut H) {
         let Ok(probe) = UnixDatagram::unbound() else { return };
         let dead: Vec<ClientId> = self
             .outbox
             .clients
             .iter()
-            .filter(|client| match client.link {
-                Link::Ibsim { number, .. } => is_gone(&probe, &self.name, number),
-                Link::Framed { .. } => false,
+            .filter(|client| {
+                let is_dead = match client.link {
+                    Link::Ibsim { number, .. } => is_gone(&probe, &self.name, number),
+                    Link::Framed { .. } => false,
+                };
+                is_dead || client.port.is_some_and(|port| !host.has_port(port))
             })
             .map(|client| client.id)
             .collect();
         for id in dead {
-            tracing::debug!(client = %id, "client died without disconnecting");
+            tracing::debug!(client = %id, "client died without disconnecting, or its port is gone");
             self.reclaim(host, id);
         }
     }
@@ -54,7 +79,7 @@ impl<P: Copy + Eq> Server<P> {
     fn serve_request<H: Host<Port = P>>(
         &mut self,
         host: &mut H,
-        sender: &SocketAddr,
+        sender: &Sender,
         client: u32,
         request: ControlRequest,
     ) {
@@ -64,7 +89,7 @@ impl<P: Copy + Eq> Server<P> {
         };
         let Some(reply) = reply else { return };
         self.outbox.counters.control_messages += 1;
-        if self.control.send_to_addr(&reply.encode(client), sender).is_err() {
+        if self.control.send_to_addr(&reply.encode(client), &sender.address).is_err() {
             self.outbox.counters.control_unanswered += 1;
         }
     }
@@ -73,10 +98,10 @@ impl<P: Copy + Eq> Server<P> {
     fn connect<H: Host<Port = P>>(
         &mut self,
         host: &mut H,
-        sender: &SocketAddr,
+        sender: &Sender,
         connect: Connect,
     ) -> Option<ControlReply> {
-        if !self.is_control_of(sender, connect.number) {
+        if !self.is_control_of(&sender.address, connect.number) {
             self.outbox.counters.control_forged += 1;
             return None;
         }
@@ -85,11 +110,15 @@ impl<P: Copy + Eq> Server<P> {
             self.outbox.counters.refused_unknown_node += 1;
             return Some(ControlReply::Error);
         };
-        let Some(id) = self.free_slot(host) else {
+        let is_own = self.is_own(sender.user);
+        let has_slot = host.has_slot(port, &mut self.outbox.clients.ports())
+            && (is_own || self.outbox.clients.count_of(sender.user) < CLIENTS_PER_USER_MAX);
+        let Some(id) = self.free_slot(host).filter(|_| has_slot) else {
             self.outbox.counters.refused_full += 1;
             return Some(ControlReply::Error);
         };
-        if let Err(error) = self.seat(id, connect.number, port) {
+        let owner = Owner { user: sender.user, is_own };
+        if let Err(error) = self.seat(id, connect.number, port, owner) {
             tracing::warn!(number = connect.number, %error, "cannot attach a client");
             self.outbox.counters.refused_by_system += 1;
             return Some(ControlReply::Error);
@@ -106,7 +135,7 @@ impl<P: Copy + Eq> Server<P> {
     fn serve_attached<H: Host<Port = P>>(
         &mut self,
         host: &mut H,
-        sender: &SocketAddr,
+        sender: &Sender,
         client: u32,
         request: ControlRequest,
     ) -> Option<ControlReply> {
@@ -149,7 +178,7 @@ impl<P: Copy + Eq> Server<P> {
     }
 
     /// Binds the client's data socket and seats it.
-    fn seat(&mut self, id: ClientId, number: u32, port: P) -> io::Result<()> {
+    fn seat(&mut self, id: ClientId, number: u32, port: P, owner: Owner) -> io::Result<()> {
         let socket = UnixDatagram::bind_addr(&self.name.server_data(id.0.into())?)?;
         socket.connect_addr(&self.name.client_data(number)?)?;
         socket.set_nonblocking(true)?;
@@ -159,18 +188,45 @@ impl<P: Copy + Eq> Server<P> {
         }
         self.epoll.add(&socket, id.0.into())?;
         let link = Link::Ibsim { number, socket, unsent: Frames::default() };
-        self.outbox.clients.insert(id, link).port = Some(port);
+        self.outbox.clients.insert(id, owner, link).port = Some(port);
         Ok(())
     }
 
     /// The client that a control message names, if the message comes from that client's control socket.
-    fn owned_by(&self, sender: &SocketAddr, client: u32) -> Option<(ClientId, P)> {
+    fn owned_by(&self, sender: &Sender, client: u32) -> Option<(ClientId, P)> {
         let client = self.outbox.clients.get(ClientId(u16::try_from(client).ok()?))?;
         match client.link {
-            Link::Ibsim { number, .. } if self.is_control_of(sender, number) => {
+            Link::Ibsim { number, .. }
+                if self.is_control_of(&sender.address, number) && client.owner.user == sender.user =>
+            {
                 Some((client.id, client.port?))
             }
             _ => None,
+        }
+    }
+
+    /// Whether a user may use the sockets.
+    fn may_use(&self, user: UserId) -> bool {
+        self.access == Access::Everyone || self.is_own(user)
+    }
+
+    fn is_own(&self, user: UserId) -> bool {
+        user == self.own_user || user == UserId::ROOT
+    }
+
+    /// Tells a user who may not use the sockets so, if it wants to attach; nothing else is answered.
+    fn refuse_user(
+        &mut self,
+        sender: &SocketAddr,
+        client: u32,
+        request: &ControlRequest,
+        user: Option<UserId>,
+    ) {
+        self.outbox.counters.control_foreign_user += 1;
+        if matches!(request, ControlRequest::Connect(_)) {
+            tracing::debug!(user = user.map(|user| user.0), "a user who may not attach tried to");
+            // Best effort: whoever is refused may wait.
+            let _ = self.control.send_to_addr(&ControlReply::Error.encode(client), sender);
         }
     }
 

@@ -49,6 +49,25 @@ pub trait Host {
     /// Takes one datagram that a client sent; what comes of it goes to `outbox`, now or in a later call.
     fn handle(&mut self, from: Self::Port, sent: Sent, outbox: &mut Outbox<Self::Port>);
 
+    /// Whether one more client may attach to a port, given the ports of those that are attached: by this a host shares out
+    /// the [slots](super::CLIENTS_MAX) among those its ports belong to.
+    fn has_slot(&self, port: Self::Port, taken: &mut dyn Iterator<Item = Self::Port>) -> bool {
+        let (_, _) = (port, taken);
+        true
+    }
+
+    /// Whether a port still exists. Clients of one that does not are removed within seconds.
+    fn has_port(&self, port: Self::Port) -> bool {
+        let _ = port;
+        true
+    }
+
+    /// Called for every frame of a stream that is no datagram, before it is answered: what a client asks about its port, and
+    /// each word about its role. A host that limits what clients send counts it ([`pause`](Self::pause)).
+    fn charge(&mut self, port: Self::Port) {
+        let _ = port;
+    }
+
     /// Until when nothing more is to be read from a port's clients, because they have sent too much. Asked after every batch
     /// of theirs: whoever sends more waits, and costs nobody else anything meanwhile.
     fn pause(&self, port: Self::Port) -> Option<Instant> {

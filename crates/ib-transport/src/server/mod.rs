@@ -22,11 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use clients::CLIENTS_MAX;
+pub use clients::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
 pub use forwarded::{FORWARD_TIMEOUT, FORWARDED_MAX};
 pub use host::{ClientId, Host, Sent, Vendor};
 pub use outbox::Outbox;
 
+use crate::access::{Access, UserId};
 use crate::counters::Counters;
 use crate::ibsim::{InvalidName, SocketName};
 use crate::place::ListenError;
@@ -55,6 +56,9 @@ const TOKEN_HOST: u64 = u64::MAX - 3;
 pub struct Server<P> {
     name: SocketName,
     control: UnixDatagram,
+    access: Access,
+    /// The user this process acts as.
+    own_user: UserId,
     door: Option<Door>,
     epoll: Epoll,
     wake: Waker,
@@ -98,7 +102,8 @@ pub enum BindError {
 }
 
 impl<P: Copy + Eq> Server<P> {
-    /// Opens the door of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`.
+    /// Opens the door of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`, for the user of this process
+    /// and for root.
     pub fn bind(name: &str) -> Result<Self, BindError> {
         let name = SocketName::new(name)?;
         let control = name.server_control().and_then(|address| UnixDatagram::bind_addr(&address));
@@ -110,8 +115,7 @@ impl<P: Copy + Eq> Server<P> {
             .map_err(|source| BindError::System { name: name.to_string(), source })
     }
 
-    /// A server without the door of the ibsim protocol, which everybody on the machine could open: only that of the own
-    /// framing, at a path.
+    /// A server without the door of the ibsim protocol: only that of the own framing, at a path.
     pub fn private(path: &Path) -> Result<Self, ListenError> {
         let system = |source| ListenError::System { path: path.to_owned(), source };
         let name = SocketName::new("private").map_err(|error| system(io::Error::other(error)))?;
@@ -131,6 +135,11 @@ impl<P: Copy + Eq> Server<P> {
             .map_err(|source| ListenError::System { path: path.to_owned(), source })?;
         self.door = Some(Door { listener, path: path.to_owned(), is_shut: false });
         Ok(())
+    }
+
+    /// Says who may use the door of the ibsim protocol from now on.
+    pub fn set_access(&mut self, access: Access) {
+        self.access = access;
     }
 
     /// Watches something of the host's own: [`Host::handle_ready`] is called while it is readable.
@@ -183,6 +192,7 @@ impl<P: Copy + Eq> Server<P> {
 
     fn with_control(name: SocketName, control: UnixDatagram) -> io::Result<Self> {
         control.set_nonblocking(true)?;
+        sys::pass_credentials(&control)?;
         sys::allow_open_files(OPEN_FILES);
         let wake = Waker::new()?;
         let epoll = Epoll::new()?;
@@ -191,6 +201,8 @@ impl<P: Copy + Eq> Server<P> {
         Ok(Self {
             name,
             control,
+            access: Access::default(),
+            own_user: UserId::own(),
             door: None,
             epoll,
             wake,

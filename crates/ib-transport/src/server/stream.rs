@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use super::backlog::Bytes;
-use super::clients::Link;
+use super::clients::{Link, Owner};
 use super::data::claim;
 use super::host::{ClientId, Host, Sent};
 use super::{Server, TOKEN_LISTENER};
@@ -45,7 +45,8 @@ impl<P: Copy + Eq> Server<P> {
                 continue;
             }
             let link = Link::Framed { stream, reader: Box::default(), unsent: Bytes::default() };
-            self.outbox.clients.insert(id, link);
+            // The mode of the socket lets in nobody else.
+            self.outbox.clients.insert(id, Owner { user: self.own_user, is_own: true }, link);
         }
     }
 
@@ -118,17 +119,20 @@ impl<P: Copy + Eq> Server<P> {
                 host.handle(port, Sent::Whole { client: id, datagram: *datagram }, &mut self.outbox);
                 Outcome::GoOn
             }
-            (Frame::Role(role), Some(_)) => {
+            (Frame::Role(role), Some(port)) => {
+                host.charge(port);
                 let change = self.outbox.clients.set_role(id, role);
                 self.tell_manager_change(host, change);
                 Outcome::GoOn
             }
             (Frame::AskPort, Some(port)) => {
+                host.charge(port);
                 let (lid, state) = host.port_state(port);
                 self.say(id, &Frame::Port { lid, state });
                 Outcome::GoOn
             }
             (Frame::AskStation, Some(port)) => {
+                host.charge(port);
                 let (lid, state) = host.port_state(port);
                 let station = Station {
                     node_info: host.node_info(port),
@@ -154,6 +158,11 @@ impl<P: Copy + Eq> Server<P> {
             self.say(id, &Frame::Refused(Refusal::UnknownNode));
             return Outcome::End;
         };
+        if !host.has_slot(port, &mut self.outbox.clients.ports()) {
+            self.outbox.counters.refused_full += 1;
+            self.say(id, &Frame::Refused(Refusal::Full));
+            return Outcome::End;
+        }
         if let Some(client) = self.outbox.clients.get_mut(id) {
             client.port = Some(port);
         }

@@ -35,6 +35,12 @@ pub struct ToyHost {
     pub ticks: u64,
     /// A port whose clients are paused after every batch of theirs, and for how long.
     pub paused: Option<(u16, Duration)>,
+    /// Frames that were no datagrams.
+    pub charged: usize,
+    /// How many of those there may be before everybody is paused for good.
+    pub charged_max: Option<usize>,
+    /// How many clients a port may have.
+    pub clients_max: Option<usize>,
 }
 
 impl Host for ToyHost {
@@ -103,7 +109,18 @@ impl Host for ToyHost {
         }
     }
 
+    fn has_slot(&self, port: u16, taken: &mut dyn Iterator<Item = u16>) -> bool {
+        self.clients_max.is_none_or(|most| taken.filter(|other| *other == port).count() < most)
+    }
+
+    fn charge(&mut self, _: u16) {
+        self.charged += 1;
+    }
+
     fn pause(&self, port: u16) -> Option<Instant> {
+        if self.charged_max.is_some_and(|most| self.charged >= most) {
+            return Some(Instant::now() + Duration::from_secs(3600));
+        }
         self.paused.filter(|(paused, _)| *paused == port).map(|(_, time)| Instant::now() + time)
     }
 
