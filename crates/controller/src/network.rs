@@ -6,7 +6,8 @@ use std::sync::Arc;
 use controller_api::cluster::InnerPartition;
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{
-    ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who, WishedClasses, WishedRoutes,
+    ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, PartitionOwners, Role, Who, WishedClasses,
+    WishedRoutes,
 };
 use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -27,6 +28,8 @@ pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
 pub struct Wishes {
     /// Who is to be in which partition.
     pub members: Members,
+    /// Whose each partition is, by the ids of clusters: members of one number add up, whoever they belong to.
+    pub owners: PartitionOwners,
     /// Who is promised something, oldest first.
     pub promised: Vec<ClusterIntent>,
     /// Ways that tenants chose for packets to ports that are theirs alone.
@@ -39,10 +42,22 @@ pub struct Wishes {
 pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
     Wishes {
         members: clusters.iter().fold(Members::new(), with_members),
+        owners: owners(clusters),
         promised: clusters.iter().filter_map(promised).collect(),
         routes: routes(clusters),
         classes: clusters.iter().filter_map(classes).collect(),
     }
+}
+
+/// The clusters that use each partition number. More than one is never planned for.
+fn owners(clusters: &[ClusterRow]) -> PartitionOwners {
+    let mut owners = PartitionOwners::new();
+    for cluster in clusters {
+        for (partition, port) in members(cluster).into_keys() {
+            owners.entry(partition).or_default().entry(cluster.id.to_string()).or_insert(port);
+        }
+    }
+    owners
 }
 
 /// How what a cluster has is to be divided, by its id.
@@ -219,6 +234,7 @@ pub fn plan(
 fn intents(sighting: &Sighting, wishes: &Wishes) -> Intents {
     let mut intents = sighting.intents.clone();
     intents.partitions = partitions(&wishes.members);
+    intents.owners.clone_from(&wishes.owners);
     intents.clusters.clone_from(&wishes.promised);
     intents.routes.clone_from(&wishes.routes);
     intents.classes.clone_from(&wishes.classes);
@@ -259,4 +275,40 @@ fn partitions(members: &Members) -> Vec<PartitionIntent> {
 /// The LID to which broadcasts of a partition go.
 pub fn broadcast_group(decisions: &Decisions, partition: PartitionNumber) -> Option<MulticastLid> {
     decisions.groups.get(&partition).map(|group| group.mlid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_clusters_with_one_number_are_never_planned_for() {
+        let topology = fabric_model::generate::FatTree::with_hosts(4).generate().unwrap();
+        let ports: Vec<Guid> =
+            topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
+        let sighting = Arc::new(Sighting { topology: Arc::new(topology), intents: Intents::new(ports[0]) });
+        let cluster = |id: u128, raw: u16, port: Guid| {
+            let mut row = crate::lifecycle::tests::cluster(1);
+            (row.id, row.partition) = (uuid::Uuid::from_u128(id), PartitionNumber::from_wire(raw));
+            row.nodes[0].port_guid = port;
+            row
+        };
+        let planned = |clusters: &[ClusterRow]| {
+            plan(&mut None, &sighting, &wishes(clusters), None, &Decisions::default())
+        };
+        let apart = [cluster(1, 0x101, ports[1]), cluster(2, 0x102, ports[2])];
+        let sound = planned(&apart).unwrap();
+        assert_eq!(judge(&sighting, &wishes(&apart), &sound), [""; 0]);
+
+        let joined = [cluster(1, 0x101, ports[1]), cluster(2, 0x101, ports[2])];
+        let refused = planned(&joined).unwrap_err();
+        assert!(matches!(refused, NoPlan::Compile(CompileError::NumberShared { .. })), "{refused}");
+        // Whatever has put them there: tables that hold it are found.
+        let held = {
+            let merged = Wishes { owners: PartitionOwners::new(), ..wishes(&joined) };
+            plan(&mut None, &sighting, &merged, None, &Decisions::default()).unwrap()
+        };
+        let found = judge(&sighting, &wishes(&joined), &held);
+        assert!(found.len() == 1 && found[0].contains("partition 0x0101 is used by"), "{found:?}");
+    }
 }

@@ -28,6 +28,7 @@ pub(crate) struct Compiled {
 impl Compiled {
     /// From decisions.
     pub fn of(topology: &Topology, intents: &Intents, previous: &Decisions) -> Result<Self, CompileError> {
+        partitions::check_owners(intents)?;
         let fabric = Fabric::around(topology, intents.manager)?;
         let lids = addressing::assign(&fabric, &intents.capabilities, previous)?;
         let (partitions, numbers) = partitions::resolve(&fabric, intents, previous)?;
@@ -66,6 +67,7 @@ impl Compiled {
         intents: &Intents,
         previous: &FabricPlan,
     ) -> Result<Self, CompileError> {
+        partitions::check_owners(intents)?;
         if previous.basis() == Some(basis)
             && let fabric = Fabric::around(topology, intents.manager)?
             && let Some(ground) = Ground::kept(&fabric, &previous.decisions().routing)

@@ -111,6 +111,16 @@ pub enum CompileError {
         /// The level.
         sl: ServiceLevel,
     },
+    /// A partition number belongs to two owners, whose networks it would join.
+    #[error("partition {partition} belongs to {first:?} and to {second:?}: each needs a number of its own")]
+    NumberShared {
+        /// The number.
+        partition: PartitionNumber,
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
     /// No partition number is left for a partition that asked for none.
     #[error("no partition number is left for {name:?}")]
     PartitionsExhausted {

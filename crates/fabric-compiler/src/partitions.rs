@@ -48,6 +48,15 @@ pub(crate) struct Changes {
     pub partitions: BTreeMap<PartitionNumber, Option<Partition>>,
 }
 
+/// Refuses numbers that belong to two owners.
+pub(crate) fn check_owners(intents: &Intents) -> Result<(), CompileError> {
+    let shared = intents.owners.iter().find(|(_, owners)| owners.len() > 1);
+    let Some((partition, owners)) = shared else { return Ok(()) };
+    let mut names = owners.keys().cloned();
+    let (first, second) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
+    Err(CompileError::NumberShared { partition: *partition, first, second })
+}
+
 /// The partitions, and the numbers that were given to those that asked for none.
 pub(crate) fn resolve(
     fabric: &Fabric,

@@ -12,7 +12,7 @@ use crate::compiled::Compiled;
 use crate::difference::Middle;
 use crate::promises::{self, ClusterChanges, Promises, promised};
 use crate::recompile::{put_findings, put_keys, put_partition};
-use crate::{detours, multicast};
+use crate::{detours, multicast, partitions};
 
 /// A fabric and what is wanted of it, planned change by change.
 ///
@@ -94,6 +94,7 @@ impl Planner {
     /// Plans for other wishes: gives what [`recompile`](crate::recompile()) makes of them and the plan. If they cannot be,
     /// everything stays as it was.
     pub fn change(&mut self, intents: &Intents) -> Result<&Arc<FabricPlan>, CompileError> {
+        partitions::check_owners(intents)?;
         if !self.patch(intents)? {
             self.start_over(intents)?;
         }

@@ -4,8 +4,9 @@
 mod world;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use fabric_compiler::{CompileError, compile, partitions_conf};
+use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortCapability, PortName, Role, Who};
 use fabric_model::plan::{Enforcement, Finding};
@@ -253,4 +254,34 @@ proptest! {
             decisions = plan.decisions().clone();
         }
     }
+}
+
+#[test]
+fn a_number_with_two_owners_is_not_compiled() {
+    let topology = Arc::new(tree());
+    let guids = hosts(&topology);
+    let mut intents = intents(&topology);
+    intents.partitions = vec![partition(0x101, &guids[1..3]), partition(0x102, &guids[3..5])];
+    let owner = |name: &str, port: Guid| [(name.to_owned(), port)].into();
+    intents.owners =
+        [(number(0x101), owner("blue", guids[1])), (number(0x102), owner("red", guids[3]))].into();
+    let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
+    let before = Arc::clone(planner.plan());
+
+    let mut merged = intents.clone();
+    merged.partitions[1].number = Some(number(0x101));
+    merged.owners =
+        [(number(0x101), [("blue".to_owned(), guids[1]), ("red".to_owned(), guids[3])].into())].into();
+    let shared = CompileError::NumberShared {
+        partition: number(0x101),
+        first: "blue".to_owned(),
+        second: "red".to_owned(),
+    };
+    assert_eq!(planner.change(&merged).unwrap_err(), shared);
+    assert!(Arc::ptr_eq(planner.plan(), &before), "everything stays as it was");
+    assert_eq!(compile(&topology, &merged, &Decisions::default()).unwrap_err(), shared);
+    assert_eq!(recompile(&topology, &merged, &before).unwrap_err(), shared);
+    // Without an owner of their own, entries of one number add up as always.
+    merged.owners.clear();
+    planner.change(&merged).unwrap();
 }

@@ -20,6 +20,9 @@ pub struct Intents {
     /// The partitions, in the order they were asked for. Entries with the same number count as one: the first name and
     /// the first IPoIB setting hold, members add up. The default partition exists even if none speaks of it.
     pub partitions: Vec<PartitionIntent>,
+    /// To whom partitions belong. A partition that is not named here belongs to nobody in particular.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub owners: PartitionOwners,
     /// The virtual clusters that are promised something, in the order they were asked for; names are unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
@@ -40,6 +43,7 @@ impl Intents {
         Self {
             manager,
             partitions: Vec::new(),
+            owners: PartitionOwners::new(),
             clusters: Vec::new(),
             routes: WishedRoutes::new(),
             classes: WishedClasses::new(),
@@ -47,6 +51,11 @@ impl Intents {
         }
     }
 }
+
+/// To whom partitions belong: by number, every owner that uses it, with one of its ports as a witness. Owners are told apart
+/// by an opaque id, such as that of a cluster. A number with two owners joins their networks, since entries of
+/// [`Intents::partitions`] with one number count as one; it is never compiled, and found in whatever was.
+pub type PartitionOwners = BTreeMap<PartitionNumber, BTreeMap<String, Guid>>;
 
 /// Where packets to a port are to leave switches, by port GUID, then by the switch's node GUID. At switches that are not
 /// named they go as without a wish.

@@ -11,10 +11,9 @@ use ib_wire::{
 };
 
 use crate::Rule;
-pub use witness::{Destination, Guard, Hop, LaneWait, Table, Wait};
+pub use witness::{Destination, Guard, Hop, LaneWait, SharedNumber, Table, Wait};
 
-/// Something that a plan does not keep. Ports of adapters are named by port GUID where packets are meant, by node and
-/// number where tables are.
+/// Something that a plan does not keep. Adapter ports are named by port GUID in packets, by node and number in tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Finding {
     /// No port has the GUID that the manager's port is to have.
@@ -366,6 +365,8 @@ pub enum Finding {
         /// Its name.
         cluster: String,
     },
+    /// A partition number belongs to two owners: their networks are one.
+    NumberOfTwo(SharedNumber),
     /// A port is to be in two clusters, one of them guaranteed.
     PortOfTwo {
         /// The port, by port GUID.

@@ -31,6 +31,7 @@ mod guarantees;
 mod isolation;
 mod multicast;
 mod network;
+mod owners;
 mod rule;
 mod sharing;
 mod verified;
@@ -42,7 +43,7 @@ use fabric_model::plan::Finding as Known;
 use fabric_model::{FabricPlan, Intents, Topology};
 
 pub use bounded::{PART_FINDINGS_MAX, WHOLE_FINDINGS_MAX};
-pub use finding::{Destination, Finding, Guard, Hop, LaneWait, Table, Wait};
+pub use finding::{Destination, Finding, Guard, Hop, LaneWait, SharedNumber, Table, Wait};
 pub use rule::Rule;
 pub use verified::Verified;
 
@@ -113,7 +114,10 @@ impl<'a> Reading<'a> {
             }
             Rule::Capacities => Capacities::of(self).findings().cloned().collect(),
             Rule::Sharing => sharing::check(self),
-            Rule::Ownership => self.guarantees().ownership().cloned().collect(),
+            Rule::Ownership => {
+                let numbers = owners::check(self.intents);
+                numbers.into_iter().chain(self.guarantees().ownership().cloned()).collect()
+            }
             Rule::Promises => self.guarantees().promises().cloned().collect(),
         }
     }

@@ -20,7 +20,8 @@ pub enum Rule {
     /// Every level that a link takes has a lane with weight, none goes before all others, and each is carried back where it
     /// is carried to.
     Sharing,
-    /// What belongs to a guaranteed cluster is used by nobody else: ports, keys, lanes and service levels.
+    /// A partition number belongs to one owner, and what belongs to a guaranteed cluster is used by nobody else: ports, keys,
+    /// lanes and service levels.
     Ownership,
     /// Guaranteed clusters get what they were promised on every link, and no packet is later than was promised.
     Promises,

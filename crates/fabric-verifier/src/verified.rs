@@ -20,7 +20,7 @@ use crate::isolation::Keys;
 use crate::network::{Cables, Exits, Network};
 use crate::sharing::Ports;
 use crate::wanted::{Otherwise, Wanted};
-use crate::{Finding, Reading, addresses, credits, forwarding, multicast, sharing};
+use crate::{Finding, Reading, addresses, credits, forwarding, multicast, owners, sharing};
 pub(crate) use changes::Changes;
 use clusters::Clusters;
 
@@ -49,6 +49,8 @@ pub struct Verified {
     capacities: Capacities,
     ports: Ports,
     ways: Vec<Finding>,
+    /// Numbers that belong to two.
+    owners: Vec<Finding>,
     guarantees: Guarantees,
 }
 
@@ -95,6 +97,7 @@ impl Verified {
             .chain(multicast)
             .chain(self.capacities.findings())
             .chain(sharing)
+            .chain(&self.owners)
             .chain(self.guarantees.ownership())
             .chain(self.guarantees.promises())
     }
@@ -128,6 +131,7 @@ impl Verified {
             capacities: Capacities::of(&read),
             ports,
             ways,
+            owners: owners::check(intents),
             guarantees: read.guarantees().clone(),
             cables: Arc::clone(&read.network.cables),
             wanted: read.wanted,
@@ -191,6 +195,7 @@ impl Verified {
             capacities,
             ports,
             ways,
+            owners: owners::check(intents),
             guarantees: read.guarantees.into_inner().expect("it was put in"),
             wanted: read.wanted,
             plan,

@@ -11,7 +11,8 @@ use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortName, Role, Wh
 use fabric_model::plan::{Enforcement, LinearTable, PkeyTable, PlanParts, PortSharing};
 use fabric_model::{Endpoint, FabricPlan, Intents, Topology};
 use fabric_verifier::{
-    Destination, Finding, Guard, Hop, PART_FINDINGS_MAX, Rule, Table, verify, verify_rule,
+    Destination, Finding, Guard, Hop, PART_FINDINGS_MAX, Rule, SharedNumber, Table, Verified, verify,
+    verify_rule,
 };
 use ib_wire::{
     DataLanes, Guid, Lid, Membership, PartitionNumber, Pkey, PortNum, SlToVl, VirtualLane, VlArbEntry,
@@ -370,4 +371,53 @@ fn tables_that_are_wrong_altogether_do_not_fill_memory() {
     let more = Finding::More { rule: Rule::Forwarding, count: switches - PART_FINDINGS_MAX };
     assert_eq!(found.iter().filter(|finding| **finding == more).count(), lids.into());
     assert!(more.to_string().starts_with("and ") && more.rule() == Rule::Forwarding);
+}
+
+/// Three clusters of two hosts, each with a number of its own, and their owners.
+fn owned() -> (Arc<Topology>, Intents) {
+    let topology = Arc::new(tree());
+    let guids = hosts(&topology);
+    let mut intents = Intents::new(guids[0]);
+    for (raw, members) in (0x101..).zip(guids[1..7].chunks(2)) {
+        let full: Vec<_> = members.iter().map(|guid| (*guid, Role::Full)).collect();
+        intents.partitions.push(partition(raw, &full));
+        let number = PartitionNumber::from_wire(raw).unwrap();
+        intents.owners.insert(number, [(format!("cluster-{raw}"), members[0])].into());
+    }
+    (topology, intents)
+}
+
+/// The same after one cluster got the number of another, as it looks once members are merged by number.
+fn with_number_of(intents: &Intents, taker: usize, giver: usize) -> Intents {
+    let mut merged = intents.clone();
+    let numbers: Vec<PartitionNumber> = intents.owners.keys().copied().collect();
+    let members = merged.partitions[taker].members.clone();
+    merged.partitions[giver].members.extend(members);
+    merged.partitions.remove(taker);
+    let owner = merged.owners.remove(&numbers[taker]).unwrap();
+    merged.owners.get_mut(&numbers[giver]).unwrap().extend(owner);
+    merged
+}
+
+#[test]
+fn one_number_belongs_to_one_owner() {
+    let (topology, intents) = owned();
+    let verified = Verified::of(&topology, &intents, Arc::new(planned(&topology, &intents)));
+    assert_eq!(verified.findings().count(), 0, "each has a number of its own");
+    for (taker, giver) in [(0, 1), (1, 0), (2, 0), (0, 2), (1, 2), (2, 1)] {
+        let merged = with_number_of(&intents, taker, giver);
+        // The tables are right for the merged partition: without owners nothing is wrong with them.
+        let unowned = Intents { owners: [].into(), ..merged.clone() };
+        let plan = Arc::new(planned(&topology, &unowned));
+        assert_eq!(verify(&topology, &unowned, &plan), []);
+        let found = verify(&topology, &merged, &plan);
+        let [Finding::NumberOfTwo(shared)] = &found[..] else { panic!("{taker} {giver}: {found:?}") };
+        let SharedNumber { partition, first, first_port, second, second_port } = shared;
+        let owners = &merged.owners[partition];
+        assert!(first < second && owners[first] == *first_port && owners[second] == *second_port);
+        assert_eq!(found[0].rule(), Rule::Ownership);
+        assert!(found[0].to_string().contains(&first_port.to_string()), "{}", found[0]);
+        let delta = verified.delta(&topology, &merged, plan);
+        assert_eq!(delta.findings().cloned().collect::<Vec<_>>(), found, "also plan by plan");
+    }
 }

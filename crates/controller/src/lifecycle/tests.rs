@@ -102,7 +102,7 @@ fn node(number: u32) -> NodeRow {
     }
 }
 
-fn cluster(size: u32) -> ClusterRow {
+pub(crate) fn cluster(size: u32) -> ClusterRow {
     let name: Name = "blue".parse().unwrap();
     let mut cluster = ClusterRow {
         id: Uuid::from_u128(99),

@@ -47,7 +47,8 @@ impl Finding {
             | Self::LevelOneWay { .. }
             | Self::HighPriority { .. }
             | Self::GroupLevelDiscarded { .. } => Rule::Sharing,
-            Self::ClusterTwice { .. }
+            Self::NumberOfTwo(_)
+            | Self::ClusterTwice { .. }
             | Self::ClusterUnwanted { .. }
             | Self::PortOfTwo { .. }
             | Self::KeyOfTwo { .. }

@@ -1,7 +1,7 @@
 //! What findings point at.
 
 use fabric_model::intent::PortName;
-use ib_wire::{Guid, Lid, MulticastLid, PortNum, VirtualLane};
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum, VirtualLane};
 
 /// An exit of a switch that a packet takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +39,21 @@ pub enum Guard {
     Ends,
     /// What switch ports in front of adapters let pass.
     Switches,
+}
+
+/// A partition number with two owners, each with a port of its own in the partition.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedNumber {
+    /// The number.
+    pub partition: PartitionNumber,
+    /// One of them.
+    pub first: String,
+    /// A port of it.
+    pub first_port: Guid,
+    /// The other.
+    pub second: String,
+    /// A port of it.
+    pub second_port: Guid,
 }
 
 /// A table that has a length.

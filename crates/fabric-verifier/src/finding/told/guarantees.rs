@@ -3,11 +3,16 @@
 use std::fmt;
 
 use super::{Input, Or, Way};
-use crate::Finding;
+use crate::{Finding, SharedNumber};
 
 /// Tells what the other findings are told beside.
 pub(super) fn tell(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match finding {
+        Finding::NumberOfTwo(SharedNumber { partition, first, first_port, second, second_port }) => write!(
+            f,
+            "partition {partition} is used by {first:?}, with port {first_port}, and by {second:?}, with port \
+             {second_port}"
+        ),
         Finding::ClusterTwice { cluster } => write!(f, "there are two clusters {cluster:?}"),
         Finding::ClusterUnwanted { cluster } => {
             write!(f, "the plan has guarantees for cluster {cluster:?}, which nobody asked for")

@@ -1,0 +1,25 @@
+//! Whether a partition number belongs to one owner alone.
+//!
+//! What tables hold cannot show it: partitions are asked for by number, so that two owners with one number look like one
+//! owner with more ports. The intents say whose each number is, and nothing else is read.
+
+use fabric_model::Intents;
+
+use crate::bounded::bounded;
+use crate::{Finding, Rule, SharedNumber};
+
+/// Numbers that two owners use, each with the first two of them.
+pub(crate) fn check(intents: &Intents) -> Vec<Finding> {
+    let shared = intents.owners.iter().filter_map(|(partition, owners)| {
+        let mut owners = owners.iter();
+        let ((first, first_port), (second, second_port)) = (owners.next()?, owners.next()?);
+        Some(Finding::NumberOfTwo(SharedNumber {
+            partition: *partition,
+            first: first.clone(),
+            first_port: *first_port,
+            second: second.clone(),
+            second_port: *second_port,
+        }))
+    });
+    bounded(Rule::Ownership, shared.collect())
+}
