@@ -374,11 +374,14 @@ expect 'dgid' "saquery: there is a path within blue"
 keep path-between stock "${blue_hosts[0]}" saquery PR --slid "${blue_lids[0]}" --dlid "${green_lids[0]}" || true
 ! grep -q 'dgid' "$evidence/$kept" || fail "saquery tells a path from blue to green (see $evidence/$kept)"
 held "saquery: there is none from blue to green" "$kept"
-key_of() { # host: the management key of its node
+key_file() { # guid: a file with the management key of a node, for option -z; what is in arguments, everybody reads
+    "$heddle" node-key "$1" --secret "$site/site.secret" --config "$scratch/key-$1.conf" && echo "$scratch/key-$1.conf"
+}
+key_of() { # host: the same for its node
     local guid
     guid=$("$heddle" fabric show --format ibnetdiscover | awk -v host="\"$1\"" '
         /^caguid=/ { guid = substr($1, 8) } /^Ca/ && index($0, host) { print guid; exit }')
-    "$heddle" node-key "$guid" --secret "$site/site.secret"
+    key_file "$guid"
 }
 # Every port of every switch, as a host reaches it: host, directed route, GUID, port, and the host behind it or "-".
 switch_ports() {
@@ -413,7 +416,7 @@ check_tables() { # what: every port holds exactly the keys it should
     local -A keys=()
     for host in $("$heddle" host list -o json | pick '" ".join(h["name"] for h in it)'); do
         expected=$(pick "' '.join(sorted('%#06x' % (p['number'] | 0x8000) for p in it['partitions'] for m in p['members'] if m['host'] == '$host'))" <"$evidence/fabric.json")
-        must "pkeys-$host" stock "$host" smpquery -y "$(key_of "$host")" -D pkeys 0 1
+        must "pkeys-$host" stock "$host" smpquery -z "$(key_of "$host")" -D pkeys 0 1
         table=$(keys_in "$evidence/$kept")
         [[ ${table% } == "$expected" ]] || fail "$host holds '$table', not '$expected' (see $evidence/$kept)"
         keys[$host]=$expected
@@ -421,8 +424,8 @@ check_tables() { # what: every port holds exactly the keys it should
     kept_count=$((kept_count + 1))
     kept=$(printf '%02d-pkeys-switches.txt' "$kept_count")
     while read -r from path guid port host; do
-        printf '== smpquery -y KEY -D pkeys %s %s (switch %s; behind it: %s)\n' "$path" "$port" "$guid" "$host"
-        (stock "$from" smpquery -y "$("$heddle" node-key "$guid" --secret "$site/site.secret")" -D pkeys "$path" "$port") \
+        printf '== smpquery -z KEY -D pkeys %s %s (switch %s; behind it: %s)\n' "$path" "$port" "$guid" "$host"
+        (stock "$from" smpquery -z "$(key_file "$guid")" -D pkeys "$path" "$port") \
             >"$scratch/pkeys" 2>&1 </dev/null || fail "a port of switch $guid does not tell its keys (see $evidence/$kept)"
         cat "$scratch/pkeys"
         table=$(keys_in "$scratch/pkeys") expected=${keys[$host]:-}
@@ -439,12 +442,12 @@ expect 'cannot be promised.* left' "a promise that the links cannot keep is refu
 must promise-kept "$heddle" cluster show blue --tenant acme
 expect '0.5 Gb/s guaranteed, 1000 µs at most' "blue has a promise"
 read -r from path guid port _ < <(switch_ports | awk -v host="${blue_hosts[0]}" '$5 == host')
-switch_key=$("$heddle" node-key "$guid" --secret "$site/site.secret")
-must lanes-of-blue stock "$from" smpquery -y "$switch_key" -D sl2vl "$path" "$port"
+switch_key=$(key_file "$guid")
+must lanes-of-blue stock "$from" smpquery -z "$switch_key" -D sl2vl "$path" "$port"
 grep -Eq 'out +[0-9]+: \| 0\| *[1-9]\|' "$evidence/$kept" || fail "no turn leads into blue's lane (see $evidence/$kept)"
 [[ $(grep -Ec 'out +[0-9]+: \| 0\|15\|15\|' "$evidence/$kept") -ge 2 ]] || fail "other turns are open (see $evidence/$kept)"
 held "smpquery sl2vl: blue's service level has a lane from where blue is, and is discarded from everywhere else" "$kept"
-must weights-of-blue stock "$from" smpquery -y "$switch_key" -D vlarb "$path" "$port"
+must weights-of-blue stock "$from" smpquery -z "$switch_key" -D vlarb "$path" "$port"
 # Lanes stand in one line, their weights below them.
 grep -A2 '^# Low' "$evidence/$kept" | awk -F'|' '
     /^VL/ { for (i = 2; i < NF; i++) lane[i] = $i }
@@ -506,7 +509,7 @@ drill() { # name what command ...: pings while something is broken
 }
 blue_key=$(pick "'%#06x' % (next(p['number'] for p in it['partitions'] if p['cluster'] == 'blue') | 0x8000)" <"$evidence/fabric.json")
 must tables-before "$heddle" sim-ctl "$site/run/sim-control.sock" tables "${blue_hosts[1]}"
-key_index=$(stock "${blue_hosts[1]}" smpquery -y "$(key_of "${blue_hosts[1]}")" -D pkeys 0 1 2>/dev/null |
+key_index=$(stock "${blue_hosts[1]}" smpquery -z "$(key_of "${blue_hosts[1]}")" -D pkeys 0 1 2>/dev/null |
     grep -E '^ *[0-9]+: 0x' | grep -oE '0x[0-9a-f]{4}' | grep -n "$blue_key" | cut -d : -f 1 | head -n 1)
 [[ -n $key_index ]] || fail "${blue_hosts[1]} does not hold $blue_key"
 drill pkey "the key of ${blue_hosts[1]} removed" "$heddle" smp --device "$device" --secret "$site/site.secret" \

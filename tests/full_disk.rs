@@ -47,7 +47,10 @@ fn a_manager_on_a_full_disk_goes_on_and_recovers() {
     // Not a byte is left, and then something new is wanted.
     on_its_disk(&manager, &format!("cat /dev/zero > {disk}/fill 2>/dev/null; true"));
     let before = snapshot(&server);
-    std::fs::write(&conf, partition("blue", 0x123, &[2, 6], &[3])).unwrap();
+    // More than fits behind the end of the file in its last page.
+    let everyone: Vec<u64> = (1..=16).collect();
+    let others = (0..48).map(|more| partition(&format!("more-{more}"), 0x200 + more, &everyone, &[]));
+    std::fs::write(&conf, partition("blue", 0x123, &[2, 6], &[3]) + &others.collect::<String>()).unwrap();
     manager.hang_up();
     eventually("it says that it cannot keep it", || manager.status()["unsaved"].is_string());
     assert!(manager.status()["unsaved"].as_str().unwrap().contains("No space left"), "{}", manager.status());

@@ -176,6 +176,18 @@ fn links_between_pages_lead_somewhere() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
+/// What is in the arguments of a process, every user of the machine reads.
+#[test]
+fn guides_put_no_management_key_into_arguments() {
+    let is_shown =
+        |line: &&str| line.contains("smpquery") && (line.contains(" -y") || line.contains("--m_key"));
+    for page in pages() {
+        let text = read(&page);
+        let shown: Vec<&str> = text.lines().filter(is_shown).collect();
+        assert!(shown.is_empty(), "{}: {shown:?}; use heddle node-key --config and -z", page.display());
+    }
+}
+
 #[test]
 fn assumptions_are_defined_once_and_cited_as_defined() {
     let mut defined = BTreeMap::new();

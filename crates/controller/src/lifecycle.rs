@@ -314,4 +314,4 @@ impl Outcome {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use controller_api::Name;
 use ib_transport::{Host, Outbox, Sent, Vendor};
 use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
 use tenant_view::{
@@ -45,7 +44,7 @@ pub struct Gallery {
     numbers: HashMap<Uuid, u32>,
     given: u32,
     /// How much more each tenant that has a view may ask of all its views.
-    budgets: HashMap<Name, Bucket>,
+    budgets: HashMap<Uuid, Bucket>,
     /// When views are to be looked at, the next first.
     due: BTreeSet<(Duration, u32)>,
     /// Views that may have something to say.
@@ -56,7 +55,7 @@ pub struct Gallery {
 #[derive(Debug)]
 struct Shown {
     cluster: Uuid,
-    tenant: Name,
+    tenant: Uuid,
     view: View,
     /// Its virtual machines by number.
     nodes: BTreeMap<u32, String>,
@@ -91,7 +90,7 @@ impl Gallery {
     pub fn put(
         &mut self,
         now: Duration,
-        (cluster, tenant): (Uuid, &Name),
+        (cluster, tenant): (Uuid, Uuid),
         slice: Slice,
         names: Names,
         nodes: BTreeMap<u32, String>,
@@ -108,8 +107,8 @@ impl Gallery {
         view.set_unshared(Unshared::KeepDefault);
         self.given += 1;
         self.numbers.insert(cluster, self.given);
-        self.budgets.entry(tenant.clone()).or_default();
-        self.shown.insert(self.given, Shown { cluster, tenant: tenant.clone(), view, nodes, due: None });
+        self.budgets.entry(tenant).or_default();
+        self.shown.insert(self.given, Shown { cluster, tenant, view, nodes, due: None });
         self.restless.insert(self.given);
         Ok(())
     }
@@ -337,15 +336,15 @@ mod tests {
         Slice::of(&topology, &plan, &cluster, Shape::Network).unwrap()
     }
 
-    /// Views of one cluster for each tenant named.
-    fn gallery(tenants: &[&str]) -> (Gallery, Vec<Spot>) {
+    /// Views of one cluster for each tenant listed.
+    fn gallery(tenants: &[u128]) -> (Gallery, Vec<Spot>) {
         let (_, tasks) = std::sync::mpsc::channel();
         let mut gallery = Gallery::new(tasks, Arc::default());
         let mut spots = Vec::new();
         for (number, tenant) in (1..).zip(tenants) {
             let cluster = Uuid::from_u128(number);
             let nodes = BTreeMap::from([(1, "1".to_owned())]);
-            let whose = (cluster, &tenant.parse().unwrap());
+            let whose = (cluster, Uuid::from_u128(*tenant));
             gallery.put(NOW, whose, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
             spots.push(gallery.find_port(&format!("{cluster}/1")).expect("its node"));
         }
@@ -353,10 +352,12 @@ mod tests {
     }
 
     const NOW: Duration = Duration::from_secs(1);
+    const BLUE: u128 = 0xb;
+    const RED: u128 = 0xa;
 
     #[test]
     fn only_a_tenant_that_has_sent_too_much_is_not_read() {
-        let (mut gallery, spots) = gallery(&["blue", "red"]);
+        let (mut gallery, spots) = gallery(&[BLUE, RED]);
         let [flooded, other] = spots[..] else { panic!("two") };
         assert_eq!((gallery.pause(flooded), gallery.pause(other)), (None, None));
         let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
@@ -372,7 +373,7 @@ mod tests {
 
     #[test]
     fn all_clusters_of_a_tenant_share_one_rate() {
-        let (mut gallery, spots) = gallery(&["blue", "blue", "red"]);
+        let (mut gallery, spots) = gallery(&[BLUE, BLUE, RED]);
         let [flooded, same, other] = spots[..] else { panic!("three") };
         let mut asked = 0_u32;
         while gallery.pause(flooded).is_none() {
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_takes_all_streams_it_can_leaves_the_others_theirs() {
-        let (gallery, spots) = gallery(&["blue", "blue", "blue", "blue", "blue", "blue", "red"]);
+        let (gallery, spots) = gallery(&[BLUE, BLUE, BLUE, BLUE, BLUE, BLUE, RED]);
         let (red, blue) = spots.split_last().unwrap();
         let mut taken = Vec::new();
         for spot in blue {
@@ -402,7 +403,7 @@ mod tests {
 
     #[test]
     fn streams_of_a_cluster_that_is_gone_go_with_it() {
-        let (mut gallery, spots) = gallery(&["blue", "red"]);
+        let (mut gallery, spots) = gallery(&[BLUE, RED]);
         gallery.remove(Uuid::from_u128(1));
         assert!(!gallery.has_port(spots[0]) && gallery.has_port(spots[1]));
         assert_eq!(gallery.budgets.len(), 1);

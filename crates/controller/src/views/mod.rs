@@ -188,8 +188,8 @@ async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()>
     }
     let id = row.id;
     let numbers = row.nodes.iter().map(|node| (node.number, node_name(row, node))).collect();
-    let tenant = row.tenant.clone();
-    let put = move |gallery: &mut Gallery, now| gallery.put(now, (id, &tenant), slice, names, numbers);
+    let tenant = row.tenant.id;
+    let put = move |gallery: &mut Gallery, now| gallery.put(now, (id, tenant), slice, names, numbers);
     let shown = site.views.with(put).await;
     Ok(shown.context("views are no longer served")??)
 }
