@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use crate::reconcile::SETTLE;
 use crate::site::{AgentSight, AllOrders, Site};
 
 /// How long to wait before an agent is asked again.
@@ -57,6 +58,7 @@ pub async fn run(site: Arc<Site>) -> ! {
         }
         // The site keeps the sender for as long as this runs.
         let _ = woken.changed().await;
+        tokio::time::sleep(SETTLE).await;
     }
 }
 

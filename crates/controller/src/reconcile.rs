@@ -22,6 +22,9 @@ use crate::store::{ClusterKeys, ClusterRow, NodeRow, StoreError, ViewPartition, 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long to wait after something happened: a pass looks at everything, and what happens meanwhile needs no other one.
+pub const SETTLE: Duration = Duration::from_millis(10);
+
 /// Largest packet of a guest: with the Ethernet header it fits the 2048 bytes of an InfiniBand packet.
 const GUEST_MTU: u16 = 2030;
 
@@ -44,6 +47,7 @@ pub async fn run(site: Arc<Site>) -> StoreError {
         }
         // Whichever comes first; a wake-up that came meanwhile is kept.
         let _ = tokio::time::timeout(INTERVAL, site.changed.notified()).await;
+        tokio::time::sleep(SETTLE).await;
     }
 }
 

@@ -61,7 +61,10 @@ fn a_host_that_is_added_costs_others_no_requests() {
             axum::serve(listener, router).await
         }
     };
-    let _agent = site.ask(async { tokio::spawn(agent) });
+    let mut tasks = tokio::task::JoinSet::new();
+    site.ask(async {
+        tasks.spawn(agent);
+    });
     for number in 0..HOSTS {
         let host = NewHost {
             name: format!("many-{number}").parse().unwrap(),

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, RwLock};
 
-use controller_api::host::NewHost;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
@@ -25,6 +24,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Sqlite, Transaction};
 use thiserror::Error;
 
 use self::seal::{Seal, SealError};
+use self::site::KnownHosts;
 use crate::clock::{Clock, Moment, Uptime};
 
 pub use clusters::{ClusterKeys, ClusterRow, NodeRow, ViewPartition, ViewWish};
@@ -60,8 +60,7 @@ pub struct Store {
     writer: SqlitePool,
     readers: SqlitePool,
     seal: Seal,
-    /// All hosts, once they were read, and how often they have changed.
-    hosts: Arc<RwLock<(u64, Option<Arc<Vec<NewHost>>>)>>,
+    hosts: Arc<RwLock<KnownHosts>>,
     clock: Arc<dyn Clock>,
     /// For how long the store was in use when it was opened, less what the clock said then.
     since: i64,

@@ -27,6 +27,14 @@ pub struct TenantRef {
     pub name: Name,
 }
 
+/// Hosts as they were last read or put, by name; `None` until they are read.
+#[derive(Debug, Default)]
+pub(super) struct KnownHosts {
+    /// Counts changes: what was read before one does not count.
+    version: u64,
+    hosts: Option<Arc<Vec<NewHost>>>,
+}
+
 /// A tenant, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRow {
@@ -129,14 +137,17 @@ impl Store {
 
     /// All hosts, by name. The loops ask for them whenever anything happens: they are read from the file only after they changed.
     pub async fn host_list(&self) -> Result<Arc<Vec<NewHost>>, StoreError> {
-        let version = match &*self.hosts.read().unwrap_or_else(PoisonError::into_inner) {
-            (_, Some(hosts)) => return Ok(Arc::clone(hosts)),
-            (version, None) => *version,
+        let version = {
+            let known = self.hosts.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(hosts) = &known.hosts {
+                return Ok(Arc::clone(hosts));
+            }
+            known.version
         };
         let hosts = Arc::new(self.host_read().await?);
         let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
-        if known.0 == version {
-            known.1 = Some(Arc::clone(&hosts));
+        if known.version == version {
+            known.hosts = Some(Arc::clone(&hosts));
         }
         Ok(hosts)
     }
@@ -144,7 +155,7 @@ impl Store {
     /// Hosts are read again: they have changed.
     fn host_changed(&self) {
         let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
-        *known = (known.0 + 1, None);
+        *known = KnownHosts { version: known.version + 1, hosts: None };
     }
 
     async fn host_read(&self) -> Result<Vec<NewHost>, StoreError> {
@@ -183,7 +194,11 @@ impl Store {
                 .await?;
         }
         change.commit().await?;
-        self.host_changed();
+        let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
+        known.version += 1;
+        if let Some(list) = &mut known.hosts {
+            put(Arc::make_mut(list), hosts);
+        }
         Ok(())
     }
 
@@ -249,6 +264,16 @@ impl Store {
 pub(super) const TENANT_OF: &str = "SELECT id, name FROM tenants WHERE name = ?";
 pub(super) const TOKEN_OF: &str = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens \
     LEFT JOIN tenants ON tenants.id = tokens.tenant WHERE hash = ?";
+
+/// Puts hosts that are new or have changed to their places by name.
+fn put(list: &mut Vec<NewHost>, new: &[NewHost]) {
+    for host in new {
+        match list.binary_search_by(|known| known.name.cmp(&host.name)) {
+            Ok(at) => list[at] = host.clone(),
+            Err(at) => list.insert(at, host.clone()),
+        }
+    }
+}
 
 fn tenant(row: &sqlx::sqlite::SqliteRow) -> Result<TenantRow, StoreError> {
     Ok(TenantRow {
