@@ -50,6 +50,9 @@ enum Action {
         #[arg(requires = "port")]
         node: Option<String>,
         port: Option<PortNum>,
+        /// Lose data only: subnet management passes, and the device looks sound
+        #[arg(long, requires = "port")]
+        data: bool,
     },
     /// Handle requests twice; 0 ends it.
     Duplicate {
@@ -140,7 +143,7 @@ fn request(action: Action) -> anyhow::Result<Request> {
             Request::LinkFlap { node, port, down_ms }
         }
         Action::Reboot { node } => Request::Reboot { node },
-        Action::Loss { probability, node, port } => Request::Loss { probability, node, port },
+        Action::Loss { probability, node, port, data } => Request::Loss { probability, node, port, data },
         Action::Duplicate { probability } => Request::Duplicate { probability },
         Action::Delay { longest_ms } => Request::Delay { longest_ms },
         Action::Counters { node, port } => Request::Counters { node, port },

@@ -169,20 +169,10 @@ fn a_full_disk_refuses_who_comes_and_halts_who_writes_until_there_is_room() {
 #[test]
 fn stock_cloud_init_takes_the_same_seed() {
     let site = Site::up();
-    let directory = site.scratch.path().join("cloud-image");
-    let manifest = fs::read_to_string(site.image.join("image.json")).unwrap();
-    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
-    fs::create_dir(&directory).unwrap();
-    for part in ["root", "kernel", "initrd"] {
-        let file = manifest[part]["file"].as_str().unwrap();
-        fs::hard_link(site.image.join(file), directory.join(file))
-            .or_else(|_| fs::copy(site.image.join(file), directory.join(file)).map(drop))
-            .unwrap();
-    }
-    let line = format!("{} init=/sbin/init", manifest["command_line"].as_str().unwrap());
-    manifest["command_line"] = json!(line);
-    fs::write(directory.join("image.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
-    site.run(&["image", "add", "cloud", directory.to_str().unwrap()]);
+    add_image(&site, "cloud", |manifest| {
+        let line = format!("{} init=/sbin/init", manifest["command_line"].as_str().unwrap());
+        manifest["command_line"] = json!(line);
+    });
     site.order("stock", &["--nodes", "1", "--memory", "768M", "--image", "cloud"]);
     site.wait_ready("stock", 1);
     assert_eq!(site.exec("stock", 1, &["cat", "/proc/1/comm"]), "systemd");
@@ -192,6 +182,145 @@ fn stock_cloud_init_takes_the_same_seed() {
     assert!(site.exec("stock", 1, &["ip", "-4", "addr", "show", "eth0"]).contains("10.128.0.1/16"));
     let status = site.exec("stock", 1, &["cat", "/run/cloud-init/result.json"]);
     assert!(status.contains("DataSourceNoCloud"), "{status}");
+}
+
+#[test]
+fn a_cluster_of_an_image_without_heddle_guest_is_ready_and_its_network_unchecked() {
+    let site = Site::up();
+    add_image(&site, "bare", |manifest| manifest["guest"] = json!(false));
+    site.order("bare", &["--nodes", "2", "--image", "bare"]);
+    site.wait_ready("bare", 2);
+    assert_eq!(site.cluster("bare").unwrap()["network"], "unchecked");
+    let list = site.run(&["cluster", "list"]);
+    assert!(list.contains("ready (network unchecked)"), "{list}");
+}
+
+/// Makes the image known under another name, with a changed description.
+fn add_image(site: &Site, name: &str, change: impl FnOnce(&mut Value)) {
+    let directory = site.scratch.path().join(name);
+    let manifest = fs::read_to_string(site.image.join("image.json")).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    fs::create_dir(&directory).unwrap();
+    for part in ["root", "kernel", "initrd"] {
+        let file = manifest[part]["file"].as_str().unwrap();
+        fs::hard_link(site.image.join(file), directory.join(file))
+            .or_else(|_| fs::copy(site.image.join(file), directory.join(file)).map(drop))
+            .unwrap();
+    }
+    change(&mut manifest);
+    fs::write(directory.join("image.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    site.run(&["image", "add", name, directory.to_str().unwrap()]);
+}
+
+/// Fabrics on which clusters have to work, by what `heddle up` is told: none of them is the size of another by a multiple.
+/// The last is a file: a fat-tree of 12-port switches with cables missing.
+const SHAPES: [&str; 6] = ["4", "16", "36", "100", "324", "file"];
+
+/// Which of [`SHAPES`] the drill takes, such as `36,file`; all of them if it is not set.
+const SHAPES_VARIABLE: &str = "HEDDLE_DRILL_SHAPES";
+
+#[test]
+fn clusters_of_both_classes_work_on_fabrics_of_every_shape() {
+    let chosen = std::env::var(SHAPES_VARIABLE).unwrap_or_default();
+    let is_chosen = |shape: &str| chosen.is_empty() || chosen.split(',').any(|one| one == shape);
+    println!("hosts | class | phase | network | ping | MPI | broadcast | order to ready");
+    println!("---|---|---|---|---|---|---|---");
+    for shape in SHAPES.into_iter().filter(|shape| is_chosen(shape)) {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("fabric.topo");
+        let site = if shape == "file" {
+            let made = ["topology", "generate", "fat-tree", "--hosts", "20", "--radix", "12"];
+            let more = ["--missing-links", "2", "--seed", "7", "-o", file.to_str().unwrap()];
+            let status = Command::new(site::HEDDLE).args(made).args(more).status().unwrap();
+            assert!(status.success(), "a topology is made");
+            Site::up_with(&["--topology", file.to_str().unwrap(), "--host-cores", "1"])
+        } else {
+            Site::up_with(&["--hosts", shape, "--host-cores", "1"])
+        };
+        let classes = [("best-effort", &[][..]), ("guaranteed", &["--bandwidth", "500M"][..])];
+        let ordered = std::time::Instant::now();
+        for (class, more) in classes {
+            site.order(class, &[&["--nodes", "2"], more].concat());
+        }
+        for (class, _) in classes {
+            site.wait_ready(class, 2);
+            let seconds = ordered.elapsed().as_secs();
+            let row = try_cluster(&site, class);
+            println!("{shape} | {class} | {row} | {seconds} s");
+        }
+        for (class, _) in classes {
+            site.delete(class);
+            site.wait_gone(class);
+        }
+        assert_nothing_is_left(&site);
+    }
+}
+
+/// What is seen of a ready cluster of two nodes, as a row of a table; everything has to work.
+fn try_cluster(site: &Site, name: &str) -> String {
+    let cluster = site.cluster(name).unwrap();
+    assert_eq!((&cluster["phase"], &cluster["network"]), (&json!("ready"), &json!("carries")), "{cluster}");
+    let hosts: BTreeSet<&str> =
+        cluster["nodes"].as_array().unwrap().iter().filter_map(|node| node["host"].as_str()).collect();
+    assert_eq!(hosts.len(), 2, "its nodes are on two hosts: {cluster}");
+    let ping = site.exec(name, 1, &["ping", "-c", "3", "-W", "20", &format!("{name}-2")]);
+    assert!(ping.contains("3 received"), "{ping}");
+    let ring = site.exec(name, 1, &["mpirun", "-np", "2", "mpi-ring"]);
+    assert!(ring.contains(": ok"), "{ring}");
+    // Somebody counts frames with a mark while the other node broadcasts some.
+    let count = "frame-count --mark drill --seconds 30 >/root/heard 2>&1 & \
+                 while ! grep -q listening /root/heard; do sleep 0.1; done";
+    site.exec(name, 2, &["sh", "-c", &format!("({count}) </dev/null >/dev/null 2>&1")]);
+    site.exec(name, 1, &["frame-send", "--dst", "ff:ff:ff:ff:ff:ff", "--count", "20", "--mark", "drill"]);
+    let mut heard = 0;
+    eventually("the listener has ended", || {
+        let text = site.exec(name, 2, &["cat", "/root/heard"]);
+        let marked = text.lines().find_map(|line| line.split_once(" marked ")?.1.trim().parse().ok());
+        heard = marked.unwrap_or(0);
+        marked.is_some()
+    });
+    assert!(heard > 0, "no broadcast arrived");
+    format!("ready | carries | 3 of 3 | ok | {heard} of 20")
+}
+
+#[test]
+fn a_network_that_does_not_carry_is_told_with_the_place_and_its_cluster_is_not_ready() {
+    let site = Site::up_with(&["--hosts", "4", "--host-cores", "1"]);
+    site.order("mute", &["--nodes", "2"]);
+    let mut host = String::new();
+    eventually("it is placed", || {
+        let cluster = site.cluster("mute").unwrap();
+        host = cluster["nodes"][1]["host"].as_str().unwrap_or_default().to_owned();
+        !host.is_empty()
+    });
+    // The link of the second node's host loses data while management passes: devices and plan look sound.
+    site.sim_ctl(&["loss", "1", &host, "1", "--data"]);
+    eventually("it is told that its network does not carry", || {
+        let cluster = site.cluster("mute").unwrap();
+        assert_ne!(cluster["phase"], "ready", "{cluster}");
+        cluster["network"] == "broken"
+    });
+    let cluster = site.cluster("mute").unwrap();
+    println!("{}", site.run(&["cluster", "show", "mute", "--tenant", TENANT]));
+    let reason = cluster["reason"].as_str().unwrap();
+    assert!(reason.starts_with("its network does not carry: mute-1 does not reach mute-2"), "{reason}");
+    assert_eq!(site.json(&["fabric", "verify"])["findings"], json!([]), "nothing else notices");
+    // Frames of the first node stop where its switch sends them to the second, those of the second at its own port.
+    let stops: Vec<&Value> = cluster["nodes"].as_array().unwrap().iter().map(|node| &node["stop"]).collect();
+    assert!(stops.iter().all(|stop| stop["reason"] == "injected"), "{stops:?}");
+    let is_at = |stop: &Value, kind: &str| stop["node"].as_str().is_some_and(|node| node.starts_with(kind));
+    assert!(is_at(stops[0], "S-") && is_at(stops[1], "H-"), "{stops:?}");
+    let events = site.run(&["event", "list"]);
+    println!("{events}");
+    assert!(
+        events.contains("cluster.network-broken") && events.contains("packets stop: mute-1 at"),
+        "{events}"
+    );
+    // The control: with the link whole it becomes ready by itself.
+    site.sim_ctl(&["loss", "0", &host, "1", "--data"]);
+    site.wait_ready("mute", 2);
+    assert_eq!(site.cluster("mute").unwrap()["network"], "carries");
+    site.exec("mute", 1, &["ping", "-c", "3", "-W", "20", "mute-2"]);
 }
 
 fn assert_nothing_is_left(site: &Site) {

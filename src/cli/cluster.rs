@@ -7,7 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use controller_api::cluster::{Cluster, CpuMode, NewCluster, NodeState, Partitions, Resize, SubPartition};
+use controller_api::cluster::{
+    Cluster, CpuMode, NetworkState, NewCluster, Node, NodeState, Partitions, Phase, Resize, SubPartition,
+};
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{Client, ClusterRef, MemorySize, Name};
 use fabric_model::tenancy::{Bandwidth, Class, Latency, SlMode};
@@ -354,10 +356,28 @@ async fn conclude(
         let cluster = client.cluster_show(&whose).await?;
         format.print(&cluster, |cluster| {
             let nodes = count(cluster.nodes.len(), "node");
-            format!("cluster {name} is {} with {nodes}, after {time}", cluster.phase)
+            format!("cluster {name} is {} with {nodes}, after {time}", phase(cluster))
         })?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The phase, with what is to be known of the network: nobody is to take an unchecked one for a checked one.
+fn phase(cluster: &Cluster) -> String {
+    match (cluster.phase, cluster.network) {
+        (Phase::Ready, NetworkState::Unchecked) => "ready (network unchecked)".to_owned(),
+        (Phase::Ready | Phase::Starting, NetworkState::Broken) => {
+            format!("{} (network does not carry)", cluster.phase)
+        }
+        (phase, _) => phase.to_string(),
+    }
+}
+
+/// Why a node is not well, and where its packets stop while its network is checked or broken.
+fn reason(node: &Node) -> String {
+    let is_checked = matches!(node.network, NetworkState::Carries | NetworkState::Unchecked);
+    let stop = node.stop.as_ref().filter(|_| !is_checked).map(|stop| format!("packets stop at {stop}"));
+    node.reason.clone().into_iter().chain(stop).collect::<Vec<_>>().join("; ")
 }
 
 fn list(clusters: &[Cluster], now: Timestamp) -> String {
@@ -369,7 +389,7 @@ fn list(clusters: &[Cluster], now: Timestamp) -> String {
             [
                 cluster.name.to_string(),
                 cluster.tenant.to_string(),
-                cluster.phase.to_string(),
+                phase(cluster),
                 format!("{ready}/{}", shape.size),
                 shape.cores.to_string(),
                 shape.memory.to_string(),
@@ -387,7 +407,7 @@ fn show(cluster: &Cluster) -> String {
         ("name", cluster.name.to_string()),
         ("tenant", cluster.tenant.to_string()),
         ("id", cluster.id.to_string()),
-        ("phase", cluster.phase.to_string()),
+        ("phase", phase(cluster)),
     ];
     let inside: Vec<String> = cluster.partitions.iter().map(told).collect();
     known.extend(cluster.reason.clone().map(|reason| ("reason", reason)));
@@ -409,15 +429,16 @@ fn show(cluster: &Cluster) -> String {
         ("created", output::time(cluster.created)),
     ]);
     let nodes = table(
-        ["node", "name", "address", "state", "host", "reason"],
+        ["node", "name", "address", "state", "network", "host", "reason"],
         cluster.nodes.iter().map(|node| {
             [
                 node.number.to_string(),
                 node.name.clone(),
                 node.address.clone(),
                 node.state.to_string(),
+                node.network.to_string(),
                 or_dash(node.host.as_ref()),
-                node.reason.clone().unwrap_or_default(),
+                reason(node),
             ]
         }),
     );
@@ -489,7 +510,31 @@ mod tests {
     fn a_cluster_is_shown_with_its_nodes_and_what_is_wrong_with_them() {
         let text = show(&cluster());
         assert!(text.contains("shape      2 nodes of 1 core and 384M, shared"), "{text}");
-        assert!(text.contains("2     blue-2  10.128.0.2  failed  -           no memory"), "{text}");
+        let line = "2     blue-2  10.128.0.2  failed  unchecked  -           no memory";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn a_network_that_was_not_checked_or_does_not_carry_is_told_with_the_phase() {
+        let told = |ready: Phase, network| phase(&Cluster { phase: ready, network, ..cluster() });
+        assert_eq!(told(Phase::Ready, NetworkState::Carries), "ready");
+        assert_eq!(told(Phase::Ready, NetworkState::Checking), "ready");
+        assert_eq!(told(Phase::Ready, NetworkState::Unchecked), "ready (network unchecked)");
+        assert_eq!(told(Phase::Starting, NetworkState::Unchecked), "starting");
+        assert_eq!(told(Phase::Starting, NetworkState::Broken), "starting (network does not carry)");
+    }
+
+    #[test]
+    fn the_place_where_packets_stop_is_shown_while_a_network_does_not_carry() {
+        let mut cluster = cluster();
+        let stop = json!({"node": "leaf-2", "port": 7, "reason": "no_route"});
+        cluster.nodes[0].stop = serde_json::from_value(stop).unwrap();
+        let place = "packets stop at leaf-2 port 7 (no_route)";
+        cluster.nodes[0].network = NetworkState::Broken;
+        assert!(show(&cluster).contains(place), "{}", show(&cluster));
+        // The control: packets of a node that carries may be its own fault.
+        cluster.nodes[0].network = NetworkState::Carries;
+        assert!(!show(&cluster).contains(place), "{}", show(&cluster));
     }
 
     #[test]

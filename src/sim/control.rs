@@ -32,7 +32,13 @@ pub enum Request {
     /// Restart a node: it loses its tables and keys.
     Reboot { node: String },
     /// Lose packets on every link, or on the link of one port.
-    Loss { probability: Probability, node: Option<String>, port: Option<PortNum> },
+    Loss {
+        probability: Probability,
+        node: Option<String>,
+        port: Option<PortNum>,
+        #[serde(default)]
+        data: bool,
+    },
     /// Handle requests twice.
     Duplicate { probability: Probability },
     /// Hold answers back.
@@ -146,13 +152,17 @@ fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value
             fabric.reboot(now, find_node(fabric, &node)?);
             Ok(json!("rebooted"))
         }
-        Request::Loss { probability, node, port } => {
+        Request::Loss { probability, node, port, data } => {
             let port = match (node, port) {
                 (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
                 (None, None) => None,
                 _ => bail!("loss of one link needs both its node and its port"),
             };
-            fabric.set_loss(port, probability);
+            match (port, data) {
+                (Some(port), true) => fabric.set_data_loss(port, probability),
+                (None, true) => bail!("loss of data needs a node and its port"),
+                (port, false) => fabric.set_loss(port, probability),
+            }
             Ok(json!("loss set"))
         }
         Request::Duplicate { probability } => {

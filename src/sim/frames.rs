@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fabric_sim::{Fabric, FunctionId, VirtualFunction};
+use fabric_sim::{DropReason, Fabric, FunctionId, PortId, VirtualFunction};
 use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, Guests};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The sockets of virtual machines, each under the name of its function.
 #[derive(Debug)]
@@ -84,6 +84,11 @@ impl Frames {
                     Some((guest, socket, counters)) => (Some(guest), Some(socket), Some(counters)),
                     None => (None, None, None),
                 };
+                let stop = |(reason, at): (&DropReason, &PortId)| {
+                    let place = json!({ "node": fabric.id_of(*at), "port": fabric.gate(*at).number });
+                    (json!(reason).as_str().unwrap_or_default().to_owned(), place)
+                };
+                let stops: Map<String, Value> = counters.stops.iter().map(stop).collect();
                 let first = function.keys.first();
                 let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
                 json!({
@@ -98,6 +103,7 @@ impl Frames {
                     "guest": path(guest),
                     "fabric": path(socket),
                     "frames": counters,
+                    "stops": stops,
                     "socket": sockets,
                 })
             })

@@ -27,17 +27,24 @@ pub struct Site {
     disk: Option<SmallDisk>,
     pub scratch: tempfile::TempDir,
     pub image: PathBuf,
+    arguments: Vec<String>,
 }
 
 impl Site {
     /// A site with a tenant, ready to take orders.
     pub fn up() -> Self {
+        Self::up_with(&[])
+    }
+
+    /// Likewise, with more arguments of `heddle up`.
+    pub fn up_with(arguments: &[&str]) -> Self {
         // Sockets need a short path, and QEMU runs as another user, who has to pass.
         let scratch = tempfile::Builder::new().prefix("ht-").tempdir_in("/tmp").unwrap();
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let image = image();
-        let up = start(scratch.path(), &image);
-        let site = Self { up, disk: None, scratch, image };
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let up = start(scratch.path(), &image, &arguments);
+        let site = Self { up, disk: None, scratch, image, arguments };
         site.run(&["tenant", "create", TENANT]);
         site
     }
@@ -166,10 +173,14 @@ impl Site {
 
     /// What is on the emulated fabric: virtual functions that are attached.
     pub fn functions(&self) -> Vec<Value> {
-        let socket = self.directory().join("run/sim-control.sock");
-        let text = self.run(&["sim-ctl", socket.to_str().unwrap(), "functions"]);
-        let value: Value = serde_json::from_str(&text).unwrap();
+        let value: Value = serde_json::from_str(&self.sim_ctl(&["functions"])).unwrap();
         value.as_array().unwrap().clone()
+    }
+
+    /// Acts on the emulated fabric.
+    pub fn sim_ctl(&self, arguments: &[&str]) -> String {
+        let socket = self.directory().join("run/sim-control.sock");
+        self.run(&[&["sim-ctl", socket.to_str().unwrap()], arguments].concat())
     }
 
     /// Directories of virtual machines.
@@ -196,7 +207,7 @@ impl Site {
 
     /// Starts it again.
     pub fn start(&mut self) {
-        self.up = start(self.scratch.path(), &self.image);
+        self.up = start(self.scratch.path(), &self.image, &self.arguments);
     }
 }
 
@@ -279,12 +290,13 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
     })
 }
 
-fn start(scratch: &Path, image: &Path) -> Child {
+fn start(scratch: &Path, image: &Path, more: &[String]) -> Child {
     let site = scratch.join("site");
     let mut child = Command::new(HEDDLE)
         .args(["up", "--listen", "127.0.0.1:0", "--dir"])
         .arg(&site)
         .args(["--image", &format!("debian-mpi={}", image.display())])
+        .args(more)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

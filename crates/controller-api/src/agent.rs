@@ -11,6 +11,7 @@
 //!
 //! Orders are complete: a virtual machine that is not in them is removed, with everything it had.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use fabric_model::MacAddress;
@@ -136,6 +137,21 @@ pub struct Context {
     /// The classes into which the cluster's packets are divided.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassLevel>,
+    /// What it has to find out about its network; none in orders of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Probes>,
+}
+
+/// Whom a node has to reach and hear before its cluster is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probes {
+    /// Has to answer it; none if it may talk to nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<Ipv4Addr>,
+    /// Is asked for a broadcast; none if nobody's reaches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broadcaster: Option<Ipv4Addr>,
 }
 
 /// A class of a cluster's packets, as its nodes are told.
@@ -245,6 +261,46 @@ pub struct VmReport {
     pub reason: Option<String>,
     /// Cores of the machine that it has to itself.
     pub pinned: Vec<u32>,
+    /// What its guest has found out about its network for the context it is ready for; none if it does not check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkCheck>,
+    /// Where packets that it sends stop, while they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<PacketStop>,
+}
+
+/// What a guest has found out about its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkCheck {
+    /// Its successor has answered.
+    pub reached: bool,
+    /// It has heard a broadcast.
+    pub heard: bool,
+}
+
+impl NetworkCheck {
+    /// Whether nothing is left to find out.
+    pub const fn is_complete(self) -> bool {
+        self.reached && self.heard
+    }
+}
+
+/// Where packets stop on the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PacketStop {
+    /// Switch or adapter.
+    pub node: String,
+    /// Number of its port that the packets came to.
+    #[schema(value_type = u8)]
+    pub port: PortNum,
+    /// Reason, as `heddle sim-ctl … functions` counts it.
+    pub reason: String,
+}
+
+impl std::fmt::Display for PacketStop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} port {} ({})", self.node, self.port, self.reason)
+    }
 }
 
 /// How far a virtual machine is.

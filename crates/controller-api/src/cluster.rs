@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::agent::PacketStop;
 use crate::{MemorySize, Name};
 
 /// A virtual cluster.
@@ -29,6 +30,9 @@ pub struct Cluster {
     /// Why it failed, or what is being waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether its network carries, as its nodes have found out.
+    #[serde(default)]
+    pub network: NetworkState,
     /// Its partition on the fabric, once it has one.
     #[schema(value_type = Option<u16>)]
     pub partition: Option<PartitionNumber>,
@@ -151,7 +155,7 @@ pub enum Phase {
     NetworkProgrammed,
     /// Its virtual machines start.
     Starting,
-    /// Every node has said so itself.
+    /// Every node has said so itself, and has found out that the network carries, unless it does not check.
     Ready,
     /// It is being taken down.
     Deleting,
@@ -169,6 +173,32 @@ impl fmt::Display for Phase {
             Self::Ready => "ready",
             Self::Deleting => "deleting",
             Self::Failed => "failed",
+        })
+    }
+}
+
+/// Whether a network carries, as nodes find out together: each has to reach its successor and to hear a broadcast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkState {
+    /// Nobody has checked it, or nodes cannot: their image has no `heddle-guest`, or an old one.
+    #[default]
+    Unchecked,
+    /// It is being checked.
+    Checking,
+    /// Every node has reached its successor and heard a broadcast.
+    Carries,
+    /// Every node is up, and after a minute some have not; the reason says which.
+    Broken,
+}
+
+impl fmt::Display for NetworkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Unchecked => "unchecked",
+            Self::Checking => "checking",
+            Self::Carries => "carries",
+            Self::Broken => "broken",
         })
     }
 }
@@ -192,6 +222,12 @@ pub struct Node {
     /// Why, if it is not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether it has found out that the network carries.
+    #[serde(default)]
+    pub network: NetworkState,
+    /// Where packets that it sends stop, while they do. Told to operators only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<PacketStop>,
 }
 
 /// How far a node is.

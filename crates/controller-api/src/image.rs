@@ -46,6 +46,16 @@ pub struct Manifest {
     pub initrd: ImageFile,
     /// What the kernel is told; the agent adds `init=` and the console.
     pub command_line: String,
+    /// Whether `heddle-guest` is in it. Without, a node counts as ready when its virtual machine runs, its network is
+    /// unchecked, and it takes no commands.
+    #[serde(default = "Manifest::has_guest_unless_said")]
+    pub guest: bool,
+}
+
+impl Manifest {
+    const fn has_guest_unless_said() -> bool {
+        true
+    }
 }
 
 /// A file of an image.

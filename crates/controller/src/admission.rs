@@ -250,5 +250,6 @@ fn node(number: u32, host: &Name, place: &Place, function: u8, mac: MacAddress) 
         state: NodeState::Placed,
         reason: None,
         ready: None,
+        network: None,
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// Where time comes from.
 pub trait Clock: fmt::Debug + Send + Sync {
@@ -40,7 +41,8 @@ impl Clock for SystemClock {
 /// For how long controllers have run on a store, in whole milliseconds: a clock that goes on where the process before was
 /// killed, at most a few seconds earlier, and that nobody can set. Durations measured by it may come out longer than they were,
 /// never shorter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Uptime(i64);
 
 impl Uptime {

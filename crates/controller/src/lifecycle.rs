@@ -8,12 +8,14 @@
 //! The order is safe: a virtual machine is ordered only after the fabric knows its port, and the fabric forgets the port
 //! only after the virtual machine is no more.
 
+mod network;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use controller_api::Name;
 use controller_api::agent::{VmReport, VmState};
-use controller_api::cluster::{NodeState, Phase};
+use controller_api::cluster::{NetworkState, NodeState, Phase};
 use controller_api::operation::{OperationKind, OperationState, Step};
 use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use jiff::Timestamp;
@@ -21,6 +23,7 @@ use uuid::Uuid;
 
 use crate::clock::{Moment, Uptime};
 use crate::store::{ClusterRow, Happening, NodeRow};
+pub use network::{probes, shortfall, state as network_state, stop};
 
 /// How long nodes may take from the order to saying that they are ready: translated guests on a busy machine take minutes.
 const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -87,6 +90,7 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment) -> 
     }
     join(cluster);
     tell_levels(cluster, sight);
+    network::observe(cluster, sight, moment, &mut outcome);
     progress(cluster, sight, now, &mut outcome);
     outcome
 }
@@ -108,6 +112,7 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
             VmSight::Reported(report) => {
                 node.ready = report.ready;
                 node.reason = report.reason.clone();
+                node.network = report.network;
                 // What it says counts from when the fabric carries it; a fabric that is lost later is not its fault.
                 let counts = is_carried || node.state == NodeState::Ready;
                 node.state = match report.state {
@@ -118,7 +123,7 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
                     VmState::Failed => NodeState::Failed,
                 };
             }
-            VmSight::Absent => (node.state, node.ready) = (NodeState::Placed, None),
+            VmSight::Absent => (node.state, node.ready, node.network) = (NodeState::Placed, None, None),
             // What was last seen stands: agents come and go without their virtual machines.
             VmSight::Unknown => {}
         }
@@ -206,10 +211,11 @@ fn let_go(cluster: &mut ClusterRow, sight: &impl Sight) {
     });
 }
 
-/// New nodes that are ready are told to the others.
+/// New nodes that are ready, and whose network carries, are told to the others.
 fn join(cluster: &mut ClusterRow) {
     let new = || cluster.nodes.iter().filter(|node| !node.joined && !node.leaving);
-    if new().next().is_some() && new().all(|node| node.state == NodeState::Ready) {
+    let is_ready = |node: &NodeRow| node.state == NodeState::Ready && network::is_settled(node);
+    if new().next().is_some() && new().all(is_ready) {
         for node in cluster.nodes.iter_mut().filter(|node| !node.leaving) {
             node.joined = true;
         }
@@ -231,17 +237,21 @@ fn tell_levels(cluster: &mut ClusterRow, sight: &impl Sight) {
 /// The phase that follows from the nodes.
 fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome: &mut Outcome) {
     let generation = cluster.generation;
+    let is_broken = cluster.network.state == NetworkState::Broken;
     let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
-    let is_ready =
-        |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation) && node.joined;
+    let is_ready = |node: &NodeRow| {
+        let is_up = node.state == NodeState::Ready && node.ready >= Some(generation);
+        is_up && node.joined && network::is_settled(node)
+    };
+    let goes_on = |node: &NodeRow| {
+        !node.joined || node.state == NodeState::Ready && (network::is_settled(node) || !is_broken)
+    };
     let phase = if nodes().next().is_none() {
         Phase::Requested
     } else if nodes().all(is_ready) {
         Phase::Ready
-    } else if cluster.phase == Phase::Ready
-        && nodes().all(|node| node.state == NodeState::Ready || !node.joined)
-    {
-        // Growing or told of a change: what runs goes on.
+    } else if cluster.phase == Phase::Ready && nodes().all(goes_on) {
+        // Growing or told of a change: what runs goes on, also while its network is checked again.
         Phase::Ready
     } else if nodes().any(|node| node.state != NodeState::Placed) {
         Phase::Starting
@@ -253,7 +263,7 @@ fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcom
     let is_settled = nodes().all(is_ready)
         && nodes().count() == cluster.nodes.len()
         && sight.carries(cluster) == Some(true);
-    cluster.reason = (phase != Phase::Ready).then(|| waits_for(cluster));
+    cluster.reason = (phase != Phase::Ready || is_broken).then(|| waits_for(cluster));
     if phase != cluster.phase {
         reach(cluster, phase, now, outcome);
     }
@@ -273,11 +283,20 @@ pub fn reach(cluster: &mut ClusterRow, phase: Phase, now: Timestamp, outcome: &m
         Phase::Placed => ("cluster.placed", format!("{} nodes have a host", cluster.nodes.len())),
         Phase::NetworkProgrammed => ("cluster.network-programmed", "the fabric knows its nodes".to_owned()),
         Phase::Starting => ("cluster.starting", "its nodes start".to_owned()),
-        Phase::Ready => ("cluster.ready", format!("{} nodes have said that they are ready", cluster.size)),
+        Phase::Ready => ("cluster.ready", ready_text(cluster)),
         Phase::Deleting => ("cluster.deleting", "it is being taken down".to_owned()),
         Phase::Failed => ("cluster.failed", cluster.reason.clone().unwrap_or_default()),
     };
     outcome.note(cluster, now, kind, text);
+}
+
+fn ready_text(cluster: &ClusterRow) -> String {
+    let said = format!("{} nodes have said that they are ready", cluster.size);
+    match cluster.network.state {
+        NetworkState::Unchecked => format!("{said} (network unchecked)"),
+        NetworkState::Carries => format!("{said} and reach each other"),
+        NetworkState::Checking | NetworkState::Broken => said,
+    }
 }
 
 /// Ends the operation that is under way.
@@ -298,7 +317,11 @@ fn waits_for(cluster: &ClusterRow) -> String {
             None => format!("{} ({})", node_name(cluster, node), node.state),
         })
         .collect();
-    if names.is_empty() { "waits for hosts".to_owned() } else { format!("waits for {}", names.join(", ")) }
+    if names.is_empty() {
+        network::shortfalls(cluster).unwrap_or_else(|| "waits for hosts".to_owned())
+    } else {
+        format!("waits for {}", names.join(", "))
+    }
 }
 
 /// The host name of a node.

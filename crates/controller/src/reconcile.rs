@@ -1,6 +1,7 @@
 //! The loop that takes clusters on, and tells hosts and fabric what they are to be.
 
 use std::collections::{HashMap, HashSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
 
-use crate::lifecycle::{advance, node_name};
+use crate::lifecycle::{advance, node_name, probes};
 use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
 use crate::site::{FabricSight, KeysOfClusters, Site};
 use crate::store::{ClusterKeys, ClusterRow, NodeRow, StoreError, ViewPartition, ViewWish};
@@ -158,6 +159,7 @@ fn order(
             sl: service_level(cluster, fabric),
             partitions: inner.chain(wished.filter_map(|it| seen_key(it, node))).collect(),
             classes: cluster.wish.iter().flat_map(class_levels).collect(),
+            probes: Some(probes(cluster, node)),
         },
     })
 }
@@ -200,7 +202,12 @@ fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
 
 /// The address of a node in its cluster's own network.
 pub fn address(number: u32) -> String {
+    ipv4_address(number).to_string()
+}
+
+/// The same as a value.
+pub fn ipv4_address(number: u32) -> Ipv4Addr {
     let [a, b] = NETWORK;
     let [_, _, c, d] = number.to_be_bytes();
-    format!("{a}.{b}.{c}.{d}")
+    Ipv4Addr::new(a, b, c, d)
 }

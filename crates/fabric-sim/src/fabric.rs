@@ -101,6 +101,8 @@ pub struct Fabric {
     pub(crate) traps_sent: BTreeMap<u16, u64>,
     pub(crate) trap_transactions: u64,
     pub(crate) functions: Functions,
+    /// The port that the packet under way has come to: where it stops if it goes no further.
+    pub(crate) reached: PortId,
     /// What it was built from, and what reboots restore. Devices have the order of its nodes.
     blueprint: Topology,
     outputs: VecDeque<Output>,
@@ -139,6 +141,7 @@ impl Fabric {
             traps_sent: BTreeMap::new(),
             trap_transactions: 0,
             functions: Functions::default(),
+            reached: PortId(0),
             blueprint: topology,
             outputs: VecDeque::new(),
             timers: BinaryHeap::new(),

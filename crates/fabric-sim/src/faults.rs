@@ -53,6 +53,8 @@ pub(crate) struct Faults {
     loss: Probability,
     /// Lost when leaving or entering one port.
     port_loss: BTreeMap<PortId, Probability>,
+    /// Likewise, of data only: management passes, so that the device looks sound.
+    data_loss: BTreeMap<PortId, Probability>,
     /// Handled twice.
     duplication: Probability,
     /// Longest time a delivered datagram is held back.
@@ -65,6 +67,7 @@ impl Faults {
             rng: Pcg64Mcg::seed_from_u64(seed),
             loss: Probability::NEVER,
             port_loss: BTreeMap::new(),
+            data_loss: BTreeMap::new(),
             duplication: Probability::NEVER,
             delay_max: Duration::ZERO,
         }
@@ -78,6 +81,13 @@ impl Faults {
         }
     }
 
+    pub fn set_data_loss(&mut self, port: PortId, probability: Probability) {
+        match probability {
+            Probability::NEVER => drop(self.data_loss.remove(&port)),
+            probability => drop(self.data_loss.insert(port, probability)),
+        }
+    }
+
     pub fn set_duplication(&mut self, probability: Probability) {
         self.duplication = probability;
     }
@@ -88,11 +98,15 @@ impl Faults {
 
     /// Whether a packet that leaves `out` for `into` is lost on the way.
     #[inline]
-    pub fn loses(&mut self, out: PortId, into: PortId) -> bool {
-        if self.loss == Probability::NEVER && self.port_loss.is_empty() {
+    pub fn loses(&mut self, out: PortId, into: PortId, is_data: bool) -> bool {
+        if self.loss == Probability::NEVER && self.port_loss.is_empty() && self.data_loss.is_empty() {
             return false;
         }
-        let at_ports = [out, into].map(|port| self.port_loss.get(&port).copied().unwrap_or_default());
+        let at_ports = [out, into].map(|port| {
+            let any = self.port_loss.get(&port).copied().unwrap_or_default();
+            let data = self.data_loss.get(&port).copied().filter(|_| is_data).unwrap_or_default();
+            any.max(data)
+        });
         let worst = at_ports.into_iter().chain([self.loss]).max().unwrap_or_default();
         self.happens(worst)
     }

@@ -82,11 +82,15 @@ pub struct FrameCounters {
     pub received: u64,
     /// Frames it sent, or copies of them, that came to nothing, by reason.
     pub drops: BTreeMap<DropReason, u64>,
+    /// The port at which the last of them stopped, by reason.
+    #[serde(skip)]
+    pub stops: BTreeMap<DropReason, PortId>,
 }
 
 impl FrameCounters {
-    fn count_drop(&mut self, reason: DropReason) {
+    fn count_drop(&mut self, reason: DropReason, at: PortId) {
         *self.drops.entry(reason).or_default() += 1;
+        self.stops.insert(reason, at);
     }
 }
 
@@ -228,8 +232,9 @@ impl Fabric {
         frame: &[u8],
         receivers: &mut Vec<FunctionId>,
     ) -> Result<(), DropReason> {
-        let (destination, source) = addresses(frame).ok_or(DropReason::Malformed)?;
         let port = sender.id.port;
+        self.reached = port;
+        let (destination, source) = addresses(frame).ok_or(DropReason::Malformed)?;
         if source != sender.mac {
             return Err(DropReason::Spoofed);
         }
@@ -368,7 +373,8 @@ impl Fabric {
     }
 
     fn count_frame_drop(&mut self, from: FunctionId, reason: DropReason) {
-        self.functions.count(from, |counters| counters.count_drop(reason));
+        let at = self.reached;
+        self.functions.count(from, |counters| counters.count_drop(reason, at));
     }
 }
 

@@ -241,6 +241,11 @@ impl Fabric {
         self.faults.set_loss(port, probability);
     }
 
+    /// Loses data on the links of one port. Subnet management passes.
+    pub fn set_data_loss(&mut self, port: PortId, probability: Probability) {
+        self.faults.set_data_loss(port, probability);
+    }
+
     /// Handles datagrams twice.
     pub fn set_duplication(&mut self, probability: Probability) {
         self.faults.set_duplication(probability);

@@ -66,6 +66,7 @@ impl Fabric {
         dlid: Lid,
         traffic: &Traffic,
     ) -> Result<Arrival, DropReason> {
+        self.reached = from;
         if self.port(from).owns(dlid) {
             return Ok(Arrival { entered: from, end: from });
         }
@@ -75,6 +76,7 @@ impl Fabric {
             at = self.cross(from, traffic)?;
         }
         for _ in 0..HOPS_MAX {
+            self.reached = at;
             if !self.is_switch(at) {
                 return self.receive_at_adapter(at, dlid);
             }
@@ -105,6 +107,7 @@ impl Fabric {
     ) {
         let mut pending = Vec::new();
         let mut copies = 0;
+        self.reached = from;
         if self.is_switch(from) {
             pending.push(from);
         } else {
@@ -115,6 +118,7 @@ impl Fabric {
         }
         while let Some(at) = pending.pop() {
             copies += 1;
+            self.reached = at;
             if copies > MULTICAST_COPIES_MAX {
                 return lost(self, DropReason::HopLimit);
             }
@@ -157,6 +161,8 @@ impl Fabric {
         let port = self.port_mut(end);
         port.info.pkey_violations = port.info.pkey_violations.saturating_add(1);
         self.report_bad_pkey(end, *flow);
+        // The report was a packet too.
+        self.reached = end;
         DropReason::PartitionAtReceiver
     }
 
@@ -170,6 +176,7 @@ impl Fabric {
 
     /// A switch sends a packet that came in by one port out by another.
     fn relay(&mut self, input: PortId, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
+        self.reached = out;
         self.turn(input, out, traffic)?;
         self.enforce(out, traffic, Direction::Outbound)?;
         self.cross(out, traffic)
@@ -234,6 +241,7 @@ impl Fabric {
             Direction::Outbound => state.counters.transmit_constraint_errors += 1,
         }
         self.report_bad_pkey_at_switch(port, *flow);
+        self.reached = port;
         Err(DropReason::PartitionAtSwitch)
     }
 
@@ -248,7 +256,7 @@ impl Fabric {
         };
         let (cast, payload) = traffic.size();
         self.port_mut(out).counters.sent(cast, payload);
-        if self.faults.loses(out, peer) {
+        if self.faults.loses(out, peer, matches!(traffic, Traffic::Data { .. })) {
             self.port_mut(peer).counters.receive_errors += 1;
             return Err(DropReason::Injected);
         }

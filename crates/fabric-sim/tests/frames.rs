@@ -411,6 +411,44 @@ fn lost_packets_include_frames() {
 }
 
 #[test]
+fn a_port_that_loses_data_lets_management_pass() {
+    let mut stage = Stage::new();
+    let port = stage.world.port_number("right", 1);
+    stage.world.fabric.set_data_loss(port, fabric_sim::Probability::ALWAYS);
+    assert!(!stage.reaches("b", "c"));
+    assert!(stage.world.get("c", Attribute::NODE_INFO, 0).is_ok());
+    stage.world.fabric.set_data_loss(port, fabric_sim::Probability::NEVER);
+    assert!(stage.reaches("b", "c"));
+}
+
+#[test]
+fn the_port_at_which_frames_stop_is_known_by_reason() {
+    let mut stage = Stage::new();
+    let place = |stage: &Stage, reason| {
+        let at = stage.counters(stage.id("b", 1)).stops[&reason];
+        (stage.world.fabric.id_of(at).to_owned(), stage.world.fabric.gate(at).number.to_wire())
+    };
+    let name = |stage: &Stage, node| stage.world.fabric.id_of(stage.world.port(node)).to_owned();
+    // To somebody of another partition: at the end of the way.
+    assert!(!stage.reaches("b", "d"));
+    assert_eq!(place(&stage, DropReason::PartitionAtReceiver), (name(&stage, "d"), 1));
+    // On the way: the port of the switch by which it leaves, then the one by which it comes in.
+    let port = stage.world.port_number("right", 1);
+    stage.world.fabric.set_data_loss(port, fabric_sim::Probability::ALWAYS);
+    assert!(!stage.reaches("b", "c"));
+    assert_eq!(place(&stage, DropReason::Injected), (name(&stage, "right"), 1));
+    let far = MacAddress::of_function(Lid::from_wire(99).unwrap(), 1);
+    let b = stage.id("b", 1);
+    assert_eq!(stage.send(b, &frame(mac("b", 1), far, 60)), []);
+    assert_eq!(place(&stage, DropReason::NoRoute).0, name(&stage, "left"));
+    // Many receivers: the switch that knows no such group.
+    stage.lead("right", 0, &[]);
+    let everybody = MacAddress::from_bytes([0xff; 6]);
+    assert_eq!(stage.send(b, &frame(mac("b", 1), everybody, 60)), []);
+    assert_eq!(place(&stage, DropReason::NoRoute), (name(&stage, "right"), 5));
+}
+
+#[test]
 fn functions_survive_a_reboot_of_their_adapter_and_have_to_wait_for_its_tables() {
     let mut stage = Stage::new();
     let c = stage.world.fabric.find_device("c").unwrap();

@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sl: ServiceLevel::from_wire(0),
         partitions: Vec::new(),
         classes: Vec::new(),
+        probes: None,
     });
     let folder = Path::new(folder);
     fs::create_dir_all(folder)?;

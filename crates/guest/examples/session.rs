@@ -43,6 +43,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                 ToHost::Welcome { version, boot, .. } => {
                     eprintln!("session: protocol {version}, boot {boot}")
                 }
+                ToHost::Network { reach, .. } => eprintln!("session: network {reach:?}"),
                 ToHost::Ready { generation } => {
                     eprintln!("session: ready for generation {generation}");
                     if argv.is_empty() {

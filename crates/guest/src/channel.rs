@@ -11,8 +11,8 @@
 //! A conversation:
 //!
 //! 1. The host says [`ToGuest::Hello`] with a number it has not used before. The guest drops every session and answers
-//!    [`ToHost::Welcome`] with that number, and says how it stands: [`ToHost::Ready`] or [`ToHost::Failed`]. The host
-//!    ignores all that came before the welcome.
+//!    [`ToHost::Welcome`] with that number, and says how it stands: [`ToHost::Network`], then [`ToHost::Ready`] or
+//!    [`ToHost::Failed`]. The host ignores all that came before the welcome.
 //! 2. The host opens sessions, [`SESSIONS_MAX`] at most. A session is over when the guest has said
 //!    [`ToHost::Exit`] or [`ToHost::Refused`], also after [`ToGuest::Close`]; only then is its number free again.
 //! 3. Each session has a [`Window`] in each direction: nobody sends bytes that the other side has not granted, so a
@@ -27,6 +27,8 @@ mod wire;
 
 pub use codec::{Decoder, Message, TooLong, encode};
 pub use window::{Overrun, WINDOW_BYTES, Window};
+
+use crate::probe::Reach;
 
 /// Name of the virtio-serial port.
 pub const PORT: &str = "org.heddle.guest.0";
@@ -116,6 +118,14 @@ pub enum ToHost {
     Ready {
         /// Of the context.
         generation: u64,
+    },
+    /// What the guest knows of its network, as far as the context of this generation asks. Comes before
+    /// [`ToHost::Ready`] of the same generation, and again when it changes; never from guests that do not check.
+    Network {
+        /// Of the context.
+        generation: u64,
+        /// What was found out so far.
+        reach: Reach,
     },
     /// The context of this generation could not be applied.
     Failed {

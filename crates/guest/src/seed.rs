@@ -8,6 +8,7 @@ mod documents;
 mod files;
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use ib_wire::{Pkey, ServiceLevel};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub use documents::{
 
 /// Where the guest keeps what it was told, without secrets.
 pub const CONTEXT_FILE: &str = "/etc/heddle/context.json";
+
+/// Where the guest keeps the key of its network check.
+pub const PROBE_KEY_FILE: &str = "/etc/heddle/probe.key";
 
 /// What the documents are made of.
 #[derive(Clone)]
@@ -50,6 +54,19 @@ pub struct SeedInput {
     pub partitions: Vec<NamedKey>,
     /// The classes into which the cluster's packets are divided.
     pub classes: Vec<ClassLevel>,
+    /// What it has to find out about its network; none if the controller does not ask.
+    pub probes: Option<Probes>,
+}
+
+/// Whom a node has to reach and hear before it counts as ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probes {
+    /// Has to answer it; none if it may talk to nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<Ipv4Addr>,
+    /// Is asked for a broadcast; none if nobody's reaches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broadcaster: Option<Ipv4Addr>,
 }
 
 /// A class of a cluster's packets.
@@ -202,6 +219,9 @@ pub struct ContextFile {
     pub classes: Vec<ClassLevel>,
     /// All nodes of the cluster.
     pub peers: Vec<Peer>,
+    /// What it has to find out about its network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Probes>,
 }
 
 impl ContextFile {

@@ -3,6 +3,7 @@
 //! One thread waits for the port and for the pipes of all sessions. It never waits for one of them alone: what a
 //! session may send is bounded by its window, and nobody's pipe is read while the port is behind.
 
+mod network;
 mod node;
 mod port;
 mod session;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::SIGCHLD;
 
+use network::Network;
 pub use node::{Node, Standing};
 pub(crate) use node::{chain, report_failure, ssh_is_served};
 pub use port::open as open_port;
@@ -56,6 +58,12 @@ pub struct Server {
     /// What the host was told last; nothing before it has said hello.
     told: Option<Standing>,
     greeted: bool,
+    /// The check of the network that the context in force asks for.
+    network: Option<Network>,
+    /// The context that was looked at for that.
+    network_of: Option<u64>,
+    /// What the host was told of it last.
+    told_network: Option<ToHost>,
     sessions: BTreeMap<SessionId, Session>,
     endings: Vec<Ending>,
     /// Has something to read whenever a process has ended.
@@ -68,6 +76,7 @@ pub struct Server {
 enum Source {
     Port,
     Children,
+    Network,
     Session(SessionId, Pipe),
 }
 
@@ -85,6 +94,9 @@ impl Server {
             outgoing: VecDeque::new(),
             told: None,
             greeted: false,
+            network: None,
+            network_of: None,
+            told_network: None,
             sessions: BTreeMap::new(),
             endings: Vec::new(),
             children,
@@ -106,6 +118,7 @@ impl Server {
         let link = self.exchange()?;
         let now = Instant::now();
         self.finish_sessions(now);
+        self.check_network(now);
         self.report();
         if link == Link::Down {
             self.hang_up(now);
@@ -128,6 +141,8 @@ impl Server {
                     }
                 }
                 Source::Children => drain(&self.children),
+                // Taken in every turn.
+                Source::Network => {}
                 Source::Session(id, pipe) => {
                     if let Some(session) = self.sessions.get_mut(&id) {
                         let message = session.pump(pipe, &mut self.buffer);
@@ -148,6 +163,10 @@ impl Server {
             PollFd::new(self.port.as_fd(), events),
             PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
         ];
+        if let Some(socket) = self.network.as_ref().and_then(Network::as_fd) {
+            sources.push(Source::Network);
+            waits.push(PollFd::new(socket, PollFlags::POLLIN));
+        }
         for (id, session) in &self.sessions {
             for (pipe, file, events) in session.waits(self.is_behind()) {
                 sources.push(Source::Session(*id, pipe));
@@ -174,7 +193,10 @@ impl Server {
         let lingering = self.sessions.values().filter(|_| !self.is_behind()).filter_map(Session::deadline);
         let ending = self.endings.iter().map(Ending::deadline);
         let ssh = (self.node.standing() == Standing::Waiting).then(|| now + SSH_PAUSE);
-        let Some(first) = lingering.chain(ending).chain(ssh).min() else { return PollTimeout::NONE };
+        let network = self.network.as_ref().and_then(Network::deadline);
+        let Some(first) = lingering.chain(ending).chain(ssh).chain(network).min() else {
+            return PollTimeout::NONE;
+        };
         // Rounded up: a millisecond early would be a turn for nothing.
         let wait = first.saturating_duration_since(now) + Duration::from_millis(1);
         PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
@@ -212,6 +234,7 @@ impl Server {
             ToGuest::Hello { nonce } => self.greet(nonce),
             ToGuest::Context(json) => {
                 self.node.apply(&json);
+                self.network_of = None;
                 self.told = None;
             }
             ToGuest::Open { session, what } => {
@@ -247,6 +270,7 @@ impl Server {
         queue(&mut self.outgoing, [ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot }]);
         self.greeted = true;
         self.told = None;
+        self.told_network = None;
     }
 
     fn open(&mut self, session: SessionId, what: What) -> Result<(), String> {
@@ -311,8 +335,27 @@ impl Server {
         self.node.look();
     }
 
-    /// Tells a host how the node stands, once and after every change.
+    /// Goes on with the check of the network; begins one when there is a new context.
+    fn check_network(&mut self, now: Instant) {
+        if let Standing::Ready { generation } = self.node.standing()
+            && self.network_of != Some(generation)
+        {
+            self.network_of = Some(generation);
+            self.network = self.node.probe_task().map(|task| Network::new(task, self.node.device(), now));
+        }
+        if let Some(network) = &mut self.network {
+            network.turn(now);
+        }
+    }
+
+    /// Tells a host how the network and the node stand, once and after every change; the network first, so that a host
+    /// knows whether it is checked as soon as the node is ready.
     fn report(&mut self) {
+        let network = self.network.as_ref().map(Network::message);
+        if self.greeted && network.is_some() && self.told_network != network {
+            queue(&mut self.outgoing, network.clone());
+            self.told_network = network;
+        }
         let standing = self.node.standing();
         if !self.greeted || self.told.as_ref() == Some(&standing) {
             return;

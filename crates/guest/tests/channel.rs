@@ -6,6 +6,7 @@ use guest::channel::{
     CONTEXT_BYTES_MAX, DATA_BYTES_MAX, Decoder, Message, SessionId, ToGuest, ToHost, TooLong, WINDOW_BYTES,
     What, Window, encode,
 };
+use guest::probe::Reach;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -47,6 +48,9 @@ fn to_host() -> impl Strategy<Value = ToHost> {
             boot
         }),
         any::<u64>().prop_map(|generation| ToHost::Ready { generation }),
+        (any::<u64>(), any::<bool>(), any::<bool>()).prop_map(|(generation, reached, heard)| {
+            ToHost::Network { generation, reach: Reach { reached, heard } }
+        }),
         (any::<u64>(), ".{0,200}").prop_map(|(generation, reason)| ToHost::Failed { generation, reason }),
         (session(), vec(any::<u8>(), 1..=DATA_BYTES_MAX))
             .prop_map(|(session, bytes)| ToHost::Output { session, bytes }),

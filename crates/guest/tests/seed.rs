@@ -36,6 +36,7 @@ fn input() -> SeedInput {
         sl: ServiceLevel::from_wire(3),
         partitions: Vec::new(),
         classes: Vec::new(),
+        probes: None,
     }
 }
 

@@ -14,7 +14,8 @@ use guest::channel::{
     DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
     encode,
 };
-use guest::seed::{KeyPair, Peer, Seed, SeedInput};
+use guest::probe::Reach;
+use guest::seed::{KeyPair, Peer, Probes, Seed, SeedInput};
 use guest::serve::{Link, Node, Server};
 use ib_wire::{Pkey, ServiceLevel};
 
@@ -122,6 +123,10 @@ impl Host {
 }
 
 fn seed(generation: u64, nodes: u32) -> Seed {
+    seed_with(generation, nodes, None)
+}
+
+fn seed_with(generation: u64, nodes: u32, probes: Option<Probes>) -> Seed {
     let peer =
         |number: u32| Peer { hostname: format!("n{number}"), address: format!("10.0.0.{number}"), slots: 1 };
     Seed::new(&SeedInput {
@@ -139,6 +144,7 @@ fn seed(generation: u64, nodes: u32) -> Seed {
         sl: ServiceLevel::from_wire(0),
         partitions: Vec::new(),
         classes: Vec::new(),
+        probes,
     })
 }
 
@@ -367,6 +373,30 @@ fn a_new_context_is_applied_and_its_generation_said() {
     host.say(ToGuest::Hello { nonce: 3 });
     assert!(matches!(host.hear(), ToHost::Welcome { nonce: 3, .. }));
     assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+}
+
+#[test]
+fn what_is_known_of_the_network_is_said_before_the_node_is_ready() {
+    let mut host = Host::greeted();
+    let alone = seed_with(4, 1, Some(Probes::default()));
+    host.say(ToGuest::Context(alone.to_context()));
+    let nothing_left = Reach { reached: true, heard: true };
+    assert_eq!(host.hear(), ToHost::Network { generation: 4, reach: nothing_left });
+    assert_eq!(host.hear(), ToHost::Ready { generation: 4 });
+    let successor = Some("10.0.0.2".parse().expect("an address"));
+    let probes = Probes { successor, broadcaster: successor };
+    host.say(ToGuest::Context(seed_with(5, 2, Some(probes)).to_context()));
+    let nothing_yet = ToHost::Network { generation: 5, reach: Reach { reached: false, heard: false } };
+    assert_eq!(host.hear(), nothing_yet);
+    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+    // Another host asks: it is told as well.
+    host.say(ToGuest::Hello { nonce: 3 });
+    assert!(matches!(host.hear(), ToHost::Welcome { nonce: 3, .. }));
+    assert_eq!(host.hear(), nothing_yet);
+    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+    // The control: a context that does not ask is answered without a word of the network.
+    host.say(ToGuest::Context(seed(6, 2).to_context()));
+    assert_eq!(host.hear(), ToHost::Ready { generation: 6 });
 }
 
 #[test]

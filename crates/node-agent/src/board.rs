@@ -134,7 +134,15 @@ mod tests {
         let number = |host| board.reports(host).unwrap().borrow().number;
         assert_eq!((number(&one), number(&two)), (100, 100));
         let id = Uuid::new_v4();
-        let vm = VmReport { id, state: VmState::Running, ready: None, reason: None, pinned: vec![] };
+        let vm = VmReport {
+            id,
+            state: VmState::Running,
+            ready: None,
+            reason: None,
+            pinned: vec![],
+            network: None,
+            stop: None,
+        };
         board.set_vm(&one, vm.clone());
         assert_eq!((number(&one), number(&two)), (101, 100));
         board.set_vm(&one, vm);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use controller_api::agent::VmOrder;
 use controller_api::image::DiskFormat;
-use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Seed, SeedInput};
+use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Probes, Seed, SeedInput};
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -123,11 +123,16 @@ pub fn seed(order: &VmOrder) -> Seed {
         sl: context.sl,
         partitions: context.partitions.iter().map(named_key).collect(),
         classes: context.classes.iter().map(class_level).collect(),
+        probes: context.probes.map(probes),
     })
 }
 
 fn named_key(key: &controller_api::agent::NamedKey) -> NamedKey {
     NamedKey { name: key.name.to_string(), pkey: key.pkey }
+}
+
+fn probes(probes: controller_api::agent::Probes) -> Probes {
+    Probes { successor: probes.successor, broadcaster: probes.broadcaster }
 }
 
 fn class_level(class: &controller_api::agent::ClassLevel) -> ClassLevel {

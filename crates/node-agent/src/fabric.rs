@@ -1,14 +1,16 @@
 //! Virtual machines on the emulated fabric: asks `heddle sim` to carry their frames, and keeps it so when the
 //! emulation was restarted.
 
+mod stops;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use controller_api::Name;
-use controller_api::agent::{AdapterOrder, KeyOrder};
+use controller_api::agent::{AdapterOrder, KeyOrder, PacketStop};
 use fabric_model::MacAddress;
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::de::DeserializeOwned;
@@ -21,6 +23,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::place::Place;
+use stops::{FrameCounts, StopPlace};
 
 /// How often to look whether everything is still attached: a restarted emulation knows nobody.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -60,6 +63,8 @@ pub struct Seen {
     attached: BTreeSet<Uuid>,
     /// Whom the emulation refuses, and why.
     refused: BTreeMap<Uuid, String>,
+    /// Where packets of virtual machines stop.
+    stops: BTreeMap<Uuid, PacketStop>,
 }
 
 /// Keeps virtual machines on the fabric.
@@ -70,6 +75,7 @@ pub struct Fabric {
     wanted: Mutex<Wanted>,
     changed: Notify,
     seen: watch::Sender<Seen>,
+    watched: Mutex<BTreeMap<Uuid, stops::Watched>>,
 }
 
 /// What is to be.
@@ -133,6 +139,10 @@ struct Function {
     #[serde(default)]
     further: Vec<KeyOrder>,
     guest: Option<PathBuf>,
+    #[serde(default)]
+    frames: FrameCounts,
+    #[serde(default)]
+    stops: BTreeMap<String, StopPlace>,
 }
 
 impl Fabric {
@@ -144,6 +154,7 @@ impl Fabric {
             wanted: Mutex::default(),
             changed: Notify::new(),
             seen: watch::Sender::new(Seen::default()),
+            watched: Mutex::default(),
         }
     }
 
@@ -167,6 +178,11 @@ impl Fabric {
         let seen = self.seen.borrow();
         let refused = seen.refused.get(&id).map(|why| format!("the fabric refuses its adapter: {why}"));
         refused.or_else(|| (!seen.answers).then(|| "the emulated fabric does not answer".to_owned()))
+    }
+
+    /// Where packets that a virtual machine sends stop, while they do.
+    pub fn stop(&self, id: Uuid) -> Option<PacketStop> {
+        self.seen.borrow().stops.get(&id).cloned()
     }
 
     /// Changes what is to be, and waits a little until the fabric is so, or is known not to be.
@@ -214,12 +230,14 @@ impl Fabric {
             match by_guest.get(guest) {
                 Some(id) if wanted.get(id).is_some_and(|wanted| function.is(wanted)) => {
                     next.attached.insert(*id);
+                    next.stops.extend(self.watch(*id, function).map(|stop| (*id, stop)));
                 }
                 // One that is to be otherwise is replaced.
                 Some(_) => {}
                 None => self.take_off(function).await?,
             }
         }
+        self.watched().retain(|id, _| next.attached.contains(id));
         for (id, attachment) in
             wanted.iter().filter(|(id, _)| !next.attached.contains(id)).collect::<Vec<_>>()
         {
@@ -230,6 +248,16 @@ impl Fabric {
             }
         }
         Ok(next)
+    }
+
+    /// Compares what a function counts with what it did a moment ago.
+    fn watch(&self, id: Uuid, function: &Function) -> Option<PacketStop> {
+        let mut watched = self.watched();
+        watched.entry(id).or_default().look(&function.frames, &function.stops, Instant::now())
+    }
+
+    fn watched(&self) -> std::sync::MutexGuard<'_, BTreeMap<Uuid, stops::Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn take_off(&self, function: &Function) -> Result<(), AskError> {

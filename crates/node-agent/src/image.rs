@@ -107,15 +107,7 @@ impl Images {
 
     /// Checks an image, reading files whose checksum is not known. Blocks for seconds then.
     pub fn check(&mut self, order: &ImageOrder) -> Result<CheckedImage, ImageError> {
-        let manifest_path = order.directory.join("image.json");
-        let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };
-        let bytes = durable::read(&manifest_path, MANIFEST_BYTES_MAX).map_err(unreadable)?;
-        let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
-        let found = hex(&Sha256::digest(&bytes));
-        if !found.eq_ignore_ascii_case(&order.digest) {
-            return Err(ImageError::OtherManifest { found, ordered: order.digest.clone() });
-        }
-        let manifest: Manifest = serde_json::from_slice(&bytes).map_err(ImageError::Malformed)?;
+        let manifest = manifest(order)?;
         Ok(CheckedImage {
             kernel: self.check_file(&order.directory, &manifest.kernel)?,
             initrd: self.check_file(&order.directory, &manifest.initrd)?,
@@ -161,6 +153,19 @@ impl Images {
         }
         Ok(sha256)
     }
+}
+
+/// The description of an image, if it is the one that was ordered.
+pub fn manifest(order: &ImageOrder) -> Result<Manifest, ImageError> {
+    let manifest_path = order.directory.join("image.json");
+    let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };
+    let bytes = durable::read(&manifest_path, MANIFEST_BYTES_MAX).map_err(unreadable)?;
+    let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
+    let found = hex(&Sha256::digest(&bytes));
+    if !found.eq_ignore_ascii_case(&order.digest) {
+        return Err(ImageError::OtherManifest { found, ordered: order.digest.clone() });
+    }
+    serde_json::from_slice(&bytes).map_err(ImageError::Malformed)
 }
 
 impl Known {

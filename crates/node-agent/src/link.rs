@@ -14,8 +14,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use controller_api::agent::NetworkCheck;
 use controller_api::session::Open;
 use guest::channel::{Decoder, PROTOCOL_VERSION, ToGuest, ToHost, TooLong, encode};
+use guest::probe::Reach;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -63,8 +65,8 @@ pub enum Standing {
     Silent,
     /// It is there, and not ready yet.
     Greeted,
-    /// It is as the context of this generation says.
-    Ready(u64),
+    /// It is as the context of this generation says; what it has found out about its network, if it checks that.
+    Ready(u64, Option<NetworkCheck>),
     /// It is not.
     Failed(String),
     /// It talks nonsense; says what.
@@ -252,6 +254,8 @@ struct HostSide {
     /// The boot of the guest that answered; nothing it said before counts.
     boot: Option<String>,
     standing: Standing,
+    /// What the guest said last of its network, and for which context.
+    network: Option<(u64, NetworkCheck)>,
     /// The context that was sent last, and when.
     sent: Option<(u64, Instant)>,
     greeting_at: Instant,
@@ -271,6 +275,7 @@ impl HostSide {
             nonce: Uuid::new_v4().as_u64_pair().0,
             boot: None,
             standing: Standing::Silent,
+            network: None,
             sent: None,
             greeting_at: Instant::now(),
         }
@@ -305,13 +310,16 @@ impl HostSide {
     /// Sends the context if the guest has said that it has another.
     fn catch_up(&mut self) -> Result<(), Broken> {
         match self.standing {
-            Standing::Ready(generation) if generation != self.told.generation => self.send_context(),
+            Standing::Ready(generation, _) if generation != self.told.generation => self.send_context(),
             _ => Ok(()),
         }
     }
 
     fn send_context(&mut self) -> Result<(), Broken> {
-        self.standing = Standing::Greeted;
+        // One that is ready for an earlier context stays so until it says otherwise.
+        if matches!(self.standing, Standing::Failed(_)) {
+            self.standing = Standing::Greeted;
+        }
         let (generation, now) = (self.told.generation, Instant::now());
         // A context is long: a guest that keeps saying it has another does not get it each time.
         if self.sent.is_some_and(|(sent, at)| sent == generation && now < at + CONTEXT_PAUSE) {
@@ -344,8 +352,19 @@ impl HostSide {
         }
         match message {
             ToHost::Welcome { .. } => Ok(0),
+            ToHost::Network { generation, reach } => {
+                let Reach { reached, heard } = reach;
+                self.network = Some((generation, NetworkCheck { reached, heard }));
+                if let Standing::Ready(ready, network) = &mut self.standing
+                    && *ready == generation
+                {
+                    *network = Some(NetworkCheck { reached, heard });
+                }
+                Ok(0)
+            }
             ToHost::Ready { generation } => {
-                self.standing = Standing::Ready(generation);
+                let network = self.network.filter(|(of, _)| *of == generation).map(|(_, network)| network);
+                self.standing = Standing::Ready(generation, network);
                 self.catch_up().map(|()| 0)
             }
             ToHost::Failed { reason, .. } => {
@@ -373,6 +392,7 @@ impl HostSide {
         if self.boot.as_deref() != Some(boot.as_str()) {
             self.boot = Some(boot);
             self.standing = Standing::Greeted;
+            self.network = None;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::disk;
 use crate::hypervisor::{DomainState, Halt};
+use crate::image::manifest;
 use crate::link::{FromGuest, Link, Opener, Standing, Told};
 use crate::room;
 use crate::shared::{Shared, Snapshot};
@@ -68,7 +69,15 @@ pub fn spawn(
 ) -> (Handle, tokio::task::JoinHandle<()>) {
     let (wanted, receiver) = watch::channel(wanted);
     let (opener, opener_receiver) = watch::channel(None);
-    let vm = Vm { id, host: host.clone(), shared, wanted: receiver, opener, restarts: Restarts::default() };
+    let vm = Vm {
+        id,
+        host: host.clone(),
+        shared,
+        wanted: receiver,
+        opener,
+        restarts: Restarts::default(),
+        has_guest: true,
+    };
     // Reported from here on: who asks in the next moment must not find it missing.
     match *vm.wanted.borrow() {
         Wanted::Run(_) => vm.report(VmState::Preparing, None),
@@ -86,6 +95,8 @@ struct Vm {
     wanted: watch::Receiver<Wanted>,
     opener: watch::Sender<Option<Opener>>,
     restarts: Restarts,
+    /// Whether its image has a `heddle-guest` that will say how it stands.
+    has_guest: bool,
 }
 
 /// How often it has ended by itself of late.
@@ -159,6 +170,7 @@ impl Vm {
 
     /// Watches it while it runs.
     async fn attend(&mut self, order: &Arc<VmOrder>) -> End {
+        self.has_guest = has_guest(order).await;
         let (told, receiver) = watch::channel(told(order));
         let link = Link::start(self.id, self.shared.place.vm(self.id).channel, receiver);
         let end = self.attend_linked(order, &link, &told).await;
@@ -303,25 +315,32 @@ impl Vm {
     }
 
     fn report_running(&self, standing: &Standing, order: &VmOrder) {
-        let (ready, said) = match standing {
-            Standing::Silent | Standing::Greeted => (None, None),
+        let (ready, network, said) = match standing {
+            // Nobody will say more than that it runs.
+            _ if !self.has_guest => (Some(order.context.generation), None, None),
+            Standing::Silent | Standing::Greeted => (None, None, None),
             // Of contexts that were never told, a guest knows nothing.
-            Standing::Ready(generation) if *generation > order.context.generation => (None, None),
-            Standing::Ready(generation) => (Some(*generation), None),
-            Standing::Failed(why) => (None, Some(format!("its guest says: {why}"))),
-            Standing::Misbehaving(what) => (None, Some(format!("its guest {what}"))),
+            Standing::Ready(generation, _) if *generation > order.context.generation => (None, None, None),
+            Standing::Ready(generation, network) => (Some(*generation), *network, None),
+            Standing::Failed(why) => (None, None, Some(format!("its guest says: {why}"))),
+            Standing::Misbehaving(what) => (None, None, Some(format!("its guest {what}"))),
         };
         let reason = self.shared.fabric.complaint(self.id).or(said);
-        self.set(VmState::Running, ready, reason);
+        let stop = self.shared.fabric.stop(self.id);
+        self.set(VmReport { ready, network, reason, stop, ..self.bare_report(VmState::Running) });
     }
 
     fn report(&self, state: VmState, reason: Option<String>) {
-        self.set(state, None, reason);
+        self.set(VmReport { reason, ..self.bare_report(state) });
     }
 
-    fn set(&self, state: VmState, ready: Option<u64>, reason: Option<String>) {
+    fn bare_report(&self, state: VmState) -> VmReport {
         let pinned = self.shared.given(self.id).cores.iter().collect();
-        self.shared.board.set_vm(&self.host, VmReport { id: self.id, state, ready, reason, pinned });
+        VmReport { id: self.id, state, ready: None, reason: None, pinned, network: None, stop: None }
+    }
+
+    fn set(&self, report: VmReport) {
+        self.shared.board.set_vm(&self.host, report);
     }
 }
 
@@ -335,6 +354,14 @@ enum Remains {
 async fn wait_for_end(wanted: &mut watch::Receiver<Wanted>) {
     // An error means that the agent ends.
     let _ = wanted.wait_for(|wanted| !matches!(wanted, Wanted::Run(_))).await;
+}
+
+/// Whether the image of an order has a guest, as far as can be told.
+async fn has_guest(order: &VmOrder) -> bool {
+    let image = order.image.clone();
+    let manifest = tokio::task::spawn_blocking(move || manifest(&image)).await;
+    // Of an image that is not there any more nothing is known: most have one.
+    !matches!(manifest, Ok(Ok(manifest)) if !manifest.guest)
 }
 
 fn told(order: &VmOrder) -> Told {

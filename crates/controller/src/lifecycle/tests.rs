@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller_api::MemorySize;
-use controller_api::agent::ImageOrder;
-use controller_api::cluster::CpuMode;
+use controller_api::agent::{ImageOrder, NetworkCheck, PacketStop, Probes};
+use controller_api::cluster::{CpuMode, InnerPartition};
 use controller_api::operation::Operation;
 use fabric_model::MacAddress;
 use ib_wire::{Lid, PortNum};
@@ -74,7 +74,7 @@ impl World {
 }
 
 fn report(id: Uuid, state: VmState, ready: Option<u64>) -> VmReport {
-    VmReport { id, state, ready, reason: None, pinned: Vec::new() }
+    VmReport { id, state, ready, reason: None, pinned: Vec::new(), network: None, stop: None }
 }
 
 fn now(seconds: i64) -> Moment {
@@ -99,6 +99,7 @@ fn node(number: u32) -> NodeRow {
         state: NodeState::Placed,
         reason: None,
         ready: None,
+        network: None,
     }
 }
 
@@ -120,6 +121,7 @@ pub(crate) fn cluster(size: u32) -> ClusterRow {
         partition: PartitionNumber::from_wire(0x101),
         inner: Vec::new(),
         wish: None,
+        network: Default::default(),
         generation: 1,
         created: now(0).wall,
         nodes: (1..=size).map(node).collect(),
@@ -348,6 +350,132 @@ fn a_node_that_ends_makes_its_cluster_start_again() {
     world.boot(&cluster);
     advance(&mut cluster, &world, now(10));
     assert_eq!(cluster.phase, Phase::Ready);
+}
+
+/// Guests that check their network and have found out so much.
+fn check(world: &mut World, reached: bool, heard: bool) {
+    for vm in world.vms.values_mut() {
+        vm.network = Some(NetworkCheck { reached, heard });
+    }
+}
+
+/// A cluster whose guests are up and have found out so much, a second after it was asked for.
+fn checking(size: u32, reached: bool, heard: bool) -> (ClusterRow, World) {
+    let (mut cluster, mut world) = (cluster(size), World::default());
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(1));
+    world.order(&cluster);
+    world.boot(&cluster);
+    check(&mut world, reached, heard);
+    advance(&mut cluster, &world, now(1));
+    (cluster, world)
+}
+
+const TIMEOUT: i64 = network::CHECK_TIMEOUT.as_secs() as i64;
+
+#[test]
+fn a_cluster_is_ready_when_its_network_carries() {
+    let (mut cluster, mut world) = checking(3, true, false);
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Starting, NetworkState::Checking));
+    let reason = cluster.reason.as_deref().unwrap_or_default();
+    assert!(reason.starts_with("checks its network: blue-1 has not yet heard a broadcast"), "{reason}");
+    check(&mut world, true, true);
+    let outcome = advance(&mut cluster, &world, now(2));
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Carries));
+    let ready = outcome.happenings.last().unwrap();
+    assert_eq!(ready.text, "3 nodes have said that they are ready and reach each other");
+}
+
+#[test]
+fn a_cluster_whose_guests_do_not_check_is_ready_with_its_network_unchecked() {
+    let (cluster, _) = ready(2);
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Unchecked));
+}
+
+#[test]
+fn a_network_that_does_not_carry_is_told_with_who_does_not_reach_whom() {
+    let (mut cluster, mut world) = checking(3, true, false);
+    check(&mut world, true, true);
+    let second = cluster.nodes[1].id;
+    let vm = world.vms.get_mut(&second).unwrap();
+    vm.network = Some(NetworkCheck { reached: false, heard: true });
+    let stop =
+        PacketStop { node: "leaf".to_owned(), port: PortNum::new(4).unwrap(), reason: "no_route".to_owned() };
+    vm.stop = Some(stop);
+    let early = advance(&mut cluster, &world, now(TIMEOUT));
+    assert_eq!((cluster.network.state, early.happenings.len()), (NetworkState::Checking, 0));
+    let late = advance(&mut cluster, &world, now(1 + TIMEOUT));
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Starting, NetworkState::Broken));
+    let reason = "its network does not carry: blue-2 does not reach blue-3";
+    assert_eq!(cluster.reason.as_deref(), Some(reason));
+    let told: Vec<_> = late.happenings.iter().map(|it| (it.tenant.is_some(), it.text.as_str())).collect();
+    let place = "cluster blue of tenant: packets stop: blue-2 at leaf port 4 (no_route)";
+    assert_eq!(told, [(true, reason), (false, place)], "the place is for operators");
+    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).happenings.is_empty(), "told once");
+    check(&mut world, true, true);
+    let well = advance(&mut cluster, &world, now(12 + TIMEOUT));
+    assert_eq!((cluster.phase, cluster.reason.as_deref()), (Phase::Ready, None));
+    assert_eq!(well.happenings[0].kind, "cluster.network-carries");
+}
+
+#[test]
+fn a_ready_cluster_stays_ready_while_its_network_is_checked_again() {
+    let (mut cluster, mut world) = checking(2, true, true);
+    cluster.generation += 1;
+    advance(&mut cluster, &world, now(2));
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Carries));
+    world.boot(&cluster);
+    check(&mut world, false, false);
+    advance(&mut cluster, &world, now(3));
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Checking));
+    advance(&mut cluster, &world, now(3 + TIMEOUT));
+    assert_eq!((cluster.phase, cluster.network.state), (Phase::Starting, NetworkState::Broken));
+}
+
+#[test]
+fn new_nodes_whose_network_does_not_carry_are_not_told_to_the_others() {
+    let (mut cluster, mut world) = checking(2, true, true);
+    cluster.nodes.push(NodeRow { joined: false, ..node(3) });
+    cluster.size = 3;
+    ask(&mut cluster, OperationKind::Resize);
+    world.program(&cluster);
+    advance(&mut cluster, &world, now(2));
+    world.order(&cluster);
+    world.boot(&cluster);
+    let third = world.vms.get_mut(&Uuid::from_u128(3)).unwrap();
+    third.network = Some(NetworkCheck { reached: false, heard: false });
+    for seconds in [3, 4, 4 + TIMEOUT] {
+        advance(&mut cluster, &world, now(seconds));
+        assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "what runs goes on");
+    }
+    let reason = "its network does not carry: blue-3 does not reach blue-1 and hears no broadcast";
+    assert_eq!(cluster.reason.as_deref(), Some(reason));
+    // The control: with a network they are.
+    check(&mut world, true, true);
+    advance(&mut cluster, &world, now(5 + TIMEOUT));
+    assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 2));
+}
+
+#[test]
+fn nodes_are_asked_to_reach_only_those_they_may_talk_to() {
+    let mut cluster = cluster(5);
+    let asked = |cluster: &ClusterRow, index: usize| {
+        let Probes { successor, broadcaster } = probes(cluster, &cluster.nodes[index]);
+        [successor, broadcaster].map(|address| address.map(|address| address.octets()[3]))
+    };
+    assert_eq!(asked(&cluster, 0), [Some(2), Some(2)]);
+    assert_eq!(asked(&cluster, 1), [Some(3), Some(1)]);
+    assert_eq!(asked(&cluster, 4), [Some(1), Some(1)]);
+    let inner = |number: u16, full: &[u32]| InnerPartition {
+        name: format!("p{number}").parse().unwrap(),
+        number: PartitionNumber::from_wire(number).unwrap(),
+        full: full.iter().copied().collect(),
+        limited: BTreeSet::new(),
+    };
+    cluster.inner = vec![inner(0x201, &[1, 3]), inner(0x202, &[2, 4]), inner(0x203, &[5])];
+    assert_eq!(asked(&cluster, 0), [Some(3), Some(3)]);
+    assert_eq!(asked(&cluster, 3), [Some(2), Some(2)]);
+    assert_eq!(asked(&cluster, 4), [None, None], "it may talk to nobody");
 }
 
 #[derive(Clone, Copy, Debug)]

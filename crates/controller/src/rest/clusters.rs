@@ -21,12 +21,12 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::refusal::{Json, Path, Query, Refusal};
 use crate::admission::{NotPlaced, admit};
-use crate::lifecycle::{Outcome, finish, node_name, reach};
+use crate::lifecycle::{Outcome, finish, network_state, node_name, reach, shortfall, stop};
 use crate::network::NoPlan;
 use crate::quota::usage;
 use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
 use crate::site::Site;
-use crate::store::{ClusterKeys, ClusterRow, Happening, NodeRow};
+use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, Happening, NodeRow};
 use crate::{keys, manager, network, quota};
 
 /// The least with which an image boots.
@@ -63,7 +63,7 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluste
         Some(tenant) => site.store.cluster_list_of(tenant).await?,
         None => site.store.cluster_list().await?,
     };
-    Ok(Json(clusters.into_iter().map(|cluster| told(cluster, &caller)).collect()))
+    Ok(Json(clusters.into_iter().map(|cluster| told(&site, cluster, &caller)).collect()))
 }
 
 /// A cluster.
@@ -75,7 +75,7 @@ pub async fn show(
     Query(whose): Query<Whose>,
 ) -> Result<Json<Cluster>, Refusal> {
     let cluster = find(&site, &caller, &name, &whose).await?;
-    Ok(Json(told(cluster, &caller)))
+    Ok(Json(told(&site, cluster, &caller)))
 }
 
 /// Asks for a cluster. What cannot be placed is refused at once.
@@ -113,6 +113,7 @@ pub async fn create(
         image,
         phase: Phase::Requested,
         reason: None,
+        network: ClusterNetwork::default(),
         partition: None,
         inner: Vec::new(),
         wish: None,
@@ -482,9 +483,11 @@ async fn save(
     Ok(())
 }
 
-/// A cluster as it is told: where its nodes run is for operators.
-fn told(cluster: ClusterRow, caller: &Caller) -> Cluster {
+/// A cluster as it is told: where its nodes run, and where their packets stop, is for operators.
+fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
     let is_operator = *caller == Caller::Operator;
+    let packets_stop =
+        |node: &NodeRow| is_operator.then(|| site.look(|seen| stop(seen, node).cloned())).flatten();
     let node = |node: &NodeRow| Node {
         id: node.id,
         number: node.number,
@@ -492,7 +495,9 @@ fn told(cluster: ClusterRow, caller: &Caller) -> Cluster {
         address: address(node.number),
         host: is_operator.then(|| node.host.clone()),
         state: node.state,
-        reason: node.reason.clone(),
+        reason: node.reason.clone().or_else(|| shortfall(&cluster, node)),
+        network: network_state(&cluster, node),
+        stop: packets_stop(node),
     };
     Cluster {
         nodes: cluster.nodes.iter().map(node).collect(),
@@ -510,6 +515,7 @@ fn told(cluster: ClusterRow, caller: &Caller) -> Cluster {
         },
         phase: cluster.phase,
         reason: cluster.reason,
+        network: cluster.network.state,
         partition: cluster.partition,
         partitions: cluster.inner,
         created: cluster.created,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use controller_api::agent::{ClusterKey, ImageOrder};
-use controller_api::cluster::{CpuMode, InnerPartition, NodeState, Phase};
+use controller_api::agent::{ClusterKey, ImageOrder, NetworkCheck};
+use controller_api::cluster::{CpuMode, InnerPartition, NetworkState, NodeState, Phase};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
@@ -51,6 +51,8 @@ pub struct ClusterRow {
     pub phase: Phase,
     /// Why.
     pub reason: Option<String>,
+    /// Whether its network carries.
+    pub network: ClusterNetwork,
     /// Its partition.
     pub partition: Option<PartitionNumber>,
     /// The partitions inside it.
@@ -90,6 +92,17 @@ impl ClusterRow {
         let wished = self.wish.iter().flat_map(|wish| &wish.partitions);
         own.into_iter().chain(inner).chain(wished.map(|partition| (partition.number, NumberKind::View)))
     }
+}
+
+/// How far the check of a cluster's network is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterNetwork {
+    /// What is known.
+    pub state: NetworkState,
+    /// Since when nothing but the check is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Uptime>,
 }
 
 /// What a tenant has set in the network of its cluster, in terms of the fabric.
@@ -165,6 +178,8 @@ pub struct NodeRow {
     pub reason: Option<String>,
     /// What it is ready for.
     pub ready: Option<u64>,
+    /// What it has found out about its network; none if it does not check.
+    pub network: Option<NetworkCheck>,
 }
 
 impl Store {
@@ -338,10 +353,11 @@ fn running(row: &SqliteRow) -> Result<(Operation, Uptime), StoreError> {
 }
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation, \
-               inner_partitions = excluded.inner_partitions, view_wish = excluded.view_wish";
+               inner_partitions = excluded.inner_partitions, view_wish = excluded.view_wish, \
+               network = excluded.network";
     sqlx::query(sql)
         .bind(cluster.id.to_string())
         .bind(cluster.tenant.id.to_string())
@@ -360,6 +376,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(word(&cluster.sl_mode))
         .bind(json(&cluster.inner))
         .bind(cluster.wish.as_ref().map(json))
+        .bind(json(&cluster.network))
         .execute(&mut **change)
         .await?;
     Ok(())
@@ -368,7 +385,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
 /// The nodes and the operation.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
-        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(node.id.to_string())
             .bind(cluster.id.to_string())
             .bind(node.number)
@@ -384,6 +401,7 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
             .bind(word(&node.state))
             .bind(&node.reason)
             .bind(node.ready.map(|ready| ready as i64))
+            .bind(node.network.as_ref().map(json))
             .execute(&mut **change)
             .await?;
     }
@@ -420,6 +438,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         inner: read_json("partitions", &row.text("inner_partitions")?)?,
         wish: row.maybe_text("view_wish")?.map(|text| read_json("wish of a tenant", &text)).transpose()?,
         generation: row.number("generation")?,
+        network: read_json("network of a cluster", &row.text("network")?)?,
         created: row.time("created")?,
         nodes: Vec::new(),
         operation: None,
@@ -443,6 +462,7 @@ fn node(row: &SqliteRow) -> Result<NodeRow, StoreError> {
         state: read_word("state of a node", &row.text("state")?)?,
         reason: row.maybe_text("reason")?,
         ready: row.maybe_number("ready")?,
+        network: row.maybe_text("network")?.map(|text| read_json("network of a node", &text)).transpose()?,
     })
 }
 

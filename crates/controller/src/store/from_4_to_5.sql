@@ -57,10 +57,12 @@ CREATE TABLE new_clusters (
     sl_mode     TEXT NOT NULL,
     inner_partitions TEXT NOT NULL,
     view_wish   TEXT,
+    network     TEXT NOT NULL,
     UNIQUE (tenant, name)
 ) STRICT;
 INSERT INTO new_clusters SELECT id, (SELECT id FROM tenants WHERE name = clusters.tenant), name, size, cores, memory_mib, mode,
-    image, phase, reason, partition, generation, created, class, sl_mode, inner_partitions, view_wish FROM clusters;
+    image, phase, reason, partition, generation, created, class, sl_mode, inner_partitions, view_wish, '{"state":"unchecked"}' FROM clusters;
+ALTER TABLE nodes ADD COLUMN network TEXT;
 DROP TABLE clusters;
 ALTER TABLE new_clusters RENAME TO clusters;
 CREATE INDEX clusters_by_age ON clusters (created, id);

@@ -27,7 +27,7 @@ use self::seal::{Seal, SealError};
 use self::site::KnownHosts;
 use crate::clock::{Clock, Moment, Uptime};
 
-pub use clusters::{ClusterKeys, ClusterRow, NodeRow, ViewPartition, ViewWish};
+pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, ViewPartition, ViewWish};
 pub use lock::Lock;
 pub use records::Happening;
 pub use site::{TenantRef, TenantRow};

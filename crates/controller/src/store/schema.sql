@@ -49,6 +49,7 @@ CREATE TABLE clusters (
     sl_mode     TEXT NOT NULL,          -- how its packets are told from others'
     inner_partitions TEXT NOT NULL,     -- wanted: JSON, with the numbers they got
     view_wish   TEXT,                   -- JSON: what its tenant has set in its network
+    network     TEXT NOT NULL,          -- seen: JSON, how far the check of its network is
     UNIQUE (tenant, name)
 ) STRICT;
 
@@ -89,6 +90,7 @@ CREATE TABLE nodes (
     state     TEXT NOT NULL,            -- seen
     reason    TEXT,
     ready     INTEGER,                  -- seen: the generation it is ready for
+    network   TEXT,                     -- seen: JSON, what it has found out about its network; NULL: it does not check
     UNIQUE (host, function)
 ) STRICT;
 

@@ -57,6 +57,7 @@ fn cluster(tenant: &TenantRef, text: &str, partition: PartitionNumber) -> Cluste
         partition: Some(partition),
         inner: Vec::new(),
         wish: None,
+        network: Default::default(),
         generation: 1,
         created: Timestamp::UNIX_EPOCH,
         nodes: Vec::new(),

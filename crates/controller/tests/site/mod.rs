@@ -11,7 +11,9 @@ use axum::extract::{Path as UrlPath, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller::Clock;
-use controller_api::agent::{Accelerator, Orders, Report, Share, VmReport, VmState};
+use controller_api::agent::{
+    Accelerator, NetworkCheck, Orders, PacketStop, Report, Share, VmReport, VmState,
+};
 use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
@@ -67,6 +69,10 @@ pub struct World {
     pub unsafe_vms: Vec<Uuid>,
     /// What virtual machines are to fail with.
     pub failure: Option<String>,
+    /// What guests say of their network.
+    pub network: Option<NetworkCheck>,
+    /// Where packets stop.
+    pub stop: Option<PacketStop>,
     number: u64,
 }
 
@@ -363,6 +369,8 @@ impl World {
             ready: self.failure.is_none().then_some(order.context.generation),
             reason: self.failure.clone(),
             pinned: Vec::new(),
+            network: self.network,
+            stop: self.stop.clone(),
         };
         let vms = self.orders.get(host).map(|orders| orders.vms.iter().map(vm).collect());
         Report {

@@ -2,6 +2,7 @@
 
 use super::codec::TooLong;
 use super::{CONTEXT_BYTES_MAX, DATA_BYTES_MAX, PAYLOAD_BYTES_MAX, SessionId, ToGuest, ToHost, What};
+use crate::probe::Reach;
 
 /// Arguments of a command; how long they are is bounded by the frame.
 const ARGUMENTS_MAX: usize = 1024;
@@ -41,6 +42,11 @@ mod to_host {
     pub(super) const EXIT: u8 = 0x86;
     pub(super) const REFUSED: u8 = 0x87;
     pub(super) const CREDIT: u8 = 0x88;
+    /// Later than the others: hosts that do not know it drop its frame.
+    pub(super) const NETWORK: u8 = 0x89;
+
+    pub(super) const REACHED: u8 = 1;
+    pub(super) const HEARD: u8 = 2;
 }
 
 impl Wire for ToGuest {
@@ -91,6 +97,11 @@ impl Wire for ToHost {
                 Writer::new(to_host::WELCOME).u64(*nonce).u16(*version).data(boot.as_bytes())?
             }
             Self::Ready { generation } => Writer::new(to_host::READY).u64(*generation),
+            Self::Network { generation, reach } => {
+                let reached = if reach.reached { to_host::REACHED } else { 0 };
+                let heard = if reach.heard { to_host::HEARD } else { 0 };
+                Writer::new(to_host::NETWORK).u64(*generation).u8(reached | heard)
+            }
             Self::Failed { generation, reason } => {
                 Writer::new(to_host::FAILED).u64(*generation).data(reason.as_bytes())?
             }
@@ -114,6 +125,7 @@ impl Wire for ToHost {
                 Self::Welcome { nonce: reader.u64()?, version: reader.u16()?, boot: reader.text()? }
             }
             to_host::READY => Self::Ready { generation: reader.u64()? },
+            to_host::NETWORK => Self::Network { generation: reader.u64()?, reach: reader.reach()? },
             to_host::FAILED => Self::Failed { generation: reader.u64()?, reason: reader.text()? },
             to_host::OUTPUT => Self::Output { session: reader.session()?, bytes: reader.some()? },
             to_host::ERROR => Self::Error { session: reader.session()?, bytes: reader.some()? },
@@ -255,6 +267,12 @@ impl<'a> Reader<'a> {
 
     fn session(&mut self) -> Option<SessionId> {
         self.u16().map(SessionId)
+    }
+
+    fn reach(&mut self) -> Option<Reach> {
+        let bits = self.u8()?;
+        let reach = Reach { reached: bits & to_host::REACHED != 0, heard: bits & to_host::HEARD != 0 };
+        (bits & !(to_host::REACHED | to_host::HEARD) == 0).then_some(reach)
     }
 
     fn rest(&mut self) -> &'a [u8] {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{CONTEXT_FILE, ContextFile, SeedInput, WriteFile};
+use super::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, SeedInput, WriteFile};
+use crate::probe::ProbeKey;
 
 /// For cloud-init: the service says ready once the files are there, and again after every start.
 pub(super) const START_SERVICE: [&str; 4] = ["systemctl", "enable", "--now", "heddle-guest.service"];
@@ -50,7 +51,10 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
         permissions: permissions.to_owned(),
         content,
     };
-    vec![
+    let probe_key = input
+        .probes
+        .map(|_| file(PROBE_KEY_FILE, SECRET, ended(&ProbeKey::derive(&input.cluster_key.private).to_hex())));
+    let files = vec![
         file("/etc/hosts", PUBLIC, hosts(input)),
         file(HOSTFILE, PUBLIC, hostfile(input)),
         file("/etc/openmpi/openmpi-mca-params.conf", PUBLIC, open_mpi()),
@@ -61,9 +65,10 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
         file("/root/.ssh/id_ed25519", SECRET, ended(&input.cluster_key.private)),
         file("/root/.ssh/id_ed25519.pub", PUBLIC, ended(&input.cluster_key.public)),
         file("/etc/systemd/system/heddle-guest.service", PUBLIC, SERVICE.to_owned()),
-        // Last: whoever finds it finds the others as well.
-        file(CONTEXT_FILE, PUBLIC, context(input)),
-    ]
+    ];
+    // Last: whoever finds it finds the others as well.
+    let context = file(CONTEXT_FILE, PUBLIC, context(input));
+    files.into_iter().chain(probe_key).chain([context]).collect()
 }
 
 fn hosts(input: &SeedInput) -> String {
@@ -146,6 +151,7 @@ fn context(input: &SeedInput) -> String {
         partitions: input.partitions.clone(),
         classes: input.classes.clone(),
         peers: input.peers.clone(),
+        probes: input.probes,
     })
 }
 

@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 
 use crate::apply;
 use crate::channel::DATA_BYTES_MAX;
-use crate::seed::{CONTEXT_FILE, ContextFile, Seed, UserData};
+use crate::probe::{ProbeKey, Task};
+use crate::seed::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, Seed, UserData};
 
 /// Where init leaves word of what went wrong, below the root.
 const FAILURE_FILE: &str = "run/heddle/failed";
+
+/// The device of the cluster's network, as seeds name it.
+const DEVICE: &str = "eth0";
 
 /// What commands get before anything else.
 const ENVIRONMENT: [(&str, &str); 6] = [
@@ -45,8 +49,8 @@ pub enum Standing {
 #[derive(Debug)]
 pub struct Node {
     root: PathBuf,
-    /// Whether ssh has to be served before the node is ready.
-    awaits_ssh: bool,
+    /// Whether it is this machine: ssh has to be served before the node is ready, and it has a network.
+    is_whole: bool,
     standing: Standing,
 }
 
@@ -65,13 +69,13 @@ impl Node {
         Self::at("/".into(), true)
     }
 
-    /// A machine whose files are below a folder, without ssh.
+    /// A machine whose files are below a folder, without ssh and network.
     pub fn below(root: &Path) -> Self {
         Self::at(root.to_owned(), false)
     }
 
-    fn at(root: PathBuf, awaits_ssh: bool) -> Self {
-        let mut node = Self { root, awaits_ssh, standing: Standing::Waiting };
+    fn at(root: PathBuf, is_whole: bool) -> Self {
+        let mut node = Self { root, is_whole, standing: Standing::Waiting };
         node.look();
         node
     }
@@ -83,7 +87,7 @@ impl Node {
 
     /// Looks whether what was waited for has come.
     pub(super) fn look(&mut self) {
-        if self.standing == Standing::Waiting && (!self.awaits_ssh || ssh_is_served()) {
+        if self.standing == Standing::Waiting && (!self.is_whole || ssh_is_served()) {
             self.standing = self.found();
         }
     }
@@ -125,9 +129,29 @@ impl Node {
 
     /// That of the context that is in force; 0 without one.
     fn generation(&self) -> u64 {
-        let below = CONTEXT_FILE.trim_start_matches('/');
-        let text = fs::read_to_string(self.root.join(below)).unwrap_or_default();
-        ContextFile::read(&text).map_or(0, |context| context.generation)
+        self.context().map_or(0, |context| context.generation)
+    }
+
+    fn context(&self) -> Option<ContextFile> {
+        ContextFile::read(&self.read(CONTEXT_FILE))
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.root.join(file.trim_start_matches('/'))).unwrap_or_default()
+    }
+
+    /// What the context in force asks to find out about the network, if it does.
+    pub(super) fn probe_task(&self) -> Option<Task> {
+        let context = self.context()?;
+        let probes = context.probes?;
+        let (own, _) = context.address.split_once('/')?;
+        let (own, key) = (own.parse().ok()?, ProbeKey::from_hex(&self.read(PROBE_KEY_FILE))?);
+        Some(Task { own, generation: context.generation, probes, key })
+    }
+
+    /// The device of the cluster's network.
+    pub(super) fn device(&self) -> Option<&'static str> {
+        self.is_whole.then_some(DEVICE)
     }
 
     pub(super) fn boot_id(&self) -> String {

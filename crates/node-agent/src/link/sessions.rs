@@ -207,7 +207,10 @@ impl Sessions {
             ToHost::Exit { session, status } => self.end(session, FromGuest::Exit(status)),
             ToHost::Refused { session, reason } => self.end(session, FromGuest::Refused(plain(&reason))),
             ToHost::Credit { session, bytes } => self.credit(session, bytes),
-            ToHost::Welcome { .. } | ToHost::Ready { .. } | ToHost::Failed { .. } => (0, None),
+            ToHost::Welcome { .. }
+            | ToHost::Ready { .. }
+            | ToHost::Network { .. }
+            | ToHost::Failed { .. } => (0, None),
         }
     }
 

@@ -57,6 +57,7 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
             sl: ServiceLevel::from_wire(0),
             partitions: Vec::new(),
             classes: Vec::new(),
+            probes: None,
         },
     }
 }
@@ -73,6 +74,7 @@ pub fn image(directory: &Path) -> ImageOrder {
         kernel: file("vmlinux", "a kernel"),
         initrd: file("initrd", "an initial file system"),
         command_line: "quiet".into(),
+        guest: true,
     };
     describe(directory, &manifest)
 }

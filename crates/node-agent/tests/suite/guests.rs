@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use controller_api::agent::NetworkCheck;
 use controller_api::session::{Kind, Open, read_frame, write_frame};
 use guest::channel::{
     DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
     encode,
 };
+use guest::probe::Reach;
 use node_agent::link::{FromGuest, Link, NoSession, Standing, Told};
 use node_agent::session::bridge;
 use tempfile::TempDir;
@@ -120,7 +122,7 @@ async fn a_guest_is_believed_after_its_welcome_and_not_before() {
     guest.say(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
     world.until(&Standing::Greeted).await;
     guest.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1)).await;
+    world.until(&Standing::Ready(1, None)).await;
 }
 
 #[tokio::test]
@@ -128,7 +130,7 @@ async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     guest.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1)).await;
+    world.until(&Standing::Ready(1, None)).await;
     world.told.send(told(2)).unwrap();
     assert_eq!(guest.hear().await, ToGuest::Context(b"documents 2".to_vec()));
     // One that keeps saying so does not get it each time.
@@ -136,9 +138,40 @@ async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
         guest.say(ToHost::Ready { generation: 1 }).await;
     }
     guest.say(ToHost::Ready { generation: 2 }).await;
-    world.until(&Standing::Ready(2)).await;
+    world.until(&Standing::Ready(2, None)).await;
     world.told.send(told(3)).unwrap();
     assert_eq!(guest.hear().await, ToGuest::Context(b"documents 3".to_vec()));
+}
+
+#[tokio::test]
+async fn what_a_guest_says_of_its_network_counts_for_the_context_it_is_about() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    let said = |generation, reached| ToHost::Network { generation, reach: Reach { reached, heard: true } };
+    let check = |reached| Some(NetworkCheck { reached, heard: true });
+    guest.say(said(1, false)).await;
+    guest.say(ToHost::Ready { generation: 1 }).await;
+    world.until(&Standing::Ready(1, check(false))).await;
+    guest.say(said(1, true)).await;
+    world.until(&Standing::Ready(1, check(true))).await;
+    // It stays ready as it was while it is told of a change.
+    world.told.send(told(2)).unwrap();
+    assert_eq!(guest.hear().await, ToGuest::Context(b"documents 2".to_vec()));
+    guest.say(said(2, false)).await;
+    assert_eq!(*world.link.standing().borrow(), Standing::Ready(1, check(true)));
+    guest.say(ToHost::Ready { generation: 2 }).await;
+    world.until(&Standing::Ready(2, check(false))).await;
+    // The control: one that says nothing of a context's network has not checked it.
+    guest.say(ToHost::Ready { generation: 3 }).await;
+    world.until(&Standing::Ready(3, None)).await;
+}
+
+#[tokio::test]
+async fn an_older_guest_is_ready_without_a_check() {
+    let world = world();
+    let mut guest = Guest::greeted(&world.listener).await;
+    guest.say(ToHost::Ready { generation: 1 }).await;
+    world.until(&Standing::Ready(1, None)).await;
 }
 
 /// A client of the agent, as the controller is one.
@@ -319,7 +352,7 @@ async fn flood(bytes: &[u8]) {
         .unwrap();
     assert!(matches!(session.hear().await, FromGuest::Refused(_)));
     good.say(ToHost::Ready { generation: 1 }).await;
-    other.until(&Standing::Ready(1)).await;
+    other.until(&Standing::Ready(1, None)).await;
 }
 
 async fn world_session(world: &World, guest: &mut Guest) -> node_agent::link::Session {
@@ -357,7 +390,7 @@ async fn a_broken_connection_is_made_again_and_sessions_hear_of_it() {
     assert!(matches!(session.hear().await, FromGuest::Refused(_)));
     let mut again = Guest::greeted(&world.listener).await;
     again.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1)).await;
+    world.until(&Standing::Ready(1, None)).await;
 }
 
 #[tokio::test]

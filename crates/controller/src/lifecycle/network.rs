@@ -1,0 +1,173 @@
+//! Whether the network of a cluster carries, by what its nodes have found out together.
+//!
+//! Every node has to reach its successor, the next in the ring of the nodes that it may talk to, and to hear a broadcast
+//! (`guest::probe`). A node that has not yet done so is *unsettled*. The network counts as broken when every guest is up and
+//! some node is still unsettled after [`CHECK_TIMEOUT`]; until then nodes may simply be slow.
+
+use std::time::Duration;
+
+use controller_api::agent::{PacketStop, Probes};
+use controller_api::cluster::{NetworkState, NodeState};
+use jiff::Timestamp;
+
+use super::{Outcome, Sight, VmSight, node_name};
+use crate::clock::Moment;
+use crate::network::node_keys;
+use crate::reconcile::ipv4_address;
+use crate::store::{ClusterNetwork, ClusterRow, Happening, NodeRow};
+
+/// How long the check may take once every guest is up: questions are repeated every four seconds, and translated guests
+/// on a busy machine are slow.
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Nodes that a sentence names; of more it says how many there are.
+const NAMED_MAX: usize = 4;
+
+/// What a node has to find out.
+pub fn probes(cluster: &ClusterRow, node: &NodeRow) -> Probes {
+    let number = |peer: &NodeRow| ipv4_address(peer.number);
+    Probes {
+        successor: successor(cluster, node).map(number),
+        broadcaster: broadcaster(cluster, node).map(number),
+    }
+}
+
+/// The next node in the ring that it may talk to.
+fn successor<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRow> {
+    let others = || partners(cluster, node);
+    others().find(|peer| peer.number > node.number).or_else(|| others().next())
+}
+
+/// The first node that it may talk to: of whole clusters the same for all but itself, so that one broadcast serves all.
+fn broadcaster<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRow> {
+    partners(cluster, node).next()
+}
+
+/// The other nodes that a node is told of and may talk to, by number.
+fn partners<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> impl Iterator<Item = &'a NodeRow> {
+    let (own, number, joined) = (node_keys(cluster, node.number), node.number, node.joined);
+    let known = move |peer: &&NodeRow| peer.number != number && !peer.leaving && (peer.joined || !joined);
+    cluster.nodes.iter().filter(known).filter(move |peer| {
+        let keys = node_keys(cluster, peer.number);
+        own.iter().any(|own| keys.iter().any(|key| key.is_accepted_by(*own)))
+    })
+}
+
+/// Whether a node has nothing left to find out, or does not check.
+pub(super) fn is_settled(node: &NodeRow) -> bool {
+    node.network.is_none_or(|check| check.is_complete())
+}
+
+/// How far the check of a node is.
+pub fn state(cluster: &ClusterRow, node: &NodeRow) -> NetworkState {
+    match node.network {
+        None => NetworkState::Unchecked,
+        Some(check) if check.is_complete() => NetworkState::Carries,
+        Some(_) if cluster.network.state == NetworkState::Broken => NetworkState::Broken,
+        Some(_) => NetworkState::Checking,
+    }
+}
+
+/// What a node has not found out; nothing of one that is settled.
+pub fn shortfall(cluster: &ClusterRow, node: &NodeRow) -> Option<String> {
+    let check = node.network.filter(|check| !check.is_complete())?;
+    let is_broken = cluster.network.state == NetworkState::Broken;
+    let (unreached, unheard) = if is_broken {
+        ("does not reach", "hears no broadcast")
+    } else {
+        ("has not yet reached", "has not yet heard a broadcast")
+    };
+    let peer = successor(cluster, node).filter(|_| !check.reached);
+    let unreached = peer.map(|peer| format!("{unreached} {}", node_name(cluster, peer)));
+    let unheard = (!check.heard).then(|| unheard.to_owned());
+    let parts: Vec<String> = unreached.into_iter().chain(unheard).collect();
+    Some(parts.join(" and "))
+}
+
+/// What all nodes have not found out, in one sentence.
+pub(super) fn shortfalls(cluster: &ClusterRow) -> Option<String> {
+    let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
+    let all: Vec<String> = nodes
+        .filter_map(|node| Some(format!("{} {}", node_name(cluster, node), shortfall(cluster, node)?)))
+        .collect();
+    if all.is_empty() {
+        return None;
+    }
+    let more = all.len().saturating_sub(NAMED_MAX);
+    let named = all[..all.len() - more].join(", ");
+    let what = match cluster.network.state {
+        NetworkState::Broken => "its network does not carry",
+        _ => "checks its network",
+    };
+    Some(if more == 0 { format!("{what}: {named}") } else { format!("{what}: {named} and {more} more") })
+}
+
+/// Notes how far the check is, and since when nothing else is waited for.
+pub(super) fn observe(cluster: &mut ClusterRow, sight: &impl Sight, now: Moment, outcome: &mut Outcome) {
+    let generation = cluster.generation;
+    let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
+    let is_up = |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation);
+    let before = cluster.network.state;
+    if nodes().next().is_none() || !nodes().all(is_up) {
+        // Who is not up cannot have been reached. What was found out before a change stands until all know of it.
+        cluster.network.since = None;
+        if before == NetworkState::Broken {
+            cluster.network.state = NetworkState::Checking;
+        }
+        return;
+    }
+    if nodes().all(is_settled) {
+        let is_checked = nodes().all(|node| node.network.is_some());
+        let state = if is_checked { NetworkState::Carries } else { NetworkState::Unchecked };
+        cluster.network = ClusterNetwork { state, since: None };
+    } else {
+        let since = *cluster.network.since.get_or_insert(now.uptime);
+        let is_overdue = now.uptime.since(since) >= CHECK_TIMEOUT;
+        let is_broken = is_overdue || before == NetworkState::Broken;
+        cluster.network.state = if is_broken { NetworkState::Broken } else { NetworkState::Checking };
+    }
+    match (before, cluster.network.state) {
+        (NetworkState::Broken, NetworkState::Carries) => {
+            outcome.note(
+                cluster,
+                now.wall,
+                "cluster.network-carries",
+                "its nodes reach each other".to_owned(),
+            );
+        }
+        (before, NetworkState::Broken) if before != NetworkState::Broken => {
+            outcome.note(
+                cluster,
+                now.wall,
+                "cluster.network-broken",
+                shortfalls(cluster).unwrap_or_default(),
+            );
+            outcome.happenings.push(place(cluster, sight, now.wall));
+        }
+        _ => {}
+    }
+}
+
+/// Where packets stop, for operators: tenants do not see the fabric.
+fn place(cluster: &ClusterRow, sight: &impl Sight, at: Timestamp) -> Happening {
+    let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
+    let stops: Vec<String> = nodes
+        .filter_map(|node| Some(format!("{} at {}", node_name(cluster, node), stop(sight, node)?)))
+        .take(NAMED_MAX)
+        .collect();
+    let places = if stops.is_empty() {
+        "the fabric counts no packets of its nodes that stop".to_owned()
+    } else {
+        format!("packets stop: {}", stops.join(", "))
+    };
+    let text = format!("cluster {} of {}: {places}", cluster.name, cluster.tenant.name);
+    Happening { at, tenant: None, cluster: None, kind: "cluster.network-broken", text }
+}
+
+/// Where packets of a node stop.
+pub fn stop<'a>(sight: &'a impl Sight, node: &NodeRow) -> Option<&'a PacketStop> {
+    match sight.vm(&node.host, node.id) {
+        VmSight::Reported(report) => report.stop.as_ref(),
+        VmSight::Unknown | VmSight::Absent => None,
+    }
+}

@@ -1,0 +1,110 @@
+//! Where packets of a virtual machine stop on the fabric, by what the emulation counts.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use controller_api::agent::PacketStop;
+use ib_wire::PortNum;
+use serde::Deserialize;
+
+/// How long a stop is told after the last packet: longer than the pauses of a network check.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// Reasons that lie with the fabric. The others lie with the sender: forged, malformed or lost addresses.
+const REASONS: [&str; 11] = [
+    "hop_limit",
+    "injected",
+    "link_down",
+    "no_group",
+    "no_route",
+    "not_active",
+    "partition_at_receiver",
+    "partition_at_sender",
+    "partition_at_switch",
+    "service_level",
+    "wrong_port",
+];
+
+/// What a function counted, as the emulation lists it.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct FrameCounts {
+    #[serde(default)]
+    drops: BTreeMap<String, u64>,
+}
+
+/// Where the last packet stopped that came to nothing for one reason.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct StopPlace {
+    node: String,
+    port: PortNum,
+}
+
+/// A function that is looked at again and again.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    drops: BTreeMap<String, u64>,
+    stop: Option<(PacketStop, Instant)>,
+}
+
+impl Watched {
+    /// Compares with the last look; where packets stop now, or did a moment ago. Of several reasons, the one that grew most.
+    pub(super) fn look(
+        &mut self,
+        counts: &FrameCounts,
+        places: &BTreeMap<String, StopPlace>,
+        now: Instant,
+    ) -> Option<PacketStop> {
+        let grown = REASONS.iter().filter_map(|reason| {
+            let count = *counts.drops.get(*reason)?;
+            let before = self.drops.get(*reason).copied().unwrap_or(0);
+            let place = places.get(*reason)?;
+            // A function that was attached anew counts from 0.
+            let more = if count < before { count } else { count - before };
+            (more > 0).then_some((more, *reason, place))
+        });
+        if let Some((_, reason, StopPlace { node, port })) = grown.max_by_key(|(more, ..)| *more) {
+            let stop = PacketStop { node: node.clone(), port: *port, reason: reason.to_owned() };
+            self.stop = Some((stop, now));
+        }
+        self.drops.clone_from(&counts.drops);
+        self.stop = self.stop.take().filter(|(_, since)| now.saturating_duration_since(*since) < KEPT);
+        self.stop.as_ref().map(|(stop, _)| stop.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(drops: &[(&str, u64)]) -> (FrameCounts, BTreeMap<String, StopPlace>) {
+        let drops: BTreeMap<String, u64> =
+            drops.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
+        let place = |reason: &String| {
+            let place = StopPlace { node: format!("at {reason}"), port: PortNum::new(3).unwrap() };
+            (reason.clone(), place)
+        };
+        let places = drops.keys().map(place).collect();
+        (FrameCounts { drops }, places)
+    }
+
+    #[test]
+    fn a_stop_is_told_while_packets_stop_and_a_while_after() {
+        let (mut watched, start) = (Watched::default(), Instant::now());
+        let mut look = |drops: &[(&str, u64)], seconds: u64| {
+            let (counts, places) = listed(drops);
+            watched.look(&counts, &places, start + Duration::from_secs(seconds)).map(|stop| stop.reason)
+        };
+        assert_eq!(look(&[], 0), None);
+        assert_eq!(look(&[("no_route", 2)], 1).as_deref(), Some("no_route"));
+        assert_eq!(look(&[("no_route", 2)], 20).as_deref(), Some("no_route"));
+        assert_eq!(look(&[("no_route", 2)], 40), None);
+        assert_eq!(look(&[("no_route", 3), ("link_down", 9)], 41).as_deref(), Some("link_down"));
+        assert_eq!(look(&[("no_route", 1)], 42).as_deref(), Some("no_route"), "attached anew");
+    }
+
+    #[test]
+    fn what_a_sender_does_wrong_is_no_stop_of_the_fabric() {
+        let (counts, places) = listed(&[("spoofed", 7), ("unknown_address", 7)]);
+        assert_eq!(Watched::default().look(&counts, &places, Instant::now()), None);
+    }
+}
