@@ -234,7 +234,7 @@ held "the image is $(basename "$image"), in $(seconds "$start") s" 00-image.txt
 step "heddle up: a fabric of 16 hosts, its manager, a controller and an agent"
 start=$(now)
 # A core for each host: every virtual machine has a port of its own, so that what stock tools say of ports is said of it.
-"$heddle" up --dir "$site" --listen 127.0.0.1:0 --host-cores 1 --image "debian-mpi=$image" >"$evidence/up.txt" 2>&1 &
+"$heddle" up --dir "$site" --host-cores 1 --image "debian-mpi=$image" >"$evidence/up.txt" 2>&1 &
 up_pid=$!
 until grep -q '^ready in' "$evidence/up.txt"; do
     kill -0 "$up_pid" 2>/dev/null || { up_pid=''; fail "heddle up ended (see $evidence/up.txt)"; }

@@ -9,13 +9,14 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::connection::{ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
+use crate::cli::connection::{API_SOCKET, ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
 use crate::cli::output::print;
 
 /// Run the controller: keep what tenants asked for, and make it so.
 ///
 /// Needs a subnet manager that takes its plans (`heddle sm --guided`) and the agents of hosts; `heddle up` starts them
-/// all on one machine. The first start writes a token for the operator to `operator.token` in the state directory.
+/// all on one machine. Users of this machine reach it at the socket `api/heddle.sock` in the state directory; the first
+/// start writes a token for the operator to `operator.token` there.
 ///
 ///     heddle controller --state /var/lib/heddle --sm-control /run/heddle/sm.sock
 ///
@@ -55,12 +56,13 @@ pub struct RekeyArgs {
 /// Arguments of the controller itself.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Directory of its database, the operator's token, and the address it listens at.
+    /// Directory of its database, the operator's token and the socket it listens at.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Where to listen: on this machine only, as tokens travel in the clear. Others reach it through a tunnel.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
-    listen: SocketAddr,
+    /// Listen at this loopback address too, for tunnels. Without TLS, commands cannot tell the controller from another
+    /// program that listens there: whoever takes the address while the controller is down receives the tokens
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// The control socket of the subnet manager.
     #[arg(long, value_name = "SOCKET")]
     sm_control: PathBuf,
@@ -108,6 +110,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let settings = controller::Settings {
         key_file: key_file(&args),
         database: args.state.join("controller.db"),
+        socket: args.state.join(API_SOCKET),
         listen: args.listen,
         sm_control: args.sm_control,
         views: args.views.unwrap_or_else(|| args.state.join("views.sock")),

@@ -31,14 +31,13 @@ impl<'a> User<'a> {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        let url = std::fs::read_to_string(self.site.directory.path().join("endpoint")).unwrap();
         Command::new(env!("CARGO_BIN_EXE_heddle"))
             .args(arguments)
             .env_remove("HEDDLE_TOKEN")
             .env_remove("HEDDLE_TENANT")
             .env("HEDDLE_HOME", self.site.directory.path().join("nobody"))
             .env("HOME", self.site.directory.path())
-            .env("HEDDLE_URL", url.trim())
+            .env("HEDDLE_URL", self.site.endpoint().to_string())
             .env("HEDDLE_TOKEN_FILE", &self.token)
             .output()
             .unwrap()

@@ -58,7 +58,6 @@ impl<'a> Tenant<'a> {
         let folder = self.site.directory.path().join(self.name);
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join("partitions.conf"), partitions).unwrap();
-        let url = std::fs::read_to_string(self.site.directory.path().join("endpoint")).unwrap();
         // It ends with the command that started it, and that one with the test.
         let mortal = ["setpriv", "--pdeathsig", "KILL", "--"];
         // On a busy machine an answer takes longer than the 200 ms that opensm waits by itself.
@@ -69,7 +68,7 @@ impl<'a> Tenant<'a> {
             .args(mortal)
             .args(["sh", "-c", command])
             .current_dir(&folder)
-            .env("HEDDLE_URL", url.trim())
+            .env("HEDDLE_URL", self.site.endpoint().to_string())
             .env("HEDDLE_TOKEN", &self.token)
             .env("OSM_TMP_DIR", &folder)
             .env("OSM_CACHE_DIR", &folder)

@@ -3,20 +3,23 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use controller_api::Client;
+use controller_api::{Client, Endpoint, TrustedUsers};
 
 use super::output::Format;
 
 /// Where `heddle up` keeps its state unless told otherwise.
 pub const DEFAULT_HOME: &str = "/var/lib/heddle";
 
-/// The file in that directory that says where the controller listens.
+/// The socket in that directory at which the controller listens.
+pub const API_SOCKET: &str = "api/heddle.sock";
+
+/// The file in that directory that says at which loopback address the controller listens besides. Commands do not follow
+/// it: whoever takes an address that was written down once would be sent tokens.
 pub const ENDPOINT_FILE: &str = "endpoint";
 
 /// The file in that directory that holds the token of the first operator.
@@ -29,9 +32,15 @@ const LINE_BYTES_MAX: u64 = 4096;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Controller")]
 pub struct SiteArgs {
-    /// The controller, such as http://127.0.0.1:7420 [env: HEDDLE_URL] [default: that of `heddle up`]
+    /// The controller: unix:/PATH or http://HOST:PORT [env: HEDDLE_URL] [default: that of `heddle up`]
+    ///
+    /// The token goes to a unix socket only if root, you or the user of --controller-uid serves it. It goes to an http://
+    /// address unchecked and unencrypted: name one only if you trust whoever listens there, such as a tunnel of your own.
     #[arg(long, global = true, value_name = "URL")]
-    url: Option<String>,
+    url: Option<Endpoint>,
+    /// User id that may serve the unix socket, besides root and you [env: HEDDLE_CONTROLLER_UID]
+    #[arg(long, global = true, value_name = "UID")]
+    controller_uid: Option<u32>,
     /// File with a token [env: HEDDLE_TOKEN, HEDDLE_TOKEN_FILE] [default: the operator's of `heddle up`]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -43,7 +52,8 @@ pub struct SiteArgs {
 /// A controller and the token to show there.
 #[derive(PartialEq, Eq)]
 struct Connection {
-    url: String,
+    endpoint: Endpoint,
+    trusted: TrustedUsers,
     token: String,
 }
 
@@ -67,52 +77,58 @@ impl SiteArgs {
 
     /// The same arguments again, for a command that this one starts. The token is in a file or in the environment.
     pub fn to_arguments(&self) -> Vec<OsString> {
-        let url = self.url.iter().flat_map(|url| ["--url".into(), url.into()]);
+        let url = self.url.iter().flat_map(|url| ["--url".into(), url.to_string().into()]);
+        let uid =
+            self.controller_uid.iter().flat_map(|uid| ["--controller-uid".into(), uid.to_string().into()]);
         let token_file = self.token_file.iter().flat_map(|file| ["--token-file".into(), file.into()]);
-        url.chain(token_file).collect()
+        url.chain(uid).chain(token_file).collect()
     }
 
     fn connect(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Client> {
-        let Connection { url, token } = self.resolve(environment)?;
-        Ok(Client::new(&url, token)?)
+        let Connection { endpoint, trusted, token } = self.resolve(environment)?;
+        Ok(Client::new(endpoint, trusted, token))
     }
 
     fn resolve(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Connection> {
         let home = environment("HEDDLE_HOME").map_or_else(|| PathBuf::from(DEFAULT_HOME), PathBuf::from);
-        let named = match &self.url {
-            Some(url) => Some(url.clone()),
-            None => text(environment("HEDDLE_URL"), "HEDDLE_URL")?,
+        let home = std::path::absolute(home).context("HEDDLE_HOME has no path")?;
+        let local = Endpoint::Unix(home.join(API_SOCKET));
+        let endpoint = match (&self.url, text(environment("HEDDLE_URL"), "HEDDLE_URL")?) {
+            (Some(url), _) => url.clone(),
+            (None, Some(url)) => url.parse().context("HEDDLE_URL")?,
+            (None, None) => {
+                let socket = home.join(API_SOCKET);
+                ensure!(
+                    socket.exists(),
+                    "no controller is known: {} does not exist. Start one with `heddle up`, or name one with --url or \
+                     HEDDLE_URL",
+                    socket.display()
+                );
+                local.clone()
+            }
         };
-        let local = read_endpoint(&home)?;
-        let url = match (&named, &local) {
-            (Some(url), _) | (None, Some(url)) => url.trim_end_matches('/').to_owned(),
-            (None, None) => bail!(
-                "no controller is known: {} does not exist. Start one with `heddle up`, or name one with --url or \
-                 HEDDLE_URL",
-                home.join(ENDPOINT_FILE).display()
-            ),
-        };
-        ensure!(
-            url.starts_with("http://"),
-            "{url:?} is not the address of a controller: it begins with http://, such as http://127.0.0.1:7420"
-        );
+        let uid =
+            match (self.controller_uid, text(environment("HEDDLE_CONTROLLER_UID"), "HEDDLE_CONTROLLER_UID")?)
+            {
+                (Some(uid), _) => Some(uid),
+                (None, Some(uid)) => Some(uid.parse().context("HEDDLE_CONTROLLER_UID is not a user id")?),
+                (None, None) => None,
+            };
         let token = match (&self.token_file, text(environment("HEDDLE_TOKEN"), "HEDDLE_TOKEN")?) {
             (Some(file), _) => read_token(file)?,
             (None, Some(token)) => token.trim().to_owned(),
             (None, None) => match environment("HEDDLE_TOKEN_FILE") {
                 Some(file) => read_token(Path::new(&file))?,
                 // The operator's token of this machine is not shown to controllers elsewhere.
-                None if local.as_deref().is_some_and(|local| local.trim_end_matches('/') == url) => {
-                    read_token(&home.join(OPERATOR_TOKEN_FILE))?
-                }
-                None => bail!("{url} wants a token: --token-file, HEDDLE_TOKEN_FILE or HEDDLE_TOKEN"),
+                None if endpoint == local => read_token(&home.join(OPERATOR_TOKEN_FILE))?,
+                None => bail!("{endpoint} wants a token: --token-file, HEDDLE_TOKEN_FILE or HEDDLE_TOKEN"),
             },
         };
         ensure!(
             !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()),
             "the token is not one line of letters, digits and signs"
         );
-        Ok(Connection { url, token })
+        Ok(Connection { endpoint, trusted: TrustedUsers::new(uid), token })
     }
 }
 
@@ -120,14 +136,6 @@ fn text(value: Option<OsString>, name: &str) -> anyhow::Result<Option<String>> {
     let value = value.filter(|value| !value.is_empty());
     // What is in the variable may be a secret, so it is not told.
     value.map(|value| value.into_string().ok().with_context(|| format!("{name} is not text"))).transpose()
-}
-
-fn read_endpoint(home: &Path) -> anyhow::Result<Option<String>> {
-    let path = home.join(ENDPOINT_FILE);
-    match fs::metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        _ => Ok(Some(read_line(&path)?)),
-    }
 }
 
 fn read_token(path: &Path) -> anyhow::Result<String> {
@@ -161,7 +169,7 @@ fn read_line(path: &Path) -> anyhow::Result<String> {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("Connection").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 
@@ -174,7 +182,9 @@ mod tests {
     /// A directory as `heddle up` leaves it.
     fn home() -> tempfile::TempDir {
         let home = tempfile::tempdir().unwrap();
-        fs::write(home.path().join(ENDPOINT_FILE), "http://127.0.0.1:7420\n").unwrap();
+        let socket = home.path().join(API_SOCKET);
+        fs::create_dir(socket.parent().unwrap()).unwrap();
+        std::os::unix::net::UnixListener::bind(socket).unwrap();
         write_token(&home.path().join(OPERATOR_TOKEN_FILE), "operator-secret", 0o600);
         home
     }
@@ -189,7 +199,11 @@ mod tests {
             variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
         variables.insert("HEDDLE_HOME", home.into());
         let found = site.resolve(|name| variables.get(name).cloned());
-        found.map(|it| (it.url, it.token)).map_err(|error| format!("{error:#}"))
+        found.map(|it| (it.endpoint.to_string(), it.token)).map_err(|error| format!("{error:#}"))
+    }
+
+    fn local(home: &Path) -> String {
+        format!("unix:{}", home.join(API_SOCKET).display())
     }
 
     fn both(url: &str, token: &str) -> Result<(String, String), String> {
@@ -200,7 +214,7 @@ mod tests {
     fn a_running_heddle_up_needs_no_arguments() {
         let home = home();
         let found = resolve(&SiteArgs::default(), home.path(), &[]);
-        assert_eq!(found, both("http://127.0.0.1:7420", "operator-secret"));
+        assert_eq!(found, both(&local(home.path()), "operator-secret"));
     }
 
     #[test]
@@ -213,9 +227,9 @@ mod tests {
         assert_eq!(found, both("http://127.0.0.1:1", "from-variable"));
         let variables = [("HEDDLE_TOKEN_FILE", file.to_str().unwrap())];
         let found = resolve(&SiteArgs::default(), home.path(), &variables);
-        assert_eq!(found, both("http://127.0.0.1:7420", "from-file"));
+        assert_eq!(found, both(&local(home.path()), "from-file"));
         let site = SiteArgs {
-            url: Some("http://127.0.0.1:2".into()),
+            url: Some("http://127.0.0.1:2".parse().unwrap()),
             token_file: Some(file),
             ..SiteArgs::default()
         };
@@ -226,11 +240,11 @@ mod tests {
     #[test]
     fn the_operators_token_is_not_shown_elsewhere() {
         let home = home();
-        let elsewhere = SiteArgs { url: Some("http://127.0.0.1:9".into()), ..SiteArgs::default() };
+        let elsewhere = SiteArgs { url: Some("http://127.0.0.1:9".parse().unwrap()), ..SiteArgs::default() };
         let error = resolve(&elsewhere, home.path(), &[]).unwrap_err();
         assert!(error.contains("--token-file"), "{error}");
-        let here = SiteArgs { url: Some("http://127.0.0.1:7420/".into()), ..SiteArgs::default() };
-        assert_eq!(resolve(&here, home.path(), &[]), both("http://127.0.0.1:7420", "operator-secret"));
+        let here = SiteArgs { url: Some(local(home.path()).parse().unwrap()), ..SiteArgs::default() };
+        assert_eq!(resolve(&here, home.path(), &[]), both(&local(home.path()), "operator-secret"));
     }
 
     #[test]
@@ -250,8 +264,8 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let error = resolve(&SiteArgs::default(), empty.path(), &[]).unwrap_err();
         assert!(error.contains("heddle up") && error.contains("--url"), "{error}");
-        let odd = SiteArgs { url: Some("https://example.org".into()), ..SiteArgs::default() };
-        let error = resolve(&odd, empty.path(), &[("HEDDLE_TOKEN", "x")]).unwrap_err();
+        let variables = [("HEDDLE_TOKEN", "x"), ("HEDDLE_URL", "https://example.org")];
+        let error = resolve(&SiteArgs::default(), empty.path(), &variables).unwrap_err();
         assert!(error.contains("http://"), "{error}");
     }
 }

@@ -48,7 +48,7 @@ pub fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyh
 fn plain(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<ClientError>() {
         Some(unreachable @ ClientError::Unreachable { source, .. }) => {
-            anyhow!("{unreachable} ({}): `heddle up` starts one on this machine", innermost(source))
+            anyhow!("{unreachable} ({}): `heddle up` starts one on this machine", innermost(source.as_ref()))
         }
         _ => error,
     }
@@ -61,13 +61,14 @@ fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_api::Client;
+    use controller_api::{Client, TrustedUsers};
 
     #[test]
     fn a_controller_that_is_not_there_is_one_clear_line() {
         // Bound and dropped: nobody listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let client = Client::new(&format!("http://127.0.0.1:{port}"), "token".into()).unwrap();
+        let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
+        let client = Client::new(endpoint, TrustedUsers::new(None), "token".into());
         let outcome = block_on(async move {
             client.cluster_list().await?;
             Ok(ExitCode::SUCCESS)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use controller_api::Endpoint;
 use controller_api::cluster::Phase;
 use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
@@ -15,7 +16,7 @@ use serde::Serialize;
 
 use super::HomeArgs;
 use super::site::Site;
-use crate::cli::connection::SiteArgs;
+use crate::cli::connection::{API_SOCKET, SiteArgs};
 use crate::cli::output::{Format, count, facts, print, took};
 
 /// How often to look whether it has stopped.
@@ -81,6 +82,8 @@ struct Standing {
     directory: String,
     is_running: bool,
     url: Option<String>,
+    /// Where the controller listens besides, if it was asked to.
+    listens_at: Option<String>,
     /// What stock tools call the fabric.
     ibsim_name: String,
     processes: Vec<Process>,
@@ -103,10 +106,12 @@ struct Process {
 /// Tells how a site stands.
 pub async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
+    let is_running = site.is_running();
     let mut standing = Standing {
         directory: site.directory().display().to_string(),
-        is_running: site.is_running(),
-        url: fs::read_to_string(site.endpoint()).ok().map(|url| url.trim().to_owned()),
+        is_running,
+        url: is_running.then(|| Endpoint::Unix(site.path(API_SOCKET)).to_string()),
+        listens_at: fs::read_to_string(site.endpoint()).ok().map(|url| url.trim().to_owned()),
         ibsim_name: site.fabric_name(),
         ..Standing::default()
     };
@@ -155,6 +160,7 @@ fn show(standing: &Standing) -> String {
         ("stock tools", format!("IBSIM_SOCKNAME={}", standing.ibsim_name)),
     ];
     known.extend(standing.url.clone().map(|url| ("controller", url)));
+    known.extend(standing.listens_at.clone().map(|url| ("also at", url)));
     match (&standing.problem, standing.fabric) {
         (None, Some(state)) => {
             let state = match state {

@@ -21,7 +21,7 @@ use clap::Args;
 use controller_api::{MemorySize, Name};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::connection::DEFAULT_HOME;
+use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::Progress;
 pub use down::{DownArgs, StatusArgs, down, status};
@@ -68,9 +68,10 @@ pub struct UpArgs {
     /// adapter of the fabric, the subnet manager's included, below everything that separates tenants
     #[arg(long)]
     open_fabric_to_everyone: bool,
-    /// Where the controller listens: on this machine, as tokens travel in the clear
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
-    listen: SocketAddr,
+    /// Let the controller listen at this loopback address too, for tunnels. Without TLS, commands cannot tell it from
+    /// another program that listens there: whoever takes the address while it is down receives the tokens
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Cores that each host offers; in shared mode they float over those of this machine
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     host_cores: u32,
@@ -181,7 +182,7 @@ struct Plan {
     hosts: Vec<Name>,
     secret: PathBuf,
     open_fabric_to_everyone: bool,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
     capacity: Capacity,
     images: Vec<ImageSource>,
 }
@@ -271,9 +272,14 @@ impl Plan {
             false => format!("export HEDDLE_HOME={}; ", self.site.directory().display()),
         };
         // The port may have been left to the system.
-        let url =
-            fs::read_to_string(self.site.endpoint()).context("the controller did not say where it is")?;
-        Ok(format!("{}, {}; try: {home}{next}", url.trim(), count(self.hosts.len(), "host")))
+        let also = match self.listen {
+            Some(_) => fs::read_to_string(self.site.endpoint())
+                .context("the controller did not say where it listens")
+                .map(|url| format!(" and {}", url.trim()))?,
+            None => String::new(),
+        };
+        let socket = self.site.path(API_SOCKET);
+        Ok(format!("unix:{}{also}, {}; try: {home}{next}", socket.display(), count(self.hosts.len(), "host")))
     }
 
     fn sim(&self) -> Program {
@@ -318,20 +324,19 @@ impl Plan {
 
     fn controller(&self) -> Program {
         let site = &self.site;
-        self.own(
-            "controller",
-            [
-                "controller".into(),
-                "--state".into(),
-                site.directory().into(),
-                "--listen".into(),
-                self.listen.to_string().into(),
-                "--sm-control".into(),
-                site.socket("sm").into(),
-                "--views".into(),
-                site.socket("views").into(),
-            ],
-        )
+        let mut arguments: Vec<OsString> = vec![
+            "controller".into(),
+            "--state".into(),
+            site.directory().into(),
+            "--sm-control".into(),
+            site.socket("sm").into(),
+            "--views".into(),
+            site.socket("views").into(),
+        ];
+        if let Some(listen) = self.listen {
+            arguments.extend(["--listen".into(), listen.to_string().into()]);
+        }
+        self.own("controller", arguments)
     }
 
     fn agent(&self) -> Program {

@@ -98,7 +98,7 @@ pub async fn controller(site: &Site) -> anyhow::Result<Client> {
             Err(error) => error,
         };
         let refused =
-            matches!(problem.downcast_ref(), Some(ClientError::Refused(_) | ClientError::Nonsense { .. }));
+            problem.downcast_ref().is_some_and(|error| !matches!(error, ClientError::Unreachable { .. }));
         if refused || Instant::now() > deadline {
             return Err(problem.context("the controller is not ready"));
         }

@@ -293,7 +293,7 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
 fn start(scratch: &Path, image: &Path, more: &[String]) -> Child {
     let site = scratch.join("site");
     let mut child = Command::new(HEDDLE)
-        .args(["up", "--listen", "127.0.0.1:0", "--dir"])
+        .args(["up", "--dir"])
         .arg(&site)
         .args(["--image", &format!("debian-mpi={}", image.display())])
         .args(more)

@@ -1,15 +1,24 @@
 //! Asks a controller.
 
+use std::error::Error;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 
-use reqwest::header::{ACCEPT, CONNECTION, UPGRADE};
-use reqwest::{Method, RequestBuilder, StatusCode};
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::cluster::{Cluster, NewCluster, Partitions, Resize};
+use crate::endpoint::{ConnectError, Distrust, Endpoint, TrustedUsers, connect_tcp, connect_unix};
 use crate::event::Event;
 use crate::fabric::{Fabric, Proof};
 use crate::host::{Host, NewHost};
@@ -19,13 +28,19 @@ use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Toke
 use crate::view::{self, View};
 use crate::{Name, Problem, session};
 
-/// Asks a controller, as whoever a token belongs to.
+/// Largest answer that is read: the topology of the largest fabric is some tens of MiB.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Asks a controller, as whoever a token belongs to. Every request has a connection of its own.
 #[derive(Clone)]
 pub struct Client {
-    http: reqwest::Client,
-    base: String,
+    endpoint: Endpoint,
+    trusted: TrustedUsers,
     token: String,
 }
+
+/// The stream that a request was upgraded to.
+pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
 /// What can go wrong.
 #[derive(Debug, Error)]
@@ -40,7 +55,15 @@ pub enum ClientError {
         base: String,
         /// Why.
         #[source]
-        source: reqwest::Error,
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// What listens may belong to somebody else, so it was sent nothing.
+    #[error("no token was sent to {base}: {reason}")]
+    Distrusted {
+        /// Where the controller was expected.
+        base: String,
+        /// What speaks against it.
+        reason: Distrust,
     },
     /// What answered is no controller.
     #[error("what answers at {base} is no controller: {what}")]
@@ -52,13 +75,18 @@ pub enum ClientError {
     },
 }
 
+/// A request that is not sent yet.
+struct Question {
+    method: Method,
+    path: String,
+    body: Option<Result<String, serde_json::Error>>,
+    upgrade: Option<&'static str>,
+}
+
 impl Client {
-    /// For the controller at `base`, such as `http://127.0.0.1:7420`.
-    pub fn new(base: &str, token: String) -> Result<Self, ClientError> {
-        let base = base.trim_end_matches('/').to_owned();
-        let http = reqwest::Client::builder().no_proxy().build();
-        let http = http.map_err(|source| ClientError::Unreachable { base: base.clone(), source })?;
-        Ok(Self { http, base, token })
+    /// For the controller at an address. Only `trusted` users may serve a unix socket there.
+    pub fn new(endpoint: Endpoint, trusted: TrustedUsers, token: String) -> Self {
+        Self { endpoint, trusted, token }
     }
 
     /// `GET /v1/tenants`
@@ -167,8 +195,7 @@ impl Client {
 
     /// `DELETE /v1/clusters/{name}`
     pub async fn cluster_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
-        let request = self.request(Method::DELETE, &name.path());
-        self.answer(request).await
+        self.answer(Question::new(Method::DELETE, &name.path())).await
     }
 
     /// `GET /v1/operations/{id}`
@@ -205,9 +232,9 @@ impl Client {
         name: &ClusterRef,
         node: u32,
         open: &session::Open,
-    ) -> Result<reqwest::Upgraded, ClientError> {
-        let request = self.request(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).json(open);
-        self.upgrade(request, session::PROTOCOL).await
+    ) -> Result<Upgraded, ClientError> {
+        let question = Question::new(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).with(open);
+        self.upgrade(question, session::PROTOCOL).await
     }
 
     /// `GET /v1/clusters/{name}/view`
@@ -217,31 +244,29 @@ impl Client {
 
     /// `POST /v1/clusters/{name}/view/commit`
     pub async fn view_commit(&self, name: &ClusterRef) -> Result<View, ClientError> {
-        self.answer(self.request(Method::POST, &name.with("/view/commit"))).await
+        self.answer(Question::new(Method::POST, &name.with("/view/commit"))).await
     }
 
     /// `POST /v1/clusters/{name}/nodes/{number}/view`: a stream that ends at the adapter of the node.
-    pub async fn view_open(&self, name: &ClusterRef, node: u32) -> Result<reqwest::Upgraded, ClientError> {
-        let request = self.request(Method::POST, &name.with(&format!("/nodes/{node}/view")));
-        self.upgrade(request, view::PROTOCOL).await
+    pub async fn view_open(&self, name: &ClusterRef, node: u32) -> Result<Upgraded, ClientError> {
+        let question = Question::new(Method::POST, &name.with(&format!("/nodes/{node}/view")));
+        self.upgrade(question, view::PROTOCOL).await
     }
 
     /// A request that becomes a stream.
-    async fn upgrade(
-        &self,
-        request: RequestBuilder,
-        protocol: &'static str,
-    ) -> Result<reqwest::Upgraded, ClientError> {
-        let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol);
-        let response = request.send().await.map_err(|source| self.unreachable(source))?;
+    async fn upgrade(&self, question: Question, protocol: &'static str) -> Result<Upgraded, ClientError> {
+        let mut driver = JoinSet::new();
+        let question = Question { upgrade: Some(protocol), ..question };
+        let mut response = self.send_question(question, &mut driver).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.problem(response).await);
         }
-        response.upgrade().await.map_err(|source| self.unreachable(source))
+        let upgraded = hyper::upgrade::on(&mut response).await;
+        upgraded.map(TokioIo::new).map_err(|source| self.unreachable(source))
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.answer(self.request(Method::GET, path)).await
+        self.answer(Question::new(Method::GET, path)).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -250,49 +275,123 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.answer(self.request(method, path).json(body)).await
+        self.answer(Question::new(method, path).with(body)).await
     }
 
     async fn delete(&self, path: &str) -> Result<(), ClientError> {
-        let request = self.request(Method::DELETE, path);
-        let response = request.send().await.map_err(|source| self.unreachable(source))?;
+        let mut driver = JoinSet::new();
+        let response = self.send_question(Question::new(Method::DELETE, path), &mut driver).await?;
         if response.status().is_success() { Ok(()) } else { Err(self.problem(response).await) }
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let url = format!("{}/v1/{path}", self.base);
-        self.http.request(method, url).bearer_auth(&self.token).header(ACCEPT, "application/json")
-    }
-
-    async fn answer<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
-        let response = request.send().await.map_err(|source| self.unreachable(source))?;
+    async fn answer<T: DeserializeOwned>(&self, question: Question) -> Result<T, ClientError> {
+        let mut driver = JoinSet::new();
+        let response = self.send_question(question, &mut driver).await?;
         if !response.status().is_success() {
             return Err(self.problem(response).await);
         }
-        let body = response.bytes().await.map_err(|source| self.unreachable(source))?;
+        let body = self.read(response.into_body()).await?;
         serde_json::from_slice(&body).map_err(|error| self.nonsense(error))
     }
 
-    async fn problem(&self, response: reqwest::Response) -> ClientError {
-        let status = response.status();
-        match response.json::<Problem>().await {
-            Ok(problem) => ClientError::Refused(Box::new(problem)),
-            Err(_) => self.nonsense(format_args!("status {status}")),
+    /// Connects and sends a request. The connection lives in `driver`, and ends with it unless it was upgraded.
+    async fn send_question(
+        &self,
+        question: Question,
+        driver: &mut JoinSet<()>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        match &self.endpoint {
+            Endpoint::Unix(path) => {
+                let stream = connect_unix(path, self.trusted).await.map_err(|error| match error {
+                    ConnectError::Unreachable(source) => self.unreachable(source),
+                    ConnectError::Distrusted(reason) => ClientError::Distrusted { base: self.base(), reason },
+                })?;
+                self.exchange(stream, "heddle", question, driver).await
+            }
+            Endpoint::Http { authority } => {
+                let stream = connect_tcp(authority).await.map_err(|source| self.unreachable(source))?;
+                self.exchange(stream, authority, question, driver).await
+            }
         }
     }
 
-    fn unreachable(&self, source: reqwest::Error) -> ClientError {
-        ClientError::Unreachable { base: self.base.clone(), source }
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        host: &str,
+        question: Question,
+        driver: &mut JoinSet<()>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let mut request = Request::builder()
+            .method(question.method)
+            .uri(format!("/v1/{}", question.path))
+            .header(HOST, host)
+            .header(AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(ACCEPT, "application/json");
+        if let Some(protocol) = question.upgrade {
+            request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol);
+        }
+        if question.body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let body = question.body.transpose().map_err(|source| self.unreachable(source))?.unwrap_or_default();
+        let request = request.body(body).map_err(|source| self.unreachable(source))?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|source| self.unreachable(source))?;
+        driver.spawn(async move {
+            // What breaks it shows in the answer too, and there with its reason.
+            let _ = connection.with_upgrades().await;
+        });
+        sender.send_request(request).await.map_err(|source| self.unreachable(source))
+    }
+
+    async fn read(&self, mut body: Incoming) -> Result<Vec<u8>, ClientError> {
+        let mut bytes = Vec::new();
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|source| self.unreachable(source))?;
+            bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            if bytes.len() > ANSWER_BYTES_MAX {
+                return Err(self.nonsense(format_args!("an answer of more than {ANSWER_BYTES_MAX} bytes")));
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn problem(&self, response: Response<Incoming>) -> ClientError {
+        let status = response.status();
+        match self.read(response.into_body()).await.map(|body| serde_json::from_slice::<Problem>(&body)) {
+            Ok(Ok(problem)) => ClientError::Refused(Box::new(problem)),
+            Ok(Err(_)) => self.nonsense(format_args!("status {status}")),
+            Err(error) => error,
+        }
+    }
+
+    fn base(&self) -> String {
+        self.endpoint.to_string()
+    }
+
+    fn unreachable(&self, source: impl Into<Box<dyn Error + Send + Sync>>) -> ClientError {
+        ClientError::Unreachable { base: self.base(), source: source.into() }
     }
 
     fn nonsense(&self, what: impl fmt::Display) -> ClientError {
-        ClientError::Nonsense { base: self.base.clone(), what: what.to_string() }
+        ClientError::Nonsense { base: self.base(), what: what.to_string() }
+    }
+}
+
+impl Question {
+    fn new(method: Method, path: &str) -> Self {
+        Self { method, path: path.to_owned(), body: None, upgrade: None }
+    }
+
+    fn with(self, body: &impl Serialize) -> Self {
+        Self { body: Some(serde_json::to_string(body)), ..self }
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
+        f.debug_struct("Client").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 

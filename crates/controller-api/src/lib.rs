@@ -7,13 +7,14 @@
 //! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
 //! * [`view`] — the network of a cluster as its tenant sees it.
 //! * [`session`] — the stream behind `exec` and `ssh`, once a request was upgraded to it.
-//! * [`Client`] — asks a controller.
+//! * [`Client`] — asks the controller at an [`Endpoint`].
 //!
 //! One type serves the wire, the store and the command line; what has rules has a checked door.
 
 pub mod agent;
 mod client;
 pub mod cluster;
+mod endpoint;
 pub mod event;
 pub mod fabric;
 pub mod host;
@@ -28,7 +29,8 @@ pub mod session;
 pub mod tenant;
 pub mod view;
 
-pub use client::{Client, ClientError, ClusterRef};
+pub use client::{Client, ClientError, ClusterRef, Upgraded};
+pub use endpoint::{Distrust, Endpoint, NotAnEndpoint, TrustedUsers};
 pub use name::{Name, NotAName};
 pub use problem::Problem;
 pub use quantity::{MemorySize, NotAMemorySize};

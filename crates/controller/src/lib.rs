@@ -24,7 +24,9 @@ mod placement;
 mod quota;
 mod reconcile;
 mod rest;
+mod server;
 mod site;
+mod socket;
 mod store;
 mod views;
 
@@ -37,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use server::Connections;
 use site::Site;
 use store::{Lock, Store};
 use tokio::net::TcpListener;
@@ -55,8 +58,10 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// What has to survive.
     pub database: PathBuf,
-    /// Where requests come in: loopback only, as tokens travel in the clear.
-    pub listen: SocketAddr,
+    /// Where requests come in: a unix socket, whose directory the controller owns.
+    pub socket: PathBuf,
+    /// Where they come in besides: loopback only, as tokens travel in the clear and clients cannot tell who listens.
+    pub listen: Option<SocketAddr>,
     /// The control socket of the subnet manager.
     pub sm_control: PathBuf,
     /// The socket at which views of clusters are served, for agents of hosts.
@@ -65,7 +70,7 @@ pub struct Settings {
     pub key_file: PathBuf,
     /// A file for the token of the first operator: written if it does not hold one that is known.
     pub operator_token: PathBuf,
-    /// A file for the address, written when requests are taken.
+    /// A file for the address of `listen`, for people to read: clients do not follow it.
     pub endpoint: PathBuf,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
@@ -76,11 +81,12 @@ pub async fn serve(
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let address = settings.listen;
-    ensure!(
-        address.ip().is_loopback(),
-        "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
-    );
+    if let Some(address) = settings.listen {
+        ensure!(
+            address.ip().is_loopback(),
+            "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
+        );
+    }
     // Before anything is touched: another controller may be at work.
     let lock = Lock::of(&settings.database)?;
     let store = Store::open(&settings.database, &settings.key_file, lock, settings.clock)
@@ -89,9 +95,14 @@ pub async fn serve(
     let decisions = store.fabric_decisions().await?;
     let views = Views::start(&settings.views)?;
     let site = Arc::new(Site::new(store, decisions, settings.sm_control.clone(), views));
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
-    let address = listener.local_addr()?;
+    let tcp = match settings.listen {
+        Some(address) => {
+            Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?)
+        }
+        None => None,
+    };
     provide_operator_token(&site, &settings.operator_token).await?;
+    let unix = socket::listen(&settings.socket)?;
     tokio::spawn(reconcile::run(Arc::clone(&site)));
     tokio::spawn(agents::run(Arc::clone(&site)));
     tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
@@ -101,10 +112,22 @@ pub async fn serve(
     tokio::spawn(views::wishes::carry(Arc::clone(&site)));
     tokio::spawn(trim(Arc::clone(&site)));
     tokio::spawn(keep_clock(Arc::clone(&site)));
-    write_file(&settings.endpoint, 0o644, &format!("http://{address}\n"))?;
+    match &tcp {
+        Some(tcp) => write_file(&settings.endpoint, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
+        None => remove_file(&settings.endpoint)?,
+    }
+    let router = rest::router(site);
+    let connections = Connections::new(nix::unistd::geteuid().as_raw());
+    let by_tcp = async {
+        match tcp {
+            Some(tcp) => server::serve_tcp(tcp, router.clone(), Arc::clone(&connections)).await,
+            None => std::future::pending().await,
+        }
+    };
     // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.
     tokio::select! {
-        served = axum::serve(listener, rest::router(site)) => served.context("cannot take requests")?,
+        () = server::serve_unix(unix, router.clone(), Arc::clone(&connections)) => {}
+        () = by_tcp => {}
         () = shutdown => {}
     }
     Ok(())
@@ -148,6 +171,16 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
         std::fs::rename(&beside, path)
     })();
     written.with_context(|| format!("cannot write {place}"))
+}
+
+/// Removes what an earlier start left.
+fn remove_file(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn trim(site: Arc<Site>) -> ! {

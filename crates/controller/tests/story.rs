@@ -145,7 +145,7 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
 }
 
 /// Asks a node of a view who it is and reads until the answer.
-async fn ask_node_info(mut stream: reqwest::Upgraded) -> (Attached, Box<Datagram>) {
+async fn ask_node_info(mut stream: controller_api::Upgraded) -> (Attached, Box<Datagram>) {
     let mut reader = FrameReader::default();
     let mut attached = None;
     loop {

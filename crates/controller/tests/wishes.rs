@@ -38,7 +38,7 @@ fn ready(site: &Site, client: &Client, name: &str, size: u32) {
 /// A program of a tenant's at the adapter of a node.
 struct Program<'a> {
     site: &'a Site,
-    stream: reqwest::Upgraded,
+    stream: controller_api::Upgraded,
     reader: FrameReader,
     /// The name it has in the transactions of its requests.
     client: u16,

@@ -81,6 +81,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .fallback(refusal::no_such_path)
         .method_not_allowed_fallback(refusal::no_such_method)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(axum::middleware::from_fn(refusal::refuse_large))
         .with_state(site)
 }
 

@@ -1,11 +1,16 @@
 //! How requests are refused: as problem details.
 
+use std::time::Duration;
+
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use controller_api::Problem;
+use serde::de::DeserializeOwned;
 
+use super::REQUEST_BYTES_MAX;
 use crate::store::StoreError;
 
 /// A request that is refused.
@@ -101,10 +106,39 @@ impl From<QueryRejection> for Refusal {
     }
 }
 
+/// How long the body of a request may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// A body in JSON, refused as a problem.
-#[derive(FromRequest)]
-#[from_request(via(axum::Json), rejection(Refusal))]
 pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        match tokio::time::timeout(BODY_TIMEOUT, axum::Json::from_request(request, state)).await {
+            Ok(read) => read.map(|axum::Json(value)| Self(value)).map_err(Refusal::from),
+            Err(_) => {
+                let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail).at("body"))
+            }
+        }
+    }
+}
+
+/// Refuses a body whose declared length is over the limit, before any of it is read.
+pub async fn refuse_large(request: Request, next: Next) -> Response {
+    let declared = request.headers().get(header::CONTENT_LENGTH);
+    let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    match declared {
+        Some(length) if length > REQUEST_BYTES_MAX as u64 => {
+            let detail =
+                format!("the body must have at most {REQUEST_BYTES_MAX} bytes, declared are {length}");
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).at("body").into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
 
 /// Parts of a path, refused as a problem.
 #[derive(FromRequestParts)]

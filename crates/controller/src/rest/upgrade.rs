@@ -1,5 +1,7 @@
 //! Requests that become streams.
 
+use std::sync::Arc;
+
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,11 +10,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::refusal::Refusal;
+use crate::server::Slot;
 
 /// A request that is to become a stream of one protocol.
 pub struct Upgrade {
     protocol: &'static str,
     upgraded: OnUpgrade,
+    /// The connection counts for as long as the stream lasts.
+    slot: Option<Arc<Slot>>,
 }
 
 impl Upgrade {
@@ -22,13 +27,15 @@ impl Upgrade {
             return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "this is a stream")
                 .hint(format!("send Connection: upgrade and Upgrade: {protocol}")));
         }
-        Ok(Self { protocol, upgraded: hyper::upgrade::on(request) })
+        let slot = request.extensions_mut().remove();
+        Ok(Self { protocol, upgraded: hyper::upgrade::on(request), slot })
     }
 
     /// The answer, after which bytes go to another stream and back until either ends.
     pub fn join(self, mut far: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Response {
-        let Self { protocol, upgraded } = self;
+        let Self { protocol, upgraded, slot } = self;
         tokio::spawn(async move {
+            let _slot = slot;
             match upgraded.await {
                 Ok(near) => {
                     // Either side may end it at any time.

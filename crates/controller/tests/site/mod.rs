@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its world has failed")]
 
+pub mod http;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,7 +20,7 @@ use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
-use controller_api::{Client, ClusterRef, MemorySize, Name};
+use controller_api::{Client, ClusterRef, Endpoint, MemorySize, Name, TrustedUsers};
 use fabric_model::generate::FatTree;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
 use ib_wire::{Guid, PartitionNumber};
@@ -155,7 +157,8 @@ impl Site {
     pub fn settings(&self) -> controller::Settings {
         controller::Settings {
             database: self.path("store"),
-            listen: "127.0.0.1:0".parse().unwrap(),
+            socket: self.path("api/heddle.sock"),
+            listen: Some("127.0.0.1:0".parse().unwrap()),
             sm_control: self.manager.clone(),
             // One that is killed here gives its socket up a moment later.
             views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
@@ -169,7 +172,7 @@ impl Site {
     /// Starts the controller.
     pub fn start(&mut self) {
         let (runtime, settings) = (Runtime::new().unwrap(), self.settings());
-        let _ = std::fs::remove_file(&settings.endpoint);
+        let _ = std::fs::remove_file(&settings.socket);
         runtime.spawn(async {
             controller::serve(settings, std::future::pending()).await.expect("the controller serves");
         });
@@ -186,16 +189,36 @@ impl Site {
 
     /// Asks as whoever a token belongs to.
     pub fn client(&self, token: String) -> Client {
-        let endpoint = self.path("endpoint");
-        eventually("the controller listens", || endpoint.exists());
-        Client::new(std::fs::read_to_string(endpoint).unwrap().trim(), token).unwrap()
+        eventually("the controller listens", || self.socket().exists());
+        Client::new(self.endpoint(), TrustedUsers::new(None), token)
+    }
+
+    /// Where the controller listens.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.socket())
+    }
+
+    /// The socket at which it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.path("api/heddle.sock")
+    }
+
+    /// The address at which it listens besides.
+    pub fn address(&self) -> String {
+        let endpoint = std::fs::read_to_string(self.path("endpoint")).unwrap();
+        endpoint.trim().strip_prefix("http://").unwrap().to_owned()
     }
 
     /// Asks as the operator.
     pub fn operator(&self) -> Client {
+        self.client(self.operator_token())
+    }
+
+    /// The operator's token.
+    pub fn operator_token(&self) -> String {
         let token = self.path("token");
         eventually("there is a token", || token.exists());
-        self.client(std::fs::read_to_string(token).unwrap().trim().to_owned())
+        std::fs::read_to_string(token).unwrap().trim().to_owned()
     }
 
     /// Waits for an answer.

@@ -1,0 +1,217 @@
+//! Takes connections: how many, from whom, and for how long.
+//!
+//! A connection carries one request, so one deadline bounds everything a client can do slowly: send its headers, send its
+//! body, read the answer. A connection that was upgraded leaves that deadline and keeps its place in the count.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+
+/// Connections of one user, or of one address: more than the sessions of a large cluster, far less than all.
+const PEER_CONNECTIONS_MAX: usize = 256;
+
+/// Connections of all. An upgraded one has two more descriptors behind it, and the process has 4,096.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Connections beyond `CONNECTIONS_MAX` for root and for whoever runs the controller: others cannot lock them out together.
+const RESERVED_CONNECTIONS: usize = 64;
+
+/// How long the headers of a request may take, from the connection on.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a request and its answer may take: longer than a fabric is read back (`PLAN_TIMEOUT`).
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long to wait when no connection can be taken, as descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long somebody who is over a limit may take to read that.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What somebody over a limit is sent, whatever was asked.
+const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
+    Content-Length: 161\r\nConnection: close\r\n\r\n\
+    {\"type\":\"too-many-connections\",\"title\":\"Service Unavailable\",\"status\":503,\
+    \"detail\":\"too many connections are open\",\"hint\":\"close some, or try again in a moment\"}";
+
+/// On whose account a connection is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// The user of the process at the other end of a unix socket, as the kernel tells.
+    User(u32),
+    /// An address.
+    Address(IpAddr),
+}
+
+/// The connections that are open.
+#[derive(Debug)]
+pub struct Connections {
+    own: u32,
+    open: Mutex<HashMap<Peer, usize>>,
+}
+
+/// The place of one connection in the count; given back when dropped.
+#[derive(Debug)]
+pub struct Slot {
+    connections: Arc<Connections>,
+    peer: Peer,
+}
+
+impl Connections {
+    /// None yet; `own` runs the controller.
+    pub fn new(own: u32) -> Arc<Self> {
+        Arc::new(Self { own, open: Mutex::default() })
+    }
+
+    fn take(self: &Arc<Self>, peer: Peer) -> Option<Slot> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_reserved = matches!(peer, Peer::User(uid) if uid == 0 || uid == self.own);
+        let most = CONNECTIONS_MAX + if is_reserved { RESERVED_CONNECTIONS } else { 0 };
+        let all: usize = open.values().sum();
+        let of_peer = open.entry(peer).or_default();
+        if all >= most || *of_peer >= PEER_CONNECTIONS_MAX {
+            return None;
+        }
+        *of_peer += 1;
+        Some(Slot { connections: Arc::clone(self), peer })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut open = self.connections.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_peer) = open.get_mut(&self.peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                open.remove(&self.peer);
+            }
+        }
+    }
+}
+
+/// Serves users of this machine for as long as it is polled.
+pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc<Connections>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => match stream.peer_cred() {
+                    Ok(user) => take(stream, Peer::User(user.uid()), &router, &connections, &mut tasks),
+                    Err(error) => tracing::debug!("somebody went before they were known: {error}"),
+                },
+                Err(error) => pause(&error).await,
+            },
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+}
+
+/// Serves who connects to an address for as long as it is polled.
+pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<Connections>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, address)) => {
+                    // Frames of sessions are small and someone waits for each.
+                    let _ = stream.set_nodelay(true);
+                    take(stream, Peer::Address(address.ip()), &router, &connections, &mut tasks);
+                }
+                Err(error) => pause(&error).await,
+            },
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::warn!("cannot take connections: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+fn take<S>(
+    mut stream: S,
+    peer: Peer,
+    router: &Router,
+    connections: &Arc<Connections>,
+    tasks: &mut JoinSet<()>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match connections.take(peer) {
+        Some(slot) => drop(tasks.spawn(exchange(stream, Arc::new(slot), router.clone()))),
+        None => {
+            tracing::debug!(?peer, "too many connections");
+            // It fits into the buffer of a socket that nothing was written to.
+            drop(tasks.spawn(async move {
+                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(TOO_MANY.as_bytes())).await;
+            }));
+        }
+    }
+}
+
+/// Takes one request of a connection. Whoever upgrades it takes the slot out of the request and keeps it.
+async fn exchange<S>(stream: S, slot: Arc<Slot>, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let inner = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&slot));
+        inner.call(request)
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
+    let connection = server.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    match tokio::time::timeout(EXCHANGE_TIMEOUT, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
+        Err(_) => tracing::debug!("a request took longer than {EXCHANGE_TIMEOUT:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_places_of_others() {
+        let connections = Connections::new(7);
+        let mut slots = Vec::new();
+        let fill = |peer, slots: &mut Vec<Slot>| {
+            let before = slots.len();
+            slots.extend(std::iter::from_fn(|| connections.take(peer)));
+            slots.len() - before
+        };
+        for uid in 1000..1004 {
+            assert_eq!(fill(Peer::User(uid), &mut slots), PEER_CONNECTIONS_MAX);
+        }
+        assert_eq!(fill(Peer::User(1004), &mut slots), 0, "all are taken");
+        assert_eq!(fill(Peer::User(0), &mut slots), RESERVED_CONNECTIONS);
+        assert_eq!(fill(Peer::User(7), &mut slots), 0);
+        slots.clear();
+        assert_eq!(fill(Peer::User(7), &mut slots), PEER_CONNECTIONS_MAX, "what is given back is free again");
+        assert_eq!(connections.open.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_refusal_is_a_whole_answer() {
+        let (head, body) = TOO_MANY.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{}", body.len());
+        let problem: controller_api::Problem = serde_json::from_str(body).unwrap();
+        assert_eq!(problem.status, 503);
+    }
+}
