@@ -60,7 +60,7 @@ async fn cluster() -> Json<serde_json::Value> {
     Json(json!({
         "id": uuid::Uuid::nil(), "tenant": "acme", "name": "blue", "size": 2, "cores": 1, "memory": "384M",
         "mode": "shared", "image": "debian-mpi", "phase": "ready", "partition": 1,
-        "created": "2026-01-02T03:04:05Z", "nodes": [node(1), node(2)],
+        "created": "2026-01-02T03:04:05Z", "host_key": "ssh-ed25519 AAAA heddle", "nodes": [node(1), node(2)],
     }))
 }
 

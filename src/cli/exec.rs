@@ -2,12 +2,14 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use controller_api::session::{self, Kind, Open};
 use controller_api::{Client, ClusterRef};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::cluster::Which;
@@ -18,6 +20,9 @@ const INPUT_BYTES_MAX: usize = session::FRAME_BYTES_MAX / 2;
 
 /// Longest line that is kept together when the output of several nodes is mixed.
 const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Sessions at once: half of what the controller lets one user have open.
+const SESSIONS_MAX: usize = 128;
 
 /// What a shell says of a program that ended because nobody read its output any more.
 const STATUS_BROKEN_PIPE: u8 = 141;
@@ -33,7 +38,7 @@ pub struct ExecArgs {
     /// In which node, by number
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
-    /// In all nodes at once; lines begin with the name of the node, and nothing is read from standard input
+    /// In all nodes, 128 at a time; lines begin with the name of the node, and nothing is read from standard input
     #[arg(long, conflicts_with = "node")]
     all: bool,
     /// The command and its arguments; run as root, without a shell
@@ -71,9 +76,13 @@ async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> a
     ensure!(!nodes.is_empty(), "{} has no nodes", cluster.name);
     let width = nodes.iter().map(|node| node.name.len()).max().unwrap_or_default();
     let mut running = JoinSet::new();
+    let places = Arc::new(Semaphore::new(SESSIONS_MAX));
     for node in nodes {
         let (client, cluster, open) = (client.clone(), cluster.clone(), open.clone());
+        let places = Arc::clone(&places);
         running.spawn(async move {
+            // Never closed: whoever waits gets a place.
+            let _place = places.acquire().await;
             let mut lines = Lines::new(format!("{:width$} | ", node.name));
             let outcome = async {
                 let stream = client.session(&cluster, node.number, &open).await?;

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::Noun;
-use super::output::{age, print, table};
+use super::output::{age, or_dash, print, table};
 
 /// The file that describes an image.
 pub const MANIFEST_FILE: &str = "image.json";
@@ -66,7 +66,12 @@ pub async fn run(noun: Noun<ImageCommand>) -> anyhow::Result<ExitCode> {
             format.print(&client.image_list().await?, |images| {
                 let rows = images.iter().map(|image| {
                     let digest = image.digest.chars().take(DIGEST_SHOWN).collect();
-                    [image.name.to_string(), digest, image.directory.clone(), age(image.created, now)]
+                    [
+                        image.name.to_string(),
+                        digest,
+                        or_dash(image.directory.as_ref()),
+                        age(image.created, now),
+                    ]
                 });
                 table(["name", "digest", "directory", "age"], rows)
             })?;

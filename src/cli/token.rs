@@ -1,4 +1,4 @@
-//! `heddle token`: by which the controller knows who asks.
+//! `heddle token`: tokens of the API.
 
 use std::fs;
 use std::io::Write;
@@ -9,25 +9,25 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use controller_api::Name;
-use controller_api::tenant::{NewToken, Token};
+use controller_api::tenant::{Lifetime, NewToken, Token};
 use jiff::Timestamp;
 
 use super::Noun;
-use super::output::{age, print, table};
+use super::output::{age, or_dash, print, table, time};
 
-/// What can be done with tokens. For operators.
+/// What can be done with tokens: a tenant's own, or all for operators.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Create a token; its secret is told this once
+    /// Create a token and print its secret, this once
     #[command(after_help = "Examples:
-  heddle token create --tenant acme --save acme.token
+  heddle token create --tenant acme --name ci --expires 30d --save acme.token
   HEDDLE_TOKEN_FILE=acme.token heddle cluster list")]
     Create(CreateArgs),
     /// List tokens, without their secrets
     #[command(after_help = "Example:
   heddle token list")]
     List,
-    /// Revoke a token
+    /// Revoke a token; what it has open, such as a shell in a node, ends at once
     #[command(after_help = "Example:
   heddle token revoke 6f1b7c7e-3b1c-4b8e-9f0e-0a4d8f4b2a11")]
     Revoke {
@@ -38,14 +38,19 @@ pub enum TokenCommand {
 
 /// Arguments of `create`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("whose").required(true).args(["tenant", "operator"])))]
 pub struct CreateArgs {
-    /// Whose token
-    #[arg(long)]
+    /// Tenant that it is for; tenants need not say
+    #[arg(long, conflicts_with = "operator")]
     tenant: Option<Name>,
     /// A token that may do everything
     #[arg(long)]
     operator: bool,
+    /// Name to tell it from others [default: made from its id]
+    #[arg(long)]
+    name: Option<Name>,
+    /// How long it is valid: a number with s, h or d, or never
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
+    expires: Lifetime,
     /// Write the secret to this new file, which only its owner can read, and not to the terminal
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -55,11 +60,11 @@ pub struct CreateArgs {
 pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {
-        TokenCommand::Create(CreateArgs { tenant, save, .. }) => {
+        TokenCommand::Create(CreateArgs { tenant, operator, name, expires: lifetime, save }) => {
             // Made first: a secret that cannot be kept must not be asked for.
             let file =
                 save.as_deref().map(|path| create_private(path).map(|file| (file, path))).transpose()?;
-            let issued = match client.token_create(&NewToken { operator: tenant.is_none(), tenant }).await {
+            let issued = match client.token_create(&NewToken { name, lifetime, tenant, operator }).await {
                 Ok(issued) => issued,
                 Err(error) => {
                     if let Some((_, path)) = file {
@@ -85,9 +90,18 @@ pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
                 let rows = tokens.iter().map(|token| {
                     let whose =
                         token.tenant.as_ref().map_or_else(|| "(operator)".to_owned(), Name::to_string);
-                    [token.id.to_string(), whose, age(token.created, now)]
+                    let expires = token.expires.map_or_else(|| "never".to_owned(), time);
+                    let used = or_dash(token.last_used.map(|at| age(at, now)));
+                    [
+                        token.id.to_string(),
+                        token.name.to_string(),
+                        whose,
+                        age(token.created, now),
+                        expires,
+                        used,
+                    ]
                 });
-                table(["id", "tenant", "age"], rows)
+                table(["id", "name", "tenant", "age", "expires", "last used"], rows)
             })?;
         }
         TokenCommand::Revoke { id } => {
@@ -98,6 +112,23 @@ pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A time such as `30d`, or `never`.
+fn lifetime(text: &str) -> Result<Lifetime, String> {
+    let wrong = || format!("{text:?} is not a time: expected a number with s, h or d, such as 30d, or never");
+    if text == "never" {
+        return Ok(Lifetime::Never);
+    }
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "h" => 60 * 60,
+        "d" => 24 * 60 * 60,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).filter(|it| *it > 0).map(Lifetime::Seconds).ok_or_else(wrong)
 }
 
 /// A new file that only its owner can read.
@@ -111,6 +142,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn lifetimes_are_numbers_with_a_unit() {
+        assert_eq!(lifetime("never"), Ok(Lifetime::Never));
+        assert_eq!(lifetime("90d"), Ok(Lifetime::DEFAULT));
+        assert_eq!(lifetime("2h"), Ok(Lifetime::Seconds(7200)));
+        for wrong in ["", "d", "0d", "-1d", "5w", "1ä", "99999999999999999999d"] {
+            assert!(lifetime(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_secret_is_kept_in_a_file_of_its_own_that_only_its_owner_reads() {

@@ -184,7 +184,8 @@ pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Res
 /// Clusters keep the image they were made with, so another of the same name may take its place.
 async fn add_image(client: &Client, new: NewImage) -> anyhow::Result<Option<String>> {
     let is_new = !client.image_list().await?.iter().any(|known| {
-        (&known.name, &known.directory, &known.digest) == (&new.name, &new.directory, &new.digest)
+        let directory = known.directory.as_ref();
+        (&known.name, directory, &known.digest) == (&new.name, Some(&new.directory), &new.digest)
     });
     client.image_add(&new).await.with_context(|| format!("cannot add the image {}", new.name))?;
     Ok(is_new.then(|| format!("image {}: {}", new.name, new.directory)))

@@ -41,6 +41,9 @@ pub struct Cluster {
     pub partitions: Vec<InnerPartition>,
     /// Its nodes, in order.
     pub nodes: Vec<Node>,
+    /// Public ssh host key of its nodes, one line. Told of a single cluster, not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_key: Option<String>,
     /// Since when.
     #[schema(value_type = String)]
     pub created: Timestamp,
@@ -61,7 +64,7 @@ pub struct Shape {
     pub image: Name,
     /// What the network promises it.
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = ClassSchema)]
     pub class: Class,
     /// How its packets are told from others': `"cluster"` or `"path"`.
     #[serde(default)]
@@ -261,6 +264,22 @@ impl fmt::Display for NodeState {
     }
 }
 
+/// How a [`Class`] is written, for the description of the interface: the string `best-effort`, or an object `guaranteed`.
+#[derive(ToSchema)]
+#[schema(as = Class, rename_all = "kebab-case")]
+#[allow(dead_code, reason = "only its description is used")]
+enum ClassSchema {
+    /// No guarantee: shares links with all others of its class.
+    BestEffort,
+    /// Service levels and lanes of its own on every link.
+    Guaranteed {
+        /// Bandwidth of every node while all send to all others, in bits per second.
+        bandwidth: u64,
+        /// Longest delay that a packet which finds its own lane empty may have, in nanoseconds.
+        latency_ns: Option<u64>,
+    },
+}
+
 /// Asks for a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -281,7 +300,7 @@ pub struct NewCluster {
     /// What the network is to promise it: `"best-effort"`, or
     /// `{"guaranteed": {"bandwidth": bits per second, "latency_ns": nanoseconds}}`.
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = ClassSchema)]
     pub class: Class,
     /// How its packets are to be told from others': `"cluster"` for one service level, `"path"` for one by path.
     #[serde(default)]

@@ -11,8 +11,9 @@ use crate::Name;
 pub struct Image {
     /// What it is called.
     pub name: Name,
-    /// Where hosts find it.
-    pub directory: String,
+    /// Where hosts find it; told to operators only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// SHA-256 of its `image.json`, which lists those of the files; agents refuse anything else.
     pub digest: String,
     /// Since when.

@@ -50,18 +50,53 @@ pub struct TenantChange {
 pub struct Token {
     /// By which it can be revoked.
     pub id: Uuid,
+    /// Its name, by which people tell it from others.
+    pub name: Name,
     /// Whose it is; `None` is an operator's.
     pub tenant: Option<Name>,
     /// Since when.
     #[schema(value_type = String)]
     pub created: Timestamp,
+    /// Time at which it stops working; never without.
+    #[schema(value_type = Option<String>)]
+    pub expires: Option<Timestamp>,
+    /// Time of its last use, to the hour; never without.
+    #[schema(value_type = Option<String>)]
+    pub last_used: Option<Timestamp>,
+}
+
+/// How long a token is valid: `"never"` ends, or `{"seconds": N}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Lifetime {
+    /// It never expires.
+    Never,
+    /// Seconds from its creation.
+    Seconds(u64),
+}
+
+impl Lifetime {
+    /// That of a token for which nobody says another: 90 days.
+    pub const DEFAULT: Self = Self::Seconds(90 * 24 * 60 * 60);
+}
+
+impl Default for Lifetime {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// Asks for a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Whose it is to be.
+    /// Name of the token; made from its id without.
+    #[serde(default)]
+    pub name: Option<Name>,
+    /// How long it is valid; 90 days without.
+    #[serde(default)]
+    pub lifetime: Lifetime,
+    /// Whose it is to be; a tenant that asks need not say.
     #[serde(default)]
     pub tenant: Option<Name>,
     /// An operator's instead: has to be said, so that a field that was forgotten gives nobody all rights.

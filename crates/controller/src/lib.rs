@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use controller_api::tenant::Lifetime;
 use server::Connections;
 use site::Site;
 use store::{Lock, Store};
@@ -52,6 +53,9 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often the store's clock is kept: what was not kept when a process is killed has not passed.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the token of the first operator is called: it is in a file that only its owner reads, and does not expire.
+const OPERATOR_TOKEN_NAME: &str = "operator-file";
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -154,7 +158,9 @@ async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> 
     {
         return Ok(());
     }
-    let issued = rest::issue(site, None).await?;
+    let name = OPERATOR_TOKEN_NAME.parse().ok();
+    let new = rest::NewSecret { tenant: None, name, lifetime: Lifetime::Never };
+    let issued = rest::issue(site, new).await?;
     write_file(path, 0o600, &format!("{}\n", issued.secret))
 }
 

@@ -140,6 +140,10 @@ fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment, outcome
     // Who is not heard may be well: a controller that was away for long does not give up what it has not looked at.
     let are_heard = cluster.nodes.iter().all(|node| sight.vm(&node.host, node.id) != VmSight::Unknown);
     let failed = failed_node(cluster).or_else(|| refused_node(cluster, sight));
+    let failed = failed.map(|failure| {
+        outcome.note_for_operators(cluster, now, "node.failed", failure.internal);
+        failure.open
+    });
     let reason = match (failed, are_heard && is_overdue(cluster, moment.uptime)) {
         (Some(reason), _) => reason,
         (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waits_for(cluster)),
@@ -175,19 +179,34 @@ pub fn fail(cluster: &mut ClusterRow, reason: String, now: Timestamp, outcome: &
     finish(cluster, OperationState::Failed, Some(reason), now);
 }
 
+/// Why a node cannot be: a sentence for its tenant, and one for operators. What hosts say names paths and what others have.
+struct Failure {
+    open: String,
+    internal: String,
+}
+
+impl Failure {
+    fn new(cluster: &ClusterRow, node: &NodeRow, reason: &str) -> Self {
+        let name = node_name(cluster, node);
+        Self {
+            open: format!("{name}: its host cannot run it; operators see why in their events"),
+            internal: format!("{name} on {}: {reason}", node.host),
+        }
+    }
+}
+
 /// Why a node that is being started cannot be.
-fn failed_node(cluster: &ClusterRow) -> Option<String> {
+fn failed_node(cluster: &ClusterRow) -> Option<Failure> {
     let starting = |node: &&NodeRow| !node.leaving && (cluster.phase != Phase::Ready || !node.joined);
     let node = cluster.nodes.iter().filter(starting).find(|node| node.state == NodeState::Failed)?;
     let reason = node.reason.as_deref().unwrap_or("its host does not say why");
-    Some(format!("{}: {reason}", node_name(cluster, node)))
+    Some(Failure::new(cluster, node, reason))
 }
 
 /// Why a node cannot be ordered.
-fn refused_node(cluster: &ClusterRow, sight: &impl Sight) -> Option<String> {
+fn refused_node(cluster: &ClusterRow, sight: &impl Sight) -> Option<Failure> {
     let waiting = cluster.nodes.iter().filter(|node| !node.leaving && node.state == NodeState::Placed);
-    let refused =
-        |node: &NodeRow| Some(format!("{}: {}", node_name(cluster, node), sight.refusal(&node.host)?));
+    let refused = |node: &NodeRow| Some(Failure::new(cluster, node, sight.refusal(&node.host)?));
     waiting.filter(|node| node.networked).find_map(refused)
 }
 
@@ -311,12 +330,8 @@ fn waits_for(cluster: &ClusterRow) -> String {
     let waiting = cluster.nodes.iter().filter(|node| {
         !node.leaving && (node.state != NodeState::Ready || node.ready < Some(cluster.generation))
     });
-    let names: Vec<String> = waiting
-        .map(|node| match &node.reason {
-            Some(reason) => format!("{} ({reason})", node_name(cluster, node)),
-            None => format!("{} ({})", node_name(cluster, node), node.state),
-        })
-        .collect();
+    let names: Vec<String> =
+        waiting.map(|node| format!("{} ({})", node_name(cluster, node), node.state)).collect();
     if names.is_empty() {
         network::shortfalls(cluster).unwrap_or_else(|| "waits for hosts".to_owned())
     } else {
@@ -330,6 +345,18 @@ pub fn node_name(cluster: &ClusterRow, node: &NodeRow) -> String {
 }
 
 impl Outcome {
+    /// Notes facts about the site that the tenant is not told.
+    pub fn note_for_operators(
+        &mut self,
+        cluster: &ClusterRow,
+        at: Timestamp,
+        kind: &'static str,
+        text: String,
+    ) {
+        let text = format!("cluster {} of {}: {text}", cluster.name, cluster.tenant.name);
+        self.happenings.push(Happening { at, tenant: None, cluster: None, kind, text });
+    }
+
     fn note(&mut self, cluster: &ClusterRow, at: Timestamp, kind: &'static str, text: String) {
         let (tenant, name) = (Some(cluster.tenant.clone()), Some(cluster.name.clone()));
         self.happenings.push(Happening { at, tenant, cluster: name, kind, text });

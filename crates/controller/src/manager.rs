@@ -246,7 +246,18 @@ async fn refuse_newest(
     if let Some(before) = newest {
         let (mut after, now) = (before.clone(), site.store.now().wall);
         let mut outcome = Outcome::default();
-        fail(&mut after, format!("the fabric cannot take it: {error}"), now, &mut outcome);
+        outcome.note_for_operators(
+            &after,
+            now,
+            "cluster.not-planned",
+            format!("the fabric cannot take it: {error}"),
+        );
+        fail(
+            &mut after,
+            "the network cannot carry it; operators see why in their events".to_owned(),
+            now,
+            &mut outcome,
+        );
         site.store.cluster_save(&before, &after, false, &outcome.happenings).await?;
         site.noted(Some(&after.tenant));
         site.wake();

@@ -10,7 +10,6 @@ use controller_api::agent::{
     AdapterOrder, ClassLevel, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, VmOrder,
 };
 use controller_api::cluster::{InnerPartition, Phase};
-use controller_api::image::Image;
 use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
@@ -18,7 +17,7 @@ use uuid::Uuid;
 use crate::lifecycle::{advance, node_name, probes};
 use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
 use crate::site::{FabricSight, KeysOfClusters, Site};
-use crate::store::{ClusterKeys, ClusterRow, NodeRow, StoreError, ViewPartition, ViewWish};
+use crate::store::{ClusterKeys, ClusterRow, ImageRow, NodeRow, StoreError, ViewPartition, ViewWish};
 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -115,7 +114,7 @@ fn orders(
 }
 
 /// An image as agents need it.
-pub fn image_order(image: Image) -> ImageOrder {
+pub fn image_order(image: ImageRow) -> ImageOrder {
     ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
 

@@ -81,11 +81,11 @@ impl Connections {
         let is_reserved = matches!(peer, Peer::User(uid) if uid == 0 || uid == self.own);
         let most = CONNECTIONS_MAX + if is_reserved { RESERVED_CONNECTIONS } else { 0 };
         let all: usize = open.values().sum();
-        let of_peer = open.entry(peer).or_default();
-        if all >= most || *of_peer >= PEER_CONNECTIONS_MAX {
+        let of_peer = open.get(&peer).copied().unwrap_or_default();
+        if all >= most || of_peer >= PEER_CONNECTIONS_MAX {
             return None;
         }
-        *of_peer += 1;
+        open.insert(peer, of_peer + 1);
         Some(Slot { connections: Arc::clone(self), peer })
     }
 }

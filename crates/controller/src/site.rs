@@ -37,6 +37,8 @@ pub struct Site {
     pub woken: watch::Sender<u64>,
     /// Wakes those who wait for events.
     pub bell: Bell,
+    /// Counts revoked tokens: what they have begun ends.
+    pub revocations: watch::Sender<u64>,
     /// The keys of clusters, as they were read.
     pub keys: tokio::sync::Mutex<KeysOfClusters>,
     seen: Mutex<Seen>,
@@ -122,6 +124,7 @@ impl Site {
             changed: Notify::new(),
             woken: watch::Sender::new(0),
             bell: Bell::default(),
+            revocations: watch::Sender::new(0),
             keys: tokio::sync::Mutex::default(),
             seen: Mutex::new(Seen { agents: HashMap::new(), refusals: HashMap::new(), fabric }),
             orders: watch::Sender::new(Arc::new(None)),
@@ -148,6 +151,11 @@ impl Site {
     /// Notes what is on its way to be seen.
     pub fn see_quietly<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
         see(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A token was revoked.
+    pub fn revoked(&self) {
+        self.revocations.send_modify(|count| *count += 1);
     }
 
     /// Something was asked for or seen.

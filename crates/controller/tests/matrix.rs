@@ -7,6 +7,7 @@ mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use controller_api::tenant::NewToken;
 use serde_json::{Value, json};
 use site::http::{Answer, Request};
 use site::{Site, by_name, eventually, wish};
@@ -25,7 +26,7 @@ enum For {
 }
 
 /// Every operation by its id.
-const EXPECTED: [(&str, For); 27] = [
+const EXPECTED: [(&str, For); 30] = [
     ("cluster_list", For::EachTheirOwn),
     ("cluster_create", For::Owners(202)),
     ("cluster_show", For::Owners(200)),
@@ -47,13 +48,17 @@ const EXPECTED: [(&str, For); 27] = [
     ("fabric_proof", For::Operators(200)),
     ("host_list", For::Operators(200)),
     ("host_add", For::Operators(201)),
+    ("host_add_all", For::Operators(200)),
     ("host_remove", For::Operators(404)),
     ("tenant_list", For::Operators(200)),
     ("tenant_create", For::Operators(201)),
+    ("tenant_show", For::Owners(200)),
+    ("tenant_change", For::Operators(404)),
     ("tenant_delete", For::Operators(404)),
-    ("token_list", For::Operators(200)),
+    ("token_list", For::EachTheirOwn),
+    // A token of an operator; `tokens.rs` has what a tenant may create.
     ("token_create", For::Operators(201)),
-    ("token_revoke", For::Operators(404)),
+    ("token_revoke", For::Owners(204)),
 ];
 
 /// A route as the document has it.
@@ -89,7 +94,9 @@ fn body(id: &str, cluster: &str) -> Option<Value> {
         "session_open" => json!({ "exec": { "argv": ["true"] } }),
         "image_add" => json!({ "name": "mine", "directory": "/nowhere", "digest": "00" }),
         "host_add" => json!({ "name": "intruder", "agent": "/nowhere", "cores": 1, "memory": "1G" }),
+        "host_add_all" => json!([]),
         "tenant_create" => json!({ "name": "intruder" }),
+        "tenant_change" => json!({ "quota": {} }),
         "token_create" => json!({ "operator": true }),
         _ => return None,
     })
@@ -99,6 +106,8 @@ fn body(id: &str, cluster: &str) -> Option<Value> {
 struct World {
     site: Site,
     operations: BTreeMap<&'static str, String>,
+    /// Tokens of the owner that can be revoked, called like the clusters.
+    tokens: BTreeMap<&'static str, String>,
     routes: Vec<Route>,
 }
 
@@ -109,20 +118,28 @@ impl World {
     fn new() -> Self {
         let site = Site::new(8);
         let owner = site.tenant("owner");
-        let mut operations = BTreeMap::new();
+        let (mut operations, mut tokens) = (BTreeMap::new(), BTreeMap::new());
         for name in CLUSTERS {
             let operation = site.ask(owner.cluster_create(&wish(name, 1))).unwrap();
             site.wait(&owner, &operation);
             eventually("the network can be seen", || site.ask(owner.view_show(&by_name(name))).is_ok());
             operations.insert(name, operation.id.to_string());
+            let new = NewToken { name: Some(name.parse().unwrap()), ..NewToken::default() };
+            let issued = site.ask(owner.token_create(&new)).unwrap();
+            tokens.insert(name, issued.token.id.to_string());
         }
-        Self { site, operations, routes: routes() }
+        Self { site, operations, tokens, routes: routes() }
     }
 
     fn call(&self, route: &Route, cluster: &'static str, token: Option<&str>, whose: Option<&str>) -> Answer {
-        let name = if route.path.starts_with("/v1/clusters/") { cluster } else { "ghost" };
+        let name = match route.id.as_str() {
+            "tenant_show" => "owner",
+            _ if route.path.starts_with("/v1/clusters/") => cluster,
+            _ => "ghost",
+        };
         let id = match route.id.as_str() {
             "operation_show" => self.operations[cluster].clone(),
+            "token_revoke" => self.tokens[cluster].clone(),
             _ => uuid::Uuid::nil().to_string(),
         };
         let mut path = route.path.replace("{name}", name).replace("{number}", "1").replace("{id}", &id);
@@ -159,16 +176,20 @@ fn every_route_answers_exactly_those_it_is_for() {
     let site = &world.site;
     let owner = site.token_of("owner");
     let other = site.tenant_token("other");
-    let revoked = site.revoked_token("other");
+    let (revoked, expired) = (site.revoked_token("other"), site.expired_token("other"));
     let operator = site.operator_token();
     let is_own = |answer: &Answer| CLUSTERS.iter().any(|name| answer.body.contains(name));
 
     // Whoever may not, before anything is changed by those who may.
     for route in &world.routes {
         let (id, method) = (&route.id, &route.method);
-        for (who, token) in
-            [("nobody", None), ("garbage", Some("garbage")), ("revoked", Some(revoked.as_str()))]
-        {
+        let unknown = [
+            ("nobody", None),
+            ("garbage", Some("garbage")),
+            ("revoked", Some(revoked.as_str())),
+            ("expired", Some(expired.as_str())),
+        ];
+        for (who, token) in unknown {
             let answer = world.call(route, CLUSTERS[0], token, None);
             assert_eq!((answer.status, is_own(&answer)), (401, false), "{id} by {who}: {answer:?}");
         }

@@ -249,7 +249,10 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
     };
     let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
     assert_eq!((too_much.kind.as_str(), too_much.place.as_deref()), ("cannot-promise", Some("class")));
-    assert!(too_much.detail.unwrap().contains("Gb/s left"), "numbers are told");
+    assert!(!too_much.detail.unwrap().contains("Gb/s left"), "what others have left is not told");
+    let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..promised("fast", "10000G") };
+    let too_much = problem(site.ask(site.operator().cluster_create(&asked)));
+    assert!(too_much.detail.unwrap().contains("Gb/s left"), "operators are told numbers");
     site.ask(blue.cluster_create(&promised("fast", "100M"))).unwrap();
     eventually("fast is ready", || {
         site.ask(blue.cluster_show(&by_name("fast"))).is_ok_and(|cluster| cluster.phase == Phase::Ready)
@@ -280,9 +283,18 @@ fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
     );
     let too_many = refused(wish("one", 17));
     assert_eq!((too_many.kind.as_str(), too_many.status), ("no-capacity", 409));
-    assert!(too_many.detail.unwrap().contains("16 would"), "numbers are told");
+    let said = "there is no room now for 17 nodes of 1 cores and 384M";
+    assert_eq!(too_many.detail.as_deref(), Some(said), "what was asked for, and nothing of the site");
     let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
-    assert!(dedicated.detail.unwrap().contains("1 of 1 cores for dedicated nodes are left"));
+    assert!(dedicated.detail.unwrap().contains("2 nodes of 1 cores of their own"));
+    // Operators are told what there is.
+    let told = |wish: NewCluster| {
+        let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..wish };
+        problem(site.ask(site.operator().cluster_create(&asked))).detail.unwrap()
+    };
+    assert!(told(wish("one", 17)).contains("16 would"));
+    let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
+    assert!(dedicated.contains("1 of 1 cores for dedicated nodes are left"));
     assert_eq!(refused(wish("one", 0)).place.as_deref(), Some("size"));
     assert_eq!(refused(NewCluster { cores: 0, ..wish("one", 1) }).place.as_deref(), Some("cores"));
     let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..wish("one", 1) };
@@ -310,9 +322,11 @@ fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
     let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
     let ended = site.wait(&blue, &operation);
     assert_eq!(ended.state, OperationState::Failed);
-    // Both fail; whichever is heard first is told.
+    // Both fail; whichever is heard first is told. What the host says is for operators.
     let reason = ended.reason.unwrap();
-    assert!(reason.starts_with("one-") && reason.ends_with(": the disk is full: 0 of 90 MiB"), "{reason}");
+    assert!(reason.starts_with("one-") && reason.contains(": its host cannot run it"), "{reason}");
+    let events = site.ask(site.operator().event_list(None, false)).unwrap();
+    assert!(events.iter().any(|event| event.text.ends_with(": the disk is full: 0 of 90 MiB")), "{events:?}");
     eventually("its hosts and ports are given back", || {
         let world = site.world.lock().unwrap();
         world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty())
@@ -371,6 +385,5 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
 }
 
 fn blue_token(site: &Site) -> String {
-    let new = controller_api::tenant::NewToken { tenant: Some("blue".parse().unwrap()), operator: false };
-    site.ask(site.operator().token_create(&new)).unwrap().secret
+    site.token_of("blue")
 }

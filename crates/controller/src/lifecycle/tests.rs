@@ -240,7 +240,12 @@ fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
     world.vms.insert(failed.id, failed);
     let outcome = advance(&mut cluster, &world, now(2));
     assert_eq!((cluster.phase, state(&cluster)), (Phase::Failed, OperationState::Failed));
-    assert_eq!(cluster.reason.as_deref(), Some("blue-2: the disk is full"));
+    let told: Vec<_> =
+        outcome.happenings.iter().map(|it| (it.tenant.is_some(), it.text.contains("disk"))).collect();
+    assert_eq!(told, [(false, true), (true, false)], "what its host says is for operators");
+    assert!(
+        cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-2: its host cannot run it"))
+    );
     assert_eq!(outcome.happenings.last().unwrap().kind, "cluster.failed");
     assert_eq!(cluster.nodes.len(), 2, "virtual machines are still there");
     world.order(&cluster);
@@ -320,9 +325,10 @@ fn a_host_that_cannot_take_its_orders_fails_what_waits_for_it_and_nothing_else()
     world.refusal = Some("orders cannot be kept: no space left".to_owned());
     let (mut running, others) = ready(1);
     let others = World { refusal: world.refusal.clone(), ..others };
-    advance(&mut cluster, &world, now(2));
+    let outcome = advance(&mut cluster, &world, now(2));
     advance(&mut running, &others, now(2));
-    assert_eq!(cluster.reason.as_deref(), Some("blue-1: orders cannot be kept: no space left"));
+    assert!(outcome.happenings[0].text.ends_with(": orders cannot be kept: no space left"));
+    assert!(cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-1: ")));
     assert_eq!((cluster.phase, running.phase), (Phase::Failed, Phase::Ready));
 }
 

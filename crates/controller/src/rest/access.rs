@@ -7,16 +7,21 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use controller_api::Name;
-use controller_api::tenant::{IssuedToken, Token};
+use controller_api::tenant::{IssuedToken, Lifetime, Token};
+use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::lease::Lease;
 use super::refusal::Refusal;
 use crate::site::Site;
 use crate::store::{StoreError, TenantRef};
 
 /// What tokens start with, so that people and scanners know what they found.
 const PREFIX: &str = "heddle_";
+
+/// How exactly it is known when a token was last used: a request writes that at most once in this time.
+const LAST_USE_STEP: SignedDuration = SignedDuration::from_hours(1);
 
 /// Who asks, known by a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,17 +83,42 @@ impl FromRequestParts<Arc<Site>> for Caller {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, secret)| secret.trim())
             .ok_or_else(|| unknown("there is no token"))?;
+        // Before the token is looked up: one that is revoked from here on is noticed by its lease.
+        let revocations = site.revocations.subscribe();
         let token = site.store.token_by_hash(hash(secret)).await?;
-        match token {
-            Some((_, Some(tenant))) => Ok(Self::Tenant(tenant)),
-            Some((_, None)) => Ok(Self::Operator),
-            None => Err(unknown("the token is not known; it may have been revoked")),
+        let (token, tenant) =
+            token.ok_or_else(|| unknown("the token is not known; it may have been revoked"))?;
+        let now = site.store.now().wall;
+        if token.expires.is_some_and(|expires| expires <= now) {
+            return Err(unknown("the token has expired"));
         }
+        note_use(site, &token, now).await;
+        parts.extensions.insert(Lease::new(Arc::clone(site), token.id, revocations));
+        Ok(tenant.map_or(Self::Operator, Self::Tenant))
     }
 }
 
+/// Notes now and then that a token is in use. A store that takes nothing more keeps nobody from looking.
+async fn note_use(site: &Site, token: &Token, now: Timestamp) {
+    let is_known = token.last_used.is_some_and(|at| now.duration_since(at).abs() < LAST_USE_STEP);
+    if !is_known && let Err(error) = site.store.token_used(token.id, now).await {
+        tracing::warn!("{}", crate::chain(&error));
+    }
+}
+
+/// A token that is to be made.
+#[derive(Debug)]
+pub struct NewSecret {
+    /// Whose; `None` is an operator's.
+    pub tenant: Option<TenantRef>,
+    /// What it is called; by its id if nobody says.
+    pub name: Option<Name>,
+    /// How long it is valid.
+    pub lifetime: Lifetime,
+}
+
 /// Makes a token and keeps its hash.
-pub async fn issue(site: &Site, tenant: Option<TenantRef>) -> Result<IssuedToken, StoreError> {
+pub async fn issue(site: &Site, new: NewSecret) -> Result<IssuedToken, StoreError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|_| StoreError::Random)?;
     let mut secret = PREFIX.to_owned();
@@ -96,16 +126,29 @@ pub async fn issue(site: &Site, tenant: Option<TenantRef>) -> Result<IssuedToken
         // Writing to a text cannot fail.
         let _ = write!(secret, "{byte:02x}");
     }
-    let id = tenant.as_ref().map(|tenant| tenant.id);
-    let token =
-        Token { id: Uuid::new_v4(), tenant: tenant.map(|it| it.name), created: site.store.now().wall };
-    site.store.token_create(&token, id, hash(&secret)).await?;
+    let (id, created) = (Uuid::new_v4(), site.store.now().wall);
+    let by_id = || format!("token-{}", &id.simple().to_string()[..8]).parse();
+    let name = match new.name {
+        Some(name) => name,
+        None => by_id().map_err(|_| StoreError::Nonsense { what: "id of a token", value: id.to_string() })?,
+    };
+    let expires = match new.lifetime {
+        Lifetime::Never => None,
+        // Beyond the last time there is, it never ends.
+        Lifetime::Seconds(seconds) => created.checked_add(std::time::Duration::from_secs(seconds)).ok(),
+    };
+    let owner = new.tenant.as_ref().map(|tenant| tenant.id);
+    let tenant = new.tenant.map(|tenant| tenant.name);
+    let token = Token { id, name, tenant, created, expires, last_used: None };
+    site.store.token_create(&token, owner, hash(&secret)).await?;
     Ok(IssuedToken { token, secret })
 }
 
-/// The token behind a secret.
+/// The valid token behind a secret.
 pub async fn read_token(site: &Site, secret: &str) -> Result<Option<Token>, StoreError> {
-    Ok(site.store.token_by_hash(hash(secret.trim())).await?.map(|(token, _)| token))
+    let now = site.store.now().wall;
+    let token = site.store.token_by_hash(hash(secret.trim())).await?.map(|(token, _)| token);
+    Ok(token.filter(|token| token.expires.is_none_or(|expires| expires > now)))
 }
 
 /// The secret has 256 random bits: a plain hash cannot be reversed by guessing, and equal time is given by looking it up.

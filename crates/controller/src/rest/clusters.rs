@@ -75,7 +75,8 @@ pub async fn show(
     Query(whose): Query<Whose>,
 ) -> Result<Json<Cluster>, Refusal> {
     let cluster = find(&site, &caller, &name, &whose).await?;
-    Ok(Json(told(&site, cluster, &caller)))
+    let host_key = site.store.cluster_public_key(cluster.id).await?;
+    Ok(Json(Cluster { host_key, ..told(&site, cluster, &caller) }))
 }
 
 /// Asks for a cluster. What cannot be placed is refused at once.
@@ -128,7 +129,7 @@ pub async fn create(
     take_partitions(&site, &mut cluster, &new.partitions).await?;
     cluster.nodes = grow(&site, &caller, &cluster, new.size, &clusters).await?;
     check_quota(&site, None, &cluster, &clusters).await?;
-    try_plan(&site, &cluster, &clusters).await?;
+    try_plan(&site, &caller, &cluster, &clusters).await?;
     cluster.phase = Phase::Placed;
     operation.steps.push(Step { phase: Phase::Placed, at: now });
     cluster.operation = Some(operation.clone());
@@ -172,7 +173,7 @@ pub async fn resize(
         new.iter_mut().for_each(|node| node.joined = false);
         after.nodes.extend(new);
         check_quota(&site, Some(&before), &after, &clusters).await?;
-        try_plan(&site, &after, &clusters).await?;
+        try_plan(&site, &caller, &after, &clusters).await?;
     } else if resize.size < staying {
         let leaving = after.nodes.iter_mut().rev().filter(|node| !node.leaving);
         leaving.take((staying - resize.size) as usize).for_each(|node| node.leaving = true);
@@ -205,7 +206,7 @@ pub async fn partition(
     let clusters = site.store.cluster_list().await?;
     take_partitions(&site, &mut after, &wanted.partitions).await?;
     check_quota(&site, Some(&before), &after, &clusters).await?;
-    try_plan(&site, &after, &clusters).await?;
+    try_plan(&site, &caller, &after, &clusters).await?;
     after.generation += 1;
     let operation = operation(&after, OperationKind::Partition, now);
     (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
@@ -413,22 +414,22 @@ async fn grow(
         NotPlaced::NotYet => {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
         }
-        // Which hosts there are, and who holds them, is for operators.
         NotPlaced::NoHost { .. } => {
-            let detail = match caller {
-                Caller::Operator => error.to_string(),
-                Caller::Tenant(_) => "no capacity is left now".to_owned(),
-            };
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", detail)
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", caller.told(&error))
                 .hint("try again later; heddle host list tells operators more")
         }
-        NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", error.to_string())
+        NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", caller.told(&error))
             .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),
     })
 }
 
 /// Whether the fabric can be what a cluster wants, beside what others have: by making the plan.
-async fn try_plan(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -> Result<(), Refusal> {
+async fn try_plan(
+    site: &Site,
+    caller: &Caller,
+    cluster: &ClusterRow,
+    others: &[ClusterRow],
+) -> Result<(), Refusal> {
     if cluster.class == Class::BestEffort && cluster.inner.is_empty() {
         return Ok(());
     }
@@ -439,12 +440,12 @@ async fn try_plan(site: &Site, cluster: &ClusterRow, others: &[ClusterRow]) -> R
     let planned = manager::compile(site, sighting, Arc::new(network::wishes(&clusters)), &fabric).await;
     match planned {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(NoPlan::Compile(CompileError::NotAdmitted { reason, .. }))) => {
-            Err(Refusal::conflict("cannot-promise", format!("that cannot be promised: {reason}"))
+        Ok(Err(error @ NoPlan::Compile(CompileError::NotAdmitted { .. }))) => {
+            Err(Refusal::conflict("cannot-promise", caller.told(&error))
                 .at("class")
                 .hint("ask for less bandwidth, fewer nodes, or best effort"))
         }
-        Ok(Err(error)) => Err(Refusal::conflict("cannot-be-planned", error.to_string())),
+        Ok(Err(error)) => Err(Refusal::conflict("cannot-be-planned", caller.told(&error))),
         Err(error) => {
             tracing::error!("a promise was not tried: {error:#}");
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be made"))
@@ -485,17 +486,16 @@ async fn save(
 
 /// A cluster as it is told: where its nodes run, and where their packets stop, is for operators.
 fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
-    let is_operator = *caller == Caller::Operator;
-    let packets_stop =
-        |node: &NodeRow| is_operator.then(|| site.look(|seen| stop(seen, node).cloned())).flatten();
+    let packets_stop = |node: &NodeRow| caller.fact(site.look(|seen| stop(seen, node).cloned())).flatten();
     let node = |node: &NodeRow| Node {
         id: node.id,
         number: node.number,
         name: node_name(&cluster, node),
         address: address(node.number),
-        host: is_operator.then(|| node.host.clone()),
+        host: caller.fact(node.host.clone()),
         state: node.state,
-        reason: node.reason.clone().or_else(|| shortfall(&cluster, node)),
+        // What a host says of it may name paths and what others have there.
+        reason: caller.fact(node.reason.clone()).flatten().or_else(|| shortfall(&cluster, node)),
         network: network_state(&cluster, node),
         stop: packets_stop(node),
     };
@@ -518,6 +518,7 @@ fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
         network: cluster.network.state,
         partition: cluster.partition,
         partitions: cluster.inner,
+        host_key: None,
         created: cluster.created,
     }
 }

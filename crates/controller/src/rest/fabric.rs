@@ -14,6 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::access::Caller;
+use super::lease::Lease;
 use super::refusal::{Json, Query, Refusal};
 use crate::bell::WAITING_MAX;
 use crate::manager;
@@ -99,6 +100,7 @@ pub struct EventQuery {
 pub async fn event_list(
     State(site): State<Arc<Site>>,
     caller: Caller,
+    mut lease: Lease,
     Query(query): Query<EventQuery>,
 ) -> Result<Json<Vec<Event>>, Refusal> {
     if !query.wait {
@@ -110,10 +112,18 @@ pub async fn event_list(
             .hint("end one of them, or ask without waiting")
     })?;
     let until = tokio::time::Instant::now() + WAIT_MAX;
-    loop {
-        let events = site.store.event_list(caller.scope(), query.after).await?;
-        if !events.is_empty() || tokio::time::timeout_at(until, waiter.woken()).await.is_err() {
-            return Ok(Json(events));
+    let wait = async {
+        loop {
+            let events = site.store.event_list(caller.scope(), query.after).await?;
+            if !events.is_empty() || tokio::time::timeout_at(until, waiter.woken()).await.is_err() {
+                return Ok::<_, Refusal>(Json(events));
+            }
+        }
+    };
+    tokio::select! {
+        told = wait => told,
+        () = lease.ended() => {
+            Err(Refusal::new(StatusCode::UNAUTHORIZED, "not-known", "the token is not valid any more"))
         }
     }
 }

@@ -2,11 +2,14 @@
 
 mod access;
 mod clusters;
+mod disclosure;
 mod fabric;
+mod lease;
 mod refusal;
 mod sessions;
 mod site;
 mod tenants;
+mod tokens;
 mod upgrade;
 mod views;
 
@@ -21,7 +24,7 @@ use utoipa_axum::routes;
 
 use crate::site::Site;
 
-pub use access::{issue, read_token};
+pub use access::{NewSecret, issue, read_token};
 
 /// Largest request: a cluster with many keys is far below.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
@@ -53,8 +56,8 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(tenants::list, tenants::create))
         .routes(routes!(tenants::show, tenants::change, tenants::delete))
-        .routes(routes!(site::token_list, site::token_create))
-        .routes(routes!(site::token_revoke))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(site::host_list, site::host_add, site::host_add_all))
         .routes(routes!(site::host_remove))
         .routes(routes!(site::image_list, site::image_add))

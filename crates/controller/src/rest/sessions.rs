@@ -9,6 +9,8 @@ use controller_api::{Name, Problem, session};
 
 use super::access::Caller;
 use super::clusters::{Whose, find};
+use super::disclosure::NotReached;
+use super::lease::Lease;
 use super::refusal::{Json, Path, Query, Refusal};
 use super::upgrade::Upgrade;
 use crate::agents::Agent;
@@ -31,6 +33,7 @@ pub async fn open(
     caller: Caller,
     Path((name, number)): Path<(Name, u32)>,
     Query(whose): Query<Whose>,
+    lease: Lease,
     mut request: Request,
 ) -> Result<Response, Refusal> {
     let upgrade = Upgrade::of(&mut request, session::PROTOCOL)?;
@@ -44,17 +47,18 @@ pub async fn open(
             .hint(format!("it has {}", cluster.nodes.iter().filter(|node| !node.leaving).count()))
     })?;
     let hosts = site.store.host_list().await?;
-    let host = hosts
-        .iter()
-        .find(|host| host.name == node.host)
-        .ok_or_else(|| Refusal::missing("host", &node.host))?;
+    let host = hosts.iter().find(|host| host.name == node.host).ok_or_else(|| {
+        let detail = caller.told(&NotReached(anyhow::anyhow!("there is no host {}", node.host)));
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "node-not-reachable", detail)
+    })?;
     let unavailable = |error: anyhow::Error| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "node-not-reachable", format!("{error:#}"))
+        let detail = caller.told(&NotReached(error));
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "node-not-reachable", detail)
             .hint("is the node ready? heddle cluster show tells")
     };
     let agent = Agent::new(host).map_err(unavailable)?;
     let far = agent.session(node.id, &open).await.map_err(unavailable)?;
-    Ok(upgrade.join(far))
+    Ok(upgrade.join(far, lease))
 }
 
 fn check(open: &session::Open) -> Result<(), Refusal> {

@@ -1,4 +1,4 @@
-//! Tokens, hosts and images: what operators look after.
+//! Hosts and images: what operators look after.
 
 use std::collections::HashMap;
 use std::path::Path as FilePath;
@@ -8,15 +8,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::host::{Host, HostState, NewHost};
 use controller_api::image::{Image, NewImage};
-use controller_api::tenant::{IssuedToken, NewToken, Token};
 use controller_api::{MemorySize, Name, Problem};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use uuid::Uuid;
 
-use super::access::{self, Caller};
+use super::access::Caller;
 use super::refusal::{Json, Path, Refusal};
 use crate::site::{Seen, Site};
+use crate::store::ImageRow;
 
 /// Largest `image.json`: three names and three hashes.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
@@ -25,48 +24,6 @@ const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
 
 type Shared = State<Arc<Site>>;
-
-/// All tokens, without their secrets.
-#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn token_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>>, Refusal> {
-    caller.operator()?;
-    Ok(Json(site.store.token_list().await?))
-}
-
-/// A new token; its secret is told this once.
-#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", request_body = NewToken, responses((status = 201, body = IssuedToken), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn token_create(
-    State(site): Shared,
-    caller: Caller,
-    Json(new): Json<NewToken>,
-) -> Result<(StatusCode, Json<IssuedToken>), Refusal> {
-    caller.operator()?;
-    if new.tenant.is_some() == new.operator {
-        return Err(Refusal::invalid("tenant", "a token is a tenant's or an operator's")
-            .hint("either name a tenant, or say operator: true"));
-    }
-    let tenant = match &new.tenant {
-        Some(name) => Some(site.store.tenant_find(name).await?.ok_or_else(|| {
-            Refusal::missing("tenant", name).at("tenant").hint("heddle tenant list tells who there is")
-        })?),
-        None => None,
-    };
-    Ok((StatusCode::CREATED, Json(access::issue(&site, tenant).await?)))
-}
-
-/// Revokes a token.
-#[utoipa::path(delete, path = "/v1/tokens/{id}", operation_id = "token_revoke", params(("id" = Uuid, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn token_revoke(
-    State(site): Shared,
-    caller: Caller,
-    Path(id): Path<Uuid>,
-) -> Result<StatusCode, Refusal> {
-    caller.operator()?;
-    match site.store.token_revoke(id).await? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Refusal::missing("token", id)),
-    }
-}
 
 /// All hosts, with what they have left.
 #[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
@@ -194,8 +151,9 @@ pub async fn host_remove(
 
 /// All images.
 #[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn image_list(State(site): Shared, _caller: Caller) -> Result<Json<Vec<Image>>, Refusal> {
-    Ok(Json(site.store.image_list().await?))
+pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, Refusal> {
+    let images = site.store.image_list().await?;
+    Ok(Json(images.into_iter().map(|image| caller.image(image)).collect()))
 }
 
 /// Adds an image, or another one of the same name; clusters that run keep theirs.
@@ -208,17 +166,17 @@ pub async fn image_add(
     caller.operator()?;
     check_image(&new).await?;
     let image =
-        Image { name: new.name, directory: new.directory, digest: new.digest, created: Timestamp::now() };
+        ImageRow { name: new.name, directory: new.directory, digest: new.digest, created: Timestamp::now() };
     let known = site.store.image_list().await?.into_iter().find(|known| {
         (&known.name, &known.directory, &known.digest) == (&image.name, &image.directory, &image.digest)
     });
     if let Some(known) = known {
-        return Ok((StatusCode::CREATED, Json(known)));
+        return Ok((StatusCode::CREATED, Json(caller.image(known))));
     }
     site.store.image_put(&image).await?;
     site.wake();
     site.note("image.added", format!("image {} at {}", image.name, image.directory)).await?;
-    Ok((StatusCode::CREATED, Json(image)))
+    Ok((StatusCode::CREATED, Json(caller.image(image))))
 }
 
 /// Looks at what can be looked at from here; the files are checked where they are used.

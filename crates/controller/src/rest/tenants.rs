@@ -102,6 +102,8 @@ pub async fn delete(
     if !removed {
         return Err(Refusal::missing("tenant", name));
     }
+    // Its tokens are gone with it.
+    site.revoked();
     site.note("tenant.deleted", format!("tenant {name}")).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -9,6 +9,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::lease::Lease;
 use super::refusal::Refusal;
 use crate::server::Slot;
 
@@ -31,15 +32,23 @@ impl Upgrade {
         Ok(Self { protocol, upgraded: hyper::upgrade::on(request), slot })
     }
 
-    /// The answer, after which bytes go to another stream and back until either ends.
-    pub fn join(self, mut far: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Response {
+    /// The answer, after which bytes go to another stream and back until either ends, or the lease does.
+    pub fn join(
+        self,
+        mut far: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        mut lease: Lease,
+    ) -> Response {
         let Self { protocol, upgraded, slot } = self;
         tokio::spawn(async move {
             let _slot = slot;
             match upgraded.await {
                 Ok(near) => {
-                    // Either side may end it at any time.
-                    let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut far).await;
+                    let mut near = TokioIo::new(near);
+                    tokio::select! {
+                        // Either side may end it at any time.
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        () = lease.ended() => tracing::debug!(protocol, "the token of a stream is not valid any more"),
+                    }
                 }
                 Err(error) => tracing::debug!(protocol, "a stream was not taken up: {error}"),
             }

@@ -10,6 +10,7 @@ use controller_api::{Name, Problem};
 
 use super::access::Caller;
 use super::clusters::{Whose, find};
+use super::lease::Lease;
 use super::refusal::{Json, Path, Query, Refusal};
 use super::upgrade::Upgrade;
 use crate::site::Site;
@@ -54,6 +55,7 @@ pub async fn open(
     caller: Caller,
     Path((name, number)): Path<(Name, u32)>,
     Query(whose): Query<Whose>,
+    lease: Lease,
     mut request: Request,
 ) -> Result<Response, Refusal> {
     let upgrade = Upgrade::of(&mut request, view::PROTOCOL)?;
@@ -66,7 +68,7 @@ pub async fn open(
         site.views.seat(cluster.id, number).await.map_err(|error| {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-view", format!("{error:#}"))
         })?;
-    Ok(upgrade.join(far))
+    Ok(upgrade.join(far, lease))
 }
 
 async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {

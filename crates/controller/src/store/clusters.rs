@@ -242,6 +242,12 @@ impl Store {
         .transpose()
     }
 
+    /// The public key of a cluster, if there still is one.
+    pub async fn cluster_public_key(&self, cluster: Uuid) -> Result<Option<String>, StoreError> {
+        let query = sqlx::query_scalar("SELECT key_public FROM cluster_keys WHERE cluster = ?");
+        Ok(query.bind(cluster.to_string()).fetch_optional(&self.readers).await?)
+    }
+
     /// The names under which a tenant sees the network of a cluster; none of a cluster that had none before.
     pub async fn view_names(&self, cluster: Uuid) -> Result<Names, StoreError> {
         let query = sqlx::query_scalar("SELECT names FROM views WHERE cluster = ?").bind(cluster.to_string());

@@ -18,9 +18,14 @@ CREATE TABLE new_tokens (
     id      TEXT PRIMARY KEY,
     tenant  TEXT REFERENCES tenants (id) ON DELETE CASCADE,
     hash    BLOB NOT NULL UNIQUE,
-    created TEXT NOT NULL
+    created TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    expires INTEGER,
+    last_used INTEGER
 ) STRICT;
-INSERT INTO new_tokens SELECT id, (SELECT id FROM tenants WHERE name = tokens.tenant), hash, created FROM tokens;
+-- Tokens from before they had names and ends are called by their ids, and do not end.
+INSERT INTO new_tokens SELECT id, (SELECT id FROM tenants WHERE name = tokens.tenant), hash, created,
+    'token-' || substr(id, 1, 8), NULL, NULL FROM tokens;
 DROP TABLE tokens;
 ALTER TABLE new_tokens RENAME TO tokens;
 CREATE INDEX tokens_of_tenant ON tokens (tenant);

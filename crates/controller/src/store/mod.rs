@@ -10,6 +10,7 @@ mod numbers;
 mod records;
 mod seal;
 mod site;
+mod tokens;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ use crate::clock::{Clock, Moment, Uptime};
 pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, ViewPartition, ViewWish};
 pub use lock::Lock;
 pub use records::Happening;
-pub use site::{TenantRef, TenantRow};
+pub use site::{ImageRow, TenantRef, TenantRow};
+pub use tokens::Revoked;
 
 /// The version of the schema that this code understands.
 const SCHEMA: i64 = 5;

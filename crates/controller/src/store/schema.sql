@@ -12,7 +12,10 @@ CREATE TABLE tokens (
     id      TEXT PRIMARY KEY,
     tenant  TEXT REFERENCES tenants (id) ON DELETE CASCADE,     -- NULL: an operator's
     hash    BLOB NOT NULL UNIQUE,                               -- SHA-256 of 256 random bits: nothing to guess
-    created TEXT NOT NULL
+    created TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    expires INTEGER,                    -- ms since 1970; NULL: never
+    last_used INTEGER                   -- ms since 1970, to the hour
 ) STRICT;
 
 CREATE INDEX tokens_of_tenant ON tokens (tenant);

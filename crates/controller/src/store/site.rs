@@ -1,11 +1,9 @@
-//! Tenants, tokens, hosts, images, and what was decided about the fabric.
+//! Tenants, hosts, images, and what was decided about the fabric.
 
 use std::sync::{Arc, PoisonError};
 
 use controller_api::host::NewHost;
-use controller_api::image::Image;
 use controller_api::quota::QuotaChange;
-use controller_api::tenant::Token;
 use controller_api::{MemorySize, Name};
 use fabric_model::Decisions;
 use ib_wire::PartitionNumber;
@@ -14,9 +12,6 @@ use uuid::Uuid;
 
 use super::words::{Columns, json, read_json};
 use super::{Store, StoreError, parsed};
-
-/// SHA-256 of a token.
-pub type TokenHash = [u8; 32];
 
 /// A tenant: its id, which is never used again, and what it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +39,19 @@ pub struct TenantRow {
     pub created: Timestamp,
     /// The limits that were set for it.
     pub quota: QuotaChange,
+}
+
+/// An image, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageRow {
+    /// What it is called.
+    pub name: Name,
+    /// Where hosts find it.
+    pub directory: String,
+    /// SHA-256 of its `image.json`.
+    pub digest: String,
+    /// Since when.
+    pub created: Timestamp,
 }
 
 impl Store {
@@ -89,50 +97,6 @@ impl Store {
         let query = sqlx::query(TENANT_OF).bind(name.as_str());
         let row = query.fetch_optional(&self.readers).await?;
         row.map(|row| tenant_ref(&row, "id", "name")).transpose()
-    }
-
-    /// All tokens, oldest first.
-    pub async fn token_list(&self) -> Result<Vec<Token>, StoreError> {
-        let sql = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens LEFT JOIN tenants ON tenants.id = tokens.tenant \
-                   ORDER BY tokens.created, tokens.id";
-        sqlx::query(sql).fetch_all(&self.readers).await?.iter().map(token).collect()
-    }
-
-    /// A new token.
-    pub async fn token_create(
-        &self,
-        token: &Token,
-        tenant: Option<Uuid>,
-        hash: TokenHash,
-    ) -> Result<(), StoreError> {
-        sqlx::query("INSERT INTO tokens VALUES (?, ?, ?, ?)")
-            .bind(token.id.to_string())
-            .bind(tenant.map(|id| id.to_string()))
-            .bind(hash.as_slice())
-            .bind(token.created.to_string())
-            .execute(&self.writer)
-            .await?;
-        Ok(())
-    }
-
-    /// Removes a token; whether there was one.
-    pub async fn token_revoke(&self, id: Uuid) -> Result<bool, StoreError> {
-        let query = sqlx::query("DELETE FROM tokens WHERE id = ?").bind(id.to_string());
-        Ok(query.execute(&self.writer).await?.rows_affected() > 0)
-    }
-
-    /// The token with a hash, and whose it is if it is a tenant's.
-    pub async fn token_by_hash(
-        &self,
-        hash: TokenHash,
-    ) -> Result<Option<(Token, Option<TenantRef>)>, StoreError> {
-        let row = sqlx::query(TOKEN_OF).bind(hash.as_slice()).fetch_optional(&self.readers).await?;
-        row.map(|row| {
-            let is_tenants = row.maybe_text("tenant")?.is_some();
-            let tenant = is_tenants.then(|| tenant_ref(&row, "tenant", "tenant_name")).transpose()?;
-            Ok((token(&row)?, tenant))
-        })
-        .transpose()
     }
 
     /// All hosts, by name. The loops ask for them whenever anything happens: they are read from the file only after they changed.
@@ -211,11 +175,11 @@ impl Store {
     }
 
     /// All images, by name.
-    pub async fn image_list(&self) -> Result<Vec<Image>, StoreError> {
+    pub async fn image_list(&self) -> Result<Vec<ImageRow>, StoreError> {
         let rows = sqlx::query("SELECT * FROM images ORDER BY name").fetch_all(&self.readers).await?;
         rows.iter()
             .map(|row| {
-                Ok(Image {
+                Ok(ImageRow {
                     name: parsed("name of an image", &row.text("name")?)?,
                     directory: row.text("directory")?,
                     digest: row.text("digest")?,
@@ -226,7 +190,7 @@ impl Store {
     }
 
     /// An image, new or another one of that name.
-    pub async fn image_put(&self, image: &Image) -> Result<(), StoreError> {
+    pub async fn image_put(&self, image: &ImageRow) -> Result<(), StoreError> {
         let sql = "INSERT INTO images VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
                    directory = excluded.directory, digest = excluded.digest, created = excluded.created";
         sqlx::query(sql)
@@ -262,8 +226,6 @@ impl Store {
 
 /// What requests read, each by an index.
 pub(super) const TENANT_OF: &str = "SELECT id, name FROM tenants WHERE name = ?";
-pub(super) const TOKEN_OF: &str = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens \
-    LEFT JOIN tenants ON tenants.id = tokens.tenant WHERE hash = ?";
 
 /// Puts hosts that are new or have changed to their places by name.
 fn put(list: &mut Vec<NewHost>, new: &[NewHost]) {
@@ -291,14 +253,6 @@ pub(super) fn tenant_ref(
 ) -> Result<TenantRef, StoreError> {
     let (id, name) = (row.text(id)?, row.text(name)?);
     Ok(TenantRef { id: parsed("id of a tenant", &id)?, name: parsed("name of a tenant", &name)? })
-}
-
-fn token(row: &sqlx::sqlite::SqliteRow) -> Result<Token, StoreError> {
-    Ok(Token {
-        id: parsed("id of a token", &row.text("id")?)?,
-        tenant: row.maybe_text("tenant_name")?.map(|name| parsed("name of a tenant", &name)).transpose()?,
-        created: row.time("created")?,
-    })
 }
 
 /// A partition number that was stored.

@@ -96,7 +96,7 @@ async fn requests_read_by_indices_alone() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"), SystemClock::start()).await;
     let queries = [
-        site::TOKEN_OF,
+        tokens::TOKEN_OF,
         site::TENANT_OF,
         clusters::CLUSTER_OF,
         clusters::CLUSTERS_OF,

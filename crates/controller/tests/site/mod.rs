@@ -20,6 +20,7 @@ use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
+use controller_api::tenant::{IssuedToken, Lifetime, NewToken};
 use controller_api::{Client, ClusterRef, Endpoint, MemorySize, Name, TrustedUsers};
 use fabric_model::generate::FatTree;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
@@ -256,13 +257,40 @@ impl Site {
     pub fn tenant_token(&self, name: &str) -> String {
         let operator = self.operator();
         let tenant: Name = name.parse().unwrap();
-        self.ask(operator.tenant_create(&controller_api::tenant::NewTenant {
-            name: tenant.clone(),
-            quota: Default::default(),
-        }))
+        self.ask(
+            operator.tenant_create(&controller_api::tenant::NewTenant {
+                name: tenant,
+                quota: Default::default(),
+            }),
+        )
         .unwrap();
-        let new = controller_api::tenant::NewToken { tenant: Some(tenant), operator: false };
-        self.ask(operator.token_create(&new)).unwrap().secret
+        self.token_of(name)
+    }
+
+    /// Another token of a tenant.
+    pub fn token_of(&self, tenant: &str) -> String {
+        self.issue(tenant, Lifetime::DEFAULT).secret
+    }
+
+    /// A token of a tenant that is not valid any more.
+    pub fn revoked_token(&self, tenant: &str) -> String {
+        let issued = self.issue(tenant, Lifetime::DEFAULT);
+        self.ask(self.operator().token_revoke(issued.token.id)).unwrap();
+        issued.secret
+    }
+
+    /// A token of a tenant whose time is over.
+    pub fn expired_token(&self, tenant: &str) -> String {
+        let issued = self.issue(tenant, Lifetime::Seconds(1));
+        let client = self.client(issued.secret.clone());
+        eventually("the token has expired", || self.ask(client.cluster_list()).is_err());
+        issued.secret
+    }
+
+    /// A new token of a tenant.
+    pub fn issue(&self, tenant: &str, lifetime: Lifetime) -> IssuedToken {
+        let new = NewToken { tenant: Some(tenant.parse().unwrap()), lifetime, ..NewToken::default() };
+        self.ask(self.operator().token_create(&new)).unwrap()
     }
 
     /// Waits until an operation has ended.
@@ -273,6 +301,18 @@ impl Site {
             last.state != OperationState::Running
         });
         last
+    }
+}
+
+/// Whether a stream is open: what comes is read until nothing comes for a while.
+pub async fn stays_open(stream: &mut controller_api::Upgraded) -> bool {
+    use tokio::io::AsyncReadExt as _;
+    loop {
+        match tokio::time::timeout(Duration::from_millis(500), stream.read(&mut [0; 4096])).await {
+            Err(_) => return true,
+            Ok(Ok(0) | Err(_)) => return false,
+            Ok(Ok(_)) => {}
+        }
     }
 }
 

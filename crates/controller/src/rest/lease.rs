@@ -1,0 +1,58 @@
+//! How long what a token has begun may go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::refusal::Refusal;
+use crate::site::Site;
+
+/// How often an open stream looks whether its token has expired. Tokens that are revoked are told at once.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The right to go on with a stream or a wait. It ends with the token that began it.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    site: Arc<Site>,
+    token: Uuid,
+    revocations: watch::Receiver<u64>,
+}
+
+impl Lease {
+    /// For a token that was valid after `revocations` was subscribed to, so that none is missed in between.
+    pub fn new(site: Arc<Site>, token: Uuid, revocations: watch::Receiver<u64>) -> Self {
+        Self { site, token, revocations }
+    }
+
+    /// Returns when the token is revoked or has expired.
+    pub async fn ended(&mut self) {
+        loop {
+            let revoked = tokio::time::timeout(EXPIRY_INTERVAL, self.revocations.changed()).await;
+            let is_valid = self.site.store.token_is_valid(self.token, self.site.store.now().wall).await;
+            match (is_valid, revoked) {
+                (Ok(true), _) => {}
+                (Ok(false), _) => return,
+                (Err(error), Err(_)) => tracing::error!("{}", crate::chain(&error)),
+                // Something was revoked and nobody can tell whether it was this: then it ends.
+                (Err(error), Ok(_)) => return tracing::error!("{}", crate::chain(&error)),
+            }
+        }
+    }
+}
+
+impl FromRequestParts<Arc<Site>> for Lease {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Refusal> {
+        if parts.extensions.get::<Self>().is_none() {
+            Caller::from_request_parts(parts, site).await?;
+        }
+        let lease = parts.extensions.get::<Self>().cloned();
+        Ok(lease.expect("whoever is known has a lease"))
+    }
+}
