@@ -54,6 +54,9 @@ pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Res
         node.state,
         found.name
     );
+    let host_key = found.host_key.as_deref().with_context(|| {
+        format!("the controller does not tell by which key the nodes of {} prove who they are", found.name)
+    })?;
     let heddle = std::env::current_exe().context("cannot tell which program this is")?;
     let mut proxy: Vec<OsString> = vec![heddle.into(), "cluster".into(), "proxy".into()];
     proxy.extend(site.to_arguments());
@@ -62,7 +65,8 @@ pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Res
         proxy.extend(["--tenant".into(), tenant.as_str().into()]);
     }
     proxy.extend(["--".into(), cluster.name.as_str().into()]);
-    let error = Command::new("ssh").args(options(&proxy, &node.name)).args(args.arguments).exec();
+    let options = options(&proxy, &node.name, host_key)?;
+    let error = Command::new("ssh").args(options).args(args.arguments).exec();
     bail!("cannot start ssh ({error}): it is in the package openssh-client")
 }
 
@@ -74,24 +78,41 @@ pub async fn proxy(client: &Client, args: ProxyArgs) -> anyhow::Result<ExitCode>
 }
 
 /// How ssh reaches a node, and whom it takes it for.
-fn options(proxy: &[OsString], node: &str) -> Vec<OsString> {
+fn options(proxy: &[OsString], node: &str, host_key: &str) -> anyhow::Result<Vec<OsString>> {
     let mut command = OsString::from("ProxyCommand=");
     command.push(shell_words(proxy));
     let mut options = Vec::new();
-    // The controller knows which node it leads to, and its token says whose: a list of host keys would only
-    // remember nodes that are gone.
+    // The key that the controller put into the node, and no other: lists of known hosts would only remember nodes that
+    // are gone.
+    let known = OsString::from(format!("KnownHostsCommand=/bin/echo {}", known_host(node, host_key)?));
     let fixed = [
-        "StrictHostKeyChecking=no",
+        "StrictHostKeyChecking=yes",
         "UserKnownHostsFile=/dev/null",
+        "GlobalKnownHostsFile=/dev/null",
+        "HostKeyAlgorithms=ssh-ed25519",
         "LogLevel=ERROR",
         // Cheap in a guest whose processor is translated; others stay possible.
         "KexAlgorithms=^curve25519-sha256",
     ];
-    for option in [command].into_iter().chain(fixed.map(OsString::from)) {
+    for option in [command, known].into_iter().chain(fixed.map(OsString::from)) {
         options.extend(["-o".into(), option]);
     }
     options.extend(["-o".into(), format!("HostKeyAlias={node}").into(), format!("root@{node}").into()]);
-    options
+    Ok(options)
+}
+
+/// A line for ssh that says which key a node has. The text comes from elsewhere and becomes part of a command: it has to
+/// be what it is said to be.
+fn known_host(node: &str, host_key: &str) -> anyhow::Result<String> {
+    let mut words = host_key.split_ascii_whitespace();
+    let (kind, body) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_name = node.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let is_body = body.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+    ensure!(
+        kind == "ssh-ed25519" && !body.is_empty() && is_body && is_name,
+        "the host key of {node:?} must be of the kind ssh-ed25519, got {host_key:?}"
+    );
+    Ok(format!("{node} {kind} {body}"))
 }
 
 /// A command line for a shell, in which ssh finds nothing to replace.
@@ -130,11 +151,28 @@ mod tests {
     fn ssh_takes_the_options() {
         let proxy = ["heddle", "cluster", "proxy"].map(OsString::from);
         // -G prints what ssh would do, and does nothing.
-        let output = Command::new("ssh").arg("-G").args(options(&proxy, "blue-1")).output().unwrap();
+        let options = options(&proxy, "blue-1", "ssh-ed25519 AAAAC3Nza+/= heddle").unwrap();
+        let output = Command::new("ssh").arg("-G").args(options).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        for line in ["user root", "hostkeyalias blue-1", "proxycommand 'heddle' 'cluster' 'proxy'"] {
+        for line in [
+            "user root",
+            "hostkeyalias blue-1",
+            "proxycommand 'heddle' 'cluster' 'proxy'",
+            "stricthostkeychecking true",
+            "userknownhostsfile /dev/null",
+            "knownhostscommand /bin/echo blue-1 ssh-ed25519 AAAAC3Nza+/=",
+        ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
+    }
+
+    #[test]
+    fn a_host_key_that_is_none_reaches_no_command() {
+        for wrong in ["", "ssh-ed25519", "ssh-rsa AAAA", "ssh-ed25519 AA%h", "ssh-ed25519 \"; touch /tmp/x\""]
+        {
+            assert!(known_host("blue-1", wrong).is_err(), "{wrong}");
+        }
+        assert!(known_host("blue 1", "ssh-ed25519 AAAA").is_err());
     }
 }

@@ -59,6 +59,10 @@ pub fn files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
     }
     let keys: String = user.ssh_authorized_keys.iter().map(|key| format!("{key}\n")).collect();
     let hostname = format!("{}\n", user.hostname);
+    if let Some(keys) = &user.ssh_keys {
+        writes.push((root.join("etc/ssh/ssh_host_ed25519_key"), 0o600, keys.ed25519_private.as_str()));
+        writes.push((root.join("etc/ssh/ssh_host_ed25519_key.pub"), 0o644, keys.ed25519_public.as_str()));
+    }
     writes.push((root.join("root/.ssh/authorized_keys"), 0o600, &keys));
     writes.push((root.join("etc/hostname"), 0o644, &hostname));
     for (path, mode, content) in writes {

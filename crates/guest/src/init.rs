@@ -26,7 +26,7 @@ use crate::apply;
 use crate::seed::Documents;
 use crate::serve::{chain, report_failure, ssh_is_served};
 
-/// Where ssh keeps the key that the machine is known by. Made at the first start: in the image it would be a secret that
+/// Where ssh keeps the key that the machine is known by. It comes with the seed: in the image it would be a secret that
 /// everybody has.
 const HOST_KEY: &str = "/etc/ssh/ssh_host_ed25519_key";
 
@@ -64,14 +64,13 @@ pub fn run() -> ! {
 /// Everything before services.
 fn prepare() -> Result<(), Box<dyn Error>> {
     mounts::mount_all()?;
-    // The kernel finds devices while host keys are made.
-    let host_key = (!Path::new(HOST_KEY).exists()).then(make_host_key).transpose()?;
     network::loopback()?;
     device::link_ports();
     let documents = device::read_seed()?.read()?;
     apply_documents(&documents)?;
-    if let Some(mut maker) = host_key {
-        let status = maker.wait()?;
+    // A seed of an older agent has none.
+    if !Path::new(HOST_KEY).exists() {
+        let status = make_host_key()?.wait()?;
         if !status.success() {
             return Err(format!("ssh-keygen could not make {HOST_KEY}: {status}").into());
         }

@@ -14,7 +14,8 @@ use ib_wire::{Pkey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
 pub use documents::{
-    Document, Documents, Ethernet, InvalidDocument, Match, MetaData, NetworkConfig, UserData, WriteFile,
+    Document, Documents, Ethernet, HostKeys, InvalidDocument, Match, MetaData, NetworkConfig, UserData,
+    WriteFile,
 };
 
 /// Where the guest keeps what it was told, without secrets.
@@ -44,7 +45,7 @@ pub struct SeedInput {
     pub peers: Vec<Peer>,
     /// Who may log in.
     pub authorized_keys: Vec<String>,
-    /// Key pair by which the nodes of the cluster trust each other.
+    /// Key pair by which the nodes of the cluster trust each other, and by which they prove who they are.
     pub cluster_key: KeyPair,
     /// What applications use on the wire.
     pub pkey: Pkey,
@@ -155,6 +156,12 @@ impl Seed {
                 disable_root: false,
                 ssh_authorized_keys: authorized_keys(input),
                 ssh_genkeytypes: vec!["ed25519".to_owned()],
+                // Every node has that key and may log in everywhere by it: it proves a node of this cluster, and nobody
+                // gains anything who proves to be another one.
+                ssh_keys: Some(HostKeys {
+                    ed25519_private: files::ended(&input.cluster_key.private),
+                    ed25519_public: files::ended(&input.cluster_key.public),
+                }),
                 write_files: files::all(input),
                 runcmd: vec![files::START_SERVICE.map(str::to_owned).to_vec()],
                 other: Default::default(),

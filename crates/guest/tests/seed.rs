@@ -101,8 +101,9 @@ fn only_root_reads_the_private_key() {
     apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let secret: Vec<_> =
         tree(root.path()).into_iter().filter(|(_, (_, content))| content.contains("secret")).collect();
-    assert_eq!(secret.len(), 1);
-    assert_eq!(secret[0].1.0, 0o600, "{}", secret[0].0);
+    let names: Vec<&str> = secret.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["etc/ssh/ssh_host_ed25519_key", "root/.ssh/id_ed25519"]);
+    assert!(secret.iter().all(|(_, (mode, _))| *mode == 0o600));
     let folder = fs::metadata(root.path().join("root/.ssh")).expect("it is there");
     assert_eq!(folder.permissions().mode() & 0o777, 0o700);
 }

@@ -41,9 +41,12 @@ pub struct UserData {
     /// Who may log in.
     #[serde(default)]
     pub ssh_authorized_keys: Vec<String>,
-    /// Host keys to make. `heddle-guest` makes one of the kind ed25519 in any case.
+    /// Host keys to make. `heddle-guest` makes one of the kind ed25519 if `ssh_keys` has none.
     #[serde(default)]
     pub ssh_genkeytypes: Vec<String>,
+    /// The host key, so that whoever connects knows it before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_keys: Option<HostKeys>,
     /// Files, in the order in which they are written. One may hold a private key.
     #[serde(default)]
     pub write_files: Vec<WriteFile>,
@@ -53,6 +56,22 @@ pub struct UserData {
     /// Keys that are not understood.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
+}
+
+/// Keys by which a machine proves who it is, as cloud-init names them. The private half does not print.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostKeys {
+    /// The file `ssh_host_ed25519_key`.
+    pub ed25519_private: String,
+    /// One line.
+    pub ed25519_public: String,
+}
+
+impl fmt::Debug for HostKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostKeys({})", self.ed25519_public)
+    }
 }
 
 impl UserData {

@@ -156,6 +156,6 @@ fn context(input: &SeedInput) -> String {
 }
 
 /// ssh wants the last line of a key to be ended.
-fn ended(text: &str) -> String {
+pub(super) fn ended(text: &str) -> String {
     format!("{}\n", text.trim_end())
 }
