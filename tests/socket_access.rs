@@ -115,7 +115,7 @@ fn other_users_cannot_use_the_network_a_tenants_tool_runs_in() {
         site.ask(client.view_show(&by_name("one"))).is_ok_and(|view| view.nodes.len() == 2)
     });
     let directory = common_ground();
-    let url = std::fs::read_to_string(site.directory.path().join("endpoint")).unwrap();
+    let url = site.endpoint().to_string();
     let tool = WHO_IS_THERE.join(" ");
     let script = format!(
         "{tool} > own 2>&1; echo $? >> own; {} {tool} > others 2>&1; echo $? >> others",

@@ -14,7 +14,7 @@ const MANY: usize = 1100;
 
 /// A stream to a view, and what it said first.
 struct Opened {
-    _stream: reqwest::Upgraded,
+    _stream: controller_api::Upgraded,
     first: Frame,
 }
 

@@ -1,0 +1,205 @@
+//! One tenant as hostile as the interface allows, beside an honest one: what the honest one notices.
+//!
+//! Prints the honest tenant's times without and with the attack. They are measured in one run and compared with each other,
+//! so that the ratio says something on a busy machine too; nothing is asserted about them.
+//!
+//! `cargo nextest run -p controller --test hostile --ignore-default-filter --no-capture`
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot ask has failed")]
+
+mod site;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use site::http::{Request, read_answer};
+use site::{Site, wish};
+
+/// How long each half of the measurement lasts.
+const HALF: Duration = Duration::from_secs(20);
+
+/// The hostile tenant comes by TCP, the honest one by the socket: two peers, as two users of a machine are.
+struct Attacker<'a> {
+    address: &'a str,
+    token: &'a str,
+    stop: &'a AtomicBool,
+    sent: &'a AtomicU64,
+}
+
+impl Attacker<'_> {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        upgrade: Option<&str>,
+    ) -> Option<TcpStream> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let request = Request { method, path, token: Some(self.token), body, upgrade };
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(15))).ok()?;
+        stream.write_all(&request.bytes()).ok()?;
+        Some(stream)
+    }
+
+    fn finish(&self, method: &str, path: &str, body: Option<&Value>) {
+        if let Some(mut stream) = self.ask(method, path, body, None) {
+            let _ = read_answer(&mut stream);
+        }
+    }
+
+    /// Connections that say half a sentence, as many as can be had.
+    fn hold_connections(&self) {
+        let mut held = Vec::new();
+        while self.goes_on() {
+            if let Ok(mut stream) = TcpStream::connect(self.address) {
+                let _ = stream.write_all(b"GET /v1/clusters HTTP/1.1\r\n");
+                held.push(stream);
+            }
+            if held.len() > 200 {
+                held.remove(0);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn wait_for_events(&self) {
+        while self.goes_on() {
+            self.finish("GET", "/v1/events?after=1000000000&wait=true", None);
+        }
+    }
+
+    /// Clusters with as many keys and partitions as may be, made and deleted.
+    fn churn(&self, name: &str) {
+        let key = format!("ssh-ed25519 {} x", "A".repeat(4000));
+        let partitions: Vec<Value> = (1..=8)
+            .map(|number| json!({ "name": format!("p{number}"), "full": [1], "limited": [] }))
+            .collect();
+        let mut new = serde_json::to_value(wish(name, 1)).unwrap();
+        new["ssh_keys"] = json!(vec![key; 60]);
+        new["partitions"] = json!(partitions);
+        while self.goes_on() {
+            self.finish("POST", "/v1/clusters", Some(&new));
+            self.finish("DELETE", &format!("/v1/clusters/{name}"), None);
+        }
+    }
+
+    fn open_views(&self) {
+        let mut held = Vec::new();
+        while self.goes_on() {
+            held.extend(self.ask("POST", "/v1/clusters/base/nodes/1/view", None, Some("heddle-view")));
+            if held.len() > 40 {
+                held.clear();
+            }
+        }
+    }
+
+    fn list(&self) {
+        while self.goes_on() {
+            for path in
+                ["/v1/clusters", "/v1/operations", "/v1/events", "/v1/tokens", "/v1/clusters/base/view"]
+            {
+                self.finish("GET", path, None);
+            }
+        }
+    }
+
+    fn send_large(&self) {
+        let body = json!({ "name": "x".repeat(900_000) });
+        while self.goes_on() {
+            self.finish("POST", "/v1/clusters", Some(&body));
+            if let Some(mut stream) = self.ask("GET", "/v1/openapi.json", None, None) {
+                // Reads a little and leaves.
+                let _ = stream.read(&mut [0; 16]);
+            }
+        }
+    }
+}
+
+/// Times of requests, by kind.
+#[derive(Default)]
+struct Times {
+    show: Vec<Duration>,
+    list: Vec<Duration>,
+    create: Vec<Duration>,
+    refused: usize,
+}
+
+fn measure(site: &Site, token: &str) -> Times {
+    let mut times = Times::default();
+    let began = Instant::now();
+    let new = serde_json::to_value(wish("short", 1)).unwrap();
+    let ask = |method: &str, path: &str, body: Option<&Value>| {
+        let request = Request { method, path, token: Some(token), body, upgrade: None };
+        let asked = Instant::now();
+        let answer = request.send(&site.socket());
+        (asked.elapsed(), answer.status)
+    };
+    while began.elapsed() < HALF {
+        for _ in 0..10 {
+            times.show.push(ask("GET", "/v1/clusters/mine", None).0);
+            times.list.push(ask("GET", "/v1/events", None).0);
+        }
+        let (took, status) = ask("POST", "/v1/clusters", Some(&new));
+        // The last one may still be on its way out.
+        if status == 202 {
+            times.create.push(took);
+        } else {
+            times.refused += usize::from(status != 409);
+        }
+        ask("DELETE", "/v1/clusters/short", None);
+    }
+    times
+}
+
+fn percentile(times: &mut [Duration], part: f64) -> f64 {
+    times.sort();
+    let index = ((times.len() as f64 - 1.0) * part).round() as usize;
+    times.get(index).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+}
+
+#[test]
+fn an_honest_tenant_beside_a_hostile_one() {
+    let site = Site::new(16);
+    let (honest, hostile) = (site.tenant_token("honest"), site.tenant_token("hostile"));
+    for (token, name) in [(&honest, "mine"), (&hostile, "base")] {
+        let client = site.client(token.clone());
+        let operation = site.ask(client.cluster_create(&wish(name, 1))).unwrap();
+        site.wait(&client, &operation);
+    }
+    let mut quiet = measure(&site, &honest);
+    let (stop, sent, address) = (AtomicBool::new(false), AtomicU64::new(0), site.address());
+    let mut attacked = std::thread::scope(|scope| {
+        let attacker = || Attacker { address: &address, token: &hostile, stop: &stop, sent: &sent };
+        scope.spawn(move || attacker().hold_connections());
+        (0..8).for_each(|_| drop(scope.spawn(move || attacker().wait_for_events())));
+        (0..4).for_each(|number| drop(scope.spawn(move || attacker().churn(&format!("c{number}")))));
+        scope.spawn(move || attacker().open_views());
+        (0..2).for_each(|_| drop(scope.spawn(move || attacker().list())));
+        scope.spawn(move || attacker().send_large());
+        std::thread::sleep(Duration::from_secs(2));
+        let times = measure(&site, &honest);
+        stop.store(true, Ordering::Relaxed);
+        times
+    });
+    println!("hostile requests: {}", sent.load(Ordering::Relaxed));
+    println!("refused to the honest one: quiet {}, attacked {}", quiet.refused, attacked.refused);
+    println!("{:8} {:>6} {:>10} {:>10} {:>6}", "request", "", "quiet ms", "attack ms", "ratio");
+    for (name, before, after) in [
+        ("show", &mut quiet.show, &mut attacked.show),
+        ("events", &mut quiet.list, &mut attacked.list),
+        ("create", &mut quiet.create, &mut attacked.create),
+    ] {
+        assert!(!before.is_empty() && !after.is_empty(), "{name} was never answered");
+        for (label, part) in [("p50", 0.5), ("p99", 0.99)] {
+            let (quiet, attacked) = (percentile(before, part), percentile(after, part));
+            println!("{name:8} {label:>6} {quiet:>10.2} {attacked:>10.2} {:>6.1}", attacked / quiet);
+        }
+    }
+}
