@@ -28,8 +28,13 @@ fn common_ground() -> tempfile::TempDir {
 /// A stock tool of another user on a node of the emulation.
 fn as_nobody(server: &Server, arguments: &[&str]) -> Printed {
     let directory = common_ground();
-    let mut command = server.command(HOST, NOBODY[0], &[&NOBODY[1..], arguments].concat());
-    Printed::of(command.current_dir(directory.path()).output().unwrap())
+    let tool = server.command(HOST, arguments[0], &arguments[1..]);
+    let mut command = Command::new(NOBODY[0]);
+    command.args(&NOBODY[1..]).arg(tool.get_program()).args(tool.get_args()).current_dir(directory.path());
+    for (name, value) in tool.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    Printed::of(command.output().unwrap())
 }
 
 const WHO_IS_THERE: [&str; 4] = ["smpquery", "-D", "nodeinfo", "0"];
