@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::bell::Bell;
 use crate::lifecycle::{Sight, VmSight};
 use crate::network::{Sighting, Wishes, Workshop, members};
+use crate::rest::Rates;
 use crate::store::{ClusterKeys, ClusterRow, Happening, Store, StoreError, TenantRef};
 use crate::views::Views;
 
@@ -39,6 +40,8 @@ pub struct Site {
     pub bell: Bell,
     /// Counts revoked tokens: what they have begun ends.
     pub revocations: watch::Sender<u64>,
+    /// How fast tenants send requests, by their ids.
+    pub rates: Rates<Uuid>,
     /// The keys of clusters, as they were read.
     pub keys: tokio::sync::Mutex<KeysOfClusters>,
     seen: Mutex<Seen>,
@@ -125,6 +128,7 @@ impl Site {
             woken: watch::Sender::new(0),
             bell: Bell::default(),
             revocations: watch::Sender::new(0),
+            rates: Rates::default(),
             keys: tokio::sync::Mutex::default(),
             seen: Mutex::new(Seen { agents: HashMap::new(), refusals: HashMap::new(), fabric }),
             orders: watch::Sender::new(Arc::new(None)),

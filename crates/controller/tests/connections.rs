@@ -8,12 +8,15 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use site::http::{Answer, Request, read_answer};
 use site::{Site, by_name, eventually, stays_open, wish};
 
 /// More than one peer may have open.
 const MANY: usize = 400;
+
+/// Changes at once of one tenant: more than are held back together, fewer than one peer has connections.
+const AT_ONCE: usize = 240;
 
 /// Longer than anything that is cut may last: three times the time for headers or a body, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -150,4 +153,36 @@ fn streams_and_long_polls_outlast_the_time_for_a_request_to_arrive() {
         assert_eq!(site.ask(acme.event_list(Some(newest), true)).unwrap(), []);
     }
     assert!(site.ask(stays_open(&mut stream)), "the stream has ended");
+}
+
+#[test]
+fn a_tenant_over_its_rate_is_held_back_and_others_are_not() {
+    let site = Site::new(4);
+    let (hasty, calm) = (site.tenant_token("hasty"), site.tenant_token("calm"));
+    let delete =
+        Request { method: "DELETE", path: "/v1/clusters/none", token: Some(&hasty), ..Request::default() };
+    let mut streams: Vec<UnixStream> = Vec::new();
+    for _ in 0..AT_ONCE {
+        let mut stream = UnixStream::connect(site.socket()).unwrap();
+        stream.set_timeout(PATIENCE);
+        stream.write_all(&delete.bytes()).unwrap();
+        streams.push(stream);
+    }
+    assert_eq!(list(&calm).send(&site.socket()).status, 200);
+    let answers: Vec<Answer> = streams.iter_mut().map(|stream| read_answer(stream).unwrap()).collect();
+    let kinds = |status: u16| -> Vec<Value> {
+        answers
+            .iter()
+            .filter(|answer| answer.status == status)
+            .map(|answer| answer.json()["type"].clone())
+            .collect()
+    };
+    let (served, refused) = (kinds(404), kinds(429));
+    assert_eq!(served.len() + refused.len(), AT_ONCE, "{answers:?}");
+    assert!(!served.is_empty() && !refused.is_empty(), "{} served", served.len());
+    assert!(refused.iter().all(|kind| kind == "too-many-requests"), "{refused:?}");
+    // One request at a time waits, and is never refused.
+    for _ in 0..5 {
+        assert_eq!(delete.send(&site.socket()).status, 404);
+    }
 }

@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::lease::Lease;
+use super::rate;
 use super::refusal::Refusal;
 use crate::site::Site;
 use crate::store::{StoreError, TenantRef};
@@ -91,6 +92,9 @@ impl FromRequestParts<Arc<Site>> for Caller {
         let now = site.store.now().wall;
         if token.expires.is_some_and(|expires| expires <= now) {
             return Err(unknown("the token has expired"));
+        }
+        if let Some(tenant) = &tenant {
+            site.rates.admit(&tenant.id, rate::units(&parts.method)).await?;
         }
         note_use(site, &token, now).await;
         parts.extensions.insert(Lease::new(Arc::clone(site), token.id, revocations));

@@ -5,6 +5,7 @@ mod clusters;
 mod disclosure;
 mod fabric;
 mod lease;
+mod rate;
 mod refusal;
 mod sessions;
 mod site;
@@ -25,6 +26,7 @@ use utoipa_axum::routes;
 use crate::site::Site;
 
 pub use access::{NewSecret, issue, read_token};
+pub use rate::Rates;
 
 /// Largest request: a cluster with many keys is far below.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
