@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(gcc libc6-dev make pkg-config ibsim-utils libumad2sim0 opensm infiniband-diags ibutils librsvg2-bin)
 # virtual machines: QEMU and libvirt, and what images are made with
-packages+=(qemu-system-x86 qemu-utils libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
+packages+=(apparmor qemu-system-x86 qemu-utils libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
     libvirt-dev mmdebstrap genisoimage e2fsprogs busybox-static cpio python3 openssh-client)
 cargo_tools=(cargo-nextest)
 case "${1:-}" in

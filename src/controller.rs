@@ -7,10 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use controller::Accept;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::connection::{API_SOCKET, ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
-use crate::cli::output::print;
+use crate::cli::output::{count, print};
 
 /// Run the controller: keep what tenants asked for, and make it so.
 ///
@@ -40,6 +41,13 @@ pub enum ControllerCommand {
     #[command(after_help = "Example:
   heddle controller rekey --state /var/lib/heddle")]
     Rekey(RekeyArgs),
+    /// Go on with a store that was lost or restored from an older copy
+    ///
+    /// The controller must be stopped. Agents of hosts accept its orders again; all tokens are revoked, and the next start writes
+    /// a new one for the operator. Virtual machines that the store does not know keep running: `heddle host unlisted` lists them.
+    #[command(after_help = "Example:
+  heddle controller recover --state /var/lib/heddle --accept-older-store")]
+    Recover(RecoverArgs),
 }
 
 /// Arguments of `rekey`.
@@ -51,6 +59,23 @@ pub struct RekeyArgs {
     /// The key file [default: store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+}
+
+/// Arguments of `recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Directory of the controller's database
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The key file [default: store.key in the state directory]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Accept that everything after this copy of the store is lost
+    #[arg(long, conflicts_with = "accept_empty_store", required_unless_present = "accept_empty_store")]
+    accept_older_store: bool,
+    /// Accept that everything in the store is lost
+    #[arg(long)]
+    accept_empty_store: bool,
 }
 
 /// Arguments of the controller itself.
@@ -82,6 +107,7 @@ const KEY_FILE: &str = "store.key";
 pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     match (args.command, args.serve) {
         (Some(ControllerCommand::Rekey(args)), _) => rekey(args),
+        (Some(ControllerCommand::Recover(args)), _) => recover(args),
         (None, Some(args)) => serve(args),
         (None, None) => bail!("--state and --sm-control are needed"),
     }
@@ -103,6 +129,23 @@ fn key_file(args: &ServeArgs) -> PathBuf {
         Some(PathBuf::from(directory).join(KEY_FILE)).filter(|path| path.exists())
     };
     args.key_file.clone().or_else(credential).unwrap_or_else(|| args.state.join(KEY_FILE))
+}
+
+fn recover(args: RecoverArgs) -> anyhow::Result<ExitCode> {
+    let accept = if args.accept_older_store { Accept::OlderStore } else { Accept::EmptyStore };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let key_file = args.key_file.unwrap_or_else(|| args.state.join(KEY_FILE));
+    let database = args.state.join("controller.db");
+    let recovered = runtime.block_on(controller::recover(&database, &key_file, accept))?;
+    print(&format!(
+        "epoch {} begins; {} revoked, the next start writes a new one for the operator to {}; \
+         `heddle host unlisted` then lists virtual machines that the store does not know",
+        recovered.epoch,
+        count(usize::try_from(recovered.tokens).unwrap_or(usize::MAX), "token"),
+        args.state.join(OPERATOR_TOKEN_FILE).display(),
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use controller_api::agent::Accelerator;
-use controller_api::host::{Host, HostState, NewHost};
+use controller_api::agent::{Accelerator, VmState};
+use controller_api::host::{Host, HostState, NewHost, UnlistedVm};
 use controller_api::{MemorySize, Name};
+use uuid::Uuid;
 
 use super::Noun;
 use super::output::{or_dash, print, table};
@@ -31,6 +32,20 @@ pub enum HostCommand {
     Remove {
         /// Which
         name: Name,
+    },
+    /// List virtual machines that hosts run and no cluster knows
+    ///
+    /// There are some after the controller's store was lost or restored from an older copy. They keep running; their partition
+    /// numbers are given to nobody else.
+    #[command(after_help = "Example:
+  heddle host unlisted")]
+    Unlisted,
+    /// Remove a virtual machine that no cluster knows; its disk rests on its host for the grace period
+    #[command(after_help = "Example:
+  heddle host remove-unlisted 0d0c5f1e-8b0a-4c52-9a3e-2f0a0c9b7d11")]
+    RemoveUnlisted {
+        /// Id of the virtual machine
+        id: Uuid,
     },
 }
 
@@ -68,6 +83,13 @@ pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
                 print(&format!("host {name} is removed"))?;
             }
         }
+        HostCommand::Unlisted => format.print(&client.unlisted_list().await?, |vms| unlisted(vms))?,
+        HostCommand::RemoveUnlisted { id } => {
+            client.unlisted_remove(id).await?;
+            if format.is_for_people() {
+                print(&format!("virtual machine {id} is being removed"))?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -85,6 +107,24 @@ fn list(hosts: &[Host]) -> String {
                 or_dash(host.accelerator.map(accelerator)),
                 or_dash(host.port_guid),
             ]
+        }),
+    )
+}
+
+fn unlisted(vms: &[UnlistedVm]) -> String {
+    table(
+        ["id", "host", "label", "state", "partitions"],
+        vms.iter().map(|vm| {
+            let numbers: Vec<String> = vm.partitions.iter().map(ToString::to_string).collect();
+            let state = match vm.state {
+                VmState::Preparing => "preparing",
+                VmState::Running => "running",
+                VmState::Stopped => "stopped",
+                VmState::Failed => "failed",
+                VmState::Removing => "removing",
+            };
+            let label = Some(&vm.label).filter(|label| !label.is_empty());
+            [vm.id.to_string(), vm.host.to_string(), or_dash(label), state.to_owned(), numbers.join(",")]
         }),
     )
 }

@@ -5,6 +5,7 @@ pub mod leash;
 mod libvirt;
 mod ready;
 mod site;
+mod store;
 pub mod supervisor;
 
 use std::env;
@@ -78,6 +79,9 @@ pub struct UpArgs {
     /// Memory that each host offers
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     host_memory: MemorySize,
+    /// Hours for which the disk of a removed virtual machine is kept before it is deleted; 0 deletes it at once
+    #[arg(long, value_name = "HOURS", default_value_t = 24)]
+    disk_grace_hours: u32,
     /// Make an image known; may be repeated [default: the newest that `make image` built]
     #[arg(long, value_name = "NAME=DIR")]
     image: Vec<ImageSource>,
@@ -104,6 +108,7 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
     site.prepare()?;
     let _lock = site.lock()?;
+    store::check(&site).await?;
     let plan = Plan::new(&site, &args)?;
     let heddle = plan.heddle.clone();
     let leash = Arc::new(move |program: &Program| leash::command(&heddle, program));
@@ -184,6 +189,7 @@ struct Plan {
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
     capacity: Capacity,
+    disk_grace_hours: u32,
     images: Vec<ImageSource>,
 }
 
@@ -208,6 +214,7 @@ impl Plan {
             open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
             capacity: Capacity { cores: args.host_cores, memory: args.host_memory },
+            disk_grace_hours: args.disk_grace_hours,
             images: args.image.clone(),
         })
     }
@@ -349,6 +356,8 @@ impl Plan {
             "--sim-control".into(),
             site.socket("sim-control").into(),
             "--stop-vms-at-exit".into(),
+            "--disk-grace-hours".into(),
+            self.disk_grace_hours.to_string().into(),
         ];
         for host in &self.hosts {
             arguments.extend(["--host".into(), host.as_str().into()]);

@@ -5,17 +5,18 @@
 //! | request | meaning |
 //! |---|---|
 //! | `GET /v1/hosts` | names of the hosts this agent serves |
-//! | `PUT /v1/hosts/{host}` with [`Orders`] | the virtual machines that are to be, all of them; kept on disk before the answer, 204 |
+//! | `PUT /v1/hosts/{host}` with [`Orders`] | the desired virtual machines; on disk before the answer, 204. 409 if the agent has newer orders, or those of another site |
 //! | `GET /v1/hosts/{host}?after=N` | [`Report`], as soon as its number is above `N` or a few seconds have passed |
 //! | `POST /v1/hosts/{host}/vms/{id}/sessions` with [`crate::session::Open`] | 101, then a session; see [`crate::session`] |
 //!
-//! Orders are complete: a virtual machine that is not in them is removed, with everything it had.
+//! A virtual machine is removed only if it is listed in [`Orders::removed`]. One that is in neither list keeps running with its
+//! last order, and is reported as unlisted: its absence may be the mistake of a controller that lost its store.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use fabric_model::MacAddress;
-use ib_wire::{Guid, MulticastLid, Pkey, PortNum, ServiceLevel};
+use ib_wire::{Guid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -23,12 +24,51 @@ use uuid::Uuid;
 use crate::cluster::CpuMode;
 use crate::{MemorySize, Name};
 
-/// Everything a host is to run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The problem of an agent that has accepted newer orders.
+pub const OLDER_ORDERS: &str = "older-orders";
+
+/// The problem of an agent that belongs to another site.
+pub const OTHER_SITE: &str = "other-site";
+
+/// The problem of an agent that has accepted other orders of the same version.
+pub const AMBIGUOUS_ORDERS: &str = "ambiguous-orders";
+
+/// Which orders: those of one site are ordered by epoch, then sequence. An agent accepts only newer ones than it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Version {
+    /// The site that the controller's store belongs to.
+    pub site: Uuid,
+    /// Grows each time an operator accepts a store that was lost or restored.
+    pub epoch: u64,
+    /// Grows with every change of orders; in the controller's store before orders are sent.
+    pub sequence: u64,
+}
+
+impl Version {
+    /// What decides which of two versions of one site is newer.
+    pub fn age(&self) -> (u64, u64) {
+        (self.epoch, self.sequence)
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "epoch {}, sequence {} of site {}", self.epoch, self.sequence, self.site)
+    }
+}
+
+/// The desired state of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
-    /// Virtual machines, by id.
+    /// Which orders these are.
+    pub version: Version,
+    /// Virtual machines that run, by id.
     pub vms: Vec<VmOrder>,
+    /// Tombstones: virtual machines that are removed. Listed until the agent has reported that they are gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<Uuid>,
     /// Images that may be asked for: looked at before somebody waits for them.
     #[serde(default)]
     pub images: Vec<ImageOrder>,
@@ -90,6 +130,12 @@ pub struct AdapterOrder {
 }
 
 impl AdapterOrder {
+    /// Numbers of the partitions it may use.
+    pub fn partitions(&self) -> impl Iterator<Item = PartitionNumber> {
+        let further = self.further.iter().map(|key| key.pkey);
+        std::iter::once(self.pkey).chain(further).map(Pkey::partition)
+    }
+
     /// Which function it is and by what address: what stays while its virtual machine lives. Keys come and go.
     pub fn seat(&self) -> (Guid, PortNum, u8, MacAddress) {
         (self.port_guid, self.port, self.function, self.mac)
@@ -217,6 +263,8 @@ impl std::fmt::Debug for ClusterKey {
 pub struct Report {
     /// Grows with every change, also over restarts of the agent.
     pub number: u64,
+    /// The orders that the agent has on disk, and that this report follows from. None if it has had none with a version.
+    pub acknowledged: Option<Version>,
     /// Cores of the machine that dedicated virtual machines may have, and how many of them do.
     pub cores: Share,
     /// MiB of memory, likewise.
@@ -267,6 +315,9 @@ pub struct VmReport {
     /// Where packets that it sends stop, while they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<PacketStop>,
+    /// Set if the orders list it neither as desired nor as removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<Unlisted>,
 }
 
 /// What a guest has found out about its network.
@@ -303,8 +354,17 @@ impl std::fmt::Display for PacketStop {
     }
 }
 
+/// What an agent knows of a virtual machine that its orders do not list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unlisted {
+    /// Tenant and host name, as in its last order; empty if there is none.
+    pub label: String,
+    /// Numbers of the partitions it may use: nobody else may have them while it exists.
+    pub partitions: Vec<PartitionNumber>,
+}
+
 /// How far a virtual machine is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VmState {
     /// Its disk and domain are being made.

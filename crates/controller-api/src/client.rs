@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, NewCluster, Partitions, Resize};
 use crate::endpoint::{ConnectError, Distrust, Endpoint, TrustedUsers, connect_tcp, connect_unix};
 use crate::event::Event;
 use crate::fabric::{Fabric, Proof};
-use crate::host::{Host, NewHost};
+use crate::host::{Host, NewHost, UnlistedVm};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
 use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Token};
@@ -147,6 +147,16 @@ impl Client {
     /// `DELETE /v1/hosts/{name}`
     pub async fn host_remove(&self, name: &Name) -> Result<(), ClientError> {
         self.delete(&format!("hosts/{name}")).await
+    }
+
+    /// `GET /v1/unlisted`
+    pub async fn unlisted_list(&self) -> Result<Vec<UnlistedVm>, ClientError> {
+        self.get("unlisted").await
+    }
+
+    /// `DELETE /v1/unlisted/{id}`
+    pub async fn unlisted_remove(&self, id: Uuid) -> Result<(), ClientError> {
+        self.delete(&format!("unlisted/{id}")).await
     }
 
     /// `GET /v1/images`

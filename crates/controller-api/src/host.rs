@@ -1,10 +1,11 @@
 //! The hosts on which virtual machines run.
 
-use ib_wire::Guid;
+use ib_wire::{Guid, PartitionNumber};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
-use crate::agent::Accelerator;
+use crate::agent::{Accelerator, VmState};
 use crate::{MemorySize, Name};
 
 /// A host.
@@ -41,6 +42,22 @@ pub enum HostState {
     AgentSilent,
     /// Its port was not seen on the fabric.
     OffFabric,
+}
+
+/// A virtual machine that a host runs and no cluster knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnlistedVm {
+    /// Id of the virtual machine.
+    pub id: Uuid,
+    /// The host that runs it.
+    pub host: Name,
+    /// Tenant and host name, as they were when it was last ordered; empty if the agent does not know.
+    pub label: String,
+    /// Its state.
+    pub state: VmState,
+    /// Numbers of the partitions it may use. They are given to no cluster while it exists.
+    #[schema(value_type = Vec<u16>)]
+    pub partitions: Vec<PartitionNumber>,
 }
 
 /// Asks for a host to be used: its agent, and what may be given away.

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use controller_api::agent::{Orders, Report};
+use anyhow::{Context as _, bail, ensure};
+use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report};
 use controller_api::host::NewHost;
 use controller_api::{Name, Problem, session};
 use reqwest::StatusCode;
 use reqwest::header::{CONNECTION, UPGRADE};
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -22,6 +23,24 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// How long an agent may take to answer; it answers a question for news after a few seconds also if there are none.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a connection may be idle before it is closed: less than agents allow.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest report: every virtual machine that a host may have, each with the longest reason, several times over.
+const REPORT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Longest problem that is read; what is told of it is far shorter.
+const PROBLEM_BYTES_MAX: usize = 64 * 1024;
+
+/// Virtual machines in a report: many times what orders may list.
+const REPORT_VMS_MAX: usize = 4096;
+
+/// Longest reason or label that is kept and shown: one sentence.
+const TEXT_LETTERS_MAX: usize = 500;
+
+/// Cores or partitions of one virtual machine in a report: more than a machine has of either.
+const ITEMS_MAX: usize = 4096;
 
 /// An agent, as a host asks it.
 #[derive(Clone, Debug)]
@@ -98,7 +117,11 @@ async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, know
 impl Agent {
     /// The agent of a host.
     pub fn new(host: &NewHost) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder().no_proxy().unix_socket(host.agent.as_str()).build();
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .unix_socket(host.agent.as_str())
+            .build();
         Ok(Self { http: http.context("cannot ask agents")?, host: host.name.clone() })
     }
 
@@ -119,6 +142,10 @@ impl Agent {
                 continue;
             };
             if given.as_ref() != Some(&wanted) {
+                if let Some(why) = site.look(|seen| seen.superseded.clone()) {
+                    // What is heard now would be taken for an answer to orders of this store.
+                    bail!("nothing is ordered any more: {why}");
+                }
                 self.order(site, &wanted).await?;
                 (given, after) = (Some(Arc::clone(&wanted)), 0);
             }
@@ -126,9 +153,18 @@ impl Agent {
                 report = self.report(after) => report?,
                 () = changed(orders, &self.host, &wanted) => continue,
             };
+            if report.acknowledged != Some(wanted.version) {
+                bail!("the agent's report is for other orders than it was given");
+            }
             let is_news = report.number != after;
             after = report.number;
             if is_news {
+                for vm in &report.vms {
+                    // Before a number could be given away that somebody holds.
+                    if let Some(unlisted) = &vm.unlisted {
+                        site.store.held_partitions_note(&self.host, vm.id, &unlisted.partitions).await?;
+                    }
+                }
                 let sight = AgentSight { orders: wanted, report: Arc::new(report), answers: true };
                 site.see(|seen| seen.agents.insert(self.host.clone(), sight));
             }
@@ -143,18 +179,39 @@ impl Agent {
             site.see_quietly(|seen| seen.refusals.remove(&self.host));
             return Ok(());
         }
-        let why = response.json::<Problem>().await.map(|problem| problem.to_string()).unwrap_or_default();
+        let problem: Option<Problem> = read(response, PROBLEM_BYTES_MAX).await.ok();
+        let why = problem.as_ref().map(Problem::to_string).unwrap_or_default();
         if status == StatusCode::INSUFFICIENT_STORAGE {
             site.see(|seen| seen.refusals.insert(self.host.clone(), why.clone()));
         }
+        if problem
+            .is_some_and(|problem| [OLDER_ORDERS, OTHER_SITE, AMBIGUOUS_ORDERS].contains(&&*problem.kind))
+        {
+            self.stop_ordering(site, &why).await;
+        }
         bail!("the agent refuses its orders ({status}): {why}")
+    }
+
+    /// The agent follows a store that is newer than ours, or another one: whatever is ordered from here on would be wrong.
+    async fn stop_ordering(&self, site: &Site, why: &str) {
+        let text = format!(
+            "host {} refuses its orders: {why}; this store is older than what hosts run, or another site's: put the newest \
+             back, or stop the controller and use `heddle controller recover`",
+            self.host
+        );
+        let is_new = site.see(|seen| seen.superseded.replace(text.clone()).is_none());
+        if is_new && let Err(error) = site.note("site.superseded", text).await {
+            tracing::error!("{}", crate::chain(&error));
+        }
     }
 
     async fn report(&self, after: u64) -> anyhow::Result<Report> {
         let request = self.http.get(self.url(&format!("?after={after}"))).timeout(ANSWER_TIMEOUT);
         let response = request.send().await.context("the agent does not answer")?;
         let response = response.error_for_status().context("the agent does not tell")?;
-        response.json().await.context("the agent tells nonsense")
+        let report: Report =
+            read(response, REPORT_BYTES_MAX).await.context("unexpected report of the agent")?;
+        bounded(report)
     }
 
     /// Opens a session in a virtual machine.
@@ -165,7 +222,7 @@ impl Agent {
         let response = answer.context("the agent does not answer")?.context("the agent does not answer")?;
         let status = response.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
-            match response.json::<Problem>().await {
+            match read::<Problem>(response, PROBLEM_BYTES_MAX).await {
                 Ok(problem) => bail!("{problem}"),
                 Err(_) => bail!("the agent refuses ({status})"),
             }
@@ -177,4 +234,41 @@ impl Agent {
         // The name is only for the Host header: the socket says where.
         format!("http://agent/v1/hosts/{}{rest}", self.host)
     }
+}
+
+/// Reads an answer of at most `bytes_max` bytes. An agent may be in the hands of others: it is not read further.
+async fn read<T: DeserializeOwned>(mut response: reqwest::Response, bytes_max: usize) -> anyhow::Result<T> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.context("the agent does not go on")? {
+        ensure!(bytes.len() + chunk.len() <= bytes_max, "the answer is longer than {bytes_max} bytes");
+        bytes.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&bytes).context("the answer cannot be read")
+}
+
+/// A report whose parts have a length that can be kept: texts are cut, lists that are too long are refused.
+fn bounded(mut report: Report) -> anyhow::Result<Report> {
+    let count = report.vms.len();
+    ensure!(count <= REPORT_VMS_MAX, "a report lists at most {REPORT_VMS_MAX} virtual machines, got {count}");
+    for vm in &mut report.vms {
+        let items = vm.pinned.len().max(vm.unlisted.as_ref().map_or(0, |it| it.partitions.len()));
+        ensure!(
+            items <= ITEMS_MAX,
+            "a virtual machine has at most {ITEMS_MAX} cores or partitions, got {items}"
+        );
+        let stop = vm.stop.iter_mut().flat_map(|stop| [&mut stop.node, &mut stop.reason]);
+        let texts = vm.reason.iter_mut().chain(vm.unlisted.iter_mut().map(|it| &mut it.label)).chain(stop);
+        texts.for_each(|text| *text = shortened(text));
+    }
+    Ok(report)
+}
+
+/// A text of others, as it can be shown: in one line, and not too long.
+fn shortened(text: &str) -> String {
+    let plain = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
+    let mut short: String = plain.take(TEXT_LETTERS_MAX).collect();
+    if text.chars().nth(TEXT_LETTERS_MAX).is_some() {
+        short.push('…');
+    }
+    short
 }

@@ -23,6 +23,7 @@ mod network;
 mod placement;
 mod quota;
 mod reconcile;
+mod recovery;
 mod rest;
 mod server;
 mod site;
@@ -40,9 +41,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use controller_api::tenant::Lifetime;
+pub use recovery::{Accept, NotOurs, Recovered, recover};
 use server::Connections;
 use site::Site;
-use store::{Lock, Store};
+use store::Lock;
 use tokio::net::TcpListener;
 use views::Views;
 
@@ -91,14 +93,11 @@ pub async fn serve(
             "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
         );
     }
-    // Before anything is touched: another controller may be at work.
-    let lock = Lock::of(&settings.database)?;
-    let store = Store::open(&settings.database, &settings.key_file, lock, settings.clock)
-        .await
-        .with_context(|| format!("cannot open {}", settings.database.display()))?;
+    let (store, sidecar) = recovery::open(&settings.database, &settings.key_file, settings.clock).await?;
     let decisions = store.fabric_decisions().await?;
     let views = Views::start(&settings.views)?;
-    let site = Arc::new(Site::new(store, decisions, settings.sm_control.clone(), views));
+    let identity = store.site_identity().await?;
+    let site = Arc::new(Site::new(store, identity, sidecar, decisions, settings.sm_control.clone(), views));
     let tcp = match settings.listen {
         Some(address) => {
             Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?)
@@ -146,6 +145,11 @@ pub async fn rekey(database: &Path, key_file: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot rekey {}", database.display()))
 }
 
+/// Whether the store is the one that its site went on with: an error says what is wrong and how to go on.
+pub async fn check_store(database: &Path, key_file: &Path) -> anyhow::Result<()> {
+    recovery::open(database, key_file, SystemClock::start()).await.map(drop)
+}
+
 /// The description of the REST interface, as it is committed.
 pub fn openapi() -> String {
     let text = rest::openapi().to_pretty_json();
@@ -174,7 +178,8 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
         let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(mode).open(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&beside, path)
+        std::fs::rename(&beside, path)?;
+        std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     })();
     written.with_context(|| format!("cannot write {place}"))
 }

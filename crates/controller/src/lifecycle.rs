@@ -45,10 +45,12 @@ pub trait Sight {
 /// How a virtual machine stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmSight<'a> {
-    /// The agent does not answer, or has not yet taken the latest orders.
+    /// The agent has never answered, or its report does not yet follow from its orders.
     Unknown,
-    /// The agent has the latest orders, and there is nothing of it.
-    Absent,
+    /// The orders that the agent acknowledged do not speak of it: later ones may be on their way.
+    Unordered,
+    /// The agent acknowledged orders that remove it, and its report says that nothing of it is there.
+    Removed,
     /// The agent tells.
     Reported(&'a VmReport),
 }
@@ -104,8 +106,8 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
         let vm = sight.vm(&node.host, node.id);
         if node.leaving {
             node.state = NodeState::Leaving;
-            // What never had a network was never ordered.
-            node.gone |= !node.networked || vm == VmSight::Absent;
+            // What never had a network was never ordered. All else is gone only when its agent says so.
+            node.gone |= !node.networked || vm == VmSight::Removed;
             continue;
         }
         match vm {
@@ -123,7 +125,9 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
                     VmState::Failed => NodeState::Failed,
                 };
             }
-            VmSight::Absent => (node.state, node.ready, node.network) = (NodeState::Placed, None, None),
+            VmSight::Unordered | VmSight::Removed => {
+                (node.state, node.ready, node.network) = (NodeState::Placed, None, None);
+            }
             // What was last seen stands: agents come and go without their virtual machines.
             VmSight::Unknown => {}
         }

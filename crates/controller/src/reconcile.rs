@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use controller_api::Name;
 use controller_api::agent::{
-    AdapterOrder, ClassLevel, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, VmOrder,
+    AdapterOrder, ClassLevel, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, Version, VmOrder,
 };
 use controller_api::cluster::{InnerPartition, Phase};
 use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
 
-use crate::lifecycle::{advance, node_name, probes};
+use crate::lifecycle::{Sight as _, VmSight, advance, node_name, probes};
 use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
 use crate::site::{FabricSight, KeysOfClusters, Site};
-use crate::store::{ClusterKeys, ClusterRow, ImageRow, NodeRow, StoreError, ViewPartition, ViewWish};
+use crate::store::{
+    ClusterKeys, ClusterRow, Identity, ImageRow, NodeRow, StoreError, ViewPartition, ViewWish,
+};
 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -38,7 +40,10 @@ pub const CLUSTER_SIZE_MAX: u32 = 4096;
 pub async fn run(site: Arc<Site>) -> StoreError {
     loop {
         match pass(&site).await {
-            Ok(true) => site.wake(),
+            Ok(true) => {
+                site.mirror().await;
+                site.wake();
+            }
             Ok(false) => {}
             Err(error) => {
                 tracing::error!("{}", crate::chain(&error));
@@ -72,10 +77,20 @@ pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     }
     let hosts = site.store.host_list().await?;
     let images: Vec<ImageOrder> = site.store.image_list().await?.into_iter().map(image_order).collect();
-    let nothing =
-        hosts.iter().map(|host| (host.name.clone(), Orders { vms: Vec::new(), images: images.clone() }));
+    let nothing = hosts.iter().map(|host| {
+        (host.name.clone(), Desired { vms: Vec::new(), removed: Vec::new(), images: images.clone() })
+    });
+    site.store.held_partitions_settle().await?;
     let keys = keys(site, &clusters).await?;
-    site.order(orders(&clusters, &keys, nothing.collect(), &seen.fabric));
+    let mut desired = desired(&clusters, &keys, nothing.collect(), &seen.fabric);
+    for tombstone in site.store.tombstone_list().await? {
+        if seen.vm(&tombstone.host, tombstone.vm) == VmSight::Removed {
+            site.store.tombstone_remove(tombstone.vm).await?;
+        } else if let Some(desired) = desired.get_mut(&tombstone.host) {
+            desired.removed.push(tombstone.vm);
+        }
+    }
+    give(site, desired).await?;
     Ok(is_changed)
 }
 
@@ -94,23 +109,61 @@ async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, St
     Ok(known.clone())
 }
 
-/// What every host is to run. Follows from what is stored alone: what is not seen for a while goes on.
-fn orders(
+/// Gives orders to hosts whose desired state is another than before, under a version that is in the store first.
+async fn give(site: &Site, desired: HashMap<Name, Desired>) -> Result<(), StoreError> {
+    let last = site.orders().borrow().clone();
+    let last_of = |host: &Name| last.as_ref().as_ref().and_then(|all| all.get(host));
+    let is_given = |host: &Name, desired: &Desired| last_of(host).is_some_and(|orders| desired.is_in(orders));
+    let is_changed = desired.iter().any(|(host, desired)| !is_given(host, desired));
+    let sequence = if is_changed { site.store.orders_sequence_next().await? } else { 0 };
+    let Identity { site: id, epoch, .. } = site.identity;
+    let orders = desired.into_iter().map(|(host, desired)| {
+        let orders = match last_of(&host) {
+            Some(orders) if desired.is_in(orders) => Arc::clone(orders),
+            _ => {
+                let Desired { vms, removed, images } = desired;
+                Arc::new(Orders { version: Version { site: id, epoch, sequence }, vms, removed, images })
+            }
+        };
+        (host, orders)
+    });
+    site.order(orders.collect());
+    Ok(())
+}
+
+/// What is wanted of a host: its orders before they have a version.
+#[derive(Debug)]
+struct Desired {
+    vms: Vec<VmOrder>,
+    removed: Vec<Uuid>,
+    images: Vec<ImageOrder>,
+}
+
+impl Desired {
+    fn is_in(&self, orders: &Orders) -> bool {
+        (&self.vms, &self.removed, &self.images) == (&orders.vms, &orders.removed, &orders.images)
+    }
+}
+
+/// What is wanted of every host. Follows from what is stored alone: what is not seen for a while goes on. A node that leaves is a
+/// tombstone until its agent has said that it is gone.
+fn desired(
     clusters: &[ClusterRow],
     keys: &KeysOfClusters,
-    mut all: HashMap<Name, Orders>,
+    mut all: HashMap<Name, Desired>,
     fabric: &FabricSight,
-) -> HashMap<Name, Arc<Orders>> {
-    for cluster in clusters.iter().filter(|cluster| cluster.phase != Phase::Failed) {
-        let Some(keys) = keys.get(&cluster.id) else { continue };
-        for node in cluster.nodes.iter().filter(|node| node.networked && !node.leaving) {
-            let order = order(cluster, keys, node, fabric);
-            if let (Some(orders), Some(order)) = (all.get_mut(&node.host), order) {
-                orders.vms.push(order);
+) -> HashMap<Name, Desired> {
+    for cluster in clusters {
+        for node in cluster.nodes.iter().filter(|node| node.networked && !node.gone) {
+            let Some(desired) = all.get_mut(&node.host) else { continue };
+            if node.leaving || cluster.phase == Phase::Failed {
+                desired.removed.push(node.id);
+            } else if let Some(keys) = keys.get(&cluster.id) {
+                desired.vms.extend(order(cluster, keys, node, fabric));
             }
         }
     }
-    all.into_iter().map(|(host, orders)| (host, Arc::new(orders))).collect()
+    all
 }
 
 /// An image as agents need it.

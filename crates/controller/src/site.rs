@@ -15,8 +15,9 @@ use uuid::Uuid;
 use crate::bell::Bell;
 use crate::lifecycle::{Sight, VmSight};
 use crate::network::{Sighting, Wishes, Workshop, members};
+use crate::recovery::Sidecar;
 use crate::rest::Rates;
-use crate::store::{ClusterKeys, ClusterRow, Happening, Store, StoreError, TenantRef};
+use crate::store::{ClusterKeys, ClusterRow, Happening, Identity, Store, StoreError, TenantRef};
 use crate::views::Views;
 
 /// Everything there is.
@@ -30,6 +31,10 @@ pub struct Site {
     pub writer: tokio::sync::Mutex<()>,
     /// The networks of clusters as tenants see them.
     pub views: Views,
+    /// Which store this is.
+    pub identity: Identity,
+    /// Where its newest revision is written a second time.
+    pub sidecar: Sidecar,
     /// Where plans are made.
     pub workshop: Arc<Mutex<Option<Workshop>>>,
     /// Clusters may go on.
@@ -61,6 +66,9 @@ pub struct Seen {
     pub agents: HashMap<Name, AgentSight>,
     /// Why hosts cannot take their orders.
     pub refusals: HashMap<Name, String>,
+    /// Set once an agent has refused orders because it had newer ones, or those of another site: the store is not the one that
+    /// agents follow, so nothing is ordered any more.
+    pub superseded: Option<String>,
     /// The fabric.
     pub fabric: FabricSight,
 }
@@ -68,7 +76,7 @@ pub struct Seen {
 /// What an agent told.
 #[derive(Clone, Debug)]
 pub struct AgentSight {
-    /// The orders it had taken when it told.
+    /// The orders it had acknowledged when it reported; the report says so.
     pub orders: Arc<Orders>,
     /// What it told.
     pub report: Arc<Report>,
@@ -108,7 +116,14 @@ pub struct Place {
 
 impl Site {
     /// A site of which nothing is seen yet.
-    pub fn new(store: Store, decisions: Decisions, sm_control: PathBuf, views: Views) -> Self {
+    pub fn new(
+        store: Store,
+        identity: Identity,
+        sidecar: Sidecar,
+        decisions: Decisions,
+        sm_control: PathBuf,
+        views: Views,
+    ) -> Self {
         let fabric = FabricSight {
             state: FabricState::ManagerSilent,
             epoch: 0,
@@ -120,6 +135,8 @@ impl Site {
         };
         Self {
             store,
+            identity,
+            sidecar,
             sm_control,
             views,
             writer: tokio::sync::Mutex::new(()),
@@ -130,7 +147,12 @@ impl Site {
             revocations: watch::Sender::new(0),
             rates: Rates::default(),
             keys: tokio::sync::Mutex::default(),
-            seen: Mutex::new(Seen { agents: HashMap::new(), refusals: HashMap::new(), fabric }),
+            seen: Mutex::new(Seen {
+                agents: HashMap::new(),
+                refusals: HashMap::new(),
+                superseded: None,
+                fabric,
+            }),
             orders: watch::Sender::new(Arc::new(None)),
         }
     }
@@ -184,6 +206,14 @@ impl Site {
         self.orders.subscribe()
     }
 
+    /// Writes the revision of the store a second time, where a copy that is put back does not change it.
+    pub async fn mirror(&self) {
+        if let Err(error) = self.sidecar.mirror(&self.store).await {
+            // What was changed is in the store; the next change tries again.
+            tracing::error!("{error:#}");
+        }
+    }
+
     /// Wakes those who wait for events of a tenant, or of the site.
     pub fn noted(&self, tenant: Option<&TenantRef>) {
         self.bell.ring(tenant.map(|tenant| tenant.id));
@@ -211,8 +241,9 @@ impl Sight for Seen {
         let Some(agent) = self.agents.get(host) else { return VmSight::Unknown };
         match agent.report.vms.iter().find(|vm| vm.id == id) {
             Some(vm) => VmSight::Reported(vm),
+            None if agent.orders.removed.contains(&id) => VmSight::Removed,
             None if agent.orders.vms.iter().any(|order| order.id == id) => VmSight::Unknown,
-            None => VmSight::Absent,
+            None => VmSight::Unordered,
         }
     }
 

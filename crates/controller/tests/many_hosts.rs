@@ -3,15 +3,15 @@
 
 mod site;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller_api::MemorySize;
-use controller_api::agent::{Accelerator, Report, Share};
+use controller_api::agent::{Accelerator, Orders, Report, Share, Version};
 use controller_api::host::NewHost;
 use site::{Site, eventually};
 use std::collections::HashMap;
@@ -23,16 +23,28 @@ const HOSTS: usize = 100;
 /// Requests that a host may cost its agent until it is known: orders and reports, and some more of each.
 const REQUESTS_PER_HOST: usize = 8;
 
-type Count = Arc<AtomicUsize>;
+/// What the agent was asked, and which orders its hosts have.
+#[derive(Default)]
+struct Agent {
+    requests: AtomicUsize,
+    versions: Mutex<HashMap<String, Version>>,
+}
+
+type Count = Arc<Agent>;
 
 /// An agent that says the same for ever, and has whoever heard it wait for more.
-async fn tell(State(count): State<Count>, Query(query): Query<HashMap<String, u64>>) -> Json<Report> {
-    count.fetch_add(1, Ordering::Relaxed);
+async fn tell(
+    State(count): State<Count>,
+    Path(host): Path<String>,
+    Query(query): Query<HashMap<String, u64>>,
+) -> Json<Report> {
+    count.requests.fetch_add(1, Ordering::Relaxed);
     if query.get("after") != Some(&0) {
         tokio::time::sleep(Duration::from_secs(20)).await;
     }
     Json(Report {
         number: 1,
+        acknowledged: count.versions.lock().unwrap().get(&host).copied(),
         cores: Share { total: 1, used: 0 },
         memory_mib: Share { total: 65_536, used: 0 },
         accelerator: Some(Accelerator::Tcg),
@@ -41,8 +53,13 @@ async fn tell(State(count): State<Count>, Query(query): Query<HashMap<String, u6
     })
 }
 
-async fn take(State(count): State<Count>) -> StatusCode {
-    count.fetch_add(1, Ordering::Relaxed);
+async fn take(
+    State(count): State<Count>,
+    Path(host): Path<String>,
+    Json(orders): Json<Orders>,
+) -> StatusCode {
+    count.requests.fetch_add(1, Ordering::Relaxed);
+    count.versions.lock().unwrap().insert(host, orders.version);
     StatusCode::NO_CONTENT
 }
 
@@ -78,6 +95,6 @@ fn a_host_that_is_added_costs_others_no_requests() {
         let hosts = site.ask(operator.host_list()).unwrap();
         hosts.iter().filter(|host| host.accelerator.is_some()).count() == HOSTS + 4
     });
-    let requests = count.load(Ordering::Relaxed);
+    let requests = count.requests.load(Ordering::Relaxed);
     assert!(requests <= REQUESTS_PER_HOST * HOSTS, "{requests} requests for {HOSTS} hosts");
 }

@@ -26,7 +26,7 @@ enum For {
 }
 
 /// Every operation by its id.
-const EXPECTED: [(&str, For); 30] = [
+const EXPECTED: [(&str, For); 32] = [
     ("cluster_list", For::EachTheirOwn),
     ("cluster_create", For::Owners(202)),
     ("cluster_show", For::Owners(200)),
@@ -50,6 +50,8 @@ const EXPECTED: [(&str, For); 30] = [
     ("host_add", For::Operators(201)),
     ("host_add_all", For::Operators(200)),
     ("host_remove", For::Operators(404)),
+    ("unlisted_list", For::Operators(200)),
+    ("unlisted_remove", For::Operators(404)),
     ("tenant_list", For::Operators(200)),
     ("tenant_create", For::Operators(201)),
     ("tenant_show", For::Owners(200)),

@@ -377,7 +377,11 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
     assert!(wanted > 0, "something was asked for");
     let world = site.world.lock().unwrap();
     let running: usize = world.orders.values().map(|orders| orders.vms.len()).sum();
-    assert_eq!((running, world.members.len()), (wanted, wanted));
+    assert_eq!((running, world.vms.len()), (wanted, wanted));
+    // Two nodes of a cluster may be behind one port, if other hosts were not seen yet when they were placed.
+    let ports: BTreeSet<_> =
+        world.vms.values().map(|(_, vm)| (vm.adapter.pkey.partition(), vm.adapter.port_guid)).collect();
+    assert_eq!(world.members, ports);
     assert!(world.unsafe_vms.is_empty());
     let keys: std::collections::BTreeSet<_> =
         clusters.iter().filter_map(|cluster| cluster.partition).collect();

@@ -1,23 +1,24 @@
 //! The agent as a whole: orders come in, virtual machines follow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{ImageOrder, Orders, VmOrder};
+use controller_api::agent::{ImageOrder, Orders, Unlisted, Version, VmOrder};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
+use crate::board::HostReport;
 use crate::capacity::Given;
 use crate::durable;
 use crate::hypervisor::HypervisorError;
 use crate::image::Images;
 use crate::link::Opener;
-use crate::orders::{self, BadOrders};
+use crate::orders::{self, BadOrders, Kept};
 use crate::place::QemuUser;
 use crate::shared::{Shared, Snapshot, Survey};
 use crate::vm::{self, Wanted};
@@ -30,6 +31,9 @@ const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long those who want a session wait for an agent that does not know yet what runs.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often resting disks are looked at.
+const REST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long virtual machines have to stop when the agent ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,7 +51,10 @@ pub struct Agent {
 
 #[derive(Debug, Default)]
 struct Fleet {
-    orders: BTreeMap<Name, Orders>,
+    /// What hosts keep on disk. Differs from the disk only for hosts in `unsure`.
+    orders: BTreeMap<Name, Kept>,
+    /// Hosts whose last write failed: their disk may hold either.
+    unsure: BTreeSet<Name>,
     vms: BTreeMap<Uuid, vm::Handle>,
     tasks: BTreeMap<Uuid, tokio::task::JoinHandle<()>>,
     /// The agent ends: nothing is started any more.
@@ -63,6 +70,25 @@ pub enum OrdersError {
     /// They make no sense.
     #[error(transparent)]
     Bad(#[from] BadOrders),
+    /// They come from another site.
+    #[error("the orders are those of site {found}, but this agent belongs to site {own}")]
+    OtherSite {
+        /// The site of the agent.
+        own: Uuid,
+        /// The site of the orders.
+        found: Uuid,
+    },
+    /// They were overtaken.
+    #[error("the orders are {found}, but the agent has already accepted {kept}")]
+    Older {
+        /// What was accepted.
+        kept: Version,
+        /// What was offered.
+        found: Version,
+    },
+    /// Two orders with one version.
+    #[error("the agent has accepted other orders as {0}")]
+    Ambiguous(Version),
     /// A virtual machine is elsewhere.
     #[error("virtual machine {id} is on host {host}, and not gone from there yet")]
     Elsewhere {
@@ -127,7 +153,7 @@ impl Agent {
                 Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                     unreadable(format!("line {}, column {} makes no sense", error.line(), error.column()))
                 })?,
-                None => Orders::default(),
+                None => Kept::default(),
             };
             fleet.orders.insert(host.clone(), orders);
         }
@@ -144,35 +170,51 @@ impl Agent {
         &self.shared
     }
 
-    /// Takes what a host is to run. When this returns, it is on disk.
+    /// Accepts the orders of a host. When this returns, they are on disk and followed.
+    ///
+    /// Check, write and acceptance are one step: it runs to its end in a task of its own, whether or not the caller is still
+    /// there, and nothing else reads or changes orders meanwhile.
     pub async fn order(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), OrdersError> {
         if !self.hosts.contains(host) {
             return Err(OrdersError::NoSuchHost(host.clone()));
         }
         let orders = orders::check(orders)?;
+        let (this, host) = (Arc::clone(self), host.clone());
+        let accepted = tokio::spawn(async move { this.accept(&host, orders).await });
+        // Nobody cancels it but the end of the process.
+        accepted.await.unwrap_or(Err(OrdersError::Ending))
+    }
+
+    async fn accept(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), OrdersError> {
         let mut fleet = self.fleet.lock().await;
         if fleet.ending {
             return Err(OrdersError::Ending);
         }
+        fleet.check_version(host, &orders)?;
         fleet.check(host, &orders)?;
-        if fleet.orders.get(host) == Some(&orders) {
+        let is_known = fleet.orders.get(host).is_some_and(|kept| kept.is(&orders));
+        if is_known && !fleet.unsure.contains(host) {
             return Ok(());
         }
+        let kept = fleet.orders.get(host).cloned().unwrap_or_default().succeeded_by(orders);
         let path = self.shared.place.orders(host);
-        let bytes = serde_json::to_vec(&orders).expect("orders came in as JSON");
-        let kept = {
+        let bytes = serde_json::to_vec(&kept).expect("orders came in as JSON");
+        fleet.unsure.insert(host.clone());
+        let written = {
             let path = path.clone();
             tokio::task::spawn_blocking(move || durable::write(&path, &bytes))
                 .await
                 .expect("writing does not panic")
         };
-        kept.map_err(|source| OrdersError::NotKept { path, source })?;
-        tokio::spawn(look_at(Arc::clone(&self.shared.images), orders.images.clone()));
-        fleet.orders.insert(host.clone(), orders);
+        written.map_err(|source| OrdersError::NotKept { path, source })?;
+        fleet.unsure.remove(host);
+        tokio::spawn(look_at(Arc::clone(&self.shared.images), kept.images.clone()));
+        fleet.orders.insert(host.clone(), kept);
         // Before libvirt was asked what is there, orders are only kept.
         if self.shared.is_surveyed() {
             self.follow(&mut fleet);
         }
+        durable::kill_point("before-reply", &self.shared.place.orders(host));
         Ok(())
     }
 
@@ -218,11 +260,11 @@ impl Agent {
         }
         for vm in handles.values() {
             vm.wanted.send_if_modified(|wanted| {
-                let keeps = matches!(wanted, Wanted::Run(_));
-                if keeps {
+                let stays = !matches!(wanted, Wanted::Gone);
+                if stays {
                     *wanted = Wanted::Stop;
                 }
-                keeps
+                stays
             });
         }
         let stopped = async {
@@ -240,19 +282,35 @@ impl Agent {
     fn follow(self: &Arc<Self>, fleet: &mut Fleet) {
         let mut ordered: BTreeMap<Uuid, (Name, VmOrder)> = BTreeMap::new();
         for (host, orders) in &fleet.orders {
-            ordered.extend(orders.vms.iter().map(|order| (order.id, (host.clone(), order.clone()))));
+            ordered.extend(orders.all().map(|order| (order.id, (host.clone(), order.clone()))));
         }
+        let wanted = |fleet: &Fleet, order: VmOrder| match fleet.obstacle(&order) {
+            Some(why) => Wanted::Refused(why.into()),
+            None => Wanted::Run(Arc::new(order)),
+        };
         for (id, vm) in &fleet.vms {
             let wanted = match ordered.remove(id) {
-                // One that is on its way out is made anew when it is gone.
                 _ if matches!(*vm.wanted.borrow(), Wanted::Gone) => continue,
-                Some((_, order)) => Wanted::Run(Arc::new(order)),
-                None => Wanted::Gone,
+                _ if fleet.is_removed(*id) && !matches!(*vm.wanted.borrow(), Wanted::Refused(_)) => {
+                    Wanted::Gone
+                }
+                // What runs is not stopped for what was found out later.
+                Some((_, order)) if matches!(*vm.wanted.borrow(), Wanted::Run(_)) => {
+                    Wanted::Run(Arc::new(order))
+                }
+                Some((_, order)) => wanted(fleet, order),
+                // Nothing is removed because nobody speaks of it.
+                None => Wanted::Leave,
             };
             vm.wanted.send_replace(wanted);
         }
         for (id, (host, order)) in ordered {
-            self.begin(fleet, host, id, Wanted::Run(Arc::new(order)));
+            let wanted = wanted(fleet, order);
+            self.begin(fleet, host, id, wanted);
+        }
+        // Last, so that a report that acknowledges orders tells of every virtual machine in them.
+        for host in &self.hosts {
+            self.shared.board.set_host(host, fleet.host_report(host));
         }
     }
 
@@ -278,7 +336,8 @@ impl Agent {
         }
     }
 
-    /// Asks libvirt what is there: what is ordered keeps what it has, what is not is removed with its files.
+    /// Asks libvirt what is there: what is ordered keeps what it has, what was removed is cleared away, and the rest is left
+    /// alone and reported.
     async fn survey(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
         let Shared { hypervisor, place, .. } = &*self.shared;
         let user = hypervisor.qemu_user().await?;
@@ -289,17 +348,18 @@ impl Agent {
             if fleet.order_of(mark.id).is_some_and(|(host, order)| mark.is_for(host, order)) {
                 self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
             } else if fleet.order_of(mark.id).is_none() && self.hosts.contains(&mark.host) {
-                tracing::info!(vm = %mark.id, "is not ordered any more");
                 // What it has stays its own until it is gone.
                 self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
-                self.begin(&mut fleet, mark.host, mark.id, Wanted::Gone);
+                let wanted = fleet.remains(mark.id);
+                tracing::info!(vm = %mark.id, ?wanted, "runs, and is not ordered");
+                self.begin(&mut fleet, mark.host, mark.id, wanted);
             } else {
                 // A probe, or not what is ordered.
                 hypervisor.destroy(place.instance(), mark.id).await?;
             }
         }
+        self.take_in_strays(&mut fleet);
         self.follow(&mut fleet);
-        self.remove_strays(&fleet);
         if let Some(Err(error)) = user.map(|user| place.check_reachable(user)) {
             tracing::warn!("{error}");
         }
@@ -308,25 +368,42 @@ impl Agent {
         Ok(user)
     }
 
-    /// Removes files of virtual machines that nobody knows.
-    fn remove_strays(&self, fleet: &Fleet) {
+    /// Files of virtual machines that are not ordered: a removal that was interrupted goes on, other disks are left alone.
+    fn take_in_strays(self: &Arc<Self>, fleet: &mut Fleet) {
         let place = &self.shared.place;
         let found = match place.vms() {
             Ok(found) => found,
             Err(error) => return tracing::warn!("{}", crate::told_whole(&error)),
         };
-        for id in found.into_iter().filter(|id| !fleet.vms.contains_key(id)) {
-            if let Err(error) = place.vm(id).remove() {
-                tracing::warn!("what is left of {id} cannot be removed: {}", crate::told_whole(&error));
+        for id in found {
+            if fleet.vms.contains_key(&id) || fleet.order_of(id).is_some() {
+                continue;
             }
-            crate::shared::remove_logs(place.instance(), id);
+            let files = place.vm(id);
+            if !files.overlay.exists() {
+                // Nothing on it is anybody's.
+                if let Err(error) = files.remove() {
+                    tracing::warn!("what is left of {id} cannot be removed: {}", crate::told_whole(&error));
+                }
+                continue;
+            }
+            // Whose it was is not known any more.
+            let host = fleet.host_of_removed(id).or(self.hosts.first()).cloned();
+            let Some(host) = host else { continue };
+            let wanted = fleet.remains(id);
+            self.begin(fleet, host, id, wanted);
         }
     }
 
     async fn poll(&self) {
         let Shared { hypervisor, place, .. } = &*self.shared;
         let mut silent = false;
+        let mut rested = Instant::now();
         loop {
+            if rested.elapsed() >= REST_INTERVAL {
+                self.shared.let_rest(rested.elapsed()).await;
+                rested = Instant::now();
+            }
             let taken = Instant::now();
             match hypervisor.running(place.instance()).await {
                 Ok(running) => {
@@ -363,9 +440,78 @@ async fn look_at(images: Arc<Mutex<Images>>, orders: Vec<ImageOrder>) {
 impl Fleet {
     fn order_of(&self, id: Uuid) -> Option<(&Name, &VmOrder)> {
         self.orders.iter().find_map(|(host, orders)| {
-            let order = orders.vms.iter().find(|order| order.id == id)?;
+            let order = orders.all().find(|order| order.id == id)?;
             Some((host, order))
         })
+    }
+
+    fn host_of_removed(&self, id: Uuid) -> Option<&Name> {
+        self.orders.iter().find(|(_, orders)| orders.removed.contains(&id)).map(|(host, _)| host)
+    }
+
+    fn is_removed(&self, id: Uuid) -> bool {
+        self.host_of_removed(id).is_some()
+    }
+
+    /// What is wanted of a virtual machine that is there and not ordered.
+    fn remains(&self, id: Uuid) -> Wanted {
+        if self.is_removed(id) { Wanted::Gone } else { Wanted::Leave }
+    }
+
+    /// Why a virtual machine must not be started, whatever is ordered.
+    fn obstacle(&self, order: &VmOrder) -> Option<String> {
+        if self.is_removed(order.id) {
+            return Some("it was removed by earlier orders, and is not started again".to_owned());
+        }
+        let is_listed = self.orders.values().any(|kept| kept.vms.iter().any(|it| it.id == order.id));
+        if !is_listed {
+            return None;
+        }
+        // Nodes of one cluster share its numbers, and its key.
+        let foreign = self
+            .orders
+            .values()
+            .flat_map(|kept| &kept.unlisted)
+            .filter(|other| other.context.cluster_key.public != order.context.cluster_key.public);
+        foreign.into_iter().find_map(|other| {
+            let number =
+                order.adapter.partitions().find(|it| other.adapter.partitions().any(|his| his == *it))?;
+            let (id, label) = (other.id, &other.label);
+            Some(format!(
+                "its partition {number} is held by virtual machine {id} ({label}), which no orders list"
+            ))
+        })
+    }
+
+    /// What a report of a host says besides its virtual machines.
+    fn host_report(&self, host: &Name) -> HostReport {
+        let Some(kept) = self.orders.get(host) else { return HostReport::default() };
+        let known = kept.unlisted.iter().map(|order| (order.id, orders::unlisted(order)));
+        let nobodys = self.vms.iter().filter(|(id, vm)| vm.host == *host && self.order_of(**id).is_none());
+        let nobodys =
+            nobodys.filter(|(id, _)| !self.is_removed(**id)).map(|(id, _)| (*id, Unlisted::default()));
+        HostReport { acknowledged: kept.version, unlisted: known.chain(nobodys).collect() }
+    }
+
+    /// Whether orders are newer than what the host has, or the same, and of the same site as all of the agent's.
+    fn check_version(&self, host: &Name, orders: &Orders) -> Result<(), OrdersError> {
+        let found = orders.version;
+        for (of, kept) in &self.orders {
+            let Some(kept) = kept.version else { continue };
+            if kept.site != found.site {
+                return Err(OrdersError::OtherSite { own: kept.site, found: found.site });
+            }
+            let is_older = if of == host { found.age() < kept.age() } else { found.epoch < kept.epoch };
+            if is_older {
+                return Err(OrdersError::Older { kept, found });
+            }
+        }
+        match self.orders.get(host) {
+            Some(kept) if kept.version == Some(found) && !kept.is(orders) => {
+                Err(OrdersError::Ambiguous(found))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether orders for a host fit to what there is.
@@ -399,7 +545,7 @@ fn check_served(shared: &Shared, hosts: &[Name]) -> Result<(), StartError> {
             path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse::<Name>().ok());
         let Some(host) = host.filter(|host| !hosts.contains(host)) else { continue };
         let bytes = durable::read(&path, ORDERS_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
-        let empty = serde_json::from_slice::<Orders>(&bytes).is_ok_and(|orders| orders.vms.is_empty());
+        let empty = serde_json::from_slice::<Kept>(&bytes).is_ok_and(|kept| kept.all().next().is_none());
         if !empty {
             tracing::debug!("orders for {host}");
             return Err(StartError::NotServed(path));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use controller_api::Name;
-use controller_api::agent::{Accelerator, Report, Share, VmReport};
+use controller_api::agent::{Accelerator, Report, Share, Unlisted, Version, VmReport};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -35,19 +35,29 @@ pub struct Board {
     hosts: BTreeMap<Name, watch::Sender<Arc<Report>>>,
 }
 
+/// What the orders of a host say about the report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostReport {
+    /// The orders that are on disk and followed.
+    pub acknowledged: Option<Version>,
+    /// Virtual machines that they do not list.
+    pub unlisted: BTreeMap<Uuid, Unlisted>,
+}
+
 #[derive(Debug)]
 struct Inner {
     machine: MachineReport,
     vms: BTreeMap<(Name, Uuid), VmReport>,
+    hosts: BTreeMap<Name, HostReport>,
     number: u64,
 }
 
 impl Board {
     /// Empty reports; their numbers begin above `number`.
     pub fn new(hosts: &[Name], machine: MachineReport, number: u64) -> Self {
-        let empty = report(&machine, Vec::new(), number);
+        let empty = report(&machine, &HostReport::default(), Vec::new(), number);
         let hosts = hosts.iter().map(|host| (host.clone(), watch::Sender::new(Arc::new(empty.clone()))));
-        let inner = Inner { machine, vms: BTreeMap::new(), number };
+        let inner = Inner { machine, vms: BTreeMap::new(), hosts: BTreeMap::new(), number };
         Self { inner: Mutex::new(inner), hosts: hosts.collect() }
     }
 
@@ -70,6 +80,13 @@ impl Board {
         self.publish(&mut inner);
     }
 
+    /// Orders of a host are followed from now on: every virtual machine they list has been reported by `set_vm`.
+    pub fn set_host(&self, host: &Name, report: HostReport) {
+        let mut inner = self.inner();
+        inner.hosts.insert(host.clone(), report);
+        self.publish(&mut inner);
+    }
+
     /// Changes what concerns the machine.
     pub fn set_machine(&self, change: impl FnOnce(&mut MachineReport)) {
         let mut inner = self.inner();
@@ -79,8 +96,11 @@ impl Board {
 
     fn publish(&self, inner: &mut Inner) {
         for (host, reports) in &self.hosts {
-            let vms = inner.vms.iter().filter(|((at, _), _)| at == host).map(|(_, vm)| vm.clone());
-            let next = report(&inner.machine, vms.collect(), inner.number + 1);
+            let of_host = inner.hosts.entry(host.clone()).or_default();
+            let vms = inner.vms.iter().filter(|((at, _), _)| at == host);
+            let vms = vms
+                .map(|((_, id), vm)| VmReport { unlisted: of_host.unlisted.get(id).cloned(), ..vm.clone() });
+            let next = report(&inner.machine, of_host, vms.collect(), inner.number + 1);
             reports.send_if_modified(|last| {
                 let changed = Report { number: next.number, ..Report::clone(last) } != next;
                 if changed {
@@ -97,9 +117,9 @@ impl Board {
     }
 }
 
-fn report(machine: &MachineReport, vms: Vec<VmReport>, number: u64) -> Report {
+fn report(machine: &MachineReport, host: &HostReport, vms: Vec<VmReport>, number: u64) -> Report {
     let MachineReport { cores, memory_mib, accelerator, fabric } = machine.clone();
-    Report { number, cores, memory_mib, accelerator, fabric, vms }
+    Report { number, acknowledged: host.acknowledged, cores, memory_mib, accelerator, fabric, vms }
 }
 
 /// A number above all that were used before, also if the clock was set back; kept in a file.
@@ -142,6 +162,7 @@ mod tests {
             pinned: vec![],
             network: None,
             stop: None,
+            unlisted: None,
         };
         board.set_vm(&one, vm.clone());
         assert_eq!((number(&one), number(&two)), (101, 100));

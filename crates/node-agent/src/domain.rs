@@ -406,7 +406,7 @@ impl Adapter<'_> {
     }
 }
 
-/// Files were given to QEMU's user already, and those of images are left to their owner.
+/// Files were given to the user of this QEMU already, and those of images are left to their owner.
 fn label(user: QemuUser) -> Element {
     let owner = format!("+{}:+{}", user.uid, user.gid);
     element("seclabel")

@@ -18,14 +18,52 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    kill_point("before-open", path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    if let Err(error) = written.and_then(|()| fs::rename(&beside, path)) {
+    kill_point("after-open", path);
+    let written = (|| {
+        let (first, rest) = bytes.split_at(bytes.len() / 2);
+        file.write_all(first)?;
+        kill_point("half-written", path);
+        file.write_all(rest)?;
+        kill_point("after-write", path);
+        file.sync_all()?;
+        kill_point("after-sync", path);
+        fs::rename(&beside, path)
+    })();
+    if let Err(error) = written {
         // On a full disk, what was written so far only makes it worse.
         let _ = fs::remove_file(&beside);
         return Err(error);
     }
-    File::open(directory)?.sync_all()
+    kill_point("after-rename", path);
+    File::open(directory)?.sync_all()?;
+    kill_point("after-directory-sync", path);
+    Ok(())
+}
+
+/// Places at which a test can end the process: `HEDDLE_KILL_AT=STEP:FILE`.
+pub const KILL_POINTS: [&str; 8] = [
+    "before-open",
+    "after-open",
+    "half-written",
+    "after-write",
+    "after-sync",
+    "after-rename",
+    "after-directory-sync",
+    "before-reply",
+];
+
+/// Ends the process as kill -9 would, if a test asked for it here. Release builds do not ask.
+pub fn kill_point(step: &str, path: &Path) {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    debug_assert!(KILL_POINTS.contains(&step), "{step} is not in the list");
+    let here = || format!("{step}:{}", path.file_name().unwrap_or_default().to_string_lossy());
+    if std::env::var("HEDDLE_KILL_AT").is_ok_and(|at| at == here()) {
+        std::process::abort();
+    }
 }
 
 /// Reads a file of up to `bytes_max` bytes; `None` if there is none.

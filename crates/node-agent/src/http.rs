@@ -11,16 +11,19 @@ use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, Query, Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use controller_api::agent::{Orders, Report};
+use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report};
 use controller_api::session::{Open, PROTOCOL};
 use controller_api::{Name, Problem};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -36,6 +39,72 @@ const OPEN_BYTES_MAX: usize = 64 * 1024;
 
 /// How long a report is waited for before the last one is sent again.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the head of a request may take, and how long a connection may wait for its next request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a request may take in all, with its body: a report is waited for at most two times [`REPORT_TIMEOUT`].
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Connections at once: a controller has one or two per host, and each session has one.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// How long to wait if no connection can be accepted, for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Limits on those who ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For the head of a request, and between requests.
+    pub head: Duration,
+    /// For a whole request but a session.
+    pub request: Duration,
+    /// Connections at once; more wait to be accepted.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { head: HEAD_TIMEOUT, request: REQUEST_TIMEOUT, connections: CONNECTIONS_MAX }
+    }
+}
+
+/// Answers requests at a socket, within limits, for ever. A connection that became a session does not count: sessions have limits
+/// of their own.
+pub async fn serve(listener: UnixListener, router: Router, limits: Limits) -> ! {
+    let within = axum::middleware::from_fn(move |request: Request, next: Next| async move {
+        match timeout(limits.request, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => {
+                let what = format!("the request took longer than {} s", limits.request.as_secs());
+                Refusal::new(StatusCode::REQUEST_TIMEOUT, "too-slow", &what).into_response()
+            }
+        }
+    });
+    let service = TowerToHyperService::new(router.layer(within));
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    loop {
+        // The semaphore is never closed.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { continue };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(limits.head);
+        let connection = http.serve_connection(TokioIo::new(stream), service.clone()).with_upgrades();
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("a connection ended: {error}");
+            }
+            drop(slot);
+        });
+    }
+}
 
 /// Why there is no socket.
 #[derive(Debug, Error)]
@@ -217,6 +286,9 @@ impl From<OrdersError> for Refusal {
         let (status, kind) = match &error {
             OrdersError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
             OrdersError::Bad(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
+            OrdersError::OtherSite { .. } => (StatusCode::CONFLICT, OTHER_SITE),
+            OrdersError::Older { .. } => (StatusCode::CONFLICT, OLDER_ORDERS),
+            OrdersError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
             OrdersError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
             OrdersError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
             OrdersError::Ending => (StatusCode::SERVICE_UNAVAILABLE, "ending"),

@@ -2,14 +2,15 @@
 //!
 //! Orders come in by HTTP ([`http`]) and are on disk before they are answered ([`agent`]). A task per virtual machine
 //! makes it so ([`vm`]): image checked, disks made, domain started by libvirt, adapter put on the emulated fabric,
-//! guest heard and spoken to. What is found running after a restart is adopted, what is not ordered is removed.
+//! guest heard and spoken to. What is found running after a restart is adopted. A virtual machine is removed only by a
+//! tombstone in the orders; its disk then rests for a while ([`resting`]).
 //!
 //! | module | what |
 //! |---|---|
 //! | [`agent`], [`orders`] | orders, and which virtual machines follow from them |
 //! | [`vm`], [`shared`] | one virtual machine; what all have in common |
-//! | [`place`], [`durable`] | files, sockets, and writing so that it lasts |
-//! | [`image`], [`disk`], [`room`] | images that are what they say; overlays and seeds; where they fit |
+//! | [`place`], [`durable`], [`users`] | files, sockets, and writing so that it lasts; whose files they are |
+//! | [`image`], [`disk`], [`room`], [`resting`] | images that are what they say; overlays and seeds; where they fit; removed ones |
 //! | [`capacity`], [`cores`], [`promise`] | what the machine has; whether promises are kept |
 //! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt, and whether KVM works |
 //! | [`fabric`] | the emulated fabric |
@@ -32,9 +33,11 @@ pub mod link;
 pub mod orders;
 pub mod place;
 pub mod promise;
+pub mod resting;
 pub mod room;
 pub mod session;
 pub mod shared;
+pub mod users;
 pub mod vm;
 pub mod xml;
 

@@ -6,6 +6,7 @@
 
 mod budget;
 mod inbox;
+mod liveness;
 mod sessions;
 
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ use uuid::Uuid;
 
 use budget::Budget;
 pub use inbox::FromGuest;
+pub use liveness::Patience;
+use liveness::{Liveness, Step};
 use sessions::{Command, Sessions};
 pub use sessions::{NoSession, Session};
 
@@ -122,9 +125,14 @@ impl Opener {
 impl Link {
     /// Connects to the socket of a virtual machine's port, and again whenever the connection breaks.
     pub fn start(id: Uuid, socket: PathBuf, told: watch::Receiver<Told>) -> Self {
+        Self::start_with(id, socket, told, Patience::default())
+    }
+
+    /// Likewise, with another patience for guests that hang.
+    pub fn start_with(id: Uuid, socket: PathBuf, told: watch::Receiver<Told>, patience: Patience) -> Self {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (sender, standing) = watch::channel(Standing::default());
-        let conversation = Conversation { id, socket, told, standing: sender, commands: received };
+        let conversation = Conversation { id, socket, told, standing: sender, commands: received, patience };
         Self { standing, commands, task: tokio::spawn(conversation.run()) }
     }
 
@@ -145,6 +153,7 @@ struct Conversation {
     told: watch::Receiver<Told>,
     standing: watch::Sender<Standing>,
     commands: mpsc::Receiver<Command>,
+    patience: Patience,
 }
 
 /// Why a connection is given up.
@@ -201,10 +210,10 @@ impl Conversation {
 
     async fn converse(&mut self, stream: UnixStream) -> Broken {
         let (mut reader, mut writer) = stream.into_split();
-        let mut side = HostSide::new(self.told.borrow_and_update().clone());
+        let mut side = HostSide::new(self.told.borrow_and_update().clone(), self.patience);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            let deadline = side.greeting_at;
+            let (deadline, doubt_at) = (side.greeting_at, side.liveness.at());
             let step = tokio::select! {
                 read = reader.read(&mut buffer) => match read {
                     Ok(0) => Err(Broken::Io(io::ErrorKind::UnexpectedEof.into())),
@@ -226,6 +235,7 @@ impl Conversation {
                     Err(_) => return std::future::pending().await,
                 },
                 () = sleep_until(deadline) => side.greet(),
+                () = sleep_until(doubt_at), if !side.sessions.is_empty() => side.doubt(),
             };
             if let Err(broken) = step {
                 side.sessions.end_all(&broken.to_string());
@@ -259,10 +269,11 @@ struct HostSide {
     /// The context that was sent last, and when.
     sent: Option<(u64, Instant)>,
     greeting_at: Instant,
+    liveness: Liveness,
 }
 
 impl HostSide {
-    fn new(told: Told) -> Self {
+    fn new(told: Told, patience: Patience) -> Self {
         Self {
             decoder: Decoder::new(),
             messages: VecDeque::new(),
@@ -278,7 +289,25 @@ impl HostSide {
             network: None,
             sent: None,
             greeting_at: Instant::now(),
+            liveness: Liveness::new(patience, Instant::now()),
         }
+    }
+
+    /// A guest with sessions has been quiet for a while.
+    fn doubt(&mut self) -> Result<(), Broken> {
+        match self.liveness.step(Instant::now()) {
+            None => {}
+            // What it does not read need not become more.
+            Some(Step::Ask(_)) if self.outgoing.len() > 1 => {}
+            Some(Step::Ask(question)) => self.say(&question)?,
+            Some(Step::Warn(text)) => self.sessions.note_all(&text),
+            Some(Step::End(why)) => {
+                for close in self.sessions.give_up_all(&why) {
+                    self.say(&close)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Says hello, unless that would end sessions.
@@ -332,6 +361,7 @@ impl HostSide {
 
     fn hear(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         let now = Instant::now();
+        self.liveness.heard(now);
         self.decoder.push(bytes, &mut self.messages);
         let mut asked_for = 0;
         while let Some(message) = self.messages.pop_front() {
@@ -398,6 +428,10 @@ impl HostSide {
     }
 
     fn obey(&mut self, command: Command) -> Result<(), Broken> {
+        if self.sessions.is_empty() {
+            // Nobody doubted it before.
+            self.liveness.heard(Instant::now());
+        }
         let message = match command {
             Command::Open { answer, .. } if self.boot.is_none() => {
                 let why = "its guest has not said anything yet".to_owned();

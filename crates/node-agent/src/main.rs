@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
@@ -15,10 +16,12 @@ use node_agent::board::{Board, MachineReport, first_number};
 use node_agent::capacity::{Ledger, Machine};
 use node_agent::cores::Cores;
 use node_agent::fabric::Fabric;
-use node_agent::http;
+use node_agent::http::{self, Limits};
 use node_agent::hypervisor::Hypervisor;
 use node_agent::place::Place;
-use node_agent::shared::Shared;
+use node_agent::resting::Resting;
+use node_agent::shared::{Files, Shared};
+use node_agent::users::Users;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -62,6 +65,13 @@ struct Args {
     /// Where images usually are: the kernel of the newest is used to find out early whether KVM works.
     #[arg(long, value_name = "DIR", default_value = "/var/cache/heddle/images")]
     images: PathBuf,
+    /// First of 65,536 user ids, which nobody else on this machine has: each QEMU runs as one of its own.
+    #[arg(long, value_name = "UID", default_value_t = 2_000_000, value_parser = clap::value_parser!(u32).range(1000..4_000_000_000))]
+    first_vm_uid: u32,
+    /// Hours for which the disk of a removed virtual machine is kept before it is deleted; 0 deletes it at once. If the disk of
+    /// the host is full, those that were kept longest go first.
+    #[arg(long, value_name = "HOURS", default_value_t = 24)]
+    disk_grace_hours: u32,
     /// Stops virtual machines when the agent is told to end. The next start boots them from their disks.
     #[arg(long)]
     stop_vms_at_exit: bool,
@@ -119,6 +129,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let fabric = Arc::new(Fabric::new(args.sim_control, Arc::clone(&place)));
     let accelerators =
         Accelerators::new(args.accelerator, Arc::clone(&place), hypervisor.clone(), Arc::clone(&board));
+    let grace = Duration::from_secs(u64::from(args.disk_grace_hours) * 3600);
+    let resting = Resting::open(Arc::clone(&place), grace).context("cannot look at disks that rest")?;
+    let users =
+        Users::open(Arc::clone(&place), args.first_vm_uid).context("cannot tell who has which user")?;
     let shared = Shared::new(
         place,
         hypervisor,
@@ -126,6 +140,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Arc::clone(&board),
         Arc::new(accelerators),
         ledger,
+        Files { resting, users },
     );
     let agent = Arc::new(Agent::new(Arc::new(shared), args.hosts)?);
     let listener = http::listen(&args.socket)?;
@@ -142,7 +157,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        served = axum::serve(listener, http::router(Arc::clone(&agent))) => served?,
+        _ = http::serve(listener, http::router(Arc::clone(&agent)), Limits::default()) => {}
         () = agent.run(args.images) => {}
         () = watching => {}
         _ = terminated.recv() => {}

@@ -1,8 +1,9 @@
-//! Orders are checked before they are kept.
+//! Orders are checked before they are kept, and kept with what must outlive them.
 
 use std::collections::BTreeSet;
 
-use controller_api::agent::{Orders, VmOrder};
+use controller_api::agent::{ImageOrder, Orders, Unlisted, Version, VmOrder};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -14,6 +15,9 @@ const IMAGES_MAX: usize = 1024;
 
 /// Virtual cores of one virtual machine: what QEMU's q35 has without further ado.
 const CORES_MAX: u32 = 255;
+
+/// Removed virtual machines that a host remembers, so that an older store cannot revive them: years of a busy host.
+const REMOVED_MAX: usize = 4096;
 
 /// Least memory, in MiB: less does not boot.
 const MEMORY_MIB_MIN: u32 = 64;
@@ -32,6 +36,65 @@ pub struct BadOrders {
     pub place: String,
     /// What is wrong with it.
     pub what: String,
+}
+
+/// What a host keeps on disk: the last orders it accepted, and what they do not list any more.
+///
+/// Files of versions before orders had a version hold `vms` and `images` only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// Which orders were accepted last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<Version>,
+    /// Desired virtual machines.
+    pub vms: Vec<VmOrder>,
+    /// Last orders of virtual machines that are neither desired nor removed: they keep running.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<VmOrder>,
+    /// Virtual machines that were removed, oldest first. They are never started again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<Uuid>,
+    /// Tombstones of the orders that were accepted last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tombstones: Vec<Uuid>,
+    /// Images that may be asked for.
+    #[serde(default)]
+    pub images: Vec<ImageOrder>,
+}
+
+impl Kept {
+    /// What is kept once `orders` are accepted.
+    pub fn succeeded_by(&self, orders: Orders) -> Self {
+        let Orders { version, vms, removed: tombstones, images } = orders;
+        let listed: BTreeSet<Uuid> =
+            vms.iter().map(|order| order.id).chain(tombstones.iter().copied()).collect();
+        let unlisted = self.all().filter(|order| !listed.contains(&order.id));
+        let mut removed: Vec<Uuid> =
+            self.removed.iter().copied().filter(|id| !tombstones.contains(id)).collect();
+        let forgotten = (removed.len() + tombstones.len()).saturating_sub(REMOVED_MAX).min(removed.len());
+        removed.drain(..forgotten);
+        removed.extend(&tombstones);
+        let unlisted = unlisted.filter(|order| !removed.contains(&order.id)).cloned().collect();
+        Self { version: Some(version), vms, unlisted, removed, tombstones, images }
+    }
+
+    /// Whether these are the orders that were accepted last.
+    pub fn is(&self, orders: &Orders) -> bool {
+        let Orders { version, vms, removed, images } = orders;
+        (self.version.as_ref(), &self.vms, &self.tombstones, &self.images)
+            == (Some(version), vms, removed, images)
+    }
+
+    /// Orders of all virtual machines that may run.
+    pub fn all(&self) -> impl Iterator<Item = &VmOrder> {
+        self.vms.iter().chain(&self.unlisted)
+    }
+}
+
+/// What is reported of a virtual machine that is not listed.
+pub fn unlisted(order: &VmOrder) -> Unlisted {
+    Unlisted { label: order.label.clone(), partitions: order.adapter.partitions().collect() }
 }
 
 /// Checks orders and puts virtual machines in the order of their ids.
@@ -88,7 +151,17 @@ pub fn check(mut orders: Orders) -> Result<Orders, BadOrders> {
             return bad(place("adapter.function"), format!("function {} is there twice", adapter.function));
         }
     }
+    if orders.removed.len() > REMOVED_MAX {
+        let found = orders.removed.len();
+        return bad("removed".to_owned(), format!("removed must list at most {REMOVED_MAX}, got {found}"));
+    }
+    if let Some(index) = orders.removed.iter().position(|id| ids.contains(id)) {
+        let what = format!("{} is listed as desired and as removed", orders.removed[index]);
+        return bad(format!("removed[{index}]"), what);
+    }
     orders.vms.sort_by_key(|order| order.id);
+    orders.removed.sort();
+    orders.removed.dedup();
     Ok(orders)
 }
 

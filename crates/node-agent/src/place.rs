@@ -7,6 +7,9 @@
 //!   orders/HOST.json         what is to be; holds private keys
 //!   images.json              files whose checksums were found right
 //!   vms/ID/                  overlay.qcow2, seed.iso, console.log
+//!   resting/ID/              disks of removed virtual machines, for a while; see [`crate::resting`]
+//!   resting.json             how long each has rested
+//!   users.json               which virtual machine's QEMU runs as which user
 //! RUNTIME/INSTANCE/ID/       sockets of a virtual machine: short paths, since theirs have room for 107 bytes
 //!   guest.sock               its virtio-serial port
 //!   nic.guest nic.fabric     its network adapter, seen from either end
@@ -138,6 +141,7 @@ impl Place {
         make_directory(&runtime, PASSABLE)?;
         let place = Self { state, runtime, instance, _lock: lock };
         make_directory(&place.state.join("orders"), 0o700)?;
+        make_directory(&place.resting_directory(), 0o700)?;
         make_directory(&place.vms_directory(), PASSABLE)?;
         let longest = place.vm(Uuid::nil()).nic_fabric;
         match longest.as_os_str().len() {
@@ -190,6 +194,28 @@ impl Place {
     /// Where disks are.
     pub fn vms_directory(&self) -> PathBuf {
         self.state.join("vms")
+    }
+
+    /// Where disks of removed virtual machines rest: for nobody but the agent.
+    pub fn resting_directory(&self) -> PathBuf {
+        self.state.join("resting")
+    }
+
+    /// The file with how long they have rested.
+    pub fn resting(&self) -> PathBuf {
+        self.state.join("resting.json")
+    }
+
+    /// The file with which virtual machine has which user.
+    pub fn users(&self) -> PathBuf {
+        self.state.join("users.json")
+    }
+
+    /// Whether there are files of a virtual machine, also if its disk rests.
+    pub fn has_files(&self, id: Uuid) -> bool {
+        let files = self.vm(id);
+        let resting = self.resting_directory().join(id.to_string());
+        [files.directory, files.sockets, resting].iter().any(|path| path.exists())
     }
 
     /// Whether a path is that of a socket of this agent.

@@ -37,6 +37,7 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
             match session.hear().await {
                 FromGuest::Output(bytes) => hand_on(&mut to_client, Kind::Output, &bytes, &session).await?,
                 FromGuest::Error(bytes) => hand_on(&mut to_client, Kind::Error, &bytes, &session).await?,
+                FromGuest::Note(text) => write_frame(&mut to_client, Kind::Error, text.as_bytes()).await?,
                 FromGuest::Exit(status) => {
                     write_frame(&mut to_client, Kind::Exit, &status.to_be_bytes()).await?;
                     return to_client.shutdown().await;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use controller_api::agent::VmOrder;
 use tokio::sync::watch;
@@ -18,6 +19,8 @@ use crate::fabric::Fabric;
 use crate::hypervisor::Hypervisor;
 use crate::image::Images;
 use crate::place::{Place, QemuUser};
+use crate::resting::Resting;
+use crate::users::Users;
 
 /// Where libvirt logs what QEMU says.
 const LOGS: &str = "/var/log/libvirt/qemu";
@@ -33,6 +36,10 @@ pub struct Shared {
     pub images: Arc<tokio::sync::Mutex<Images>>,
     /// Held from a look for room on the disk until something was put there.
     pub room: tokio::sync::Mutex<()>,
+    /// Disks of removed virtual machines.
+    pub resting: Resting,
+    /// Who each QEMU runs as.
+    pub users: Users,
     /// The emulated fabric.
     pub fabric: Arc<Fabric>,
     /// What is reported.
@@ -45,6 +52,15 @@ pub struct Shared {
     snapshots: watch::Sender<Snapshot>,
     /// What libvirt said at first; nothing may be started before.
     surveyed: watch::Sender<Option<Survey>>,
+}
+
+/// What is kept about files of virtual machines.
+#[derive(Debug)]
+pub struct Files {
+    /// Disks of removed virtual machines.
+    pub resting: Resting,
+    /// Whose files they are.
+    pub users: Users,
 }
 
 /// Virtual machines that run.
@@ -80,7 +96,9 @@ impl Shared {
         board: Arc<Board>,
         accelerators: Arc<Accelerators>,
         ledger: Ledger,
+        files: Files,
     ) -> Self {
+        let Files { resting, users } = files;
         let images = Arc::new(tokio::sync::Mutex::new(Images::open(place.images())));
         let nothing = Snapshot { taken: Instant::now(), running: Arc::default() };
         Self {
@@ -88,6 +106,8 @@ impl Shared {
             hypervisor,
             images,
             room: tokio::sync::Mutex::default(),
+            resting,
+            users,
             fabric,
             board,
             accelerators,
@@ -127,6 +147,29 @@ impl Shared {
     /// Notes what runs.
     pub fn set_snapshot(&self, snapshot: Snapshot) {
         self.snapshots.send_replace(snapshot);
+    }
+
+    /// Time has passed for disks that rest.
+    pub async fn let_rest(self: &Arc<Self>, elapsed: Duration) {
+        let this = Arc::clone(self);
+        let passed = tokio::task::spawn_blocking(move || this.resting.pass(elapsed)).await;
+        if let Ok(Err(error)) = passed {
+            tracing::warn!("disks that have rested cannot be deleted: {error}");
+        }
+    }
+
+    /// Deletes the disk that has rested longest, to make room; whether there was one.
+    pub async fn evict_rested(self: &Arc<Self>) -> bool {
+        let this = Arc::clone(self);
+        let evicted = tokio::task::spawn_blocking(move || this.resting.evict()).await;
+        match evicted {
+            Ok(Ok(evicted)) => evicted.is_some(),
+            Ok(Err(error)) => {
+                tracing::warn!("a disk that rests cannot be deleted: {error}");
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// Gives a virtual machine what it needs of the machine. Who floats makes room first.

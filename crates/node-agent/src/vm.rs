@@ -43,6 +43,10 @@ const QUIESCE: [&str; 3] =
 pub enum Wanted {
     /// To run.
     Run(Arc<VmOrder>),
+    /// Not to run; says why.
+    Refused(Arc<str>),
+    /// To be left as it is: nobody knows its order.
+    Leave,
     /// To stop, with everything kept for the next start.
     Stop,
     /// To be gone.
@@ -81,6 +85,8 @@ pub fn spawn(
     // Reported from here on: who asks in the next moment must not find it missing.
     match *vm.wanted.borrow() {
         Wanted::Run(_) => vm.report(VmState::Preparing, None),
+        Wanted::Refused(ref why) => vm.report(VmState::Failed, Some(why.to_string())),
+        Wanted::Leave => vm.report_left(false),
         Wanted::Stop => {}
         Wanted::Gone => vm.report(VmState::Removing, None),
     }
@@ -135,6 +141,26 @@ impl Vm {
                 Wanted::Gone => return self.remove().await,
                 Wanted::Stop => return self.stop().await,
                 Wanted::Run(order) => self.make_so(&order).await,
+                Wanted::Leave => self.leave().await,
+                Wanted::Refused(why) => {
+                    self.report(VmState::Failed, Some(why.to_string()));
+                    // An error means that the agent ends.
+                    if self.wanted.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Leaves it as it is, and reports whether it runs.
+    async fn leave(&mut self) {
+        let mut snapshots = self.shared.snapshots();
+        loop {
+            self.report_left(snapshots.borrow_and_update().running.contains(&self.id));
+            tokio::select! {
+                _ = self.wanted.changed() => return,
+                Ok(()) = snapshots.changed() => {}
             }
         }
     }
@@ -251,8 +277,13 @@ impl Vm {
     /// Lets one that could not write go on when the host's disk has room again: it tries once more what it could not do.
     async fn resume(&self, why: Halt) {
         let Shared { hypervisor, place, .. } = &*self.shared;
-        if why == Halt::Disk
-            && room::has_reserve(place)
+        if why != Halt::Disk {
+            return;
+        }
+        if !room::has_reserve(place) {
+            self.shared.evict_rested().await;
+        }
+        if room::has_reserve(place)
             && let Err(error) = hypervisor.resume(place.instance(), self.id).await
         {
             tracing::warn!(vm = %self.id, "does not go on: {error}");
@@ -281,7 +312,7 @@ impl Vm {
     /// Removes it with everything it had; tries until it is done.
     async fn remove(&self) {
         self.report(VmState::Removing, None);
-        while let Err(why) = self.clear_away(Remains::Nothing).await {
+        while let Err(why) = self.clear_away(Remains::RestingDisk).await {
             tracing::warn!(vm = %self.id, "cannot be removed yet: {why}");
             self.report(VmState::Removing, Some(why));
             sleep(HYPERVISOR_PAUSE).await;
@@ -304,11 +335,18 @@ impl Vm {
         self.shared.release(self.id).await;
         let files = place.vm(self.id);
         let removed = match remains {
-            Remains::Disk => files.remove_sockets(),
+            Remains::Disk | Remains::RestingDisk => files.remove_sockets(),
             Remains::Nothing => files.remove(),
         };
         removed.map_err(|error| crate::told_whole(&error))?;
-        if remains == Remains::Nothing {
+        if remains == Remains::RestingDisk {
+            let (shared, id) = (Arc::clone(&self.shared), self.id);
+            let put = tokio::task::spawn_blocking(move || shared.resting.put(id, &files));
+            let put = put.await.map_err(|error| error.to_string())?;
+            put.map_err(|error| format!("its disk cannot be put to rest: {error}"))?;
+        }
+        if remains != Remains::Disk {
+            self.shared.users.release(self.id);
             crate::shared::remove_logs(place.instance(), self.id);
         }
         Ok(())
@@ -330,13 +368,27 @@ impl Vm {
         self.set(VmReport { ready, network, reason, stop, ..self.bare_report(VmState::Running) });
     }
 
+    fn report_left(&self, runs: bool) {
+        let state = if runs { VmState::Running } else { VmState::Stopped };
+        self.report(state, Some("no orders list it; it is left as it is".to_owned()));
+    }
+
     fn report(&self, state: VmState, reason: Option<String>) {
         self.set(VmReport { reason, ..self.bare_report(state) });
     }
 
     fn bare_report(&self, state: VmState) -> VmReport {
         let pinned = self.shared.given(self.id).cores.iter().collect();
-        VmReport { id: self.id, state, ready: None, reason: None, pinned, network: None, stop: None }
+        VmReport {
+            id: self.id,
+            state,
+            ready: None,
+            reason: None,
+            pinned,
+            network: None,
+            stop: None,
+            unlisted: None,
+        }
     }
 
     fn set(&self, report: VmReport) {
@@ -348,7 +400,10 @@ impl Vm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remains {
     Nothing,
+    /// Where it was, for the next start.
     Disk,
+    /// Out of reach, until its grace period is over.
+    RestingDisk,
 }
 
 async fn wait_for_end(wanted: &mut watch::Receiver<Wanted>) {
@@ -377,6 +432,7 @@ pub async fn quiesce(opener: Opener) {
             match session.hear().await {
                 FromGuest::Output(bytes) | FromGuest::Error(bytes) => session.consumed(bytes.len()).await,
                 FromGuest::Exit(status) => return Some(status),
+                FromGuest::Note(_) => {}
                 FromGuest::Refused(_) => return None,
             }
         }

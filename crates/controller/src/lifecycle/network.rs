@@ -168,6 +168,6 @@ fn place(cluster: &ClusterRow, sight: &impl Sight, at: Timestamp) -> Happening {
 pub fn stop<'a>(sight: &'a impl Sight, node: &NodeRow) -> Option<&'a PacketStop> {
     match sight.vm(&node.host, node.id) {
         VmSight::Reported(report) => report.stop.as_ref(),
-        VmSight::Unknown | VmSight::Absent => None,
+        VmSight::Unknown | VmSight::Unordered | VmSight::Removed => None,
     }
 }

@@ -19,6 +19,7 @@ use crate::store::TenantRef;
 struct World {
     vms: BTreeMap<Uuid, VmReport>,
     ordered: BTreeSet<Uuid>,
+    removed: BTreeSet<Uuid>,
     members: Option<Members>,
     refusal: Option<String>,
     levels: Option<Vec<ServiceLevel>>,
@@ -29,7 +30,8 @@ impl Sight for World {
         match self.vms.get(&id) {
             Some(report) => VmSight::Reported(report),
             None if self.ordered.contains(&id) => VmSight::Unknown,
-            None => VmSight::Absent,
+            None if self.removed.contains(&id) => VmSight::Removed,
+            None => VmSight::Unordered,
         }
     }
 
@@ -56,11 +58,13 @@ impl World {
         self.members = Some(members(cluster));
     }
 
-    /// The agents take orders: what they are not told to run is removed.
+    /// The agents take orders: what they are told to remove is removed.
     fn order(&mut self, cluster: &ClusterRow) {
         let wanted = cluster.nodes.iter().filter(|node| node.networked && !node.leaving);
         self.ordered = wanted.map(|node| node.id).collect();
-        self.vms.retain(|id, _| self.ordered.contains(id));
+        let removed = cluster.nodes.iter().filter(|node| node.networked && node.leaving);
+        self.removed = removed.map(|node| node.id).collect();
+        self.vms.retain(|id, _| !self.removed.contains(id));
         for id in &self.ordered {
             self.vms.entry(*id).or_insert_with(|| report(*id, VmState::Preparing, None));
         }
@@ -74,7 +78,7 @@ impl World {
 }
 
 fn report(id: Uuid, state: VmState, ready: Option<u64>) -> VmReport {
-    VmReport { id, state, ready, reason: None, pinned: Vec::new(), network: None, stop: None }
+    VmReport { id, state, ready, reason: None, pinned: Vec::new(), network: None, stop: None, unlisted: None }
 }
 
 fn now(seconds: i64) -> Moment {
@@ -269,6 +273,7 @@ fn the_fabric_forgets_a_port_only_after_the_last_virtual_machine_behind_it() {
     advance(&mut cluster, &world, now(2));
     world.vms.remove(&cluster.nodes[2].id);
     world.ordered.clear();
+    world.removed = cluster.nodes.iter().map(|node| node.id).collect();
     advance(&mut cluster, &world, now(3));
     assert!(members(&cluster).contains_key(&(cluster.partition.unwrap(), port)));
     world.vms.clear();

@@ -11,13 +11,18 @@ mod sessions;
 mod site;
 mod tenants;
 mod tokens;
+mod unlisted;
 mod upgrade;
 mod views;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::UPGRADE;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
@@ -27,6 +32,7 @@ use crate::site::Site;
 
 pub use access::{NewSecret, issue, read_token};
 pub use rate::Rates;
+use refusal::Refusal;
 
 /// Largest request: a cluster with many keys is far below.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
@@ -62,6 +68,8 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(tokens::revoke))
         .routes(routes!(site::host_list, site::host_add, site::host_add_all))
         .routes(routes!(site::host_remove))
+        .routes(routes!(unlisted::list))
+        .routes(routes!(unlisted::remove))
         .routes(routes!(site::image_list, site::image_add))
         .routes(routes!(site::image_remove))
         .routes(routes!(clusters::list, clusters::create))
@@ -87,7 +95,24 @@ pub fn router(site: Arc<Site>) -> Router {
         .method_not_allowed_fallback(refusal::no_such_method)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(axum::middleware::from_fn(refusal::refuse_large))
+        .layer(middleware::from_fn_with_state(Arc::clone(&site), keep_changes))
         .with_state(site)
+}
+
+/// A change is answered only after its revision is on disk outside the store, too; on a store that agents do not follow,
+/// nothing is changed.
+async fn keep_changes(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    let is_change = !request.method().is_safe() && !request.headers().contains_key(UPGRADE);
+    if is_change && site.look(|seen| seen.superseded.is_some()) {
+        let detail =
+            "the store is older than what hosts run: nothing is changed until the operator has recovered it";
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "store-superseded", detail).into_response();
+    }
+    let response = next.run(request).await;
+    if is_change {
+        site.mirror().await;
+    }
+    response
 }
 
 /// The description of the interface.

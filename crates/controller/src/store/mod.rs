@@ -5,6 +5,7 @@
 //! One process at a time has a store open: [`Lock`].
 
 mod clusters;
+mod identity;
 mod lock;
 mod numbers;
 mod records;
@@ -29,6 +30,7 @@ use self::site::KnownHosts;
 use crate::clock::{Clock, Moment, Uptime};
 
 pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, ViewPartition, ViewWish};
+pub use identity::{Identity, Tombstone};
 pub use lock::Lock;
 pub use records::Happening;
 pub use site::{ImageRow, TenantRef, TenantRow};
@@ -54,6 +56,9 @@ const FROM_3_TO_4: &str = "ALTER TABLE clusters ADD COLUMN view_wish TEXT";
 
 /// What makes schema 5 of schema 4.
 const FROM_4_TO_5: &str = include_str!("from_4_to_5.sql");
+
+/// The tables of schema 5 that say which store this is and how new; made last, as they watch the others.
+const IDENTITY: &str = include_str!("identity.sql");
 
 /// The store.
 #[derive(Clone, Debug)]
@@ -230,11 +235,11 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
     let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let steps: &[&str] = match found {
         SCHEMA => return Ok(()),
-        0 => &[include_str!("schema.sql")],
-        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5],
-        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5],
-        3 => &[FROM_3_TO_4, FROM_4_TO_5],
-        4 => &[FROM_4_TO_5],
+        0 => &[include_str!("schema.sql"), IDENTITY],
+        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY],
+        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY],
+        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY],
+        4 => &[FROM_4_TO_5, IDENTITY],
         found => return Err(StoreError::Newer { path: path.to_owned(), found }),
     };
     for sql in steps {

@@ -35,6 +35,8 @@ pub struct NoNumber {
 pub(super) const LAST_NUMBER: &str = "SELECT last_partition FROM fabric WHERE one = 1";
 pub(super) const RESTED_NUMBERS: &str =
     "SELECT number FROM partition_numbers WHERE released <= ? ORDER BY released, number LIMIT ?";
+/// All of a table that is empty but after a recovery.
+const HELD_NUMBERS: &str = "SELECT DISTINCT number FROM held_partitions";
 pub(super) const NUMBERS_OF: &str = "SELECT \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released IS NULL) + \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released > ?2)";
@@ -70,7 +72,9 @@ impl Store {
         let mut read = self.readers.begin().await?;
         let last: Option<u16> = sqlx::query_scalar(LAST_NUMBER).fetch_optional(&mut *read).await?;
         let first = last.map_or(*POOL.start(), |last| last.saturating_add(1).max(*POOL.start()));
-        let mut raw: Vec<u16> = (first..=*POOL.end()).take(count).collect();
+        let held: Vec<u16> = sqlx::query_scalar(HELD_NUMBERS).fetch_all(&mut *read).await?;
+        let mut raw: Vec<u16> =
+            (first..=*POOL.end()).filter(|number| !held.contains(number)).take(count).collect();
         let rested = self.uptime().before(REST);
         let query = sqlx::query_scalar(RESTED_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
         let oldest: Vec<u16> = query.fetch_all(&mut *read).await?;

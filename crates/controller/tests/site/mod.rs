@@ -14,14 +14,15 @@ use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller::Clock;
 use controller_api::agent::{
-    Accelerator, NetworkCheck, Orders, PacketStop, Report, Share, VmReport, VmState,
+    Accelerator, NetworkCheck, OLDER_ORDERS, OTHER_SITE, Orders, PacketStop, Report, Share, Unlisted,
+    VmOrder, VmReport, VmState,
 };
 use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
 use controller_api::tenant::{IssuedToken, Lifetime, NewToken};
-use controller_api::{Client, ClusterRef, Endpoint, MemorySize, Name, TrustedUsers};
+use controller_api::{Client, ClusterRef, Endpoint, MemorySize, Name, Problem, TrustedUsers};
 use fabric_model::generate::FatTree;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
 use ib_wire::{Guid, PartitionNumber};
@@ -33,7 +34,7 @@ use tokio::runtime::Runtime;
 use uuid::Uuid;
 
 /// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of nodes with one core each.
 pub fn wish(name: &str, size: u32) -> NewCluster {
@@ -57,6 +58,18 @@ pub fn by_name(name: &str) -> ClusterRef {
     ClusterRef { name: name.parse().unwrap(), tenant: None }
 }
 
+/// How agents treat orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conduct {
+    /// They follow them.
+    #[default]
+    Obeys,
+    /// They follow them, but nobody hears of it.
+    TakesAndIsSilent,
+    /// They neither follow nor answer.
+    IsSilent,
+}
+
 /// What the fakes know.
 #[derive(Default)]
 pub struct World {
@@ -76,6 +89,12 @@ pub struct World {
     pub network: Option<NetworkCheck>,
     /// Where packets stop.
     pub stop: Option<PacketStop>,
+    /// How agents treat orders.
+    pub conduct: Conduct,
+    /// Virtual machines that agents were told to remove: they are not started again.
+    pub removed: BTreeSet<Uuid>,
+    /// Virtual machines that agents run: those that were ordered and not removed.
+    pub vms: BTreeMap<Uuid, (String, VmOrder)>,
     number: u64,
 }
 
@@ -188,6 +207,24 @@ impl Site {
         eventually("the store is given up", || lock.try_lock().is_ok());
     }
 
+    /// Ends the controller, and waits until it is.
+    pub fn stop(&mut self) {
+        self.controller.take().unwrap().shutdown_timeout(PATIENCE);
+        let lock = std::fs::File::open(self.path("store.lock")).unwrap();
+        eventually("the store is given up", || lock.try_lock().is_ok());
+    }
+
+    /// Files of the store, with what SQLite puts beside it.
+    pub fn store_files(&self) -> Vec<PathBuf> {
+        ["store", "store-wal", "store-shm"].map(|name| self.path(name)).into()
+    }
+
+    /// Why the controller does not start.
+    pub fn refusal_to_start(&self) -> String {
+        let served = self.ask(controller::serve(self.settings(), std::future::pending()));
+        format!("{:#}", served.unwrap_err())
+    }
+
     /// Asks as whoever a token belongs to.
     pub fn client(&self, token: String) -> Client {
         eventually("the controller listens", || self.socket().exists());
@@ -227,7 +264,8 @@ impl Site {
         self.fakes.block_on(question)
     }
 
-    fn prepare(&self) {
+    /// Makes hosts and an image known, and waits until they are.
+    pub fn prepare(&self) {
         let operator = self.operator();
         for name in &self.hosts {
             let host = NewHost {
@@ -389,15 +427,30 @@ async fn take_orders(
     State(world): State<Shared>,
     UrlPath(host): UrlPath<String>,
     Json(orders): Json<Orders>,
-) -> StatusCode {
-    let mut world = world.lock().unwrap();
-    for vm in &orders.vms {
-        world.ran.insert(vm.id, u16::from(vm.adapter.pkey));
+) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
+    let conduct = world.lock().unwrap().conduct;
+    if conduct != Conduct::IsSilent {
+        let taken = world.lock().unwrap().take(host, orders)?;
+        if conduct == Conduct::Obeys {
+            return Ok(taken);
+        }
     }
-    world.orders.insert(host, orders);
-    world.number += 1;
-    world.look();
-    StatusCode::NO_CONTENT
+    // The answer never comes; in the end the connection breaks.
+    while world.lock().unwrap().conduct != Conduct::Obeys {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Err((StatusCode::SERVICE_UNAVAILABLE, Json(Box::new(refusal("gone")))))
+}
+
+fn refusal(kind: &str) -> Problem {
+    Problem {
+        kind: kind.to_owned(),
+        title: "refused".to_owned(),
+        status: 409,
+        detail: None,
+        place: None,
+        hint: None,
+    }
 }
 
 async fn tell(
@@ -425,8 +478,33 @@ impl World {
         self.number += 1;
     }
 
+    /// Takes orders as an agent does: newer ones of the same site, and removes only what they say is removed.
+    fn take(&mut self, host: String, orders: Orders) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
+        let refused = |kind: &str| Err((StatusCode::CONFLICT, Json(Box::new(refusal(kind)))));
+        if let Some(kept) = self.orders.get(&host).map(|kept| kept.version) {
+            if kept.site != orders.version.site {
+                return refused(OTHER_SITE);
+            }
+            if orders.version.age() < kept.age() {
+                return refused(OLDER_ORDERS);
+            }
+        }
+        for vm in orders.vms.iter().filter(|vm| !self.removed.contains(&vm.id)) {
+            self.ran.insert(vm.id, u16::from(vm.adapter.pkey));
+            self.vms.insert(vm.id, (host.clone(), vm.clone()));
+        }
+        self.vms.retain(|id, _| !orders.removed.contains(id));
+        self.removed.extend(&orders.removed);
+        self.orders.insert(host, orders);
+        self.number += 1;
+        self.look();
+        Ok(StatusCode::NO_CONTENT)
+    }
+
     fn report(&self, host: &str) -> Report {
-        let vm = |order: &controller_api::agent::VmOrder| VmReport {
+        let kept = self.orders.get(host);
+        let is_listed = |id: Uuid| kept.is_some_and(|kept| kept.vms.iter().any(|vm| vm.id == id));
+        let vm = |order: &VmOrder| VmReport {
             id: order.id,
             state: if self.failure.is_some() { VmState::Failed } else { VmState::Running },
             ready: self.failure.is_none().then_some(order.context.generation),
@@ -434,21 +512,33 @@ impl World {
             pinned: Vec::new(),
             network: self.network,
             stop: self.stop.clone(),
+            unlisted: (!is_listed(order.id)).then(|| Unlisted {
+                label: order.label.clone(),
+                partitions: order.adapter.partitions().collect(),
+            }),
         };
-        let vms = self.orders.get(host).map(|orders| orders.vms.iter().map(vm).collect());
+        let vms = self.vms.values().filter(|(at, _)| at == host).map(|(_, order)| vm(order));
+        let refused = kept.into_iter().flat_map(|kept| &kept.vms).filter(|vm| self.removed.contains(&vm.id));
+        let refused = refused.map(|order| VmReport {
+            state: VmState::Failed,
+            ready: None,
+            reason: Some("it was removed by earlier orders".to_owned()),
+            ..vm(order)
+        });
         Report {
             number: self.number + 1,
+            acknowledged: kept.map(|kept| kept.version),
             cores: Share { total: 1, used: 0 },
             memory_mib: Share { total: 65_536, used: 0 },
             accelerator: Some(Accelerator::Tcg),
             fabric: true,
-            vms: vms.unwrap_or_default(),
+            vms: vms.chain(refused).collect(),
         }
     }
 
     /// Notes virtual machines that run without their network.
     fn look(&mut self) {
-        let running = self.orders.values().flat_map(|orders| &orders.vms);
+        let running = self.vms.values().map(|(_, vm)| vm);
         let outside = running.filter(|vm| {
             let partition = PartitionNumber::from_wire(u16::from(vm.adapter.pkey) & 0x7fff).unwrap();
             !self.members.contains(&(partition, vm.adapter.port_guid))

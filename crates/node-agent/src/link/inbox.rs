@@ -19,6 +19,8 @@ pub enum FromGuest {
     Output(Vec<u8>),
     /// Standard error.
     Error(Vec<u8>),
+    /// The agent's own words, for people.
+    Note(String),
     /// The last word: its exit status.
     Exit(i32),
     /// The last word: why there is no session.

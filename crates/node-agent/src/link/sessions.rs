@@ -271,6 +271,20 @@ impl Sessions {
         }
     }
 
+    /// Tells all who listen something that no guest said.
+    pub fn note_all(&mut self, text: &str) {
+        for slot in self.open.values().filter(|slot| !slot.closing) {
+            // One who does not read what is there does not wait for the guest.
+            let _ = slot.inbox.push(FromGuest::Note(text.to_owned()));
+        }
+    }
+
+    /// Gives up all sessions of a guest that may come back; what to tell it then.
+    pub fn give_up_all(&mut self, why: &str) -> Vec<ToGuest> {
+        let ids: Vec<SessionId> = self.open.keys().copied().collect();
+        ids.into_iter().filter_map(|id| self.break_off(id, why)).collect()
+    }
+
     /// The connection is gone.
     pub fn end_all(&mut self, why: &str) {
         for id in self.open.keys().copied().collect::<Vec<_>>() {

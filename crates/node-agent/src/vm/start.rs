@@ -17,7 +17,7 @@ use crate::hypervisor::HypervisorError;
 use crate::image::CheckedImage;
 use crate::place::check_readable;
 use crate::promise;
-use crate::room;
+use crate::room::{self, RoomError};
 use crate::told_whole;
 
 /// Why a virtual machine does not run.
@@ -74,7 +74,11 @@ impl Vm {
         let image = self.check_image(order).await?;
         let given = self.shared.take(order).await.map_err(|full| StartError::Never(full.to_string()))?;
         let never = |error: &dyn std::error::Error| StartError::Never(told_whole(error));
-        let (files, user) = (self.shared.place.vm(self.id), self.shared.qemu_user());
+        let files = self.shared.place.vm(self.id);
+        let qemu = self.shared.qemu_user();
+        let user = qemu.map(|qemu| self.shared.users.of(self.id, qemu)).transpose();
+        let user =
+            user.map_err(|error| StartError::Never(format!("there is no user for its QEMU: {error}")))?;
         if let Some(user) = user {
             self.shared.place.check_reachable(user).map_err(|error| never(&error))?;
             for file in [&image.root, &image.kernel, &image.initrd] {
@@ -86,7 +90,7 @@ impl Vm {
             let _room = self.shared.room.lock().await;
             // What is there was given room when it was made.
             if !files.overlay.exists() {
-                room::check(&self.shared.place, &image).map_err(|error| never(&error))?;
+                self.find_room(&image).await.map_err(|error| never(&error))?;
             }
             disk::make_overlay(&files, &image, user).await.map_err(|error| never(&error))?;
         }
@@ -94,7 +98,7 @@ impl Vm {
         self.check_wanted()?;
         self.attach(order).await;
         let kernel = Kernel { kernel: image.kernel.clone(), initrd: image.initrd.clone() };
-        let accelerator = self.shared.accelerators.choose(kernel, user).await;
+        let accelerator = self.shared.accelerators.choose(kernel, qemu).await;
         self.check_wanted()?;
         let floating = self.shared.floating();
         let domain = |backing| {
@@ -149,6 +153,16 @@ impl Vm {
         self.shared.runs(order, floating).await;
         tracing::info!(vm = %self.id, label = order.label, ?accelerator, "started");
         Ok(())
+    }
+
+    /// Finds room for a disk; disks that rest make way for it.
+    async fn find_room(&self, image: &CheckedImage) -> Result<(), RoomError> {
+        loop {
+            match room::check(&self.shared.place, image) {
+                Err(RoomError::Full { .. }) if self.shared.evict_rested().await => {}
+                found => return found,
+            }
+        }
     }
 
     /// With huge pages if there are enough of them and libvirt takes them, else with ordinary ones.

@@ -10,16 +10,18 @@ use std::time::Duration;
 use controller_api::Problem;
 use controller_api::agent::{Orders, Report, VmState};
 use controller_api::cluster::CpuMode;
+use node_agent::orders::Kept;
 use tempfile::TempDir;
+use uuid::Uuid;
 
 /// Looks, and the time between two: together longer than anything takes on a busy machine.
 const ATTEMPTS: usize = 1800;
 const BETWEEN: Duration = Duration::from_millis(50);
 
 /// An agent that is ended when the test is.
-struct Agent {
-    process: Child,
-    socket: PathBuf,
+pub(crate) struct Agent {
+    pub(crate) process: Child,
+    pub(crate) socket: PathBuf,
 }
 
 impl Drop for Agent {
@@ -29,23 +31,27 @@ impl Drop for Agent {
     }
 }
 
-struct Answer {
-    status: u16,
-    body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
 }
 
 impl Agent {
-    fn start(scratch: &Path) -> Self {
+    pub(crate) fn start(scratch: &Path) -> Self {
         Self::start_with(scratch, &["--host", "one", "--host", "two"])
     }
 
-    fn start_with(scratch: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(scratch: &Path, arguments: &[&str]) -> Self {
         let socket = scratch.join("agent.sock");
         let mut command = command(scratch);
         command.args(arguments);
         if !arguments.contains(&"--uri") {
             command.args(["--uri", "test:///default"]);
         }
+        Self::spawn(command, socket)
+    }
+
+    pub(crate) fn spawn(mut command: Command, socket: PathBuf) -> Self {
         let mut process = command.spawn().unwrap();
         for _ in 0..ATTEMPTS {
             if UnixStream::connect(&socket).is_ok() {
@@ -59,7 +65,7 @@ impl Agent {
         panic!("nobody answers");
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         let length = body.len();
         let request = format!(
@@ -80,20 +86,20 @@ impl Agent {
         Answer { status, body }
     }
 
-    fn order(&self, host: &str, orders: &Orders) -> Answer {
+    pub(crate) fn order(&self, host: &str, orders: &Orders) -> Answer {
         self.ask("PUT", &format!("/v1/hosts/{host}"), &serde_json::to_string(orders).unwrap())
     }
 
-    fn report(&self, host: &str, after: u64) -> Report {
+    pub(crate) fn report(&self, host: &str, after: u64) -> Report {
         let answer = self.ask("GET", &format!("/v1/hosts/{host}?after={after}"), "");
         assert_eq!(answer.status, 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     }
 
     /// Follows the reports of a host until one is as wanted.
-    fn until(&self, host: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+    pub(crate) fn until(&self, host: &str, wanted: impl Fn(&Report) -> bool) -> Report {
         let mut report = self.report(host, 0);
-        for _ in 0..12 {
+        for _ in 0..24 {
             if wanted(&report) {
                 return report;
             }
@@ -104,12 +110,12 @@ impl Agent {
 }
 
 impl Answer {
-    fn problem(&self) -> Problem {
+    pub(crate) fn problem(&self) -> Problem {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no problem: {}", self.body))
     }
 }
 
-fn command(scratch: &Path) -> Command {
+pub(crate) fn command(scratch: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heddle-agent"));
     command
         .args(["--accelerator", "tcg", "--cores", "0-1", "--memory", "1G"])
@@ -125,12 +131,17 @@ fn command(scratch: &Path) -> Command {
     command
 }
 
-fn orders(numbers: impl IntoIterator<Item = u8>) -> Orders {
+pub(crate) fn orders(sequence: u64, numbers: impl IntoIterator<Item = u8>) -> Orders {
     let vms = numbers.into_iter().map(|number| crate::common::order(number, CpuMode::Shared)).collect();
-    Orders { vms, ..Orders::default() }
+    crate::common::orders(sequence, vms)
 }
 
-fn failed(report: &Report) -> bool {
+/// Orders that remove one virtual machine.
+pub(crate) fn removing(sequence: u64, id: Uuid) -> Orders {
+    Orders { removed: vec![id], ..crate::common::orders(sequence, Vec::new()) }
+}
+
+pub(crate) fn failed(report: &Report) -> bool {
     report.vms.len() == 1 && report.vms[0].state == VmState::Failed
 }
 
@@ -146,7 +157,7 @@ fn hosts_and_empty_reports_are_told_and_others_are_not_known() {
     for (method, path) in
         [("GET", "/v1/hosts/three"), ("PUT", "/v1/hosts/three"), ("GET", "/v1/hosts/%2e%2e")]
     {
-        let answer = agent.ask(method, path, r#"{"vms":[]}"#);
+        let answer = agent.ask(method, path, &serde_json::to_string(&orders(1, [])).unwrap());
         assert_eq!((answer.status, answer.problem().kind.as_str()), (404, "no-such-host"), "{method} {path}");
     }
     let mode = std::fs::metadata(&agent.socket).unwrap().permissions().mode();
@@ -162,7 +173,7 @@ fn orders_are_kept_before_they_are_answered_whenever_the_agent_is_killed() {
         let first = agent.until("one", |report| report.vms.len() == usize::from(round - 1));
         assert!(first.number > number, "numbers grow over restarts");
         number = first.number;
-        assert_eq!(agent.order("one", &orders(1..=round)).status, 204);
+        assert_eq!(agent.order("one", &orders(round.into(), 1..=round)).status, 204);
         // At once: whatever it does with them goes on after the restart.
         agent.process.kill().unwrap();
         agent.process.wait().unwrap();
@@ -173,27 +184,26 @@ fn orders_are_kept_before_they_are_answered_whenever_the_agent_is_killed() {
 fn what_cannot_be_is_told_with_its_reason_and_leaves_nothing_behind() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
     let report = agent.until("one", failed);
     let reason = report.vms[0].reason.clone().unwrap();
     assert!(reason.starts_with("image debian-mpi: /images/debian-mpi/image.json cannot be read"), "{reason}");
     assert_eq!(std::fs::read_dir(scratch.path().join("state/vms")).unwrap().count(), 0);
     assert_eq!(report.memory_mib.used, 0);
-    // Not ordered any more, it is gone.
-    assert_eq!(agent.order("one", &orders([])).status, 204);
+    assert_eq!(agent.order("one", &removing(2, report.vms[0].id)).status, 204);
     agent.until("one", |report| report.vms.is_empty());
 }
 
-fn with_image(scratch: &Path, mode: CpuMode) -> Orders {
+pub(crate) fn with_image(scratch: &Path, mode: CpuMode) -> Orders {
     let images = scratch.join("images");
     std::fs::create_dir_all(&images).unwrap();
     let mut order = crate::common::order(1, mode);
     order.image = crate::common::image(&images);
-    Orders { vms: vec![order], ..Orders::default() }
+    crate::common::orders(1, vec![order])
 }
 
 /// Files of virtual machines, in the state and among the sockets.
-fn files_of_vms(scratch: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_of_vms(scratch: &Path) -> Vec<PathBuf> {
     let entries = |directory: &Path| -> Vec<PathBuf> {
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
     };
@@ -216,10 +226,12 @@ fn a_virtual_machine_runs_as_long_as_it_is_ordered_and_then_nothing_is_left() {
     let mode = |file: &str| std::fs::metadata(directory.join(file)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("overlay.qcow2"), mode("seed.iso")), (0o600, 0o600));
     assert!(!directory.join("making").exists(), "documents with a private key are left");
-    assert_eq!(agent.order("one", &Orders::default()).status, 204);
+    assert_eq!(agent.order("one", &removing(2, orders.vms[0].id)).status, 204);
     let report = agent.until("one", |report| report.vms.is_empty());
-    assert_eq!(report.memory_mib.used, 0);
+    assert_eq!((report.memory_mib.used, report.acknowledged.unwrap().sequence), (0, 2));
     assert_eq!(files_of_vms(scratch.path()), Vec::<PathBuf>::new());
+    let rests = scratch.path().join("state/resting").join(orders.vms[0].id.to_string());
+    assert!(rests.join("overlay.qcow2").exists() && !rests.join("seed.iso").exists());
 }
 
 #[test]
@@ -237,42 +249,41 @@ fn a_start_that_fails_in_the_middle_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_a_killed_agent_left_of_virtual_machines_that_are_not_ordered_is_removed() {
+fn a_disk_that_no_orders_know_is_kept_and_reported() {
     let scratch = TempDir::new().unwrap();
-    drop(Agent::start(scratch.path()));
-    let stray =
-        scratch.path().join("state/vms").join(crate::common::order(9, CpuMode::Shared).id.to_string());
+    let agent = Agent::start(scratch.path());
+    assert_eq!(agent.order("one", &orders(1, [])).status, 204);
+    drop(agent);
+    let id = crate::common::order(9, CpuMode::Shared).id;
+    let stray = scratch.path().join("state/vms").join(id.to_string());
     std::fs::create_dir(&stray).unwrap();
     std::fs::write(stray.join("overlay.qcow2"), "a disk").unwrap();
-    let kept = scratch.path().join("state/vms/not-a-virtual-machine");
-    std::fs::create_dir(&kept).unwrap();
-    let _agent = Agent::start(scratch.path());
-    for _ in 0..ATTEMPTS {
-        if !stray.exists() {
-            break;
-        }
-        std::thread::sleep(BETWEEN);
-    }
-    assert!(!stray.exists() && kept.exists());
+    let agent = Agent::start(scratch.path());
+    let report = agent.until("one", |report| report.vms.len() == 1);
+    assert_eq!((report.vms[0].id, report.vms[0].state), (id, VmState::Stopped));
+    assert!(report.vms[0].unlisted.is_some() && stray.exists());
+    assert_eq!(agent.order("one", &removing(2, id)).status, 204);
+    agent.until("one", |report| report.vms.is_empty());
+    assert!(!stray.exists() && scratch.path().join("state/resting").join(id.to_string()).exists());
 }
 
 #[test]
 fn orders_that_make_no_sense_are_refused_and_change_nothing() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
     let refused = |answer: Answer| (answer.status, answer.problem().kind);
     let nonsense = agent.ask("PUT", "/v1/hosts/one", r#"{"vms":[{"id":7}]}"#);
     assert_eq!(refused(nonsense), (400, "not-orders".to_owned()));
-    let mut changed = orders([1]);
+    let mut changed = orders(2, [1]);
     changed.vms[0].cores = 2;
     assert_eq!(refused(agent.order("one", &changed)), (409, "vm-changed".to_owned()));
-    assert_eq!(refused(agent.order("two", &orders([1]))), (409, "vm-elsewhere".to_owned()));
+    assert_eq!(refused(agent.order("two", &orders(2, [1]))), (409, "vm-elsewhere".to_owned()));
     changed.vms[0].cores = 0;
     let answer = agent.order("one", &changed);
     assert_eq!((answer.status, answer.problem().place.as_deref()), (422, Some("vms[0].cores")));
     let kept = std::fs::read(scratch.path().join("state/orders/one.json")).unwrap();
-    assert_eq!(serde_json::from_slice::<Orders>(&kept).unwrap(), orders([1]));
+    assert!(serde_json::from_slice::<Kept>(&kept).unwrap().is(&orders(1, [1])));
 }
 
 #[test]
@@ -284,7 +295,7 @@ fn secrets_are_neither_told_back_nor_readable() {
     let answer = agent.ask("PUT", "/v1/hosts/one", &misplaced);
     assert_eq!(answer.status, 400);
     assert!(!answer.body.contains("PRIVATE KEY"), "{}", answer.body);
-    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
     let mode =
         |path: &str| std::fs::metadata(scratch.path().join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("state/orders"), mode("state/orders/one.json")), (0o700, 0o600));
@@ -294,7 +305,7 @@ fn secrets_are_neither_told_back_nor_readable() {
 fn sessions_need_a_virtual_machine_that_runs() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
     let id = crate::common::order(1, CpuMode::Shared).id;
     let ask = |path: String, upgrade: bool| {
         let mut stream = UnixStream::connect(&agent.socket).unwrap();
@@ -324,7 +335,7 @@ fn without_libvirt_orders_are_kept_and_nothing_is_said_to_be_gone() {
     let scratch = TempDir::new().unwrap();
     let nowhere = "qemu+unix:///system?socket=/nowhere/libvirt-sock";
     let agent = Agent::start_with(scratch.path(), &["--host", "one", "--uri", nowhere]);
-    assert_eq!(agent.order("one", &orders([1])).status, 204);
+    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
     let answer = agent.ask("GET", "/v1/hosts/one?after=0", "");
     assert_eq!((answer.status, answer.problem().kind.as_str()), (503, "not-known-yet"));
     drop(agent);
@@ -342,7 +353,7 @@ fn a_second_agent_on_the_same_state_and_a_host_that_is_forgotten_are_refused() {
     };
     let (success, said) = ended(&["--host", "one"]);
     assert!(!success && said.contains("another agent uses"), "{said}");
-    assert_eq!(agent.order("two", &orders([1])).status, 204);
+    assert_eq!(agent.order("two", &orders(1, [1])).status, 204);
     drop(agent);
     let (success, said) = ended(&["--host", "one"]);
     assert!(!success && said.contains("two.json holds orders for a host that is not served"), "{said}");

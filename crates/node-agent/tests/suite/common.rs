@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use controller_api::agent::{AdapterOrder, ClusterKey, Context, ImageOrder, Peer, VmOrder};
+use controller_api::agent::{AdapterOrder, ClusterKey, Context, ImageOrder, Orders, Peer, Version, VmOrder};
 use controller_api::cluster::CpuMode;
 use controller_api::image::{DiskFormat, ImageFile, Manifest};
 use controller_api::{MemorySize, Name};
@@ -15,6 +15,9 @@ use uuid::Uuid;
 
 /// What must not be seen anywhere.
 pub const PRIVATE_KEY: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n";
+
+/// The site that orders come from.
+pub const SITE: Uuid = Uuid::from_u128(0x5173);
 
 /// A name.
 pub fn name(text: &str) -> Name {
@@ -59,6 +62,16 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
             classes: Vec::new(),
             probes: None,
         },
+    }
+}
+
+/// Orders of a site, by their sequence.
+pub fn orders(sequence: u64, vms: Vec<VmOrder>) -> Orders {
+    Orders {
+        version: Version { site: SITE, epoch: 1, sequence },
+        vms,
+        removed: Vec::new(),
+        images: Vec::new(),
     }
 }
 

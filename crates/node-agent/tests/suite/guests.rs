@@ -12,7 +12,7 @@ use guest::channel::{
     encode,
 };
 use guest::probe::Reach;
-use node_agent::link::{FromGuest, Link, NoSession, Standing, Told};
+use node_agent::link::{FromGuest, Link, NoSession, Patience, Standing, Told};
 use node_agent::session::bridge;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -89,11 +89,15 @@ fn told(generation: u64) -> Told {
 }
 
 fn world() -> World {
+    world_with(Patience::default())
+}
+
+fn world_with(patience: Patience) -> World {
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("guest.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let (sender, receiver) = watch::channel(told(1));
-    let link = Link::start(Uuid::new_v4(), socket.clone(), receiver);
+    let link = Link::start_with(Uuid::new_v4(), socket.clone(), receiver, patience);
     World { _scratch: scratch, socket, listener, told: sender, link }
 }
 
@@ -419,4 +423,40 @@ async fn a_command_too_long_for_the_channel_is_refused_and_nothing_else_suffers(
     let id = guest.opened().await;
     guest.say(ToHost::Exit { session: id, status: 0 }).await;
     assert_eq!(next.hear().await, FromGuest::Exit(0));
+}
+
+/// Patience that is over before a test is.
+const IMPATIENT: Patience =
+    Patience { probe: Duration::from_millis(50), warn: Duration::from_secs(1), end: Duration::from_secs(2) };
+
+#[tokio::test]
+async fn whoever_waits_for_a_guest_that_hangs_is_told_and_let_go() {
+    let world = world_with(IMPATIENT);
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let session = world.link.opener().open(exec()).await.unwrap();
+    guest.opened().await;
+    // It does nothing any more.
+    let FromGuest::Note(text) = timeout(SOON, session.hear()).await.unwrap() else { panic!("no note") };
+    assert!(text.contains("has not answered for 1 s"), "{text}");
+    let FromGuest::Refused(why) = timeout(SOON, session.hear()).await.unwrap() else { panic!("no end") };
+    assert!(why.contains("has not answered for 2 s"), "{why}");
+}
+
+#[tokio::test]
+async fn a_command_may_be_quiet_for_as_long_as_its_guest_answers() {
+    let world = world_with(Patience { warn: SOON, end: SOON, ..IMPATIENT });
+    let mut guest = Guest::greeted(&world.listener).await;
+    world.until(&Standing::Greeted).await;
+    let session = world.link.opener().open(exec()).await.unwrap();
+    let id = guest.opened().await;
+    for _ in 0..5 {
+        let ToGuest::Open { session, what: What::Exec { argv } } = guest.hear().await else {
+            panic!("no probe")
+        };
+        assert!(session != id && argv.is_empty());
+        guest.say(ToHost::Refused { session, reason: "no command".into() }).await;
+    }
+    guest.say(ToHost::Exit { session: id, status: 7 }).await;
+    assert_eq!(timeout(SOON, session.hear()).await.unwrap(), FromGuest::Exit(7));
 }

@@ -60,14 +60,9 @@ fn a_machine_keeps_a_core_to_itself() {
 #[test]
 fn orders_that_make_no_sense_are_refused_with_their_place() {
     let good = || crate::common::order(1, CpuMode::Shared);
-    orders::check(Orders {
-        vms: vec![crate::common::order(2, CpuMode::Shared), good()],
-        ..Orders::default()
-    })
-    .unwrap();
+    orders::check(crate::common::orders(1, vec![crate::common::order(2, CpuMode::Shared), good()])).unwrap();
     let refused = |change: &dyn Fn(&mut Orders)| {
-        let mut bad =
-            Orders { vms: vec![good(), crate::common::order(2, CpuMode::Shared)], ..Orders::default() };
+        let mut bad = crate::common::orders(1, vec![good(), crate::common::order(2, CpuMode::Shared)]);
         change(&mut bad);
         orders::check(bad).unwrap_err().place
     };
@@ -80,7 +75,8 @@ fn orders_that_make_no_sense_are_refused_with_their_place() {
     assert_eq!(refused(&|orders| orders.vms[1].adapter.function = 0), "vms[1].adapter");
     assert_eq!(refused(&|orders| orders.vms[1].adapter.function = 1), "vms[1].adapter.function");
     let many = (0..=255).chain([255]).map(|number| crate::common::order(number, CpuMode::Shared)).collect();
-    assert_eq!(orders::check(Orders { vms: many, ..Orders::default() }).unwrap_err().place, "vms");
+    assert_eq!(orders::check(crate::common::orders(1, many)).unwrap_err().place, "vms");
+    assert_eq!(refused(&|orders| orders.removed = vec![orders.vms[1].id]), "removed[0]");
 }
 
 #[test]

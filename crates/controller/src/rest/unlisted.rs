@@ -1,0 +1,67 @@
+//! Virtual machines that hosts run and no cluster knows: of a store that was lost or restored.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use controller_api::Problem;
+use controller_api::host::UnlistedVm;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::refusal::{Json, Path, Refusal};
+use crate::site::Site;
+use crate::store::Tombstone;
+
+/// Virtual machines that hosts run and no cluster knows.
+#[utoipa::path(get, path = "/v1/unlisted", operation_id = "unlisted_list", responses((status = 200, body = Vec<UnlistedVm>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn list(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Vec<UnlistedVm>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(unlisted(&site)))
+}
+
+/// Removal of a virtual machine that no cluster knows. Its disk rests on its host for the grace period.
+#[utoipa::path(delete, path = "/v1/unlisted/{id}", operation_id = "unlisted_remove", params(("id" = Uuid, Path)), responses((status = 202), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn remove(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+    Path(id): Path<Uuid>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    let _writer = site.writer.lock().await;
+    let found = unlisted(&site).into_iter().find(|vm| vm.id == id);
+    let found = found.ok_or_else(|| {
+        let detail = format!("no host reports an unlisted virtual machine {id}");
+        Refusal::new(StatusCode::NOT_FOUND, "no-such-vm", detail).hint("heddle host unlisted lists them")
+    })?;
+    let tombstone = Tombstone { vm: id, host: found.host };
+    site.store.tombstone_add(&tombstone, Timestamp::now()).await?;
+    site.note(
+        "vm.removed",
+        format!("unlisted virtual machine {id} ({}) on host {}", found.label, tombstone.host),
+    )
+    .await?;
+    site.wake();
+    Ok(StatusCode::ACCEPTED)
+}
+
+fn unlisted(site: &Site) -> Vec<UnlistedVm> {
+    site.look(|seen| {
+        let mut all = Vec::new();
+        for (host, agent) in &seen.agents {
+            for vm in &agent.report.vms {
+                let Some(unlisted) = &vm.unlisted else { continue };
+                all.push(UnlistedVm {
+                    id: vm.id,
+                    host: host.clone(),
+                    label: unlisted.label.clone(),
+                    state: vm.state,
+                    partitions: unlisted.partitions.clone(),
+                });
+            }
+        }
+        all.sort_by(|a, b| (&a.host, a.id).cmp(&(&b.host, b.id)));
+        all
+    })
+}
