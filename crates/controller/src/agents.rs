@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report};
+use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report, Version};
 use controller_api::host::NewHost;
 use controller_api::{Name, Problem, session};
 use reqwest::StatusCode;
@@ -131,6 +131,7 @@ impl Agent {
         site: &Site,
         orders: &mut watch::Receiver<Arc<AllOrders>>,
     ) -> anyhow::Result<()> {
+        self.check_history(site).await?;
         let mut given: Option<Arc<Orders>> = None;
         let mut after = 0;
         loop {
@@ -169,6 +170,20 @@ impl Agent {
                 site.see(|seen| seen.agents.insert(self.host.clone(), sight));
             }
         }
+    }
+
+    /// An agent that has accepted orders of this site which its store does not know follows a newer store.
+    async fn check_history(&self, site: &Site) -> anyhow::Result<()> {
+        let kept = self.report(0).await?.acknowledged;
+        let own = |kept: &Version| kept.site == site.identity.site && kept.epoch == site.identity.epoch;
+        if let Some(kept) = kept.filter(own)
+            && site.sequences.is_foreign(kept.sequence)
+        {
+            let why = format!("it has accepted orders of {kept}, which this store did not give");
+            self.stop_ordering(site, &why).await;
+            bail!("nothing is ordered any more: {why}");
+        }
+        Ok(())
     }
 
     async fn order(&self, site: &Site, orders: &Orders) -> anyhow::Result<()> {

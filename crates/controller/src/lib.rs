@@ -97,7 +97,15 @@ pub async fn serve(
     let decisions = store.fabric_decisions().await?;
     let views = Views::start(&settings.views)?;
     let identity = store.site_identity().await?;
-    let site = Arc::new(Site::new(store, identity, sidecar, decisions, settings.sm_control.clone(), views));
+    let sequences = store.orders_begin().await?;
+    let site = Arc::new(Site::new(
+        store,
+        (identity, sequences),
+        sidecar,
+        decisions,
+        settings.sm_control.clone(),
+        views,
+    ));
     let tcp = match settings.listen {
         Some(address) => {
             Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?)

@@ -17,7 +17,7 @@ use crate::lifecycle::{Sight, VmSight};
 use crate::network::{Sighting, Wishes, Workshop, members};
 use crate::recovery::Sidecar;
 use crate::rest::Rates;
-use crate::store::{ClusterKeys, ClusterRow, Happening, Identity, Store, StoreError, TenantRef};
+use crate::store::{ClusterKeys, ClusterRow, Happening, Identity, Sequences, Store, StoreError, TenantRef};
 use crate::views::Views;
 
 /// Everything there is.
@@ -33,6 +33,8 @@ pub struct Site {
     pub views: Views,
     /// Which store this is.
     pub identity: Identity,
+    /// The sequences of orders that this controller gives.
+    pub sequences: Sequences,
     /// Where its newest revision is written a second time.
     pub sidecar: Sidecar,
     /// Where plans are made.
@@ -118,7 +120,7 @@ impl Site {
     /// A site of which nothing is seen yet.
     pub fn new(
         store: Store,
-        identity: Identity,
+        (identity, sequences): (Identity, Sequences),
         sidecar: Sidecar,
         decisions: Decisions,
         sm_control: PathBuf,
@@ -136,6 +138,7 @@ impl Site {
         Self {
             store,
             identity,
+            sequences,
             sidecar,
             sm_control,
             views,

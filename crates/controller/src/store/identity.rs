@@ -24,6 +24,30 @@ pub struct Identity {
     pub revision: u64,
 }
 
+/// Least distance between the sequences of two controllers on a store, and how many bits more are random.
+const SEQUENCE_GAP: u64 = 1 << 32;
+const SEQUENCE_GAP_BITS: u32 = 40;
+
+/// The sequences of orders of a controller that has started.
+///
+/// They begin a random distance behind what its store had reached. Orders that an agent has accepted from in between were given
+/// by a controller whose store went on from the same point: this one is an older copy. Without the distance, a copy that is in
+/// use for a while would reach the sequences of the lost store, and agents would take its orders for newer ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    /// What the store had reached.
+    inherited: u64,
+    /// Those of this controller are behind it.
+    begin: u64,
+}
+
+impl Sequences {
+    /// Whether orders of this sequence were given neither by this controller nor by one before it on this store.
+    pub fn is_foreign(&self, sequence: u64) -> bool {
+        self.inherited < sequence && sequence <= self.begin
+    }
+}
+
 /// A virtual machine of no node that an agent is told to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tombstone {
@@ -56,6 +80,16 @@ impl Store {
             .await?;
         change.commit().await?;
         Ok((self.site_identity().await?, tokens))
+    }
+
+    /// Begins the sequences of a controller that starts.
+    pub async fn orders_begin(&self) -> Result<Sequences, StoreError> {
+        let random = getrandom::u64().map_err(|_| StoreError::Random)?;
+        let gap = SEQUENCE_GAP + (random >> (u64::BITS - SEQUENCE_GAP_BITS));
+        let query = sqlx::query("UPDATE site SET sequence = sequence + ? RETURNING sequence");
+        let row = query.bind(gap.cast_signed()).fetch_one(&self.writer).await?;
+        let begin: u64 = row.number("sequence")?;
+        Ok(Sequences { inherited: begin - gap, begin })
     }
 
     /// The next sequence of orders. It is in the store when this returns: no orders are ever sent under one that is not.
@@ -138,5 +172,18 @@ impl Store {
             .await?;
         }
         Ok(change.commit().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_between_two_controllers_are_foreign_to_both() {
+        let sequences = Sequences { inherited: 7, begin: 1000 };
+        let foreign: Vec<u64> =
+            [6, 7, 8, 999, 1000, 1001].into_iter().filter(|it| sequences.is_foreign(*it)).collect();
+        assert_eq!(foreign, [8, 999, 1000]);
     }
 }

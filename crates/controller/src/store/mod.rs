@@ -30,7 +30,7 @@ use self::site::KnownHosts;
 use crate::clock::{Clock, Moment, Uptime};
 
 pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, ViewPartition, ViewWish};
-pub use identity::{Identity, Tombstone};
+pub use identity::{Identity, Sequences, Tombstone};
 pub use lock::Lock;
 pub use records::Happening;
 pub use site::{ImageRow, TenantRef, TenantRow};
