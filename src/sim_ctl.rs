@@ -42,6 +42,12 @@ enum Action {
     },
     /// Restart a node: it loses LIDs, tables, counters and keys.
     Reboot { node: String },
+    /// Let a node call itself something else, as its own software can; commands go on naming it by its old name.
+    Rename {
+        node: String,
+        /// Its new NodeDescription, up to 63 bytes.
+        description: String,
+    },
     /// Lose packets on every link, or on the link of one port; 0 ends it.
     Loss {
         /// Probability per link, 0 to 1.
@@ -143,6 +149,7 @@ fn request(action: Action) -> anyhow::Result<Request> {
             Request::LinkFlap { node, port, down_ms }
         }
         Action::Reboot { node } => Request::Reboot { node },
+        Action::Rename { node, description } => Request::Rename { node, description },
         Action::Loss { probability, node, port, data } => Request::Loss { probability, node, port, data },
         Action::Duplicate { probability } => Request::Duplicate { probability },
         Action::Delay { longest_ms } => Request::Delay { longest_ms },

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use controller_api::cluster::{
-    Cluster, CpuMode, NetworkState, NewCluster, Node, NodeState, Partitions, Phase, Resize, SubPartition,
+    Cluster, CpuMode, HealthState, NetworkState, NewCluster, Node, NodeState, Partitions, Phase, Resize,
+    SubPartition,
 };
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{Client, ClusterRef, MemorySize, Name};
@@ -69,8 +70,12 @@ Ctrl-C ends the waiting, not the cluster.")]
   heddle cluster partition blue --clear")]
     Partition(PartitionArgs),
     /// Delete clusters with all that is on their nodes
-    #[command(after_help = "Example:
-  heddle cluster delete blue green")]
+    ///
+    /// A node is gone when its host has said so. With --force, operators let nodes go whose hosts are silent: their ports are
+    /// closed on the fabric first, and should a host come back, it removes its virtual machines before anything else.
+    #[command(after_help = "Examples:
+  heddle cluster delete blue green
+  heddle cluster delete blue --tenant acme --force")]
     Delete(DeleteArgs),
     /// Log in to a node as root
     ///
@@ -227,6 +232,9 @@ pub struct DeleteArgs {
     /// Names of the clusters
     #[arg(required = true)]
     names: Vec<Name>,
+    /// Do not wait for hosts that are silent; for operators
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     whose: Whose,
     #[command(flatten)]
@@ -303,7 +311,11 @@ async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Re
     let mut refused = None;
     for name in args.names {
         let cluster = ClusterRef { name, tenant: tenant.clone() };
-        match client.cluster_delete(&cluster).await {
+        let asked = match args.force {
+            true => client.cluster_force_delete(&cluster).await,
+            false => client.cluster_delete(&cluster).await,
+        };
+        match asked {
             Ok(operation) => operations.push(operation),
             Err(error) => {
                 refused = Some(error);
@@ -362,8 +374,17 @@ async fn conclude(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The phase, with what is to be known of the network: nobody is to take an unchecked one for a checked one.
+/// The phase, with what is to be known of the network, and of parts that do not answer: nobody is to take an unchecked one for a
+/// checked one.
 fn phase(cluster: &Cluster) -> String {
+    let phase = checked_phase(cluster);
+    match cluster.health.state {
+        HealthState::Ok => phase,
+        state => format!("{phase}, {state}"),
+    }
+}
+
+fn checked_phase(cluster: &Cluster) -> String {
     match (cluster.phase, cluster.network) {
         (Phase::Ready, NetworkState::Unchecked) => "ready (network unchecked)".to_owned(),
         (Phase::Ready | Phase::Starting, NetworkState::Broken) => {
@@ -401,6 +422,14 @@ fn list(clusters: &[Cluster], now: Timestamp) -> String {
     )
 }
 
+/// The state of a node, with since when nothing better is known of it.
+fn node_state(node: &Node) -> String {
+    match node.since {
+        Some(since) => format!("{} since {}", node.state, output::time(since)),
+        None => node.state.to_string(),
+    }
+}
+
 fn show(cluster: &Cluster) -> String {
     let shape = &cluster.shape;
     let mut known = vec![
@@ -409,6 +438,8 @@ fn show(cluster: &Cluster) -> String {
         ("id", cluster.id.to_string()),
         ("phase", phase(cluster)),
     ];
+    known.extend(cluster.health.since.map(|since| ("since", output::time(since))));
+    known.extend(cluster.health.reasons.iter().map(|reason| ("because", reason.clone())));
     let inside: Vec<String> = cluster.partitions.iter().map(told).collect();
     known.extend(cluster.reason.clone().map(|reason| ("reason", reason)));
     known.extend([
@@ -435,7 +466,7 @@ fn show(cluster: &Cluster) -> String {
                 node.number.to_string(),
                 node.name.clone(),
                 node.address.clone(),
-                node.state.to_string(),
+                node_state(node),
                 node.network.to_string(),
                 or_dash(node.host.as_ref()),
                 reason(node),

@@ -8,7 +8,7 @@ use controller_api::fabric::{Fabric, FabricState};
 use fabric_model::{ibnetdiscover, picture};
 
 use super::Noun;
-use super::output::{count, facts, or_dash, print, table};
+use super::output::{count, facts, or_dash, print, table, time};
 
 /// What can be done with the fabric. For operators.
 #[derive(Debug, Subcommand)]
@@ -83,6 +83,9 @@ fn wanting(fabric: &Fabric) -> Vec<String> {
         FabricState::Programmed => None,
         FabricState::Programming => Some("the fabric is not yet equal to the plan".to_owned()),
         FabricState::ManagerSilent => Some("the subnet manager does not answer".to_owned()),
+        FabricState::Stuck => {
+            Some("the subnet manager does not make the fabric equal to the plan".to_owned())
+        }
     };
     // Whoever has no address yet is reached by nobody.
     let homeless = fabric.partitions.iter().flat_map(|partition| {
@@ -99,9 +102,14 @@ fn show(fabric: &Fabric) -> String {
         FabricState::Programmed => "programmed",
         FabricState::Programming => "programming",
         FabricState::ManagerSilent => "manager silent",
+        FabricState::Stuck => "stuck",
+    };
+    let state = match fabric.since {
+        Some(since) => format!("{state} since {}", time(since)),
+        None => state.to_owned(),
     };
     let mut known = vec![
-        ("state", state.to_owned()),
+        ("state", state),
         ("switches", fabric.switches.to_string()),
         ("adapters", fabric.adapters.to_string()),
         ("links", fabric.links.to_string()),

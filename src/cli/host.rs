@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use controller_api::agent::{Accelerator, VmState};
-use controller_api::host::{Host, HostState, NewHost, UnlistedVm};
+use controller_api::host::{Host, HostBinding, HostState, NewHost, UnlistedVm};
 use controller_api::{MemorySize, Name};
+use ib_wire::Guid;
 use uuid::Uuid;
 
 use super::Noun;
-use super::output::{or_dash, print, table};
+use super::output::{or_dash, print, table, time};
 
 /// What can be done with hosts. For operators.
 #[derive(Debug, Subcommand)]
@@ -22,10 +23,20 @@ pub enum HostCommand {
     List,
     /// Let virtual machines run on a host
     ///
-    /// Its agent must serve it, and its adapter be on the fabric under the same name.
+    /// Its agent must serve it. The GUID of its port identifies it on the fabric; without --guid, it is bound to the adapter
+    /// that calls itself by its name, as soon as exactly one does, and to no other afterwards.
     #[command(after_help = "Example:
-  heddle host add host-00017 --agent /run/heddle/agent.sock --cores 4 --memory 4G")]
+  heddle host add host-00017 --guid 0x0002c90300100021 --agent /run/heddle/agent.sock --cores 4 --memory 4G")]
     Add(AddArgs),
+    /// Bind a host to another port after its adapter was replaced; refused while a virtual machine is on it
+    #[command(after_help = "Example:
+  heddle host bind host-00017 0x0002c90300100021")]
+    Bind {
+        /// Which
+        name: Name,
+        /// GUID of its port
+        guid: Guid,
+    },
     /// Let no virtual machine run on a host any more; refused while one does
     #[command(after_help = "Example:
   heddle host remove host-00017")]
@@ -52,8 +63,11 @@ pub enum HostCommand {
 /// Arguments of `add`.
 #[derive(Debug, Args)]
 pub struct AddArgs {
-    /// What its adapter is called on the fabric
+    /// Name of the host
     name: Name,
+    /// GUID of its port on the fabric, such as 0x0002c90300100021
+    #[arg(long)]
+    guid: Option<Guid>,
     /// The socket of its agent
     #[arg(long, value_name = "SOCKET")]
     agent: PathBuf,
@@ -70,12 +84,16 @@ pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {
         HostCommand::List => format.print(&client.host_list().await?, |hosts| list(hosts))?,
-        HostCommand::Add(AddArgs { name, agent, cores, memory }) => {
+        HostCommand::Add(AddArgs { name, guid, agent, cores, memory }) => {
             let agent = std::path::absolute(&agent).context("the agent's socket has no path")?;
             let agent =
                 agent.into_os_string().into_string().ok().context("the agent's socket is not text")?;
-            let host = client.host_add(&NewHost { name, agent, cores, memory }).await?;
+            let host = client.host_add(&NewHost { name, port_guid: guid, agent, cores, memory }).await?;
             format.print(&host, |host| format!("host {} is added", host.name))?;
+        }
+        HostCommand::Bind { name, guid } => {
+            let host = client.host_bind(&name, HostBinding { port_guid: guid }).await?;
+            format.print(&host, |host| format!("host {} is bound to port {guid}", host.name))?;
         }
         HostCommand::Remove { name } => {
             client.host_remove(&name).await?;
@@ -100,7 +118,10 @@ fn list(hosts: &[Host]) -> String {
         hosts.iter().map(|host| {
             [
                 host.name.to_string(),
-                state(host.state).to_owned(),
+                match host.since {
+                    Some(since) => format!("{} since {}", state(host.state), time(since)),
+                    None => state(host.state).to_owned(),
+                },
                 host.nodes.to_string(),
                 format!("{}/{}", host.cores_used, host.cores),
                 format!("{}/{}", host.memory_used, host.memory),
@@ -134,6 +155,7 @@ fn state(state: HostState) -> &'static str {
         HostState::Up => "up",
         HostState::AgentSilent => "agent-silent",
         HostState::OffFabric => "off-fabric",
+        HostState::Unbound => "unbound",
     }
 }
 
@@ -154,6 +176,7 @@ mod tests {
             name: "host-00001".parse().unwrap(),
             port_guid: None,
             state: HostState::OffFabric,
+            since: None,
             accelerator: Some(Accelerator::Tcg),
             cores: 4,
             memory: MemorySize::from_mib(4096),

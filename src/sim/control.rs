@@ -31,6 +31,8 @@ pub enum Request {
     LinkFlap { node: String, port: PortNum, down_ms: u64 },
     /// Restart a node: it loses its tables and keys.
     Reboot { node: String },
+    /// Let a node call itself something else, as its own software can.
+    Rename { node: String, description: String },
     /// Lose packets on every link, or on the link of one port.
     Loss {
         probability: Probability,
@@ -43,6 +45,8 @@ pub enum Request {
     Duplicate { probability: Probability },
     /// Hold answers back.
     Delay { longest_ms: u64 },
+    /// Whether the emulation works.
+    Ping {},
     /// The ports of a node, or one of them, with their counters.
     Counters { node: String, port: Option<PortNum> },
     /// The tables of a node.
@@ -152,6 +156,10 @@ fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value
             fabric.reboot(now, find_node(fabric, &node)?);
             Ok(json!("rebooted"))
         }
+        Request::Rename { node, description } => {
+            fabric.rename(now, find_node(fabric, &node)?, &description);
+            Ok(json!("renamed"))
+        }
         Request::Loss { probability, node, port, data } => {
             let port = match (node, port) {
                 (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
@@ -173,6 +181,7 @@ fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value
             fabric.set_delay_max(Duration::from_millis(longest_ms));
             Ok(json!("delay set"))
         }
+        Request::Ping {} => Ok(json!("pong")),
         Request::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, &node)?))),
         Request::Counters { node, port: Some(port) } => {
             Ok(json!(fabric.port_view(find_port(fabric, &node, port)?)))

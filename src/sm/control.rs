@@ -19,6 +19,8 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", try_from = "Fields")]
 pub enum Request {
+    /// Whether the manager works: answered by the thread that does the work.
+    Ping {},
     /// What happened so far.
     Status {},
     /// The fabric as it was last seen, then every event as it happens.
@@ -59,6 +61,7 @@ impl TryFrom<Fields> for Request {
                 Ok(Self::AdoptNode { node, behind })
             }
             Fields { command, plan: None, node: None, behind: None } => match command.as_str() {
+                "ping" => Ok(Self::Ping {}),
                 "status" => Ok(Self::Status {}),
                 "watch" => Ok(Self::Watch {}),
                 "reload" => Ok(Self::Reload {}),
@@ -83,6 +86,9 @@ pub fn carry_out(station: &mut Station, command: Command<Request>) {
     let Command { request, answers } = command;
     station.ledger.count(station.manager.counts());
     match request {
+        Request::Ping {} => {
+            answers.send(Ok(json!("pong")));
+        }
         Request::Status {} => {
             answers.send(Ok(json!(station.ledger)));
         }

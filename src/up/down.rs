@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use controller_api::Endpoint;
-use controller_api::cluster::Phase;
+use controller_api::cluster::{Cluster, HealthState, Phase};
 use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
 use nix::sys::signal::{Signal, kill};
@@ -93,6 +93,8 @@ struct Standing {
     hosts_up: usize,
     clusters: usize,
     clusters_ready: usize,
+    /// Clusters of which something does not answer.
+    clusters_unwell: usize,
     /// Why the controller could not be asked.
     problem: Option<String>,
 }
@@ -141,11 +143,15 @@ async fn ask(site: &Site, standing: &mut Standing) -> anyhow::Result<()> {
     let clusters = client.cluster_list().await?;
     standing.clusters = clusters.len();
     standing.clusters_ready = clusters.iter().filter(|cluster| cluster.phase == Phase::Ready).count();
+    let is_unwell = |cluster: &&Cluster| cluster.health.state != HealthState::Ok;
+    standing.clusters_unwell = clusters.iter().filter(is_unwell).count();
     Ok(())
 }
 
 fn is_well(standing: &Standing) -> bool {
-    standing.fabric == Some(FabricState::Programmed) && standing.hosts_up == standing.hosts
+    standing.fabric == Some(FabricState::Programmed)
+        && standing.hosts_up == standing.hosts
+        && standing.clusters_unwell == 0
 }
 
 fn show(standing: &Standing) -> String {
@@ -167,16 +173,25 @@ fn show(standing: &Standing) -> String {
                 FabricState::Programmed => "programmed",
                 FabricState::Programming => "being programmed",
                 FabricState::ManagerSilent => "its manager does not answer",
+                FabricState::Stuck => "its manager does not program it",
             };
             known.extend([
                 ("fabric", format!("{state}, {}", count(standing.partitions, "partition"))),
                 ("hosts", format!("{} of {} up", standing.hosts_up, standing.hosts)),
-                ("clusters", format!("{} of {} ready", standing.clusters_ready, standing.clusters)),
+                ("clusters", clusters(standing)),
             ]);
         }
         (problem, _) => known.extend(problem.clone().map(|problem| ("problem", problem))),
     }
     facts(known)
+}
+
+fn clusters(standing: &Standing) -> String {
+    let ready = format!("{} of {} ready", standing.clusters_ready, standing.clusters);
+    match standing.clusters_unwell {
+        0 => ready,
+        unwell => format!("{ready}, {unwell} degraded or unknown"),
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +217,7 @@ mod tests {
             Standing { fabric: Some(FabricState::Programming), ..well() },
             Standing { hosts_up: 15, ..well() },
             Standing { fabric: None, ..well() },
+            Standing { clusters_unwell: 1, ..well() },
         ] {
             assert!(!is_well(&unwell), "{unwell:?}");
         }

@@ -85,5 +85,6 @@ fn program(name: &'static str, arguments: &[&str]) -> anyhow::Result<Program> {
         arguments: arguments.iter().map(Into::into).collect(),
         stop_limit: STOP_LIMIT,
         own_network: true,
+        question: None,
     })
 }

@@ -3,6 +3,7 @@
 mod down;
 pub mod leash;
 mod libvirt;
+mod pulse;
 mod ready;
 mod site;
 mod store;
@@ -19,15 +20,16 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use controller_api::{MemorySize, Name};
+use controller_api::MemorySize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::Progress;
 pub use down::{DownArgs, StatusArgs, down, status};
+use pulse::Question;
 use ready::{Capacity, ImageSource};
-use site::{Adapters, Site};
+use site::{Adapters, HostPort, Site};
 use supervisor::{Program, Supervisor};
 
 /// How long the agent may take to stop its virtual machines.
@@ -45,7 +47,7 @@ const FAILURES_MAX: u32 = 3;
 /// Start a whole site on this machine, and keep it running.
 ///
 /// An emulated InfiniBand fabric, the subnet manager that programs it, the controller and an agent that runs virtual
-/// machines; libvirt too, if nobody runs it yet. Whatever ends is started again. Everything it keeps is in one directory.
+/// machines; libvirt too, if nobody runs it yet. Whatever ends or hangs is started again. Everything it keeps is in one directory.
 ///
 ///     heddle up                                  # in one terminal, as root
 ///     heddle tenant create acme                  # in another
@@ -184,7 +186,7 @@ struct Plan {
     topology: PathBuf,
     /// The adapter that the subnet manager sits on.
     manager: String,
-    hosts: Vec<Name>,
+    hosts: Vec<HostPort>,
     secret: PathBuf,
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
@@ -304,7 +306,7 @@ impl Plan {
         if self.open_fabric_to_everyone {
             arguments.push("--open-to-everyone".into());
         }
-        self.own("sim", arguments)
+        self.own("sim", Some(Question::Ping(site.socket("sim-control"))), arguments)
     }
 
     fn sm(&self) -> Program {
@@ -314,6 +316,7 @@ impl Plan {
         device.push(format!("@{}", self.manager));
         self.own(
             "sm",
+            Some(Question::Ping(site.socket("sm"))),
             [
                 "sm".into(),
                 "--guided".into(),
@@ -343,7 +346,8 @@ impl Plan {
         if let Some(listen) = self.listen {
             arguments.extend(["--listen".into(), listen.to_string().into()]);
         }
-        self.own("controller", arguments)
+        let question = Question::Get { socket: site.path(API_SOCKET), path: "/v1/openapi.json" };
+        self.own("controller", Some(question), arguments)
     }
 
     fn agent(&self) -> Program {
@@ -359,16 +363,22 @@ impl Plan {
             "--disk-grace-hours".into(),
             self.disk_grace_hours.to_string().into(),
         ];
-        for host in &self.hosts {
-            arguments.extend(["--host".into(), host.as_str().into()]);
+        for HostPort { name, .. } in &self.hosts {
+            arguments.extend(["--host".into(), name.as_str().into()]);
         }
         let (name, path) = ("agent", self.agent.clone());
-        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false }
+        let question = Some(Question::Get { socket: site.socket("agent"), path: "/v1/hosts" });
+        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false, question }
     }
 
-    fn own(&self, name: &'static str, arguments: impl IntoIterator<Item = OsString>) -> Program {
+    fn own(
+        &self,
+        name: &'static str,
+        question: Option<Question>,
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Program {
         let (path, arguments) = (self.heddle.clone(), arguments.into_iter().collect());
-        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false }
+        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false, question }
     }
 }
 

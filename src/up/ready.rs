@@ -1,6 +1,6 @@
 //! What has to be true before a site is ready, and making it so: sockets answer, hosts and images are known.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
@@ -11,12 +11,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use controller_api::fabric::FabricState;
-use controller_api::host::{Host, HostState, NewHost};
+use controller_api::host::{Host, HostBinding, HostState, NewHost};
 use controller_api::image::NewImage;
 use controller_api::{Client, ClientError, MemorySize, Name};
+use ib_wire::Guid;
 use tokio::time::{Instant, sleep};
 
-use super::site::Site;
+use super::site::{HostPort, Site};
 use crate::cli::connection::SiteArgs;
 use crate::cli::image::{self, MANIFEST_FILE};
 use crate::cli::progress::Progress;
@@ -112,19 +113,32 @@ async fn answering(site: &Site) -> anyhow::Result<Client> {
     Ok(client)
 }
 
-/// Lets the controller know every host that it does not know yet; how many those were.
+/// Lets the controller know every host that it does not know yet, and which port each is; how many were new.
 pub async fn add_hosts(
     client: &Client,
-    names: &[Name],
+    hosts: &[HostPort],
     agent: &Path,
     capacity: Capacity,
 ) -> anyhow::Result<usize> {
-    let known: HashSet<Name> = client.host_list().await?.into_iter().map(|host| host.name).collect();
+    let known: HashMap<Name, Option<Guid>> =
+        client.host_list().await?.into_iter().map(|host| (host.name, host.port_guid)).collect();
     let agent = agent.to_str().context("the agent's socket is not text")?;
     let Capacity { cores, memory } = capacity;
-    let new = names.iter().filter(|name| !known.contains(*name));
-    let new: Vec<NewHost> =
-        new.map(|name| NewHost { name: name.clone(), agent: agent.to_owned(), cores, memory }).collect();
+    let mut new = Vec::new();
+    for HostPort { name, port_guid } in hosts {
+        match known.get(name) {
+            Some(bound) if *bound == Some(*port_guid) => {}
+            Some(_) => {
+                let binding = HostBinding { port_guid: *port_guid };
+                let bound = client.host_bind(name, binding).await;
+                bound.with_context(|| format!("cannot bind {name} to port {port_guid} of the topology"))?;
+            }
+            None => {
+                let (name, agent) = (name.clone(), agent.to_owned());
+                new.push(NewHost { name, port_guid: Some(*port_guid), agent, cores, memory });
+            }
+        }
+    }
     for some in new.chunks(HOSTS_AT_ONCE) {
         client.host_add_all(some).await.context("cannot add hosts")?;
     }
@@ -132,7 +146,7 @@ pub async fn add_hosts(
 }
 
 /// Waits until the fabric is programmed and every host can be used.
-pub async fn fabric(client: &Client, hosts: &[Name], progress: &Progress) -> anyhow::Result<()> {
+pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &Progress) -> anyhow::Result<()> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
         // A controller that is being restarted is asked again.
@@ -146,19 +160,22 @@ pub async fn fabric(client: &Client, hosts: &[Name], progress: &Progress) -> any
     }
 }
 
-async fn missing(client: &Client, hosts: &[Name]) -> anyhow::Result<Option<String>> {
+async fn missing(client: &Client, hosts: &[HostPort]) -> anyhow::Result<Option<String>> {
     let fabric = client.fabric_show().await?;
     match fabric.state {
         FabricState::ManagerSilent => return Ok(Some("the subnet manager does not answer".to_owned())),
+        FabricState::Stuck => return Ok(Some("the subnet manager does not program the fabric".to_owned())),
         FabricState::Programming => return Ok(Some("the fabric is being programmed".to_owned())),
         FabricState::Programmed => {}
     }
     let known = client.host_list().await?;
     let is_usable = |host: &&Host| host.state == HostState::Up && host.accelerator.is_some();
-    let hosts: HashSet<&Name> = hosts.iter().collect();
-    let unusable = known.iter().filter(|host| hosts.contains(&host.name) && !is_usable(host));
+    let ours: HashSet<&Name> = hosts.iter().map(|host| &host.name).collect();
+    let is_ours = |host: &&Host| ours.contains(&host.name);
+    let unusable = known.iter().filter(|host| !is_usable(host)).filter(is_ours);
     Ok(unusable.map(|host| (&host.name, host.state)).next().map(|(name, state)| match state {
         HostState::OffFabric => format!("{name} is not on the fabric"),
+        HostState::Unbound => format!("{name} is not bound to a port"),
         HostState::AgentSilent => format!("the agent of {name} does not answer"),
         HostState::Up => format!("the agent of {name} tries whether guests run by KVM"),
     }))

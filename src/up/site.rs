@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use controller_api::Name;
 use fabric_model::generate::{DEFAULT_RADIX, FatTree, FatTreeSize};
-use fabric_model::{Topology, ibnetdiscover};
+use fabric_model::{Node, Topology, ibnetdiscover};
+use ib_wire::Guid;
 use sha2::{Digest, Sha256};
 
 use crate::cli::connection::{DEFAULT_HOME, ENDPOINT_FILE};
@@ -244,32 +245,47 @@ pub struct Adapters {
     /// The subnet manager.
     pub manager: String,
     /// Hosts of virtual machines.
-    pub hosts: Vec<Name>,
+    pub hosts: Vec<HostPort>,
+}
+
+/// A host and the port by which it is on the fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// What its adapter is called in the topology.
+    pub name: Name,
+    /// GUID of its first cabled port.
+    pub port_guid: Guid,
 }
 
 impl Adapters {
     /// The manager has the adapter of its name, or the first; all others are hosts.
     fn of(topology: &Topology) -> anyhow::Result<Self> {
-        let mut names: Vec<&str> = topology.end_nodes().map(|(_, node)| node.description.as_str()).collect();
+        let mut adapters: Vec<&Node> = topology.end_nodes().map(|(_, node)| node).collect();
         ensure!(
-            names.len() >= 2,
+            adapters.len() >= 2,
             "there are {} adapters: one is for the subnet manager, the others are hosts",
-            names.len()
+            adapters.len()
         );
-        let manager = names.iter().position(|name| *name == MANAGER).unwrap_or(0);
-        let manager = names.remove(manager).to_owned();
-        let hosts: anyhow::Result<Vec<Name>> = names
-            .into_iter()
-            .map(|name| name.parse().with_context(|| format!("the adapter {name:?} cannot be a host")))
-            .collect();
-        let hosts = hosts?;
-        let mut sorted = hosts.clone();
-        sorted.sort();
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        let manager = adapters.iter().position(|adapter| adapter.description == MANAGER).unwrap_or(0);
+        let manager = adapters.remove(manager).description.clone();
+        let hosts: Vec<HostPort> = adapters.into_iter().map(host_port).collect::<anyhow::Result<_>>()?;
+        let mut names: Vec<&Name> = hosts.iter().map(|host| &host.name).collect();
+        names.sort();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             bail!("two adapters are called {}", pair[0]);
         }
         Ok(Self { manager, hosts })
     }
+}
+
+fn host_port(adapter: &Node) -> anyhow::Result<HostPort> {
+    let name = &adapter.description;
+    let cabled = adapter.cabled_ports().next().and_then(|(number, _)| adapter.port(number));
+    let port = cabled.or_else(|| adapter.ports().next().map(|(_, port)| port));
+    Ok(HostPort {
+        name: name.parse().with_context(|| format!("the adapter {name:?} cannot be a host"))?,
+        port_guid: port.with_context(|| format!("the adapter {name:?} has no port"))?.guid,
+    })
 }
 
 /// A fat-tree of so many hosts, and the manager's adapter, as a topology file.
@@ -399,7 +415,10 @@ mod tests {
         let (_scratch, site) = site();
         let (path, adapters) = site.fabric(None, Some(20)).unwrap();
         assert_eq!((adapters.hosts.len(), adapters.manager.as_str()), (20, MANAGER));
-        assert_eq!((adapters.hosts[0].as_str(), adapters.hosts[19].as_str()), ("host-00001", "host-00020"));
+        assert_eq!(
+            (adapters.hosts[0].name.as_str(), adapters.hosts[19].name.as_str()),
+            ("host-00001", "host-00020")
+        );
         let written = fs::read(&path).unwrap();
         assert_eq!(site.fabric(None, None).unwrap().1, adapters);
         assert_eq!(fs::read(&path).unwrap(), written);

@@ -1,4 +1,4 @@
-//! Keeps programs running: starts them, starts them again, and stops them in turn.
+//! Keeps programs running: starts them, starts them again if they end or hang, and stops them in turn.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,6 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::pulse::{self, Question};
 use super::site::Site;
 use crate::cli::output::{harmless, took};
 
@@ -57,6 +58,8 @@ pub struct Program {
     pub stop_limit: Duration,
     /// Whether it runs in a network namespace of its own.
     pub own_network: bool,
+    /// How it is asked whether it works; one that is never asked is started again only if it ends.
+    pub question: Option<Question>,
 }
 
 /// Keeps programs running until it is told to stop them. If it is dropped, or its process killed, they end at once.
@@ -64,6 +67,7 @@ pub struct Supervisor {
     site: Site,
     leash: Leash,
     notices: mpsc::UnboundedSender<Notice>,
+    patience: pulse::Patience,
     kept: Vec<Kept>,
 }
 
@@ -105,7 +109,7 @@ impl Supervisor {
     /// Of a site. What happens to its programs is told to who receives the notices.
     pub fn new(site: Site, leash: Leash) -> (Self, mpsc::UnboundedReceiver<Notice>) {
         let (notices, received) = mpsc::unbounded_channel();
-        (Self { site, leash, notices, kept: Vec::new() }, received)
+        (Self { site, leash, notices, patience: pulse::Patience::USUAL, kept: Vec::new() }, received)
     }
 
     /// Starts a program, and starts it again whenever it ends.
@@ -119,6 +123,7 @@ impl Supervisor {
             site: self.site.clone(),
             leash: Arc::clone(&self.leash),
             notices: self.notices.clone(),
+            patience: self.patience,
         };
         self.kept.push(Kept { name, stop, task: tokio::spawn(keeper.keep(stopped)) });
     }
@@ -141,6 +146,7 @@ struct Keeper {
     site: Site,
     leash: Leash,
     notices: mpsc::UnboundedSender<Notice>,
+    patience: pulse::Patience,
 }
 
 impl Keeper {
@@ -149,16 +155,24 @@ impl Keeper {
         loop {
             let started = Instant::now();
             let (ended, code) = match self.launch() {
-                Ok(mut child) => tokio::select! {
-                    ended = child.wait() => match ended {
-                        Ok(status) => (status.to_string(), status.code()),
-                        Err(error) => (error.to_string(), None),
-                    },
-                    _ = &mut stopped => {
-                        self.end(child).await;
-                        return self.site.remove_pid(self.program.name);
+                Ok(mut child) => {
+                    let pid = child.id();
+                    tokio::select! {
+                        ended = child.wait() => match ended {
+                            Ok(status) => (status.to_string(), status.code()),
+                            Err(error) => (error.to_string(), None),
+                        },
+                        hung = self.until_hung(pid) => {
+                            // By its process id: it is not waited for yet, so the number is still its own.
+                            let _ = child.kill().await;
+                            (format!("killed: it {hung}"), None)
+                        }
+                        _ = &mut stopped => {
+                            self.end(child).await;
+                            return self.site.remove_pid(self.program.name);
+                        }
                     }
-                },
+                }
                 Err(error) => (format!("{error:#}"), None),
             };
             self.site.remove_pid(self.program.name);
@@ -168,6 +182,14 @@ impl Keeper {
                 () = tokio::time::sleep(wait) => {}
                 _ = &mut stopped => return,
             }
+        }
+    }
+
+    /// Returns when the program does not work any more, if it can be asked.
+    async fn until_hung(&self, pid: Option<u32>) -> pulse::Hung {
+        match (pid, &self.program.question) {
+            (Some(pid), Some(question)) => pulse::until_hung(pid, question, self.patience).await,
+            _ => std::future::pending().await,
         }
     }
 

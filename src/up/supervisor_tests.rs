@@ -43,7 +43,14 @@ impl Rig {
         let script = format!("note() {{ echo \"$1\" >>'{}'; }}\n{script}", diary.display());
         let arguments = ["-c".into(), script.into()].to_vec();
         let path = "/bin/sh".into();
-        self.supervisor.start(Program { name, path, arguments, stop_limit, own_network: false });
+        self.supervisor.start(Program {
+            name,
+            path,
+            arguments,
+            stop_limit,
+            own_network: false,
+            question: None,
+        });
     }
 
     async fn notice(&mut self) -> String {
@@ -144,6 +151,7 @@ fn what_cannot_be_started_is_told_and_tried_again() {
             arguments: Vec::new(),
             stop_limit: PATIENCE,
             own_network: false,
+            question: None,
         });
         for _ in 0..2 {
             assert!(rig.notice().await.contains("cannot start agent"));
@@ -191,4 +199,96 @@ fn the_last_line_of_a_log_is_short_and_harmless() {
     assert_eq!(line.chars().count(), LINE_CHARS_MAX);
     fs::write(&path, "a\u{1b}b\n").unwrap();
     assert_eq!(last_line(&path).unwrap(), "a\u{fffd}b");
+}
+
+/// A program that is asked at a socket which the test answers.
+struct Asked {
+    rig: Rig,
+    socket: PathBuf,
+    listener: Option<tokio::net::UnixListener>,
+}
+
+impl Asked {
+    fn new(script: &str) -> Self {
+        let mut rig = Rig::new();
+        rig.supervisor.patience = pulse::Patience {
+            interval: Duration::from_millis(100),
+            answer: Duration::from_secs(1),
+            idle_misses: 3,
+            busy_misses: 1000,
+        };
+        let socket = rig.scratch.path().join("socket");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let arguments =
+            ["-c".into(), format!("echo ran >>'{}'; {script}", rig.diary().display()).into()].to_vec();
+        rig.supervisor.start(Program {
+            name: "sm",
+            path: "/bin/sh".into(),
+            arguments,
+            stop_limit: PATIENCE,
+            own_network: false,
+            question: Some(Question::Ping(socket.clone())),
+        });
+        Self { rig, socket, listener: Some(listener) }
+    }
+
+    /// Answers so many questions.
+    async fn answer(&self, times: usize) {
+        use tokio::io::AsyncWriteExt as _;
+
+        for _ in 0..times {
+            let next = tokio::time::timeout(PATIENCE, self.listener.as_ref().unwrap().accept()).await;
+            let (mut stream, _) = next.expect("it is asked").unwrap();
+            let _ = stream.write_all(b"{}\n").await;
+        }
+    }
+}
+
+#[test]
+fn a_program_that_does_nothing_and_does_not_answer_is_killed_and_started_again() {
+    run(async {
+        let mut asked = Asked::new("exec sleep 1000");
+        asked.rig.until(|diary| diary == "ran\n").await;
+        let first = asked.rig.site.pid("sm").unwrap();
+        asked.answer(10).await;
+        assert_eq!(asked.rig.site.pid("sm"), Some(first), "the control: one that answers stays");
+        let notice = asked.rig.notice().await;
+        assert!(
+            notice.contains("sm ended (killed: it did not answer") && notice.contains("did nothing"),
+            "{notice}"
+        );
+        asked.rig.until(|diary| diary == "ran\nran\n").await;
+        assert_ne!(asked.rig.site.pid("sm"), Some(first));
+        asked.rig.supervisor.stop().await;
+    });
+}
+
+#[test]
+fn a_program_that_is_stopped_by_a_signal_is_killed_and_started_again() {
+    run(async {
+        let mut asked = Asked::new("while :; do :; done");
+        asked.rig.until(|diary| diary == "ran\n").await;
+        asked.answer(2).await;
+        let pid = asked.rig.site.pid("sm").unwrap();
+        kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).unwrap();
+        assert!(asked.rig.notice().await.contains("did nothing"));
+        asked.rig.until(|diary| diary == "ran\nran\n").await;
+        asked.rig.supervisor.stop().await;
+    });
+}
+
+#[test]
+fn a_busy_program_that_does_not_answer_is_given_time() {
+    run(async {
+        let mut asked = Asked::new("while :; do :; done");
+        asked.answer(2).await;
+        let pid = asked.rig.site.pid("sm");
+        // Three times what one that does nothing is given.
+        let unanswered = Duration::from_millis(1100) * 3 * 3;
+        assert!(tokio::time::timeout(unanswered, asked.rig.notices.recv()).await.is_err(), "nothing happens");
+        assert_eq!(asked.rig.site.pid("sm"), pid);
+        asked.listener = None;
+        fs::remove_file(&asked.socket).unwrap();
+        asked.rig.supervisor.stop().await;
+    });
 }

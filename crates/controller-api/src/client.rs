@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, NewCluster, Partitions, Resize};
 use crate::endpoint::{ConnectError, Distrust, Endpoint, TrustedUsers, connect_tcp, connect_unix};
 use crate::event::Event;
 use crate::fabric::{Fabric, Proof};
-use crate::host::{Host, NewHost, UnlistedVm};
+use crate::host::{Host, HostBinding, NewHost, UnlistedVm};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
 use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Token};
@@ -144,6 +144,11 @@ impl Client {
         self.send(Method::PUT, "hosts", &new).await
     }
 
+    /// `PUT /v1/hosts/{name}/binding`
+    pub async fn host_bind(&self, name: &Name, binding: HostBinding) -> Result<Host, ClientError> {
+        self.send(Method::PUT, &format!("hosts/{name}/binding"), &binding).await
+    }
+
     /// `DELETE /v1/hosts/{name}`
     pub async fn host_remove(&self, name: &Name) -> Result<(), ClientError> {
         self.delete(&format!("hosts/{name}")).await
@@ -206,6 +211,13 @@ impl Client {
     /// `DELETE /v1/clusters/{name}`
     pub async fn cluster_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
         self.answer(Question::new(Method::DELETE, &name.path())).await
+    }
+
+    /// `DELETE /v1/clusters/{name}?force=true`: for operators.
+    pub async fn cluster_force_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
+        let path = name.path();
+        let separator = if path.contains('?') { '&' } else { '?' };
+        self.answer(Question::new(Method::DELETE, &format!("{path}{separator}force=true"))).await
     }
 
     /// `GET /v1/operations/{id}`

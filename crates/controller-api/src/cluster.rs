@@ -33,6 +33,9 @@ pub struct Cluster {
     /// Whether its network carries, as its nodes have found out.
     #[serde(default)]
     pub network: NetworkState,
+    /// Whether its hosts and the network answer.
+    #[serde(default)]
+    pub health: Health,
     /// Its partition on the fabric, once it has one.
     #[schema(value_type = Option<u16>)]
     pub partition: Option<PartitionNumber>,
@@ -47,6 +50,43 @@ pub struct Cluster {
     /// Since when.
     #[schema(value_type = String)]
     pub created: Timestamp,
+}
+
+/// Whether what a cluster runs on answers. Its phase stays what it was: virtual machines run on while nobody can ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// The worst that is known.
+    pub state: HealthState,
+    /// When the oldest of the reasons began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub since: Option<Timestamp>,
+    /// What does not answer, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// Whether what a cluster runs on answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum HealthState {
+    /// All of it.
+    #[default]
+    Ok,
+    /// Some of it does not: a host, its port on the network, or the manager of the network.
+    Degraded,
+    /// None of its hosts answers.
+    Unknown,
+}
+
+impl fmt::Display for HealthState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Unknown => "unknown",
+        })
+    }
 }
 
 /// What a cluster is to be.
@@ -231,6 +271,10 @@ pub struct Node {
     /// Where packets that it sends stop, while they do. Told to operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<PacketStop>,
+    /// When it was last known to be well, if it is `unknown` or `degraded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub since: Option<Timestamp>,
 }
 
 /// How far a node is.
@@ -249,6 +293,10 @@ pub enum NodeState {
     Failed,
     /// It is being taken down.
     Leaving,
+    /// Its host does not answer: nobody knows.
+    Unknown,
+    /// Its virtual machine runs, but its host is not on the network.
+    Degraded,
 }
 
 impl fmt::Display for NodeState {
@@ -260,6 +308,8 @@ impl fmt::Display for NodeState {
             Self::Stopped => "stopped",
             Self::Failed => "failed",
             Self::Leaving => "leaving",
+            Self::Unknown => "unknown",
+            Self::Degraded => "degraded",
         })
     }
 }

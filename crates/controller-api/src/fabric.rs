@@ -1,6 +1,7 @@
 //! The fabric, as operators see it.
 
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,6 +12,10 @@ use crate::Name;
 pub struct Fabric {
     /// How the subnet manager stands.
     pub state: FabricState,
+    /// When the manager was last heard of, or the fabric last equal to its plan, if that is longer ago than a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub since: Option<Timestamp>,
     /// Switches that were seen.
     pub switches: u32,
     /// Adapters that were seen.
@@ -37,15 +42,18 @@ pub struct Proof {
 }
 
 /// How the subnet manager stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricState {
     /// The manager does not answer.
+    #[default]
     ManagerSilent,
     /// The fabric is not yet equal to the plan.
     Programming,
     /// The fabric is equal to the plan.
     Programmed,
+    /// The manager answers, but the fabric has not become equal to the plan for longer than a limit.
+    Stuck,
 }
 
 /// The partition of a cluster.

@@ -15,11 +15,14 @@ use uuid::Uuid;
 
 use crate::network::node_keys;
 use crate::placement::{Candidate, FUNCTIONS_MAX, Machine, Need, NoPlace, have_room, place, room};
-use crate::site::{Place, Seen};
+use crate::site::{AgentSight, Place, Seen};
 use crate::store::{ClusterRow, NodeRow};
 
 /// Keys that every port holds besides those of clusters: the default partition's, limited and full.
 const DEFAULT_KEYS: u16 = 2;
+
+/// Where hosts are on the fabric.
+type Places<'a> = HashMap<&'a Name, Place>;
 
 /// Why nodes cannot be placed.
 #[derive(Debug, PartialEq, Eq, Error)]
@@ -59,14 +62,16 @@ pub fn admit(
     if seen.fabric.sighting.is_none() || seen.fabric.plan.is_none() {
         return Err(NotPlaced::NotYet);
     }
-    let is_up = |host: &NewHost| seen.agents.get(&host.name).is_some_and(|agent| agent.answers);
+    let is_up = |host: &NewHost| seen.agents.get(&host.name).is_some_and(AgentSight::is_up);
     let (machines, machine_of) = machines(hosts, clusters, seen);
     let used = usage(clusters);
+    let places: Places<'_> =
+        hosts.iter().filter_map(|host| Some((&host.name, *seen.fabric.place(host)?))).collect();
     let held = held(cluster, clusters);
     let free = || hosts.iter().filter(|host| !held.contains(&host.name));
     let candidates: Vec<Candidate> = free()
         .filter_map(|host| {
-            let place = seen.fabric.places.get(&host.name).filter(|_| is_up(host))?;
+            let place = places.get(&host.name).filter(|_| is_up(host))?;
             seen.fabric.lid(place.port_guid)?;
             Some(candidate(host, place, used.get(&host.name), seen, machine_of[&host.agent]))
         })
@@ -79,12 +84,12 @@ pub fn admit(
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
     let keys = cluster.partition_numbers().count().max(1) as u16;
     let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode, keys };
-    let alone = alone(cluster, wanted, &candidates, &machines, need, seen);
+    let alone = alone(cluster, wanted, &candidates, &machines, need, (seen, &places));
     let chosen = match alone {
         Some(chosen) => chosen,
         None => place(&candidates, &machines, need, wanted, &taken)?,
     };
-    Ok(nodes(cluster, &chosen, &used, seen))
+    Ok(nodes(cluster, &chosen, &used, (seen, &places)))
 }
 
 /// A host of its own for each node of a guaranteed cluster, where the links have what it is to be promised. `None` for others,
@@ -95,13 +100,13 @@ fn alone(
     candidates: &[Candidate],
     machines: &[Machine],
     need: Need,
-    seen: &Seen,
+    (seen, places): (&Seen, &Places<'_>),
 ) -> Option<Vec<Name>> {
     let Class::Guaranteed { bandwidth, .. } = cluster.class else { return None };
     let (sighting, plan) = (seen.fabric.sighting.as_ref()?, seen.fabric.plan.as_ref()?);
     let is_free = |candidate: &&Candidate| candidate.nodes == 0 && room(candidate, need, false) > 0;
     let by_port: HashMap<Guid, &Candidate> = (candidates.iter().filter(is_free))
-        .filter_map(|candidate| Some((seen.fabric.places.get(&candidate.host)?.port_guid, candidate)))
+        .filter_map(|candidate| Some((places.get(&candidate.host)?.port_guid, candidate)))
         .collect();
     let name = cluster.id.to_string();
     let (topology, fabric) = (&sighting.topology, &sighting.intents);
@@ -211,7 +216,12 @@ fn machines<'a>(
 }
 
 /// Numbers, functions and addresses for nodes on these hosts.
-fn nodes(cluster: &ClusterRow, chosen: &[Name], used: &HashMap<Name, Usage>, seen: &Seen) -> Vec<NodeRow> {
+fn nodes(
+    cluster: &ClusterRow,
+    chosen: &[Name],
+    used: &HashMap<Name, Usage>,
+    (seen, places): (&Seen, &Places<'_>),
+) -> Vec<NodeRow> {
     let mut functions: HashMap<&Name, BTreeSet<u8>> = HashMap::new();
     let mut numbers = (1..).filter(|number| cluster.nodes.iter().all(|node| node.number != *number));
     let mut nodes = Vec::new();
@@ -219,7 +229,7 @@ fn nodes(cluster: &ClusterRow, chosen: &[Name], used: &HashMap<Name, Usage>, see
         let taken = functions
             .entry(host)
             .or_insert_with(|| used.get(host).map(|usage| usage.functions.clone()).unwrap_or_default());
-        let place = seen.fabric.places.get(host);
+        let place = places.get(host);
         let lid = place.and_then(|place| seen.fabric.lid(place.port_guid));
         let function = (1..=FUNCTIONS_MAX).find(|function| !taken.contains(function));
         // Hosts without these were no candidates.
@@ -251,5 +261,6 @@ fn node(number: u32, host: &Name, place: &Place, function: u8, mac: MacAddress) 
         reason: None,
         ready: None,
         network: None,
+        fenced: false,
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use crate::health::Heard;
 use crate::reconcile::SETTLE;
 use crate::site::{AgentSight, AllOrders, Site};
 
@@ -41,6 +42,8 @@ const TEXT_LETTERS_MAX: usize = 500;
 
 /// Cores or partitions of one virtual machine in a report: more than a machine has of either.
 const ITEMS_MAX: usize = 4096;
+/// How long an agent may take to say that it is there before somebody who waits is told that it is not.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An agent, as a host asks it.
 #[derive(Clone, Debug)]
@@ -59,7 +62,7 @@ pub async fn run(site: Arc<Site>) -> ! {
             Ok(hosts) => {
                 let by_name: HashMap<&Name, &NewHost> = hosts.iter().map(|host| (&host.name, host)).collect();
                 tasks.retain(|name, (known, task)| {
-                    let stays = by_name.get(name) == Some(&&*known);
+                    let stays = by_name.get(name).is_some_and(|host| host.agent == known.agent);
                     if !stays {
                         task.abort();
                         site.see(|seen| seen.agents.remove(name));
@@ -157,6 +160,17 @@ impl Agent {
             if report.acknowledged != Some(wanted.version) {
                 bail!("the agent's report is for other orders than it was given");
             }
+            let heard = Heard::now();
+            let is_back = site.see_quietly(|seen| {
+                let known = seen.agents.get_mut(&self.host);
+                known.is_some_and(|known| {
+                    known.heard = heard;
+                    !std::mem::replace(&mut known.answers, true)
+                })
+            });
+            if is_back {
+                site.wake();
+            }
             let is_news = report.number != after;
             after = report.number;
             if is_news {
@@ -166,7 +180,7 @@ impl Agent {
                         site.store.held_partitions_note(&self.host, vm.id, &unlisted.partitions).await?;
                     }
                 }
-                let sight = AgentSight { orders: wanted, report: Arc::new(report), answers: true };
+                let sight = AgentSight { orders: wanted, report: Arc::new(report), answers: true, heard };
                 site.see(|seen| seen.agents.insert(self.host.clone(), sight));
             }
         }
@@ -227,6 +241,13 @@ impl Agent {
         let report: Report =
             read(response, REPORT_BYTES_MAX).await.context("unexpected report of the agent")?;
         bounded(report)
+    }
+
+    /// Whether the agent answers at all, within [`ALIVE_TIMEOUT`].
+    pub async fn is_alive(&self) -> bool {
+        let request = self.http.get("http://agent/v1/hosts").timeout(ALIVE_TIMEOUT);
+        // Whatever it says, it says something.
+        request.send().await.is_ok()
     }
 
     /// Opens a session in a virtual machine.

@@ -15,7 +15,9 @@
 mod admission;
 mod agents;
 mod bell;
+mod binding;
 mod clock;
+mod health;
 mod keys;
 mod lifecycle;
 mod manager;
@@ -106,6 +108,7 @@ pub async fn serve(
         settings.sm_control.clone(),
         views,
     ));
+    site.set_faults(site.store.fault_list().await?);
     let tcp = match settings.listen {
         Some(address) => {
             Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?)
@@ -116,6 +119,8 @@ pub async fn serve(
     let unix = socket::listen(&settings.socket)?;
     tokio::spawn(reconcile::run(Arc::clone(&site)));
     tokio::spawn(agents::run(Arc::clone(&site)));
+    tokio::spawn(health::watch::run(Arc::clone(&site)));
+    tokio::spawn(manager::heartbeat(Arc::clone(&site), settings.sm_control.clone()));
     tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
     tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
     tokio::spawn(views::keep(Arc::clone(&site)));

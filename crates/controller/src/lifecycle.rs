@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The order is safe: a virtual machine is ordered only after the fabric knows its port, and the fabric forgets the port
-//! only after the virtual machine is no more.
+//! only after the virtual machine is no more. The exception is a node that an operator has fenced because its host is silent:
+//! the fabric forgets its port first, and only then is it let go.
 
 mod network;
 
@@ -222,15 +223,21 @@ fn is_overdue(cluster: &ClusterRow, now: Uptime) -> bool {
 /// Forgets nodes of which nothing is left, neither a virtual machine nor a place in the partition.
 fn let_go(cluster: &mut ClusterRow, sight: &impl Sight) {
     let staying: BTreeSet<Guid> =
-        cluster.nodes.iter().filter(|node| !node.gone).map(|node| node.port_guid).collect();
+        cluster.nodes.iter().filter(|node| node.is_carried()).map(|node| node.port_guid).collect();
     let partition = cluster.partition;
     cluster.nodes.retain(|node| {
         let is_forgotten = || match partition {
             Some(partition) => sight.is_member(partition, node.port_guid) == Some(false),
             None => true,
         };
-        // Another node of the cluster may be behind the same port: then the port stays.
-        !(node.gone && (staying.contains(&node.port_guid) || is_forgotten()))
+        // Another node of the cluster may be behind the same port: then the port stays, unless the node is fenced: a virtual
+        // machine of which nobody knows must not reach the partition.
+        let is_left = if node.gone {
+            staying.contains(&node.port_guid) || is_forgotten()
+        } else {
+            node.fenced && is_forgotten()
+        };
+        !is_left
     });
 }
 

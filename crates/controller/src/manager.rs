@@ -1,12 +1,10 @@
 //! The subnet manager: what it sees of the fabric, and the plans it is given.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use controller_api::Name;
 use controller_api::fabric::{FabricState, Proof};
 use fabric_model::intent::Capabilities;
 use fabric_model::{FabricPlan, Intents, Topology, ibnetdiscover};
@@ -16,9 +14,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
+use crate::binding::{choose, new_claims, places};
+use crate::health::{Heard, MANAGER_SILENCE_LIMIT};
 use crate::lifecycle::{Outcome, fail};
 use crate::network::{self, NoPlan, Sighting, Wishes};
-use crate::site::{FabricSight, Place, Site};
+use crate::site::{FabricSight, Site};
 use crate::views;
 
 /// How long to wait before the manager is asked again.
@@ -26,6 +26,22 @@ const RETRY: Duration = Duration::from_millis(250);
 
 /// How long the manager may take to make the fabric equal to a plan; a cold fabric of 11,664 hosts takes seconds.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How often the manager is asked whether it works.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Asks the manager again and again whether it works, for as long as it is polled. Answered by the thread that programs the fabric:
+/// one that hangs is heard no more, though its socket takes connections.
+pub async fn heartbeat(site: Arc<Site>, control: PathBuf) -> ! {
+    loop {
+        let request = json!({ "command": "ping" });
+        let answer = tokio::time::timeout(MANAGER_SILENCE_LIMIT, answer_line(&control, &request)).await;
+        if matches!(answer, Ok(Ok(_))) {
+            site.see_quietly(|seen| seen.fabric.heard = Some(Heard::now()));
+        }
+        tokio::time::sleep(HEARTBEAT_INTERVAL).await;
+    }
+}
 
 /// Watches the fabric for as long as it is polled.
 pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
@@ -131,11 +147,16 @@ async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
         topology.end_nodes().count(),
         topology.links().count()
     );
+    let topology = Arc::new(topology);
+    // A host that is added meanwhile is bound here, or finds what is seen here.
+    let _writer = site.writer.lock().await;
+    let before = site.look(|seen| seen.fabric.sighting.clone());
+    bind_hosts(site, before.as_ref().map(|sighting| &*sighting.topology), &topology).await?;
     site.see(|seen| {
         let fabric = &mut seen.fabric;
         fabric.epoch += 1;
         fabric.state = FabricState::Programming;
-        fabric.sighting = Some(Arc::new(Sighting { topology: Arc::new(topology), intents }));
+        fabric.sighting = Some(Arc::new(Sighting { topology: Arc::clone(&topology), intents }));
         fabric.places = Arc::new(places);
         fabric.programmed = None;
     });
@@ -143,18 +164,25 @@ async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where hosts are: adapters by their name, with their first cabled port. Of two with the same name neither counts.
-fn places(topology: &Topology) -> HashMap<Name, Place> {
-    let mut places: HashMap<Name, Option<Place>> = HashMap::new();
-    for (_, node) in topology.end_nodes() {
-        let Ok(name) = node.description.parse() else { continue };
-        let place = node.cabled_ports().find_map(|(port, peer)| {
-            let leaf = topology.node(peer.node)?.guid;
-            Some(Place { port_guid: node.port(port)?.guid, port, leaf })
-        });
-        places.entry(name).and_modify(|known| *known = None).or_insert(place);
+/// Binds hosts that were added without a GUID to the adapters that are seen now, and tells operators of adapters that call
+/// themselves something new. The caller holds the writer.
+async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> anyhow::Result<()> {
+    let hosts = site.store.host_list().await?;
+    for claim in new_claims(before, now, &hosts) {
+        site.note(claim.kind, claim.text).await?;
     }
-    places.into_iter().filter_map(|(name, place)| Some((name, place?))).collect()
+    let pending = hosts.iter().filter(|host| host.port_guid.is_none()).map(|host| &host.name);
+    let bindings = choose(pending, now, &hosts);
+    let text = match bindings.as_slice() {
+        [] => return Ok(()),
+        [(name, port)] => format!("host {name} is port {port} from now on"),
+        [(first, _), .., (last, _)] => {
+            format!("{} hosts are bound to their ports, {first} to {last}", bindings.len())
+        }
+    };
+    site.store.host_bind(&bindings).await?;
+    site.note("host.bound", text).await?;
+    Ok(())
 }
 
 /// Keeps the fabric equal to what clusters need, for as long as it is polled.
@@ -204,6 +232,7 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         seen.fabric.plan = Some(plan);
         if seen.fabric.epoch == fabric.epoch {
             (seen.fabric.state, seen.fabric.programmed) = (FabricState::Programmed, Some(wishes));
+            seen.fabric.settled = Some(Heard::now());
         }
     });
     Ok(())
@@ -298,12 +327,16 @@ pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
 
 /// Asks the manager something; returns its first answer.
 async fn ask(control: &Path, request: &Value) -> anyhow::Result<Value> {
+    read_answer(&answer_line(control, request).await?)
+}
+
+async fn answer_line(control: &Path, request: &Value) -> anyhow::Result<String> {
     let mut stream = UnixStream::connect(control).await.context("the subnet manager does not answer")?;
     let mut request = serde_json::to_vec(request)?;
     request.push(b'\n');
     stream.write_all(&request).await?;
     let answer = BufReader::new(stream).lines().next_line().await?;
-    read_answer(&answer.context("the subnet manager ended before it answered")?)
+    answer.context("the subnet manager ended before it answered")
 }
 
 /// A line of the manager: something, or why not.

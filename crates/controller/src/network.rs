@@ -69,7 +69,7 @@ fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
 
 fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
     let mut nodes: BTreeMap<Guid, usize> = BTreeMap::new();
-    for node in clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| !node.gone) {
+    for node in clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.is_carried()) {
         *nodes.entry(node.port_guid).or_default() += 1;
     }
     let wished = clusters.iter().filter_map(|cluster| cluster.wish.as_ref()).flat_map(|wish| &wish.routes);
@@ -79,7 +79,7 @@ fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
 
 /// What a cluster is promised, if it is anything, by its id: names may be used again.
 fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
-    let present = cluster.nodes.iter().filter(|node| !node.gone);
+    let present = cluster.nodes.iter().filter(|node| node.is_carried());
     let ports: BTreeSet<Guid> = present.map(|node| node.port_guid).collect();
     let is_promised = cluster.class != Class::BestEffort && !ports.is_empty();
     is_promised.then(|| ClusterIntent {
@@ -135,7 +135,7 @@ pub fn members(cluster: &ClusterRow) -> Members {
 
 /// Adds the members of a cluster. A port behind which some are full and others limited has both keys.
 fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
-    for node in cluster.nodes.iter().filter(|node| !node.gone) {
+    for node in cluster.nodes.iter().filter(|node| node.is_carried()) {
         for key in node_keys(cluster, node.number) {
             let role = match key.membership() {
                 Membership::Full => Role::Full,

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use controller_api::Name;
 use controller_api::agent::{Orders, Report};
 use controller_api::fabric::FabricState;
+use controller_api::host::NewHost;
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{Guid, Lid, PartitionNumber, PortNum, ServiceLevel};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::bell::Bell;
+use crate::health::{AGENT_SILENCE_LIMIT, Faults, Heard};
 use crate::lifecycle::{Sight, VmSight};
 use crate::network::{Sighting, Wishes, Workshop, members};
 use crate::recovery::Sidecar;
@@ -52,6 +54,7 @@ pub struct Site {
     /// The keys of clusters, as they were read.
     pub keys: tokio::sync::Mutex<KeysOfClusters>,
     seen: Mutex<Seen>,
+    faults: Mutex<Arc<Faults>>,
     orders: watch::Sender<Arc<AllOrders>>,
 }
 
@@ -62,7 +65,7 @@ pub type KeysOfClusters = HashMap<Uuid, Arc<ClusterKeys>>;
 pub type AllOrders = Option<HashMap<Name, Arc<Orders>>>;
 
 /// What is seen of hosts and the fabric.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// What agents told, by host.
     pub agents: HashMap<Name, AgentSight>,
@@ -82,21 +85,34 @@ pub struct AgentSight {
     pub orders: Arc<Orders>,
     /// What it told.
     pub report: Arc<Report>,
-    /// Whether it still answers.
+    /// Whether the last question was answered.
     pub answers: bool,
+    /// When it last answered anything.
+    pub heard: Heard,
+}
+
+impl AgentSight {
+    /// Whether it can be given something to do.
+    pub fn is_up(&self) -> bool {
+        self.answers && self.heard.at.elapsed() <= AGENT_SILENCE_LIMIT
+    }
 }
 
 /// What is seen of the fabric.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FabricSight {
     /// How the manager stands.
     pub state: FabricState,
+    /// When the manager last answered anything.
+    pub heard: Option<Heard>,
+    /// When the fabric was last made equal to a plan.
+    pub settled: Option<Heard>,
     /// Counts sightings: what was programmed before another one does not count.
     pub epoch: u64,
     /// Nodes, cables, and what devices can hold.
     pub sighting: Option<Arc<Sighting>>,
-    /// Where hosts are on it.
-    pub places: Arc<HashMap<Name, Place>>,
+    /// Cabled ports of adapters on it, by GUID.
+    pub places: Arc<HashMap<Guid, Place>>,
     /// The plan that the fabric was last made equal to.
     pub plan: Option<Arc<FabricPlan>>,
     /// What has to stay as it was decided.
@@ -128,6 +144,8 @@ impl Site {
     ) -> Self {
         let fabric = FabricSight {
             state: FabricState::ManagerSilent,
+            heard: None,
+            settled: None,
             epoch: 0,
             sighting: None,
             places: Arc::default(),
@@ -150,6 +168,7 @@ impl Site {
             revocations: watch::Sender::new(0),
             rates: Rates::default(),
             keys: tokio::sync::Mutex::default(),
+            faults: Mutex::default(),
             seen: Mutex::new(Seen {
                 agents: HashMap::new(),
                 refusals: HashMap::new(),
@@ -217,6 +236,16 @@ impl Site {
         }
     }
 
+    /// What is not well, with since when.
+    pub fn faults(&self) -> Arc<Faults> {
+        Arc::clone(&self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says what is not well from now on; what has to survive is in the store.
+    pub fn set_faults(&self, faults: Faults) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(faults);
+    }
+
     /// Wakes those who wait for events of a tenant, or of the site.
     pub fn noted(&self, tenant: Option<&TenantRef>) {
         self.bell.ring(tenant.map(|tenant| tenant.id));
@@ -233,6 +262,11 @@ impl Site {
 }
 
 impl FabricSight {
+    /// Where a host is, if the port that it is bound to is seen.
+    pub fn place(&self, host: &NewHost) -> Option<&Place> {
+        self.places.get(&host.port_guid?)
+    }
+
     /// The LID of a port, as it was decided.
     pub fn lid(&self, port: Guid) -> Option<Lid> {
         self.decisions.end_ports.get(&port).map(|decision| decision.lid)

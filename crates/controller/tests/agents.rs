@@ -248,6 +248,7 @@ fn hostile_agent(site: &Site, answer: fn(u64) -> Vec<u8>) -> Arc<Mutex<Vec<u64>>
         }
     });
     let host = NewHost {
+        port_guid: None,
         name: "hostile".parse().unwrap(),
         agent: path.display().to_string(),
         cores: 4,

@@ -85,6 +85,7 @@ fn a_host_that_is_added_costs_others_no_requests() {
     for number in 0..HOSTS {
         let host = NewHost {
             name: format!("many-{number}").parse().unwrap(),
+            port_guid: None,
             agent: socket.display().to_string(),
             cores: 1,
             memory: MemorySize::from_mib(1024),

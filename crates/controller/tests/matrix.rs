@@ -26,7 +26,7 @@ enum For {
 }
 
 /// Every operation by its id.
-const EXPECTED: [(&str, For); 32] = [
+const EXPECTED: [(&str, For); 33] = [
     ("cluster_list", For::EachTheirOwn),
     ("cluster_create", For::Owners(202)),
     ("cluster_show", For::Owners(200)),
@@ -52,6 +52,7 @@ const EXPECTED: [(&str, For); 32] = [
     ("host_remove", For::Operators(404)),
     ("unlisted_list", For::Operators(200)),
     ("unlisted_remove", For::Operators(404)),
+    ("host_bind", For::Operators(404)),
     ("tenant_list", For::Operators(200)),
     ("tenant_create", For::Operators(201)),
     ("tenant_show", For::Owners(200)),
@@ -97,6 +98,7 @@ fn body(id: &str, cluster: &str) -> Option<Value> {
         "image_add" => json!({ "name": "mine", "directory": "/nowhere", "digest": "00" }),
         "host_add" => json!({ "name": "intruder", "agent": "/nowhere", "cores": 1, "memory": "1G" }),
         "host_add_all" => json!([]),
+        "host_bind" => json!({ "port_guid": "0x77" }),
         "tenant_create" => json!({ "name": "intruder" }),
         "tenant_change" => json!({ "quota": {} }),
         "token_create" => json!({ "operator": true }),

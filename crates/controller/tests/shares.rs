@@ -153,6 +153,7 @@ fn a_host_without_cores_or_memory_is_refused() {
     let site = Site::new(4);
     let host = |cores, mib| NewHost {
         name: "small".parse().unwrap(),
+        port_guid: None,
         agent: "/run/agent".to_owned(),
         cores,
         memory: MemorySize::from_mib(mib),

@@ -215,7 +215,7 @@ pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Ca
 }
 
 /// A description with room for the zero that ends it, as stock software keeps it.
-fn cut(description: &str) -> &str {
+pub(crate) fn cut(description: &str) -> &str {
     let mut end = description.len().min(63);
     while !description.is_char_boundary(end) {
         end -= 1;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PhysicalState, PortState};
+use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, NodeDescription, PhysicalState, PortState};
 
 use crate::device::{self, Arbitration, DeviceId, PortId};
 use crate::fabric::{Fabric, Timer};
@@ -59,6 +59,17 @@ impl Fabric {
             if self.port(port).plugged {
                 self.train_link(port);
             }
+        }
+    }
+
+    /// Lets a node call itself something else, as its own software can; its ports report that. Who names the node here goes
+    /// on using its name in the topology.
+    pub fn rename(&mut self, now: Duration, device: DeviceId, description: &str) {
+        self.handle_timeout(now);
+        self.devices[device.index()].description = NodeDescription::new(device::cut(description));
+        let ports: Vec<PortId> = self.devices[device.index()].ports().collect();
+        for port in ports {
+            self.raise_description_change(port);
         }
     }
 

@@ -80,12 +80,21 @@ impl Fabric {
 
     /// The capability mask of a port changed.
     pub(crate) fn raise_capability_change(&mut self, end: PortId) {
+        self.raise_local_change(end, Changes::default());
+    }
+
+    /// The node behind a port calls itself something else.
+    pub(crate) fn raise_description_change(&mut self, end: PortId) {
+        self.raise_local_change(end, Changes::NODE_DESCRIPTION);
+    }
+
+    fn raise_local_change(&mut self, end: PortId, changes: Changes) {
         let info = &self.port(end).info;
         let change = LocalChange {
             lid: info.lid.map(LidAddress::from),
-            other_changes: false,
+            other_changes: changes != Changes::default(),
             capability: info.capability,
-            changes: Changes::default(),
+            changes,
         };
         self.raise(end, Trap::LocalChange(change));
     }

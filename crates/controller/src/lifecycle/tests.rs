@@ -104,6 +104,7 @@ fn node(number: u32) -> NodeRow {
         reason: None,
         ready: None,
         network: None,
+        fenced: false,
     }
 }
 

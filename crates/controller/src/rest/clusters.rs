@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::refusal::{Json, Path, Query, Refusal};
 use crate::admission::{NotPlaced, admit};
+use crate::health::{Audience, Fault, Faults, cluster_health, node_fault};
 use crate::lifecycle::{Outcome, finish, network_state, node_name, reach, shortfall, stop};
 use crate::network::NoPlan;
 use crate::quota::usage;
@@ -54,6 +55,19 @@ pub struct Whose {
     /// The tenant; operators have to say it.
     #[param(value_type = Option<String>)]
     tenant: Option<Name>,
+}
+
+/// Which cluster is to be deleted, and how.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Deletion {
+    /// The tenant; operators have to say it.
+    #[param(value_type = Option<String>)]
+    tenant: Option<Name>,
+    /// Let nodes go whose hosts are silent, once their ports are closed. For operators: whether a host is dead or only cut off
+    /// is theirs to know.
+    #[serde(default)]
+    force: bool,
 }
 
 /// Clusters: a tenant's own, or all for operators.
@@ -215,18 +229,38 @@ pub async fn partition(
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for a cluster to be taken down, whatever it is doing.
-#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), Whose), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Asks for a cluster to be taken down, whatever it is doing. An operator may force it: nodes whose hosts are silent then go without
+/// the word of their hosts, once their ports are taken out of the partitions of the cluster.
+#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), Deletion), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(whose): Query<Whose>,
+    Query(Deletion { tenant, force }): Query<Deletion>,
 ) -> Result<Accepted, Refusal> {
+    if force {
+        caller.operator()?;
+    }
+    let whose = Whose { tenant };
     let _writer = site.writer.lock().await;
     let mut before = find(&site, &caller, &name, &whose).await?;
-    if let (Phase::Deleting, Some(operation)) = (before.phase, &before.operation) {
-        return Ok((StatusCode::ACCEPTED, Json(operation.clone())));
+    if let (Phase::Deleting, Some(operation)) = (before.phase, before.operation.clone()) {
+        if force {
+            let mut after = before.clone();
+            let text = fence(&mut after, &site.faults());
+            if after != before {
+                save(
+                    &site,
+                    &before,
+                    &after,
+                    Outcome::default(),
+                    ("cluster.fenced", text),
+                    site.store.now().wall,
+                )
+                .await?;
+            }
+        }
+        return Ok((StatusCode::ACCEPTED, Json(operation)));
     }
     let now = site.store.now().wall;
     if before.operation.is_some() {
@@ -242,7 +276,11 @@ pub async fn delete(
     let mut outcome = Outcome::default();
     reach(&mut after, Phase::Deleting, now, &mut outcome);
     let operation = after.operation.clone();
-    save(&site, &before, &after, outcome, ("cluster.delete-asked", "to be deleted".to_owned()), now).await?;
+    let asked = match force {
+        true => ("cluster.fenced", fence(&mut after, &site.faults())),
+        false => ("cluster.delete-asked", "to be deleted".to_owned()),
+    };
+    save(&site, &before, &after, outcome, asked, now).await?;
     operation
         .map(|operation| (StatusCode::ACCEPTED, Json(operation)))
         .ok_or_else(|| Refusal::missing("cluster", name))
@@ -453,6 +491,25 @@ async fn try_plan(
     }
 }
 
+/// Lets the nodes go whose hosts are silent, without their hosts' word; what is told of it.
+fn fence(cluster: &mut ClusterRow, faults: &Faults) -> String {
+    let mut fenced = Vec::new();
+    for node in &mut cluster.nodes {
+        node.leaving = true;
+        node.fenced |= faults.contains_key(&Fault::AgentSilent(node.host.clone()));
+        if node.fenced {
+            fenced.push(node.number.to_string());
+        }
+    }
+    match fenced.as_slice() {
+        [] => "to be deleted by force; all its hosts answer".to_owned(),
+        fenced => format!(
+            "to be deleted by force: nodes whose hosts are silent are cut off from the network first: {}",
+            fenced.join(", ")
+        ),
+    }
+}
+
 fn operation(cluster: &ClusterRow, kind: OperationKind, now: Timestamp) -> Operation {
     Operation {
         id: Uuid::new_v4(),
@@ -487,19 +544,27 @@ async fn save(
 /// A cluster as it is told: where its nodes run, and where their packets stop, is for operators.
 fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
     let packets_stop = |node: &NodeRow| caller.fact(site.look(|seen| stop(seen, node).cloned())).flatten();
-    let node = |node: &NodeRow| Node {
-        id: node.id,
-        number: node.number,
-        name: node_name(&cluster, node),
-        address: address(node.number),
-        host: caller.fact(node.host.clone()),
-        state: node.state,
+    let faults = site.faults();
+    let audience = if *caller == Caller::Operator { Audience::Operator } else { Audience::Tenant };
+    let node = |node: &NodeRow| {
+        let fault = node_fault(node, &faults, audience);
         // What a host says of it may name paths and what others have there.
-        reason: caller.fact(node.reason.clone()).flatten().or_else(|| shortfall(&cluster, node)),
-        network: network_state(&cluster, node),
-        stop: packets_stop(node),
+        let reason = || caller.fact(node.reason.clone()).flatten().or_else(|| shortfall(&cluster, node));
+        Node {
+            id: node.id,
+            number: node.number,
+            name: node_name(&cluster, node),
+            address: address(node.number),
+            host: caller.fact(node.host.clone()),
+            state: fault.as_ref().map_or(node.state, |fault| fault.state),
+            since: fault.as_ref().map(|fault| fault.since),
+            reason: fault.map(|fault| fault.reason).or_else(reason),
+            network: network_state(&cluster, node),
+            stop: packets_stop(node),
+        }
     };
     Cluster {
+        health: cluster_health(&cluster, &faults, audience),
         nodes: cluster.nodes.iter().map(node).collect(),
         id: cluster.id,
         tenant: cluster.tenant.name,

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::Problem;
 use controller_api::event::Event;
-use controller_api::fabric::{Fabric, Partition, PartitionMember, Proof};
+use controller_api::fabric::{Fabric, FabricState, Partition, PartitionMember, Proof};
 use fabric_model::ibnetdiscover;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -17,6 +17,7 @@ use super::access::Caller;
 use super::lease::Lease;
 use super::refusal::{Json, Query, Refusal};
 use crate::bell::WAITING_MAX;
+use crate::health::Fault;
 use crate::manager;
 use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;
@@ -53,8 +54,16 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
         }
     }
     let topology = fabric.sighting.as_ref().map(|sighting| &sighting.topology);
+    let faults = site.faults();
+    let (silent, stuck) = (faults.get(&Fault::ManagerSilent), faults.get(&Fault::FabricStuck));
+    let (state, since) = match (silent, stuck) {
+        (Some(since), _) => (FabricState::ManagerSilent, Some(*since)),
+        (None, Some(since)) => (FabricState::Stuck, Some(*since)),
+        (None, None) => (fabric.state, None),
+    };
     Ok(Json(Fabric {
-        state: fabric.state,
+        state,
+        since,
         switches: topology.map_or(0, |topology| topology.switches().count() as u32),
         adapters: topology.map_or(0, |topology| topology.end_nodes().count() as u32),
         links: topology.map_or(0, |topology| topology.links().count() as u32),

@@ -4,6 +4,7 @@ mod access;
 mod clusters;
 mod disclosure;
 mod fabric;
+mod hosts;
 mod lease;
 mod rate;
 mod refusal;
@@ -66,8 +67,9 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(tenants::show, tenants::change, tenants::delete))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
-        .routes(routes!(site::host_list, site::host_add, site::host_add_all))
-        .routes(routes!(site::host_remove))
+        .routes(routes!(hosts::list, hosts::add, hosts::add_all))
+        .routes(routes!(hosts::remove))
+        .routes(routes!(hosts::bind))
         .routes(routes!(unlisted::list))
         .routes(routes!(unlisted::remove))
         .routes(routes!(site::image_list, site::image_add))

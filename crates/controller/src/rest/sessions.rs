@@ -14,6 +14,7 @@ use super::lease::Lease;
 use super::refusal::{Json, Path, Query, Refusal};
 use super::upgrade::Upgrade;
 use crate::agents::Agent;
+use crate::health::Fault;
 use crate::site::Site;
 
 /// Arguments of a command, together.
@@ -56,7 +57,17 @@ pub async fn open(
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "node-not-reachable", detail)
             .hint("is the node ready? heddle cluster show tells")
     };
+    let fault = Fault::AgentSilent(node.host.clone());
     let agent = Agent::new(host).map_err(unavailable)?;
+    if site.faults().contains_key(&fault) || !agent.is_alive().await {
+        let host = match caller {
+            Caller::Operator => format!("host {}", node.host),
+            Caller::Tenant(_) => "its host".to_owned(),
+        };
+        let detail = format!("node {number} of cluster {name} cannot be reached: {host} does not answer");
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "host-silent", detail)
+            .hint("its virtual machine may run on; heddle cluster show tells since when"));
+    }
     let far = agent.session(node.id, &open).await.map_err(unavailable)?;
     Ok(upgrade.join(far, lease))
 }

@@ -17,6 +17,7 @@ use sqlx::{Sqlite, Transaction};
 use tenant_view::{Names, WishedClass};
 use uuid::Uuid;
 
+use super::identity::{Tombstone, write_tombstone};
 use super::numbers::NumberKind;
 use super::records::Happening;
 use super::site::{TenantRef, partition, tenant_ref};
@@ -180,6 +181,15 @@ pub struct NodeRow {
     pub ready: Option<u64>,
     /// What it has found out about its network; none if it does not check.
     pub network: Option<NetworkCheck>,
+    /// It is to leave without the word of its host: its port is taken out of its partitions first.
+    pub fenced: bool,
+}
+
+impl NodeRow {
+    /// Whether the fabric is to carry it: its virtual machine may still be there, and its port was not closed.
+    pub fn is_carried(&self) -> bool {
+        !self.gone && !self.fenced
+    }
 }
 
 impl Store {
@@ -299,6 +309,12 @@ impl Store {
             .bind(after.id.to_string())
             .execute(&mut *change)
             .await?;
+        // A fenced node is let go while its virtual machine may still run: its host removes it as soon as it answers.
+        let stays = |node: &NodeRow| !is_removed && after.nodes.iter().any(|kept| kept.id == node.id);
+        for node in before.nodes.iter().filter(|node| node.fenced && !node.gone && !stays(node)) {
+            let tombstone = Tombstone { vm: node.id, host: node.host.clone() };
+            write_tombstone(&mut *change, &tombstone, self.now().wall).await?;
+        }
         let had = before.numbers().collect();
         if is_removed {
             self.write_numbers(&mut change, after, &had, &BTreeMap::new()).await?;
@@ -391,7 +407,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
 /// The nodes and the operation.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
-        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(node.id.to_string())
             .bind(cluster.id.to_string())
             .bind(node.number)
@@ -408,6 +424,7 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
             .bind(&node.reason)
             .bind(node.ready.map(|ready| ready as i64))
             .bind(node.network.as_ref().map(json))
+            .bind(node.fenced)
             .execute(&mut **change)
             .await?;
     }
@@ -469,6 +486,7 @@ fn node(row: &SqliteRow) -> Result<NodeRow, StoreError> {
         reason: row.maybe_text("reason")?,
         ready: row.maybe_number("ready")?,
         network: row.maybe_text("network")?.map(|text| read_json("network of a node", &text)).transpose()?,
+        fenced: row.flag("fenced")?,
     })
 }
 

@@ -132,3 +132,19 @@ CREATE TABLE clock (
     elapsed INTEGER NOT NULL
 ) STRICT;
 INSERT INTO clock VALUES (1, 0);
+
+-- A host is bound to the port that its nodes are behind, if they agree and no other host's are.
+ALTER TABLE hosts ADD COLUMN port_guid TEXT;
+UPDATE hosts SET port_guid = (SELECT min(port_guid) FROM nodes WHERE host = hosts.name)
+    WHERE (SELECT count(DISTINCT port_guid) FROM nodes WHERE host = hosts.name) = 1;
+UPDATE hosts SET port_guid = NULL WHERE port_guid IN (SELECT port_guid FROM hosts GROUP BY port_guid HAVING count(*) > 1);
+CREATE UNIQUE INDEX hosts_by_port ON hosts (port_guid);
+
+ALTER TABLE nodes ADD COLUMN fenced INTEGER NOT NULL DEFAULT 0;
+
+CREATE TABLE faults (
+    kind  TEXT NOT NULL,
+    host  TEXT NOT NULL,
+    since TEXT NOT NULL,
+    PRIMARY KEY (kind, host)
+) STRICT;

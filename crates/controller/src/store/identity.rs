@@ -114,13 +114,7 @@ impl Store {
 
     /// A virtual machine is to be removed from its host; fine if that is known already.
     pub async fn tombstone_add(&self, tombstone: &Tombstone, now: Timestamp) -> Result<(), StoreError> {
-        sqlx::query("INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?)")
-            .bind(tombstone.vm.to_string())
-            .bind(tombstone.host.as_str())
-            .bind(now.to_string())
-            .execute(&self.writer)
-            .await?;
-        Ok(())
+        write_tombstone(&self.writer, tombstone, now).await
     }
 
     /// The agent has reported that a virtual machine is gone: what it held rests from now on.
@@ -173,6 +167,21 @@ impl Store {
         }
         Ok(change.commit().await?)
     }
+}
+
+/// Writes a tombstone; fine if it is there already.
+pub(super) async fn write_tombstone(
+    to: impl sqlx::SqliteExecutor<'_>,
+    tombstone: &Tombstone,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    sqlx::query("INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?)")
+        .bind(tombstone.vm.to_string())
+        .bind(tombstone.host.as_str())
+        .bind(now.to_string())
+        .execute(to)
+        .await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! One process at a time has a store open: [`Lock`].
 
 mod clusters;
+mod faults;
 mod identity;
 mod lock;
 mod numbers;

@@ -24,8 +24,11 @@ CREATE TABLE hosts (
     name       TEXT PRIMARY KEY,
     agent      TEXT NOT NULL,
     cores      INTEGER NOT NULL,
-    memory_mib INTEGER NOT NULL
+    memory_mib INTEGER NOT NULL,
+    port_guid  TEXT                     -- of its port on the fabric; NULL until it is bound
 ) STRICT;
+
+CREATE UNIQUE INDEX hosts_by_port ON hosts (port_guid);
 
 CREATE TABLE images (
     name      TEXT PRIMARY KEY,
@@ -94,6 +97,7 @@ CREATE TABLE nodes (
     reason    TEXT,
     ready     INTEGER,                  -- seen: the generation it is ready for
     network   TEXT,                     -- seen: JSON, what it has found out about its network; NULL: it does not check
+    fenced    INTEGER NOT NULL,         -- wanted: it goes without the word of its host, its port is closed first
     UNIQUE (host, function)
 ) STRICT;
 
@@ -158,3 +162,11 @@ CREATE TABLE clock (
 ) STRICT;
 
 INSERT INTO clock VALUES (1, 0);
+
+-- What is not well, with since when: events tell once that it began and once that it is over.
+CREATE TABLE faults (
+    kind  TEXT NOT NULL,
+    host  TEXT NOT NULL,                -- '' if it concerns no host
+    since TEXT NOT NULL,
+    PRIMARY KEY (kind, host)
+) STRICT;

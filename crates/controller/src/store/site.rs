@@ -6,7 +6,7 @@ use controller_api::host::NewHost;
 use controller_api::quota::QuotaChange;
 use controller_api::{MemorySize, Name};
 use fabric_model::Decisions;
-use ib_wire::PartitionNumber;
+use ib_wire::{Guid, PartitionNumber};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -131,6 +131,10 @@ impl Store {
                     agent: row.text("agent")?,
                     cores: row.number("cores")?,
                     memory: MemorySize::from_mib(row.number("memory_mib")?),
+                    port_guid: row
+                        .maybe_text("port_guid")?
+                        .map(|guid| parsed("GUID of a port", &guid))
+                        .transpose()?,
                 })
             })
             .collect()
@@ -145,8 +149,9 @@ impl Store {
 
     /// Hosts, new or with other properties than before: all of them or none.
     pub async fn host_put(&self, hosts: &[NewHost]) -> Result<(), StoreError> {
-        let sql = "INSERT INTO hosts VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
-                   agent = excluded.agent, cores = excluded.cores, memory_mib = excluded.memory_mib";
+        let sql = "INSERT INTO hosts (name, agent, cores, memory_mib, port_guid) VALUES (?, ?, ?, ?, ?) \
+                   ON CONFLICT (name) DO UPDATE SET agent = excluded.agent, cores = excluded.cores, \
+                   memory_mib = excluded.memory_mib, port_guid = excluded.port_guid";
         let mut change = self.writer.begin().await?;
         for host in hosts {
             sqlx::query(sql)
@@ -154,6 +159,7 @@ impl Store {
                 .bind(&host.agent)
                 .bind(host.cores)
                 .bind(host.memory.mib())
+                .bind(host.port_guid.map(|guid| guid.to_string()))
                 .execute(&mut *change)
                 .await?;
         }
@@ -163,6 +169,18 @@ impl Store {
         if let Some(list) = &mut known.hosts {
             put(Arc::make_mut(list), hosts);
         }
+        Ok(())
+    }
+
+    /// Binds hosts to ports, by which they are known from then on: all of them or none.
+    pub async fn host_bind(&self, bindings: &[(Name, Guid)]) -> Result<(), StoreError> {
+        let mut change = self.writer.begin().await?;
+        for (name, port) in bindings {
+            let query = sqlx::query("UPDATE hosts SET port_guid = ? WHERE name = ?");
+            query.bind(port.to_string()).bind(name.as_str()).execute(&mut *change).await?;
+        }
+        change.commit().await?;
+        self.host_changed();
         Ok(())
     }
 

@@ -83,6 +83,10 @@ pub struct World {
     pub ran: BTreeMap<Uuid, u16>,
     /// Virtual machines that ran while their port was not in their partition.
     pub unsafe_vms: Vec<Uuid>,
+    /// The subnet manager takes connections and answers nobody.
+    pub manager_hangs: bool,
+    /// Agents of these hosts take connections and answer nobody.
+    pub silent: BTreeSet<String>,
     /// What virtual machines are to fail with.
     pub failure: Option<String>,
     /// What guests say of their network.
@@ -270,6 +274,7 @@ impl Site {
         for name in &self.hosts {
             let host = NewHost {
                 name: name.clone(),
+                port_guid: None,
                 agent: self.path("agent").display().to_string(),
                 cores: 4,
                 memory: MemorySize::from_mib(4096),
@@ -398,6 +403,13 @@ async fn manage(stream: UnixStream, tree: Arc<Topology>, world: Shared) -> std::
         let _ = lines.next_line().await;
         return Ok(());
     }
+    if request["command"] == "ping" {
+        let hangs = world.lock().unwrap().manager_hangs;
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        return write.write_all(b"{\"ok\":\"pong\"}\n").await;
+    }
     if request["command"] == "read-back" {
         // Devices that do what they are told.
         let held = world.lock().unwrap().plan.clone();
@@ -423,11 +435,19 @@ async fn serve_agent(listener: UnixListener, world: Shared) {
     axum::serve(listener, router).await.unwrap();
 }
 
+/// An agent that hangs answers when it goes on.
+async fn wait_while_silent(world: &Shared, host: &str) {
+    while world.lock().unwrap().silent.contains(host) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn take_orders(
     State(world): State<Shared>,
     UrlPath(host): UrlPath<String>,
     Json(orders): Json<Orders>,
 ) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
+    wait_while_silent(&world, &host).await;
     let conduct = world.lock().unwrap().conduct;
     if conduct != Conduct::IsSilent {
         let taken = world.lock().unwrap().take(host, orders)?;
@@ -458,6 +478,7 @@ async fn tell(
     UrlPath(host): UrlPath<String>,
     Query(query): Query<HashMap<String, u64>>,
 ) -> Json<Report> {
+    wait_while_silent(&world, &host).await;
     let after = query.get("after").copied().unwrap_or(0);
     for _ in 0..200 {
         {

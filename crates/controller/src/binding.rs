@@ -1,0 +1,96 @@
+//! Which port of the fabric a host is. No I/O.
+//!
+//! A host is bound to the GUID of its port when it is added, or, if no GUID was given, as soon as exactly one adapter calls
+//! itself by its name. From then on the GUID alone identifies it: a NodeDescription is written by the host itself, so a
+//! compromised one could take the name of another.
+
+use std::collections::{HashMap, HashSet};
+
+use controller_api::Name;
+use controller_api::host::NewHost;
+use fabric_model::{Node, Topology};
+use ib_wire::Guid;
+
+use crate::site::Place;
+
+/// Places of all cabled ports of adapters, by the GUID of the port.
+pub fn places(topology: &Topology) -> HashMap<Guid, Place> {
+    let mut places = HashMap::new();
+    for (_, node) in topology.end_nodes() {
+        for (port, peer) in node.cabled_ports() {
+            if let (Some(near), Some(leaf)) = (node.port(port), topology.node(peer.node)) {
+                places.insert(near.guid, Place { port_guid: near.guid, port, leaf: leaf.guid });
+            }
+        }
+    }
+    places
+}
+
+/// The ports that hosts without a GUID are bound to now: the first cabled port of the only adapter that calls itself by the
+/// name of the host, unless another host is bound to that adapter.
+pub fn choose<'a>(
+    pending: impl Iterator<Item = &'a Name>,
+    topology: &Topology,
+    hosts: &[NewHost],
+) -> Vec<(Name, Guid)> {
+    let bound: HashSet<Guid> = hosts.iter().filter_map(|host| host.port_guid).collect();
+    let by_name = adapters_by_name(topology);
+    let only = |name: &Name| {
+        let [adapter] = by_name.get(name.as_str())?.as_slice() else { return None };
+        let is_free = adapter.ports().all(|(_, port)| !bound.contains(&port.guid));
+        let (number, _) = adapter.cabled_ports().next().filter(|_| is_free)?;
+        Some((name.clone(), adapter.port(number)?.guid))
+    };
+    pending.filter_map(only).collect()
+}
+
+/// A claim that adapters make by what they call themselves, and that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// What kind of event it is.
+    pub kind: &'static str,
+    /// What to tell operators.
+    pub text: String,
+}
+
+/// Claims that are new since the fabric was last seen: a bound adapter that calls itself something else than before, and an
+/// adapter that calls itself by the name of a host which is bound to another one.
+pub fn new_claims(before: Option<&Topology>, now: &Topology, hosts: &[NewHost]) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    let (by_name, by_name_before) = (adapters_by_name(now), before.map(adapters_by_name).unwrap_or_default());
+    for (name, guid) in hosts.iter().filter_map(|host| Some((&host.name, host.port_guid?))) {
+        if let (Some(was), Some(is)) = (before.and_then(|it| owner(it, guid)), owner(now, guid))
+            && was.description != is.description
+        {
+            let (was, is) = (&was.description, &is.description);
+            let text =
+                format!("the adapter of host {name}, port {guid}, calls itself {is:?} instead of {was:?}");
+            claims.push(Claim { kind: "host.renamed", text });
+        }
+        let known: HashSet<Guid> =
+            by_name_before.get(name.as_str()).into_iter().flatten().map(|adapter| adapter.guid).collect();
+        for adapter in by_name.get(name.as_str()).into_iter().flatten() {
+            let is_own = adapter.ports().any(|(_, port)| port.guid == guid);
+            if !is_own && !known.contains(&adapter.guid) {
+                let other = adapter.guid;
+                let text = format!(
+                    "adapter {other} calls itself {name}, but that host is port {guid}: it gets nothing"
+                );
+                claims.push(Claim { kind: "host.name-claimed", text });
+            }
+        }
+    }
+    claims
+}
+
+fn adapters_by_name(topology: &Topology) -> HashMap<&str, Vec<&Node>> {
+    let mut by_name: HashMap<&str, Vec<&Node>> = HashMap::new();
+    for (_, node) in topology.end_nodes() {
+        by_name.entry(node.description.as_str()).or_default().push(node);
+    }
+    by_name
+}
+
+fn owner(topology: &Topology, port: Guid) -> Option<&Node> {
+    topology.by_port_guid(port).and_then(|end| topology.node(end.node))
+}

@@ -1,0 +1,167 @@
+//! What is told when something begins to be wrong, and when that is over: once each, to operators and to the tenants whose
+//! clusters it concerns.
+
+use controller_api::Name;
+use controller_api::cluster::Phase;
+use jiff::Timestamp;
+
+use super::Fault;
+use crate::store::{ClusterRow, Happening};
+
+/// Hosts that are named in one sentence; of more, the number is told.
+const NAMED_MAX: usize = 4;
+
+/// Whether something begins or is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It begins.
+    Begins,
+    /// It is over.
+    Ends,
+}
+
+/// What is told of faults that change together: hosts of one kind are told of together, and so are nodes of one cluster.
+pub fn happenings(
+    faults: &[&Fault],
+    change: Change,
+    clusters: &[ClusterRow],
+    at: Timestamp,
+) -> Vec<Happening> {
+    let mut told = Vec::new();
+    let mut note = |cluster: Option<&ClusterRow>, is_whole_tenant: bool, kind: &'static str, text: String| {
+        let tenant = cluster.map(|cluster| cluster.tenant.clone());
+        let name = cluster.filter(|_| !is_whole_tenant).map(|cluster| cluster.name.clone());
+        told.push(Happening { at, tenant, cluster: name, kind, text });
+    };
+    for fault in [Fault::ManagerSilent, Fault::FabricStuck].iter().filter(|fault| faults.contains(fault)) {
+        let (of_site, of_tenant) = network_kinds(fault, change);
+        let text = match change {
+            Change::Begins => fault.to_string(),
+            Change::Ends if *fault == Fault::ManagerSilent => "the subnet manager answers again".to_owned(),
+            Change::Ends => "the fabric is what clusters need again".to_owned(),
+        };
+        note(None, false, of_site, text.clone());
+        let mut first_of_tenant: Vec<&ClusterRow> = Vec::new();
+        for cluster in clusters {
+            if first_of_tenant.iter().all(|known| known.tenant != cluster.tenant) {
+                first_of_tenant.push(cluster);
+            }
+        }
+        first_of_tenant.into_iter().for_each(|cluster| note(Some(cluster), true, of_tenant, text.clone()));
+    }
+    for kind in [HostFault::AgentSilent, HostFault::OffFabric] {
+        let hosts: Vec<&Name> = faults.iter().filter_map(|fault| kind.host(fault)).collect();
+        if hosts.is_empty() {
+            continue;
+        }
+        let (of_site, of_cluster) = kind.kinds(change);
+        note(None, false, of_site, kind.about_hosts(&hosts, change));
+        for cluster in clusters.iter().filter(|cluster| cluster.phase != Phase::Failed) {
+            let concerned = cluster.nodes.iter().filter(|node| !node.leaving && hosts.contains(&&node.host));
+            let numbers: Vec<u32> = concerned.map(|node| node.number).collect();
+            if !numbers.is_empty() {
+                note(Some(cluster), false, of_cluster, kind.about_nodes(&numbers, change));
+            }
+        }
+    }
+    told
+}
+
+fn network_kinds(fault: &Fault, change: Change) -> (&'static str, &'static str) {
+    match (fault, change) {
+        (Fault::ManagerSilent, Change::Begins) => ("fabric.manager-silent", "network.unmanaged"),
+        (Fault::ManagerSilent, Change::Ends) => ("fabric.manager-answers", "network.managed"),
+        (_, Change::Begins) => ("fabric.stuck", "network.stuck"),
+        (_, Change::Ends) => ("fabric.unstuck", "network.unstuck"),
+    }
+}
+
+/// What can be wrong with a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HostFault {
+    AgentSilent,
+    OffFabric,
+}
+
+impl HostFault {
+    fn host(self, fault: &Fault) -> Option<&Name> {
+        match (self, fault) {
+            (Self::AgentSilent, Fault::AgentSilent(host)) | (Self::OffFabric, Fault::OffFabric(host)) => {
+                Some(host)
+            }
+            _ => None,
+        }
+    }
+
+    /// The kinds of the events of operators and of tenants.
+    fn kinds(self, change: Change) -> (&'static str, &'static str) {
+        match (self, change) {
+            (Self::AgentSilent, Change::Begins) => ("host.agent-silent", "cluster.nodes-unknown"),
+            (Self::AgentSilent, Change::Ends) => ("host.agent-answers", "cluster.nodes-known"),
+            (Self::OffFabric, Change::Begins) => ("host.off-fabric", "cluster.nodes-cut-off"),
+            (Self::OffFabric, Change::Ends) => ("host.on-fabric", "cluster.nodes-connected"),
+        }
+    }
+
+    fn about_hosts(self, hosts: &[&Name], change: Change) -> String {
+        if let ([host], Change::Begins) = (hosts, change) {
+            let host = (*host).clone();
+            return match self {
+                Self::AgentSilent => Fault::AgentSilent(host).to_string(),
+                Self::OffFabric => Fault::OffFabric(host).to_string(),
+            };
+        }
+        let named: Vec<&str> = hosts.iter().take(NAMED_MAX).map(|host| host.as_str()).collect();
+        let more = hosts.len().saturating_sub(NAMED_MAX);
+        let named = named.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };
+        match (self, change) {
+            (Self::AgentSilent, Change::Begins) => {
+                format!("the agents of these hosts do not answer: {named}")
+            }
+            (Self::AgentSilent, Change::Ends) => format!("agents answer again: {named}"),
+            (Self::OffFabric, Change::Begins) => format!("these hosts are not on the fabric: {named}"),
+            (Self::OffFabric, Change::Ends) => format!("back on the fabric: {named}"),
+        }
+    }
+
+    /// For tenants: no names of hosts.
+    fn about_nodes(self, numbers: &[u32], change: Change) -> String {
+        let list = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let (nodes, host) = match numbers {
+            [_] => (format!("node {list}"), "its host"),
+            _ => (format!("nodes {list}"), "their hosts"),
+        };
+        let is_one = numbers.len() == 1;
+        let what = match (self, change) {
+            (Self::AgentSilent, Change::Begins) => {
+                if is_one {
+                    "does not answer"
+                } else {
+                    "do not answer"
+                }
+            }
+            (Self::AgentSilent, Change::Ends) => {
+                if is_one {
+                    "answers again"
+                } else {
+                    "answer again"
+                }
+            }
+            (Self::OffFabric, Change::Begins) => {
+                if is_one {
+                    "is not on the network"
+                } else {
+                    "are not on the network"
+                }
+            }
+            (Self::OffFabric, Change::Ends) => {
+                if is_one {
+                    "is on the network again"
+                } else {
+                    "are on the network again"
+                }
+            }
+        };
+        format!("{nodes}: {host} {what}")
+    }
+}

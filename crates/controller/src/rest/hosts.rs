@@ -1,0 +1,233 @@
+//! Hosts: what virtual machines run on.
+
+use std::collections::HashMap;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use controller_api::host::{Host, HostBinding, HostState, NewHost};
+use controller_api::{MemorySize, Name, Problem};
+use ib_wire::Guid;
+
+use super::access::Caller;
+use super::refusal::{Json, Path, Refusal};
+use crate::binding::choose;
+use crate::health::{Fault, Faults};
+use crate::site::{AgentSight, Seen, Site};
+
+/// A host that has less runs nothing.
+const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
+
+type Shared = State<Arc<Site>>;
+
+/// All hosts, with what they have left.
+#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(hosts(&site).await?))
+}
+
+async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
+    let mut used: HashMap<Name, (u32, u32, u32)> = HashMap::new();
+    for cluster in site.store.cluster_list().await? {
+        for node in &cluster.nodes {
+            let (cores, memory, nodes) = used.entry(node.host.clone()).or_default();
+            (*cores, *memory, *nodes) = (*cores + cluster.cores, *memory + cluster.memory.mib(), *nodes + 1);
+        }
+    }
+    let (hosts, faults) = (site.store.host_list().await?, site.faults());
+    let used_of = |host: &NewHost| used.get(&host.name).copied().unwrap_or_default();
+    Ok(site.look(|seen| hosts.iter().map(|host| told(host, used_of(host), seen, &faults)).collect()))
+}
+
+/// A host as it is told, with the cores, the MiB and the number of virtual machines that are on it.
+fn told(new: &NewHost, (cores, memory, nodes): (u32, u32, u32), seen: &Seen, faults: &Faults) -> Host {
+    let place = seen.fabric.place(new);
+    let agent = seen.agents.get(&new.name);
+    let state = match (agent.is_some_and(AgentSight::is_up), new.port_guid, place) {
+        (false, _, _) => HostState::AgentSilent,
+        (true, None, _) => HostState::Unbound,
+        (true, Some(_), None) => HostState::OffFabric,
+        (true, Some(_), Some(_)) => HostState::Up,
+    };
+    let since = match state {
+        HostState::AgentSilent => faults.get(&Fault::AgentSilent(new.name.clone())),
+        HostState::OffFabric => faults.get(&Fault::OffFabric(new.name.clone())),
+        HostState::Up | HostState::Unbound => None,
+    };
+    Host {
+        name: new.name.clone(),
+        port_guid: new.port_guid,
+        state,
+        since: since.copied(),
+        accelerator: agent.and_then(|agent| agent.report.accelerator),
+        cores: new.cores,
+        memory: new.memory,
+        cores_used: cores,
+        memory_used: MemorySize::from_mib(memory),
+        nodes,
+    }
+}
+
+/// One host as it is told.
+async fn told_now(site: &Site, name: &Name) -> Result<Host, Refusal> {
+    let (used, faults) = (site.store.host_used(name).await?, site.faults());
+    let hosts = site.store.host_list().await?;
+    let row = hosts.iter().find(|host| host.name == *name).ok_or_else(|| Refusal::missing("host", name))?;
+    Ok(site.look(|seen| told(row, used, seen, &faults)))
+}
+
+/// Adds a host, or changes what is known of it.
+#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn add(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<NewHost>,
+) -> Result<(StatusCode, Json<Host>), Refusal> {
+    caller.operator()?;
+    put_hosts(&site, std::slice::from_ref(&new)).await?;
+    Ok((StatusCode::CREATED, Json(told_now(&site, &new.name).await?)))
+}
+
+/// Adds hosts, or changes what is known of them: all of them or none. Answers with those that are new or have changed.
+#[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn add_all(
+    State(site): Shared,
+    caller: Caller,
+    Json(new): Json<Vec<NewHost>>,
+) -> Result<Json<Vec<Name>>, Refusal> {
+    caller.operator()?;
+    Ok(Json(put_hosts(&site, &new).await?))
+}
+
+/// Keeps hosts; those that are new or have changed.
+async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal> {
+    hosts.iter().try_for_each(check_host)?;
+    let writer = site.writer.lock().await;
+    let rows = site.store.host_list().await?;
+    let known: HashMap<&Name, &NewHost> = rows.iter().map(|host| (&host.name, host)).collect();
+    let mut new = bound(site, hosts, &rows)?;
+    new.retain(|host| known.get(&host.name) != Some(&host));
+    let text = match new.as_slice() {
+        [] => return Ok(Vec::new()),
+        [host] => {
+            let port = host.port_guid.map_or_else(|| "no port yet".to_owned(), |port| format!("port {port}"));
+            format!("host {}: {port}, {} cores, {}", host.name, host.cores, host.memory)
+        }
+        [first, .., last] => format!("{} hosts, {} to {}", new.len(), first.name, last.name),
+    };
+    site.store.host_put(&new).await?;
+    site.note("host.added", text).await?;
+    drop(writer);
+    site.wake();
+    Ok(new.into_iter().map(|host| host.name).collect())
+}
+
+fn check_host(new: &NewHost) -> Result<(), Refusal> {
+    if !FilePath::new(&new.agent).is_absolute() {
+        return Err(Refusal::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
+            .hint("an absolute path, as heddle-agent --socket has it"));
+    }
+    if new.cores == 0 {
+        return Err(Refusal::invalid("cores", "cores must be at least 1, got 0"));
+    }
+    if new.memory < HOST_MEMORY_MIN {
+        let detail = format!("memory must be at least {HOST_MEMORY_MIN}, got {}", new.memory);
+        return Err(Refusal::invalid("memory", detail));
+    }
+    Ok(())
+}
+
+/// Removes a host on which nothing runs.
+#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn remove(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Refusal> {
+    caller.operator()?;
+    let _writer = site.writer.lock().await;
+    let removed = site.store.host_remove(&name).await.map_err(|error| match error.is_needed() {
+        true => Refusal::conflict("in-use", format!("nodes of clusters are on host {name}"))
+            .hint("delete the clusters first"),
+        false => error.into(),
+    })?;
+    if !removed {
+        return Err(Refusal::missing("host", name));
+    }
+    site.note("host.removed", format!("host {name}")).await?;
+    site.wake();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Binds a host on which nothing runs to another port: its adapter was replaced.
+#[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn bind(
+    State(site): Shared,
+    caller: Caller,
+    Path(name): Path<Name>,
+    Json(HostBinding { port_guid }): Json<HostBinding>,
+) -> Result<Json<Host>, Refusal> {
+    caller.operator()?;
+    let writer = site.writer.lock().await;
+    let rows = site.store.host_list().await?;
+    let row = rows.iter().find(|host| host.name == name).ok_or_else(|| Refusal::missing("host", &name))?;
+    if row.port_guid != Some(port_guid) {
+        let owner = rows.iter().find(|host| host.port_guid == Some(port_guid));
+        owner.map_or(Ok(()), |owner| check_owner(port_guid, &owner.name, &name))?;
+        let clusters = site.store.cluster_list().await?;
+        let nodes =
+            clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.host == name).count();
+        if nodes > 0 {
+            let detail =
+                format!("{nodes} nodes of clusters are on host {name}, behind the port it is bound to");
+            return Err(Refusal::conflict("in-use", detail).hint("delete the clusters first"));
+        }
+        site.store.host_bind(&[(name.clone(), port_guid)]).await?;
+        site.note("host.bound", format!("host {name} is port {port_guid} from now on")).await?;
+    }
+    drop(writer);
+    site.wake();
+    told_now(&site, &name).await.map(Json)
+}
+
+/// Hosts with the ports that they are bound to: the one each has, the one that was asked for, or the only one of its name.
+fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, Refusal> {
+    let known: HashMap<&Name, Guid> =
+        rows.iter().filter_map(|host| Some((&host.name, host.port_guid?))).collect();
+    let mut owners: HashMap<Guid, Name> = known.iter().map(|(name, port)| (*port, (*name).clone())).collect();
+    let mut bound = hosts.to_vec();
+    for host in &mut bound {
+        match (host.port_guid, known.get(&host.name)) {
+            (Some(asked), Some(known)) if asked != *known => {
+                let detail = format!("host {} is bound to port {known}, not {asked}", host.name);
+                return Err(Refusal::conflict("bound-elsewhere", detail)
+                    .at("port_guid")
+                    .hint("heddle host bind binds it to a new adapter"));
+            }
+            (Some(asked), _) => {
+                let owner = owners.entry(asked).or_insert_with(|| host.name.clone());
+                check_owner(asked, owner, &host.name)?;
+            }
+            (None, known) => host.port_guid = known.copied(),
+        }
+    }
+    if let Some(sighting) = site.look(|seen| seen.fabric.sighting.clone()) {
+        let pending = bound.iter().filter(|host| host.port_guid.is_none()).map(|host| &host.name);
+        let others: Vec<NewHost> = rows.iter().chain(&bound).cloned().collect();
+        let chosen: HashMap<Name, Guid> = choose(pending, &sighting.topology, &others).into_iter().collect();
+        for host in bound.iter_mut().filter(|host| host.port_guid.is_none()) {
+            host.port_guid = chosen.get(&host.name).copied();
+        }
+    }
+    Ok(bound)
+}
+
+/// A port is one host's.
+fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), Refusal> {
+    if owner == name {
+        return Ok(());
+    }
+    Err(Refusal::conflict("port-taken", format!("port {port} is that of host {owner}")).at("port_guid"))
+}

@@ -1,0 +1,173 @@
+//! Whether a program that runs still works: it is asked at its socket, and looked at from outside.
+//!
+//! A busy machine must not cost a program its life. So one that does not answer is looked at in `/proc`: only if it does nothing at all
+//! meanwhile is it taken for hung after a minute. One that computes, waits for a disk, or would run if it got a core has ten.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fmt, fs};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
+
+use crate::cli::output::took;
+
+/// CPU time in a hundred that makes a program busy: one that waits wakes up now and then.
+const BUSY_PERCENT: u64 = 1;
+
+/// Ticks of CPU time in a second: `USER_HZ`, the same on all Linux machines.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// How a program is asked whether it works. Any answer will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// A line of JSON at a control socket, answered by the thread that does the work.
+    Ping(PathBuf),
+    /// A request of HTTP at a socket.
+    Get {
+        /// Where.
+        socket: PathBuf,
+        /// What.
+        path: &'static str,
+    },
+}
+
+/// How patient to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Time between questions.
+    pub interval: Duration,
+    /// How long an answer may take.
+    pub answer: Duration,
+    /// Questions in a row that a program may leave unanswered while it does nothing.
+    pub idle_misses: u32,
+    /// The same while it is busy.
+    pub busy_misses: u32,
+}
+
+impl Patience {
+    /// A minute while it does nothing, ten minutes while it is busy.
+    pub const USUAL: Self = Self {
+        interval: Duration::from_secs(5),
+        answer: Duration::from_secs(5),
+        idle_misses: 6,
+        busy_misses: 60,
+    };
+
+    fn of_misses(&self, misses: u32) -> Duration {
+        (self.interval + self.answer) * misses
+    }
+}
+
+/// A program that does not work any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hung {
+    silent: Duration,
+    is_busy: bool,
+}
+
+impl fmt::Display for Hung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let meanwhile = if self.is_busy { "was busy" } else { "did nothing" };
+        write!(f, "did not answer for {} and {meanwhile}", took(self.silent))
+    }
+}
+
+/// Asks a process again and again; returns when it hangs. One that has never answered is left alone: whoever starts it waits for it.
+pub async fn until_hung(pid: u32, question: &Question, patience: Patience) -> Hung {
+    while !answers(question, patience.answer).await {
+        sleep(patience.interval).await;
+    }
+    let (mut misses, mut idle_misses) = (0, 0);
+    let mut before = Activity::of(pid);
+    loop {
+        sleep(patience.interval).await;
+        if answers(question, patience.answer).await {
+            (misses, idle_misses) = (0, 0);
+            before = Activity::of(pid);
+            continue;
+        }
+        let now = Activity::of(pid);
+        if now.is_traced {
+            // Somebody looks at it with a debugger.
+            (misses, idle_misses, before) = (0, 0, now);
+            continue;
+        }
+        let least = patience.of_misses(1).as_secs() * TICKS_PER_SECOND * BUSY_PERCENT / 100;
+        let is_busy = now.wants_to_run || now.ticks.saturating_sub(before.ticks) > least;
+        misses += 1;
+        idle_misses = if is_busy { 0 } else { idle_misses + 1 };
+        before = now;
+        if idle_misses >= patience.idle_misses || misses >= patience.busy_misses {
+            return Hung { silent: patience.of_misses(misses), is_busy };
+        }
+    }
+}
+
+async fn answers(question: &Question, limit: Duration) -> bool {
+    matches!(timeout(limit, ask(question)).await, Ok(Ok(1..)))
+}
+
+async fn ask(question: &Question) -> std::io::Result<usize> {
+    let (socket, text): (&Path, String) = match question {
+        Question::Ping(socket) => (socket, "{\"command\":\"ping\"}\n".to_owned()),
+        Question::Get { socket, path } => {
+            (socket, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        }
+    };
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(text.as_bytes()).await?;
+    stream.read(&mut [0; 64]).await
+}
+
+/// What a process does, as the kernel sees it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Activity {
+    /// CPU time it has used.
+    ticks: u64,
+    /// A thread of it runs, would run, or waits for a disk.
+    wants_to_run: bool,
+    /// A debugger holds it.
+    is_traced: bool,
+}
+
+impl Activity {
+    fn of(pid: u32) -> Self {
+        let mut activity = Self::default();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let Some((state, ticks)) =
+                fs::read_to_string(task.path().join("stat")).ok().and_then(|stat| read_stat(&stat))
+            else {
+                continue;
+            };
+            activity.ticks += ticks;
+            activity.wants_to_run |= matches!(state, 'R' | 'D');
+            activity.is_traced |= state == 't';
+        }
+        activity
+    }
+}
+
+/// The state of a thread and the CPU time it has used, from its line in `/proc`. Its name, in brackets, may hold anything.
+fn read_stat(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // The state is the third field; user and system time are the 14th and 15th.
+    let user: u64 = fields.nth(10)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((state, user + system))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_stat_is_read_behind_its_name() {
+        let line = "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 0 0 7 5 0 0 20 0 1 0 123 0 0";
+        assert_eq!(read_stat(line), Some(('S', 12)));
+        assert_eq!(read_stat("42 (sh) S 1"), None);
+    }
+}
