@@ -438,7 +438,7 @@ check_tables "every port holds exactly the keys of the clusters behind it"
 if keep pkeys-without-key stock "${blue_hosts[0]}" smpquery -t 200 -D pkeys 0 1; then fail "a port tells its keys to everybody"; fi
 held "without the node's key nothing is told" "$kept"
 if keep promise-too-large by acme cluster create vast --nodes 2 --memory 384M --bandwidth 10000G; then fail "anything is promised"; fi
-expect 'cannot be promised.* left' "a promise that the links cannot keep is refused, with the numbers"
+expect 'too little left to guarantee' "a promise that the links cannot keep is refused; a tenant learns no numbers of others"
 must promise-kept "$heddle" cluster show blue --tenant acme
 expect '0.5 Gb/s guaranteed, 1000 µs at most' "blue has a promise"
 read -r from path guid port _ < <(switch_ports | awk -v host="${blue_hosts[0]}" '$5 == host')

@@ -146,7 +146,8 @@ pub async fn serve(
         () = by_tcp => {}
         () = shutdown => {}
     }
-    Ok(())
+    // Whoever asks from here on hears that nobody is there.
+    remove_file(&settings.socket)
 }
 
 /// Seals the private keys in the database with a new key, which takes the place of the one in `key_file`. No controller may run.

@@ -186,3 +186,19 @@ fn a_tenant_over_its_rate_is_held_back_and_others_are_not() {
         assert_eq!(delete.send(&site.socket()).status, 404);
     }
 }
+
+#[test]
+fn a_controller_that_ends_removes_its_socket() {
+    let mut site = Site::new(4);
+    site.stop();
+    let (settings, socket) = (site.settings(), site.socket());
+    site.ask(controller::serve(settings, serves_at(socket.clone()))).unwrap();
+    assert!(!socket.exists());
+}
+
+/// Returns once somebody listens at a socket.
+async fn serves_at(socket: std::path::PathBuf) {
+    while UnixStream::connect(&socket).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
