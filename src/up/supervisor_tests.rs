@@ -234,11 +234,13 @@ impl Asked {
 
     /// Answers so many questions.
     async fn answer(&self, times: usize) {
-        use tokio::io::AsyncWriteExt as _;
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
         for _ in 0..times {
             let next = tokio::time::timeout(PATIENCE, self.listener.as_ref().unwrap().accept()).await;
             let (mut stream, _) = next.expect("it is asked").unwrap();
+            // Whoever closes before the question has arrived has not answered it.
+            let _ = stream.read(&mut [0; 64]).await;
             let _ = stream.write_all(b"{}\n").await;
         }
     }
