@@ -4,6 +4,7 @@
 mod rig;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -148,6 +149,34 @@ fn a_manager_that_was_killed_writes_nothing_when_it_comes_back() {
         let told = second.wait_for_up(1);
         assert!(told.contains(" 0 Sets "), "{told}");
     }
+}
+
+#[test]
+fn what_a_manager_of_an_earlier_version_kept_is_gone_on_with() {
+    let kept = |name: &str| format!("{}/fixtures/managers/22e25ee/{name}", env!("CARGO_MANIFEST_DIR"));
+    let lids = |server: &Server| {
+        [2, 7].map(|number| json(&server.control(&["counters", &host(number)]))["ports"][0]["lid"].clone())
+    };
+    let (partitions, bytes) = (kept("partitions.conf"), [0x5a; 32]);
+    let (server, fresh) = (tree(), tree());
+    std::fs::copy(kept("state.json"), server.file("state.json")).unwrap();
+    let secret = server.secret(&bytes);
+    let manager = Resident::up(&server, HOST, &["--secret", &secret, "--partitions", &partitions]);
+    assert_eq!(lids(&server), [json!(22), json!(21)]);
+    assert_eq!(manager.status()["unmet"], json!({}));
+    let mode = std::fs::metadata(server.file("state.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // The controls: without it, ports get other LIDs; another secret than the one it speaks of is refused.
+    let secret = fresh.secret(&bytes);
+    let _manager = Resident::up(&fresh, HOST, &["--secret", &secret, "--partitions", &partitions]);
+    assert_ne!(lids(&fresh), [json!(22), json!(21)]);
+    let other = tree();
+    std::fs::copy(kept("state.json"), other.file("state.json")).unwrap();
+    let secret = other.secret(&[0x5b; 32]);
+    let mut refused = Resident::start(&other, HOST, &["--secret", &secret, "--partitions", &partitions]);
+    assert_ne!(refused.wait_for_end(), Some(0));
+    assert!(refused.stderr().contains("secret"), "{}", refused.stderr());
 }
 
 #[test]

@@ -177,9 +177,16 @@ fn agents_refuse_an_older_store_and_nothing_is_changed_any_more() {
         events.iter().any(|event| event.kind == "site.superseded" && event.text.contains("recover"))
     });
     let blue = site.client(revoked);
-    match site.ask(blue.cluster_create(&wish("more", 1))) {
-        Err(ClientError::Refused(problem)) => assert_eq!(problem.kind, "store-superseded"),
-        other => panic!("{other:?}"),
+    let refusals = [
+        site.ask(blue.cluster_create(&wish("more", 1))).map(drop),
+        site.ask(blue.cluster_list()).map(drop),
+        site.ask(blue.view_open(&by_name("one"), 1)).map(drop),
+    ];
+    for refusal in refusals {
+        match refusal {
+            Err(ClientError::Refused(problem)) => assert_eq!(problem.kind, "store-superseded"),
+            other => panic!("{other:?}"),
+        }
     }
     for _ in 0..LOOKS {
         site.ask(operator.host_list()).unwrap();

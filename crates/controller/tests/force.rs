@@ -49,6 +49,14 @@ fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
         site.world.lock().unwrap().orders[host.as_str()].vms.iter().any(|vm| vm.id == dead.id),
         "nobody removed it"
     );
+
+    // A host that comes back after all is told, and gives it up.
+    site.world.lock().unwrap().silent.clear();
+    eventually("the host has removed it", || {
+        let world = site.world.lock().unwrap();
+        world.removed.contains(&dead.id) && !world.vms.contains_key(&dead.id)
+    });
+    assert!(!is_carried());
     site.ask(operator.host_remove(&host)).unwrap();
 }
 

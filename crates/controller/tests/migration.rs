@@ -38,6 +38,15 @@ fn a_store_of_schema_4_goes_on() {
             cluster.partition.into_iter().chain(inner).map(|number| number.to_wire()).collect();
         assert_eq!(found, numbers);
     }
+    // Hosts with nodes are bound to the ports that their nodes have, all others to the only adapter of their name.
+    eventually("hosts are bound", || {
+        site.ask(operator.host_list()).unwrap().iter().all(|host| host.port_guid.is_some())
+    });
+    for host in site.ask(operator.host_list()).unwrap() {
+        let world = site.world.lock().unwrap();
+        let ports = world.orders[host.name.as_str()].vms.iter().map(|vm| Some(vm.adapter.port_guid));
+        assert!(ports.into_iter().all(|port| port == host.port_guid), "{host:?}");
+    }
     // What was before a tenant of the name is operators' alone.
     let clusters = |client: &controller_api::Client| -> BTreeSet<String> {
         site.ask(client.operation_list()).unwrap().iter().map(|it| it.cluster.to_string()).collect()

@@ -94,6 +94,10 @@ impl FromRequestParts<Arc<Site>> for Caller {
             return Err(unknown("the token has expired"));
         }
         if let Some(tenant) = &tenant {
+            // The token may have been revoked since.
+            if site.look(|seen| seen.superseded.is_some()) {
+                return Err(Refusal::superseded());
+            }
             site.rates.admit(&tenant.id, rate::units(&parts.method)).await?;
         }
         note_use(site, &token, now).await;

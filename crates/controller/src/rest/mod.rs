@@ -20,7 +20,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::UPGRADE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -106,9 +105,7 @@ pub fn router(site: Arc<Site>) -> Router {
 async fn keep_changes(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let is_change = !request.method().is_safe() && !request.headers().contains_key(UPGRADE);
     if is_change && site.look(|seen| seen.superseded.is_some()) {
-        let detail =
-            "the store is older than what hosts run: nothing is changed until the operator has recovered it";
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "store-superseded", detail).into_response();
+        return Refusal::superseded().into_response();
     }
     let response = next.run(request).await;
     if is_change {

@@ -47,6 +47,13 @@ impl Refusal {
         Self::new(StatusCode::CONFLICT, kind, detail)
     }
 
+    /// The store is not the newest: what it says of clusters and tokens may be over.
+    pub fn superseded() -> Self {
+        let detail = "the store is older than what hosts run: tenants are not served and nothing is changed until the operator has \
+                      recovered it";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-superseded", detail)
+    }
+
     /// Where it is wrong.
     pub fn at(mut self, place: &str) -> Self {
         self.0.place = Some(place.to_owned());

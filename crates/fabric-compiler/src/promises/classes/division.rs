@@ -64,7 +64,7 @@ impl Room<'_> {
         // An entry of several packets may weigh less than they do, so there may be some more.
         for packets in first..=most / PACKET + self.own.len() as u32 {
             let of_classes = shared_out(packets, wished);
-            let Some(division) = self.laid_out(&of_classes) else { continue };
+            let Some(division) = self.laid_out(&of_classes, least) else { continue };
             if !(least..=most).contains(&division.weight()) {
                 continue;
             }
@@ -76,9 +76,9 @@ impl Room<'_> {
         best.map(|(.., division)| division)
     }
 
-    /// Entries for so many packets of each class; `None` if there are too few.
-    fn laid_out(&self, packets: &[u32]) -> Option<Division> {
-        let own = self.own.len();
+    /// Entries for so many packets of each class, of `least` weight or as much as they can have; `None` if there are too few.
+    fn laid_out(&self, packets: &[u32], least: u32) -> Option<Division> {
+        let (own, all) = (self.own.len(), self.own.len() + self.free.len());
         let mut counts: Vec<usize> =
             packets.iter().map(|packets| packets.div_ceil(ENTRY_PACKETS) as usize).collect();
         if self.keeps_own {
@@ -87,26 +87,35 @@ impl Room<'_> {
             }
             counts[0] = own;
         }
-        // What is left of its entries goes to whom each entry would have to carry the most.
-        while counts.iter().sum::<usize>() < own {
-            let full = |class: &usize| (packets[*class] as usize).div_ceil(counts[*class]);
-            let fullest = (0..counts.len()).rev().max_by_key(full)?;
+        let mut division = self.with_entries(packets, &counts);
+        // Further entries, until its own are used up and there is weight enough, go to whom each would have to carry the
+        // most. A full entry weighs less than its packets, so that dividing it adds weight; dividing others adds none.
+        while counts.iter().sum::<usize>() < own
+            || division.weight() < least && counts.iter().sum::<usize>() < all
+        {
+            let carries = |class: usize| packets[class].div_ceil(counts[class] as u32);
+            let fullest =
+                (usize::from(self.keeps_own)..counts.len()).rev().max_by_key(|class| carries(*class))?;
+            if counts.iter().sum::<usize>() >= own && carries(fullest) < ENTRY_PACKETS {
+                break;
+            }
             counts[fullest] += 1;
+            division = self.with_entries(packets, &counts);
         }
-        let total = counts.iter().sum::<usize>();
-        let first_of_free = if self.keeps_own { total - own } else { total.saturating_sub(own) };
-        if first_of_free > self.free.len() {
-            return None;
-        }
-        let order = if self.keeps_own { one_after_the_other(&counts) } else { interleaved(&counts) };
-        let mut left: Vec<(u32, usize)> = packets.iter().copied().zip(counts).collect();
+        (counts.iter().sum::<usize>() <= all).then_some(division)
+    }
+
+    /// So many entries with so many packets for each class, in its own positions and then in free ones.
+    fn with_entries(&self, packets: &[u32], counts: &[usize]) -> Division {
+        let order = if self.keeps_own { one_after_the_other(counts) } else { interleaved(counts) };
+        let mut left: Vec<(u32, usize)> = packets.iter().copied().zip(counts.iter().copied()).collect();
         let entries = self.own.iter().chain(self.free).zip(order).map(|(position, class)| {
             let (packets, entries) = &mut left[class];
             let carried = packets.div_ceil(*entries as u32);
             (*packets, *entries) = (*packets - carried, *entries - 1);
             Entry { position: *position, class, weight: (carried * PACKET).min(ENTRY_MAX) as u8 }
         });
-        Some(Division { entries: entries.collect() })
+        Division { entries: entries.collect() }
     }
 }
 
@@ -199,6 +208,15 @@ mod tests {
         // With less than a packet for each of its entries it could not.
         assert_eq!(room.divided(&[1, 9]), None);
         assert!(Room { keeps_own: false, ..room }.divided(&[1, 9]).is_some());
+    }
+
+    #[test]
+    fn full_entries_that_weigh_too_little_are_divided() {
+        // 3 and 4 packets weigh 195 and 255, less than the 452 of before; 3 and 5 weigh 520, more than a packet too much.
+        let room = Room { own: &[0, 32], free: &[1, 2], weight: 226, keeps_own: false };
+        let division = room.divided(&[543, 699]).unwrap();
+        assert_eq!(division.weights(2), [195, 260]);
+        assert_eq!(division.entries.len(), 3);
     }
 
     proptest! {
