@@ -39,8 +39,8 @@ test: setup ## Everything that has to pass: format, lints, tests, documentation
 
 drill: setup ## Kill parts of a site while virtual clusters come and go, and more that boots virtual machines
 	scripts/image.sh
-	cargo build -p node-agent
-	cargo nextest run --test virtual_cluster --ignore-default-filter --no-fail-fast
+	cargo build --workspace --bins --test virtual_cluster
+	cargo nextest run --workspace --test virtual_cluster --ignore-default-filter --no-fail-fast
 
 bench: setup ## Measure on this machine, against ibsim and opensm too, and rewrite docs/benchmarks*.md
 	@scripts/bench.sh

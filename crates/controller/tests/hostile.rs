@@ -6,6 +6,7 @@
 //! `cargo nextest run -p controller --test hostile --ignore-default-filter --no-capture`
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot ask has failed")]
 
+#[path = "suite/site/mod.rs"]
 mod site;
 
 use std::io::{Read, Write};

@@ -4,7 +4,7 @@
 //! together stay in step, so that much happens at the same moment; those that do not are the harder case.
 #![allow(clippy::unwrap_used, reason = "an example ends with the error")]
 
-#[path = "../tests/planned/mod.rs"]
+#[path = "../tests/suite/planned/mod.rs"]
 mod planned;
 
 use std::time::Instant;

@@ -1,0 +1,202 @@
+//! Connections that are held open, slow or too large cost whoever holds them, and nobody else.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::site::http::{Answer, Request, read_answer};
+use crate::site::{Site, by_name, eventually, stays_open, wish};
+
+/// More than one peer may have open.
+const MANY: usize = 400;
+
+/// Changes at once of one tenant: more than are held back together, fewer than one peer has connections.
+const AT_ONCE: usize = 240;
+
+/// Longer than anything that is cut may last: three times the time for headers or a body, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The start of a request that never ends.
+const HALF: &[u8] = b"GET /v1/clusters HTTP/1.1\r\nHost: heddle\r\n";
+
+/// By the address of the site: another peer than the user of this process.
+fn by_tcp(site: &Site, request: &Request) -> Answer {
+    let mut stream = TcpStream::connect(site.address()).unwrap();
+    stream.write_all(&request.bytes()).unwrap();
+    read_answer(&mut stream).unwrap()
+}
+
+fn list(token: &str) -> Request<'_> {
+    Request { method: "GET", path: "/v1/clusters", token: Some(token), ..Request::default() }
+}
+
+/// Waits until the other side closes; what it said before.
+fn end_of(stream: &mut (impl Read + Timed)) -> Vec<u8> {
+    stream.set_timeout(PATIENCE);
+    let (began, mut heard) = (Instant::now(), Vec::new());
+    if let Err(error) = stream.read_to_end(&mut heard) {
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionReset,
+            "still open after {:?}",
+            began.elapsed()
+        );
+    }
+    heard
+}
+
+trait Timed {
+    fn set_timeout(&self, limit: Duration);
+}
+
+impl Timed for UnixStream {
+    fn set_timeout(&self, limit: Duration) {
+        self.set_read_timeout(Some(limit)).unwrap();
+    }
+}
+
+#[test]
+fn half_open_connections_of_one_peer_leave_others_served() {
+    let site = Site::new(4);
+    let token = site.operator_token();
+    let mut held: Vec<UnixStream> = Vec::new();
+    let mut refused = 0;
+    for _ in 0..MANY {
+        let mut stream = UnixStream::connect(site.socket()).unwrap();
+        // Whoever is over the limit may be cut off before.
+        let _ = stream.write_all(HALF);
+        held.push(stream);
+    }
+    // This user has used up what one user may have.
+    let own = list(&token).send(&site.socket());
+    assert_eq!((own.status, own.json()["type"].as_str()), (503, Some("too-many-connections")), "{own:?}");
+    // Another peer is served.
+    let other = by_tcp(&site, &list(&token));
+    assert_eq!(other.status, 200, "{other:?}");
+    for stream in &mut held {
+        stream.set_nonblocking(true).unwrap();
+        let mut byte = [0];
+        refused += usize::from(matches!(stream.read(&mut byte), Ok(1)));
+    }
+    assert!(refused > 0 && refused < MANY, "{refused} of {MANY} are refused");
+    // What is closed can be used again.
+    drop(held);
+    eventually("there is room again", || list(&token).send(&site.socket()).status == 200);
+}
+
+#[test]
+fn slow_headers_and_slow_bodies_are_cut() {
+    let site = Site::new(4);
+    let token = site.operator_token();
+    let mut slow_head = UnixStream::connect(site.socket()).unwrap();
+    slow_head.write_all(HALF).unwrap();
+    let mut silent = UnixStream::connect(site.socket()).unwrap();
+    let body = json!({ "name": "acme" });
+    let request = Request {
+        method: "POST",
+        path: "/v1/tenants",
+        token: Some(&token),
+        body: Some(&body),
+        ..Request::default()
+    };
+    let bytes = request.bytes();
+    let mut slow_body = UnixStream::connect(site.socket()).unwrap();
+    slow_body.write_all(&bytes[..bytes.len() - 1]).unwrap();
+
+    end_of(&mut slow_head);
+    assert_eq!(end_of(&mut silent), b"");
+    let heard = String::from_utf8(end_of(&mut slow_body)).unwrap();
+    assert!(heard.starts_with("HTTP/1.1 408 "), "{heard}");
+    // Sent whole, it is taken.
+    assert_eq!(request.send(&site.socket()).status, 201);
+}
+
+#[test]
+fn a_body_that_is_declared_too_large_is_refused_at_once() {
+    let site = Site::new(4);
+    let token = site.operator_token();
+    for (length, status) in [(200 << 20, 413), (1 << 20, 0)] {
+        let head = format!(
+            "POST /v1/tenants HTTP/1.1\r\nHost: heddle\r\nAuthorization: Bearer {token}\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let mut stream = UnixStream::connect(site.socket()).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        if status == 0 {
+            // The largest that may be is waited for: nothing was said yet when the first half has gone.
+            stream.write_all(&vec![b' '; length / 2]).unwrap();
+            stream.write_all(&vec![b' '; length / 2]).unwrap();
+            assert_eq!(read_answer(&mut stream).unwrap().status, 422);
+        } else {
+            stream.set_timeout(PATIENCE);
+            assert_eq!(read_answer(&mut stream).unwrap().status, status, "without a byte of it");
+        }
+    }
+}
+
+#[test]
+fn streams_and_long_polls_outlast_the_time_for_a_request_to_arrive() {
+    let site = Site::new(4);
+    let acme = site.tenant("acme");
+    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    site.wait(&acme, &operation);
+    eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
+    let mut stream = site.ask(acme.view_open(&by_name("blue"), 1)).unwrap();
+    // A long poll lasts as long as headers may take.
+    let newest = site.ask(acme.event_list(None, false)).unwrap().last().unwrap().number;
+    for _ in 0..2 {
+        assert_eq!(site.ask(acme.event_list(Some(newest), true)).unwrap(), []);
+    }
+    assert!(site.ask(stays_open(&mut stream)), "the stream has ended");
+}
+
+#[test]
+fn a_tenant_over_its_rate_is_held_back_and_others_are_not() {
+    let site = Site::new(4);
+    let (hasty, calm) = (site.tenant_token("hasty"), site.tenant_token("calm"));
+    let delete =
+        Request { method: "DELETE", path: "/v1/clusters/none", token: Some(&hasty), ..Request::default() };
+    let mut streams: Vec<UnixStream> = Vec::new();
+    for _ in 0..AT_ONCE {
+        let mut stream = UnixStream::connect(site.socket()).unwrap();
+        stream.set_timeout(PATIENCE);
+        stream.write_all(&delete.bytes()).unwrap();
+        streams.push(stream);
+    }
+    assert_eq!(list(&calm).send(&site.socket()).status, 200);
+    let answers: Vec<Answer> = streams.iter_mut().map(|stream| read_answer(stream).unwrap()).collect();
+    let kinds = |status: u16| -> Vec<Value> {
+        answers
+            .iter()
+            .filter(|answer| answer.status == status)
+            .map(|answer| answer.json()["type"].clone())
+            .collect()
+    };
+    let (served, refused) = (kinds(404), kinds(429));
+    assert_eq!(served.len() + refused.len(), AT_ONCE, "{answers:?}");
+    assert!(!served.is_empty() && !refused.is_empty(), "{} served", served.len());
+    assert!(refused.iter().all(|kind| kind == "too-many-requests"), "{refused:?}");
+    // One request at a time waits, and is never refused.
+    for _ in 0..5 {
+        assert_eq!(delete.send(&site.socket()).status, 404);
+    }
+}
+
+#[test]
+fn a_controller_that_ends_removes_its_socket() {
+    let mut site = Site::new(4);
+    site.stop();
+    let (settings, socket) = (site.settings(), site.socket());
+    site.ask(controller::serve(settings, serves_at(socket.clone()))).unwrap();
+    assert!(!socket.exists());
+}
+
+/// Returns once somebody listens at a socket.
+async fn serves_at(socket: std::path::PathBuf) {
+    while UnixStream::connect(&socket).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,108 @@
+//! What a tenant is told when something cannot be: nothing about hosts, ports, paths or what others have.
+
+use fabric_model::tenancy::{Bandwidth, Class};
+use serde_json::{Value, json};
+
+use crate::site::http::Request;
+use crate::site::{Site, eventually, wish};
+
+/// What an agent may say of a virtual machine that it cannot run.
+const COMPLAINT: &str = "/srv/secret/disk.raw: 512 MiB are promised to other disks";
+
+/// Everything a caller can be told about one tenant's cluster and wishes, as text.
+struct Asker<'a> {
+    site: &'a Site,
+    token: String,
+    whose: &'static str,
+}
+
+impl Asker<'_> {
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>, upgrade: Option<&str>) -> String {
+        let path = format!("{path}{}", self.whose);
+        let request = Request { method, path: &path, token: Some(&self.token), body, upgrade };
+        request.send(&self.site.socket()).body
+    }
+
+    /// A request that is refused; what is said.
+    fn create(&self, wish: &controller_api::cluster::NewCluster, status: u64) -> String {
+        let body = json!(controller_api::cluster::NewCluster {
+            tenant: Some("acme".parse().unwrap()),
+            ..wish.clone()
+        });
+        let said = self.ask("POST", "/v1/clusters", Some(&body), None);
+        let problem: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(problem["status"].as_u64(), Some(status), "{said}");
+        said
+    }
+}
+
+#[test]
+fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
+    let site = Site::new(8);
+    let acme = site.tenant_token("acme");
+    let client = site.client(acme.clone());
+    let ready = site.ask(client.cluster_create(&wish("blue", 2))).unwrap();
+    site.wait(&client, &ready);
+    // Another cluster cannot be run; what its hosts say is kept.
+    site.world.lock().unwrap().change(|world| world.failure = Some(COMPLAINT.to_owned()));
+    let failing = site.ask(client.cluster_create(&wish("red", 1))).unwrap();
+    site.wait(&client, &failing);
+    site.world.lock().unwrap().change(|world| world.failure = None);
+    // Sessions find no agent any more; what is asked for over the old connection goes on.
+    std::fs::remove_file(site.directory.path().join("agent")).unwrap();
+
+    let operator = site.operator();
+    let hosts = site.ask(operator.host_list()).unwrap();
+    let mut secrets: Vec<String> = hosts.iter().map(|host| host.name.to_string()).collect();
+    secrets.extend(hosts.iter().filter_map(|host| host.port_guid).map(|guid| guid.to_string()));
+    secrets.extend(["/srv/secret", "512 MiB", "/v1/hosts"].map(str::to_owned));
+    secrets.push(site.directory.path().display().to_string());
+
+    let large = wish("large", 4000);
+    let mut greedy = wish("greedy", 2);
+    greedy.class =
+        Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(9_000_000_000_000), latency_ns: None };
+    let open = json!({ "exec": { "argv": ["true"] } });
+    let views = |asker: &Asker| {
+        let show = |path: &str| asker.ask("GET", path, None, None);
+        let mut all = vec![
+            ("no room", asker.create(&large, 409)),
+            ("no guarantee", asker.create(&greedy, 409)),
+            ("cluster", show("/v1/clusters/blue")),
+            ("failed cluster", show("/v1/clusters/red")),
+            ("operations", show("/v1/operations")),
+            ("events", show("/v1/events")),
+            ("images", show("/v1/images")),
+        ];
+        eventually("a session is refused for want of an agent", || {
+            let said =
+                asker.ask("POST", "/v1/clusters/blue/nodes/1/sessions", Some(&open), Some("heddle-session"));
+            let is_refused = said.contains("host-silent");
+            if is_refused {
+                all.push(("session", said));
+            }
+            is_refused
+        });
+        all
+    };
+    let told = views(&Asker { site: &site, token: acme, whose: "" });
+    for (what, said) in &told {
+        let leaked: Vec<&String> = secrets.iter().filter(|secret| said.contains(*secret)).collect();
+        assert!(leaked.is_empty(), "{what} tells {leaked:?}: {said}");
+        assert!(!said.contains("Gb/s left") && !said.contains("roomiest"), "{what}: {said}");
+    }
+    // Operators are told all of it.
+    let told = views(&Asker { site: &site, token: site.operator_token(), whose: "?tenant=acme" });
+    let said = |what: &str| &told.iter().find(|(name, _)| *name == what).unwrap().1;
+    assert!(said("no room").contains("roomiest"), "{}", said("no room"));
+    assert!(
+        said("cluster").contains(hosts[0].name.as_str().split('-').next().unwrap()),
+        "{}",
+        said("cluster")
+    );
+    assert!(said("events").contains("/srv/secret"), "{}", said("events"));
+    assert!(said("images").contains(secrets.last().unwrap()), "{}", said("images"));
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    assert!(names.iter().any(|name| said("session").contains(name)), "{}", said("session"));
+    assert!(said("no guarantee").contains("that cannot be promised: "), "{}", said("no guarantee"));
+}

@@ -1,0 +1,73 @@
+//! A host that does not come back: its nodes leave without its word, once the fabric does not carry them any more.
+
+use controller_api::cluster::{HealthState, Phase};
+use controller_api::operation::OperationState;
+use controller_api::{ClientError, ClusterRef};
+
+use crate::site::{Site, by_name, eventually, wish};
+
+#[test]
+fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
+    let site = Site::new(8);
+    let (operator, blue) = (site.operator(), site.tenant("blue"));
+    let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
+    let clusters = site.ask(operator.cluster_list()).unwrap();
+    let dead = clusters[0].nodes[0].clone();
+    let host = dead.host.unwrap();
+    let port = site.world.lock().unwrap().orders[host.as_str()].vms[0].adapter.port_guid;
+    let is_carried = || site.world.lock().unwrap().members.iter().any(|(_, member)| *member == port);
+    site.world.lock().unwrap().silent.insert(host.to_string());
+    eventually("the host is known to be silent", || {
+        site.ask(blue.cluster_show(&by_name("one"))).unwrap().health.state == HealthState::Degraded
+    });
+
+    // Without force it waits for the host, and the port stays.
+    let deletion = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
+    eventually("the other node is gone", || {
+        site.ask(blue.cluster_show(&by_name("one"))).unwrap().nodes.len() == 1
+    });
+    let waiting = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
+    assert_eq!((waiting.phase, is_carried()), (Phase::Deleting, true));
+    assert!(site.ask(operator.host_remove(&host)).is_err(), "a node is on it");
+
+    // It is not for tenants.
+    match site.ask(blue.cluster_force_delete(&by_name("one"))) {
+        Err(ClientError::Refused(problem)) => assert_eq!(problem.status, 403, "{problem}"),
+        other => panic!("not refused: {other:?}"),
+    }
+    assert!(is_carried());
+
+    let whose = ClusterRef { name: "one".parse().unwrap(), tenant: Some("blue".parse().unwrap()) };
+    let forced = site.ask(operator.cluster_force_delete(&whose)).unwrap();
+    assert_eq!(forced.id, deletion.id, "it is the same deletion");
+    assert_eq!(site.wait(&blue, &forced).state, OperationState::Done);
+    assert!(!is_carried(), "the port was closed before the node was let go");
+    assert!(
+        site.world.lock().unwrap().orders[host.as_str()].vms.iter().any(|vm| vm.id == dead.id),
+        "nobody removed it"
+    );
+
+    // A host that comes back after all is told, and gives it up.
+    site.world.lock().unwrap().silent.clear();
+    eventually("the host has removed it", || {
+        let world = site.world.lock().unwrap();
+        world.removed.contains(&dead.id) && !world.vms.contains_key(&dead.id)
+    });
+    assert!(!is_carried());
+    site.ask(operator.host_remove(&host)).unwrap();
+}
+
+#[test]
+fn a_forced_deletion_waits_for_hosts_that_answer() {
+    let site = Site::new(4);
+    let (operator, blue) = (site.operator(), site.tenant("blue"));
+    let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
+    let whose = ClusterRef { name: "one".parse().unwrap(), tenant: Some("blue".parse().unwrap()) };
+    let forced = site.ask(operator.cluster_force_delete(&whose)).unwrap();
+    assert_eq!(site.wait(&blue, &forced).state, OperationState::Done);
+    let world = site.world.lock().unwrap();
+    assert!(world.orders.values().all(|orders| orders.vms.is_empty()), "every agent was told");
+    assert!(world.unsafe_vms.is_empty());
+}

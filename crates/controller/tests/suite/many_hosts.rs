@@ -1,0 +1,99 @@
+//! What a host costs does not depend on how many there are.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::{Json, Router, routing};
+use controller_api::MemorySize;
+use controller_api::agent::{Accelerator, Orders, Report, Share, Version};
+use controller_api::host::NewHost;
+use std::collections::HashMap;
+use tokio::net::UnixListener;
+
+use crate::site::{Site, eventually};
+
+/// Hosts that are added: enough that everybody asking everybody is seen.
+const HOSTS: usize = 100;
+
+/// Requests that a host may cost its agent until it is known: orders and reports, and some more of each.
+const REQUESTS_PER_HOST: usize = 8;
+
+/// What the agent was asked, and which orders its hosts have.
+#[derive(Default)]
+struct Agent {
+    requests: AtomicUsize,
+    versions: Mutex<HashMap<String, Version>>,
+}
+
+type Count = Arc<Agent>;
+
+/// An agent that says the same for ever, and has whoever heard it wait for more.
+async fn tell(
+    State(count): State<Count>,
+    Path(host): Path<String>,
+    Query(query): Query<HashMap<String, u64>>,
+) -> Json<Report> {
+    count.requests.fetch_add(1, Ordering::Relaxed);
+    if query.get("after") != Some(&0) {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+    }
+    Json(Report {
+        number: 1,
+        acknowledged: count.versions.lock().unwrap().get(&host).copied(),
+        cores: Share { total: 1, used: 0 },
+        memory_mib: Share { total: 65_536, used: 0 },
+        accelerator: Some(Accelerator::Tcg),
+        fabric: true,
+        vms: Vec::new(),
+    })
+}
+
+async fn take(
+    State(count): State<Count>,
+    Path(host): Path<String>,
+    Json(orders): Json<Orders>,
+) -> StatusCode {
+    count.requests.fetch_add(1, Ordering::Relaxed);
+    count.versions.lock().unwrap().insert(host, orders.version);
+    StatusCode::NO_CONTENT
+}
+
+#[test]
+fn a_host_that_is_added_costs_others_no_requests() {
+    let site = Site::new(4);
+    let (operator, count) = (site.operator(), Count::default());
+    let socket = site.directory.path().join("many");
+    let agent = {
+        let count = Arc::clone(&count);
+        let socket = socket.clone();
+        async move {
+            let listener = UnixListener::bind(socket).unwrap();
+            let router =
+                Router::new().route("/v1/hosts/{host}", routing::put(take).get(tell)).with_state(count);
+            axum::serve(listener, router).await
+        }
+    };
+    let mut tasks = tokio::task::JoinSet::new();
+    site.ask(async {
+        tasks.spawn(agent);
+    });
+    for number in 0..HOSTS {
+        let host = NewHost {
+            name: format!("many-{number}").parse().unwrap(),
+            port_guid: None,
+            agent: socket.display().to_string(),
+            cores: 1,
+            memory: MemorySize::from_mib(1024),
+        };
+        site.ask(operator.host_add(&host)).unwrap();
+    }
+    eventually("all agents are heard", || {
+        let hosts = site.ask(operator.host_list()).unwrap();
+        hosts.iter().filter(|host| host.accelerator.is_some()).count() == HOSTS + 4
+    });
+    let requests = count.requests.load(Ordering::Relaxed);
+    assert!(requests <= REQUESTS_PER_HOST * HOSTS, "{requests} requests for {HOSTS} hosts");
+}

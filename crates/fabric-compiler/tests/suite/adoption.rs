@@ -1,0 +1,305 @@
+//! A fabric that somebody else configured changes as little as it can.
+
+use std::collections::BTreeSet;
+
+use fabric_compiler::{adopt, compile, partitions_conf, recompile};
+use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
+use fabric_model::plan::{LinearTable, PkeyTable};
+use fabric_model::{Decisions, Endpoint, FabricPlan, Found, Topology, TopologyBuilder};
+use ib_wire::{Guid, Lid, PartitionNumber, Pkey};
+use proptest::prelude::*;
+
+use crate::found::{Choose, in_turn, programmed, scattered, shortest_ways};
+use crate::world::{Walk, Walker, again, changes, fresh, intents, switch_cables, without_cable};
+
+fn adopted(topology: &Topology, found: &Found) -> FabricPlan {
+    let adoption = adopt(topology, &intents(topology), found).unwrap();
+    compile(topology, &intents(topology), &adoption.decisions).unwrap()
+}
+
+/// Entries for adapters that differ from what was found, and how many there are.
+fn moved(plan: &FabricPlan, found: &Found) -> (usize, usize) {
+    let (mut moved, mut all) = (0, 0);
+    for switch in plan.switches() {
+        for port in plan.adapter_ports() {
+            all += 1;
+            moved += usize::from(switch.linear.exit(port.lid) != found.linear[&switch.guid].exit(port.lid));
+        }
+    }
+    (moved, all)
+}
+
+fn trees() -> Vec<Topology> {
+    vec![
+        FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap(),
+        FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap(),
+        FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap(),
+        FatTree::with_hosts(324).generate().unwrap(),
+    ]
+}
+
+#[test]
+fn shortest_ways_of_a_tree_stay_entry_by_entry() {
+    for tree in trees() {
+        for choose in [scattered as Choose, in_turn] {
+            let found = shortest_ways(&tree, choose);
+            let adoption = adopt(&tree, &intents(&tree), &found).unwrap();
+            assert_eq!(adoption.routes_kept, adoption.routes);
+            assert_eq!(adoption.lids_kept, found.lids.len());
+            let plan = compile(&tree, &intents(&tree), &adoption.decisions).unwrap();
+            assert_eq!(moved(&plan, &found).0, 0);
+            assert!(plan.lids().all(|(lid, guid)| found.lids[&guid] == lid));
+            let walker = Walker::new(&tree, &plan);
+            walker.assert_deadlock_free();
+            assert_eq!(walker.assert_reachable(), 0);
+            assert_eq!(again(&tree, &plan), plan);
+
+            // The control: without what was adopted, the routes are our own.
+            let mut own = plan.decisions().clone();
+            own.adopted.clear();
+            let own = compile(&tree, &intents(&tree), &own).unwrap();
+            assert!(moved(&own, &found).0 > 0);
+        }
+    }
+}
+
+#[test]
+fn routes_that_could_lock_up_are_replaced() {
+    let mut kept = Vec::new();
+    for fabric in [
+        Torus::new([4, 4]).generate().unwrap(),
+        DragonflyPlus::new(5).generate().unwrap(),
+        RandomFabric { hosts_per_switch: 2, ..RandomFabric::new(16, 4, 7) }.generate().unwrap(),
+    ] {
+        let found = shortest_ways(&fabric, scattered);
+        let adoption = adopt(&fabric, &intents(&fabric), &found).unwrap();
+        let plan = compile(&fabric, &intents(&fabric), &adoption.decisions).unwrap();
+        let walker = Walker::new(&fabric, &plan);
+        walker.assert_deadlock_free();
+        walker.assert_reachable();
+        assert!(plan.lids().all(|(lid, guid)| found.lids[&guid] == lid));
+        assert!(adoption.routes_kept < adoption.routes, "some shortest ways turn upwards");
+        kept.push((adoption.routes_kept, adoption.routes));
+        assert_eq!(again(&fabric, &plan), plan);
+    }
+    assert!(kept.iter().any(|(kept, _)| *kept > 0), "{kept:?}");
+}
+
+#[test]
+fn what_we_programmed_ourselves_is_adopted_as_the_same_plan() {
+    for fabric in trees().into_iter().chain([Torus::new([4, 4]).generate().unwrap()]) {
+        let plan = fresh(&fabric);
+        let found = programmed(&plan);
+        assert_eq!(adopted(&fabric, &found), plan);
+        let theirs = adopted(&fabric, &shortest_ways(&fabric, scattered));
+        assert_eq!(changes(&theirs, &adopted(&fabric, &programmed(&theirs))).entries, []);
+    }
+}
+
+/// Whether the way from a switch to a LID used a cable.
+fn used(topology: &Topology, walker: &Walker<'_>, from: Guid, lid: Lid, cable: (Endpoint, Endpoint)) -> bool {
+    let Walk::Arrived(channels) = walker.walk(topology.by_guid(from).unwrap(), lid) else { return true };
+    channels.iter().any(|(node, port)| [cable.0, cable.1].contains(&Endpoint::new(*node, *port)))
+}
+
+#[test]
+fn a_failed_cable_moves_only_what_used_it() {
+    for tree in trees().into_iter().take(3) {
+        let plan = adopted(&tree, &shortest_ways(&tree, scattered));
+        let hosts: BTreeSet<Lid> = plan.adapter_ports().map(|port| port.lid).collect();
+        for cable in switch_cables(&tree).into_iter().step_by(7) {
+            let cut = without_cable(&tree, cable.0);
+            let after = again(&cut, &plan);
+            let walker = Walker::new(&cut, &after);
+            walker.assert_deadlock_free();
+            walker.assert_reachable();
+            let before = Walker::new(&tree, &plan);
+            let changes = changes(&plan, &after).entries;
+            let of_hosts: Vec<_> = changes.iter().filter(|(_, lid, ..)| hosts.contains(lid)).collect();
+            assert!(!of_hosts.is_empty());
+            for (switch, lid, was, is) in of_hosts {
+                let used = used(&tree, &before, *switch, *lid, cable);
+                assert!(used, "{switch} need not move {lid} from {was:?} to {is:?}");
+            }
+            assert_eq!(again(&tree, &after), plan, "when the cable returns, all is as it was found");
+        }
+    }
+}
+
+#[test]
+fn many_failed_cables_leave_everyone_reachable() {
+    let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
+    let plan = adopted(&tree, &shortest_ways(&tree, scattered));
+    for seed in 0..8 {
+        let worn = without_links(tree.clone(), 40, seed).unwrap();
+        let after = compile(&worn, &intents(&worn), plan.decisions()).unwrap();
+        let walker = Walker::new(&worn, &after);
+        walker.assert_deadlock_free();
+        walker.assert_reachable();
+        assert_eq!(again(&tree, &after), plan);
+    }
+}
+
+#[test]
+fn new_hosts_and_new_switches_find_their_way() {
+    let whole = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
+    let mut builder = TopologyBuilder::from(whole.clone());
+    let leaf = switch_cables(&whole)[0].0.node;
+    for (port, _) in whole[leaf].cabled_ports().filter(|(_, peer)| whole[peer.node].is_switch()) {
+        builder.disconnect(Endpoint::new(leaf, port)).unwrap();
+    }
+    let part = builder.build().unwrap();
+    let mut wishes = intents(&part);
+    let far = whole.end_nodes().last().unwrap().1.ports().next().unwrap().1.guid;
+    wishes.manager = far;
+    let found = shortest_ways_of_reached(&part, far);
+    let adoption = adopt(&part, &wishes, &found).unwrap();
+    let before = compile(&part, &wishes, &adoption.decisions).unwrap();
+    let after = compile(&whole, &wishes, before.decisions()).unwrap();
+    let known: BTreeSet<Lid> = before.adapter_ports().map(|port| port.lid).collect();
+    let moved = changes(&before, &after).entries;
+    assert_eq!(moved.iter().filter(|(_, lid, was, _)| known.contains(lid) && was.is_some()).count(), 0);
+    assert!(after.adapter_ports().len() > before.adapter_ports().len());
+    let walker = Walker::new(&whole, &after);
+    walker.assert_deadlock_free();
+    walker.assert_reachable();
+}
+
+/// As [`shortest_ways`], of what a port reaches.
+fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
+    let mut builder = TopologyBuilder::from(topology.clone());
+    let plan = compile(topology, &fabric_model::Intents::new(from), &Decisions::default()).unwrap();
+    let reached: BTreeSet<Guid> = plan.lids().map(|(_, guid)| guid).collect();
+    for (index, node) in topology.nodes() {
+        for (port, _) in node.cabled_ports() {
+            let guid = topology.port(Endpoint::new(index, port)).unwrap().guid;
+            if !node.is_switch() && !reached.contains(&guid) {
+                let _ = builder.disconnect(Endpoint::new(index, port));
+            }
+        }
+    }
+    let mut found = Found::default();
+    let kept = builder.build().unwrap();
+    let own = programmed(&plan);
+    found.lids = own.lids;
+    found.pkeys = own.pkeys;
+    // Our own routes shifted by one up-link: other ones than we would choose, and as good.
+    for switch in plan.switches() {
+        let index = kept.by_guid(switch.guid).unwrap();
+        let ups: Vec<u8> = (kept[index].cabled_ports())
+            .filter(|(_, peer)| plan.is_above(kept[peer.node].guid, switch.guid) == Some(true))
+            .map(|(port, _)| port.to_wire())
+            .collect();
+        let shift = |exit: &u8| match ups.iter().position(|up| up == exit) {
+            Some(place) => ups[(place + 1) % ups.len()],
+            None => *exit,
+        };
+        let shifted: Vec<u8> = switch.linear.to_exits().iter().map(shift).collect();
+        found.linear.insert(switch.guid, LinearTable::from_exits(shifted));
+    }
+    found
+}
+
+#[test]
+fn lids_that_cannot_stay_are_given_anew() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
+    let mut found = shortest_ways(&tree, scattered);
+    let mut wishes = intents(&tree);
+    wishes.capabilities.usual_switch.linear = 1000;
+    let ports: Vec<Guid> = found.lids.keys().copied().collect();
+    found.lids.insert(ports[5], Lid::from_wire(1000).unwrap());
+    found.lids.insert(ports[7], found.lids[&ports[6]]);
+    found.lids.remove(&ports[8]);
+    let adoption = adopt(&tree, &wishes, &found).unwrap();
+    let plan = compile(&tree, &wishes, &adoption.decisions).unwrap();
+    assert_eq!(adoption.lids_kept, ports.len() - 3);
+    assert_eq!(plan.lids().len(), ports.len());
+    assert_eq!(plan.lid_owner(found.lids[&ports[6]]), Some(ports[6]), "the lower GUID keeps it");
+    let walker = Walker::new(&tree, &plan);
+    walker.assert_deadlock_free();
+    assert_eq!(walker.assert_reachable(), 0);
+}
+
+#[test]
+fn keys_stay_where_they_were_found() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
+    let mut found = shortest_ways(&tree, in_turn);
+    let member = tree.end_nodes().nth(4).unwrap().1.ports().next().unwrap().1.guid;
+    let key = Pkey::from_wire(0x8101).unwrap();
+    let keys = vec![Some(Pkey::DEFAULT_FULL), Pkey::from_wire(0x8999), None, Some(key)];
+    found.pkeys.insert(member, PkeyTable::from_keys(keys));
+    let mut wishes = intents(&tree);
+    wishes.partitions = partitions_conf::parse("blue=0x101, defmember=full : ALL_CAS;").unwrap();
+    let adoption = adopt(&tree, &wishes, &found).unwrap();
+    let plan = compile(&tree, &wishes, &adoption.decisions).unwrap();
+    let limited = PartitionNumber::DEFAULT.key(ib_wire::Membership::Limited);
+    let table = &plan.adapter_port(member).unwrap().pkeys;
+    assert_eq!(table.entries(), [Some(limited), None, None, Some(key)]);
+    let other = plan.adapter_ports().find(|port| port.guid != member && port.guid != wishes.manager).unwrap();
+    assert_eq!(other.pkeys.entries(), [Some(limited), Some(key)]);
+}
+
+#[test]
+fn wishes_change_on_an_adopted_fabric_as_on_any_other() {
+    let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
+    let plan = adopted(&tree, &shortest_ways(&tree, scattered));
+    let mut wishes = intents(&tree);
+    wishes.partitions = partitions_conf::parse("blue=0x101, ipoib, defmember=full : ALL_CAS;").unwrap();
+    let compiled = compile(&tree, &wishes, plan.decisions()).unwrap();
+    assert_eq!(recompile(&tree, &wishes, &plan).unwrap(), compiled);
+    assert_eq!(changes(&plan, &compiled).entries, []);
+}
+
+/// Tables that nobody made.
+fn any_tables(topology: &Topology) -> impl Strategy<Value = Found> + use<> {
+    let found = shortest_ways(topology, scattered);
+    let guids: Vec<Guid> = found.linear.keys().copied().collect();
+    let edit = (prop::sample::select(guids), 0usize..80, prop_oneof![0u8..9, Just(0xff), any::<u8>()]);
+    prop::collection::vec(edit, 0..60).prop_map(move |edits| {
+        let mut found = found.clone();
+        for (guid, lid, exit) in edits {
+            let mut row = found.linear[&guid].to_exits();
+            if let Some(entry) = row.get_mut(lid) {
+                *entry = exit;
+            }
+            found.linear.insert(guid, LinearTable::from_exits(row));
+        }
+        found
+    })
+}
+
+fn assert_any_found_does(topology: &Topology, found: &Found, all: bool) {
+    let mut adoption = adopt(topology, &intents(topology), found).unwrap();
+    if all {
+        // As if everything had been taken over: decisions may come from anywhere.
+        adoption.decisions.adopted =
+            found.linear.iter().map(|(guid, table)| (*guid, std::sync::Arc::new(table.clone()))).collect();
+    }
+    let plan = compile(topology, &intents(topology), &adoption.decisions).unwrap();
+    let walker = Walker::new(topology, &plan);
+    walker.assert_deadlock_free();
+    walker.assert_reachable();
+    assert_eq!(again(topology, &plan), plan);
+}
+
+fn small_tree() -> Topology {
+    FatTree { radix: 4, ..FatTree::new(FatTreeSize::Pods(4)) }.generate().unwrap()
+}
+
+fn small_random() -> Topology {
+    RandomFabric { radix: 8, hosts_per_switch: 1, ..RandomFabric::new(12, 4, 3) }.generate().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_found_a_tree_is_routed(found in any_tables(&small_tree()), all in any::<bool>()) {
+        assert_any_found_does(&small_tree(), &found, all);
+    }
+
+    #[test]
+    fn whatever_is_found_any_fabric_is_routed(found in any_tables(&small_random()), all in any::<bool>()) {
+        assert_any_found_does(&small_random(), &found, all);
+    }
+}

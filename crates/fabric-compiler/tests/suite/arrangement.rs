@@ -1,0 +1,189 @@
+//! Clusters get places: what is arranged keeps what it should, and what is refused would fit if it were as small as told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_compiler::arrangement::{Arrangement, ClusterWish, InnerPartition, NotArranged, arrange};
+use fabric_compiler::tenancy::placement::Capacity;
+use fabric_model::generate::{DragonflyPlus, FatTree, RandomFabric, Torus, without_links};
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use fabric_model::{Intents, LinkRate, Topology};
+use fabric_verifier::{is_told, verify};
+use ib_wire::{Guid, PartitionNumber};
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+const SEED: u64 = 20_261_115;
+
+const HOST: Capacity = Capacity { cores: 4, memory_mib: 4096, functions: 4 };
+
+const NODE: Capacity = Capacity { cores: 1, memory_mib: 1024, functions: 1 };
+
+fn fabrics() -> Vec<(&'static str, Topology)> {
+    let tree = |hosts| FatTree { radix: 8, ..FatTree::with_hosts(hosts) }.generate().unwrap();
+    let rate = LinkRate::DEFAULT;
+    let torus = Torus { dimensions: vec![4, 4], wrap: true, hosts_per_switch: 2, radix: 12, rate };
+    let dragonfly = DragonflyPlus {
+        groups: 4,
+        leaves: 2,
+        spines: 2,
+        hosts_per_leaf: 3,
+        global_links: 1,
+        radix: 12,
+        rate,
+    };
+    let random = RandomFabric { switches: 12, degree: 4, hosts_per_switch: 2, seed: 3, radix: 12, rate };
+    vec![
+        ("two levels", tree(16)),
+        ("three levels", tree(48)),
+        ("three levels, some cables missing", without_links(tree(48), 5, 7).unwrap()),
+        ("torus", torus.generate().unwrap()),
+        ("dragonfly+", dragonfly.generate().unwrap()),
+        ("random", random.generate().unwrap()),
+    ]
+}
+
+fn fabric(topology: &Topology) -> Intents {
+    let (_, host) = topology.end_nodes().next().unwrap();
+    Intents::new(host.ports().next().unwrap().1.guid)
+}
+
+fn wish(name: &str, nodes: usize, class: Class) -> ClusterWish {
+    let (name, partitions) = (name.to_owned(), Vec::new());
+    ClusterWish { name, nodes, needs: NODE, class, sl_mode: SlMode::Cluster, partitions }
+}
+
+fn class(random: &mut Pcg64) -> Class {
+    match random.random_range(0..6) {
+        0..=2 => Class::BestEffort,
+        step => {
+            let bandwidth = Bandwidth::from_bits_per_s([0, 100_000_000, 4_000_000_000][step - 3]);
+            Class::Guaranteed { bandwidth, latency_ns: None }
+        }
+    }
+}
+
+/// What every arrangement keeps.
+fn assert_sound(topology: &Topology, wishes: &[ClusterWish], arranged: &Arrangement) {
+    let mut findings = verify(topology, &arranged.intents, &arranged.plan);
+    findings.retain(|finding| !is_told(finding, &arranged.plan));
+    assert_eq!(findings, []);
+    let mut nodes: BTreeMap<Guid, usize> = BTreeMap::new();
+    let mut owners: BTreeMap<Guid, BTreeSet<&str>> = BTreeMap::new();
+    for wish in wishes {
+        let ports = &arranged.seats[&wish.name];
+        assert_eq!(ports.len(), wish.nodes);
+        assert!(!ports.contains(&arranged.intents.manager));
+        for port in ports {
+            *nodes.entry(*port).or_default() += 1;
+            owners.entry(*port).or_default().insert(&wish.name);
+        }
+        if wish.class != Class::BestEffort {
+            assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), wish.nodes, "each has a host of its own");
+        }
+    }
+    assert!(nodes.values().all(|count| *count <= 4), "a host has four cores");
+    for wish in wishes.iter().filter(|wish| wish.class != Class::BestEffort) {
+        assert!(
+            arranged.seats[&wish.name].iter().all(|port| owners[port].len() == 1),
+            "and nobody else is there"
+        );
+    }
+}
+
+#[test]
+fn whatever_is_wanted_is_refused_with_a_reason_or_arranged_soundly_and_who_has_a_place_keeps_it() {
+    let mut random = Pcg64::seed_from_u64(SEED);
+    let (mut arranged_count, mut refused_count) = (0, 0);
+    for (what, topology) in fabrics() {
+        let fabric = fabric(&topology);
+        let mut wishes: Vec<ClusterWish> = Vec::new();
+        let mut now: Option<Arrangement> = None;
+        for step in 0..40 {
+            let mut next = wishes.clone();
+            match random.random_range(0..4) {
+                0 if !next.is_empty() => drop(next.remove(random.random_range(0..next.len()))),
+                1 if !next.is_empty() => {
+                    let at = random.random_range(0..next.len());
+                    next[at].nodes = (next[at].nodes + random.random_range(0..4)).saturating_sub(1).max(1);
+                }
+                _ => {
+                    let nodes = *[1, 2, 3, 5, 9, 20].choose(&mut random).unwrap();
+                    next.push(wish(&format!("c{step}"), nodes, class(&mut random)));
+                }
+            }
+            match arrange(&topology, &fabric, HOST, &next, now.as_ref()) {
+                Ok(arranged) => {
+                    assert_sound(&topology, &next, &arranged);
+                    for wish in &next {
+                        let before = now.as_ref().and_then(|now| now.seats.get(&wish.name));
+                        let after = &arranged.seats[&wish.name];
+                        let stays = before.map_or(0, |before| before.len().min(after.len()));
+                        assert_eq!(
+                            before.map(|before| &before[..stays]),
+                            before.map(|_| &after[..stays]),
+                            "{what}"
+                        );
+                        let decided =
+                            |it: &Arrangement| it.plan.decisions().clusters.get(&wish.name).cloned();
+                        if let Some(now) = now.as_ref().filter(|_| wishes.contains(wish)) {
+                            assert_eq!(
+                                decided(now),
+                                decided(&arranged),
+                                "{what}: nobody touched {}",
+                                wish.name
+                            );
+                        }
+                    }
+                    let again = arrange(&topology, &fabric, HOST, &next, Some(&arranged)).unwrap();
+                    assert_eq!(again, arranged, "{what}: nothing is wanted anew");
+                    (wishes, now) = (next, Some(arranged));
+                    arranged_count += 1;
+                }
+                Err(NotArranged::NoPlace { cluster, reason, largest }) => {
+                    refused_count += 1;
+                    let at = next.iter().position(|wish| wish.name == cluster).unwrap();
+                    assert!(largest < next[at].nodes && !reason.is_empty(), "{what}: {reason} {largest}");
+                    next[at].nodes = largest;
+                    if largest > 0 {
+                        let smaller = arrange(&topology, &fabric, HOST, &next, now.as_ref());
+                        assert!(
+                            smaller.is_ok(),
+                            "{what}: {largest} nodes were said to fit: {:?}",
+                            smaller.err()
+                        );
+                    }
+                }
+                Err(other) => panic!("{what}: {other}"),
+            }
+        }
+    }
+    assert!(arranged_count > 100 && refused_count > 10, "{arranged_count} {refused_count}");
+}
+
+#[test]
+fn partitions_inside_a_cluster_keep_their_members_apart() {
+    let topology = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+    let mut wish = wish("acme/blue", 5, Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None });
+    let inner = |name: &str, full: &[u32], limited: &[u32]| InnerPartition {
+        name: name.to_owned(),
+        full: full.iter().copied().collect(),
+        limited: limited.iter().copied().collect(),
+    };
+    wish.partitions = vec![inner("left", &[1, 2], &[]), inner("right", &[3], &[4])];
+    let arranged = arrange(&topology, &fabric(&topology), HOST, &[wish], None).unwrap();
+    assert_eq!(verify(&topology, &arranged.intents, &arranged.plan), []);
+    let keys =
+        |node: usize| &arranged.plan.adapter_port(arranged.seats["acme/blue"][node - 1]).unwrap().pkeys;
+    let own: BTreeSet<_> = arranged.plan.partitions().map(|partition| partition.number).collect();
+    // Whether two nodes meet in a partition other than the default one.
+    let meet = |a: usize, b: usize| {
+        keys(a)
+            .keys()
+            .filter(|key| own.contains(&key.partition()) && key.partition() != PartitionNumber::DEFAULT)
+            .any(|sent| keys(b).keys().any(|held| sent.is_accepted_by(held)))
+    };
+    assert!(meet(1, 2) && meet(3, 4), "inside one they reach each other");
+    assert!(!meet(1, 3) && !meet(2, 4) && !meet(1, 4), "members of different ones do not");
+    assert!((1..5).all(|node| meet(node, 5) && meet(5, node)), "who is in none reaches everybody");
+}

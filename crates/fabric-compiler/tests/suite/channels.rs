@@ -1,0 +1,115 @@
+//! The order in which packets hold links is part of a plan.
+
+use fabric_compiler::compile;
+use fabric_model::decisions::TurnAt;
+use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric, without_links};
+use fabric_model::{FabricPlan, NodeIndex, Topology};
+use ib_wire::Guid;
+
+use crate::world::{Walk, Walker, again, fresh, guid, intents, switch_cables, without_cable};
+
+fn tree() -> Topology {
+    FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap()
+}
+
+/// How often packets between hosts go up after they went down, by the order that the plan tells.
+fn turns_upward(topology: &Topology, plan: &FabricPlan) -> usize {
+    let walker = Walker::new(topology, plan);
+    let guid = |node: NodeIndex| topology[node].guid;
+    let mut turns = 0;
+    for (lid, home) in walker.hosts() {
+        for (_, from) in walker.hosts() {
+            let Walk::Arrived(channels) = walker.walk(from, lid) else { panic!("{lid} is not reached") };
+            let nodes: Vec<Guid> = channels.iter().map(|(node, _)| guid(*node)).chain([guid(home)]).collect();
+            let ups: Vec<bool> = nodes.windows(2).map(|w| plan.is_above(w[1], w[0]).unwrap()).collect();
+            turns += ups.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+        }
+    }
+    turns
+}
+
+#[test]
+fn routes_follow_the_order_that_the_plan_tells() {
+    for topology in [tree(), RandomFabric::new(20, 4, 1).generate().unwrap()] {
+        let plan = fresh(&topology);
+        assert_eq!(turns_upward(&topology, &plan), 0);
+        let switch = plan.switches().next().unwrap().guid;
+        assert_eq!(plan.is_above(switch, switch), Some(false));
+        assert_eq!(plan.is_above(switch, guid(1)), None);
+
+        // The control: upside down, routes do not follow it.
+        let mut decisions = plan.decisions().clone();
+        decisions.routing.switches.values_mut().for_each(|switch| switch.height = -switch.height);
+        let flipped = FabricPlan::from_parts(fabric_model::plan::PlanParts {
+            manager: plan.manager(),
+            switches: plan.switches().cloned().collect(),
+            adapter_ports: plan.adapter_ports().cloned().collect(),
+            partitions: Vec::new(),
+            groups: Vec::new(),
+            findings: Vec::new(),
+            decisions,
+        });
+        assert!(turns_upward(&topology, &flipped) > 0);
+        assert!(!plan.same_channel_order(&flipped));
+    }
+}
+
+#[test]
+fn a_failed_cable_leaves_the_order_as_it_was_and_another_root_does_not() {
+    let tree = tree();
+    let plan = fresh(&tree);
+    let cut = without_cable(&tree, switch_cables(&tree)[5].0);
+    let after = again(&cut, &plan);
+    assert!(plan.same_channel_order(&after) && after.same_channel_order(&plan));
+    assert_ne!(plan, after);
+
+    let mut decisions = plan.decisions().clone();
+    let lifted = decisions.routing.switches.values_mut().next().unwrap();
+    lifted.height += 5;
+    let other = compile(&tree, &intents(&tree), &decisions).unwrap();
+    assert!(!plan.same_channel_order(&other));
+}
+
+#[test]
+fn heights_may_change_while_the_order_stays() {
+    let tree = tree();
+    let plan = fresh(&tree);
+    let mut decisions = plan.decisions().clone();
+    decisions.routing.switches.values_mut().for_each(|switch| switch.height += 7);
+    let raised = compile(&tree, &intents(&tree), &decisions).unwrap();
+    assert_ne!(plan.decisions().routing, raised.decisions().routing);
+    assert!(plan.same_channel_order(&raised));
+}
+
+#[test]
+fn plans_that_turn_elsewhere_cannot_be_mixed() {
+    let tree = tree();
+    let plan = fresh(&tree);
+    let mut decisions = plan.decisions().clone();
+    let turn = decisions.routing.turn.unwrap();
+    let level = decisions.routing.switches[&turn].height;
+    let leaf = decisions.routing.switches.iter().find(|(guid, s)| **guid != turn && s.height == level);
+    decisions.routing.turn = Some(*leaf.unwrap().0);
+    let elsewhere = compile(&tree, &intents(&tree), &decisions).unwrap();
+    assert_ne!(elsewhere.decisions().routing.turn, plan.decisions().routing.turn);
+    assert!(!plan.same_channel_order(&elsewhere));
+}
+
+#[test]
+fn turns_that_missing_cables_ask_for_are_listed_and_compared() {
+    let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
+    let whole = fresh(&tree);
+    assert!(whole.decisions().routing.further_turns.is_empty());
+    // Enough missing cables that the turn alone does not join all tops.
+    let worn = (1..40).find_map(|seed| {
+        let worn = without_links(tree.clone(), 60, seed).ok()?;
+        let plan = compile(&worn, &intents(&worn), whole.decisions()).ok()?;
+        (!plan.decisions().routing.further_turns.is_empty()).then_some(plan)
+    });
+    let worn = worn.expect("one of these fabrics needs further turns");
+    for TurnAt { from, at, to } in &worn.decisions().routing.further_turns {
+        assert_eq!((worn.is_above(*from, *at), worn.is_above(*to, *at)), (Some(true), Some(true)));
+    }
+    assert!(!whole.same_channel_order(&worn));
+    assert!(worn.same_channel_order(&worn));
+}

@@ -1,0 +1,211 @@
+//! Classes that owners of clusters wish for: they divide what the cluster has, and nothing else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fabric_compiler::{Planner, compile, recompile};
+use fabric_model::intent::{ClusterIntent, PortName};
+use fabric_model::plan::{Finding, PortSharing};
+use fabric_model::tenancy::{Class, SlMode};
+use fabric_model::{Decisions, FabricPlan, Intents};
+use fabric_verifier::{Verified, verify};
+use ib_wire::{DataLanes, Guid, VirtualLane};
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+use crate::clusters::{GIGABIT, cluster, ports, tree, unexpected};
+
+const SEED: u64 = 20_261_117;
+
+/// The same cluster with a promise of time as well.
+fn in_time(mut cluster: ClusterIntent, latency_ns: u64) -> ClusterIntent {
+    if let Class::Guaranteed { latency_ns: promised, .. } = &mut cluster.class {
+        *promised = Some(latency_ns);
+    }
+    cluster
+}
+
+/// Why a cluster is not divided.
+fn not_taken<'p>(plan: &'p FabricPlan, name: &str) -> Option<&'p str> {
+    plan.findings().iter().find_map(|finding| match finding {
+        Finding::ClassesNotTaken { cluster, reason } if cluster == name => Some(reason.as_str()),
+        _ => None,
+    })
+}
+
+/// How every port of a plan shares its link.
+fn sharing(plan: &FabricPlan) -> impl Iterator<Item = (PortName, &PortSharing)> {
+    let switches = plan.switches().flat_map(|switch| {
+        let name = |port| PortName { node: switch.guid, port };
+        switch.ports.iter().filter_map(move |port| Some((name(port.number), port.sharing.as_deref()?)))
+    });
+    switches.chain(plan.adapter_ports().filter_map(|port| Some((port.name, port.sharing.as_deref()?))))
+}
+
+/// What a lane may send in a round.
+fn weight(sharing: &PortSharing, lane: VirtualLane) -> u32 {
+    sharing.low.iter().filter(|entry| entry.lane == lane).map(|entry| u32::from(entry.weight)).sum()
+}
+
+#[test]
+fn a_share_is_divided_and_neighbours_keep_every_entry() {
+    let topology = tree();
+    let ports = ports(&topology);
+    let mut intents = Intents::new(ports[0]);
+    intents.capabilities.usual_port.arbitration = 64;
+    intents.clusters = vec![
+        cluster("blue", &[ports[4], ports[5], ports[8], ports[9]], 12 * GIGABIT),
+        cluster("red", &[ports[6], ports[7], ports[10], ports[11]], 12 * GIGABIT),
+    ];
+    let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
+    let before = Arc::clone(planner.plan());
+    let mut wished = intents.clone();
+    wished.classes.insert("blue".to_owned(), vec![3, 1]);
+    let after = Arc::clone(planner.change(&wished).unwrap());
+    assert_eq!(not_taken(&after, "blue"), None);
+    assert_eq!(unexpected(&topology, &wished, &after), [""; 0]);
+    assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
+    assert!(*after == recompile(&topology, &wished, &before).unwrap());
+    assert!(*after == recompile(&topology, &wished, &after).unwrap());
+    assert!(*after == compile(&topology, &wished, after.decisions()).unwrap());
+
+    let classes = &after.decisions().classes["blue"];
+    let blue = &after.decisions().clusters["blue"];
+    assert!(!blue.links[0].service_levels.contains(&classes.service_levels[0]));
+    assert_eq!(classes.links.len(), blue.links.len());
+    let shared: std::collections::HashMap<_, _> = sharing(&after).collect();
+    for (link, grant) in classes.links.iter().zip(&blue.links) {
+        let [own, further] = [grant.lane, link.lanes[0]].map(|lane| weight(shared[&grant.port], lane));
+        assert_eq!((grant.port, vec![own, further]), (link.port, link.weights.clone()));
+        let promised = u32::from(grant.entries) * u32::from(grant.weight);
+        assert!((promised..=promised + 65).contains(&(own + further)), "{own} {further} of {promised}");
+        // As close as whole packets come.
+        assert!((own * 4).abs_diff(3 * (own + further)) <= 4 * 65 / 2 + 20, "{own} to {further}");
+    }
+    let links: BTreeSet<PortName> = blue.links.iter().map(|grant| grant.port).collect();
+    let red: Vec<_> = after.decisions().clusters["red"].links.iter().map(|grant| grant.lane).collect();
+    for ((name, old), (_, new)) in sharing(&before).zip(sharing(&after)) {
+        assert!(links.contains(&name) || old == new, "{name}");
+        for (old, new) in old.low.iter().zip(&new.low).filter(|(old, _)| red.contains(&old.lane)) {
+            assert!(!links.contains(&name) || old == new || old.lane == blue.links[0].lane, "{name}");
+        }
+    }
+    assert!((225..=275).contains(&classes.least_part(1).unwrap()), "{:?}", classes.least_part(1));
+    assert!(**planner.change(&intents).unwrap() == *before, "as if nothing had been");
+}
+
+#[test]
+fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
+    let topology = tree();
+    let ports = ports(&topology);
+    let mut intents = Intents::new(ports[0]);
+    let hosts = [[4, 8], [5, 9], [6, 10]].map(|hosts| hosts.map(|host| ports[host]));
+    let names = ["blue", "red", "green"];
+    intents.clusters = names.iter().zip(&hosts).map(|(name, hosts)| cluster(name, hosts, GIGABIT)).collect();
+    intents.classes.insert("blue".to_owned(), vec![3, 1]);
+    let reason = |intents: &Intents| {
+        let plan = compile(&topology, intents, &Decisions::default()).unwrap();
+        assert_eq!(unexpected(&topology, intents, &plan), [""; 0]);
+        assert_eq!(plan.decisions().classes.is_empty(), not_taken(&plan, "blue").is_some());
+        not_taken(&plan, "blue").map(str::to_owned)
+    };
+    assert_eq!(reason(&intents), None, "the control");
+
+    // Four lanes: three of them for clusters. Two hosts of each leave little choice of links.
+    let mut narrow = intents.clone();
+    narrow.capabilities.usual_port.lanes = DataLanes::Two;
+    assert!(reason(&narrow).unwrap().contains("lane"));
+    let mut many = intents.clone();
+    many.classes.insert("blue".to_owned(), vec![1; 16]);
+    assert!(reason(&many).unwrap().contains("levels"));
+    let mut paths = intents.clone();
+    paths.clusters[0].sl_mode = SlMode::Path;
+    assert!(reason(&paths).unwrap().contains("every two"));
+    let mut nothing = intents.clone();
+    nothing.clusters[0].class = Class::BestEffort;
+    assert!(reason(&nothing).unwrap().contains("promised"));
+    nothing.clusters.clear();
+    assert!(reason(&nothing).unwrap().contains("promised"));
+
+    // Packets that are to be in time wait no longer for the other class; a class that is too light cannot keep that.
+    let mut timely = intents.clone();
+    timely.capabilities.usual_port.arbitration = 64;
+    timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
+    let plan = compile(&topology, &timely, &Decisions::default()).unwrap();
+    let bound = plan.decisions().clusters["blue"].bound_ns;
+    timely.clusters[0] = in_time(timely.clusters[0].clone(), bound);
+    assert_eq!(reason(&timely), None);
+    timely.classes.insert("blue".to_owned(), vec![1, 100]);
+    let told = reason(&timely).unwrap();
+    assert!(told.contains("divided"), "{told}");
+    timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
+    assert_eq!(reason(&timely), None, "without a promise of time it can be");
+}
+
+#[test]
+fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_divided() {
+    let topology = tree();
+    let ports = ports(&topology);
+    let mut random = Pcg64::seed_from_u64(SEED);
+    for lanes in [DataLanes::Four, DataLanes::Eight] {
+        let mut intents = Intents::new(ports[0]);
+        intents.capabilities.usual_port.lanes = lanes;
+        let mut planner =
+            Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
+        let mut verified = Verified::of(&topology, &intents, Arc::clone(planner.plan()));
+        let (mut taken, mut told) = (0, 0);
+        for step in 0..250 {
+            let before = Arc::clone(planner.plan());
+            match random.random_range(0..5) {
+                0 | 1 if intents.clusters.len() < 8 => {
+                    let mut free: Vec<Guid> = ports.clone();
+                    free.retain(|port| intents.clusters.iter().all(|cluster| !cluster.ports.contains(port)));
+                    free.shuffle(&mut random);
+                    free.truncate(random.random_range(2..6));
+                    let is_timely = random.random_bool(0.3);
+                    let wish = cluster(&format!("c{step}"), &free, random.random_range(0..8) * GIGABIT);
+                    intents.clusters.push(if is_timely { in_time(wish, 1_000_000) } else { wish });
+                }
+                2 if !intents.clusters.is_empty() => {
+                    let gone = random.random_range(0..intents.clusters.len());
+                    let gone = intents.clusters.remove(gone);
+                    // Also wishes of clusters that are gone.
+                    if random.random_bool(0.8) {
+                        intents.classes.remove(&gone.name);
+                    }
+                }
+                3 => {
+                    let forgotten = intents.classes.keys().next().cloned();
+                    forgotten.map(|name| intents.classes.remove(&name));
+                }
+                _ => {
+                    if let Some(cluster) = intents.clusters.choose(&mut random) {
+                        let count = random.random_range(2..5);
+                        let weights = (0..count).map(|_| random.random_range(1..10)).collect();
+                        intents.classes.insert(cluster.name.clone(), weights);
+                    }
+                }
+            }
+            let made = recompile(&topology, &intents, &before);
+            let after = match planner.change(&intents) {
+                Ok(after) => Arc::clone(after),
+                Err(error) => {
+                    assert_eq!(made, Err(error));
+                    intents = planner.intents().clone();
+                    continue;
+                }
+            };
+            assert!(made.as_ref() == Ok(&*after), "step {step}");
+            assert!(*after == compile(&topology, &intents, after.decisions()).unwrap(), "step {step}");
+            assert_eq!(unexpected(&topology, &intents, &after), [""; 0], "step {step}");
+            let delta = verified.delta(&topology, &intents, Arc::clone(&after));
+            let whole = verify(&topology, &intents, &after);
+            assert!(delta.findings().eq(whole.iter()), "step {step}");
+            taken += after.decisions().classes.len();
+            told += intents.classes.len() - after.decisions().classes.len();
+            verified = delta;
+        }
+        assert!(taken > 100 && told > 20, "{lanes:?}: {taken} {told}");
+    }
+}

@@ -1,0 +1,285 @@
+//! Who holds which key, at which index, and who enforces it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
+use fabric_model::generate::FatTree;
+use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortCapability, PortName, Role, Who};
+use fabric_model::plan::{Enforcement, Finding};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum};
+use proptest::prelude::*;
+
+use crate::world::intents;
+
+const LIMITED: u16 = 0x7fff;
+const FULL: u16 = 0xffff;
+
+fn tree() -> Topology {
+    FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap()
+}
+
+fn hosts(topology: &Topology) -> Vec<Guid> {
+    topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+}
+
+fn number(raw: u16) -> PartitionNumber {
+    PartitionNumber::from_wire(raw).unwrap()
+}
+
+fn with_conf(topology: &Topology, conf: &str) -> Intents {
+    Intents { partitions: partitions_conf::parse(conf).unwrap(), ..intents(topology) }
+}
+
+fn planned(topology: &Topology, conf: &str) -> FabricPlan {
+    compile(topology, &with_conf(topology, conf), &Decisions::default()).unwrap()
+}
+
+/// A host's table, 0 where empty.
+fn table(plan: &FabricPlan, guid: Guid) -> Vec<u16> {
+    let entries = plan.adapter_port(guid).unwrap().pkeys.entries();
+    entries.iter().map(|key| key.map_or(0, Pkey::to_wire)).collect()
+}
+
+/// A partition whose members are some hosts.
+fn partition(raw: u16, members: &[Guid]) -> PartitionIntent {
+    let member = |guid: &Guid| Member { who: Who::Port(*guid), role: Role::Full, place: KeyPlace::Anywhere };
+    PartitionIntent {
+        name: format!("p{raw}"),
+        number: Some(number(raw)),
+        members: members.iter().map(member).collect(),
+        ipoib: None,
+    }
+}
+
+#[test]
+fn everyone_but_the_manager_is_a_limited_member_of_the_default_partition() {
+    let tree = tree();
+    let plan = planned(&tree, "");
+    let hosts = hosts(&tree);
+    assert_eq!(table(&plan, hosts[0]), [FULL]);
+    assert!(hosts[1..].iter().all(|host| table(&plan, *host) == [LIMITED]));
+    let default = plan.partition(PartitionNumber::DEFAULT).unwrap();
+    assert_eq!((default.members.len(), default.members[&hosts[0]]), (16 + 6, Role::Full));
+    for switch in plan.switches() {
+        assert_eq!(switch.pkeys.keys().map(Pkey::to_wire).collect::<Vec<_>>(), [LIMITED]);
+    }
+}
+
+#[test]
+fn a_file_may_open_the_default_partition() {
+    let tree = tree();
+    let plan = planned(&tree, "Default=0x7fff : ALL=full, ALL_SWITCHES=limited;");
+    assert!(hosts(&tree).into_iter().all(|host| table(&plan, host) == [FULL]));
+    assert!(plan.switches().all(|switch| switch.pkeys.keys().all(|key| key.to_wire() == LIMITED)));
+}
+
+#[test]
+fn switch_ports_enforce_the_table_of_the_adapter_behind_them() {
+    let tree = tree();
+    let hosts = hosts(&tree);
+    let plan = planned(&tree, &format!("blue=0x101 : {}=full, {};", hosts[1], hosts[2]));
+    assert_eq!(table(&plan, hosts[1]), [LIMITED, 0x8101]);
+    assert_eq!(table(&plan, hosts[2]), [LIMITED, 0x0101]);
+    let mut enforcing = 0;
+    for (switch, port) in
+        plan.switches().flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)))
+    {
+        let adapter = plan.adapter_ports().find(|adapter| adapter.name == port.peer);
+        match (&port.enforcement, adapter) {
+            (Enforcement::Both(table), Some(adapter)) => {
+                assert_eq!(*table, adapter.pkeys);
+                assert_eq!(adapter.peer, PortName { node: switch.guid, port: port.number });
+                enforcing += 1;
+            }
+            (Enforcement::Off, None) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(enforcing, 16);
+}
+
+#[test]
+fn index_zero_is_for_the_default_partition_unless_it_is_claimed() {
+    let tree = tree();
+    let [a, b] = hosts(&tree)[1..3] else { panic!() };
+    let conf = format!("one=1 : {a}=both;\ntwo=2, indx0 : {b}=both;\n");
+    let plan = planned(&tree, &conf);
+    assert_eq!(table(&plan, a), [LIMITED, 0x0001, 0x8001]);
+    assert_eq!(table(&plan, b), [0x8002, 0x0002, LIMITED]);
+    assert_eq!(plan.findings(), []);
+
+    let contested = planned(&tree, &format!("{conf} three=3, indx0 : {b}=full;"));
+    assert_eq!(table(&contested, b)[0], 0x8002, "the first that asked");
+    let finding = Finding::IndexZeroContested { port: b, given: number(2), refused: number(3) };
+    assert_eq!(contested.findings(), [finding]);
+}
+
+#[test]
+fn a_key_that_changes_its_membership_stays_where_it_was() {
+    let tree = tree();
+    let host = hosts(&tree)[5];
+    let conf = |role: &str| format!("a=1 : {host}=full; b=2 : {host}={role}; c=3 : {host}=full;");
+    let plan = planned(&tree, &conf("full"));
+    let place = |plan: &FabricPlan, raw| table(plan, host).iter().position(|key| *key == raw);
+    let after = compile(&tree, &with_conf(&tree, &conf("limited")), plan.decisions()).unwrap();
+    assert_eq!(place(&after, 0x0002), place(&plan, 0x8002));
+    assert_eq!(place(&after, 0x8003), place(&plan, 0x8003));
+}
+
+#[test]
+fn a_table_that_is_too_small_is_named_with_what_it_needs() {
+    let tree = tree();
+    let host = hosts(&tree)[3];
+    let mut intents = intents(&tree);
+    intents.partitions = (1..64).map(|raw| partition(raw, &[host])).collect();
+    compile(&tree, &intents, &Decisions::default()).expect("63 and the default partition fit");
+
+    intents.partitions.push(partition(64, &[host]));
+    let plan = |intents: &Intents| compile(&tree, intents, &Decisions::default());
+    let end = tree.by_port_guid(host).unwrap();
+    let port = PortName { node: tree[end.node].guid, port: end.port };
+    assert_eq!(plan(&intents), Err(CompileError::PkeyTableFull { port, needed: 65, capacity: 64 }));
+
+    let large = PortCapability { pkeys: 128, ..PortCapability::default() };
+    intents.capabilities.ports.insert(port, large);
+    let peer = tree.peer(end).unwrap();
+    let port = PortName { node: tree[peer.node].guid, port: peer.port };
+    let refused = plan(&intents);
+    assert_eq!(
+        refused,
+        Err(CompileError::PkeyTableFull { port, needed: 65, capacity: 64 }),
+        "the switch port"
+    );
+
+    intents.capabilities.usual_switch.enforced_pkeys = 65;
+    assert_eq!(plan(&intents).unwrap().adapter_port(host).unwrap().pkeys.entries().len(), 65);
+}
+
+#[test]
+fn a_switch_port_zero_holds_few_keys() {
+    let tree = tree();
+    let conf: String = (1..=8).map(|raw| format!("p{raw}={raw} : ALL_SWITCHES=full;\n")).collect();
+    let refused = compile(&tree, &with_conf(&tree, &conf), &Decisions::default());
+    let port = PortName { node: tree.switches().next().unwrap().1.guid, port: PortNum::MANAGEMENT };
+    assert_eq!(refused, Err(CompileError::PkeyTableFull { port, needed: 9, capacity: 8 }));
+}
+
+#[test]
+fn partitions_without_a_number_keep_the_one_they_got() {
+    let tree = tree();
+    let numbers =
+        |plan: &FabricPlan| plan.partitions().map(|p| (p.name.clone(), p.number)).collect::<BTreeMap<_, _>>();
+    let first = planned(&tree, "red : ALL=full; one=1 : ALL; green : ALL=full; Default : ALL;");
+    let before = numbers(&first);
+    assert_eq!((before["red"], before["green"], before["Default"]), (number(2), number(3), number(0x7fff)));
+    let conf = "violet : ALL; green : ALL=full; green : SELF; two=4 : ALL;";
+    let after = compile(&tree, &with_conf(&tree, conf), first.decisions()).unwrap();
+    let after = numbers(&after);
+    assert_eq!((after["green"], after["violet"], after["two"]), (number(3), number(1), number(4)));
+    assert_eq!(after.len(), 4, "rules of one name are one partition");
+}
+
+#[test]
+fn a_partition_in_use_keeps_its_number_however_many_names_rest() {
+    let tree = tree();
+    let mut intents = intents(&tree);
+    let named = |name: &str| PartitionIntent { name: name.to_owned(), number: None, ..partition(1, &[]) };
+    let mut decisions = Decisions::default();
+    // Those in use come last by name; one of them has the number of one that rests.
+    for raw in 1..=5000 {
+        decisions.partitions.insert(format!("gone-{raw:05}"), number(raw));
+    }
+    decisions.partitions.insert("in-use".to_owned(), number(6000));
+    decisions.partitions.insert("in-use-too".to_owned(), number(17));
+    intents.partitions = vec![named("in-use"), named("in-use-too"), named("new")];
+    let plan = compile(&tree, &intents, &decisions).unwrap();
+    let kept = &plan.decisions().partitions;
+    assert_eq!(kept.get("in-use"), Some(&number(6000)));
+    assert_eq!(kept.get("in-use-too"), Some(&number(17)), "before one that rests");
+    let resting = kept.keys().filter(|name| name.starts_with("gone")).count();
+    assert_eq!(resting, 4095, "of the 4096 that may rest one had a number that is in use");
+    assert_eq!(kept.get("new"), Some(&number(4097)), "the first that nobody has or had");
+    assert_eq!(compile(&tree, &intents, plan.decisions()).unwrap().decisions(), plan.decisions());
+}
+
+#[test]
+fn links_run_what_both_ends_can() {
+    let tree = tree();
+    let host = hosts(&tree)[2];
+    let end = tree.by_port_guid(host).unwrap();
+    let mut intents = intents(&tree);
+    intents.capabilities.usual_port =
+        PortCapability { pkeys: 64, mtu: Mtu::B4096, lanes: DataLanes::Fifteen, ..PortCapability::default() };
+    let name = PortName { node: tree[end.node].guid, port: end.port };
+    let small =
+        PortCapability { pkeys: 64, mtu: Mtu::B1024, lanes: DataLanes::Four, ..PortCapability::default() };
+    intents.capabilities.ports.insert(name, small);
+    let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
+    let adapter = plan.adapter_port(host).unwrap();
+    let port = plan.switch(adapter.peer.node).unwrap().port(adapter.peer.port).unwrap();
+    assert_eq!((adapter.mtu, adapter.lanes), (Mtu::B1024, DataLanes::Four));
+    assert_eq!((port.mtu, port.lanes), (Mtu::B1024, DataLanes::Four));
+    let others = plan.adapter_ports().filter(|other| other.guid != host);
+    assert!(others.into_iter().all(|other| (other.mtu, other.lanes) == (Mtu::B4096, DataLanes::Fifteen)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_key_never_moves_while_it_stays(
+        steps in prop::collection::vec(prop::collection::btree_set(1u16..40, 0..30), 1..8),
+    ) {
+        let tree = tree();
+        let host = hosts(&tree)[4];
+        let mut intents = intents(&tree);
+        let mut decisions = Decisions::default();
+        let mut places: BTreeMap<Pkey, usize> = BTreeMap::new();
+        for wanted in steps {
+            intents.partitions = wanted.iter().map(|raw| partition(*raw, &[host])).collect();
+            let plan = compile(&tree, &intents, &decisions).unwrap();
+            let table = &plan.adapter_port(host).unwrap().pkeys;
+            prop_assert_eq!(table.entries()[0], Some(PartitionNumber::DEFAULT.key(Membership::Limited)));
+            let now: BTreeMap<Pkey, usize> =
+                table.entries().iter().enumerate().filter_map(|(index, key)| Some(((*key)?, index))).collect();
+            prop_assert_eq!(now.len(), wanted.len() + 1);
+            for (key, index) in &now {
+                prop_assert_eq!(places.get(key).unwrap_or(index), index);
+            }
+            places = now;
+            decisions = plan.decisions().clone();
+        }
+    }
+}
+
+#[test]
+fn a_number_with_two_owners_is_not_compiled() {
+    let topology = Arc::new(tree());
+    let guids = hosts(&topology);
+    let mut intents = intents(&topology);
+    intents.partitions = vec![partition(0x101, &guids[1..3]), partition(0x102, &guids[3..5])];
+    let owner = |name: &str, port: Guid| [(name.to_owned(), port)].into();
+    intents.owners =
+        [(number(0x101), owner("blue", guids[1])), (number(0x102), owner("red", guids[3]))].into();
+    let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
+    let before = Arc::clone(planner.plan());
+
+    let mut merged = intents.clone();
+    merged.partitions[1].number = Some(number(0x101));
+    merged.owners =
+        [(number(0x101), [("blue".to_owned(), guids[1]), ("red".to_owned(), guids[3])].into())].into();
+    let shared = CompileError::NumberShared {
+        partition: number(0x101),
+        first: "blue".to_owned(),
+        second: "red".to_owned(),
+    };
+    assert_eq!(planner.change(&merged).unwrap_err(), shared);
+    assert!(Arc::ptr_eq(planner.plan(), &before), "everything stays as it was");
+    assert_eq!(compile(&topology, &merged, &Decisions::default()).unwrap_err(), shared);
+    assert_eq!(recompile(&topology, &merged, &before).unwrap_err(), shared);
+    // Without an owner of their own, entries of one number add up as always.
+    merged.owners.clear();
+    planner.change(&merged).unwrap();
+}

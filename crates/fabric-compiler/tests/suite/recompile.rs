@@ -1,0 +1,170 @@
+//! Recompiling is compiling with the decisions of a plan, whatever was asked to change.
+
+use std::sync::Arc;
+
+use fabric_compiler::{CompileError, compile, partitions_conf, recompile};
+use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric, without_links};
+use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::plan::Enforcement;
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use ib_wire::{Guid, PartitionNumber};
+use proptest::prelude::*;
+
+use crate::world::{guid, intents, switch_cables, without_cable};
+
+fn hosts(topology: &Topology) -> Vec<Guid> {
+    topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+}
+
+fn rule(number: u16, members: &[Guid]) -> String {
+    let members: Vec<String> = members.iter().map(Guid::to_string).collect();
+    format!("p{number}={number}, ipoib : {};\n", members.join(", "))
+}
+
+/// What both ways give; they have to agree.
+fn both(topology: &Topology, wishes: &Intents, previous: &FabricPlan) -> Result<FabricPlan, CompileError> {
+    let compiled = compile(topology, wishes, previous.decisions());
+    let recompiled = recompile(topology, wishes, previous);
+    assert!(compiled == recompiled, "recompiled to something else for {wishes:?}");
+    recompiled
+}
+
+#[test]
+fn one_more_partition_shares_all_that_it_does_not_touch() {
+    let tree = FatTree::with_hosts(324).generate().unwrap();
+    let hosts = hosts(&tree);
+    let mut wishes = intents(&tree);
+    wishes.partitions = partitions_conf::parse(&rule(1, &hosts[100..110])).unwrap();
+    let before = compile(&tree, &wishes, &Decisions::default()).unwrap();
+    let members: Vec<Guid> = hosts.iter().step_by(20).copied().take(16).collect();
+    wishes.partitions.extend(partitions_conf::parse(&rule(2, &members)).unwrap());
+    let after = both(&tree, &wishes, &before).unwrap();
+
+    for (old, new) in before.switches().zip(after.switches()) {
+        assert!(Arc::ptr_eq(&old.linear, &new.linear));
+        assert_eq!(Arc::ptr_eq(&old.multicast, &new.multicast), old.multicast == new.multicast);
+        for (old, new) in old.ports.iter().zip(new.ports.iter()) {
+            let (Enforcement::Both(a), Enforcement::Both(b)) = (&old.enforcement, &new.enforcement) else {
+                continue;
+            };
+            assert_eq!(Arc::ptr_eq(a, b), a == b);
+        }
+    }
+    let moved = before.switches().zip(after.switches()).filter(|(a, b)| a.multicast != b.multicast).count();
+    assert!(moved > 0 && moved < 27, "{moved}");
+    let touched = before.adapter_ports().zip(after.adapter_ports());
+    let touched: Vec<Guid> =
+        touched.filter(|(old, new)| !Arc::ptr_eq(&old.pkeys, &new.pkeys)).map(|(old, _)| old.guid).collect();
+    assert_eq!(touched, members);
+    assert_eq!(after.basis(), before.basis());
+
+    wishes.partitions.pop();
+    let back = both(&tree, &wishes, &after).unwrap();
+    assert_eq!(back.switches().next().unwrap().multicast, before.switches().next().unwrap().multicast);
+}
+
+#[test]
+fn a_plan_for_another_fabric_is_noticed() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
+    let wishes = intents(&tree);
+    let plan = compile(&tree, &wishes, &Decisions::default()).unwrap();
+    let cut = without_cable(&tree, switch_cables(&tree)[3].0);
+    let after = both(&cut, &wishes, &plan).unwrap();
+    assert_ne!(after, plan, "routes avoid the cable");
+
+    let mut small = wishes.clone();
+    small.capabilities.usual_port.mtu = ib_wire::Mtu::B1024;
+    assert_ne!(both(&tree, &small, &plan).unwrap(), plan);
+    let elsewhere = Intents::new(hosts(&tree)[3]);
+    assert_ne!(both(&tree, &elsewhere, &plan).unwrap().manager(), plan.manager());
+    assert!(both(&tree, &Intents::new(guid(1)), &plan).is_err());
+}
+
+#[test]
+fn a_group_that_grows_into_the_place_of_another_is_planned_as_if_from_scratch() {
+    // Groups on separate leaves share one LID; when the first grows, the other has to give way.
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
+    let hosts = hosts(&tree);
+    let mut wishes = intents(&tree);
+    wishes.partitions = partitions_conf::parse(&(rule(1, &hosts[..2]) + &rule(2, &hosts[4..6]))).unwrap();
+    let before = compile(&tree, &wishes, &Decisions::default()).unwrap();
+    let lids: Vec<_> = before.groups().map(|group| group.mlid).collect();
+    assert_eq!(lids[0], lids[1]);
+    wishes.partitions = partitions_conf::parse(&(rule(1, &hosts[..6]) + &rule(2, &hosts[4..6]))).unwrap();
+    let after = both(&tree, &wishes, &before).unwrap();
+    let lids: Vec<_> = after.groups().map(|group| group.mlid).collect();
+    assert_ne!(lids[0], lids[1]);
+}
+
+/// Up to six partitions, some asked for twice, some without a number or members, with few free places in tables.
+fn any_wishes(topology: &Topology) -> impl Strategy<Value = Vec<PartitionIntent>> + use<> {
+    let ends: Vec<Guid> =
+        topology.nodes().flat_map(|(_, node)| node.ports().map(|(_, port)| port.guid)).collect();
+    let port = prop::sample::select(ends).prop_map(Who::Port);
+    let all = prop::sample::select(vec![Who::All, Who::AllAdapters, Who::AllSwitches, Who::Manager]);
+    let who = prop_oneof![12 => port, 1 => all];
+    let role = prop::sample::select(vec![Role::Limited, Role::Full, Role::Both]);
+    let place = prop_oneof![9 => Just(KeyPlace::Anywhere), 1 => Just(KeyPlace::First)];
+    let member = (who, role, place).prop_map(|(who, role, place)| Member { who, role, place });
+    let number = prop::option::weighted(0.8, 1u16..7)
+        .prop_map(|raw| raw.map(|raw| PartitionNumber::from_wire(raw).unwrap()));
+    let partition = ("[a-d]", number, prop::collection::vec(member, 0..9), any::<bool>()).prop_map(
+        |(name, number, members, ip)| PartitionIntent {
+            name,
+            number,
+            members,
+            ipoib: ip.then(Ipoib::default),
+        },
+    );
+    prop::collection::vec(partition, 0..7)
+}
+
+fn tree() -> Topology {
+    FatTree { radix: 4, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap()
+}
+
+fn worn_tree() -> Topology {
+    without_links(FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap(), 9, 4)
+        .unwrap()
+}
+
+fn random() -> Topology {
+    RandomFabric { radix: 8, hosts_per_switch: 1, ..RandomFabric::new(12, 4, 3) }.generate().unwrap()
+}
+
+/// Goes through wishes one after the other; what is refused is refused both ways.
+fn assert_agrees(topology: &Topology, steps: Vec<Vec<PartitionIntent>>) {
+    let mut wishes = intents(topology);
+    wishes.capabilities.usual_switch.own_pkeys = 6;
+    wishes.capabilities.usual_switch.multicast = 4;
+    let mut plan = compile(topology, &wishes, &Decisions::default()).unwrap();
+    for partitions in steps {
+        wishes.partitions = partitions;
+        if let Ok(next) = both(topology, &wishes, &plan) {
+            plan = next;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn trees_are_recompiled_to_what_would_be_compiled(steps in prop::collection::vec(any_wishes(&tree()), 1..6)) {
+        assert_agrees(&tree(), steps);
+    }
+
+    #[test]
+    fn worn_trees_are_recompiled_to_what_would_be_compiled(
+        steps in prop::collection::vec(any_wishes(&worn_tree()), 1..4),
+    ) {
+        assert_agrees(&worn_tree(), steps);
+    }
+
+    #[test]
+    fn random_fabrics_are_recompiled_to_what_would_be_compiled(
+        steps in prop::collection::vec(any_wishes(&random()), 1..6),
+    ) {
+        assert_agrees(&random(), steps);
+    }
+}

@@ -1,0 +1,96 @@
+//! Nodes and cables come and go for good while a fabric runs, and adapters say who sends.
+
+use std::time::Duration;
+
+use fabric_model::ibnetdiscover;
+use fabric_sim::{BareDatagram, RecableError};
+use ib_wire::{
+    Attribute, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, PortState, QueuePair,
+};
+
+use crate::world::{NET, World};
+
+/// The fabric of the tests without `d`, and with `e` on the same cable.
+fn changed() -> fabric_model::Topology {
+    let text = NET.replace("Hca 1 \"d\"", "caguid=0xe00\nHca 1 \"e\"").replace("\"d\"", "\"e\"");
+    ibnetdiscover::parse(&text).unwrap()
+}
+
+#[test]
+fn what_stays_keeps_its_state_and_its_ids() {
+    let mut world = World::configured();
+    let before = (world.port("c"), world.port_info("c", 1).lid, world.port_info("right", 0).lid);
+    world.now += Duration::from_secs(1);
+    let (gone, now) = (world.port("d"), world.now);
+    world.fabric.recable(now, &changed()).unwrap();
+    world.collect();
+    assert_eq!(world.traps(), [128], "the switch says that a link went down and another came up");
+    assert_eq!((world.port("c"), world.port_info("c", 1).lid, world.port_info("right", 0).lid), before);
+    assert_eq!(world.port_info("c", 1).state, PortState::Active);
+    let new = world.port("e");
+    assert_eq!(world.fabric.state_of(new), PortState::Initialize);
+    assert_eq!(world.fabric.lid(new), None, "it comes out of the box");
+    assert_eq!(world.fabric.gate(gone).peer, None, "what is missing hangs nowhere");
+    assert_eq!(world.fabric.state_of(gone), PortState::Down);
+
+    // It comes back on its cable as it was left.
+    let back = ibnetdiscover::parse(NET).unwrap();
+    world.fabric.recable(world.now + Duration::from_secs(1), &back).unwrap();
+    assert_eq!((world.port("d"), world.fabric.lid(gone)), (gone, Lid::from_wire(6)));
+    assert_eq!(world.fabric.state_of(gone), PortState::Initialize);
+}
+
+#[test]
+fn a_node_cannot_become_another_device() {
+    let mut world = World::configured();
+    let text = NET.replace("Switch 6 \"right\"", "Switch 8 \"right\"");
+    let other = ibnetdiscover::parse(&text).unwrap();
+    let guid = other[other.by_id("right").unwrap()].guid;
+    // GUIDs are counted from the file; the same node has the same one.
+    assert_eq!(world.fabric.device_by_guid(guid), world.fabric.find_device("right"));
+    assert_eq!(world.fabric.recable(world.now, &other), Err(RecableError::OtherDevice(guid)));
+    assert_eq!(world.port_info("c", 1).state, PortState::Active, "and nothing has changed");
+}
+
+#[test]
+fn an_adapter_sends_under_its_own_address_and_keys_only() {
+    let world = World::configured();
+    let (a, own, other) = (world.port("a"), Lid::from_wire(3).unwrap(), Lid::from_wire(4).unwrap());
+    let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
+    let qp = QueuePair::GENERAL_MANAGEMENT;
+    let bare = |slid: Option<Lid>, dlid: Option<Lid>| BareDatagram {
+        slid: slid.map(LidAddress::from),
+        dlid: dlid.map(LidAddress::from),
+        sqp: qp,
+        dqp: qp,
+        mad: mad.clone(),
+    };
+    let sent = world.fabric.complete(a, bare(Some(other), Some(other))).unwrap();
+    assert_eq!((sent.slid, sent.pkey), (own.into(), Pkey::DEFAULT_FULL));
+    assert_eq!(world.fabric.complete(a, bare(None, None)), None, "to nobody");
+    let foreign = Pkey::from_wire(0x8001).unwrap();
+    let whole = |pkey| Datagram::general_management(other.into(), other.into(), pkey, mad.clone());
+    assert_eq!(world.fabric.own(a, whole(Pkey::DEFAULT_FULL)).unwrap().slid, own.into());
+    assert_eq!(world.fabric.own(a, whole(foreign)), None, "in a partition it is not in");
+}
+
+#[test]
+fn a_manager_that_sent_a_trap_hears_that_it_was_repressed() {
+    let mut world = World::configured();
+    let (master, other) = (world.port("a"), world.port("b"));
+    let repress = |world: &mut World| {
+        let mut mad = Mad::new(ManagementClass::SUBNET_LID, Method::TRAP_REPRESS, Attribute::NOTICE, 0);
+        mad.set_transaction(ib_wire::TransactionId(0x77));
+        let [from, to] = [3, 4].map(|lid| LidAddress::from(Lid::from_wire(lid).unwrap()));
+        world.delivered.clear();
+        world.fabric.handle_datagram(world.now, master, Datagram::subnet_management(from, to, mad));
+        world.collect();
+        world
+            .delivered
+            .iter()
+            .any(|(port, datagram)| *port == other && datagram.mad.method() == Method::TRAP_REPRESS)
+    };
+    assert!(!repress(&mut world), "no software waits there");
+    world.fabric.set_is_sm(world.now, other, true);
+    assert!(repress(&mut world));
+}

@@ -1,0 +1,339 @@
+//! Traffic over tables of all kinds, good and bad: nothing gets lost, room never runs below nothing, and packets arrive
+//! exactly where the fabric itself lets datagrams arrive.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_model::NodeIndex;
+use fabric_model::generate::RandomFabric;
+use fabric_model::plan::PortSharing;
+use fabric_sim::traffic::{
+    Buffer, Message, Network, Orders, Outcome, Service, Settings, Simulation, Tag, Time, Workload,
+};
+use fabric_sim::{DropReason, Fabric, FunctionId, Output};
+use ib_wire::{
+    Attribute, DataLanes, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Mtu, Pkey, PortNum,
+    SlToVl, VlArbEntry,
+};
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::planned::{Design, Timed, hosts, lane, sl};
+
+/// Keys of two partitions, full and limited, and the default one.
+const KEYS: [u16; 5] = [0xffff, 0x8101, 0x0101, 0x8102, 0x0102];
+
+fn key(raw: u16) -> Pkey {
+    Pkey::from_wire(raw).unwrap()
+}
+
+/// What a fabric may be like.
+#[derive(Clone, Debug)]
+struct Chaos {
+    seed: u64,
+    switches: u32,
+    degree: u8,
+    hosts: u8,
+    lanes: DataLanes,
+    mtu: Mtu,
+    enforces: bool,
+    /// Of a hundred routes, how many are wrong.
+    wrong: u64,
+    /// Links that are unplugged.
+    unplugged: usize,
+    /// Whether devices share links as they come.
+    is_plain: bool,
+    rate: &'static str,
+}
+
+fn chaos() -> impl Strategy<Value = Chaos> {
+    let lanes = vec![DataLanes::One, DataLanes::Two, DataLanes::Four, DataLanes::Eight, DataLanes::Fifteen];
+    let rates = vec!["1xSDR", "4xQDR", "4xFDR", "4xEDR", "4xNDR"];
+    (
+        (any::<u64>(), 3u32..6, 2u8..4, 1u8..3),
+        (prop::sample::select(lanes), prop::sample::select(vec![Mtu::B256, Mtu::B2048, Mtu::B4096])),
+        (any::<bool>(), prop::sample::select(vec![0u64, 0, 5, 20]), 0usize..3, any::<bool>()),
+        prop::sample::select(rates),
+    )
+        .prop_map(
+            |(
+                (seed, switches, degree, hosts),
+                (lanes, mtu),
+                (enforces, wrong, unplugged, is_plain),
+                rate,
+            )| {
+                let degree = degree.min(switches as u8 - 1);
+                Chaos {
+                    seed,
+                    switches,
+                    degree,
+                    hosts,
+                    lanes,
+                    mtu,
+                    enforces,
+                    wrong,
+                    unplugged,
+                    is_plain,
+                    rate,
+                }
+            },
+        )
+}
+
+/// A number that depends on all of them.
+fn mixed(numbers: &[u64]) -> u64 {
+    numbers.iter().fold(7, |sum, number| (sum ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
+}
+
+impl Chaos {
+    fn design(&self) -> Design {
+        let fabric = RandomFabric {
+            hosts_per_switch: self.hosts,
+            radix: 8,
+            rate: self.rate.parse().unwrap(),
+            ..RandomFabric::new(self.switches, self.degree, self.seed)
+        };
+        let mut design = Design::new(fabric.generate().unwrap());
+        (design.lanes, design.mtu, design.enforces) = (self.lanes, self.mtu, self.enforces);
+        let (seed, wrong) = (self.seed, self.wrong);
+        design.keys = Box::new(move |host| {
+            let number = mixed(&[seed, 1, host.index() as u64]);
+            let held = |place: &usize| number >> place & 1 == 1;
+            (0..KEYS.len()).filter(held).map(|place| key(KEYS[place])).collect()
+        });
+        design.detour = Box::new(move |at: NodeIndex, to: NodeIndex| {
+            let number = mixed(&[seed, 2, at.index() as u64, to.index() as u64]);
+            (number % 100 < wrong).then(|| PortNum::new((number >> 20) as u8 % 9).unwrap())
+        });
+        design.sharing = (!self.is_plain).then(|| self.sharing());
+        design
+    }
+
+    /// Some levels discarded, some on lanes that may not be operated, another map for one input, and every lane served.
+    fn sharing(&self) -> Arc<PortSharing> {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
+        let mut map = || SlToVl(std::array::from_fn(|_| lane(rng.random_range(0..16))));
+        let (otherwise, other) = (map(), map());
+        let mut low: Vec<VlArbEntry> =
+            (0..15).map(|raw| VlArbEntry { lane: lane(raw), weight: rng.random_range(1..=255) }).collect();
+        low.extend(
+            (0..20)
+                .map(|_| VlArbEntry { lane: lane(rng.random_range(0..15)), weight: rng.random_range(1..9) }),
+        );
+        let by_input = [(PortNum::new(rng.random_range(1..4)).unwrap(), other)].into();
+        Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
+    }
+
+    fn fabric(&self) -> Fabric {
+        let mut fabric = self.design().fabric();
+        let ports: Vec<_> = fabric.device_ids().flat_map(|device| fabric.ports_of(device)).collect();
+        for number in 0..self.unplugged {
+            let port = ports[mixed(&[self.seed, 3, number as u64]) as usize % ports.len()];
+            fabric.unplug(Duration::ZERO, port);
+        }
+        fabric
+    }
+}
+
+/// What becomes of a datagram that the fabric carries itself.
+fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
+    let Service::Data(level) = message.service else { panic!("data only") };
+    let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
+    let from = message.from.port();
+    let source = fabric.lid(from).unwrap();
+    let mut datagram = Datagram::general_management(
+        LidAddress::from(source),
+        LidAddress::from(message.to),
+        message.pkey,
+        mad,
+    );
+    datagram.sl = level;
+    fabric.handle_datagram(Duration::ZERO, from, datagram);
+    let mut outcome = None;
+    while let Some(output) = fabric.poll_output() {
+        match output {
+            // Traps of violations are delivered too, by lane 15.
+            Output::Deliver { datagram, .. } if !datagram.mad.class().is_subnet_management() => {
+                outcome = Some(Ok(()))
+            }
+            Output::Lost { port, reason, datagram }
+                if port == from && !datagram.mad.class().is_subnet_management() =>
+            {
+                outcome = Some(Err(reason));
+            }
+            _ => {}
+        }
+    }
+    outcome.expect("a datagram is delivered or lost")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Every host sends to every LID there is, and one that is not, on some levels with some keys, one at a time.
+    #[test]
+    fn packets_arrive_exactly_where_the_fabric_lets_datagrams_arrive(chaos in chaos()) {
+        let mut fabric = chaos.fabric();
+        let mut lids: Vec<Lid> = (1..=chaos.switches as u16 * (1 + u16::from(chaos.hosts)) + 1)
+            .map(|raw| Lid::from_wire(raw).unwrap())
+            .collect();
+        lids.push(Lid::from_wire(0xbfff).unwrap());
+        let senders: Vec<_> = fabric
+            .device_ids()
+            .flat_map(|device| fabric.ports_of(device))
+            .filter(|port| fabric.node_of(*port).kind != ib_wire::NodeKind::Switch && fabric.lid(*port).is_some())
+            .collect();
+        let mut messages = Vec::new();
+        for port in &senders {
+            for to in &lids {
+                let number = mixed(&[chaos.seed, 4, u64::from(to.to_wire()), messages.len() as u64]);
+                let any_key = key(KEYS[(number >> 16) as usize % KEYS.len()]);
+                messages.push(Message {
+                    from: FunctionId::new(*port, (number % 3) as u8),
+                    to: *to,
+                    service: Service::Data(sl(if number & 8 == 0 { 0 } else { (number >> 8) as u8 % 16 })),
+                    pkey: fabric.first_pkey(*port).filter(|_| number & 16 == 0).unwrap_or(any_key),
+                    // What the payload of a management datagram has.
+                    bytes: 256,
+                    packet_bytes: Some(256),
+                    tag: Tag(0),
+                    token: messages.len() as u64,
+                });
+            }
+        }
+        // Far enough apart that nobody is in anybody's way, longest circles included.
+        let spaced = messages.iter().enumerate().map(|(place, it)| (Time::from_us(place as u64 * 200), *it));
+        let mut workload = Timed { messages: spaced.collect(), ..Timed::default() };
+        let mut simulation = Simulation::new(Network::of(&fabric), Settings::default()).unwrap();
+        simulation.run(&mut workload, Time::MAX);
+        simulation.audit().unwrap();
+        let mut results: BTreeMap<u64, Result<(), DropReason>> = BTreeMap::new();
+        results.extend(workload.delivered.iter().map(|(_, message)| (message.token, Ok(()))));
+        results.extend(workload.lost.iter().map(|(message, reason)| (message.token, Err(*reason))));
+        for message in &messages {
+            let expected = match fabric.holds_pkey(message.from.port(), message.pkey) {
+                true => carried(&mut fabric, message),
+                false => Err(DropReason::PartitionAtSender),
+            };
+            // A device that shares its link as it comes may not serve all lanes it has: then a packet waits for ever.
+            match results.get(&message.token) {
+                Some(result) => prop_assert_eq!(*result, expected, "{:?}", message),
+                None => prop_assert!(chaos.is_plain && simulation.totals().inside > 0, "{:?}", message),
+            }
+        }
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Everybody sends at once, more than fits, with receivers that stop now and then. Everything is counted again and again.
+    #[test]
+    fn no_packet_is_lost_and_no_room_is_counted_twice(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
+        let fabric = chaos.fabric();
+        let network = Network::of(&fabric);
+        let ends = hosts(&network);
+        prop_assume!(ends.len() > 1);
+        let settings = Settings { buffer: Buffer::PerLane(blocks), management_packets: 1, ..Settings::default() };
+        let mut simulation = Simulation::new(network, settings).unwrap();
+        let mut workload = Storm { ends, rng: Pcg64Mcg::seed_from_u64(chaos.seed), left: 3000 };
+        let mut outcome = Outcome::TimeIsUp;
+        for step in 1..=steps {
+            outcome = simulation.run(&mut workload, Time::from_ns(step * step * 137));
+            simulation.audit().unwrap();
+        }
+        if outcome == Outcome::TimeIsUp {
+            outcome = simulation.run(&mut workload, Time::from_us(10_000_000));
+            simulation.audit().unwrap();
+        }
+        let totals = simulation.totals();
+        prop_assert_eq!(totals.created, totals.delivered + totals.dropped + totals.inside);
+        match outcome {
+            Outcome::Done => prop_assert_eq!(totals.inside, 0),
+            Outcome::Stalled => prop_assert!(totals.inside > 0),
+            Outcome::TimeIsUp => prop_assert!(false, "ten seconds are enough"),
+        }
+        // Good routes with all lanes served always come to an end.
+        if chaos.wrong == 0 && !chaos.is_plain && outcome == Outcome::Stalled {
+            prop_assert!(simulation.ring().is_some(), "shortest routes may close a ring; nothing else stops packets");
+        }
+        let by_account = simulation.measures().map(|(_, measure)| (measure.delivered, measure.dropped()));
+        let (delivered, dropped) = by_account.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+        prop_assert_eq!((delivered, dropped), (totals.delivered, totals.dropped));
+    }
+}
+
+/// Everybody sends anything to anybody.
+struct Storm {
+    ends: Vec<(fabric_sim::PortId, Lid)>,
+    rng: Pcg64Mcg,
+    left: u32,
+}
+
+impl Storm {
+    fn post(&mut self, from: usize, orders: &mut Orders) {
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        let rng = &mut self.rng;
+        let service = match rng.random_range(0..20) {
+            0 => Service::Management,
+            _ => Service::Data(sl(rng.random_range(0..16))),
+        };
+        let most = [0, 40, 256, 2000, 9000][rng.random_range(0..5)];
+        orders.post(Message {
+            from: FunctionId::new(self.ends[from].0, rng.random_range(0..3)),
+            to: self.ends[rng.random_range(0..self.ends.len())].1,
+            service,
+            pkey: key(KEYS[rng.random_range(0..KEYS.len())]),
+            bytes: rng.random_range(0..=most),
+            packet_bytes: [None, None, Some(1), Some(256), Some(5000)][rng.random_range(0..5)],
+            tag: Tag(rng.random_range(0..4)),
+            token: from as u64,
+        });
+    }
+}
+
+impl Workload for Storm {
+    fn start(&mut self, orders: &mut Orders) {
+        for from in 0..self.ends.len() {
+            (0..8).for_each(|_| self.post(from, orders));
+        }
+        orders.wake(Time::from_ns(900), 0);
+    }
+
+    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
+        self.post(message.token as usize, orders);
+    }
+
+    fn lost(&mut self, _: Time, message: &Message, _: DropReason, orders: &mut Orders) {
+        self.post(message.token as usize, orders);
+    }
+
+    fn delivered(&mut self, _: Time, message: &Message, _: Time, orders: &mut Orders) {
+        if self.left.is_multiple_of(3) {
+            self.post(message.token as usize, orders);
+        }
+    }
+
+    /// A receiver stops, and drains again a while later.
+    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
+        let place = self.rng.random_range(0..self.ends.len());
+        match token {
+            0 => {
+                orders.stop_draining(self.ends[place].0);
+                orders.wake(now + Time::from_us(3), place as u64 + 1);
+            }
+            stopped => {
+                orders.drain(self.ends[stopped as usize - 1].0);
+                if self.left > 0 {
+                    orders.wake(now + Time::from_us(2), 0);
+                }
+            }
+        }
+    }
+}

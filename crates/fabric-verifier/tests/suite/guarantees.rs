@@ -1,0 +1,560 @@
+//! Every way to break what belongs to guaranteed clusters, or what they were promised, is told.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fabric_compiler::compile;
+use fabric_model::decisions::ClusterDecision;
+use fabric_model::generate::FatTree;
+use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
+use fabric_model::plan::{LinearTable, PlanParts, PortSharing};
+use fabric_model::tenancy::{Bandwidth, Class, PairLevel, SlMode};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use fabric_verifier::{Finding, Rule, verify};
+use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane, VlArbEntry};
+
+use crate::world::{add_cluster, hosts, level};
+
+/// Two clusters of hosts on different leaves, and the manager.
+struct World {
+    tree: Topology,
+    hosts: Vec<Guid>,
+    intents: Intents,
+    plan: FabricPlan,
+}
+
+/// A wrong plan or wrong wishes.
+type Change = fn(&World, &mut Intents, &mut PlanParts);
+
+/// Whether a finding is the one.
+type Named = fn(&World, &Finding) -> bool;
+
+impl World {
+    fn new() -> Self {
+        // With so few cables between switches that clusters have to share some.
+        let oversubscription = "3:1".parse().unwrap();
+        let tree = FatTree { radix: 8, oversubscription, ..FatTree::with_hosts(16) }.generate().unwrap();
+        let hosts = hosts(&tree);
+        let mut intents = Intents::new(hosts[0]);
+        let [a, b] = [[1, 2, 5, 9], [3, 6, 10, 13]].map(|places| places.map(|place| hosts[place]).to_vec());
+        add_cluster(&mut intents, "a".to_owned(), a, 1_000_000_000, Some(1_000_000));
+        add_cluster(&mut intents, "b".to_owned(), b, 500_000_000, None);
+        let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
+        Self { tree, hosts, intents, plan }
+    }
+
+    fn cluster(&self, name: &str) -> &ClusterDecision {
+        &self.plan.decisions().clusters[name]
+    }
+
+    /// A port between switches where both clusters have something.
+    fn shared_port(&self) -> PortName {
+        let held = |name: &str, port: PortName| self.cluster(name).links.iter().any(|link| link.port == port);
+        let ports = self.cluster("a").links.iter().map(|link| link.port);
+        let is_inside = |port: &PortName| self.plan.switch(port.node).is_some();
+        ports.filter(is_inside).find(|port| held("b", *port)).unwrap()
+    }
+
+    fn lane(&self, name: &str, port: PortName) -> VirtualLane {
+        self.cluster(name).links.iter().find(|link| link.port == port).unwrap().lane
+    }
+
+    /// A level for every two switches of a cluster, each with itself too.
+    fn pairs(&self, name: &str, service_level: ServiceLevel) -> Vec<PairLevel> {
+        let ports = self.cluster(name).ports.iter();
+        let switches = ports.map(|port| self.plan.adapter_port(*port).unwrap().peer.node);
+        let switches: BTreeSet<Guid> = switches.collect();
+        let pairs = switches.iter().flat_map(|a| switches.range(a..).map(move |b| (*a, *b)));
+        pairs.map(|switches| PairLevel { switches, service_level }).collect()
+    }
+
+    /// The adapter of the first host of a cluster.
+    fn adapter(&self, name: &str) -> PortName {
+        self.plan.adapter_port(self.cluster(name).ports[0]).unwrap().name
+    }
+}
+
+fn sharing_of(parts: &mut PlanParts, name: PortName) -> &mut Option<Arc<PortSharing>> {
+    if let Some(port) = parts.adapter_ports.iter_mut().find(|port| port.name == name) {
+        return &mut port.sharing;
+    }
+    let switch = parts.switches.iter_mut().find(|switch| switch.guid == name.node).unwrap();
+    &mut switch.port_mut(name.port).unwrap().sharing
+}
+
+fn shared_otherwise(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&mut PortSharing)) {
+    let sharing = sharing_of(parts, name);
+    let mut changed = PortSharing::clone(sharing.as_ref().unwrap());
+    change(&mut changed);
+    *sharing = Some(Arc::new(changed));
+}
+
+fn decision<'a>(parts: &'a mut PlanParts, name: &str) -> &'a mut ClusterDecision {
+    Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap())
+}
+
+fn lane(raw: u8) -> VirtualLane {
+    VirtualLane::from_wire(raw).unwrap()
+}
+
+/// Every kind of finding with a change that leads to it.
+const CHANGES: &[(Rule, Change, Named)] = &[
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.otherwise.0[15] = VirtualLane::MANAGEMENT;
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementAstray { port, input: None, sl, lane }
+                if *port == world.shared_port() && *sl == level(15) && *lane == VirtualLane::MANAGEMENT)
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.adapter("a"), |sharing| sharing.otherwise.0[15] = lane(0));
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementAstray { port, lane: to, .. }
+                if *port == world.adapter("a") && *to == lane(0))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.by_input.values_mut().for_each(|map| map.0[0] = lane(1));
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementAstray { port, input: Some(_), sl, lane: to }
+                if *port == world.shared_port() && *sl == level(0) && *to == lane(1))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let links = &mut decision(parts, "a").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().service_levels.push(level(15));
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementGranted { port, cluster }
+                if *port == world.shared_port() && cluster == "a")
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let links = &mut decision(parts, "b").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().lane = lane(1);
+        },
+        |world, found| {
+            matches!(found, Finding::ManagementGranted { port, cluster }
+                if *port == world.shared_port() && cluster == "b")
+        },
+    ),
+    (
+        Rule::Sharing,
+        |world, _, parts| {
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.low.retain(|entry| entry.lane != lane(1));
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LaneWithoutWeight { port, sl, .. }
+                if *port == world.shared_port() && *sl == level(15))
+        },
+    ),
+    (
+        Rule::Sharing,
+        |world, _, parts| {
+            shared_otherwise(parts, world.adapter("b"), |sharing| {
+                sharing.high = vec![VlArbEntry { lane: lane(0), weight: 1 }];
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::HighPriority { port, index: 0, lane: to }
+                if *port == world.adapter("b") && *to == lane(0))
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, intents, _| {
+            // One byte less than 1 Gb/s sends in a microsecond, and a packet.
+            let peer = world.plan.adapter_port(world.cluster("a").ports[0]).unwrap().peer;
+            let lane_buffer = Some(LaneBuffer { bytes: 125 + 4122 - 1, round_trip_ns: 1000 });
+            let port = PortCapability { lane_buffer, ..intents.capabilities.port(peer) };
+            intents.capabilities.ports.insert(peer, port);
+        },
+        |world, found| {
+            matches!(found, Finding::BufferShort { cluster, port, needed: 4247, held: 4246 }
+                if cluster == "a" && *port == world.adapter("a"))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |_, intents, _| intents.clusters.push(intents.clusters[0].clone()),
+        |_, found| matches!(found, Finding::ClusterTwice { cluster } if cluster == "a"),
+    ),
+    (
+        Rule::Ownership,
+        |_, intents, _| drop(intents.clusters.pop()),
+        |_, found| matches!(found, Finding::ClusterUnwanted { cluster } if cluster == "b"),
+    ),
+    (
+        Rule::Ownership,
+        |_, intents, _| intents.clusters[0].class = Class::BestEffort,
+        |_, found| matches!(found, Finding::ClusterUnwanted { cluster } if cluster == "a"),
+    ),
+    (
+        Rule::Ownership,
+        |world, intents, _| intents.clusters[1].ports.push(world.hosts[5]),
+        |world, found| {
+            matches!(found, Finding::PortOfTwo { port, first, second }
+                if *port == world.hosts[5] && first == "a" && second == "b")
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, intents, _| {
+            let more = fabric_model::intent::Member {
+                who: fabric_model::intent::Who::Port(world.hosts[5]),
+                role: fabric_model::intent::Role::Full,
+                place: fabric_model::intent::KeyPlace::Anywhere,
+            };
+            intents.partitions[1].members.push(more);
+        },
+        |world, found| {
+            matches!(found, Finding::KeyOfTwo { first_port, second_port, .. }
+                if *first_port == world.hosts[5] || *second_port == world.hosts[5])
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let (port, lane) = (world.shared_port(), world.lane("b", world.shared_port()));
+            let links = &mut decision(parts, "a").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().lane = lane;
+        },
+        |world, found| matches!(found, Finding::LaneOfTwo { port, .. } if *port == world.shared_port()),
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let (port, other) = (world.shared_port(), world.cluster("b").service_level().unwrap());
+            let links = &mut decision(parts, "a").links;
+            links.iter_mut().find(|link| link.port == port).unwrap().service_levels.push(other);
+        },
+        |world, found| matches!(found, Finding::LevelOfTwo { port, .. } if *port == world.shared_port()),
+    ),
+    (
+        Rule::Ownership,
+        |_, _, parts| decision(parts, "a").links[0].service_levels.push(ServiceLevel::default()),
+        |world, found| {
+            matches!(found, Finding::BestEffortGranted { port, .. }
+                if *port == world.cluster("a").links[0].port)
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| *sharing_of(parts, world.shared_port()) = None,
+        |world, found| matches!(found, Finding::PortUnguarded { port } if *port == world.shared_port()),
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| *sharing_of(parts, world.adapter("a")) = None,
+        |world, found| matches!(found, Finding::PortUnguarded { port } if *port == world.adapter("a")),
+    ),
+    // A level that nobody has, one that somebody else has before the turn, and one at an adapter that has none.
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let lane = world.lane("a", world.shared_port());
+            shared_otherwise(parts, world.shared_port(), |sharing| sharing.otherwise.0[9] = lane);
+        },
+        |world, found| {
+            matches!(found, Finding::LevelNotGranted { port, input: None, sl, here: None, .. }
+                if *port == world.shared_port() && *sl == level(9))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let (sl, lane) = (world.cluster("a").service_level().unwrap(), world.lane("a", port));
+            shared_otherwise(parts, port, |sharing| {
+                let inputs: Vec<PortNum> = sharing.by_input.keys().copied().collect();
+                for input in inputs {
+                    let map = sharing.by_input.get_mut(&input).unwrap();
+                    map.0[sl.index()] = lane;
+                }
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LevelNotGranted { port, input: Some(_), here: Some(here), there, .. }
+                if *port == world.shared_port() && here == "a" && there.as_deref() != Some("a"))
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
+            shared_otherwise(parts, name, |sharing| sharing.otherwise.0[1] = sharing.otherwise.0[0]);
+        },
+        |world, found| {
+            let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
+            matches!(found, Finding::LevelNotGranted { port, there: None, .. } if *port == name)
+        },
+    ),
+    // Level 0 in a cluster's lane, and a cluster's level in that of another.
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let lane = world.lane("a", world.shared_port());
+            shared_otherwise(parts, world.shared_port(), |sharing| sharing.otherwise.0[0] = lane);
+        },
+        |world, found| {
+            matches!(found, Finding::LaneOfOther { port, owner: Some(owner), sender: None, .. }
+                if *port == world.shared_port() && owner == "a")
+        },
+    ),
+    (
+        Rule::Ownership,
+        |world, _, parts| {
+            let port = world.shared_port();
+            let (sl, lane) = (world.cluster("a").service_level().unwrap(), world.lane("b", port));
+            shared_otherwise(parts, port, |sharing| {
+                let maps = sharing.by_input.values_mut();
+                maps.filter(|map| map.lane(sl) != VirtualLane::MANAGEMENT)
+                    .for_each(|map| map.0[sl.index()] = lane);
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LaneOfOther { port, owner: Some(owner), sender: Some(sender), .. }
+                if *port == world.shared_port() && owner == "b" && sender == "a")
+        },
+    ),
+    (
+        Rule::Promises,
+        |_, _, parts| drop(parts.decisions.clusters.remove("b")),
+        |_, found| matches!(found, Finding::PromiseMissing { cluster } if cluster == "b"),
+    ),
+    (
+        Rule::Promises,
+        |_, intents, _| {
+            let bandwidth = Bandwidth::from_bits_per_s(600_000_000);
+            intents.clusters[1].class = Class::Guaranteed { bandwidth, latency_ns: None };
+        },
+        |_, found| matches!(found, Finding::PromiseMissing { cluster } if cluster == "b"),
+    ),
+    (
+        Rule::Promises,
+        |world, intents, parts| {
+            let absent = Guid::from_wire(0xdead).unwrap();
+            assert!(world.tree.by_port_guid(absent).is_none());
+            intents.clusters[1].ports.push(absent);
+            decision(parts, "b").ports.push(absent);
+        },
+        |_, found| matches!(found, Finding::ClusterPortMissing { port, .. } if port.to_wire() == 0xdead),
+    ),
+    (
+        Rule::Promises,
+        |_, _, parts| decision(parts, "a").links[0].service_levels = vec![level(14)],
+        |_, found| matches!(found, Finding::LevelMissing { cluster, between: None } if cluster == "a"),
+    ),
+    (
+        Rule::Promises,
+        |_, _, parts| {
+            let mut more = decision(parts, "a").links[0].clone();
+            more.port.port = PortNum::new(77).unwrap();
+            decision(parts, "a").links.push(more);
+        },
+        |_, found| matches!(found, Finding::GrantWithoutLink { port, .. } if port.port.to_wire() == 77),
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let mut more = decision(parts, "a").links[0].clone();
+            more.port = world.plan.adapter_port(world.hosts[15]).unwrap().name;
+            decision(parts, "a").links.push(more);
+        },
+        |world, found| {
+            let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
+            matches!(found, Finding::GrantAstray { port, .. } if *port == name)
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| decision(parts, "a").links.retain(|link| link.port != world.shared_port()),
+        |world, found| {
+            matches!(found, Finding::GrantMissing { cluster, port, .. }
+                if cluster == "a" && *port == world.shared_port())
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let to = world.plan.adapter_port(world.hosts[9]).unwrap();
+            for switch in &mut parts.switches {
+                let mut exits = switch.linear.to_exits();
+                exits[usize::from(to.lid.to_wire())] = 0xff;
+                switch.linear = Arc::new(LinearTable::from_exits(exits));
+            }
+        },
+        |world, found| {
+            matches!(found, Finding::ClusterUnreached { cluster, to, .. }
+                if cluster == "a" && *to == world.hosts[9])
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let sl = world.cluster("a").service_level().unwrap();
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                let maps = sharing.by_input.values_mut();
+                maps.for_each(|map| map.0[sl.index()] = VirtualLane::MANAGEMENT);
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LevelLost { cluster, at, input: Some(_), .. }
+                if cluster == "a" && *at == world.shared_port())
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let sl = world.cluster("a").service_level().unwrap();
+            shared_otherwise(parts, world.adapter("a"), |sharing| {
+                sharing.otherwise.0[sl.index()] = VirtualLane::MANAGEMENT;
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LevelLost { cluster, at, input: None, .. }
+                if cluster == "a" && *at == world.adapter("a"))
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, intents, parts| {
+            intents.clusters[0].sl_mode = SlMode::Path;
+            let sl = world.cluster("a").service_level().unwrap();
+            let decision = decision(parts, "a");
+            decision.sl_mode = SlMode::Path;
+            decision.pairs = world.pairs("a", sl);
+            decision.pairs.remove(1);
+        },
+        |world, found| {
+            let switches = world.pairs("a", level(1))[1].switches;
+            matches!(found, Finding::LevelMissing { cluster, between: Some(between) }
+                if cluster == "a" && *between == switches)
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, intents, parts| {
+            intents.clusters[0].sl_mode = SlMode::Path;
+            let sl = world.cluster("a").service_level().unwrap();
+            let decision = decision(parts, "a");
+            decision.sl_mode = SlMode::Path;
+            decision.pairs = world.pairs("a", sl);
+            decision.pairs[1].service_level = level(14);
+        },
+        |world, found| {
+            let switches = world.pairs("a", level(1))[1].switches;
+            let switch = |port: &Guid| world.plan.adapter_port(*port).unwrap().peer.node;
+            matches!(found, Finding::LevelLost { cluster, sl, from, to, .. } if cluster == "a"
+                && *sl == level(14) && PairLevel::between(switch(from), switch(to)) == switches)
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let lane = world.lane("a", world.shared_port());
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                sharing.low.retain(|entry| entry.lane != lane);
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::LaneUnserved { cluster, port, .. }
+                if cluster == "a" && *port == world.shared_port())
+        },
+    ),
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let lane = world.lane("a", world.shared_port());
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                let own = sharing.low.iter_mut().filter(|entry| entry.lane == lane);
+                own.for_each(|entry| entry.weight = 1);
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::ShareShort { cluster, port, needed, given, .. }
+                if cluster == "a" && *port == world.shared_port() && given < needed)
+        },
+    ),
+    // Entries of others in between make packets late, though the share is kept by more weight.
+    (
+        Rule::Promises,
+        |world, _, parts| {
+            let lane = world.lane("a", world.shared_port());
+            shared_otherwise(parts, world.shared_port(), |sharing| {
+                let other = sharing.low[0].lane;
+                let other = if other == lane { sharing.low[1].lane } else { other };
+                sharing.low = vec![VlArbEntry { lane: other, weight: 255 }; 32];
+                sharing.low.extend(vec![VlArbEntry { lane, weight: 255 }; 32]);
+            });
+        },
+        |world, found| {
+            matches!(found, Finding::TooLate { cluster, bound_ns, promised_ns, hops, .. }
+                if cluster == "a" && bound_ns > promised_ns
+                    && hops.iter().any(|hop| hop.port == world.shared_port() && hop.entry == 32))
+        },
+    ),
+];
+
+#[test]
+fn what_breaks_guarantees_is_told_with_the_entry() {
+    let world = World::new();
+    assert_eq!(verify(&world.tree, &world.intents, &world.plan), [], "the control");
+    for (place, (rule, change, is_named)) in CHANGES.iter().enumerate() {
+        let (mut intents, mut parts) = (world.intents.clone(), world.plan.parts().clone());
+        change(&world, &mut intents, &mut parts);
+        let found = verify(&world.tree, &intents, &FabricPlan::from_parts(parts));
+        let named = found.iter().find(|finding| is_named(&world, finding));
+        let named = named.unwrap_or_else(|| panic!("change {place} is not told by {found:#?}"));
+        assert_eq!(named.rule(), *rule);
+        let text = named.to_string();
+        assert!(!text.contains(" { "), "{text}");
+    }
+}
+
+#[test]
+fn a_promise_that_the_plan_gives_up_is_not_judged() {
+    let world = World::new();
+    let mut parts = world.plan.parts().clone();
+    // As the compiler leaves it if a cable is lost: no share, no level, and the plan says so.
+    let mut intents = world.intents.clone();
+    intents.clusters.pop();
+    let without = compile(&world.tree, &intents, &Decisions::default()).unwrap();
+    parts.switches = without.parts().switches.clone();
+    for (port, other) in parts.adapter_ports.iter_mut().zip(without.adapter_ports()) {
+        port.sharing = other.sharing.clone();
+    }
+    parts.decisions.clusters.insert("a".to_owned(), without.decisions().clusters["a"].clone());
+    for (switch, own) in parts.switches.iter_mut().zip(world.plan.switches()) {
+        for (port, own) in Arc::make_mut(&mut switch.ports).iter_mut().zip(own.ports.iter()) {
+            port.enforcement = own.enforcement.clone();
+        }
+    }
+    decision(&mut parts, "b").links.clear();
+    let silent = verify(&world.tree, &world.intents, &FabricPlan::from_parts(parts.clone()));
+    assert!(silent.iter().any(|found| matches!(found, Finding::GrantMissing { .. })), "{silent:?}");
+    let reason = "a cable is lost".to_owned();
+    parts.findings.push(fabric_model::plan::Finding::PromiseBroken { cluster: "b".to_owned(), reason });
+    assert_eq!(verify(&world.tree, &world.intents, &FabricPlan::from_parts(parts)), []);
+}

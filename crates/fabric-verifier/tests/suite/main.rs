@@ -1,0 +1,10 @@
+//! What the verifier finds, and what it does not find where nothing is wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod clean;
+mod delta;
+mod guarantees;
+mod mutants;
+mod pairs;
+mod rules;
+mod world;

@@ -1,0 +1,278 @@
+//! What clients of the ibsim protocol may rely on.
+
+use std::time::{Duration, Instant};
+
+use ib_transport::ibsim::{Client, ConnectError, DataMessage, DataStatus, SocketName};
+use ib_transport::{BindError, FORWARD_TIMEOUT, Role, Server, application_transaction};
+use ib_wire::{Attribute, Lid, ManagementClass, Method, PortState};
+
+use crate::common::{
+    self, LONG, NEVER_ANSWERED, PASSED_ON, Running, ToyHost, ask_node_info, assert_served, bare, guid,
+    lid_routed, respond, unique_name,
+};
+
+/// Long enough for anything that is going to come.
+const SHORT: Duration = Duration::from_millis(200);
+
+#[test]
+fn questions_about_the_port_are_answered() {
+    let server = Running::start();
+    let mut client = server.client("n3", Role::Ordinary);
+    assert_eq!(client.port().unwrap(), (Lid::from_wire(4), PortState::Active));
+    assert_eq!(client.guid().unwrap(), Some(guid(3)));
+    assert_eq!(client.gid().unwrap().guid(), Some(guid(3)));
+    assert_eq!(client.vendor().unwrap().part_id, 4099);
+    assert_eq!(client.node_info().unwrap(), common::node_info(3));
+    assert_eq!(client.port_info(1).unwrap(), [1; 64]);
+    assert!(matches!(client.port_info(9), Err(ConnectError::QuestionRefused { .. })));
+    assert_eq!(client.pkeys().unwrap(), [0xff; 64]);
+    assert_served(&mut client, 3);
+}
+
+#[test]
+fn an_unknown_node_is_refused() {
+    let server = Running::start();
+    let refused = Client::connect(&server.name, "nowhere", Role::Ordinary);
+    assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+    assert_eq!(server.stop().1.refused_unknown_node, 1);
+}
+
+#[test]
+fn without_a_server_there_is_no_client() {
+    let name = SocketName::new(&unique_name()).unwrap();
+    let refused = Client::connect(&name, "", Role::Ordinary);
+    assert!(matches!(refused, Err(ConnectError::NoServer { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_name_is_given_to_one_server_only() {
+    let server = Running::start();
+    let second = Server::<u16>::bind(server.name.as_str());
+    assert!(matches!(second, Err(BindError::NameInUse { .. })), "{second:?}");
+    assert!(matches!(Server::<u16>::bind(&"x".repeat(200)), Err(BindError::InvalidName(_))));
+}
+
+/// Longer than any test.
+const FOR_GOOD: Duration = Duration::from_secs(3600);
+
+#[test]
+fn whoever_is_paused_is_not_read_and_others_are() {
+    let server = Running::start_with(ToyHost { paused: Some((1, FOR_GOOD)), ..ToyHost::default() }, |_| {});
+    let mut paused = server.client("n1", Role::Ordinary);
+    let mut other = server.client("n2", Role::Ordinary);
+    assert_served(&mut paused, 1);
+    paused.send(&ask_node_info(1)).unwrap();
+    for _ in 0..3 {
+        assert_served(&mut other, 2);
+    }
+    assert_eq!(paused.receive(SHORT).unwrap(), None);
+    // It can be asked about its port and can go, and whoever comes after it is read again.
+    assert_eq!(paused.guid().unwrap(), Some(guid(1)));
+    drop(paused);
+    assert_served(&mut server.client("n1", Role::Ordinary), 1);
+}
+
+#[test]
+fn whoever_is_paused_for_a_while_gets_every_answer() {
+    let moment = Duration::from_millis(1);
+    let server = Running::start_with(ToyHost { paused: Some((1, moment)), ..ToyHost::default() }, |_| {});
+    let mut client = server.client("n1", Role::Ordinary);
+    for _ in 0..20 {
+        assert_served(&mut client, 1);
+    }
+}
+
+#[test]
+fn batches_come_back_complete_and_in_order() {
+    let server = Running::start();
+    let mut client = server.client("n1", Role::Ordinary);
+    let requests: Vec<DataMessage> = (0..100).map(ask_node_info).collect();
+    let mut answers = Vec::new();
+    client.send_batch(&requests).unwrap();
+    while answers.len() < requests.len() {
+        assert!(client.receive_batch(&mut answers, LONG).unwrap() > 0);
+    }
+    let transactions: Vec<u32> =
+        answers.iter().map(|answer| application_transaction(answer.mad.transaction())).collect();
+    assert_eq!(transactions, (0..100).collect::<Vec<u32>>());
+    assert_eq!(server.stop().1.datagrams_in, 100);
+}
+
+#[test]
+fn two_hundred_and_fifty_six_clients_are_served_at_once() {
+    let server = Running::start();
+    let mut clients: Vec<Client> =
+        (0..256).map(|port| server.client(&format!("n{port}"), Role::Ordinary)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&ask_node_info(number as u32)).unwrap();
+    }
+    for (port, client) in clients.iter_mut().enumerate() {
+        let answer = client.receive(LONG).unwrap().expect("an answer");
+        assert_eq!(usize::from(common::answering_port(&answer.mad)), port);
+        assert_eq!(application_transaction(answer.mad.transaction()) as usize, port);
+    }
+    let counters = server.stop().1;
+    assert_eq!((counters.datagrams_in, counters.datagrams_out), (256, 256));
+}
+
+#[test]
+fn a_lost_request_comes_back_to_its_sender() {
+    let server = Running::start();
+    let mut client = server.client("n0", Role::Ordinary);
+    let request = bare(lid_routed(Method::GET, NEVER_ANSWERED, 2, 9));
+    client.send(&request).unwrap();
+    let lost = client.receive(LONG).unwrap().expect("the request");
+    assert_eq!(lost.status, DataStatus::TimedOut);
+    assert_eq!(lost.mad.attribute(), NEVER_ANSWERED);
+    assert_eq!(application_transaction(lost.mad.transaction()), 9);
+}
+
+#[test]
+fn requests_reach_the_subnet_manager_of_a_port_and_its_answers_come_back() {
+    let server = Running::start();
+    let mut manager = server.client("n5", Role::SubnetManager);
+    let mut client = server.client("n6", Role::Ordinary);
+    client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 0x1_0000_0007))).unwrap();
+    let request = manager.receive(LONG).unwrap().expect("the request");
+    assert_eq!(request.slid.map(|lid| lid.to_wire()), Some(7), "the host filled in the source");
+    manager.send(&respond(&request)).unwrap();
+    let answer = client.receive(LONG).unwrap().expect("the answer");
+    assert_eq!((answer.mad.method(), answer.mad.attribute()), (Method::GET_RESP, Attribute::SM_INFO));
+    assert_eq!(answer.mad.transaction().0 & 0xffff_ffff_ffff, 0x1_0000_0007, "agent and number are kept");
+    assert_eq!(server.stop().0.manager_changes[0], (5, true));
+}
+
+#[test]
+fn a_request_nobody_takes_is_lost_at_once() {
+    let server = Running::start();
+    let _ordinary = server.client("n5", Role::Ordinary);
+    let mut client = server.client("n6", Role::Ordinary);
+    client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 1))).unwrap();
+    assert_eq!(client.receive(LONG).unwrap().map(|lost| lost.status), Some(DataStatus::TimedOut));
+    let counters = server.stop().1;
+    assert_eq!((counters.requests_untaken, counters.forwards_expired), (1, 0), "nobody was waited for");
+}
+
+#[test]
+fn a_class_that_managers_need_not_have_registered_is_not_forwarded() {
+    let server = Running::start();
+    let mut manager = server.client("n5", Role::SubnetManager);
+    let mut client = server.client("n6", Role::Ordinary);
+    let mut ping = bare(lid_routed(Method::GET, Attribute(1), 6, 1));
+    ping.mad.0[1] = 0x32;
+    client.send(&ping).unwrap();
+    assert_eq!(client.receive(LONG).unwrap().map(|lost| lost.status), Some(DataStatus::TimedOut));
+    assert_eq!(manager.receive(SHORT).unwrap(), None);
+}
+
+#[test]
+fn a_forwarded_request_without_an_answer_is_lost_after_three_seconds() {
+    let server = Running::start();
+    let mut manager = server.client("n5", Role::SubnetManager);
+    let mut client = server.client("n6", Role::Ordinary);
+    let start = Instant::now();
+    client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 1))).unwrap();
+    assert!(manager.receive(LONG).unwrap().is_some());
+    assert_eq!(client.receive(LONG).unwrap().map(|lost| lost.status), Some(DataStatus::TimedOut));
+    assert!(start.elapsed() >= FORWARD_TIMEOUT, "{:?}", start.elapsed());
+    assert_eq!(server.stop().1.forwards_expired, 1);
+}
+
+#[test]
+fn a_response_of_a_class_never_asked_for_is_not_delivered() {
+    let server = Running::start();
+    let mut victim = server.client("n5", Role::Ordinary);
+    let mut attacker = server.client("n6", Role::Ordinary);
+    assert_served(&mut victim, 5);
+    let forged = |class: ManagementClass| {
+        let mut message = bare(lid_routed(Method::GET_RESP, Attribute::NODE_INFO, 6, 0));
+        message.mad.set_transaction(ib_wire::TransactionId(u64::from(victim.id()) << 48 | 3));
+        message.mad.0[1] = class.0;
+        message
+    };
+    let messages = [ManagementClass::SUBNET_ADMINISTRATION, ManagementClass::SUBNET_LID].map(forged);
+    attacker.send_batch(&messages).unwrap();
+    assert_eq!(victim.receive(SHORT).unwrap(), None);
+    assert_eq!(server.stop().1.responses_unclaimed, 2);
+}
+
+#[test]
+fn a_trap_of_the_host_that_nobody_takes_is_nobodys_loss() {
+    let mut host = ToyHost { trap_for: Some(4), ..ToyHost::default() };
+    let mut server = Server::<u16>::bind(&unique_name()).unwrap();
+    server.poll_once(&mut host, Duration::ZERO).unwrap();
+    assert_eq!((server.counters().requests_untaken, server.counters().lost), (1, 0));
+}
+
+#[test]
+fn traps_reach_the_manager() {
+    let mut host = ToyHost::default();
+    let mut server = Server::<u16>::bind(&unique_name()).unwrap();
+    let name = server.name().clone();
+    let thread = std::thread::spawn(move || Client::connect(&name, "n4", Role::SubnetManager).unwrap());
+    while server.client_count() == 0 {
+        server.poll_once(&mut host, LONG).unwrap();
+    }
+    let mut manager = thread.join().unwrap();
+    host.trap_for = Some(4);
+    server.poll_once(&mut host, Duration::ZERO).unwrap();
+    let trap = manager.receive(LONG).unwrap().expect("the trap");
+    assert_eq!((trap.mad.method(), trap.mad.transaction().0), (Method::TRAP, 0x7777));
+}
+
+#[test]
+fn a_repressed_trap_keeps_its_transaction() {
+    let server = Running::start();
+    let mut manager = server.client("n4", Role::SubnetManager);
+    manager
+        .send(&bare(lid_routed(Method::TRAP_REPRESS, Attribute::NOTICE, 1, 0xbeef_0000_0000_7777)))
+        .unwrap();
+    assert_served(&mut manager, 4);
+    assert_eq!(server.stop().0.repressed, [0xbeef_0000_0000_7777]);
+}
+
+#[test]
+fn who_sent_a_trap_hears_that_it_was_repressed_and_nobody_else() {
+    let server = Running::start();
+    let mut sender = server.client("n2", Role::SubnetManager);
+    let mut master = server.client("n4", Role::SubnetManager);
+    let mut other = server.client("n2", Role::Ordinary);
+    sender.send(&bare(lid_routed(Method::TRAP, Attribute::NOTICE, 5, 0x1111))).unwrap();
+    let trap = master.receive(LONG).unwrap().expect("the trap");
+    assert_eq!(trap.mad.method(), Method::TRAP);
+    let transaction = trap.mad.transaction().0;
+    master.send(&bare(lid_routed(Method::TRAP_REPRESS, PASSED_ON, 3, transaction))).unwrap();
+    let heard = sender.receive(LONG).unwrap().expect("word about the trap");
+    assert_eq!((heard.mad.method(), heard.mad.transaction().0), (Method::TRAP_REPRESS, transaction));
+    assert_served(&mut other, 2);
+}
+
+#[test]
+fn the_host_hears_of_the_first_and_the_last_manager_of_a_port() {
+    let server = Running::start();
+    let first = server.client("n2", Role::SubnetManager);
+    let mut second = server.client("n2", Role::Ordinary);
+    second.set_role(Role::SubnetManager).unwrap();
+    drop(first);
+    second.set_role(Role::Ordinary).unwrap();
+    second.set_role(Role::SubnetManager).unwrap();
+    drop(second);
+    assert_served(&mut server.client("n1", Role::Ordinary), 1);
+    assert_eq!(server.stop().0.manager_changes, [(2, true), (2, false), (2, true), (2, false)]);
+}
+
+#[test]
+fn a_waker_brings_a_tick() {
+    let mut host = ToyHost::default();
+    let mut server = Server::<u16>::bind(&unique_name()).unwrap();
+    let waker = server.waker();
+    let start = Instant::now();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        waker.wake();
+    });
+    server.poll_once(&mut host, LONG).unwrap();
+    thread.join().unwrap();
+    assert!(start.elapsed() < LONG / 2);
+    assert_eq!(host.ticks, 1);
+}

@@ -1,0 +1,152 @@
+//! A view shows every route between the nodes of a cluster and nothing else, under names that stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_model::generate::{FatTree, RandomFabric, Torus};
+use fabric_model::intent::PortName;
+use ib_wire::{Attribute, Guid, NodeKind};
+use proptest::prelude::*;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use tenant_view::{Cluster, Names, Seat, Shape, Slice, View};
+
+use crate::world::{self, Program, World, partition, second};
+
+fn worlds(which: usize, seed: u64) -> World {
+    World::of(match which {
+        0 => FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap(),
+        1 => FatTree { radix: 4, ..FatTree::with_hosts(16) }.generate().unwrap(),
+        2 => Torus::new([4, 3]).generate().unwrap(),
+        _ => RandomFabric::new(9, 3, seed).generate().unwrap(),
+    })
+}
+
+/// Some virtual machines on some ports; several may be on one.
+fn cluster(world: &World, rng: &mut Pcg64Mcg) -> Cluster {
+    let mut ports = world.ports();
+    ports.shuffle(rng);
+    ports.truncate(rng.random_range(1..=ports.len().min(8)));
+    let count = rng.random_range(1..=ports.len() + 3);
+    let seats = (0..count).map(|index| Seat {
+        node: format!("vm-{index}"),
+        port: ports[index % ports.len()],
+        shared: false,
+    });
+    Cluster { name: "blue".to_owned(), partition: partition(), seats: seats.collect() }
+}
+
+/// The cables and switches that packets between the ports of a cluster pass, walked by the plan alone.
+fn walked(world: &World, cluster: &Cluster) -> (BTreeSet<Guid>, BTreeSet<(PortName, PortName)>) {
+    let (mut switches, mut cables) = (BTreeSet::new(), BTreeSet::new());
+    for from in &cluster.seats {
+        for to in &cluster.seats {
+            let (source, sink) =
+                (world.plan.adapter_port(from.port).unwrap(), world.plan.adapter_port(to.port).unwrap());
+            let mut at = source.peer;
+            switches.insert(at.node);
+            if from.port == to.port {
+                continue;
+            }
+            loop {
+                switches.insert(at.node);
+                let switch = world.plan.switch(at.node).unwrap();
+                let exit = switch.linear.exit(sink.lid).unwrap();
+                let here = PortName { node: at.node, port: exit };
+                let peer = switch.port(exit).unwrap().peer;
+                if peer == sink.name {
+                    break;
+                }
+                cables.insert(if here < peer { (here, peer) } else { (peer, here) });
+                at = peer;
+            }
+        }
+    }
+    (switches, cables)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_route_of_the_cluster_is_in_its_view_and_nothing_else(which in 0_usize..4, seed in 0_u64..1000) {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let world = worlds(which, seed);
+        let cluster = cluster(&world, &mut rng);
+        let (switches, cables) = walked(&world, &cluster);
+        let slice = world.slice(&cluster);
+        prop_assert_eq!(slice.switches().collect::<BTreeSet<_>>(), switches.clone());
+        prop_assert_eq!(slice.cables().collect::<BTreeSet<_>>(), cables.clone());
+
+        // What a tool finds along directed routes has as many of everything.
+        let mut view = View::new(slice, Names::default()).unwrap();
+        let mut program = Program::on(&view, "vm-0");
+        let found = world::explore(&mut program, &mut view);
+        let kinds = |kind: NodeKind| found.iter().filter(|(_, _, known, _)| *known == kind).count();
+        prop_assert_eq!(kinds(NodeKind::Switch), switches.len());
+        prop_assert_eq!(kinds(NodeKind::Adapter), cluster.seats.len());
+        let (_, _, links) = view.fabric().size();
+        prop_assert_eq!(links, cables.len() + cluster.seats.len());
+        // And everybody reaches everybody by LID.
+        let aliases = view.aliases();
+        for alias in &aliases {
+            let mad = ib_wire::Mad::new(
+                ib_wire::ManagementClass::SUBNET_LID, ib_wire::Method::GET, Attribute::NODE_DESCRIPTION, 0,
+            );
+            let answer = program.ask(&mut view, mad, Some(alias.lid)).unwrap();
+            prop_assert_eq!(ib_wire::NodeDescription(*answer.smp_data()).text(), alias.node.clone());
+        }
+    }
+
+    #[test]
+    fn names_stay_when_a_cluster_grows_shrinks_and_moves(which in 0_usize..4, seed in 0_u64..1000) {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let world = worlds(which, seed);
+        let mut names = Names::default();
+        let mut known: BTreeMap<String, (Guid, u16)> = BTreeMap::new();
+        let mut view: Option<View> = None;
+        for step in 0..6 {
+            let cluster = cluster(&world, &mut rng);
+            let slice = world.slice(&cluster);
+            // Kept, written down and read again.
+            let text = serde_json::to_string(&names).unwrap();
+            names = serde_json::from_str(&text).unwrap();
+            let fresh = View::new(slice.clone(), names.clone()).unwrap();
+            names = fresh.names().clone();
+            for alias in fresh.aliases() {
+                let now = (alias.guid, alias.lid.to_wire());
+                let before = known.insert(alias.node.clone(), now);
+                prop_assert!(before.is_none_or(|before| before == now), "{} had {:?}", alias.node, before);
+            }
+            let lids: BTreeSet<u16> = fresh.aliases().iter().map(|alias| alias.lid.to_wire()).collect();
+            prop_assert_eq!(lids.len(), fresh.aliases().len());
+            // The same while it runs.
+            match &mut view {
+                Some(view) => view.change(second(f64::from(step)), slice).unwrap(),
+                None => view = Some(View::new(slice, Names::default()).unwrap()),
+            }
+            let running = view.as_mut().unwrap();
+            prop_assert_eq!(running.aliases(), fresh.aliases());
+            let mut program = Program::on(running, &cluster.seats[0].node);
+            program.now = second(f64::from(step));
+            let found = world::explore(&mut program, running);
+            let mut others = fresh;
+            let mut program = Program::on(&others, &cluster.seats[0].node);
+            let expected = world::explore(&mut program, &mut others);
+            let sorted = |mut found: Vec<_>| { found.sort_by_key(|(_, guid, _, _): &(String, Guid, NodeKind, Vec<u8>)| *guid); found };
+            prop_assert_eq!(sorted(found), sorted(expected), "what runs looks like what is new");
+        }
+    }
+}
+
+#[test]
+fn a_crossbar_has_one_switch_and_everybody_on_it() {
+    let world = World::tree(32, 8);
+    let slice =
+        Slice::of(&world.topology, &world.plan, &world.cluster(&[0, 5, 9, 13]), Shape::Crossbar).unwrap();
+    let mut view = View::new(slice, Names::default()).unwrap();
+    let mut program = Program::on(&view, "");
+    let found = world::explore(&mut program, &mut view);
+    assert_eq!(found.len(), 5);
+    assert!(view.adapter("switch-1").is_none(), "no program sits on a switch");
+}

@@ -1,8 +1,0 @@
-//! What tests of the manager share that run in one process, without sockets and without a clock.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "every test binary uses its own part")]
-
-pub mod fleet;
-pub mod resident;
-pub mod tables;
-pub mod world;

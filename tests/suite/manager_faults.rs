@@ -1,0 +1,170 @@
+//! A manager that is killed at any datagram, on a fabric that loses and doubles them, whose nodes restart and whose links
+//! flap: the fabric comes to equal the plan, and after every Set nobody reaches whom neither the old nor the new plan
+//! lets reach, no packet circles, and no ring of links can wait for each other.
+
+use std::time::Duration;
+
+use fabric_model::Topology;
+use fabric_model::generate::FatTree;
+use fabric_sim::Probability;
+
+use crate::in_process::fleet::Dice;
+use crate::in_process::world::{Ended, World};
+
+const HOSTS: u32 = 24;
+
+fn tree() -> Topology {
+    FatTree { radix: 8, ..FatTree::with_hosts(HOSTS) }.generate().unwrap()
+}
+
+/// Four partitions that overlap, with full and limited members; in the second variant some have come, some have gone, and
+/// some are members of the other kind.
+fn partitions(world: &World, variant: usize) -> String {
+    let hosts = world.host_guids();
+    let mut text = String::new();
+    for number in 1..=4_usize {
+        let member = |place: usize| match (place * 5 + number * 3 + variant * (1 + place % 3) * number) % 13 {
+            0..=2 => Some("full"),
+            3..=4 => Some("limited"),
+            _ => None,
+        };
+        let members: Vec<String> = (hosts.iter().enumerate())
+            .filter_map(|(place, guid)| Some(format!("{guid}={}", member(place)?)))
+            .collect();
+        text += &format!("p{number}={number:#x}, ipoib : {};\n", members.join(", "));
+    }
+    text
+}
+
+fn nothing(_: &mut fabric_sim::Fabric, _: Duration, _: usize) {}
+
+fn assert_good(world: &World, what: &str) {
+    assert_eq!(world.judge.verdict, None, "{what}");
+    assert_eq!(world.difference(), None, "{what}");
+}
+
+/// A world with the first variant, its writes judged or taken as judged before.
+fn configured(judging: bool) -> World {
+    let mut world = World::new(tree(), 1);
+    world.judging = judging;
+    let text = partitions(&world, 0);
+    assert_eq!(world.configure(&text, None, nothing), Ended::Programmed { troubles: 0 });
+    world
+}
+
+#[test]
+fn a_fabric_comes_up_and_changes_its_partitions_without_a_wrong_moment() {
+    let mut world = configured(true);
+    assert_good(&world, "bring-up");
+    let (sets, sent) = (world.judge.sets, world.sent);
+    let text = partitions(&world, 1);
+    assert_eq!(world.configure(&text, None, nothing), Ended::Programmed { troubles: 0 });
+    println!(
+        "bring-up: {sent} datagrams, {sets} Sets judged; change: {} Sets judged",
+        world.judge.sets - sets
+    );
+    assert_good(&world, "change");
+}
+
+#[test]
+fn a_manager_may_be_killed_at_every_datagram_of_a_bring_up() {
+    let first = configured(true);
+    let whole = first.sent;
+    let mut judge = first.judge;
+    for kill in 1..=whole {
+        let mut world = World::new(tree(), 1);
+        (world.judge, world.judging) = (judge, false);
+        let text = partitions(&world, 0);
+        assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
+        let ended = world.configure(&text, None, nothing);
+        assert_eq!(ended, Ended::Programmed { troubles: 0 }, "killed after {kill}");
+        assert_good(&world, &format!("killed after {kill}"));
+        judge = world.judge;
+    }
+    println!("killed at each of {whole} datagrams of a bring-up: {} Sets judged", judge.sets);
+}
+
+#[test]
+fn a_manager_may_be_killed_at_every_datagram_of_a_partition_change() {
+    let mut world = configured(true);
+    let before = world.sent;
+    let text = partitions(&world, 1);
+    world.configure(&text, None, nothing);
+    let whole = world.sent - before;
+    let mut judge = world.judge;
+    for kill in 1..=whole {
+        let mut world = configured(false);
+        world.judge = judge;
+        assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
+        // Half of the time the next manager is to make something else of it: what was before.
+        let text = if kill % 2 == 0 { text.clone() } else { partitions(&world, 0) };
+        let ended = world.configure(&text, None, nothing);
+        assert_eq!(ended, Ended::Programmed { troubles: 0 }, "killed after {kill}");
+        assert_good(&world, &format!("killed after {kill}"));
+        judge = world.judge;
+    }
+    println!("killed at each of {whole} datagrams of a partition change: {} Sets judged", judge.sets);
+}
+
+#[test]
+fn losses_and_duplicates_change_nothing_of_it() {
+    let mut judged = 0;
+    for seed in 1..=20 {
+        let mut world = World::new(tree(), seed);
+        world.fabric.set_loss(None, Probability::try_from(0.01).unwrap());
+        world.fabric.set_duplication(Probability::try_from(0.02).unwrap());
+        for variant in [0, 1] {
+            let text = partitions(&world, variant);
+            assert_eq!(until_quiet(&mut world, &text, nothing), Ended::Programmed { troubles: 0 }, "{seed}");
+            assert_good(&world, &format!("seed {seed}, variant {variant}"));
+        }
+        judged += world.judge.sets;
+    }
+    println!("1 % lost, 2 % doubled, 20 seeds: {judged} Sets judged");
+}
+
+#[test]
+fn restarting_nodes_and_flapping_links_are_made_good() {
+    let mut judged = 0;
+    for seed in 1..=20 {
+        let mut world = World::new(tree(), seed);
+        let mut dice = Dice::new(seed);
+        let devices = world.devices_but_own();
+        for variant in [0, 1] {
+            let text = partitions(&world, variant);
+            let mut faults: Vec<(usize, usize)> =
+                (0..3).map(|_| (1 + dice.below(700), dice.below(devices.len()))).collect();
+            let ended = until_quiet(&mut world, &text, |fabric, now, sent| {
+                let due = faults.iter().position(|(at, _)| *at == sent);
+                let Some((_, device)) = due.map(|place| faults.swap_remove(place)) else { return };
+                let device = devices[device];
+                if sent % 2 == 0 {
+                    fabric.reboot(now, device);
+                } else {
+                    let port = fabric.ports_of(device).nth(1).or_else(|| fabric.ports_of(device).next());
+                    fabric.flap(now, port.unwrap(), Duration::from_millis(20));
+                }
+            });
+            assert_eq!(ended, Ended::Programmed { troubles: 0 }, "seed {seed}");
+            assert_good(&world, &format!("seed {seed}, variant {variant}"));
+        }
+        judged += world.judge.sets;
+    }
+    println!("three restarts or flaps a run, 20 seeds: {judged} Sets judged");
+}
+
+/// Lets managers follow each other until one finds nothing in its way, as a shell would that starts them again.
+fn until_quiet(
+    world: &mut World,
+    partitions: &str,
+    mut meanwhile: impl FnMut(&mut fabric_sim::Fabric, Duration, usize),
+) -> Ended {
+    let mut ended = Ended::GaveUp;
+    for _ in 0..10 {
+        ended = world.configure(partitions, None, &mut meanwhile);
+        if ended == (Ended::Programmed { troubles: 0 }) && world.difference().is_none() {
+            break;
+        }
+    }
+    ended
+}

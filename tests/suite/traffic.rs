@@ -1,0 +1,166 @@
+//! `heddle traffic` and `heddle bench promises`, from a topology to a verdict.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SITE: &str = r#"
+[[clusters]]
+tenant = "acme"
+name = "blue"
+nodes = 6
+class = { guaranteed = { bandwidth = "20G" } }
+
+[[clusters]]
+tenant = "umbra"
+name = "red"
+nodes = 9
+class = { guaranteed = { bandwidth = "10G" } }
+
+[[clusters]]
+tenant = "umbra"
+name = "rest"
+nodes = 30
+"#;
+
+const ATTACK: &str = r#"
+duration = "300us"
+warm_up = "30us"
+
+[[acts]]
+cluster = "acme/blue"
+send = "all-to-all"
+rate = "promised"
+
+[[acts]]
+cluster = "umbra/red"
+send = "everything"
+
+[[acts]]
+cluster = "*"
+send = "random"
+"#;
+
+fn heddle(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heddle"));
+    command.current_dir(directory).args(arguments).output().unwrap()
+}
+
+fn planned() -> tempfile::TempDir {
+    let (scratch, plan) = planned_for(SITE);
+    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
+    scratch
+}
+
+fn planned_for(site: &str) -> (tempfile::TempDir, Output) {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path();
+    fs::write(directory.join("site.toml"), site).unwrap();
+    fs::write(directory.join("attack.toml"), ATTACK).unwrap();
+    let made = heddle(
+        directory,
+        &["topology", "generate", "fat-tree", "--hosts", "32", "--radix", "8", "-o", "net"],
+    );
+    assert!(made.status.success());
+    let plan =
+        heddle(directory, &["plan", "--topology", "net", "--intents", "site.toml", "--out", "plan.json"]);
+    (scratch, plan)
+}
+
+const TRAFFIC: [&str; 7] =
+    ["traffic", "--topology", "net", "--plan", "plan.json", "--scenario", "attack.toml"];
+
+#[test]
+fn a_promise_is_kept_as_planned_and_both_runs_are_told_and_drawn() {
+    let scratch = planned();
+    let output = heddle(scratch.path(), &[&TRAFFIC[..], &["--out", "pictures", "-o", "json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let blue = |run: &str| {
+        let clusters = told[run]["clusters"].as_array().unwrap();
+        clusters.iter().find(|cluster| cluster["cluster"] == "acme/blue").unwrap().clone()
+    };
+    let (apart, together) = (blue("planned"), blue("one_class"));
+    assert_eq!((&apart["keeps_rate"], &apart["keeps_bound"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert!(apart["alone_max_us"].as_f64() < apart["bound_us"].as_f64());
+    assert!(together["latency_us"][1].as_f64() > Some(0.0), "the other run is told too");
+    for picture in ["latency", "throughput", "links"] {
+        for run in ["planned", "one-class"] {
+            let svg =
+                fs::read_to_string(scratch.path().join(format!("pictures/{picture}-{run}.svg"))).unwrap();
+            assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{picture}-{run}");
+        }
+    }
+    let people = heddle(scratch.path(), &[&TRAFFIC[..], &["--plan-only"]].concat());
+    let text = String::from_utf8(people.stdout).unwrap();
+    assert!(text.contains("as planned: every promise kept"), "{text}");
+}
+
+#[test]
+fn levels_by_pairs_of_switches_are_explained_and_traffic_uses_them() {
+    let site = SITE.replacen("nodes = 6\n", "nodes = 6\nsl_mode = \"path\"\n", 1);
+    let (scratch, plan) = planned_for(&site);
+    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
+    let explain = ["plan", "explain", "acme/blue", "--topology", "net", "--plan", "plan.json"];
+    let text = String::from_utf8(heddle(scratch.path(), &explain).stdout).unwrap();
+    for part in ["one for every two switches", "LEVEL, BOTH WAYS"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let people = heddle(scratch.path(), &[&TRAFFIC[..], &["--plan-only"]].concat());
+    let text = String::from_utf8(people.stdout).unwrap();
+    assert!(text.contains("as planned: every promise kept"), "{text}");
+}
+
+#[test]
+fn a_promise_that_lane_buffers_cannot_carry_is_refused() {
+    let with = |bytes: u32| format!("[devices]\nlane_buffer = {{ bytes = {bytes} }}\n{SITE}");
+    let (_scratch, plan) = planned_for(&with(65536));
+    assert!(plan.status.success(), "the control: {}", String::from_utf8_lossy(&plan.stderr));
+    let (_scratch, plan) = planned_for(&with(4121));
+    let told = String::from_utf8_lossy(&plan.stderr);
+    assert!(!plan.status.success() && told.contains("cluster acme/blue has no place"), "{told}");
+}
+
+#[test]
+fn nonsense_is_refused_in_one_line() {
+    let scratch = planned();
+    let cases = [
+        ("", "missing field `duration`"),
+        (
+            "duration = \"1ms\"\nacts = [{ cluster = \"nobody\", send = \"shift\" }]",
+            "no cluster is called nobody",
+        ),
+        (
+            "duration = \"1ms\"\nacts = [{ cluster = \"acme/blue\", send = \"dance\" }]",
+            "unknown variant `dance`",
+        ),
+        ("duration = \"1ms\"\nbuffer = 64\nacts = []", "the largest packet needs"),
+        ("duration = \"soon\"\nacts = []", "is not a time such as"),
+    ];
+    for (scenario, why) in cases {
+        fs::write(scratch.path().join("attack.toml"), scenario).unwrap();
+        let output = heddle(scratch.path(), &TRAFFIC);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(why), "{scenario}: {error}");
+    }
+}
+
+/// Every fabric and attack, one seed each; `heddle bench promises` without arguments has five seeds and longer runs.
+#[test]
+fn full_fabrics_keep_every_promise_under_every_attack() {
+    let arguments = ["bench", "promises", "--seeds", "1", "--lanes", "8", "--duration", "600us", "--json"];
+    let output = heddle(Path::new("."), &arguments);
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success(), "{rows:#?}");
+    // Fabrics, tables, sizes of messages, attacks.
+    assert_eq!(rows.len(), 4 * 2 * 2 * 3);
+    assert!(rows.iter().all(|row| row["attacked"].as_u64() > Some(3)), "{rows:#?}");
+    // The control: without lanes of their own, some do not get what they were promised.
+    let broken = rows.iter().filter_map(|row| row["broken_one_class"].as_u64()).sum::<u64>();
+    assert!(broken > 10, "{broken}");
+    // Best effort has what is left: where messages are of one size, the tightest link of its ways is hardly ever idle.
+    let rests = rows.iter().filter(|row| row["messages"] == "4096").filter_map(|row| row["of_rest"].as_f64());
+    assert!(rests.clone().count() == 4 * 2 * 3 && rests.clone().all(|part| part > 0.9), "{rows:#?}");
+}
