@@ -15,8 +15,8 @@ use fabric_verifier::{Verified, is_told, verify};
 use ib_wire::{Guid, ServiceLevel};
 use subnet_manager::{Discovery, Event, Manager, Memory, Settings};
 
-use crate::clusters::{Cluster, Clusters, Node};
-use crate::fabrics;
+use super::clusters::{Cluster, Clusters, Node};
+use super::fabrics;
 
 /// How long a manager may take for a plan, in its own time: drain times and retries are seconds.
 const PROGRAMMING_TIMEOUT: Duration = Duration::from_secs(600);
