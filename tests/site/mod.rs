@@ -185,8 +185,8 @@ impl Site {
 
     /// Directories of virtual machines.
     pub fn machine_directories(&self) -> BTreeSet<PathBuf> {
-        let entries = fs::read_dir(self.disks());
-        entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
+        let entries = fs::read_dir(self.disks()).into_iter().flatten().map(|entry| entry.unwrap().path());
+        entries.filter(|path| !path.ends_with("resting")).collect()
     }
 
     /// Processes of QEMU that use this site's disks.

@@ -124,8 +124,10 @@ fn crates_use_only_what_the_table_of_edges_allows() {
             }
         }
         if !ALLOWED_EDGES.iter().any(|(name, _)| *name == package.name.as_str()) {
-            findings +=
-                &format!("{place}: {} is not in ALLOWED_EDGES of tests/suite/tidy.rs: add it\n", package.name);
+            findings += &format!(
+                "{place}: {} is not in ALLOWED_EDGES of tests/suite/tidy.rs: add it\n",
+                package.name
+            );
         }
     }
     assert!(findings.is_empty(), "\n{findings}");

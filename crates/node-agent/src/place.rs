@@ -7,7 +7,7 @@
 //!   orders/HOST.json         what is to be; holds private keys
 //!   images.json              files whose checksums were found right
 //!   vms/ID/                  overlay.qcow2, seed.iso, console.log
-//!   resting/ID/              disks of removed virtual machines, for a while; see [`crate::resting`]
+//!   vms/resting/ID/          disks of removed virtual machines, for a while; see [`crate::resting`]
 //!   resting.json             how long each has rested
 //!   users.json               which virtual machine's QEMU runs as which user
 //! RUNTIME/INSTANCE/ID/       sockets of a virtual machine: short paths, since theirs have room for 107 bytes
@@ -141,8 +141,8 @@ impl Place {
         make_directory(&runtime, PASSABLE)?;
         let place = Self { state, runtime, instance, _lock: lock };
         make_directory(&place.state.join("orders"), 0o700)?;
-        make_directory(&place.resting_directory(), 0o700)?;
         make_directory(&place.vms_directory(), PASSABLE)?;
+        place.make_resting_directory()?;
         let longest = place.vm(Uuid::nil()).nic_fabric;
         match longest.as_os_str().len() {
             bytes if bytes > SOCKET_PATH_BYTES_MAX => Err(PlaceError::TooLong { path: longest, bytes }),
@@ -196,9 +196,15 @@ impl Place {
         self.state.join("vms")
     }
 
-    /// Where disks of removed virtual machines rest: for nobody but the agent.
+    /// Where disks of removed virtual machines rest: for nobody but the agent, and on the file system of all disks, which may be
+    /// one of its own.
     pub fn resting_directory(&self) -> PathBuf {
-        self.state.join("resting")
+        self.vms_directory().join("resting")
+    }
+
+    /// Makes that directory if it is not there.
+    pub fn make_resting_directory(&self) -> Result<(), PlaceError> {
+        make_directory(&self.resting_directory(), 0o700)
     }
 
     /// The file with how long they have rested.

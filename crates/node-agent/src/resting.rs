@@ -52,6 +52,8 @@ impl Resting {
         }
         // It holds a private key, and can be made again from the order.
         durable::remove(&files.seed)?;
+        // A file system may have been mounted since.
+        self.place.make_resting_directory().map_err(io::Error::other)?;
         let target = self.place.resting_directory().join(id.to_string());
         match fs::rename(&files.directory, &target) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -164,6 +166,21 @@ mod tests {
         assert_eq!(rested(&place), [Uuid::from_u128(1).to_string()]);
         assert_eq!(resting.evict().unwrap(), Some(Uuid::from_u128(1)));
         assert_eq!(resting.evict().unwrap(), None);
+    }
+
+    #[test]
+    fn a_disk_rests_where_disks_are_also_if_that_came_later() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place =
+            Arc::new(Place::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+        let resting = Resting::open(Arc::clone(&place), HOUR).unwrap();
+        // As if an empty file system were mounted there: files cannot be moved from it to another one.
+        fs::remove_dir_all(place.vms_directory()).unwrap();
+        let (id, files) = disk(&place, 1);
+        resting.put(id, &files).unwrap();
+        assert!(!files.directory.exists() && place.resting_directory().starts_with(place.vms_directory()));
+        assert_eq!(rested(&place), [id.to_string()]);
+        assert!(place.vms().unwrap().is_empty(), "a directory of disks that rest is no virtual machine");
     }
 
     #[test]
