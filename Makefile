@@ -40,7 +40,7 @@ test: setup ## Everything that has to pass: format, lints, tests, documentation
 drill: setup ## Kill parts of a site while virtual clusters come and go, and more that boots virtual machines
 	scripts/image.sh
 	cargo build --workspace --bins --test virtual_cluster
-	cargo nextest run --workspace --test virtual_cluster --ignore-default-filter --no-fail-fast
+	cargo nextest run --workspace --test virtual_cluster --ignore-default-filter --no-fail-fast --success-output final
 
 bench: setup ## Measure on this machine, against ibsim and opensm too, and rewrite docs/benchmarks*.md
 	@scripts/bench.sh

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use controller_api::operation::{Operation, OperationState};
+use controller_api::{Client, Endpoint, TrustedUsers};
 use serde_json::Value;
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
@@ -121,7 +123,8 @@ impl Site {
         self.clusters().into_iter().find(|cluster| cluster["name"] == name)
     }
 
-    /// Waits until a cluster is ready with so many nodes.
+    /// Waits until a cluster is ready with so many nodes, and all of them know of each other: a cluster that grows is ready
+    /// meanwhile, and only the end of its operation says that it has grown.
     pub fn wait_ready(&self, name: &str, nodes: usize) {
         eventually(&format!("{name} is ready with {nodes} nodes"), || {
             let Some(cluster) = self.reachable().then(|| self.cluster(name)).flatten() else { return false };
@@ -130,7 +133,20 @@ impl Site {
             cluster["phase"] == "ready"
                 && all.len() == nodes
                 && all.iter().all(|node| node["state"] == "ready")
+                && !self.is_changing(name)
         });
+    }
+
+    /// Whether an operation of a cluster is under way, or nobody can be asked.
+    fn is_changing(&self, name: &str) -> bool {
+        let endpoint = Endpoint::Unix(self.directory().join("api/heddle.sock"));
+        let token = fs::read_to_string(self.directory().join("operator.token")).unwrap();
+        let client = Client::new(endpoint, TrustedUsers::new(None), token.trim().to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let is_running = |operation: &Operation| {
+            operation.cluster.as_str() == name && operation.state == OperationState::Running
+        };
+        runtime.block_on(client.operation_list()).map_or(true, |all| all.iter().any(is_running))
     }
 
     /// Waits until there is no such cluster.
