@@ -119,9 +119,10 @@ async fn requests_read_by_indices_alone() {
     };
     for sql in queries {
         let plan = plan(sql).await;
-        // A scan in the order of an index that ends at a limit reads no more than it tells.
+        // A scan in the order of an index that ends at a limit reads no more than it tells, if it tells everything it reads.
+        let tells_all = !sql.contains("WHERE") && sql.contains("LIMIT");
         let scans = plan.lines().filter(|line| line.contains("SCAN") && !line.contains("SCAN CONSTANT ROW"));
-        let whole: Vec<&str> = scans.filter(|line| !line.contains("USING INDEX")).collect();
+        let whole: Vec<&str> = scans.filter(|line| !(tells_all && line.contains("USING INDEX"))).collect();
         assert!(whole.is_empty(), "{sql}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE") || sql == clusters::CLUSTERS_OF, "{sql}:\n{plan}");
     }

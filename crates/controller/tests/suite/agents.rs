@@ -291,7 +291,9 @@ fn a_long_reason_of_an_agent_is_cut() {
     let blue = site.tenant("blue");
     let operation = site.ask(blue.cluster_create(&wish("one", 1))).unwrap();
     let ended = site.wait(&blue, &operation);
-    let reason = ended.reason.unwrap();
     assert_eq!(ended.state, OperationState::Failed);
-    assert!(reason.chars().count() < 600 && !reason.contains('\u{1b}'), "{} letters", reason.len());
+    let events = site.ask(site.operator().event_list(None, false)).unwrap();
+    let told = events.into_iter().find(|event| event.kind == "node.failed").unwrap().text;
+    assert!(told.contains("[2Jno"), "the control: operators are told what it said: {told:.100}");
+    assert!(told.chars().count() < 600 && !told.contains('\u{1b}'), "{} letters", told.len());
 }

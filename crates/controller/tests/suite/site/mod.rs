@@ -225,8 +225,9 @@ impl Site {
 
     /// Why the controller does not start.
     pub fn refusal_to_start(&self) -> String {
-        let served = self.ask(controller::serve(self.settings(), std::future::pending()));
-        format!("{:#}", served.unwrap_err())
+        let served = controller::serve(self.settings(), std::future::pending());
+        let served = self.ask(async { tokio::time::timeout(PATIENCE, served).await });
+        format!("{:#}", served.expect("it does not serve").unwrap_err())
     }
 
     /// Asks as whoever a token belongs to.
