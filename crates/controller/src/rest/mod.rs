@@ -19,8 +19,9 @@ mod views;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::UPGRADE;
+use axum::http::header::{CONTENT_TYPE, UPGRADE};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use utoipa::OpenApi;
@@ -89,9 +90,12 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
 
 /// The interface, ready to be served.
 pub fn router(site: Arc<Site>) -> Router {
-    let (router, _) = interface().split_for_parts();
+    let (router, description) = interface().split_for_parts();
+    // Written once: whoever asks needs no token, and has no rate.
+    let description = Bytes::from(serde_json::to_vec(&description).unwrap_or_default());
+    let describe = async move || ([(CONTENT_TYPE, "application/json")], description);
     router
-        .route("/v1/openapi.json", axum::routing::get(|| async { axum::Json(openapi()) }))
+        .route("/v1/openapi.json", axum::routing::get(describe))
         .fallback(refusal::no_such_path)
         .method_not_allowed_fallback(refusal::no_such_method)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
