@@ -1,7 +1,8 @@
 //! Takes connections: how many, from whom, and for how long.
 //!
 //! A connection carries one request, so one deadline bounds everything a client can do slowly: send its headers, send its
-//! body, read the answer. A connection that was upgraded leaves that deadline and keeps its place in the count.
+//! body, read the answer. A connection that was upgraded leaves that deadline and keeps its place in the count. Connections of
+//! a peer that come faster than [`Rates`] allow are held back before anything is read from them.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +20,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
+
+use crate::rest::Rates;
 
 /// Connections of one user, or of one address: more than the sessions of a large cluster, far less than all.
 const PEER_CONNECTIONS_MAX: usize = 256;
@@ -61,6 +64,8 @@ pub enum Peer {
 pub struct Connections {
     own: u32,
     open: Mutex<HashMap<Peer, usize>>,
+    /// A connection is one unit.
+    rates: Rates<Peer>,
 }
 
 /// The place of one connection in the count; given back when dropped.
@@ -73,13 +78,17 @@ pub struct Slot {
 impl Connections {
     /// None yet; `own` runs the controller.
     pub fn new(own: u32) -> Arc<Self> {
-        Arc::new(Self { own, open: Mutex::default() })
+        Arc::new(Self { own, open: Mutex::default(), rates: Rates::default() })
+    }
+
+    /// Root, and whoever runs the controller.
+    fn is_operator(&self, peer: Peer) -> bool {
+        matches!(peer, Peer::User(uid) if uid == 0 || uid == self.own)
     }
 
     fn take(self: &Arc<Self>, peer: Peer) -> Option<Slot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_reserved = matches!(peer, Peer::User(uid) if uid == 0 || uid == self.own);
-        let most = CONNECTIONS_MAX + if is_reserved { RESERVED_CONNECTIONS } else { 0 };
+        let most = CONNECTIONS_MAX + if self.is_operator(peer) { RESERVED_CONNECTIONS } else { 0 };
         let all: usize = open.values().sum();
         let of_peer = open.get(&peer).copied().unwrap_or_default();
         if all >= most || of_peer >= PEER_CONNECTIONS_MAX {
@@ -87,6 +96,14 @@ impl Connections {
         }
         open.insert(peer, of_peer + 1);
         Some(Slot { connections: Arc::clone(self), peer })
+    }
+}
+
+impl Slot {
+    /// Returns once its connection may be served; false if there are too many.
+    async fn is_admitted(&self) -> bool {
+        let Connections { rates, .. } = &*self.connections;
+        self.connections.is_operator(self.peer) || rates.admit(&self.peer, 1).await.is_ok()
     }
 }
 
@@ -142,25 +159,23 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn take<S>(
-    mut stream: S,
-    peer: Peer,
-    router: &Router,
-    connections: &Arc<Connections>,
-    tasks: &mut JoinSet<()>,
-) where
+fn take<S>(stream: S, peer: Peer, router: &Router, connections: &Arc<Connections>, tasks: &mut JoinSet<()>)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match connections.take(peer) {
         Some(slot) => drop(tasks.spawn(exchange(stream, Arc::new(slot), router.clone()))),
         None => {
             tracing::debug!(?peer, "too many connections");
-            // It fits into the buffer of a socket that nothing was written to.
-            drop(tasks.spawn(async move {
-                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(TOO_MANY.as_bytes())).await;
-            }));
+            drop(tasks.spawn(refuse(stream)));
         }
     }
+}
+
+/// Says that there are too many connections.
+async fn refuse(mut stream: impl AsyncWrite + Unpin) {
+    // It fits into the buffer of a socket that nothing was written to.
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(TOO_MANY.as_bytes())).await;
 }
 
 /// Takes one request of a connection. Whoever upgrades it takes the slot out of the request and keeps it.
@@ -168,6 +183,9 @@ async fn exchange<S>(stream: S, slot: Arc<Slot>, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    if !slot.is_admitted().await {
+        return refuse(stream).await;
+    }
     let inner = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&slot));
@@ -205,6 +223,26 @@ mod tests {
         slots.clear();
         assert_eq!(fill(Peer::User(7), &mut slots), PEER_CONNECTIONS_MAX, "what is given back is free again");
         assert_eq!(connections.open.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn whoever_connects_too_fast_is_held_back_and_refused_and_operators_are_not() {
+        let connections = Connections::new(7);
+        let admitted = async |peer| {
+            let slots: Vec<Slot> =
+                (0..PEER_CONNECTIONS_MAX).map(|_| connections.take(peer).unwrap()).collect();
+            let mut turns: JoinSet<bool> = JoinSet::new();
+            // All at once, several times: more than a burst and what may be held back.
+            let slots: Vec<Arc<Slot>> = slots.into_iter().map(Arc::new).collect();
+            for slot in slots.iter().cycle().take(8 * PEER_CONNECTIONS_MAX).cloned() {
+                turns.spawn(async move { slot.is_admitted().await });
+            }
+            turns.join_all().await.into_iter().filter(|is_admitted| *is_admitted).count()
+        };
+        assert!(admitted(Peer::User(1000)).await < 4 * PEER_CONNECTIONS_MAX);
+        for operator in [0, 7] {
+            assert_eq!(admitted(Peer::User(operator)).await, 8 * PEER_CONNECTIONS_MAX);
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Request rates: a token bucket per tenant, so that one tenant's requests cannot take the controller away from the others.
+//! Request rates: a token bucket per tenant, so that one tenant's requests cannot take the controller away from the others; and
+//! one per peer for its connections, since a request costs something before it is known whose it is.
 //!
 //! A request over the rate is held back until the bucket has room for it; the connection that sent it carries nothing else
 //! meanwhile, and connections are limited, too. A request that would be held for longer than [`HOLD_MAX`] is refused, after
@@ -34,9 +35,15 @@ const REFUSAL_DELAY: Duration = Duration::from_secs(1);
 const BUCKETS_MAX: usize = 10_000;
 
 /// The buckets of all tenants.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rates<K> {
     full_at: Mutex<HashMap<K, Instant>>,
+}
+
+impl<K> Default for Rates<K> {
+    fn default() -> Self {
+        Self { full_at: Mutex::default() }
+    }
 }
 
 /// A request over the rate: when to send it again.
@@ -60,7 +67,7 @@ pub fn units(method: &Method) -> u32 {
 }
 
 impl<K: std::hash::Hash + Eq + Clone> Rates<K> {
-    /// Returns once the tenant may make a request of this many units.
+    /// Returns once the tenant, or peer, may make a request of this many units.
     pub async fn admit(&self, tenant: &K, units: u32) -> Result<(), TooMany> {
         match self.reserve(tenant, units, Instant::now()) {
             Ok(hold) => {
