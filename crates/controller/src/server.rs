@@ -234,7 +234,8 @@ mod tests {
             let mut turns: JoinSet<bool> = JoinSet::new();
             // All at once, several times: more than a burst and what may be held back.
             let slots: Vec<Arc<Slot>> = slots.into_iter().map(Arc::new).collect();
-            for slot in slots.iter().cycle().take(8 * PEER_CONNECTIONS_MAX).cloned() {
+            for slot in slots.iter().cycle().take(8 * PEER_CONNECTIONS_MAX) {
+                let slot = Arc::clone(slot);
                 turns.spawn(async move { slot.is_admitted().await });
             }
             turns.join_all().await.into_iter().filter(|is_admitted| *is_admitted).count()
