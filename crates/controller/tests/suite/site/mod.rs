@@ -206,14 +206,28 @@ impl Site {
     /// Ends the controller wherever it is.
     pub fn kill(&mut self) {
         self.controller.take().unwrap().shutdown_background();
-        // A process that is killed has given its lock back; here its tasks are dropped a moment later.
-        let lock = std::fs::File::open(self.path("store.lock")).unwrap();
-        eventually("the store is given up", || lock.try_lock().is_ok());
+        self.wait_until_closed();
     }
 
     /// Ends the controller, and waits until it is.
     pub fn stop(&mut self) {
         self.controller.take().unwrap().shutdown_timeout(PATIENCE);
+        self.wait_until_closed();
+    }
+
+    /// A process that has ended has closed its store and given its lock back. Here tasks, and the threads of SQLite, which write
+    /// what is left into the file of the store when they close it, end a moment later.
+    fn wait_until_closed(&self) {
+        let files = self.store_files();
+        let is_of_store = |entry: std::fs::DirEntry| {
+            let open = std::fs::read_link(entry.path()).unwrap_or_default();
+            let open = open.to_string_lossy();
+            let path = Path::new(open.strip_suffix(" (deleted)").unwrap_or(&open));
+            files.iter().any(|file| file == path)
+        };
+        eventually("the store is closed", || {
+            !std::fs::read_dir("/proc/self/fd").unwrap().flatten().any(is_of_store)
+        });
         let lock = std::fs::File::open(self.path("store.lock")).unwrap();
         eventually("the store is given up", || lock.try_lock().is_ok());
     }
