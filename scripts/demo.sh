@@ -588,9 +588,12 @@ held "no cluster"
 must functions-after "$heddle" sim-ctl "$site/run/sim-control.sock" functions
 ! grep -q '"mac"' "$evidence/$kept" || fail "virtual functions are left on the fabric (see $evidence/$kept)"
 held "no virtual function on the fabric" "$kept"
-keep disks find "$site/agent/vms" -mindepth 1 || true
+keep disks find "$site/agent/vms" -mindepth 1 -not -path "$site/agent/vms/resting*" || true
 ! grep -q "^$site" "$evidence/$kept" || fail "disks or seeds are left (see $evidence/$kept)"
 held "no overlay, no seed" "$kept"
+keep resting find "$site/agent/vms/resting" -type f -perm /077 -o -name seed.iso || true
+! grep -q "^$site" "$evidence/$kept" || fail "others can read what rests, or seeds rest (see $evidence/$kept)"
+held "overlays rest for a day, for the agent alone, and no seed" "$kept"
 instance=$(cat "$site/agent/instance")
 must domains virsh -c qemu:///system list --all --name
 ! grep -q "$instance" "$evidence/$kept" || fail "virtual machines are left (see $evidence/$kept)"
