@@ -17,7 +17,7 @@ FUZZ_SECONDS ?= 10
 .PHONY: help setup demo image test drill bench fmt lint doc fuzz
 
 help: ## Explain these commands
-	@echo 'Heddle turns a shared InfiniBand cluster into many private ones. README.md has a tour.'
+	@echo 'Heddle carves isolated virtual clusters out of one shared InfiniBand fabric. See README.md.'
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
