@@ -70,46 +70,48 @@ impl Board {
     pub fn set_vm(&self, host: &Name, vm: VmReport) {
         let mut inner = self.inner();
         inner.vms.insert((host.clone(), vm.id), vm);
-        self.publish(&mut inner);
+        self.publish(&mut inner, host);
     }
 
     /// Nothing is left of a virtual machine.
     pub fn remove_vm(&self, host: &Name, id: Uuid) {
         let mut inner = self.inner();
         inner.vms.remove(&(host.clone(), id));
-        self.publish(&mut inner);
+        self.publish(&mut inner, host);
     }
 
     /// Orders of a host are followed from now on: every virtual machine they list has been reported by `set_vm`.
     pub fn set_host(&self, host: &Name, report: HostReport) {
         let mut inner = self.inner();
         inner.hosts.insert(host.clone(), report);
-        self.publish(&mut inner);
+        self.publish(&mut inner, host);
     }
 
     /// Changes what concerns the machine.
     pub fn set_machine(&self, change: impl FnOnce(&mut MachineReport)) {
         let mut inner = self.inner();
         change(&mut inner.machine);
-        self.publish(&mut inner);
+        for host in self.hosts.keys() {
+            self.publish(&mut inner, host);
+        }
     }
 
-    fn publish(&self, inner: &mut Inner) {
-        for (host, reports) in &self.hosts {
-            let of_host = inner.hosts.entry(host.clone()).or_default();
-            let vms = inner.vms.iter().filter(|((at, _), _)| at == host);
-            let vms = vms
-                .map(|((_, id), vm)| VmReport { unlisted: of_host.unlisted.get(id).cloned(), ..vm.clone() });
-            let next = report(&inner.machine, of_host, vms.collect(), inner.number + 1);
-            reports.send_if_modified(|last| {
-                let changed = Report { number: next.number, ..Report::clone(last) } != next;
-                if changed {
-                    inner.number = next.number;
-                    *last = Arc::new(next);
-                }
-                changed
-            });
-        }
+    /// Publishes the report of one host, if it has changed. Costs what the host has, however many others there are.
+    fn publish(&self, inner: &mut Inner, host: &Name) {
+        let Some(reports) = self.hosts.get(host) else { return };
+        let of_host = inner.hosts.entry(host.clone()).or_default();
+        let vms = inner.vms.range((host.clone(), Uuid::nil())..=(host.clone(), Uuid::max()));
+        let vms =
+            vms.map(|((_, id), vm)| VmReport { unlisted: of_host.unlisted.get(id).cloned(), ..vm.clone() });
+        let next = report(&inner.machine, of_host, vms.collect(), inner.number + 1);
+        reports.send_if_modified(|last| {
+            let changed = Report { number: next.number, ..Report::clone(last) } != next;
+            if changed {
+                inner.number = next.number;
+                *last = Arc::new(next);
+            }
+            changed
+        });
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
