@@ -119,7 +119,7 @@ fn one_cluster(
         for intents in [&fewer, intents] {
             let plan = Arc::clone(planner.change(intents)?);
             let start = processor_time()?;
-            let next = verified.delta_on(basis, tree, intents, plan);
+            let next = verified.delta_with_basis(basis, tree, intents, plan);
             times.push((processor_time()? - start).as_micros());
             verified = next;
             assert_eq!(verified.findings().count(), 0, "one cluster more or less verifies clean");

@@ -17,16 +17,16 @@ pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
 }
 
 fn manager(read: &Reading<'_>) -> Vec<Finding> {
-    let wanted = read.intents.manager;
+    let intended = read.intents.manager;
     let planned = read.network.plan.manager();
-    let held = read.network.end(wanted).map(|end| read.network.ends()[end].lid);
+    let held = read.network.end(intended).map(|end| read.network.ends()[end].lid);
     let mut findings = Vec::new();
-    if read.network.topology.by_port_guid(wanted).is_none() {
-        findings.push(Finding::ManagerMissing { port: wanted });
+    if read.network.topology.by_port_guid(intended).is_none() {
+        findings.push(Finding::ManagerMissing { port: intended });
     }
-    if planned.guid != wanted || Some(planned.lid) != held {
+    if planned.guid != intended || Some(planned.lid) != held {
         let (planned, planned_lid) = (planned.guid, planned.lid);
-        findings.push(Finding::ManagerDiffers { planned, planned_lid, wanted, held });
+        findings.push(Finding::ManagerDiffers { planned, planned_lid, intended, held });
     }
     findings
 }
@@ -37,7 +37,7 @@ fn lids(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     ends.sort_unstable();
     for (lid, guid) in ends {
         if let Some(first) = owners.get(&lid) {
-            findings.push(Finding::LidTwice { lid, first: *first, second: guid });
+            findings.push(Finding::DuplicateLid { lid, first: *first, second: guid });
         } else {
             owners.insert(lid, guid);
         }
@@ -49,7 +49,7 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
     let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
     let mut present: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
-    present.extend(read.wanted.present().iter().map(|end| end.name));
+    present.extend(read.intended.present().iter().map(|end| end.name));
     for end in read.network.ends() {
         if !planned.insert(end.name) || !present.contains(&end.name) {
             findings.push(Finding::PortUnknown { port: end.name });
@@ -57,7 +57,7 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
             findings.push(Finding::GuidDiffers { port: end.name, planned: end.guid, found });
         }
     }
-    let names = read.wanted.present().iter().map(|end| end.name);
+    let names = read.intended.present().iter().map(|end| end.name);
     findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
 }
 

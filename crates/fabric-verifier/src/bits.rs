@@ -29,12 +29,15 @@ impl Bits {
     /// The numbers that another set lacks, in order.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         let words = self.0.iter().zip(&other.0).map(|(word, other)| word & !other);
-        words.enumerate().flat_map(|(place, word)| bits(word).map(move |bit| place * 64 + bit))
+        words.enumerate().flat_map(|(word_index, word)| bits(word).map(move |bit| word_index * 64 + bit))
     }
 
     /// The numbers in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(place, word)| bits(*word).map(move |bit| place * 64 + bit))
+        self.0
+            .iter()
+            .enumerate()
+            .flat_map(|(word_index, word)| bits(*word).map(move |bit| word_index * 64 + bit))
     }
 }
 

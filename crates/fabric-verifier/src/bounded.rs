@@ -11,14 +11,14 @@ pub const WHOLE_FINDINGS_MAX: usize = 4096;
 
 /// Findings, with a number for those that are too many.
 #[derive(Debug)]
-pub(crate) struct Bounded {
+pub(crate) struct BoundedFindings {
     rule: Rule,
     most: usize,
     kept: Vec<Finding>,
     more: usize,
 }
 
-impl Bounded {
+impl BoundedFindings {
     pub fn part(rule: Rule) -> Self {
         Self { rule, most: PART_FINDINGS_MAX, kept: Vec::new(), more: 0 }
     }
@@ -37,13 +37,13 @@ impl Bounded {
     /// What is kept, and last how many there are besides.
     pub fn finish(mut self) -> Vec<Finding> {
         if self.more > 0 {
-            self.kept.push(Finding::More { rule: self.rule, count: self.more });
+            self.kept.push(Finding::Omitted { rule: self.rule, count: self.more });
         }
         self.kept
     }
 }
 
-impl Extend<Finding> for Bounded {
+impl Extend<Finding> for BoundedFindings {
     fn extend<I: IntoIterator<Item = Finding>>(&mut self, findings: I) {
         findings.into_iter().for_each(|finding| self.push(finding));
     }
@@ -54,7 +54,7 @@ pub(crate) fn bounded(rule: Rule, findings: Vec<Finding>) -> Vec<Finding> {
     if findings.len() <= PART_FINDINGS_MAX {
         return findings;
     }
-    let mut kept = Bounded::part(rule);
+    let mut kept = BoundedFindings::part(rule);
     kept.extend(findings);
     kept.finish()
 }

@@ -24,34 +24,34 @@ mod addresses;
 mod bits;
 mod bounded;
 mod capacities;
-mod credits;
+mod credit_loops;
 mod finding;
 mod forwarding;
 mod guarantees;
+mod intended;
 mod isolation;
 mod multicast;
 mod network;
-mod owners;
+mod partition_owners;
 mod rule;
 mod sharing;
 mod verified;
-mod wanted;
 
 use std::cell::OnceCell;
 
-use fabric_model::plan::Finding as Known;
+use fabric_model::plan::Finding as PlanFinding;
 use fabric_model::{FabricPlan, Intents, Topology};
 
 pub use bounded::{PART_FINDINGS_MAX, WHOLE_FINDINGS_MAX};
-pub use finding::{Destination, Finding, Guard, Hop, LaneWait, SharedNumber, Table, Wait};
+pub use finding::{Finding, LaneWait, LinkWait, PacketDestination, PkeyTableKind, SwitchExit, TableKind};
 pub use rule::Rule;
 pub use verified::Verified;
 
 use capacities::Capacities;
 use guarantees::Guarantees;
+use intended::Intended;
 use isolation::Keys;
-use network::Network;
-use wanted::Wanted;
+use network::PlannedNetwork;
 
 /// Everything that a plan does not keep, rule by rule; of each part that a rule looks at the first findings, and how many more
 /// there are. A plan without findings may be sent.
@@ -62,12 +62,12 @@ pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<
 
 /// Whether a plan says of itself what was found in it, because it cannot be made good: that switches' own ports do not all
 /// reach each other.
-pub fn is_told(finding: &Finding, plan: &FabricPlan) -> bool {
-    let says = |kind: fn(&Known) -> bool| plan.findings().iter().any(kind);
+pub fn is_acknowledged(finding: &Finding, plan: &FabricPlan) -> bool {
+    let says = |kind: fn(&PlanFinding) -> bool| plan.findings().iter().any(kind);
     let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
     match finding {
         Finding::NotForwarded { lid, from, .. } => {
-            says(|known| matches!(known, Known::NoRoute { .. }))
+            says(|known| matches!(known, PlanFinding::NoRoute { .. }))
                 && (is_switch(*from) || plan.lid_owner(*lid).is_some_and(is_switch))
         }
         _ => false,
@@ -83,16 +83,16 @@ pub fn verify_rule(rule: Rule, topology: &Topology, intents: &Intents, plan: &Fa
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     intents: &'a Intents,
-    network: Network<'a>,
-    wanted: Wanted,
+    network: PlannedNetwork<'a>,
+    intended: Intended,
     guarantees: OnceCell<Guarantees>,
 }
 
 impl<'a> Reading<'a> {
     fn new(topology: &'a Topology, intents: &'a Intents, plan: &'a FabricPlan) -> Self {
-        let network = Network::new(topology, plan);
-        let wanted = Wanted::new(topology, intents, plan);
-        Self { intents, network, wanted, guarantees: OnceCell::new() }
+        let network = PlannedNetwork::new(topology, plan);
+        let intended = Intended::new(topology, intents, plan);
+        Self { intents, network, intended, guarantees: OnceCell::new() }
     }
 
     /// What was found about guarantees, which several rules look at.
@@ -106,7 +106,7 @@ impl<'a> Reading<'a> {
             Rule::Forwarding => {
                 forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
             }
-            Rule::CreditLoops => credits::check(&self.network),
+            Rule::CreditLoops => credit_loops::check(&self.network),
             Rule::Isolation => Keys::of(self).findings(self),
             Rule::Multicast => {
                 let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
@@ -115,10 +115,10 @@ impl<'a> Reading<'a> {
             Rule::Capacities => Capacities::of(self).findings().cloned().collect(),
             Rule::Sharing => sharing::check(self),
             Rule::Ownership => {
-                let numbers = owners::check(self.intents);
+                let numbers = partition_owners::check(self.intents);
                 numbers.into_iter().chain(self.guarantees().ownership().cloned()).collect()
             }
-            Rule::Promises => self.guarantees().promises().cloned().collect(),
+            Rule::Guarantees => self.guarantees().violations().cloned().collect(),
         }
     }
 }

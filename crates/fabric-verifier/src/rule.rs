@@ -24,7 +24,7 @@ pub enum Rule {
     /// lanes and service levels.
     Ownership,
     /// Guaranteed clusters get what they were promised on every link, and no packet is later than was promised.
-    Promises,
+    Guarantees,
 }
 
 impl Rule {
@@ -38,7 +38,7 @@ impl Rule {
         Self::Capacities,
         Self::Sharing,
         Self::Ownership,
-        Self::Promises,
+        Self::Guarantees,
     ];
 
     /// The entries of `docs/assumptions.md` that it stands on.
@@ -52,7 +52,7 @@ impl Rule {
             Self::Capacities => &["A-ROUTE-2", "A-PART-7", "A-LANE-2", "A-LANE-5", "A-LANE-6", "A-LANE-10"],
             Self::Sharing => &["A-LANE-1", "A-LANE-2", "A-LANE-4", "A-LANE-10", "A-LANE-11", "A-LANE-15"],
             Self::Ownership => &["A-PART-2", "A-LANE-1", "A-LANE-4", "A-LANE-9"],
-            Self::Promises => {
+            Self::Guarantees => {
                 &["A-LANE-4", "A-LANE-9", "A-LANE-10", "A-LANE-12", "A-LANE-13", "A-LANE-14", "A-LANE-15"]
             }
         }
@@ -70,7 +70,7 @@ impl fmt::Display for Rule {
             Self::Capacities => "capacities",
             Self::Sharing => "sharing",
             Self::Ownership => "ownership",
-            Self::Promises => "promises",
+            Self::Guarantees => "guarantees",
         })
     }
 }

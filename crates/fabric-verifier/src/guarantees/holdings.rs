@@ -7,7 +7,7 @@ use fabric_model::decisions::{ClassesDecision, ClusterDecision, DividedLink};
 use fabric_model::intent::PortName;
 use ib_wire::{ServiceLevel, VirtualLane};
 
-use crate::network::{Link, Network, PORTS};
+use crate::network::{Link, PORTS, PlannedNetwork};
 
 /// What a cluster has of a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,9 +42,9 @@ impl Holdings {
 
     /// What clusters have of a link.
     pub fn of(&self, link: Link) -> impl Iterator<Item = &Holding> {
-        let (page, place) = (&self.pages[link / PORTS], place(link));
-        let first = page.partition_point(|(at, _)| *at < place);
-        page[first..].iter().take_while(move |(at, _)| *at == place).map(|(_, holding)| holding)
+        let (page, offset) = (&self.pages[link / PORTS], offset(link));
+        let first = page.partition_point(|(at, _)| *at < offset);
+        page[first..].iter().take_while(move |(at, _)| *at == offset).map(|(_, holding)| holding)
     }
 
     /// Who has a level on a link.
@@ -58,33 +58,33 @@ impl Holdings {
     }
 
     /// Gives a cluster what a plan says it has. Ports that the network lacks are left out.
-    pub fn give(&mut self, network: &Network<'_>, name: &Arc<str>, given: Given<'_>) {
+    pub fn give(&mut self, network: &PlannedNetwork<'_>, name: &Arc<str>, given: ClusterGrants<'_>) {
         for (port, levels, lane) in given.parts() {
             let Some(link) = network.link(port) else { continue };
-            let entry = (place(link), Holding { cluster: Arc::clone(name), levels, lane });
+            let entry = (offset(link), Holding { cluster: Arc::clone(name), levels, lane });
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
             page.insert(page.partition_point(|other| *other < entry), entry);
         }
     }
 
     /// Takes back what a plan says that a cluster had.
-    pub fn take(&mut self, network: &Network<'_>, name: &str, given: Given<'_>) {
+    pub fn take(&mut self, network: &PlannedNetwork<'_>, name: &str, given: ClusterGrants<'_>) {
         for link in given.parts().filter_map(|(port, ..)| network.link(port)) {
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
-            page.retain(|(at, holding)| *at != place(link) || *holding.cluster != *name);
+            page.retain(|(at, holding)| *at != offset(link) || *holding.cluster != *name);
         }
     }
 }
 
 /// What a plan says that a cluster has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ClusterGrants<'a> {
     pub decision: Option<&'a ClusterDecision>,
     /// How that is divided.
     pub classes: Option<&'a ClassesDecision>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> ClusterGrants<'a> {
     /// By a plan.
     pub fn of(decisions: &'a Decisions, name: &str) -> Self {
         Self {
@@ -125,6 +125,6 @@ pub(crate) fn bits(levels: &[ServiceLevel]) -> u16 {
     levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire())
 }
 
-fn place(link: Link) -> u8 {
+fn offset(link: Link) -> u8 {
     (link % PORTS) as u8
 }

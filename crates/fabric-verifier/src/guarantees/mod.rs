@@ -1,28 +1,28 @@
 //! What guaranteed clusters own, and whether they get what they were promised.
 
+mod arbitration;
+mod cluster_check;
 mod holdings;
 mod ownership;
-mod promises;
-mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::intent::ClusterIntent;
-use fabric_model::plan::{FabricPlan, Finding as Known};
+use fabric_model::plan::{FabricPlan, Finding as PlanFinding};
 use fabric_model::tenancy::Class;
 use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 
 use crate::bounded::bounded;
-use crate::network::{Link, Next, PORTS, Place, port_of};
-use crate::verified::Changes;
+use crate::network::{Link, NextHop, PORTS, SwitchIndex, port_of};
+use crate::verified::PlanChanges;
 use crate::{Finding, Reading, Rule};
-use holdings::{Given, Holdings};
-use promises::{Judge, Judged};
+use cluster_check::{ClusterChecker, ClusterResult};
+use holdings::{ClusterGrants, Holdings};
 
-/// What was judged before.
+/// What was result before.
 #[derive(Debug)]
-pub(crate) struct Before<'a> {
+pub(crate) struct PreviousState<'a> {
     pub plan: &'a FabricPlan,
     /// Clusters that are asked for otherwise since, by name.
     pub clusters: BTreeSet<&'a str>,
@@ -41,11 +41,11 @@ pub(crate) struct Guarantees {
     holdings: Holdings,
     tenants: Vec<Finding>,
     /// By switch, where there is something.
-    switches: BTreeMap<Place, Vec<Finding>>,
+    switches: BTreeMap<SwitchIndex, Vec<Finding>>,
     /// By end port, where there is something.
     ends: BTreeMap<usize, Vec<Finding>>,
     /// By name, where there is something.
-    clusters: BTreeMap<Arc<str>, Judged>,
+    clusters: BTreeMap<Arc<str>, ClusterResult>,
 }
 
 impl Guarantees {
@@ -67,21 +67,21 @@ impl Guarantees {
         }
         let decisions = network.plan.decisions();
         for name in decisions.clusters.keys() {
-            guarantees.holdings.give(network, &Arc::from(name.as_str()), Given::of(decisions, name));
+            guarantees.holdings.give(network, &Arc::from(name.as_str()), ClusterGrants::of(decisions, name));
         }
-        guarantees.look(read, 0..network.switches.len(), 0..adapters(network.plan));
-        guarantees.judge(read, |_| true);
+        guarantees.check_ownership(read, 0..network.switches.len(), 0..adapters(network.plan));
+        guarantees.check_clusters(read, |_| true);
         guarantees
     }
 
     /// The same for another plan with the same ports on the same cables, reading only what changed.
-    pub fn changed(&self, read: &Reading<'_>, before: &Before<'_>, changes: &Changes) -> Self {
+    pub fn changed(&self, read: &Reading<'_>, before: &PreviousState<'_>, changes: &PlanChanges) -> Self {
         let network = &read.network;
         if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
             return Self::of(read);
         }
         let differing = differing(before.plan, network.plan);
-        let mut otherwise = asked_otherwise(before, read, changes);
+        let mut otherwise = affected_clusters(before, read, changes);
         otherwise.extend(differing.iter().copied());
         let is_kept =
             self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &otherwise);
@@ -93,7 +93,8 @@ impl Guarantees {
         let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
         let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
         for name in differing {
-            let [old, new] = [before.plan, network.plan].map(|plan| Given::of(plan.decisions(), name));
+            let [old, new] =
+                [before.plan, network.plan].map(|plan| ClusterGrants::of(plan.decisions(), name));
             guarantees.holdings.take(network, name, old);
             guarantees.holdings.give(network, &Arc::from(name), new);
             links.extend(old.parts().chain(new.parts()).filter_map(|(port, ..)| network.link(port)));
@@ -103,24 +104,24 @@ impl Guarantees {
             match link.checked_sub(network.link_of_end(0)) {
                 Some(end) => {
                     ends.insert(end);
-                    switches.extend(network.ends()[end].home.map(|(place, _)| place));
+                    switches.extend(network.ends()[end].home.map(|(switch_index, _)| switch_index));
                 }
                 None => {
                     switches.insert(link / PORTS);
-                    if let Next::Switch(there, _) = network.next(link / PORTS, port_of(*link)) {
-                        switches.insert(there as Place);
+                    if let NextHop::Switch(there, _) = network.next(link / PORTS, port_of(*link)) {
+                        switches.insert(there as SwitchIndex);
                     }
                 }
             }
         }
-        guarantees.look(read, switches, ends);
-        // Whoever was judged well has something of every link of his.
+        guarantees.check_ownership(read, switches, ends);
+        // Whoever was result well has something of every link of his.
         let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
         names.extend(holders.map(|holding| &*holding.cluster));
         names.extend(otherwise);
-        let is_promised = |name: &str| names.contains(name);
+        let is_affected = |name: &str| names.contains(name);
         guarantees.clusters.clear();
-        guarantees.judge(read, is_promised);
+        guarantees.check_clusters(read, is_affected);
         guarantees
     }
 
@@ -131,8 +132,8 @@ impl Guarantees {
     }
 
     /// What is promised and not kept.
-    pub fn promises(&self) -> impl Iterator<Item = &Finding> {
-        self.clusters.values().flat_map(|judged| &judged.findings)
+    pub fn violations(&self) -> impl Iterator<Item = &Finding> {
+        self.clusters.values().flat_map(|result| &result.findings)
     }
 
     /// Whether packets with a level other than 0 and management's go between ports of one cluster only, and each level
@@ -144,18 +145,18 @@ impl Guarantees {
     pub fn are_levels_even(&self) -> bool {
         self.is_guarded
             && self.ownership().next().is_none()
-            && self.clusters.values().all(|judged| judged.is_even && judged.findings.is_empty())
+            && self.clusters.values().all(|result| result.is_even && result.findings.is_empty())
     }
 
-    fn look(
+    fn check_ownership(
         &mut self,
         read: &Reading<'_>,
-        switches: impl IntoIterator<Item = Place>,
+        switches: impl IntoIterator<Item = SwitchIndex>,
         ends: impl IntoIterator<Item = usize>,
     ) {
-        for place in switches {
-            let found = ownership::of_switch(&read.network, &self.holdings, place);
-            put(&mut self.switches, place, found);
+        for switch_index in switches {
+            let found = ownership::of_switch(&read.network, &self.holdings, switch_index);
+            put(&mut self.switches, switch_index, found);
         }
         for end in ends {
             let found = ownership::of_end(&read.network, &self.holdings, end);
@@ -164,27 +165,27 @@ impl Guarantees {
     }
 
     /// Judges some of the clusters that are asked for.
-    fn judge(&mut self, read: &Reading<'_>, is_asked: impl Fn(&str) -> bool) {
+    fn check_clusters(&mut self, read: &Reading<'_>, is_affected: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
-        let mut judge = Judge::new(&read.network, read.intents);
+        let mut checker = ClusterChecker::new(&read.network, read.intents);
         let broken = broken(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
-        let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
-        for cluster in promised.filter(|cluster| is_asked(&cluster.name)) {
+        let guaranteed = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
+        for cluster in guaranteed.filter(|cluster| is_affected(&cluster.name)) {
             if !seen.insert(&cluster.name) {
                 continue;
             }
-            let given = Given::of(plan.decisions(), &cluster.name);
-            let judged = if broken.contains(cluster.name.as_str()) {
+            let given = ClusterGrants::of(plan.decisions(), &cluster.name);
+            let result = if broken.contains(cluster.name.as_str()) {
                 let is_even = given.parts().next().is_none();
-                Judged { findings: Vec::new(), is_even }
+                ClusterResult { findings: Vec::new(), is_even }
             } else {
-                judge.judge(cluster, given)
+                checker.check(cluster, given)
             };
-            if judged.is_even && judged.findings.is_empty() {
+            if result.is_even && result.findings.is_empty() {
                 self.clusters.remove(cluster.name.as_str());
             } else {
-                self.clusters.insert(cluster.name.as_str().into(), judged);
+                self.clusters.insert(cluster.name.as_str().into(), result);
             }
         }
     }
@@ -199,7 +200,11 @@ fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> 
 }
 
 /// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
-fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Changes) -> BTreeSet<&'a str> {
+fn affected_clusters<'a>(
+    before: &PreviousState<'a>,
+    read: &Reading<'a>,
+    changes: &PlanChanges,
+) -> BTreeSet<&'a str> {
     let mut names = before.clusters.clone();
     names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
     let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
@@ -230,7 +235,7 @@ fn is_guarded(read: &Reading<'_>) -> bool {
 /// Clusters of which the plan says itself that they do not get what they were promised.
 fn broken(plan: &FabricPlan) -> BTreeSet<&str> {
     let names = plan.findings().iter().filter_map(|finding| match finding {
-        Known::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
+        PlanFinding::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
         _ => None,
     });
     names.collect()

@@ -4,18 +4,18 @@ use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
 use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, is_told, verify};
+use fabric_verifier::{Finding, is_acknowledged, verify};
 use ib_wire::Guid;
 use proptest::prelude::*;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-use crate::world::{add_cluster, below, dice, fabric, hosts, planned, shared, tenants, wishes};
+use crate::world::{add_cluster, below, dice, fabric, hosts, planned, random_intents, shared, tenants};
 
 /// What is found besides what the plan says of itself.
 fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let mut findings = verify(topology, intents, plan);
-    findings.retain(|finding| !is_told(finding, plan));
+    findings.retain(|finding| !is_acknowledged(finding, plan));
     findings
 }
 
@@ -26,7 +26,7 @@ proptest! {
     fn compiled_plans_verify_clean(seed: u64) {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
-        let intents = wishes(&mut dice, &topology);
+        let intents = random_intents(&mut dice, &topology);
         let plan = planned(&topology, &intents);
         prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
         let shared = shared(&mut dice, &topology, &plan);

@@ -11,15 +11,15 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::world::mutant::{mutant, mutant_of_sharing};
 use crate::world::{
-    add_cluster, below, dice, fabric, hosts, level, one, planned, promised, rebuilt, set_some_mode, shared,
-    tenants, wishes,
+    add_cluster, below, dice, fabric, guaranteed, hosts, level, one, planned, random_intents, rebuilt,
+    set_some_mode, shared, tenants,
 };
 
 /// Fabrics, each with its own seed, and changes one after the other on each.
 const FABRICS: u64 = 100;
 const CHANGES: usize = 110;
 
-/// Another plan or other wishes: one more wrong entry, other partitions, everyone in one, or all as it was at first.
+/// Another plan or other random_intents: one more wrong entry, other partitions, everyone in one, or all as it was at first.
 fn changed(
     dice: &mut Pcg64Mcg,
     topology: &Topology,
@@ -33,7 +33,7 @@ fn changed(
             first.1.clone()
         }
         4 => {
-            intents.partitions = wishes(dice, topology).partitions;
+            intents.partitions = random_intents(dice, topology).partitions;
             recompile(topology, intents, &first.1).unwrap()
         }
         5 | 6 => {
@@ -48,9 +48,9 @@ fn changed(
     }
 }
 
-/// Another plan or other wishes where clusters are promised something: one cluster more or less, with and without a plan
+/// Another plan or other random_intents where clusters are guaranteed something: one cluster more or less, with and without a plan
 /// for it, one more wrong entry, something else given to somebody, or all as it was at first.
-fn promised_otherwise(
+fn changed_guarantees(
     dice: &mut Pcg64Mcg,
     topology: &Topology,
     intents: &mut Intents,
@@ -78,7 +78,7 @@ fn promised_otherwise(
             intents.partitions = tenants(dice, topology).partitions;
             recompile(topology, intents, &first.1).unwrap_or_else(|_| first.1.clone())
         }
-        10..13 => given_otherwise(dice, plan),
+        10..13 => with_other_grants(dice, plan),
         13..19 => mutant_of_sharing(dice, plan).map_or_else(|| plan.clone(), |(plan, _)| plan),
         _ => mutant(dice, plan).map_or_else(|| plan.clone(), |(plan, _)| plan),
     }
@@ -107,7 +107,7 @@ fn one_cluster_more_or_less(dice: &mut Pcg64Mcg, topology: &Topology, intents: &
 }
 
 /// A plan that gave somebody something else.
-fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
+fn with_other_grants(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
     let mut parts = plan.parts().clone();
     let names: Vec<String> = parts.decisions.clusters.keys().cloned().collect();
     if names.is_empty() {
@@ -132,10 +132,10 @@ fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
     rebuilt(parts, plan)
 }
 
-/// What changes wishes and a plan, both being followed by the next change.
+/// What changes random_intents and a plan, both being followed by the next change.
 type Change = fn(&mut Pcg64Mcg, &Topology, &mut Intents, &(Intents, FabricPlan), &FabricPlan) -> FabricPlan;
 
-/// Changes and those with findings.
+/// PlanChanges and those with findings.
 fn follow(
     seed: u64,
     topology: &Arc<Topology>,
@@ -164,7 +164,7 @@ fn a_delta_finds_exactly_what_a_whole_reading_finds() {
     for seed in 0..FABRICS {
         let mut dice = dice(seed);
         let topology = Arc::new(fabric(&mut dice));
-        let intents = wishes(&mut dice, &topology);
+        let intents = random_intents(&mut dice, &topology);
         let plan = planned(&topology, &intents);
         let count = follow(seed, &topology, (intents, plan), changed);
         (changes, with_findings) = (changes + count.0, with_findings + count.1);
@@ -179,8 +179,8 @@ fn a_delta_finds_the_same_where_clusters_are_promised_something() {
     for seed in 0..FABRICS {
         let mut dice = dice(2000 + seed);
         let topology = Arc::new(fabric(&mut dice));
-        let first = promised(&mut dice, &topology);
-        let count = follow(seed, &topology, first, promised_otherwise);
+        let first = guaranteed(&mut dice, &topology);
+        let count = follow(seed, &topology, first, changed_guarantees);
         (changes, with_findings) = (changes + count.0, with_findings + count.1);
     }
     println!("{changes} changes, {with_findings} with findings");

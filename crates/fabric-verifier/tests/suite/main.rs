@@ -5,6 +5,6 @@ mod clean;
 mod delta;
 mod guarantees;
 mod mutants;
-mod pairs;
+mod path_service_levels;
 mod rules;
 mod world;

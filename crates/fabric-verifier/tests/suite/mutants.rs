@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use fabric_verifier::verify;
 
-use crate::world::arbiter::are_kept;
+use crate::world::arbiter::guarantees_hold;
 use crate::world::mutant::{mutant, mutant_of_sharing};
 use crate::world::walk::Fabric;
-use crate::world::{dice, fabric, planned, promised, shared, wishes};
+use crate::world::{dice, fabric, guaranteed, planned, random_intents, shared};
 
 /// Plans, each with its own seed, and wrong entries tried on each.
 const PLANS: u64 = 80;
@@ -20,7 +20,7 @@ fn every_wrong_entry_is_named_or_changes_nothing() {
     for seed in 0..PLANS {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
-        let intents = wishes(&mut dice, &topology);
+        let intents = random_intents(&mut dice, &topology);
         let mut plan = planned(&topology, &intents);
         if seed % 2 == 1 {
             plan = shared(&mut dice, &topology, &plan);
@@ -74,14 +74,14 @@ fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
     for seed in 0..PLANS {
         let mut dice = dice(1000 + seed);
         let topology = fabric(&mut dice);
-        let (intents, plan) = promised(&mut dice, &topology);
+        let (intents, plan) = guaranteed(&mut dice, &topology);
         if intents.clusters.is_empty() || !verify(&topology, &intents, &plan).is_empty() {
             assert!(intents.clusters.is_empty() || !plan.findings().is_empty(), "seed {seed}");
             continue;
         }
         let right = Fabric::new(&topology, &plan);
         assert!(
-            are_kept(&topology, &intents, &plan) && right.levels_come_back(&intents),
+            guarantees_hold(&topology, &intents, &plan) && right.levels_come_back(&intents),
             "seed {seed}: the control"
         );
         let usual = (right.keys(), right.behaviour(&right.keys()));
@@ -102,7 +102,7 @@ fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
             let other = (keys != usual.0).then(|| right.behaviour(&keys));
             assert!(
                 other.as_ref().unwrap_or(&usual.1).is_kept_by(&changed.behaviour(&keys))
-                    && are_kept(&topology, &intents, &wrong),
+                    && guarantees_hold(&topology, &intents, &wrong),
                 "seed {seed}: {entry:?} changes what packets do, and is not named by {findings:#?}"
             );
             count.1 += 1;

@@ -13,9 +13,9 @@ use ib_wire::{Guid, VirtualLane, VlArbEntry};
 /// The largest packet on the wire.
 const PACKET: u64 = 4122;
 
-/// Whether every cluster gets what it was promised, on the ways and by the tables of a plan. The lanes are those that the
+/// Whether every cluster gets what it was guaranteed, on the ways and by the tables of a plan. The lanes are those that the
 /// tables give its level.
-pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bool {
+pub fn guarantees_hold(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bool {
     intents.clusters.iter().all(|cluster| {
         let Class::Guaranteed { bandwidth, latency_ns } = cluster.class else { return true };
         let decision = &plan.decisions().clusters[&cluster.name];
@@ -40,8 +40,8 @@ pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bo
             served(&sharing.low, *lane)
                 .is_some_and(|served| served.part * rate >= (all / others) as f64 * 0.999)
         };
-        let promised_ns = latency_ns.map_or(decision.bound_ns, |asked| asked.min(decision.bound_ns));
-        needed.iter().all(is_enough) && latest_ns <= promised_ns as f64 + 1.0
+        let guaranteed_ns = latency_ns.map_or(decision.bound_ns, |asked| asked.min(decision.bound_ns));
+        needed.iter().all(is_enough) && latest_ns <= guaranteed_ns as f64 + 1.0
     })
 }
 

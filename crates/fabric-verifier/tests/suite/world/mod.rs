@@ -1,4 +1,4 @@
-//! What the tests share: fabrics of every kind, wishes for them, and plans whose links are shared.
+//! What the tests share: fabrics of every kind, random_intents for them, and plans whose links are shared.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -73,7 +73,7 @@ pub fn hosts(topology: &Topology) -> Vec<Guid> {
 }
 
 /// Random partitions: with and without numbers, with every role, some carrying IP.
-pub fn wishes(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
+pub fn random_intents(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
     let hosts = hosts(topology);
     let mut intents = Intents::new(one(dice, &hosts));
     if below(dice, 5) == 0 {
@@ -108,7 +108,7 @@ pub fn wishes(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
 
 /// Random partitions that two clusters may both be in: nobody has more than a limited key.
 pub fn tenants(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
-    let mut intents = wishes(dice, topology);
+    let mut intents = random_intents(dice, topology);
     for partition in &mut intents.partitions {
         partition.members.iter_mut().for_each(|member| member.role = Role::Limited);
     }
@@ -138,7 +138,7 @@ pub fn set_some_mode(dice: &mut Pcg64Mcg, intents: &mut Intents) {
 }
 
 /// As many guaranteed clusters as the fabric takes of a few on ports that lie apart, and the plan.
-pub fn promised(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPlan) {
+pub fn guaranteed(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPlan) {
     let mut intents = tenants(dice, topology);
     let mut plan = planned(topology, &intents);
     let mut free = hosts(topology);

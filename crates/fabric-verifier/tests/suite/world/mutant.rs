@@ -9,7 +9,7 @@ use fabric_model::intent::{PortName, Role};
 use fabric_model::plan::{
     Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortSharing, SwitchPlan, SwitchPortPlan,
 };
-use fabric_verifier::{Destination, Finding, Hop};
+use fabric_verifier::{Finding, PacketDestination, SwitchExit};
 use ib_wire::{
     Guid, Lid, Membership, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane,
 };
@@ -52,11 +52,11 @@ impl Entry {
 
     /// Whether a finding names it.
     pub fn is_named_by(self, finding: &Finding) -> bool {
-        let on = |way: &[Hop], switch: Guid| way.iter().any(|hop| hop.switch == switch);
+        let on = |path: &[SwitchExit], switch: Guid| path.iter().any(|hop| hop.switch == switch);
         match (self, finding) {
-            (Self::Linear { switch, lid }, Finding::ForwardingLoop { lid: found, ring: way })
-            | (Self::Linear { switch, lid }, Finding::Astray { lid: found, path: way, .. }) => {
-                *found == lid && on(way, switch)
+            (Self::Linear { switch, lid }, Finding::ForwardingLoop { lid: found, cycle: path })
+            | (Self::Linear { switch, lid }, Finding::Misrouted { lid: found, path, .. }) => {
+                *found == lid && on(path, switch)
             }
             (Self::Linear { switch, lid }, Finding::NotForwarded { lid: found, path, at, .. }) => {
                 *found == lid && (*at == switch || on(path, switch))
@@ -64,51 +64,51 @@ impl Entry {
             (Self::Linear { switch, lid }, Finding::ExitWithoutCable { lid: found, exit }) => {
                 *found == lid && exit.switch == switch
             }
-            (Self::Linear { switch, lid }, Finding::CreditLoop { ring }) => {
-                ring.iter().any(|wait| wait.link.switch == switch)
-                    && ring.iter().any(|wait| wait.packets == Destination::Lid(lid))
+            (Self::Linear { switch, lid }, Finding::CreditLoop { cycle }) => {
+                cycle.iter().any(|wait| wait.link.switch == switch)
+                    && cycle.iter().any(|wait| wait.packets == PacketDestination::Lid(lid))
             }
             // A route that ends elsewhere may lose the way back of a level.
-            (Self::Linear { switch, .. }, Finding::LevelOneWay { path, at, .. }) => {
+            (Self::Linear { switch, .. }, Finding::ServiceLevelOneWay { path, at, .. }) => {
                 on(path, switch) || at.node == switch
             }
             (Self::Group { switch, mlid, port }, Finding::GroupOneWay { mlid: found, exit, to }) => {
                 let entry = PortName { node: switch, port };
-                *found == mlid && (*exit == Hop { switch, exit: port } || *to == Some(entry))
+                *found == mlid && (*exit == SwitchExit { switch, exit: port } || *to == Some(entry))
             }
-            (Self::Group { switch, mlid, port }, Finding::GroupAstray { mlid: found, exit, .. }) => {
-                *found == mlid && *exit == Hop { switch, exit: port }
+            (Self::Group { switch, mlid, port }, Finding::GroupMisrouted { mlid: found, exit, .. }) => {
+                *found == mlid && *exit == SwitchExit { switch, exit: port }
             }
-            (Self::Group { switch, mlid, .. }, Finding::GroupLoop { mlid: found, ring }) => {
-                *found == mlid && on(ring, switch)
+            (Self::Group { switch, mlid, .. }, Finding::GroupLoop { mlid: found, cycle }) => {
+                *found == mlid && on(cycle, switch)
             }
-            (Self::Group { switch, mlid, port }, Finding::GroupUnreached { mlid: found, at, .. }) => {
+            (Self::Group { switch, mlid, port }, Finding::GroupMemberUnreached { mlid: found, at, .. }) => {
                 *found == mlid && *at == PortName { node: switch, port }
             }
             (
                 Self::Key { port },
                 Finding::KeyMissing { port: found, .. }
                 | Finding::KeyUnwanted { port: found, .. }
-                | Finding::IndexZero { port: found, .. },
+                | Finding::IndexZeroDiffers { port: found, .. },
             )
             | (
                 Self::Enforcement { port },
-                Finding::EnforcementOff { port: found } | Finding::EnforcementInside { port: found },
+                Finding::EnforcementOff { port: found } | Finding::EnforcementBetweenSwitches { port: found },
             )
             | (
                 Self::Weight { port },
-                Finding::ArbitrationEntry { port: found, .. }
+                Finding::ArbitrationEntryInvalid { port: found, .. }
                 | Finding::LaneWithoutWeight { port: found, .. }
                 | Finding::LaneUnserved { port: found, .. }
-                | Finding::ShareShort { port: found, .. },
+                | Finding::ShareTooSmall { port: found, .. },
             )
             | (Self::Cable { port }, Finding::CableDiffers { port: found, .. }) => *found == port,
-            (Self::Lid { port, lid }, Finding::LidTwice { lid: found, first, second }) => {
+            (Self::Lid { port, lid }, Finding::DuplicateLid { lid: found, first, second }) => {
                 *found == lid && (*first == port || *second == port)
             }
             (
                 Self::Lid { lid, .. },
-                Finding::NotForwarded { lid: found, .. } | Finding::Astray { lid: found, .. },
+                Finding::NotForwarded { lid: found, .. } | Finding::Misrouted { lid: found, .. },
             ) => *found == lid,
             (
                 Self::Level { port, sl },
@@ -118,28 +118,30 @@ impl Entry {
             (Self::Level { port, sl }, Finding::BestEffortDiscarded { port: found, .. }) => {
                 *found == port && sl == ServiceLevel::default()
             }
-            (Self::Level { port, sl }, Finding::LevelOneWay { sl: level, path, at, .. }) => {
-                let hop = Hop { switch: port.node, exit: port.port };
+            (Self::Level { port, sl }, Finding::ServiceLevelOneWay { sl: level, path, at, .. }) => {
+                let hop = SwitchExit { switch: port.node, exit: port.port };
                 *level == sl && (*at == port || path.contains(&hop))
             }
-            (Self::Level { port, .. }, Finding::GroupLevelDiscarded { at, .. }) => *at == port,
+            (Self::Level { port, .. }, Finding::GroupServiceLevelDiscarded { at, .. }) => *at == port,
             (
                 Self::Level { port, sl },
-                Finding::LevelNotGranted { port: found, sl: level, .. }
-                | Finding::LaneOfOther { port: found, sl: level, .. }
-                | Finding::ManagementAstray { port: found, sl: level, .. }
-                | Finding::LevelLost { at: found, sl: level, .. },
+                Finding::ServiceLevelNotGranted { port: found, sl: level, .. }
+                | Finding::ForeignLane { port: found, sl: level, .. }
+                | Finding::ManagementLaneDiffers { port: found, sl: level, .. }
+                | Finding::ServiceLevelDiscarded { at: found, sl: level, .. },
             ) => *found == port && *level == sl,
-            (Self::Weight { port }, Finding::TooLate { hops, .. }) => hops.iter().any(|hop| hop.port == port),
+            (Self::Weight { port }, Finding::LatencyExceeded { waits, .. }) => {
+                waits.iter().any(|wait| wait.port == port)
+            }
             // A route by other links comes to where its cluster has nothing, or is too many there.
             (
                 Self::Linear { switch, .. },
                 Finding::GrantMissing { port: found, .. }
-                | Finding::ShareShort { port: found, .. }
-                | Finding::LevelLost { at: found, .. },
+                | Finding::ShareTooSmall { port: found, .. }
+                | Finding::ServiceLevelDiscarded { at: found, .. },
             ) => found.node == switch,
-            (Self::Linear { switch, .. }, Finding::TooLate { hops, .. }) => {
-                hops.iter().any(|hop| hop.port.node == switch)
+            (Self::Linear { switch, .. }, Finding::LatencyExceeded { waits, .. }) => {
+                waits.iter().any(|wait| wait.port.node == switch)
             }
             (
                 Self::Member { partition, port },

@@ -7,7 +7,7 @@ use fabric_model::intent::{Intents, Ipoib, KeyPlace, PartitionIntent, Role, Who}
 use fabric_model::{FabricPlan, SharedMap, Topology};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey};
 
-use crate::network::{Present, present_ends};
+use crate::network::{PresentPort, present_ends};
 
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
@@ -17,7 +17,7 @@ const PAGE: usize = 32;
 
 /// A partition that is to exist.
 #[derive(Debug)]
-pub(crate) struct WantedPartition {
+pub(crate) struct IntendedPartition {
     /// Where it is asked for.
     asked: Vec<Arc<PartitionIntent>>,
     pub ipoib: Option<Ipoib>,
@@ -29,14 +29,14 @@ pub(crate) struct WantedPartition {
 
 /// What an end port is to hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WantedPort {
+pub(crate) struct IntendedPort {
     /// In order of the partitions' numbers.
     pub roles: Vec<(PartitionNumber, Role)>,
     /// The partitions that claim index 0, in order too.
     pub first: Vec<PartitionNumber>,
 }
 
-impl WantedPort {
+impl IntendedPort {
     /// The keys it is to hold, in order.
     pub fn keys(&self) -> Vec<Pkey> {
         let mut keys: Vec<Pkey> = self.roles.iter().flat_map(|(number, role)| role.keys(*number)).collect();
@@ -46,12 +46,12 @@ impl WantedPort {
 
     /// What it is to be in a partition instead of what it was.
     fn put(&mut self, number: PartitionNumber, role: Option<Role>, is_first: bool) {
-        let place = self.roles.partition_point(|(other, _)| *other < number);
-        if self.roles.get(place).is_some_and(|(other, _)| *other == number) {
-            self.roles.remove(place);
+        let index = self.roles.partition_point(|(other, _)| *other < number);
+        if self.roles.get(index).is_some_and(|(other, _)| *other == number) {
+            self.roles.remove(index);
         }
         if let Some(role) = role {
-            self.roles.insert(place, (number, role));
+            self.roles.insert(index, (number, role));
         }
         self.first.retain(|other| *other != number);
         if is_first {
@@ -65,23 +65,23 @@ impl WantedPort {
 pub(crate) struct Ends {
     manager: Guid,
     /// By GUID.
-    present: Vec<Present>,
-    places: HashMap<Guid, usize>,
+    present: Vec<PresentPort>,
+    indices: HashMap<Guid, usize>,
 }
 
 impl Ends {
     fn new(topology: &Topology, manager: Guid) -> Self {
         let present = present_ends(topology, manager);
-        let places = present.iter().map(|end| end.guid).zip(0..).collect();
-        Self { manager, present, places }
+        let indices = present.iter().map(|end| end.guid).zip(0..).collect();
+        Self { manager, present, indices }
     }
 
     /// Whom a member names.
     fn named(&self, who: Who) -> Vec<Guid> {
-        let of_kind = |wanted: fn(NodeKind) -> bool| -> Vec<Guid> {
-            self.present.iter().filter(|end| wanted(end.kind)).map(|end| end.guid).collect()
+        let of_kind = |intended: fn(NodeKind) -> bool| -> Vec<Guid> {
+            self.present.iter().filter(|end| intended(end.kind)).map(|end| end.guid).collect()
         };
-        let one = |guid: Guid| self.places.contains_key(&guid).then_some(guid).into_iter().collect();
+        let one = |guid: Guid| self.indices.contains_key(&guid).then_some(guid).into_iter().collect();
         match who {
             Who::All => of_kind(|_| true),
             Who::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
@@ -92,9 +92,9 @@ impl Ends {
         }
     }
 
-    fn partition(&self, number: PartitionNumber, asked: Vec<Arc<PartitionIntent>>) -> WantedPartition {
+    fn partition(&self, number: PartitionNumber, asked: Vec<Arc<PartitionIntent>>) -> IntendedPartition {
         let mut members: BTreeMap<Guid, (Role, KeyPlace)> = BTreeMap::new();
-        // Everyone is a limited member of the default partition, the manager a full one, unless somebody asks otherwise.
+        // Everyone is a limited member of the default partition, the manager a full one, unless somebody asks intent_changes.
         if number == PartitionNumber::DEFAULT {
             let role = |guid: Guid| if guid == self.manager { Role::Full } else { Role::Limited };
             members.extend(self.present.iter().map(|end| (end.guid, (role(end.guid), KeyPlace::Anywhere))));
@@ -104,7 +104,7 @@ impl Ends {
             members.extend(named.map(|guid| (guid, (member.role, member.place))));
         }
         let is_first = |(_, (_, place)): &(&Guid, &(Role, KeyPlace))| *place == KeyPlace::First;
-        WantedPartition {
+        IntendedPartition {
             ipoib: asked.iter().find_map(|intent| intent.ipoib),
             asked,
             first: members.iter().filter(is_first).map(|(guid, _)| *guid).collect(),
@@ -115,48 +115,48 @@ impl Ends {
 
 /// A partition as it is asked for, and its number if it has one.
 #[derive(Clone, Debug)]
-struct Listed {
+struct ListedPartition {
     intent: Arc<PartitionIntent>,
     number: Option<PartitionNumber>,
 }
 
 /// What the intents ask of the part of a fabric that the manager reaches. Copies share what they have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub partitions: SharedMap<PartitionNumber, Arc<WantedPartition>>,
+pub(crate) struct Intended {
+    pub partitions: SharedMap<PartitionNumber, Arc<IntendedPartition>>,
     /// What is asked for, in its order.
-    listed: Vec<Listed>,
+    listed: Vec<ListedPartition>,
     ends: Arc<Ends>,
     /// In the order of the ends, [`PAGE`] of them together.
-    ports: Vec<Arc<[WantedPort]>>,
+    ports: Vec<Arc<[IntendedPort]>>,
 }
 
-/// What is asked for otherwise than before.
+/// What is asked for intent_changes than before.
 #[derive(Debug, Default)]
-pub(crate) struct Otherwise {
+pub(crate) struct IntentChanges {
     /// Partitions that came, went or changed.
     pub partitions: BTreeSet<PartitionNumber>,
     /// The ports in them before or after, by port GUID.
     pub ports: BTreeSet<Guid>,
 }
 
-impl Wanted {
+impl Intended {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
         let ends = Arc::new(Ends::new(topology, intents.manager));
-        let ports = vec![WantedPort::default(); ends.present.len()];
+        let ports = vec![IntendedPort::default(); ends.present.len()];
         let ports = ports.chunks(PAGE).map(Arc::from).collect();
         let nothing = Self { partitions: SharedMap::new(), listed: Vec::new(), ends, ports };
         nothing.renumbered(&intents.partitions, (0, 0), numbers(intents, plan)).0
     }
 
     /// What other intents and another plan ask on the same cables. Of the plan before is told by number which partitions it
-    /// had otherwise.
+    /// had intent_changes.
     pub fn changed(
         &self,
         intents: &Intents,
         (before, plan): (&FabricPlan, &FabricPlan),
         replanned: &BTreeSet<PartitionNumber>,
-    ) -> (Self, Otherwise) {
+    ) -> (Self, IntentChanges) {
         let alike = self.alike(&intents.partitions);
         let kept = self.kept_numbers(intents, alike, (before, plan), replanned);
         self.renumbered(&intents.partitions, alike, kept.unwrap_or_else(|| numbers(intents, plan)))
@@ -169,7 +169,7 @@ impl Wanted {
 
     /// How many partitions a list asks for as this one, from the beginning and up to the end.
     fn alike(&self, intents: &[PartitionIntent]) -> (usize, usize) {
-        let is_same = |(listed, intent): &(&Listed, &PartitionIntent)| *listed.intent == **intent;
+        let is_same = |(listed, intent): &(&ListedPartition, &PartitionIntent)| *listed.intent == **intent;
         let front = self.listed.iter().zip(intents).take_while(is_same).count();
         let rest = self.listed[front..].iter().rev().zip(intents[front..].iter().rev());
         (front, rest.take_while(is_same).count())
@@ -209,7 +209,7 @@ impl Wanted {
                 given.entry(partition.name.as_str()).or_insert(partition.number);
             }
         }
-        let number = |listed: &Listed| listed.number;
+        let number = |listed: &ListedPartition| listed.number;
         let numbers = self.listed[..front].iter().map(number);
         let numbers = numbers.chain(come.iter().map(|intent| given.get(intent.name.as_str()).copied()));
         Some(numbers.chain(self.listed[self.listed.len() - back..].iter().map(number)).collect())
@@ -221,11 +221,11 @@ impl Wanted {
         intents: &[PartitionIntent],
         (front, back): (usize, usize),
         numbers: Vec<Option<PartitionNumber>>,
-    ) -> (Self, Otherwise) {
+    ) -> (Self, IntentChanges) {
         let first_behind = self.listed.len() - back;
-        let held = |place: usize| match place.checked_sub(intents.len() - back) {
+        let held = |index: usize| match index.checked_sub(intents.len() - back) {
             Some(behind) => self.listed.get(first_behind + behind),
-            None => self.listed[..front].get(place),
+            None => self.listed[..front].get(index),
         };
         let mut suspects: BTreeSet<PartitionNumber> =
             self.listed[front..first_behind].iter().filter_map(|listed| listed.number).collect();
@@ -233,8 +233,8 @@ impl Wanted {
             (!self.partitions.contains_key(&PartitionNumber::DEFAULT)).then_some(PartitionNumber::DEFAULT),
         );
         let mut listed = Vec::with_capacity(intents.len());
-        for (place, (intent, number)) in intents.iter().zip(numbers).enumerate() {
-            let intent = match held(place) {
+        for (index, (intent, number)) in intents.iter().zip(numbers).enumerate() {
+            let intent = match held(index) {
                 Some(held) if held.number == number => {
                     listed.push(held.clone());
                     continue;
@@ -246,59 +246,59 @@ impl Wanted {
                 None => Arc::new(intent.clone()),
             };
             suspects.extend(number);
-            listed.push(Listed { intent, number });
+            listed.push(ListedPartition { intent, number });
         }
         let mut asked: BTreeMap<PartitionNumber, Vec<Arc<PartitionIntent>>> =
             suspects.into_iter().map(|number| (number, Vec::new())).collect();
-        for Listed { intent, number } in &listed {
+        for ListedPartition { intent, number } in &listed {
             if let Some(asked) = number.and_then(|number| asked.get_mut(&number)) {
                 asked.push(Arc::clone(intent));
             }
         }
-        let mut wanted = Self { listed, ..self.clone() };
-        let mut otherwise = Otherwise::default();
+        let mut intended = Self { listed, ..self.clone() };
+        let mut intent_changes = IntentChanges::default();
         for (number, asked) in asked {
             if self.partitions.get(&number).is_some_and(|held| held.asked == asked) {
                 continue;
             }
             let exists = !asked.is_empty() || number == PartitionNumber::DEFAULT;
             let partition = exists.then(|| Arc::new(self.ends.partition(number, asked)));
-            wanted.put(number, partition, &mut otherwise);
+            intended.put(number, partition, &mut intent_changes);
         }
-        (wanted, otherwise)
+        (intended, intent_changes)
     }
 
-    /// Puts a partition in the place of what it was.
+    /// Puts a partition in the index of what it was.
     fn put(
         &mut self,
         number: PartitionNumber,
-        partition: Option<Arc<WantedPartition>>,
-        otherwise: &mut Otherwise,
+        partition: Option<Arc<IntendedPartition>>,
+        intent_changes: &mut IntentChanges,
     ) {
         let before = self.partitions.remove(&number);
         let members = before.iter().chain(&partition).flat_map(|partition| partition.members.keys());
         for guid in members.copied().collect::<BTreeSet<_>>() {
-            let Some(place) = self.ends.places.get(&guid) else { continue };
+            let Some(index) = self.ends.indices.get(&guid) else { continue };
             let role = partition.as_ref().and_then(|partition| partition.members.get(&guid)).copied();
             let is_first = partition.as_ref().is_some_and(|partition| partition.first.contains(&guid));
-            let page = Arc::make_mut(&mut self.ports[place / PAGE]);
-            page[place % PAGE].put(number, role, is_first);
-            otherwise.ports.insert(guid);
+            let page = Arc::make_mut(&mut self.ports[index / PAGE]);
+            page[index % PAGE].put(number, role, is_first);
+            intent_changes.ports.insert(guid);
         }
-        otherwise.partitions.insert(number);
+        intent_changes.partitions.insert(number);
         if let Some(partition) = partition {
             self.partitions.insert(number, partition);
         }
     }
 
     /// The end ports there are, by GUID.
-    pub fn present(&self) -> &[Present] {
+    pub fn present(&self) -> &[PresentPort] {
         &self.ends.present
     }
 
     /// What a port is to hold.
-    pub fn port(&self, guid: Guid) -> Option<&WantedPort> {
-        self.ends.places.get(&guid).map(|place| &self.ports[place / PAGE][place % PAGE])
+    pub fn port(&self, guid: Guid) -> Option<&IntendedPort> {
+        self.ends.indices.get(&guid).map(|index| &self.ports[index / PAGE][index % PAGE])
     }
 
     /// Whether two ports may exchange packets: some partition has both, and one of them as more than a limited member.
@@ -306,7 +306,7 @@ impl Wanted {
         let (Some(a), Some(b)) = (self.port(a), self.port(b)) else { return false };
         a.roles.iter().any(|(number, role)| {
             let other = b.roles.binary_search_by_key(number, |(number, _)| *number).ok();
-            other.is_some_and(|place| *role != Role::Limited || b.roles[place].1 != Role::Limited)
+            other.is_some_and(|index| *role != Role::Limited || b.roles[index].1 != Role::Limited)
         })
     }
 }

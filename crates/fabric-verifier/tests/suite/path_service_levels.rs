@@ -9,19 +9,19 @@ use fabric_model::generate::{FatTree, FatTreeSize};
 use fabric_model::intent::PortName;
 use fabric_model::tenancy::{PairLevel, SlMode};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, is_told, verify};
+use fabric_verifier::{Finding, is_acknowledged, verify};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use proptest::prelude::*;
 
-use crate::world::arbiter::are_kept;
+use crate::world::arbiter::guarantees_hold;
 use crate::world::{
-    add_cluster, below, dice, fabric, hosts, level, one, planned, promised, rebuilt, tenants,
+    add_cluster, below, dice, fabric, guaranteed, hosts, level, one, planned, rebuilt, tenants,
 };
 
 /// What is found besides what the plan says of itself.
 fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let mut findings = verify(topology, intents, plan);
-    findings.retain(|finding| !is_told(finding, plan));
+    findings.retain(|finding| !is_acknowledged(finding, plan));
     findings
 }
 
@@ -97,7 +97,7 @@ proptest! {
                 Ok(plan) => {
                     let plan = Arc::clone(plan);
                     prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
-                    prop_assert!(are_kept(&topology, &intents, &plan));
+                    prop_assert!(guarantees_hold(&topology, &intents, &plan));
                     prop_assert_eq!(&*plan, &recompile(&topology, &intents, &before.1).unwrap());
                     prop_assert_eq!(&*plan, &compile(&topology, &intents, plan.decisions()).unwrap());
                 }
@@ -199,7 +199,7 @@ fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() 
     let (intents, plan) = crowded.with(SlMode::Path);
     let plan = plan.unwrap();
     assert_eq!(verify(&crowded.tree, &intents, &plan), []);
-    assert!(are_kept(&crowded.tree, &intents, &plan));
+    assert!(guarantees_hold(&crowded.tree, &intents, &plan));
     let wide = &plan.decisions().clusters["wide"];
     assert_eq!(wide.pairs.len(), 6, "every two of three, and each with itself");
     let between = |a: usize, b: usize| {
@@ -243,7 +243,7 @@ fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
     for seed in 0..200 {
         let mut dice = dice(3000 + seed);
         let topology = fabric(&mut dice);
-        let (intents, plan) = promised(&mut dice, &topology);
+        let (intents, plan) = guaranteed(&mut dice, &topology);
         if !verify(&topology, &intents, &plan).is_empty() {
             assert!(!plan.findings().is_empty(), "seed {seed}");
             continue;
@@ -266,14 +266,17 @@ fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
             let changed = rebuilt(parts.clone(), &plan);
             let findings = verify(&topology, &intents, &changed);
             let is_it = |found: &Finding| {
-                matches!(found, Finding::LevelLost { cluster, sl, from, to, .. }
+                matches!(found, Finding::ServiceLevelDiscarded { cluster, sl, from, to, .. }
                 if cluster == name && *sl == wrong
                     && PairLevel::between(switch(&plan, *from), switch(&plan, *to)) == switches)
             };
             if findings.iter().any(is_it) {
                 told += 1;
             } else {
-                assert!(findings.is_empty() && are_kept(&topology, &intents, &changed), "{findings:#?}");
+                assert!(
+                    findings.is_empty() && guarantees_hold(&topology, &intents, &changed),
+                    "{findings:#?}"
+                );
                 serve += 1;
             }
             // One that is not there is told as well.
@@ -281,7 +284,7 @@ fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
             decision.pairs.remove(place);
             let findings = verify(&topology, &intents, &rebuilt(parts, &plan));
             let is_it = |found: &Finding| {
-                matches!(found, Finding::LevelMissing { cluster, between }
+                matches!(found, Finding::ServiceLevelMissing { cluster, between }
                 if cluster == name && *between == Some(switches))
             };
             assert!(findings.iter().any(is_it), "{findings:#?}");

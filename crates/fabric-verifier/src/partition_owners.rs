@@ -6,20 +6,20 @@
 use fabric_model::Intents;
 
 use crate::bounded::bounded;
-use crate::{Finding, Rule, SharedNumber};
+use crate::{Finding, Rule};
 
 /// Numbers that two owners use, each with the first two of them.
 pub(crate) fn check(intents: &Intents) -> Vec<Finding> {
     let shared = intents.owners.iter().filter_map(|(partition, owners)| {
         let mut owners = owners.iter();
         let ((first, first_port), (second, second_port)) = (owners.next()?, owners.next()?);
-        Some(Finding::NumberOfTwo(SharedNumber {
+        Some(Finding::PartitionNumberShared {
             partition: *partition,
             first: first.clone(),
             first_port: *first_port,
             second: second.clone(),
             second_port: *second_port,
-        }))
+        })
     });
     bounded(Rule::Ownership, shared.collect())
 }

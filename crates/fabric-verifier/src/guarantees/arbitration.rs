@@ -13,7 +13,7 @@ const PASSAGE_S: f64 = 0.25e-6;
 
 /// What a lane gets of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Service {
+pub(super) struct LaneService {
     /// Bits per second of the link.
     link: u64,
     /// Bytes that the cluster may send in a round of the table, in all its lanes.
@@ -26,7 +26,7 @@ pub(super) struct Service {
     pub entry: usize,
 }
 
-impl Service {
+impl LaneService {
     /// What entries give a lane of a link that carries so many bits per second; `None` if none serves it. Lanes of the same
     /// cluster, as bits, add to what it may send, but its packets wait for them as for others.
     pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: u16, link: u64) -> Option<Self> {
@@ -76,17 +76,17 @@ impl Service {
 
 /// What a packet meets on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct PathBound {
     waits_s: f64,
 }
 
-impl Way {
+impl PathBound {
     /// Nothing yet.
     pub const START: Self = Self { waits_s: 0.0 };
 
     /// And one link more.
     #[must_use]
-    pub fn then(self, service: &Service) -> Self {
+    pub fn then(self, service: &LaneService) -> Self {
         let packet_s = PACKET_BYTES as f64 / service.link_bytes_per_s();
         Self { waits_s: self.waits_s + service.wait_s() + packet_s + PASSAGE_S }
     }
@@ -111,30 +111,30 @@ mod tests {
 
     #[test]
     fn a_lane_that_is_alone_has_all_and_one_without_weight_has_nothing() {
-        let alone = Service::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
+        let alone = LaneService::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
         assert_eq!((alone.share(), alone.wait_s()), (1000, 0.0));
-        assert_eq!(Service::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
-        assert_eq!(Service::of(&[], lane(3), 0, 1000), None);
+        assert_eq!(LaneService::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
+        assert_eq!(LaneService::of(&[], lane(3), 0, 1000), None);
     }
 
     #[test]
     fn others_count_with_the_last_packet_of_each_visit() {
         // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
-        let service = Service::of(&table, lane(2), 0, 8_000_000_000).unwrap();
+        let service = LaneService::of(&table, lane(2), 0, 8_000_000_000).unwrap();
         let others = (65 * 64 + 4058) + (64 + 4058);
         assert_eq!((service.gap, service.entry), (others, 3));
         assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
         // At 1 GB/s a byte takes a nanosecond.
         assert!((service.wait_s() * 1e9 - others as f64).abs() < 1e-6);
-        let bound = Way::START.then(&service).bound_ns();
+        let bound = PathBound::START.then(&service).bound_ns();
         assert!((bound - (others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
     }
     #[test]
     fn lanes_of_one_cluster_add_up_and_wait_for_each_other() {
         let table = [entry(2, 65), entry(0, 65), entry(3, 130)];
-        let alone = Service::of(&table, lane(2), 0, 1000).unwrap();
-        let both = Service::of(&table, lane(2), 1 << 3, 1000).unwrap();
+        let alone = LaneService::of(&table, lane(2), 0, 1000).unwrap();
+        let both = LaneService::of(&table, lane(2), 1 << 3, 1000).unwrap();
         assert_eq!(both.gap, alone.gap);
         assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4058));
         assert!(both.share() > alone.share());
