@@ -98,8 +98,8 @@ impl Names {
 
     fn name(&mut self, slice: &Slice, visit: Visit, lids: &mut BTreeSet<Lid>) -> Result<(), NamesError> {
         match visit {
-            Visit::Node(seat) => {
-                let node = &slice.seats[seat].node;
+            Visit::Node(index) => {
+                let node = &slice.nodes[index].node;
                 if !self.nodes.contains_key(node) {
                     self.nodes_given += 1;
                     let names = NodeNames { number: self.nodes_given, lid: free_lid(lids)? };
@@ -113,8 +113,8 @@ impl Names {
                     self.switches.insert(guid, names);
                 }
             }
-            Visit::Access(guid, seat) => {
-                let node = &slice.seats[seat].node;
+            Visit::Access(guid, index) => {
+                let node = &slice.nodes[index].node;
                 if let Some(switch) =
                     self.switches.get_mut(&guid).filter(|switch| !switch.access.contains_key(node))
                 {
@@ -193,9 +193,9 @@ impl SwitchNames {
         if let Some(port) = free {
             return Ok(port);
         }
-        let present: BTreeSet<&str> = (slice.seats.iter())
-            .filter(|seat| seat.access.node == own)
-            .map(|seat| seat.node.as_str())
+        let present: BTreeSet<&str> = (slice.nodes.iter())
+            .filter(|node| node.access.node == own)
+            .map(|node| node.node.as_str())
             .collect();
         let gone = self.access.iter().filter(|(node, _)| !present.contains(node.as_str()));
         let lowest = gone.min_by_key(|(_, port)| **port).map(|(node, port)| (node.clone(), *port));

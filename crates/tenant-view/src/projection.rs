@@ -1,4 +1,4 @@
-//! A slice under its aliases: the topology that a tenant sees, and the way back to what it stands for.
+//! A slice under its aliases: the topology that a tenant sees, and the way back to what it mapping for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,12 +55,12 @@ pub(crate) struct ProjectedSwitch {
     pub number: u32,
     pub lid: Lid,
     /// What its ports stand for, by their numbers in the view.
-    pub ports: BTreeMap<PortNum, Stands>,
+    pub ports: BTreeMap<PortNum, PortMapping>,
 }
 
-/// What a port of a switch stands for.
+/// What a port of a switch mapping for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stands {
+pub(crate) enum PortMapping {
     /// The port in front of a virtual machine, by its place among the nodes, and the physical port.
     Access(usize, PortNum),
     /// A port with a cable to another switch.
@@ -92,34 +92,34 @@ impl Projection {
         let by_number: BTreeMap<u32, (Guid, &ProjectedSwitch)> =
             switches.iter().map(|(guid, switch)| (switch.number, (*guid, switch))).collect();
         let mut builder = TopologyBuilder::new();
-        let mut places: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
+        let mut indices: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
         for (number, (guid, switch)) in &by_number {
             let size = names.switch(switch.physical).map_or(1, |(_, size)| size);
             let mut node = NewNode::new(NodeKind::Switch, id('S', *guid), *guid, size);
             node.description = format!("switch-{number}");
-            places.insert(*guid, builder.add_node(node)?);
+            indices.insert(*guid, builder.add_node(node)?);
         }
         for node in &nodes {
             let mut adapter =
                 NewNode::new(NodeKind::Adapter, id('H', node.guid), node.guid, ADAPTER_PORT.to_wire());
             adapter.description = node.name.clone();
-            places.insert(node.guid, builder.add_node(adapter)?);
+            indices.insert(node.guid, builder.add_node(adapter)?);
         }
-        let end = |name: PortName| Endpoint::new(places[&name.node], name.port);
+        let end = |name: PortName| Endpoint::new(indices[&name.node], name.port);
         for (guid, switch) in by_number.values() {
-            for (number, stands) in &switch.ports {
+            for (number, mapping) in &switch.ports {
                 let here = PortName { node: *guid, port: *number };
-                match stands {
-                    Stands::Access(seat, _) => {
-                        let adapter = PortName { node: nodes[*seat].guid, port: ADAPTER_PORT };
-                        builder.connect(end(here), end(adapter), slice.seats[*seat].rate)?;
+                match mapping {
+                    PortMapping::Access(index, _) => {
+                        let adapter = PortName { node: nodes[*index].guid, port: ADAPTER_PORT };
+                        builder.connect(end(here), end(adapter), slice.nodes[*index].rate)?;
                     }
-                    Stands::Link { physical, peer } if here < *peer => {
+                    PortMapping::Link { physical, peer } if here < *peer => {
                         let physical = PortName { node: switch.physical, port: *physical };
                         let rate = slice.cables.get(&physical).and_then(|cable| cable.rate);
                         builder.connect(end(here), end(*peer), rate)?;
                     }
-                    Stands::Link { .. } => {}
+                    PortMapping::Link { .. } => {}
                 }
             }
         }
@@ -175,11 +175,11 @@ impl Projection {
     /// What is decided of the view from the start: the LIDs of its names.
     pub fn decisions(&self) -> Decisions {
         let mut decisions = Decisions::default();
-        let mut settle = |guid, lid| {
+        let mut restore_default = |guid, lid| {
             decisions.end_ports.insert(guid, EndPortDecision { lid, up: Vec::new(), pkeys: Vec::new() });
         };
-        self.nodes.iter().for_each(|node| settle(node.port_guid, node.lid));
-        self.switches.iter().for_each(|(guid, switch)| settle(*guid, switch.lid));
+        self.nodes.iter().for_each(|node| restore_default(node.port_guid, node.lid));
+        self.switches.iter().for_each(|(guid, switch)| restore_default(*guid, switch.lid));
         decisions
     }
 
@@ -192,20 +192,20 @@ impl Projection {
     /// Where routes between the virtual machines leave a switch.
     fn walked_at(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
         let by_physical: BTreeMap<PortNum, PortNum> = (switch.ports.iter())
-            .filter_map(|(number, stands)| match stands {
-                Stands::Link { physical, .. } => Some((*physical, *number)),
-                Stands::Access(..) => None,
+            .filter_map(|(number, mapping)| match mapping {
+                PortMapping::Link { physical, .. } => Some((*physical, *number)),
+                PortMapping::Access(..) => None,
             })
             .collect();
         let top = self.nodes.iter().map(|node| usize::from(node.lid.to_wire())).max().unwrap_or(0);
         let mut exits = vec![0xff; top + 1];
-        for (place, stands) in &switch.ports {
-            if let Stands::Access(seat, _) = stands {
-                exits[usize::from(self.nodes[*seat].lid.to_wire())] = place.to_wire();
+        for (port, mapping) in &switch.ports {
+            if let PortMapping::Access(index, _) = mapping {
+                exits[usize::from(self.nodes[*index].lid.to_wire())] = port.to_wire();
             }
         }
-        for (node, seat) in self.nodes.iter().zip(&slice.seats) {
-            let exit = seat.exits.get(&switch.physical).and_then(|exit| by_physical.get(exit));
+        for (node, slice_node) in self.nodes.iter().zip(&slice.nodes) {
+            let exit = slice_node.exits.get(&switch.physical).and_then(|exit| by_physical.get(exit));
             if let Some(exit) = exit {
                 exits[usize::from(node.lid.to_wire())] = exit.to_wire();
             }
@@ -249,12 +249,12 @@ fn id(kind: char, guid: Guid) -> String {
 }
 
 fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
-    let node = |seat: &crate::slice::Place| {
-        let alias = names.node(&seat.node)?;
-        let (switch, _) = names.switch(seat.access.node)?;
-        let port = names.access(seat.access.node, &seat.node)?;
+    let project = |node: &crate::slice::SliceNode| {
+        let alias = names.node(&node.node)?;
+        let (switch, _) = names.switch(node.access.node)?;
+        let port = names.access(node.access.node, &node.node)?;
         Some(ProjectedNode {
-            name: seat.node.clone(),
+            name: node.node.clone(),
             number: alias.number,
             guid: alias.guid,
             port_guid: Guid::from_wire(alias.guid.to_wire() + u64::from(ADAPTER_PORT.to_wire()))?,
@@ -262,7 +262,7 @@ fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
             access: PortName { node: switch.guid, port },
         })
     };
-    slice.seats.iter().map(|seat| node(seat).expect("names were given to the slice")).collect()
+    slice.nodes.iter().map(|node| project(node).expect("names were given to the slice")).collect()
 }
 
 fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
@@ -281,12 +281,12 @@ fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
                 };
                 switches.insert(alias.guid, switch);
             }
-            Visit::Access(physical, seat) => {
-                let place = &slice.seats[seat];
-                let port = names.access(physical, &place.node).expect("names were given to the slice");
-                let stands = Stands::Access(seat, place.access.port);
+            Visit::Access(physical, index) => {
+                let node = &slice.nodes[index];
+                let port = names.access(physical, &node.node).expect("names were given to the slice");
+                let mapping = PortMapping::Access(index, node.access.port);
                 if let Some(switch) = switches.get_mut(&alias(physical).guid) {
-                    switch.ports.insert(port, stands);
+                    switch.ports.insert(port, mapping);
                 }
             }
             Visit::Link(name) => {
@@ -295,7 +295,7 @@ fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
                 let peer_port = names.link(peer.node, peer.port).expect("names were given to the slice");
                 let peer = PortName { node: alias(peer.node).guid, port: peer_port };
                 if let Some(switch) = switches.get_mut(&alias(name.node).guid) {
-                    switch.ports.insert(port, Stands::Link { physical: name.port, peer });
+                    switch.ports.insert(port, PortMapping::Link { physical: name.port, peer });
                 }
             }
         }

@@ -16,19 +16,20 @@ const HOPS_MAX: usize = 64;
 /// A cluster and where its virtual machines are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cluster {
+pub struct ClusterPlacement {
     /// What plans call it.
     pub name: String,
     /// The partition that is its own on the wire.
     pub partition: PartitionNumber,
     /// Its virtual machines in order.
-    pub seats: Vec<Seat>,
+    #[serde(alias = "seats")]
+    pub nodes: Vec<NodePlacement>,
 }
 
 /// A virtual machine and the adapter port it has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seat {
+pub struct NodePlacement {
     /// What the virtual machine is called, by its tenant.
     pub node: String,
     /// GUID of the port.
@@ -41,11 +42,11 @@ pub struct Seat {
 /// How a view is shaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum ViewShape {
     /// As the physical network is where the cluster uses it.
     #[default]
     Network,
-    /// All virtual machines on one switch, which stands for everything between them.
+    /// All virtual machines on one switch, which mapping for everything between them.
     Crossbar,
 }
 
@@ -76,7 +77,7 @@ pub enum SliceError {
     },
 }
 
-/// The switch that stands for everything in a crossbar; no device has this GUID.
+/// The switch that mapping for everything in a crossbar; no device has this GUID.
 pub(crate) const CROSSBAR: Guid = match Guid::from_wire(u64::MAX) {
     Some(guid) => guid,
     None => unreachable!(),
@@ -85,20 +86,20 @@ pub(crate) const CROSSBAR: Guid = match Guid::from_wire(u64::MAX) {
 /// What a cluster has of the physical network. All names in it are physical.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    pub(crate) shape: Shape,
-    pub(crate) seats: Vec<Place>,
+    pub(crate) shape: ViewShape,
+    pub(crate) nodes: Vec<SliceNode>,
     /// What there is, in the order in which walks along all routes come to it.
     pub(crate) visits: Vec<Visit>,
     /// Cables between switches, by both ends.
     pub(crate) cables: BTreeMap<PortName, Cable>,
     pub(crate) shares: Shares,
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireParameters,
     pub(crate) classes: Vec<WireClass>,
 }
 
 /// What packets of a cluster carry on the wire: applications have to use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wire {
+pub struct WireParameters {
     /// The partition.
     pub partition: PartitionNumber,
     /// The service level.
@@ -116,12 +117,12 @@ pub struct WireClass {
 
 /// A virtual machine in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SliceNode {
     pub node: String,
     /// GUID of its adapter port.
     pub port: Guid,
     /// Whether the column of its LID is the tenant's to choose: nobody else is on the port.
-    pub is_alone: bool,
+    pub has_own_port: bool,
     /// The adapter port by name.
     pub name: PortName,
     /// The port of the switch in front of it.
@@ -142,7 +143,7 @@ pub(crate) struct Cable {
 /// Something that a walk comes to for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Visit {
-    /// A virtual machine, by its place among the seats.
+    /// A virtual machine, by its place among the nodes.
     Node(usize),
     /// A switch.
     Switch(Guid),
@@ -174,24 +175,24 @@ impl Slice {
     pub fn of(
         topology: &Topology,
         plan: &FabricPlan,
-        cluster: &Cluster,
-        shape: Shape,
+        cluster: &ClusterPlacement,
+        shape: ViewShape,
     ) -> Result<Self, SliceError> {
-        let mut seats = places(topology, plan, cluster)?;
-        let behind_switches = seats.iter().all(|seat| plan.switch(seat.access.node).is_some());
-        let shape = if behind_switches { shape } else { Shape::Crossbar };
+        let mut nodes = slice_nodes(topology, plan, cluster)?;
+        let behind_switches = nodes.iter().all(|node| plan.switch(node.access.node).is_some());
+        let shape = if behind_switches { shape } else { ViewShape::Crossbar };
         let (visits, cables) = match shape {
-            Shape::Network => Walker::new(topology, plan, &seats).walk()?.into_parts(&mut seats),
-            Shape::Crossbar => crossbar(&mut seats),
+            ViewShape::Network => Walker::new(topology, plan, &nodes).walk()?.into_parts(&mut nodes),
+            ViewShape::Crossbar => crossbar(&mut nodes),
         };
         let decision = plan.decisions().clusters.get(&cluster.name);
         let service_level = decision.and_then(|decision| decision.service_level()).unwrap_or_default();
-        let wire = Wire { partition: cluster.partition, service_level };
-        let shares = shares(plan, cluster, &seats);
+        let wire = WireParameters { partition: cluster.partition, service_level };
+        let shares = shares(plan, cluster, &nodes);
         Ok(Self {
             shape,
             shares,
-            seats,
+            nodes,
             visits,
             cables,
             wire,
@@ -200,12 +201,12 @@ impl Slice {
     }
 
     /// How it is shaped. Where adapters are cabled to each other, everything is a crossbar.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ViewShape {
         self.shape
     }
 
     /// What packets of the cluster carry on the wire.
-    pub fn wire(&self) -> Wire {
+    pub fn wire_parameters(&self) -> WireParameters {
         self.wire
     }
 
@@ -216,7 +217,7 @@ impl Slice {
 
     /// The virtual machines in order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.seats.iter().map(|seat| seat.node.as_str())
+        self.nodes.iter().map(|node| node.node.as_str())
     }
 
     /// The switches by GUID, in the order in which walks come to them.
@@ -233,35 +234,39 @@ impl Slice {
     }
 
     /// The physical adapter port of a virtual machine.
-    pub fn port_of(&self, node: &str) -> Option<Guid> {
-        self.seats.iter().find(|seat| seat.node == node).map(|seat| seat.port)
+    pub fn port_of(&self, name: &str) -> Option<Guid> {
+        self.nodes.iter().find(|node| node.node == name).map(|node| node.port)
     }
 }
 
-fn places(topology: &Topology, plan: &FabricPlan, cluster: &Cluster) -> Result<Vec<Place>, SliceError> {
-    if cluster.seats.is_empty() {
+fn slice_nodes(
+    topology: &Topology,
+    plan: &FabricPlan,
+    cluster: &ClusterPlacement,
+) -> Result<Vec<SliceNode>, SliceError> {
+    if cluster.nodes.is_empty() {
         return Err(SliceError::Empty);
     }
     let mut names: BTreeSet<String> = BTreeSet::new();
     let mut on_port: BTreeMap<Guid, usize> = BTreeMap::new();
-    cluster.seats.iter().for_each(|seat| *on_port.entry(seat.port).or_default() += 1);
-    let mut place = |seat: &Seat| {
-        if !names.insert(seat.node.clone()) {
-            return Err(SliceError::DuplicateNode(seat.node.clone()));
+    cluster.nodes.iter().for_each(|node| *on_port.entry(node.port).or_default() += 1);
+    let mut slice_node = |node: &NodePlacement| {
+        if !names.insert(node.node.clone()) {
+            return Err(SliceError::DuplicateNode(node.node.clone()));
         }
-        let missing = || SliceError::NoSuchPort { node: seat.node.clone(), port: seat.port };
-        let port = plan.adapter_port(seat.port).ok_or_else(missing)?;
-        Ok(Place {
-            node: seat.node.clone(),
-            port: seat.port,
-            is_alone: !seat.shared && on_port[&seat.port] == 1,
+        let missing = || SliceError::NoSuchPort { node: node.node.clone(), port: node.port };
+        let port = plan.adapter_port(node.port).ok_or_else(missing)?;
+        Ok(SliceNode {
+            node: node.node.clone(),
+            port: node.port,
+            has_own_port: !node.shared && on_port[&node.port] == 1,
             name: port.name,
             access: port.peer,
             rate: rate(topology, port.peer),
             exits: BTreeMap::new(),
         })
     };
-    cluster.seats.iter().map(&mut place).collect()
+    cluster.nodes.iter().map(&mut slice_node).collect()
 }
 
 fn rate(topology: &Topology, port: PortName) -> Option<LinkRate> {
@@ -269,11 +274,11 @@ fn rate(topology: &Topology, port: PortName) -> Option<LinkRate> {
 }
 
 /// One switch with everybody on it. No route of it is physical.
-fn crossbar(seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
+fn crossbar(nodes: &mut [SliceNode]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
     let mut visits = vec![Visit::Node(0), Visit::Switch(CROSSBAR), Visit::Access(CROSSBAR, 0)];
-    for (index, seat) in seats.iter_mut().enumerate() {
-        seat.access = PortName { node: CROSSBAR, port: seat.access.port };
-        seat.is_alone = false;
+    for (index, node) in nodes.iter_mut().enumerate() {
+        node.access = PortName { node: CROSSBAR, port: node.access.port };
+        node.has_own_port = false;
         if index > 0 {
             visits.extend([Visit::Node(index), Visit::Access(CROSSBAR, index)]);
         }
@@ -285,7 +290,7 @@ fn crossbar(seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
 struct Walker<'a> {
     topology: &'a Topology,
     plan: &'a FabricPlan,
-    seats: &'a [Place],
+    nodes: &'a [SliceNode],
     visits: Vec<Visit>,
     known: BTreeSet<Visit>,
     cables: BTreeMap<PortName, Cable>,
@@ -293,46 +298,46 @@ struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    fn new(topology: &'a Topology, plan: &'a FabricPlan, seats: &'a [Place]) -> Self {
+    fn new(topology: &'a Topology, plan: &'a FabricPlan, nodes: &'a [SliceNode]) -> Self {
         Self {
             topology,
             plan,
-            seats,
+            nodes,
             visits: Vec::new(),
             known: BTreeSet::new(),
             cables: BTreeMap::new(),
-            exits: vec![BTreeMap::new(); seats.len()],
+            exits: vec![BTreeMap::new(); nodes.len()],
         }
     }
 
-    fn walk(mut self) -> Result<Walked, SliceError> {
+    fn walk(mut self) -> Result<WalkResult, SliceError> {
         // Virtual machines on one port have one LID, and the routes to it are walked once.
         let mut walked = BTreeSet::new();
-        for (from, seat) in self.seats.iter().enumerate() {
+        for (from, node) in self.nodes.iter().enumerate() {
             self.visit(Visit::Node(from));
-            self.visit(Visit::Switch(seat.access.node));
-            self.visit(Visit::Access(seat.access.node, from));
-            self.exits[from].insert(seat.access.node, seat.access.port);
-            for (to, other) in self.seats.iter().enumerate() {
-                if seat.port != other.port && walked.insert((seat.port, other.port)) {
+            self.visit(Visit::Switch(node.access.node));
+            self.visit(Visit::Access(node.access.node, from));
+            self.exits[from].insert(node.access.node, node.access.port);
+            for (to, other) in self.nodes.iter().enumerate() {
+                if node.port != other.port && walked.insert((node.port, other.port)) {
                     self.follow(from, to)?;
                 }
             }
         }
         let mut by_port: BTreeMap<Guid, BTreeMap<Guid, PortNum>> = BTreeMap::new();
-        for (seat, exits) in self.seats.iter().zip(&self.exits) {
-            by_port.entry(seat.port).or_default().extend(exits.clone());
+        for (node, exits) in self.nodes.iter().zip(&self.exits) {
+            by_port.entry(node.port).or_default().extend(exits.clone());
         }
-        let exits = self.seats.iter().map(|seat| by_port[&seat.port].clone()).collect();
-        Ok(Walked { visits: self.visits, cables: self.cables, exits })
+        let exits = self.nodes.iter().map(|node| by_port[&node.port].clone()).collect();
+        Ok(WalkResult { visits: self.visits, cables: self.cables, exits })
     }
 
     fn follow(&mut self, from: usize, to: usize) -> Result<(), SliceError> {
-        let seats = self.seats;
-        let (seat, other) = (&seats[from], &seats[to]);
-        let missing = || SliceError::NoRoute { from: seat.node.clone(), to: other.node.clone() };
+        let nodes = self.nodes;
+        let (node, other) = (&nodes[from], &nodes[to]);
+        let missing = || SliceError::NoRoute { from: node.node.clone(), to: other.node.clone() };
         let port = self.plan.adapter_port(other.port).ok_or_else(missing)?;
-        let mut at = seat.access.node;
+        let mut at = node.access.node;
         for _ in 0..HOPS_MAX {
             let switch = self.plan.switch(at).ok_or_else(missing)?;
             let exit = self.plan.usual_exit(switch, port).ok_or_else(missing)?;
@@ -362,25 +367,25 @@ impl<'a> Walker<'a> {
 }
 
 /// What walks have come to.
-struct Walked {
+struct WalkResult {
     visits: Vec<Visit>,
     cables: BTreeMap<PortName, Cable>,
     exits: Vec<BTreeMap<Guid, PortNum>>,
 }
 
-impl Walked {
-    fn into_parts(self, seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
-        seats.iter_mut().zip(self.exits).for_each(|(seat, exits)| seat.exits = exits);
+impl WalkResult {
+    fn into_parts(self, nodes: &mut [SliceNode]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
+        nodes.iter_mut().zip(self.exits).for_each(|(node, exits)| node.exits = exits);
         (self.visits, self.cables)
     }
 }
 
-fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
+fn shares(plan: &FabricPlan, cluster: &ClusterPlacement, nodes: &[SliceNode]) -> Shares {
     let Some(decision) = plan.decisions().clusters.get(&cluster.name) else { return Shares::BestEffort };
     let further = plan.decisions().classes.get(&cluster.name);
     let further = further.map_or(0, |classes| classes.service_levels.len() as u8);
     let adapters: BTreeMap<PortName, &AdapterPortPlan> =
-        (seats.iter()).filter_map(|seat| Some((seat.name, plan.adapter_port(seat.port)?))).collect();
+        (nodes.iter()).filter_map(|node| Some((node.name, plan.adapter_port(node.port)?))).collect();
     let granted = decision.links.iter().map(|grant| {
         let of_switch = |switch: &SwitchPlan| {
             let port = switch.port(grant.port.port)?;
@@ -394,7 +399,7 @@ fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
     Shares::Granted(granted.collect())
 }
 
-fn classes(plan: &FabricPlan, cluster: &Cluster, own: ServiceLevel) -> Vec<WireClass> {
+fn classes(plan: &FabricPlan, cluster: &ClusterPlacement, own: ServiceLevel) -> Vec<WireClass> {
     let Some(decision) = plan.decisions().classes.get(&cluster.name) else { return Vec::new() };
     let levels = std::iter::once(own).chain(decision.service_levels.iter().copied());
     let class = |(class, service_level)| {

@@ -4,8 +4,8 @@ use fabric_model::tenancy::Bandwidth;
 use ib_wire::PortNum;
 use serde::Serialize;
 
-use crate::view::Rule;
-use crate::wish::Wish;
+use crate::overlay::ViewOverlay;
+use crate::view::ViewManager;
 
 /// Whether a wish can be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,7 +21,7 @@ pub enum Verdict {
     /// Not at all: what was in force stays.
     Refused {
         /// Why, with what shows it.
-        refusal: Refusal,
+        refusal: OverlayRefusal,
     },
 }
 
@@ -42,12 +42,12 @@ pub enum Adaptation {
         given: usize,
         /// The link with the fewest lanes; `None` if the cluster has no lane of its own anywhere, or lanes are not what is
         /// short.
-        link: Option<Exit>,
+        link: Option<EgressPort>,
     },
     /// A class without weight would never be served: it was given the least there is.
     WeightRaised {
         /// Its service levels.
-        levels: Vec<u8>,
+        service_levels: Vec<u8>,
     },
     /// Ports were given different classes: those of the first virtual machine's hold everywhere.
     ClassesDiffer {
@@ -60,7 +60,7 @@ pub enum Adaptation {
         /// The virtual machine.
         node: String,
         /// The link.
-        link: Exit,
+        link: EgressPort,
     },
     /// Every virtual machine stays in the partition of the cluster, by which it is told what to do: as a limited member, if it
     /// was to be none.
@@ -78,7 +78,7 @@ pub enum Adaptation {
 /// What becomes of a wish whose routes take links in directions in which the cluster has no share of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unshared {
+pub enum UngrantedRoutes {
     /// It is refused.
     #[default]
     Refuse,
@@ -90,28 +90,28 @@ pub enum Unshared {
 /// Why a wish cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "refusal")]
-pub enum Refusal {
+pub enum OverlayRefusal {
     /// A port has no LID.
-    NoAddress {
+    NoLid {
         /// The virtual machine.
         node: String,
     },
     /// Two ports have LIDs in common.
-    SameAddress {
+    DuplicateLid {
         /// A virtual machine.
         node: String,
         /// Another.
         other: String,
     },
     /// Packets to a virtual machine go round in circles.
-    Loop {
+    ForwardingLoop {
         /// The virtual machine.
         to: String,
         /// The switches of the circle, in order.
         switches: Vec<String>,
     },
     /// Two virtual machines that may talk do not reach each other.
-    CutOff {
+    Unreachable {
         /// The virtual machine that sends.
         from: String,
         /// The one that is not reached.
@@ -120,14 +120,14 @@ pub enum Refusal {
         at: String,
     },
     /// A ring of links can wait for each other for ever.
-    CreditCycle {
+    CreditLoop {
         /// The links, in order.
-        links: Vec<Exit>,
+        links: Vec<EgressPort>,
     },
     /// A route takes a link in a direction in which the cluster has no share of it.
-    NoShare {
+    NoGrant {
         /// The link.
-        link: Exit,
+        link: EgressPort,
         /// A virtual machine that would send over it.
         from: String,
         /// And to whom.
@@ -141,7 +141,7 @@ pub enum Refusal {
         allowed: usize,
     },
     /// The physical network could not be planned so.
-    NotPossible {
+    NotPlannable {
         /// Why.
         reason: String,
     },
@@ -149,7 +149,7 @@ pub enum Refusal {
 
 /// A port by which packets leave a switch of the view.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Exit {
+pub struct EgressPort {
     /// The switch.
     pub switch: String,
     /// The port.
@@ -158,11 +158,11 @@ pub struct Exit {
 
 /// A wish and what was said about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Judged {
-    /// Counts up with every change set that closes.
+pub struct JudgedOverlay {
+    /// DatagramCounts up with every change set that closes.
     pub number: u64,
     /// What was wished.
-    pub wish: Wish,
+    pub overlay: ViewOverlay,
     /// What was said.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -173,13 +173,13 @@ pub struct Judged {
 
 /// What is going on in a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct ViewStatus {
     /// Who manages it.
-    pub rule: Rule,
+    pub managed_by: ViewManager,
     /// Whether something was written that has not been judged for good.
     pub is_open: bool,
     /// The last wish that was judged since the default was last in force.
-    pub last: Option<Judged>,
+    pub last: Option<JudgedOverlay>,
     /// The number of the wish that is in force; `None` is the default.
     pub in_force: Option<u64>,
 }

@@ -12,12 +12,12 @@ use serde::Serialize;
 use subnet_manager::{Administration, Directory, ManagerFacts, NodeFacts};
 use thiserror::Error;
 
-use crate::bucket::Bucket;
+use crate::change_set::OverlayState;
+use crate::default_sm::{DefaultSm, Master, MasterChange, TenantManager};
 use crate::names::{Names, NamesError};
 use crate::projection::{ADAPTER_PORT, NodeAlias, Projection};
-use crate::slice::{Slice, Wire, WireClass};
-use crate::steward::{self, Manager, Steward, Turn};
-use crate::wishing::Wishes;
+use crate::slice::{Slice, WireClass, WireParameters};
+use crate::token_bucket::TokenBucket;
 
 /// What reaches programs that waits to be taken. Callers take after every call; what is beyond is dropped.
 const OUTPUTS_MAX: usize = 4096;
@@ -25,13 +25,13 @@ const OUTPUTS_MAX: usize = 4096;
 /// What a change of role costs, in datagrams: everybody who is a manager is looked for.
 const ROLE_COST: usize = 64;
 
-/// The adapter of a virtual machine. Stays the same as long as the view remembers the virtual machine.
+/// The adapter of a virtual machine. Unchanged the same as long as the view remembers the virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(pub(crate) u32);
 
 /// What the view wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum ViewOutput {
     /// A datagram arrived at an adapter and is for the software behind it.
     Deliver {
         /// The adapter.
@@ -52,23 +52,23 @@ pub enum Output {
 
 /// Why an adapter does not send a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Unsent {
+pub enum ViewSendError {
     /// There is no such adapter any more.
     #[error("the virtual machine is no longer in the view")]
     NoAdapter,
     /// It names no destination, or a partition that the port is not in.
     #[error("an adapter does not send such a datagram")]
-    NotSendable,
+    InvalidDatagram,
     /// The tenant has sent too much.
     #[error("more datagrams than a view takes")]
-    TooMany,
+    RateLimited,
 }
 
 /// What programs sent to a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct DatagramCounts {
     /// Datagrams that were taken.
-    pub taken: u64,
+    pub accepted: u64,
     /// Datagrams that were too many.
     pub refused: u64,
 }
@@ -76,7 +76,7 @@ pub struct Counts {
 /// Who manages a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum ViewManager {
     /// Nobody of the tenant's: it is as it is by default.
     Default,
     /// A subnet manager on this virtual machine.
@@ -119,16 +119,16 @@ pub struct View {
     pub(crate) projection: Projection,
     /// What the view holds by default.
     pub(crate) plan: Arc<FabricPlan>,
-    pub(crate) steward: Steward,
-    pub(crate) wishes: Wishes,
-    administration: Administration,
-    /// Whether the administration knows what is there now.
+    pub(crate) default_sm: DefaultSm,
+    pub(crate) overlays: OverlayState,
+    sa: Administration,
+    /// Whether the sa knows what is there now.
     pub(crate) is_published: bool,
     pub(crate) adapters: BTreeMap<AdapterId, PortId>,
     by_port: BTreeMap<PortId, AdapterId>,
-    outputs: VecDeque<Output>,
-    bucket: Bucket,
-    counts: Counts,
+    outputs: VecDeque<ViewOutput>,
+    bucket: TokenBucket,
+    counts: DatagramCounts,
     /// Entries of the forwarding tables.
     pub(crate) linear: u16,
     pub(crate) now: Duration,
@@ -142,27 +142,27 @@ impl View {
         let plan = default_plan(&projection, &slice)?;
         let mut fabric = Fabric::new(projection.topology.clone(), projection.capacities(), 0)?;
         fabric.install(&plan)?;
-        let steward = Steward::new(projection.first_switch);
+        let default_sm = DefaultSm::new(projection.first_switch);
         let mut view = Self {
             fabric,
             slice,
             names,
             plan: Arc::new(plan),
-            steward,
-            wishes: Wishes::default(),
-            administration: Administration::new(),
+            default_sm,
+            overlays: OverlayState::default(),
+            sa: Administration::new(),
             is_published: false,
             adapters: BTreeMap::new(),
             by_port: BTreeMap::new(),
             outputs: VecDeque::new(),
-            bucket: Bucket::new(),
-            counts: Counts::default(),
+            bucket: TokenBucket::new(),
+            counts: DatagramCounts::default(),
             linear: projection.capacities().linear_forwarding,
             now: Duration::ZERO,
             projection,
         };
         view.index_adapters();
-        view.seat_steward(Duration::ZERO);
+        view.attach_default_sm(Duration::ZERO);
         Ok(view)
     }
 
@@ -177,8 +177,8 @@ impl View {
     }
 
     /// What packets of the cluster carry on the wire.
-    pub fn wire(&self) -> Wire {
-        self.slice.wire()
+    pub fn wire_parameters(&self) -> WireParameters {
+        self.slice.wire_parameters()
     }
 
     /// The classes of the cluster's packets on the wire, in the order of the wish that is in force; none if all are alike.
@@ -215,26 +215,31 @@ impl View {
     }
 
     /// Who manages the view.
-    pub fn rule(&self) -> Rule {
-        match self.steward.rule() {
-            steward::Rule::Own => Rule::Default,
-            steward::Rule::Tenant(adapter, _) => {
+    pub fn managed_by(&self) -> ViewManager {
+        match self.default_sm.master() {
+            Master::Own => ViewManager::Default,
+            Master::Tenant(adapter, _) => {
                 let node = self.projection.nodes.iter().find(|node| node.number == adapter.0);
-                Rule::Tenant { node: node.map(|node| node.name.clone()).unwrap_or_default() }
+                ViewManager::Tenant { node: node.map(|node| node.name.clone()).unwrap_or_default() }
             }
         }
     }
 
     /// What programs sent so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DatagramCounts {
         self.counts
     }
 
     /// Takes a datagram of software behind an adapter that knows of LIDs and queue pairs only.
-    pub fn handle_bare(&mut self, now: Duration, from: AdapterId, bare: BareDatagram) -> Result<(), Unsent> {
+    pub fn handle_bare(
+        &mut self,
+        now: Duration,
+        from: AdapterId,
+        bare: BareDatagram,
+    ) -> Result<(), ViewSendError> {
         let port = self.admit(now, from)?;
-        let datagram = self.fabric.complete(port, bare).ok_or(Unsent::NotSendable)?;
-        self.carry(port, datagram);
+        let datagram = self.fabric.complete(port, bare).ok_or(ViewSendError::InvalidDatagram)?;
+        self.transmit(port, datagram);
         Ok(())
     }
 
@@ -244,34 +249,34 @@ impl View {
         now: Duration,
         from: AdapterId,
         datagram: Datagram,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), ViewSendError> {
         let port = self.admit(now, from)?;
-        let datagram = self.fabric.own(port, datagram).ok_or(Unsent::NotSendable)?;
-        self.carry(port, datagram);
+        let datagram = self.fabric.own(port, datagram).ok_or(ViewSendError::InvalidDatagram)?;
+        self.transmit(port, datagram);
         Ok(())
     }
 
     /// Until when it takes no datagrams, if the tenant has sent too much: whoever serves it need not read more before.
-    pub fn pause(&self) -> Option<Duration> {
+    pub fn paused_until(&self) -> Option<Duration> {
         self.bucket.empty_until()
     }
 
-    fn admit(&mut self, now: Duration, from: AdapterId) -> Result<PortId, Unsent> {
+    fn admit(&mut self, now: Duration, from: AdapterId) -> Result<PortId, ViewSendError> {
         self.now = self.now.max(now);
-        let port = self.port(from).ok_or(Unsent::NoAdapter)?;
+        let port = self.port(from).ok_or(ViewSendError::NoAdapter)?;
         if !self.bucket.take(self.now) {
             self.counts.refused += 1;
-            return Err(Unsent::TooMany);
+            return Err(ViewSendError::RateLimited);
         }
-        self.counts.taken += 1;
+        self.counts.accepted += 1;
         Ok(port)
     }
 
-    fn carry(&mut self, port: PortId, datagram: Datagram) {
+    fn transmit(&mut self, port: PortId, datagram: Datagram) {
         let before = self.outputs.len();
-        self.wishes.note(self.now, &datagram.mad);
+        self.overlays.note(self.now, &datagram.mad);
         self.fabric.handle_datagram(self.now, port, datagram);
-        self.pass_on();
+        self.forward_outputs();
         self.bucket.charge(self.outputs.len().saturating_sub(before + 1));
     }
 
@@ -282,32 +287,32 @@ impl View {
         self.bucket.charge(ROLE_COST);
         self.fabric.set_is_sm(self.now, port, is_sm);
         self.is_published = false;
-        self.look_for_managers();
-        self.pass_on();
+        self.update_managers();
+        self.forward_outputs();
     }
 
     /// The default again, whoever manages the view: also a way out for a tenant who has locked itself out by a key. A manager
     /// that is still there is asked again and may take over anew.
     pub fn reset(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        self.steward.take_back(self.now);
-        self.settle();
-        self.pass_on();
+        self.default_sm.reclaim(self.now);
+        self.restore_default();
+        self.forward_outputs();
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = self.now.max(now);
         self.fabric.handle_timeout(self.now);
-        self.administration.handle_timeout(self.now);
-        let turn = self.steward.handle_timeout(self.now);
-        self.take(turn);
+        self.sa.handle_timeout(self.now);
+        let change = self.default_sm.handle_timeout(self.now);
+        self.apply(change);
         self.close_if_due();
-        self.pass_on();
+        self.forward_outputs();
     }
 
     /// The next thing to do, if any.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<ViewOutput> {
         self.outputs.pop_front()
     }
 
@@ -315,36 +320,38 @@ impl View {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let all = [
             self.fabric.poll_timeout(),
-            self.steward.poll_timeout(),
-            self.administration.poll_timeout(),
-            self.wishes.poll_timeout(),
+            self.default_sm.poll_timeout(),
+            self.sa.poll_timeout(),
+            self.overlays.poll_timeout(),
         ];
         all.into_iter().flatten().min()
     }
 
-    /// Moves what the devices hand out: to the steward what is for it, the rest to programs of the tenant's.
-    pub(crate) fn pass_on(&mut self) {
+    /// Moves what the devices hand out: to the default_sm what is for it, the rest to programs of the tenant's.
+    pub(crate) fn forward_outputs(&mut self) {
         loop {
             while let Some(output) = self.fabric.poll_output() {
-                self.sort(output);
+                self.handle_fabric_output(output);
             }
-            let answer = self.steward.poll_transmit().or_else(|| self.administration.poll_transmit(self.now));
+            let answer = self.default_sm.poll_transmit().or_else(|| self.sa.poll_transmit(self.now));
             let Some(answer) = answer else { return };
-            if let Some(port) = self.steward_port() {
+            if let Some(port) = self.default_sm_port() {
                 self.fabric.handle_datagram(self.now, port, answer);
             }
         }
     }
 
-    fn sort(&mut self, output: fabric_sim::Output) {
+    fn handle_fabric_output(&mut self, output: fabric_sim::Output) {
         let output = match output {
             fabric_sim::Output::Deliver { port, datagram } => match self.by_port.get(&port) {
-                Some(adapter) => Output::Deliver { adapter: *adapter, datagram: at_rest(datagram) },
-                None if Some(port) == self.steward_port() => return self.attend(&datagram),
+                Some(adapter) => {
+                    ViewOutput::Deliver { adapter: *adapter, datagram: with_zero_hop_pointer(datagram) }
+                }
+                None if Some(port) == self.default_sm_port() => return self.handle_sm_datagram(&datagram),
                 None => return,
             },
             fabric_sim::Output::Lost { port, datagram, reason } => match self.by_port.get(&port) {
-                Some(adapter) => Output::Lost { adapter: *adapter, datagram, reason },
+                Some(adapter) => ViewOutput::Lost { adapter: *adapter, datagram, reason },
                 None => return,
             },
         };
@@ -353,53 +360,53 @@ impl View {
         }
     }
 
-    /// What is for the steward.
-    fn attend(&mut self, datagram: &Datagram) {
+    /// What is for the default_sm.
+    fn handle_sm_datagram(&mut self, datagram: &Datagram) {
         let class = datagram.mad.class();
         if class.is_subnet_management() {
-            let own = self.steward_port().and_then(|port| self.fabric.lid(port));
+            let own = self.default_sm_port().and_then(|port| self.fabric.lid(port));
             let own = own.map_or(LidAddress::Permissive, LidAddress::from);
-            let turn = self.steward.handle_datagram(self.now, datagram, own);
-            self.take(turn);
+            let change = self.default_sm.handle_datagram(self.now, datagram, own);
+            self.apply(change);
             return;
         }
-        let dropped = self.administration.counts().dropped;
-        if class == ManagementClass::SUBNET_ADMINISTRATION && self.steward.rule() == steward::Rule::Own {
+        let dropped = self.sa.counts().dropped;
+        if class == ManagementClass::SUBNET_ADMINISTRATION && self.default_sm.master() == Master::Own {
             self.publish();
-            self.administration.handle_datagram(self.now, datagram);
-            if self.administration.counts().dropped == dropped {
+            self.sa.handle_datagram(self.now, datagram);
+            if self.sa.counts().dropped == dropped {
                 return;
             }
         }
-        self.tell_lost(datagram);
+        self.report_lost(datagram);
     }
 
     /// Programs without a clock of their own wait for word that there will be no answer.
-    fn tell_lost(&mut self, datagram: &Datagram) {
+    fn report_lost(&mut self, datagram: &Datagram) {
         let LidAddress::Unicast(lid) = datagram.slid else { return };
         let sender = self.adapters.iter().find(|(_, port)| self.fabric.owns(**port, lid));
         if let Some((adapter, _)) = sender.filter(|_| self.outputs.len() < OUTPUTS_MAX) {
             let (adapter, datagram) = (*adapter, datagram.clone());
-            self.outputs.push_back(Output::Lost { adapter, datagram, reason: DropReason::Unanswered });
+            self.outputs.push_back(ViewOutput::Lost { adapter, datagram, reason: DropReason::Unanswered });
         }
     }
 
-    fn take(&mut self, turn: Turn) {
-        match turn {
-            Turn::Stays => {}
-            Turn::Yielded => self.is_published = false,
-            Turn::Returned => self.settle(),
+    fn apply(&mut self, change: MasterChange) {
+        match change {
+            MasterChange::Unchanged => {}
+            MasterChange::Yielded => self.is_published = false,
+            MasterChange::Returned => self.restore_default(),
         }
     }
 
     /// The default again: every device starts anew and is given the default plan.
-    fn settle(&mut self) {
+    fn restore_default(&mut self) {
         let devices: Vec<DeviceId> = self.fabric.device_ids().collect();
         for device in devices {
             self.fabric.reboot(self.now, device);
         }
         self.install();
-        self.wishes.withdraw();
+        self.overlays.withdraw();
     }
 
     pub(crate) fn install(&mut self) {
@@ -408,7 +415,7 @@ impl View {
         self.is_published = false;
     }
 
-    /// Tells the administration what there is, if that has changed.
+    /// Tells the sa what there is, if that has changed.
     fn publish(&mut self) {
         if std::mem::replace(&mut self.is_published, true) {
             return;
@@ -416,17 +423,17 @@ impl View {
         let facts = self.fabric.device_ids().filter_map(|device| node_facts(&self.fabric, device));
         let manager = ManagerFacts { priority: 0, activity: 0 };
         let directory = Directory::new(Arc::clone(&self.plan), manager, facts.collect::<Vec<_>>());
-        self.administration.publish(Arc::new(directory.open()));
+        self.sa.publish(Arc::new(directory.open()));
     }
 
-    pub(crate) fn steward_port(&self) -> Option<PortId> {
+    pub(crate) fn default_sm_port(&self) -> Option<PortId> {
         let device = self.fabric.device_by_guid(self.projection.first_switch)?;
         self.fabric.port_of(device, PortNum::MANAGEMENT)
     }
 
-    pub(crate) fn seat_steward(&mut self, now: Duration) {
-        self.steward.move_to(self.projection.first_switch);
-        if let Some(port) = self.steward_port() {
+    pub(crate) fn attach_default_sm(&mut self, now: Duration) {
+        self.default_sm.set_port_guid(self.projection.first_switch);
+        if let Some(port) = self.default_sm_port() {
             self.fabric.set_is_sm(now, port, true);
         }
     }
@@ -442,23 +449,23 @@ impl View {
         self.by_port = self.adapters.iter().map(|(adapter, port)| (*port, *adapter)).collect();
     }
 
-    /// Tells the steward which adapters have managers behind them.
-    pub(crate) fn look_for_managers(&mut self) {
-        let routes = self.routes_from_steward();
+    /// Tells the default_sm which adapters have managers behind them.
+    pub(crate) fn update_managers(&mut self) {
+        let routes = self.routes_from_default_sm();
         let managers = (self.adapters.iter()).filter(|(_, port)| self.fabric.is_sm(**port)).filter_map(
             |(adapter, port)| {
                 let guid = self.fabric.guid_of(*port);
                 let route = routes.get(&self.fabric.node_of(*port).node_guid)?.clone();
-                Some(Manager { adapter: *adapter, guid, route })
+                Some(TenantManager { adapter: *adapter, guid, route })
             },
         );
-        let managers: Vec<Manager> = managers.collect();
-        let turn = self.steward.set_managers(self.now, managers);
-        self.take(turn);
+        let managers: Vec<TenantManager> = managers.collect();
+        let change = self.default_sm.set_managers(self.now, managers);
+        self.apply(change);
     }
 
-    /// The shortest directed routes from the steward's switch to every node, by node GUID: tables may be anything.
-    fn routes_from_steward(&self) -> BTreeMap<Guid, DirectedRoute> {
+    /// The shortest directed routes from the default_sm's switch to every node, by node GUID: tables may be anything.
+    fn routes_from_default_sm(&self) -> BTreeMap<Guid, DirectedRoute> {
         let topology = &self.projection.topology;
         let start = self.projection.first_switch;
         let mut routes = BTreeMap::from([(start, DirectedRoute::default())]);
@@ -479,7 +486,7 @@ impl View {
 }
 
 /// A datagram as software sees it: the hop pointer is between agents, programs see and send 0.
-fn at_rest(mut datagram: Datagram) -> Datagram {
+fn with_zero_hop_pointer(mut datagram: Datagram) -> Datagram {
     if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
         datagram.mad.set_hop_pointer(0);
     }

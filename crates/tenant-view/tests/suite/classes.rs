@@ -5,9 +5,9 @@ use fabric_model::generate::{FatTree, Oversubscription};
 use fabric_model::intent::ClusterIntent;
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents};
-use fabric_verifier::{is_told, verify};
+use fabric_verifier::{is_acknowledged, verify};
 use ib_wire::{Guid, PartitionNumber, ServiceLevel};
-use tenant_view::{Unshared, Verdict, WishChange};
+use tenant_view::{OverlayChange, UngrantedRoutes, Verdict};
 
 use crate::flows::{Flow, rates};
 use crate::served::{Served, eventually};
@@ -73,7 +73,7 @@ fn share(plan: &FabricPlan, cluster: &str, leaf: Guid) -> u64 {
 fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs() {
     let (world, intents) = world();
     let mut view = world.view(&BLUE);
-    view.set_unshared(Unshared::KeepDefault);
+    view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
     let options = served.scratch().join("qos.conf");
     std::fs::write(&options, THREE_TO_ONE).unwrap();
@@ -81,17 +81,17 @@ fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs
     manager.wait_for("SUBNET UP");
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let judged = served.with(|view, _| view.status()).last.unwrap();
-    assert_eq!(judged.verdict, Verdict::Approved, "{:?}", judged.wish.classes);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    assert_eq!(judged.verdict, Verdict::Approved, "{:?}", judged.overlay.classes);
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    let weights: Vec<u32> = wish.classes.iter().map(|class| class.weight).collect();
-    assert_eq!((weights.len(), weights[0]), (2, 3 * weights[1]), "{:?}", wish.classes);
+    let weights: Vec<u32> = overlay.classes.iter().map(|class| class.weight).collect();
+    assert_eq!((weights.len(), weights[0]), (2, 3 * weights[1]), "{:?}", overlay.classes);
 
     let wished = Intents { classes: [("blue".to_owned(), weights)].into(), ..intents };
     let after = recompile(&world.topology, &wished, &world.plan).unwrap();
     let findings = verify(&world.topology, &wished, &after);
-    assert!(findings.iter().all(|finding| is_told(finding, &after)), "{findings:?}");
+    assert!(findings.iter().all(|finding| is_acknowledged(finding, &after)), "{findings:?}");
     assert_eq!(after.findings(), world.plan.findings());
     let divided = World { topology: world.topology.clone(), plan: after };
     let slice = divided.slice(&divided.cluster(&BLUE));

@@ -3,14 +3,14 @@
 
 mod attacks;
 mod classes;
-mod default;
+mod default_view;
 mod flows;
 mod handover;
 mod memory;
 mod non_interference;
+mod overlays;
 mod projection;
 mod routing;
 mod served;
 mod stock_tools;
-mod wishes;
 mod world;

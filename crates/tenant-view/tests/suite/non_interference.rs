@@ -17,7 +17,7 @@ use ib_wire::{
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use tenant_view::{Cluster, Names, View};
+use tenant_view::{ClusterPlacement, Names, View};
 
 use crate::world::{self, Program, World, second};
 
@@ -53,11 +53,11 @@ impl Renamed {
 }
 
 /// The same network where routes of the cluster pass; every id, every port number and everything else is different.
-fn other_world(world: &World, cluster: &Cluster, seed: u64) -> (World, Cluster) {
+fn other_world(world: &World, cluster: &ClusterPlacement, seed: u64) -> (World, ClusterPlacement) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let slice = world.slice(cluster);
     let relevant: BTreeSet<Guid> = slice.switches().collect();
-    let members: BTreeSet<Guid> = cluster.seats.iter().map(|seat| seat.port).collect();
+    let members: BTreeSet<Guid> = cluster.nodes.iter().map(|node| node.port).collect();
     let kept: BTreeSet<(PortName, PortName)> = slice.cables().collect();
     let mut renamed = Renamed { guids: BTreeMap::new(), lids: BTreeMap::new(), ports: BTreeMap::new() };
     let topology = &world.topology;
@@ -110,12 +110,12 @@ fn other_world(world: &World, cluster: &Cluster, seed: u64) -> (World, Cluster) 
         renamed.lids.insert(lid, Lid::from_wire(raw).unwrap());
     }
     let plan = other_plan(world, &topology_b, cluster, &renamed, &mut rng);
-    let mut seats = cluster.clone();
-    for seat in &mut seats.seats {
-        let name = world.plan.adapter_port(seat.port).unwrap().name;
-        seat.port = adapter_port(&topology_b, renamed.port(name));
+    let mut nodes = cluster.clone();
+    for node in &mut nodes.nodes {
+        let name = world.plan.adapter_port(node.port).unwrap().name;
+        node.port = adapter_port(&topology_b, renamed.port(name));
     }
-    (World { topology: topology_b, plan }, seats)
+    (World { topology: topology_b, plan }, nodes)
 }
 
 fn builder_len(places: &BTreeMap<Guid, fabric_model::NodeIndex>) -> usize {
@@ -129,14 +129,14 @@ fn adapter_port(topology: &Topology, name: PortName) -> Guid {
 fn other_plan(
     world: &World,
     topology: &Topology,
-    cluster: &Cluster,
+    cluster: &ClusterPlacement,
     renamed: &Renamed,
     rng: &mut Pcg64Mcg,
 ) -> FabricPlan {
     // The entries that routes of the cluster pass.
     let mut passed: BTreeSet<(Guid, Lid)> = BTreeSet::new();
-    for from in &cluster.seats {
-        for to in cluster.seats.iter().filter(|to| to.port != from.port) {
+    for from in &cluster.nodes {
+        for to in cluster.nodes.iter().filter(|to| to.port != from.port) {
             let (source, sink) =
                 (world.plan.adapter_port(from.port).unwrap(), world.plan.adapter_port(to.port).unwrap());
             let mut at = source.peer.node;
@@ -284,7 +284,7 @@ impl Transcript {
         for raw in (0..0x40).chain([0xf3]) {
             for method in [Method::GET, Method::GET_TABLE, Method::SET, Method::DELETE] {
                 for answer in self.program.query_all(view, method, Attribute(raw)) {
-                    self.note(&format!("administration {raw:#x} {method:?}"), Some(answer));
+                    self.note(&format!("sa {raw:#x} {method:?}"), Some(answer));
                 }
             }
         }
@@ -312,10 +312,10 @@ fn worlds_that_differ_in_everything_but_the_slice_look_the_same() {
     let world = first_world();
     let cluster = world.cluster(&HOSTS);
     let grown = world.cluster(&[0, 1, 5, 9, 14, 13]);
-    let look = |world: &World, cluster: &Cluster, grown: &Cluster| {
+    let look = |world: &World, cluster: &ClusterPlacement, grown: &ClusterPlacement| {
         let mut view = View::new(world.slice(cluster), Names::default()).unwrap();
         let mut lines = Transcript::of(&mut view, 1.0);
-        view.change(second(5.0), world.slice(grown)).unwrap();
+        view.set_slice(second(5.0), world.slice(grown)).unwrap();
         lines.extend(Transcript::of(&mut view, 6.0));
         lines
     };
@@ -325,7 +325,7 @@ fn worlds_that_differ_in_everything_but_the_slice_look_the_same() {
         // What the grown cluster passes is kept; the small one's routes are among them.
         let (other, renamed_grown) = other_world(&world, &grown, seed);
         let mut renamed = renamed_grown.clone();
-        renamed.seats.truncate(HOSTS.len());
+        renamed.nodes.truncate(HOSTS.len());
         let seen = look(&other, &renamed, &renamed_grown);
         let differing = seen.iter().zip(&expected).find(|(seen, expected)| seen != expected);
         assert!(differing.is_none() && seen.len() == expected.len(), "seed {seed}: {differing:?}");

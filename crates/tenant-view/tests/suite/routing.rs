@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use fabric_compiler::{compile, partitions_conf, recompile};
 use fabric_model::generate::FatTree;
 use fabric_model::{Decisions, FabricPlan, Intents};
-use fabric_verifier::{is_told, verify};
+use fabric_verifier::{is_acknowledged, verify};
 use ib_wire::{Guid, Lid, ServiceLevel};
-use tenant_view::{Verdict, WishChange};
+use tenant_view::{OverlayChange, Verdict};
 
 use crate::flows::{Flow, rates};
 use crate::served::{Served, eventually};
@@ -94,17 +94,17 @@ fn routes_from_a_file_make_a_pattern_twice_as_fast_and_concern_nobody_else() {
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let judged = served.with(|view, _| view.status()).last.unwrap();
     assert_eq!(judged.verdict, Verdict::Approved);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
 
     let ports: Vec<Guid> = HOSTS.iter().map(|host| world.ports()[*host]).collect();
-    let wished = Intents { routes: wish.routes, ..intents };
+    let wished = Intents { routes: overlay.routes, ..intents };
     let after = recompile(&world.topology, &wished, &world.plan).unwrap();
     let lid = after.adapter_port(ports[far]).unwrap().lid;
     assert_eq!(changed(&world.plan, &after), BTreeSet::from([lid]), "{:?}", wished.routes);
     let findings = verify(&world.topology, &wished, &after);
-    assert!(findings.iter().all(|finding| is_told(finding, &after)), "{findings:?}");
+    assert!(findings.iter().all(|finding| is_acknowledged(finding, &after)), "{findings:?}");
 
     // Both pairs had to share the cable; a pair of somebody else's gets what it got.
     let others = (world.ports()[12], world.ports()[16]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ib_wire::{Guid, PartitionNumber};
-use tenant_view::{Rule, Unshared, Verdict, View, WishChange};
+use tenant_view::{OverlayChange, UngrantedRoutes, Verdict, View, ViewManager};
 
 use crate::served::{Served, eventually};
 use crate::world::World;
@@ -114,8 +114,8 @@ fn opensm_takes_over(view: View) {
     println!("{} nodes: SUBNET UP after {:?}", aliases.len(), started.elapsed());
     let log = manager.log();
     assert!(log.contains("Entering MASTER") && !log.contains("STANDBY"), "nobody else wants to be: {log}");
-    let own = Rule::Tenant { node: "vm-1".to_owned() };
-    eventually("the steward gives way", || served.with(|view, _| view.rule()) == own);
+    let own = ViewManager::Tenant { node: "vm-1".to_owned() };
+    eventually("the default_sm gives way", || served.with(|view, _| view.managed_by()) == own);
     let told = served.tool("vm-2", "sminfo", &[]);
     assert!(told.contains(&format!("{:#x}", aliases[1].1.to_wire())), "{told}");
     let found = served.tool("vm-0", "ibnetdiscover", &[]);
@@ -136,16 +136,16 @@ fn opensm_takes_over(view: View) {
     let judged = status.last.unwrap();
     assert!(!matches!(judged.verdict, Verdict::Refused { .. }), "{:?}", judged.verdict);
     for part in 0..3_u16 {
-        let members = &judged.wish.partitions[&PartitionNumber::from_wire(part + 1).unwrap()];
+        let members = &judged.overlay.partitions[&PartitionNumber::from_wire(part + 1).unwrap()];
         assert_eq!(members.len(), (aliases.len() - usize::from(part)).div_ceil(3));
     }
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    assert_eq!(wish.classes.len(), 1, "best effort has one lane");
+    assert_eq!(overlay.classes.len(), 1, "best effort has one lane");
 
     drop(manager);
-    eventually("the default returns", || served.with(|view, _| view.rule()) == Rule::Default);
+    eventually("the default returns", || served.with(|view, _| view.managed_by()) == ViewManager::Default);
     let told = served.tool("vm-2", "sminfo", &[]);
     assert!(
         told.contains("SMINFO_MASTER") && !told.contains(&format!("{:#x}", aliases[1].1.to_wire())),
@@ -153,7 +153,7 @@ fn opensm_takes_over(view: View) {
     );
     let keys = served.tool("vm-0", "smpquery", &["-D", "pkeys", "0"]);
     assert!(keys.contains("0xffff 0x0000"), "{keys}");
-    assert!(matches!(served.with(|view, _| view.poll_wish()), Some(WishChange::Withdrawn { .. })));
+    assert!(matches!(served.with(|view, _| view.poll_overlay()), Some(OverlayChange::Withdrawn { .. })));
 }
 
 #[test]
@@ -165,8 +165,8 @@ fn one_opensm_that_stood_by_for_another_is_handed_the_subnet() {
     second.wait_for("Entering STANDBY");
     drop(first);
     second.wait_for("SUBNET UP");
-    let own = Rule::Tenant { node: "vm-2".to_owned() };
-    eventually("it is master", || served.with(|view, _| view.rule()) == own);
+    let own = ViewManager::Tenant { node: "vm-2".to_owned() };
+    eventually("it is master", || served.with(|view, _| view.managed_by()) == own);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn opensm_learns_of_nodes_that_come_and_go() {
     let manager = served.opensm("vm-0", &[]);
     manager.wait_for("SUBNET UP");
     let grown = world.slice(&world.cluster(&[0, 1, 5, 9, 13]));
-    served.with(move |view, now| view.change(now, grown)).unwrap();
+    served.with(move |view, now| view.set_slice(now, grown)).unwrap();
     let state = |served: &Served| {
         served.with(|view, _| {
             let port = view.port(view.adapter("vm-4")?)?;
@@ -219,17 +219,17 @@ fn two_tenants_with_the_same_numbers_do_not_notice_each_other() {
 #[test]
 fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_stay() {
     let mut view = World::guaranteed(&[0, 1, 4, 8], &[]).view(&[0, 1, 4, 8]);
-    view.set_unshared(Unshared::KeepDefault);
+    view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
     let manager = served.opensm("vm-0", &["-Q"]);
     manager.wait_for("SUBNET UP");
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let last = served.with(|view, _| view.status()).last.unwrap();
     assert!(matches!(last.verdict, Verdict::Adapted { .. }), "{:?}", last.verdict);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    assert!(wish.classes.len() > 1, "{:?}", wish.classes);
+    assert!(overlay.classes.len() > 1, "{:?}", overlay.classes);
     assert!(last.all_to_all.is_some_and(|rate| rate.bits_per_s() > 0));
 }
 
@@ -237,14 +237,14 @@ fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_s
 fn opensm_divides_a_guaranteed_cluster_that_has_grown() {
     let world = World::guaranteed(&[0, 4, 8], &[]);
     let mut view = world.view(&[0, 4]);
-    view.set_unshared(Unshared::KeepDefault);
+    view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
     let first = served.opensm("vm-0", &[]);
     first.wait_for("SUBNET UP");
     drop(first);
-    eventually("the default returns", || served.with(|view, _| view.rule()) == Rule::Default);
+    eventually("the default returns", || served.with(|view, _| view.managed_by()) == ViewManager::Default);
     let grown = world.slice(&world.cluster(&[0, 4, 8]));
-    served.with(move |view, now| view.change(now, grown)).unwrap();
+    served.with(move |view, now| view.set_slice(now, grown)).unwrap();
     let aliases = served.with(|view, _| view.aliases());
     let partitions = served.scratch().join("partitions.conf");
     let of = |number: usize| aliases[number].port_guid;
@@ -259,10 +259,10 @@ fn opensm_divides_a_guaranteed_cluster_that_has_grown() {
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let last = served.with(|view, _| view.status()).last.unwrap();
     assert!(!matches!(last.verdict, Verdict::Refused { .. }), "{:?}", last.verdict);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    let members = |number| &wish.partitions[&PartitionNumber::from_wire(number).unwrap()];
+    let members = |number| &overlay.partitions[&PartitionNumber::from_wire(number).unwrap()];
     assert_eq!((members(1).len(), members(2).len(), members(0x7fff).len()), (1, 1, 3));
-    assert_eq!(wish.routes, [].into(), "links that the cluster has no share of are not taken");
+    assert_eq!(overlay.routes, [].into(), "links that the cluster has no share of are not taken");
 }

@@ -18,7 +18,7 @@ use ib_transport::{Host, Outbox, Sent, Server, Vendor, Waker};
 use ib_wire::{Gid, Guid, Lid, PortState};
 pub use stock::eventually;
 use stock::{OpenSm, Sockets, unique};
-use tenant_view::{AdapterId, Output, View};
+use tenant_view::{AdapterId, View, ViewOutput};
 
 type Task = Box<dyn FnOnce(&mut View, Duration) + Send>;
 
@@ -33,11 +33,11 @@ impl ViewHost {
         self.view.port(adapter).unwrap()
     }
 
-    fn pass_on(&mut self, outbox: &mut Outbox<AdapterId>) {
+    fn forward_outputs(&mut self, outbox: &mut Outbox<AdapterId>) {
         while let Some(output) = self.view.poll_output() {
             match output {
-                Output::Deliver { adapter, datagram } => outbox.deliver(adapter, datagram),
-                Output::Lost { datagram, .. } => outbox.lost_request(datagram),
+                ViewOutput::Deliver { adapter, datagram } => outbox.deliver(adapter, datagram),
+                ViewOutput::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
         }
     }
@@ -109,11 +109,11 @@ impl Host for ViewHost {
                 }
             }
         }
-        self.pass_on(outbox);
+        self.forward_outputs(outbox);
     }
 
     fn pause(&self, _: AdapterId) -> Option<Instant> {
-        self.view.pause().map(|until| self.started + until)
+        self.view.paused_until().map(|until| self.started + until)
     }
 
     fn tick(&mut self, outbox: &mut Outbox<AdapterId>) -> Option<Duration> {
@@ -122,7 +122,7 @@ impl Host for ViewHost {
         while let Ok(task) = self.tasks.try_recv() {
             task(&mut self.view, now);
         }
-        self.pass_on(outbox);
+        self.forward_outputs(outbox);
         self.view.poll_timeout().map(|due| due.saturating_sub(now))
     }
 }

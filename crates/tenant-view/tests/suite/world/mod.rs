@@ -14,7 +14,7 @@ use ib_wire::{
     Attribute, Datagram, DirectedRoute, Guid, Lid, LidAddress, Mad, ManagementClass, Method, PartitionNumber,
     PortNum, QueuePair, TransactionId,
 };
-use tenant_view::{AdapterId, Cluster, Names, Output, Seat, Shape, Slice, View};
+use tenant_view::{AdapterId, ClusterPlacement, Names, NodePlacement, Slice, View, ViewOutput, ViewShape};
 
 /// A network and the plan it runs by.
 pub struct World {
@@ -68,18 +68,18 @@ impl World {
     }
 
     /// A cluster on some hosts, by their numbers.
-    pub fn cluster(&self, hosts: &[usize]) -> Cluster {
+    pub fn cluster(&self, hosts: &[usize]) -> ClusterPlacement {
         let ports = self.ports();
-        let seats = hosts.iter().enumerate().map(|(index, host)| Seat {
+        let nodes = hosts.iter().enumerate().map(|(index, host)| NodePlacement {
             node: format!("vm-{index}"),
             port: ports[*host],
             shared: false,
         });
-        Cluster { name: "blue".to_owned(), partition: partition(), seats: seats.collect() }
+        ClusterPlacement { name: "blue".to_owned(), partition: partition(), nodes: nodes.collect() }
     }
 
-    pub fn slice(&self, cluster: &Cluster) -> Slice {
-        Slice::of(&self.topology, &self.plan, cluster, Shape::Network).unwrap()
+    pub fn slice(&self, cluster: &ClusterPlacement) -> Slice {
+        Slice::of(&self.topology, &self.plan, cluster, ViewShape::Network).unwrap()
     }
 
     pub fn view(&self, hosts: &[usize]) -> View {
@@ -125,7 +125,7 @@ impl Program {
             return answers;
         }
         while let Some(output) = view.poll_output() {
-            if let Output::Deliver { adapter, datagram } = output
+            if let ViewOutput::Deliver { adapter, datagram } = output
                 && adapter == self.adapter
                 && datagram.mad.transaction() == transaction
             {
@@ -152,7 +152,7 @@ impl Program {
         self.ask(view, mad, None)
     }
 
-    /// A question to the subnet administration.
+    /// A question to the subnet sa.
     pub fn query(&mut self, view: &mut View, method: Method, attribute: Attribute) -> Option<Mad> {
         self.query_all(view, method, attribute).pop()
     }
@@ -175,7 +175,7 @@ pub fn directed(method: Method, attribute: Attribute, modifier: u32, route: &[u8
 pub fn drain(view: &mut View) -> Vec<(AdapterId, Datagram)> {
     let mut taken = Vec::new();
     while let Some(output) = view.poll_output() {
-        if let Output::Deliver { adapter, datagram } = output {
+        if let ViewOutput::Deliver { adapter, datagram } = output {
             taken.push((adapter, datagram));
         }
     }

@@ -13,13 +13,13 @@ const RESUMED: u32 = 1 << 10;
 /// Tokens, one for each datagram. A view has one, and whoever serves several views of one tenant has another for all of
 /// them: its rate is the tenant's, however many views there are.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     tokens: u32,
     /// Up to when tokens were given.
     filled: Duration,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full one.
     pub fn new() -> Self {
         Self { tokens: BURST, filled: Duration::ZERO }
@@ -58,7 +58,7 @@ impl Bucket {
     }
 }
 
-impl Default for Bucket {
+impl Default for TokenBucket {
     fn default() -> Self {
         Self::new()
     }
@@ -73,13 +73,13 @@ mod tests {
 
     #[test]
     fn after_a_burst_so_many_pass_in_a_second_and_no_more() {
-        let mut bucket = Bucket::new();
-        let taken = |bucket: &mut Bucket, now| (0..).take_while(|_| bucket.take(now)).count() as u32;
+        let mut bucket = TokenBucket::new();
+        let taken = |bucket: &mut TokenBucket, now| (0..).take_while(|_| bucket.take(now)).count() as u32;
         assert_eq!(taken(&mut bucket, Duration::from_secs(1)), BURST);
         assert_eq!(taken(&mut bucket, Duration::from_secs(1)), 0);
         let on = bucket.empty_until().unwrap();
         assert_eq!(taken(&mut bucket, on), RESUMED);
-        let mut bucket = Bucket { tokens: 0, filled: Duration::from_secs(1) };
+        let mut bucket = TokenBucket { tokens: 0, filled: Duration::from_secs(1) };
         let mut later = 0;
         for millisecond in 1..=1000 {
             later += taken(&mut bucket, Duration::from_millis(1000 + millisecond));
