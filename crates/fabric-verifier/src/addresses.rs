@@ -1,4 +1,4 @@
-//! Whether every end port has a LID of its own, and the plan speaks of the devices and cables there are.
+//! Addresses: every end port has a unique LID, and the plan matches the devices and cables of the topology.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -44,7 +44,7 @@ fn lids(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The end ports of the plan are those that the manager reaches, and have the GUIDs that were found.
+/// Checks that the plan contains exactly the end ports that are connected to the subnet manager, with their GUIDs.
 fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
     let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
@@ -61,7 +61,7 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
 }
 
-/// Both ends of every cable are in the plan as they are plugged.
+/// Checks that the plan names the right peer for both ends of every cable.
 fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
     let mut compare = |port: PortName, planned: Option<PortName>| {
@@ -92,7 +92,7 @@ fn peer(topology: &Topology, port: PortName) -> Option<PortName> {
     Some(PortName { node: topology[peer.node].guid, port: peer.port })
 }
 
-/// GUID of an end port: of port 0 on a switch.
+/// Port GUID of an end port; port 0 of a switch may fall back to the node GUID.
 fn guid(topology: &Topology, port: PortName) -> Option<Guid> {
     let node = topology.by_guid(port.node)?;
     let own = topology.port(Endpoint::new(node, port.port)).map(|port| port.guid);

@@ -1,11 +1,11 @@
-//! Sets of small numbers.
+//! A bit set for small numbers.
 
-/// Some of the numbers below a limit.
+/// A set of numbers below a limit that is fixed at construction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bits(Vec<u64>);
 
 impl Bits {
-    /// None of the numbers below a limit.
+    /// Makes an empty set for numbers below `limit`.
     pub fn new(limit: usize) -> Self {
         Self(vec![0; limit.div_ceil(64)])
     }
@@ -19,20 +19,20 @@ impl Bits {
         self.0.fill(0);
     }
 
-    /// Adds the numbers of another set below the same limit.
+    /// Adds the numbers of another set with the same limit.
     pub fn join(&mut self, other: &Self) {
         for (word, more) in self.0.iter_mut().zip(&other.0) {
             *word |= more;
         }
     }
 
-    /// The numbers that another set lacks, in order.
+    /// Iterates in ascending order over the numbers that `other` does not contain.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         let words = self.0.iter().zip(&other.0).map(|(word, other)| word & !other);
         words.enumerate().flat_map(|(word_index, word)| bits(word).map(move |bit| word_index * 64 + bit))
     }
 
-    /// The numbers in order.
+    /// Iterates over the numbers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! Whether devices can hold what they are to hold.
+//! Capacities: no table is longer, no lane higher and no MTU larger than the devices support.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::bounded::bounded;
 use crate::network::{Link, PORTS, SwitchIndex};
 use crate::{Finding, Reading, Rule, TableKind};
 
-/// What is found device by device and port by port.
+/// Findings by device and port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Capacities {
-    /// By link, port 0 standing for the switch itself; where there is something.
+    /// By link, with port 0 for the tables that a switch has once; parts without findings are absent.
     found: BTreeMap<Link, Vec<Finding>>,
 }
 
@@ -36,14 +36,13 @@ impl Capacities {
         self.found.values().flatten()
     }
 
-    /// Looks at the tables that a switch has once.
+    /// Checks the tables that a switch has once: forwarding tables and the P_Key table of port 0.
     pub fn check_switch(&mut self, read: &Reading<'_>, switch_index: SwitchIndex) {
         let mut findings = Vec::new();
         of_switch(read.network.switches[switch_index], &read.intents.capabilities, &mut findings);
         self.put(switch_index * PORTS, findings);
     }
 
-    /// Looks at a switch port.
     pub fn check_port(&mut self, read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPortPlan) {
         let (capabilities, guid) = (&read.intents.capabilities, read.network.switches[switch_index].guid);
         let name = PortName { node: guid, port: port.number };
@@ -59,7 +58,6 @@ impl Capacities {
         self.put(switch_index * PORTS + port.number.index(), findings);
     }
 
-    /// Looks at an adapter port.
     pub fn check_adapter(&mut self, read: &Reading<'_>, end: usize) {
         let (capabilities, port) = (&read.intents.capabilities, read.network.adapters[end]);
         let capacity = usize::from(capabilities.port(port.name).pkeys);
@@ -137,13 +135,13 @@ fn of_sharing(port: PortName, sharing: &PortSharing, lanes: DataLanes, findings:
     }
 }
 
-/// The maps of a port, by where packets come in; the one for all others last.
+/// The SL-to-VL maps of a port with their input ports; the map for all other inputs (`None`) comes last.
 pub(crate) fn maps(sharing: &PortSharing) -> impl Iterator<Item = (Option<PortNum>, &SlToVl)> {
     let listed = sharing.by_input.iter().map(|(input, map)| (Some(*input), map));
     listed.chain([(None, &sharing.otherwise)])
 }
 
-/// The lane of each level.
+/// The lane of each of the 16 service levels.
 pub(crate) fn levels(map: &SlToVl) -> impl Iterator<Item = (ServiceLevel, VirtualLane)> {
     (0..16).filter_map(ServiceLevel::from_wire).map(|sl| (sl, map.lane(sl)))
 }

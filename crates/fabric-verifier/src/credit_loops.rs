@@ -1,8 +1,10 @@
-//! Whether a cycle of links can wait for each other for ever.
+//! Credit loops: no cycle of links can wait for each other's buffers.
 //!
-//! A packet holds room behind a link until the next link has room for it. Links are joined by every packet that the tables
-//! admit, whoever sends it and wherever it is for. If these dependencies make no cycle, no cycle of lanes is among them either, so
-//! lanes are looked at only where links do make one.
+//! Method: the channel dependency graph of Dally and Seitz (Deadlock-Free Message Routing in Multiprocessor
+//! Interconnection Networks, IEEE ToC 1987). A packet holds a buffer behind a link until the next link has one for
+//! it, so a link depends on every link that some packet in the tables takes next. Routing is
+//! deadlock-free if the graph has no cycle. Links are examined first, in time linear in the forwarding entries: a
+//! cycle of lanes implies one of links, so lanes are only distinguished on links of a cycle.
 
 mod graph;
 
@@ -17,10 +19,10 @@ use crate::network::{ExitColumns, Link, NextHop, PORTS, PlannedNetwork, SwitchIn
 use crate::{Finding, LinkWait, PacketDestination};
 use graph::cycles;
 
-/// A link and a lane of it; [`ANY_LANE`] where that is left to the device.
+/// A link and a virtual lane; [`ANY_LANE`] where the plan leaves the mapping to the device.
 type Channel = (Link, u8);
 
-/// What stands for all lanes of a link that are not told apart.
+/// Stands for all lanes of a link that are not distinguished.
 const ANY_LANE: u8 = 16;
 
 pub(crate) fn check(network: &PlannedNetwork<'_>) -> Vec<Finding> {
@@ -41,15 +43,15 @@ pub(crate) fn check(network: &PlannedNetwork<'_>) -> Vec<Finding> {
     graph::cycles(&channels, next).iter().map(|cycle| finding(network, &cycle.shortest)).collect()
 }
 
-/// Links in an order in which packets only go onward: while there is one, there is no cycle.
+/// A topological order of the link dependency graph: its existence proves that there is no cycle.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOrder {
-    /// By link; links that are not between switches have none.
+    /// Rank by link; 0 for links that are not between switches.
     ranks: Arc<[u32]>,
 }
 
 impl LinkOrder {
-    /// An order of the links of a network, if it has no cycle.
+    /// The order of a network, or `None` if there is a cycle.
     pub fn of(network: &PlannedNetwork<'_>) -> Option<Self> {
         let dependencies = LinkDependencies::of(network);
         let sorted = graph::sorted(&dependencies.links, |link| dependencies.after(link))?;
@@ -60,15 +62,15 @@ impl LinkOrder {
         Some(Self { ranks: ranks.into() })
     }
 
-    /// Whether the order also holds for packets to LIDs of which entries changed, and for those that pass changed entries of
-    /// groups.
+    /// Whether the order is still valid for packets to the LIDs of changed columns and for packets that pass changed
+    /// multicast entries. If not, there may still be another order.
     pub fn holds(
         &self,
         network: &PlannedNetwork<'_>,
         changed: &ExitColumns,
         groups: impl IntoIterator<Item = (SwitchIndex, MulticastLid)>,
     ) -> bool {
-        // A link between switches that packets take who leave a switch by some exit.
+        // The link between switches that packets take who leave by an exit, and the switch behind it.
         let taken = |here: SwitchIndex, exit: Option<PortNum>| match (
             exit,
             exit.map(|exit| network.next(here, exit)),
@@ -94,7 +96,7 @@ impl LinkOrder {
             })
     }
 
-    /// Whether packets to a destination go onward from a link.
+    /// Whether packets to a destination only take links of higher rank after a link.
     fn is_onward(&self, network: &PlannedNetwork<'_>, link: Link, to: PacketDestination) -> bool {
         let NextHop::Switch(there, input) = network.next(link / PORTS, port(link)) else { return true };
         let there = there as SwitchIndex;
@@ -106,7 +108,7 @@ impl LinkOrder {
     }
 }
 
-/// The links by which packets come to a switch from others.
+/// The links from other switches into a switch.
 fn links_into<'a>(network: &'a PlannedNetwork<'_>, here: SwitchIndex) -> impl Iterator<Item = Link> + 'a {
     (1..=network.port_count(here)).map(port).filter_map(move |input| match network.next(here, input) {
         NextHop::Switch(there, exit) => Some(there as SwitchIndex * PORTS + exit.index()),
@@ -114,20 +116,19 @@ fn links_into<'a>(network: &'a PlannedNetwork<'_>, here: SwitchIndex) -> impl It
     })
 }
 
-/// Whether packets to a destination take a link.
 fn takes(network: &PlannedNetwork<'_>, link: Link, to: PacketDestination) -> bool {
     exits(network, link / PORTS, to).any(|exit| exit == port(link))
 }
 
-/// By which hops packets come from one link to another.
+/// The dependencies between links, without lanes.
 struct LinkDependencies {
-    /// Links between switches.
+    /// All links between switches.
     links: Vec<Link>,
-    /// The links for which packets on a link wait.
+    /// The links that packets on a link may wait for.
     after: HashMap<Link, Vec<Link>>,
 }
 
-/// By switch, then input: where packets that came in there leave.
+/// By switch, then input port: the output ports of packets that enter there.
 type Hops = Vec<Vec<Bits>>;
 
 impl LinkDependencies {
@@ -160,9 +161,9 @@ impl LinkDependencies {
         Self { after: links.iter().map(|link| (*link, after(link))).collect(), links }
     }
 
-    /// Adds the hops at the neighbours of a switch, for packets that come from it.
+    /// Adds the hops at the neighbours of a switch of unicast packets that come from it.
     fn add_unicast(network: &PlannedNetwork<'_>, here: SwitchIndex, hops: &mut Hops) {
-        // LIDs by exit, so that two rows are read side by side.
+        // LIDs by exit, so that the rows of two switches are read side by side.
         let mut by_exit: Vec<Vec<Lid>> = vec![Vec::new(); PORTS];
         for (lid, exit) in (0..=Lid::MAX).zip(network.switches[here].linear.to_exits()) {
             by_exit[usize::from(exit)].extend(Lid::from_wire(lid));
@@ -176,7 +177,7 @@ impl LinkDependencies {
         }
     }
 
-    /// The same for packets to groups, which do not go back by the port they came in by.
+    /// Adds the hops of multicast packets, which do not leave by the port at which they entered.
     fn add_groups(network: &PlannedNetwork<'_>, here: SwitchIndex, hops: &mut Hops) {
         for (mlid, exits) in network.switches[here].multicast.exits() {
             for exit in exits.iter() {
@@ -193,7 +194,7 @@ impl LinkDependencies {
     }
 }
 
-/// Where packets to a destination leave a switch.
+/// Output ports of a switch for a destination.
 fn exits(
     network: &PlannedNetwork<'_>,
     here: SwitchIndex,
@@ -206,7 +207,7 @@ fn exits(
     one.into_iter().chain(group.into_iter().flat_map(PortSet::iter))
 }
 
-/// Every destination that some table speaks of.
+/// All destinations in the forwarding tables.
 fn destinations(network: &PlannedNetwork<'_>) -> Vec<PacketDestination> {
     let lids = (1..=network.top()).filter_map(Lid::from_wire);
     let groups: BTreeSet<MulticastLid> =
@@ -214,7 +215,7 @@ fn destinations(network: &PlannedNetwork<'_>) -> Vec<PacketDestination> {
     lids.map(PacketDestination::Lid).chain(groups.into_iter().map(PacketDestination::Group)).collect()
 }
 
-/// The lanes of some links for which packets on others of them wait: every destination and level is followed from every
+/// The dependencies between lanes of the suspect links. Every destination and service level is followed from every
 /// port that can send it.
 fn lane_dependencies(
     network: &PlannedNetwork<'_>,
@@ -251,7 +252,7 @@ fn lane_dependencies(
     after
 }
 
-/// Levels that some port tells apart, one for each set of levels that all ports treat alike.
+/// One service level for each class of service levels that all ports map alike.
 fn distinct_levels(network: &PlannedNetwork<'_>) -> impl Iterator<Item = ServiceLevel> + use<> {
     let ports = network.switches.iter().flat_map(|switch| switch.ports.iter());
     let sharings = ports.filter_map(|port| port.sharing.as_deref());
@@ -266,7 +267,8 @@ fn distinct_levels(network: &PlannedNetwork<'_>) -> impl Iterator<Item = Service
     distinct.into_values()
 }
 
-/// Where packets of a level enter switches: from adapters that have a lane for it, and from switches themselves.
+/// Where packets with a service level enter switches: from adapters that have a lane for it, and from switches
+/// themselves.
 fn senders<'a>(
     network: &'a PlannedNetwork<'_>,
     sl: ServiceLevel,
@@ -278,7 +280,7 @@ fn senders<'a>(
     ends.filter(move |(index, _)| can(network.end_sharing(*index))).filter_map(|(_, end)| end.home)
 }
 
-/// The links between switches, with lanes, by which packets go on from a switch.
+/// The channels between switches that packets take next from a switch.
 fn onward(
     network: &PlannedNetwork<'_>,
     here: SwitchIndex,
@@ -299,7 +301,7 @@ fn onward(
     exits.filter_map(channel).collect()
 }
 
-/// A cycle with packets that make it.
+/// Describes a cycle, with a destination for each dependency.
 fn finding(network: &PlannedNetwork<'_>, cycle: &[Channel]) -> Finding {
     let followers = cycle.iter().cycle().skip(1);
     let waits = cycle.iter().zip(followers).map(|((link, lane), (next, _))| LinkWait {
@@ -310,7 +312,7 @@ fn finding(network: &PlannedNetwork<'_>, cycle: &[Channel]) -> Finding {
     Finding::CreditLoop { cycle: waits.collect() }
 }
 
-/// Some packets that take one link after the other.
+/// A destination whose packets take one link after the other.
 fn between(network: &PlannedNetwork<'_>, link: Link, next: Link) -> PacketDestination {
     let takes_both = |to: &PacketDestination| takes(network, link, *to) && takes(network, next, *to);
     let found = destinations(network).into_iter().find(takes_both);

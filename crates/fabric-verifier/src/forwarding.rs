@@ -1,4 +1,8 @@
-//! Whether packets come to whom they are for: LID by LID, every switch's exit is followed once.
+//! Forwarding: packets to every LID reach its owner from every port that may talk to it, and never loop.
+//!
+//! For each LID the exits of all switches form a functional graph. It is walked from every switch, and each switch is
+//! visited once (O(switches) per LID): its fate is that of its next hop. Then the switches from which packets arrive
+//! are compared with those behind which a port may talk to the owner.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,16 +15,16 @@ use crate::bounded::{PART_FINDINGS_MAX, bounded};
 use crate::network::{ExitColumns, NextHop, PlannedNetwork, SwitchIndex};
 use crate::{Finding, Reading, Rule, SwitchExit, is_acknowledged};
 
-/// LIDs whose entries are read together: they lie next to each other in every table, and stay in the cache.
+/// LIDs that are checked together: their entries are adjacent in every table and stay in the CPU cache.
 const BATCH: usize = 64;
 
-/// The LIDs that a table speaks of or that somebody has.
+/// All LIDs up to the highest that a table or an end port has.
 pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
     let top = read.network.ends().iter().map(|end| end.lid.to_wire()).fold(read.network.top(), u16::max);
     (1..=top).filter_map(Lid::from_wire)
 }
 
-/// What is found for each of some LIDs, where there is something.
+/// Findings for some LIDs; LIDs without findings are absent.
 pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTreeMap<Lid, Vec<Finding>> {
     let (columns, mut found, mut lids) = (Columns::new(read), BTreeMap::new(), lids.peekable());
     while lids.peek().is_some() {
@@ -30,15 +34,15 @@ pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTre
     found
 }
 
-/// The same for LIDs whose entries were read.
+/// Like [`check`], for columns that were read already.
 pub(crate) fn check_read(read: &Reading<'_>, exits: &ExitColumns) -> BTreeMap<Lid, Vec<Finding>> {
     let mut found = BTreeMap::new();
     Columns::new(read).check_all(exits, &mut found);
     found
 }
 
-/// What is found for each of some LIDs of which nothing was found before, where there is something. Their entries are as
-/// they were: only who may talk to their owners has changed.
+/// Like [`check`], for LIDs without earlier findings whose entries have not changed, but whose owners are in other
+/// partitions now. Only LIDs with unreached senders are checked in full.
 pub(crate) fn check_repartitioned(
     read: &Reading<'_>,
     lids: impl Iterator<Item = Lid>,
@@ -48,16 +52,16 @@ pub(crate) fn check_repartitioned(
     check(read, lost.into_iter())
 }
 
-/// What does not depend on the LID.
+/// What the checks of all LIDs share.
 struct Columns<'a> {
     read: &'a Reading<'a>,
-    /// The switches behind which a partition has members, or more than limited ones: of partitions that were looked at.
+    /// Switches behind which a partition has members (or members that are not limited), computed on first use.
     homes: RefCell<HashMap<(PartitionNumber, bool), Bits>>,
     everywhere: Bits,
     manager: Option<usize>,
 }
 
-/// The switches behind which a partition has members, or more than limited ones.
+/// The switches behind which a partition has members, or with `is_full` members that are not limited.
 fn homes(read: &Reading<'_>, number: PartitionNumber, is_full: bool) -> Bits {
     let network = &read.network;
     let mut homes = Bits::new(network.switches.len());
@@ -85,7 +89,7 @@ impl<'a> Columns<'a> {
         for (column, lid) in exits.lids.iter().enumerate() {
             let mut findings = Vec::new();
             self.check(column, *lid, &mut walk, &mut findings);
-            // What the plan says of itself is not counted among the others.
+            // Acknowledged findings are never folded into `Omitted`: callers drop them one by one.
             let says = |finding: &Finding| is_acknowledged(finding, self.read.network.plan);
             if findings.len() > PART_FINDINGS_MAX && !findings.iter().any(says) {
                 findings = bounded(Rule::Forwarding, findings);
@@ -105,7 +109,7 @@ impl<'a> Columns<'a> {
             let (path, at) = self.read.network.path(from, lid);
             let exit = self.read.network.exit(at, lid);
             let next = exit.map(|exit| self.read.network.next(at, exit));
-            // Rings and exits without a cable are reported already.
+            // Loops and exits without a cable have been reported by the walk.
             let is_new = !matches!(next, Some(NextHop::NoCable | NextHop::Switch(..)));
             if is_new && reported.insert((at, exit.is_some())) {
                 findings.push(self.finding(lid, owner, from, path, at));
@@ -113,7 +117,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Whether packets to a LID arrive from everywhere they may come from, if they circle nowhere.
+    /// Whether packets to a LID arrive from every switch they may come from. Must not be called for a LID with a
+    /// loop.
     fn arrives(&self, lid: Lid) -> bool {
         let network = &self.read.network;
         let Some(owner) = network.lid_owner(lid) else { return true };
@@ -131,8 +136,8 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// The switches behind which somebody may talk to an end port. Management of the subnet carries no key: the
-    /// manager talks to everyone.
+    /// The switches behind which some port may talk to an end port. Subnet management packets carry no P_Key, so the
+    /// subnet manager talks to every port.
     fn needed(&self, owner: usize) -> Bits {
         let network = &self.read.network;
         if self.manager == Some(owner) {
@@ -169,7 +174,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Somebody behind a switch who may talk to an end port.
+    /// A port behind a switch that may talk to an end port; the switch's own port if there is none.
     fn sender(&self, switch_index: SwitchIndex, owner: usize) -> Guid {
         let network = &self.read.network;
         let here = |end: &&crate::network::EndPort| end.home.is_some_and(|(home, _)| home == switch_index);
@@ -182,7 +187,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What becomes of packets to a LID, by the switch they are at.
+/// What happens to packets to one LID that are at a switch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Unknown,
@@ -197,7 +202,7 @@ struct Walk<'a> {
     exits: &'a ExitColumns,
     fates: Vec<Fate>,
     path: Vec<SwitchIndex>,
-    /// The switches from which packets come to the owner.
+    /// The switches from which packets arrive at the owner.
     arrives: Bits,
 }
 
@@ -213,7 +218,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Follows packets to the LID of a column from every switch; tells rings, and exits without a cable.
+    /// Follows packets to the LID of a column from every switch. Reports loops and exits without a cable.
     fn follow(&mut self, column: usize, lid: Lid, findings: &mut Vec<Finding>) {
         self.fates.fill(Fate::Unknown);
         self.arrives.clear();
@@ -254,7 +259,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The cycle that the path that is being followed has come back to.
+    /// The loop that the current path has closed at switch `first`.
     fn cycle(&self, lid: Lid, first: SwitchIndex) -> Finding {
         let cycle = self.path.iter().skip_while(|switch_index| **switch_index != first);
         let hop = |switch_index: &SwitchIndex| {

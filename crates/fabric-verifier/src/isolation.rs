@@ -1,5 +1,5 @@
-//! Whether ports hold the keys of their partitions and no others, twice: in their own tables, and in those of the switch
-//! ports in front of them.
+//! Isolation: ports hold exactly the P_Keys of their partitions. Checked twice, in the tables of end ports and in the
+//! tables that switch ports in front of them enforce; each must separate partitions without the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,18 +11,17 @@ use crate::bounded::bounded;
 use crate::network::{Link, NextHop, PORTS, SwitchIndex};
 use crate::{Finding, PkeyTableKind, Reading, Rule};
 
-/// What is found table by table.
+/// Findings by table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
-    /// By end port, where there is something.
+    /// By end port; tables without findings are absent.
     own: BTreeMap<usize, TableResult>,
-    /// By the link that a switch port sends on, where there is something.
+    /// By the link on which the switch port sends; tables without findings are absent.
     enforced: BTreeMap<Link, TableResult>,
-    /// In lists of members, by partition, where there is something.
+    /// Differences in the plan's member lists; partitions without findings are absent.
     members: BTreeMap<PartitionNumber, Vec<Finding>>,
 }
 
-/// What is found in a table.
 #[derive(Clone, Debug, Default)]
 struct TableResult {
     findings: Vec<Finding>,
@@ -47,12 +46,11 @@ impl Keys {
         keys
     }
 
-    /// Looks at the table of an end port.
     pub fn check_end(&mut self, read: &Reading<'_>, end: usize) {
         put(&mut self.own, end, own_table(read, end));
     }
 
-    /// Looks at what a switch port lets pass.
+    /// Checks the table that a switch port enforces, and whether it should enforce one.
     pub fn check_port(&mut self, read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPortPlan) {
         put(
             &mut self.enforced,
@@ -61,7 +59,7 @@ impl Keys {
         );
     }
 
-    /// Looks at the list by which queries about a partition are answered.
+    /// Checks the plan's member list of a partition, by which the subnet administration answers queries.
     pub fn check_members(&mut self, read: &Reading<'_>, number: PartitionNumber) {
         let findings = members(read, number);
         if findings.is_empty() {
@@ -71,7 +69,7 @@ impl Keys {
         }
     }
 
-    /// These and what is found between tables.
+    /// All findings, including pairs of ports that a wrong table lets talk.
     pub fn findings(&self, read: &Reading<'_>) -> Vec<Finding> {
         let missing = read.intended.missing();
         let mut findings: Vec<Finding> =
@@ -86,7 +84,7 @@ impl Keys {
 }
 
 fn put<K: Ord>(kept: &mut BTreeMap<K, TableResult>, key: K, found: TableResult) {
-    // Whoever is suspect is found too.
+    // A table with suspects also has findings.
     if found.findings.is_empty() {
         kept.remove(&key);
     } else {
@@ -94,17 +92,17 @@ fn put<K: Ord>(kept: &mut BTreeMap<K, TableResult>, key: K, found: TableResult) 
     }
 }
 
-/// A table that lets pass more than it should.
+/// A table that lets more pass than it should.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
-    /// The end port, by its switch_index among all.
+    /// Index of the end port that the table protects.
     end: usize,
     kind: PkeyTableKind,
-    /// What it lets pass; `None` for everything.
+    /// The surplus key; `None` if the table lets everything pass.
     key: Option<Pkey>,
 }
 
-/// The list that queries about a partition are answered by.
+/// Compares the plan's member list of a partition with the intents.
 fn members(read: &Reading<'_>, partition: PartitionNumber) -> Vec<Finding> {
     let intended = read.intended.partitions.get(&partition).map(|intended| &intended.members);
     let planned = read.network.plan.partition(partition).map(|planned| &planned.members);
@@ -127,7 +125,6 @@ fn members(read: &Reading<'_>, partition: PartitionNumber) -> Vec<Finding> {
     bounded(Rule::Isolation, findings.collect())
 }
 
-/// The table of an end port.
 fn own_table(read: &Reading<'_>, index: usize) -> TableResult {
     let (end, table) = (&read.network.ends()[index], read.network.pkeys(index));
     let mut found = compare(read, index, end.name, table, PkeyTableKind::EndPort);
@@ -141,7 +138,6 @@ fn own_table(read: &Reading<'_>, index: usize) -> TableResult {
     found
 }
 
-/// The table of a switch port.
 fn enforced_table(read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPortPlan) -> TableResult {
     let name = read.network.port_name(switch_index, port.number);
     let off = || vec![Finding::EnforcementOff { port: name }];
@@ -162,7 +158,7 @@ fn enforced_table(read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPo
     }
 }
 
-/// A table against what the intents ask for the end port behind it.
+/// Compares a table with the P_Keys that the intents give the end port behind it.
 fn compare(
     read: &Reading<'_>,
     end: usize,
@@ -187,7 +183,7 @@ fn compare(
     TableResult { findings, suspects }
 }
 
-/// Another port with which a suspect could exchange packets against the intents, if one kind were all there is.
+/// Finds a port with which the suspect may not talk, but could if only tables of this kind separated partitions.
 fn broken(read: &Reading<'_>, suspect: Suspect) -> Option<Finding> {
     let network = &read.network;
     let from = network.ends()[suspect.end].guid;
@@ -206,7 +202,7 @@ fn broken(read: &Reading<'_>, suspect: Suspect) -> Option<Finding> {
     Some(Finding::IsolationBroken { from, to: to.guid, key, table: suspect.kind, path })
 }
 
-/// A key that two tables let pass between them; `None` as the first stands for every key.
+/// A P_Key that passes between two tables. `None` as the first means that every key passes there.
 fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<Pkey> {
     match one {
         Some(key) => other.any(|held| key.is_accepted_by(held)).then_some(key),
@@ -214,7 +210,7 @@ fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<P
     }
 }
 
-/// What the switch port in front of an adapter lets pass.
+/// The table that the switch port in front of an adapter enforces.
 fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
     let (switch_index, port) = read.network.ends()[end].home?;
     match &read.network.switches[switch_index].port(port)?.enforcement {

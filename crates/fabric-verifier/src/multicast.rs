@@ -1,7 +1,8 @@
-//! Whether packets to a group reach its members once, and nobody else.
+//! Multicast: packets to a group reach each member once, and no other port.
 //!
-//! Groups that share a LID must not meet. So the switches with entries for a LID are taken apart into islands that exits
-//! join; each has to be a tree that carries packets both ways, and to serve the members of one group.
+//! Several groups may share a multicast LID if their trees are disjoint. The switches with an entry for the LID are
+//! split into islands, the components that exits connect. Each island must be a tree that carries packets in both
+//! directions and must serve the members of exactly one group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +15,14 @@ use crate::bounded::bounded;
 use crate::network::{NextHop, PlannedNetwork, SwitchIndex};
 use crate::{Finding, Reading, Rule, SwitchExit};
 
-/// The LIDs of groups that a switch has an entry for, or that the plan has.
+/// Multicast LIDs that a switch has an entry for or that a group of the plan has.
 pub(crate) fn mlids(read: &Reading<'_>) -> BTreeSet<MulticastLid> {
     let entries =
         read.network.switches.iter().flat_map(|switch| switch.multicast.exits().map(|(mlid, _)| mlid));
     entries.chain(read.network.plan.groups().map(|group| group.mlid)).collect()
 }
 
-/// What is found for each of some LIDs of groups, where there is something.
+/// Findings for some multicast LIDs; LIDs without findings are absent.
 pub(crate) fn check(
     read: &Reading<'_>,
     mlids: &BTreeSet<MulticastLid>,
@@ -61,10 +62,11 @@ pub(crate) fn check(
     found
 }
 
-/// Whether nothing is found for a LID of groups of which nothing was found in the plan before, since which only some
-/// switches have other entries for it and some groups, by address, came, went or changed.
+/// Whether a multicast LID without earlier findings is still without. `changed` are the switches whose entry for the
+/// LID changed, `mgids` the groups that were added, removed or changed.
 ///
-/// Islands that have no part in that, nor in front of a switch that has, are the ones of before: they are not walked again.
+/// Only islands that contain a changed switch, a member of a changed group, or a neighbour of those are walked; all
+/// others are as before.
 pub(crate) fn is_kept(
     read: &Reading<'_>,
     before: &FabricPlan,
@@ -92,7 +94,7 @@ pub(crate) fn is_kept(
             open.extend(ports.iter().filter_map(|exit| switch_behind(network, switch_index, exit)));
         }
     }
-    // The members of a group that did not change are in one island, or in parts of one that fell apart.
+    // The members of an unchanged group are in one island, or in parts of one that fell apart.
     let is_near = |group: &&GroupPlan| {
         let first = group.members.iter().find_map(home);
         first.is_some_and(|home| exits.contains_key(&home) || seeds.contains(&home))
@@ -104,7 +106,7 @@ pub(crate) fn is_kept(
     findings.is_empty()
 }
 
-/// The groups of the plan are those that are asked for. Partitions of which it is known are left out.
+/// Checks that the plan's groups are those that the intents ask for. Skips partitions for which `is_known` holds.
 pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(PartitionNumber) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut seen: BTreeSet<PartitionNumber> = BTreeSet::new();
@@ -149,19 +151,19 @@ fn is_as_asked(group: &GroupPlan, ipoib: Ipoib) -> bool {
     group.mgid == Gid(gid) && planned == ipoib
 }
 
-/// The entries of all switches for one LID.
+/// The entries of all switches for one multicast LID.
 struct Forest<'a> {
     network: &'a PlannedNetwork<'a>,
     mlid: MulticastLid,
     exits: &'a BTreeMap<SwitchIndex, PortSet>,
-    /// The lowest switch of its island, by switch.
+    /// The island of each switch, named by its lowest switch.
     islands: BTreeMap<SwitchIndex, SwitchIndex>,
 }
 
 impl<'a> Forest<'a> {
     fn new(read: &'a Reading<'a>, mlid: MulticastLid, exits: &'a BTreeMap<SwitchIndex, PortSet>) -> Self {
         let network = &read.network;
-        // In both directions, as a packet may also come from the other side.
+        // Undirected: packets may also come from the other side.
         let mut joined: BTreeMap<SwitchIndex, BTreeSet<SwitchIndex>> = BTreeMap::new();
         for (switch_index, ports) in exits {
             joined.entry(*switch_index).or_default();
@@ -191,7 +193,8 @@ impl<'a> Forest<'a> {
         self.branches(findings);
     }
 
-    /// The group of each island: that whose members hang on it. Tells members that their island does not serve.
+    /// The group of each island: the one whose members are attached to it. Reports members that their island does not
+    /// serve.
     fn owners<'g>(
         &self,
         groups: &[&'g GroupPlan],
@@ -209,7 +212,7 @@ impl<'a> Forest<'a> {
                     None => findings.push(self.unreached(*guid)),
                 }
             }
-            // One island is the group's; members on others are cut off from it.
+            // The island with most members belongs to the group; members on others are unreached.
             let main = served.iter().max_by_key(|(island, members)| (members.len(), usize::MAX - **island));
             let main = main.map(|(island, _)| *island);
             for (island, members) in &served {
@@ -241,7 +244,7 @@ impl<'a> Forest<'a> {
         }
     }
 
-    /// Every exit leads to a switch, or to a member of the group of its island.
+    /// Checks that every exit leads to a switch, or to a member of the island's group.
     fn leaves(&self, owners: &BTreeMap<SwitchIndex, &GroupPlan>, findings: &mut Vec<Finding>) {
         let members: BTreeMap<SwitchIndex, BTreeSet<Guid>> =
             owners.iter().map(|(island, group)| (*island, group.members.iter().copied().collect())).collect();
@@ -267,7 +270,7 @@ impl<'a> Forest<'a> {
         }
     }
 
-    /// ExitColumns between switches go both ways and close no cycle.
+    /// Checks that exits between switches are symmetric and form no cycle.
     fn branches(&self, findings: &mut Vec<Finding>) {
         for (switch_index, ports) in self.exits {
             for exit in ports.iter() {
@@ -293,13 +296,13 @@ impl<'a> Forest<'a> {
         }
     }
 
-    /// A cycle that can be walked from a switch, depth first: packets do not go back by the port they came in by.
+    /// Finds a cycle from a switch by depth-first search. Packets do not leave by the port at which they entered.
     fn cycle(&self, start: SwitchIndex, seen: &mut BTreeSet<SwitchIndex>) -> Option<Vec<SwitchExit>> {
         let exits = |switch_index: SwitchIndex, input: PortNum| -> Vec<PortNum> {
             let ports = self.exits.get(&switch_index).copied().unwrap_or_default();
             ports.iter().filter(|exit| *exit != input).collect()
         };
-        // The switches on the path with the exits that are left to try; port 0 is the input of nobody.
+        // The path with the exits left to try at each switch; no packet enters by port 0.
         let mut path: Vec<(SwitchIndex, Vec<PortNum>)> = vec![(start, exits(start, PortNum::MANAGEMENT))];
         let mut hops: Vec<SwitchExit> = Vec::new();
         let mut is_open: BTreeSet<SwitchIndex> = [start].into();

@@ -1,7 +1,8 @@
-//! Whether every level that a link takes has a lane with weight, none goes before all others, and each is carried back where
-//! it is carried to.
+//! Sharing: every service level that a link carries has a lane with weight, no lane has strict priority, and service
+//! levels that are carried in one direction are also carried back.
 //!
-//! Only ports whose sharing is planned are judged; the others are left to their devices, which take every level.
+//! Only ports whose SL-to-VL and arbitration tables are planned are checked. All others are left to their devices,
+//! which carry every service level.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,13 +23,13 @@ pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What is found between ports.
+/// Checks between ports: groups, and the return path of every service level.
 pub(crate) fn check_paths(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
     let mut findings = BoundedFindings::whole(Rule::Sharing);
     if !ports.is_planned {
         return Vec::new();
     }
-    // Where every port takes level 0, packets to groups at level 0 need not be followed.
+    // If every port carries service level 0, groups with service level 0 need not be followed.
     let is_followed =
         |group: &GroupPlan| group.sl != ServiceLevel::default() || !ports.all_take_best_effort();
     let are_even = read.guarantees().are_levels_even();
@@ -43,8 +44,9 @@ pub(crate) fn check_paths(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
     findings.finish()
 }
 
-/// The clusters in which every two switches have their own level, by end port. Which of the others come back between its ports
-/// is nobody's concern: they stay in its lanes, and its promise tells of the right one both ways.
+/// By end port, the cluster with a service level for each pair of switches (`SlMode::Path`), if it is in one. Other
+/// service levels need not come back between its ports: they stay in the cluster's lanes, and the guarantee checks
+/// follow the right one in both directions.
 fn by_pairs(read: &Reading<'_>) -> Vec<Option<usize>> {
     let mut clusters = vec![None; read.network.ends().len()];
     for (index, cluster) in read.intents.clusters.iter().enumerate() {
@@ -56,20 +58,19 @@ fn by_pairs(read: &Reading<'_>) -> Vec<Option<usize>> {
     clusters
 }
 
-/// What is found port by port.
+/// Findings by port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ports {
-    /// Whether any link is shared by the plan.
+    /// Whether the plan has SL-to-VL and arbitration tables for any link.
     pub is_planned: bool,
-    /// Where there is something to tell; adapters behind all switches.
+    /// Ports with findings, or that do not carry service level 0.
     found: BTreeMap<Link, PortResult>,
 }
 
-/// What is found at a port.
 #[derive(Clone, Debug, Default)]
 struct PortResult {
     findings: Vec<Finding>,
-    /// Whether level 0 has a lane that is there, wherever packets come in.
+    /// Whether service level 0 has an existing lane for every input port.
     takes_best_effort: bool,
 }
 
@@ -91,7 +92,7 @@ impl Ports {
         self.found.values().flat_map(|port| &port.findings)
     }
 
-    /// Looks at the port that sends on a link.
+    /// Checks the port that sends on a link.
     pub fn check(&mut self, network: &PlannedNetwork<'_>, link: Link) {
         let (sharing, lanes) = network.link_sharing(link);
         self.is_planned |= sharing.is_some();
@@ -132,15 +133,15 @@ impl PortResult {
     }
 }
 
-/// Some service levels: a bit for each.
+/// A set of service levels, one bit each.
 type LevelSet = u16;
 
-/// The same and a mark that there is a path at all.
+/// A [`LevelSet`], with [`ARRIVES`] set if there is a path at all.
 type Carried = u32;
 
 const ARRIVES: Carried = 1 << 16;
 
-/// Level 0 is for everybody, and judged port by port.
+/// Service level 0 is checked port by port.
 const BEST_EFFORT: LevelSet = 1;
 
 fn set_of(map: &SlToVl, lanes: u8) -> LevelSet {
@@ -148,11 +149,11 @@ fn set_of(map: &SlToVl, lanes: u8) -> LevelSet {
     taken.fold(0, |set, (sl, _)| set | 1 << sl.to_wire())
 }
 
-/// Which levels each turn of a switch takes.
+/// The service levels that each hop (input-output pair) of a switch carries.
 struct Hops {
-    /// Ports, port 0 among them.
+    /// Number of ports including port 0.
     width: usize,
-    /// By exit, then input.
+    /// By output port, then input port.
     sets: Vec<LevelSet>,
 }
 
@@ -178,12 +179,12 @@ impl Hops {
     }
 }
 
-/// Which levels are carried where.
+/// Follows service levels along paths.
 struct CarriedLevels<'a> {
     network: &'a PlannedNetwork<'a>,
     /// By switch.
     hops: Vec<Hops>,
-    /// What adapters send, by end port.
+    /// Service levels that an adapter sends, by end port.
     sent: Vec<LevelSet>,
 }
 
@@ -197,13 +198,13 @@ impl<'a> CarriedLevels<'a> {
         Self { network, hops, sent: (0..network.ends().len()).map(sent).collect() }
     }
 
-    /// The levels that pass from an input to an exit.
+    /// The service levels of a hop.
     #[inline]
     fn hop(&self, switch_index: SwitchIndex, input: PortNum, exit: PortNum) -> LevelSet {
         self.hops[switch_index].levels(input, exit)
     }
 
-    /// A group's level passes every turn of its tree.
+    /// Checks that the service level of each group passes every hop of its tree.
     fn groups(&self, findings: &mut BoundedFindings) {
         let network = self.network;
         for group in network.plan.groups() {
@@ -240,11 +241,11 @@ impl<'a> CarriedLevels<'a> {
         }
     }
 
-    /// Between every two adapters, a level passes both ways or neither, unless they are of one cluster that has levels by
-    /// pairs.
+    /// Checks that between every two adapters a service level passes in both directions or in neither. Pairs within a
+    /// cluster with a service level for each pair of switches are exempt.
     fn check_return_paths(&self, by_pairs: &[Option<usize>], findings: &mut BoundedFindings) {
         let network = self.network;
-        // By their switches, so that what is read together stands together.
+        // Grouped by switch, so that what is read together is adjacent in memory.
         let mut leaves: BTreeMap<SwitchIndex, Vec<usize>> = BTreeMap::new();
         for (index, end) in network.ends().iter().enumerate().filter(|(_, end)| !end.is_switch()) {
             if let Some((home, _)) = end.home {
@@ -256,7 +257,7 @@ impl<'a> CarriedLevels<'a> {
             .scan(0, |first, (_, ends)| Some(std::mem::replace(first, *first + ends.len())))
             .collect();
         let count = leaves.iter().map(|(_, ends)| ends.len()).sum::<usize>();
-        // By leaf, then end port: what comes from the leaf's exit to the end port.
+        // By leaf switch, then end port: what arrives from the leaf's exit at the end port.
         let mut carried: Vec<Carried> = vec![0; leaves.len() * count];
         for (index, end) in leaves.iter().flat_map(|(_, ends)| ends).enumerate() {
             let column = self.column(*end);
@@ -281,7 +282,7 @@ impl<'a> CarriedLevels<'a> {
         }
     }
 
-    /// The levels that pass one path only, each with one witness for every switch_index where it is discarded.
+    /// Reports the service levels that pass in one direction only, with one witness for each port that discards them.
     fn report_one_way(
         &self,
         a: usize,
@@ -305,7 +306,7 @@ impl<'a> CarriedLevels<'a> {
         }
     }
 
-    /// Which levels come from the exits of switches to an end port, by switch.
+    /// The service levels that arrive at an end port from the exit of each switch.
     fn column(&self, to: usize) -> Vec<Carried> {
         let network = self.network;
         let lid = network.ends()[to].lid;
@@ -318,7 +319,7 @@ impl<'a> CarriedLevels<'a> {
                 if let Some(known) = column[here] {
                     break known;
                 }
-                // A ring finds itself here and is carried nowhere.
+                // A loop finds itself here, and carries nothing.
                 column[here] = Some(0);
                 path.push(here);
                 let Some(exit) = network.exit(here, lid) else { break 0 };
@@ -330,7 +331,8 @@ impl<'a> CarriedLevels<'a> {
                     _ => break 0,
                 }
             };
-            // Backwards from where the path was known, or from the last switch, whose exit is the end.
+            // Backwards from the switch whose result is known, or from the last switch, whose exit leads to the end
+            // port.
             let mut before = (path.last() != Some(&here)).then_some(here);
             for switch_index in path.iter().rev() {
                 if let Some(there) = before {
@@ -343,7 +345,7 @@ impl<'a> CarriedLevels<'a> {
         column.into_iter().map(|carried| carried.unwrap_or(0)).collect()
     }
 
-    /// What a switch takes on from packets that come from the one before.
+    /// The service levels that the hop at `here` carries for packets that come from `before`.
     fn onward(&self, before: SwitchIndex, here: SwitchIndex, lid: Lid) -> Carried {
         let network = self.network;
         let input = match network.exit(before, lid).map(|exit| network.next(before, exit)) {
@@ -354,7 +356,7 @@ impl<'a> CarriedLevels<'a> {
         ARRIVES | Carried::from(self.hop(here, input, exit))
     }
 
-    /// Which levels come from one end port to another, of those that come from its switch's exit.
+    /// The service levels that arrive from one end port at another, given what arrives from the exit of its switch.
     #[inline]
     fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
         let Some((home, input)) = self.network.ends()[from].home else { return 0 };
@@ -364,7 +366,7 @@ impl<'a> CarriedLevels<'a> {
         onward & (ARRIVES | Carried::from(own))
     }
 
-    /// Where a level is discarded on the path from one end port to another.
+    /// The port that discards a service level on the path between two end ports, and the input port there.
     fn discarded(&self, from: usize, to: usize, sl: ServiceLevel) -> (PortName, Option<PortNum>) {
         let network = self.network;
         let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;

@@ -1,4 +1,4 @@
-//! What was found in a plan, kept for the next one: while the fabric is the same, only what a table changed is read again.
+//! A plan with its findings, and incremental verification of the next plan.
 
 mod clusters;
 mod plan_changes;
@@ -24,7 +24,21 @@ use crate::{Finding, Reading, addresses, credit_loops, forwarding, multicast, pa
 use clusters::Clusters;
 pub(crate) use plan_changes::PlanChanges;
 
-/// A plan with everything that was found in it.
+/// A plan with all its findings, and the intermediate results from which those of the next plan follow.
+///
+/// # Order of calls
+///
+/// [`Verified::of`] verifies a whole plan. [`Verified::delta`] or [`Verified::delta_with_basis`] then verify the next one
+/// and return a new value; a `Verified` itself never changes. It may start several deltas, so that a candidate plan can
+/// be verified and discarded. Deltas need not follow the order in which plans were compiled or programmed, and may start
+/// from a plan with findings.
+///
+/// # Guarantees
+///
+/// * `delta` has exactly the findings that [`verify`](crate::verify) returns for the same arguments, in the same order,
+///   whichever plan it starts from.
+/// * Its cost follows what differs: tables that both plans share by `Arc` are not compared. If cables, link rates, the
+///   subnet manager, capabilities or LIDs differ, or end ports are not unique, the plan is verified as a whole.
 #[derive(Debug)]
 pub struct Verified {
     basis: Basis,
@@ -33,15 +47,15 @@ pub struct Verified {
     plan: Arc<FabricPlan>,
     intended: Intended,
     clusters: Clusters,
-    /// Ports for which paths are wished.
+    /// Ports for which the intents override routes.
     routed: BTreeSet<Guid>,
-    /// How clusters are to be divided.
+    /// Class weights of the intents, by cluster.
     classes: WishedClasses,
     addresses: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
-    /// `None` while there are credit_loops_found.
+    /// `None` while there is a credit loop.
     order: Option<LinkOrder>,
-    credit_loops_found: Vec<Finding>,
+    loops: Vec<Finding>,
     keys: Keys,
     isolation: Vec<Finding>,
     groups: Vec<Finding>,
@@ -49,25 +63,26 @@ pub struct Verified {
     capacities: Capacities,
     ports: Ports,
     paths: Vec<Finding>,
-    /// Numbers that belong to two.
+    /// Findings about partition numbers with several owners.
     owners: Vec<Finding>,
     guarantees: Guarantees,
 }
 
 impl Verified {
-    /// Reads a whole plan.
+    /// Verifies a whole plan.
     pub fn of(topology: &Arc<Topology>, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         Self::whole(Basis::of(topology, intents), topology, intents, plan)
     }
 
-    /// Reads another plan: finds exactly what [`verify`](crate::verify) finds, sooner where tables are those of this
-    /// plan. If the cables, the manager or what devices can hold are others, everything is read.
+    /// Verifies another plan, reusing the results of this one where the tables are the same. See the type for what is
+    /// guaranteed.
     #[must_use]
     pub fn delta(&self, topology: &Arc<Topology>, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         self.delta_with_basis(Basis::of(topology, intents), topology, intents, plan)
     }
 
-    /// The same for who kept the [`Basis`] of the topology and the intents: to find it out again takes a while.
+    /// Like [`Verified::delta`], for callers that keep the [`Basis`] of `topology` and `intents`, which takes time to
+    /// compute. `basis` must equal `Basis::of(topology, intents)`.
     #[must_use]
     pub fn delta_with_basis(
         &self,
@@ -86,13 +101,13 @@ impl Verified {
         }
     }
 
-    /// Everything that was found, rule by rule.
+    /// All findings, in the order of [`Rule::ALL`](crate::Rule::ALL).
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let multicast = self.groups.iter().chain(self.trees.values().flatten());
         let sharing = self.ports.findings().chain(&self.paths);
         (self.addresses.iter())
             .chain(self.columns.values().flatten())
-            .chain(&self.credit_loops_found)
+            .chain(&self.loops)
             .chain(&self.isolation)
             .chain(multicast)
             .chain(self.capacities.findings())
@@ -102,14 +117,13 @@ impl Verified {
             .chain(self.guarantees.violations())
     }
 
-    /// The plan.
     pub fn plan(&self) -> &Arc<FabricPlan> {
         &self.plan
     }
 
     fn whole(basis: Basis, topology: &Arc<Topology>, intents: &Intents, plan: Arc<FabricPlan>) -> Self {
         let read = Reading::new(topology, intents, &plan);
-        let (order, credit_loops_found) = credit_loops_found(&read);
+        let (order, loops) = order_or_loops(&read);
         let columns = forwarding::check(&read, forwarding::lids(&read));
         let trees = multicast::check(&read, &multicast::mlids(&read));
         let (keys, ports) = (Keys::of(&read), Ports::of(&read.network));
@@ -123,7 +137,7 @@ impl Verified {
             addresses: addresses::check(&read),
             columns,
             order,
-            credit_loops_found,
+            loops,
             keys,
             isolation,
             groups: multicast::check_groups(&read, |_| false),
@@ -139,7 +153,7 @@ impl Verified {
         }
     }
 
-    /// What is found in a plan that has the same ports on the same cables.
+    /// Verifies a plan that has the same end ports on the same cables.
     fn changed(
         &self,
         changes: &PlanChanges,
@@ -167,13 +181,13 @@ impl Verified {
         let (columns, trees) = (self.columns(&read, &exits, &intent_changes), self.trees(&read, changes));
         let groups = || changes.multicast.iter().copied();
         let order = self.order.clone().filter(|order| order.holds(&read.network, &exits, groups()));
-        let (order, credit_loops_found) =
-            order.map_or_else(|| credit_loops_found(&read), |order| (Some(order), Vec::new()));
+        let (order, loops) = order.map_or_else(|| order_or_loops(&read), |order| (Some(order), Vec::new()));
         let keys = self.keys(&read, changes, &intent_changes);
         let ports = self.ports(&read, changes);
-        let paths = match changes.is_sharing_kept() && are_clusters_same {
-            true => self.paths.clone(),
-            false => sharing::check_paths(&read, &ports),
+        let paths = if changes.is_sharing_kept() && are_clusters_same {
+            self.paths.clone()
+        } else {
+            sharing::check_paths(&read, &ports)
         };
         let is_cabled = !changes.is_recabled;
         let addresses = if is_cabled { self.addresses.clone() } else { addresses::check(&read) };
@@ -189,7 +203,7 @@ impl Verified {
             addresses,
             columns,
             order,
-            credit_loops_found,
+            loops,
             isolation,
             keys,
             groups,
@@ -204,7 +218,7 @@ impl Verified {
         }
     }
 
-    /// Where packets leave to LIDs of which an entry changed, or of which something was found.
+    /// The columns of LIDs with changed entries or with findings.
     fn exits(&self, read: &Reading<'_>, changes: &PlanChanges) -> ExitColumns {
         let mut lids = Bits::new(usize::from(Lid::MAX) + 1);
         let changed = changes.linear.iter().map(|(_, lid)| lid);
@@ -213,7 +227,7 @@ impl Verified {
         ExitColumns::of(&read.network, lids.collect())
     }
 
-    /// These LIDs, and those whose owner may talk to others than before.
+    /// Findings for these columns, and for LIDs whose owners are in other partitions now.
     fn columns(
         &self,
         read: &Reading<'_>,
@@ -227,7 +241,7 @@ impl Verified {
         columns
     }
 
-    /// LIDs of groups of which an entry or a group changed, or of which something was found.
+    /// Findings for multicast LIDs with changed entries or groups, or with findings.
     fn trees(&self, read: &Reading<'_>, changes: &PlanChanges) -> BTreeMap<MulticastLid, Vec<Finding>> {
         let mut mlids: BTreeSet<MulticastLid> = self.trees.keys().copied().collect();
         let changed: BTreeSet<MulticastLid> =
@@ -260,7 +274,7 @@ impl Verified {
         multicast::check_groups(read, |number| self.groups.is_empty() && is_same(&number))
     }
 
-    /// Tables that changed, or whose ports are to hold something else.
+    /// Rechecks tables that changed, and tables of ports that should hold other keys.
     fn keys(&self, read: &Reading<'_>, changes: &PlanChanges, intent_changes: &IntentChanges) -> Keys {
         let mut keys = self.keys.clone();
         let numbers = intent_changes.partitions.union(&changes.partitions);
@@ -299,32 +313,31 @@ impl Verified {
     }
 }
 
-/// Ports for which paths are wished.
 fn routed(intents: &Intents) -> BTreeSet<Guid> {
     intents.routes.keys().copied().collect()
 }
 
-/// Clusters that are to be divided intent_changes than before.
+/// Clusters whose class weights differ.
 fn changed_weights<'a>(before: &'a WishedClasses, after: &'a WishedClasses) -> impl Iterator<Item = &'a str> {
     let names = before.keys().chain(after.keys());
     names.filter(|name| before.get(*name) != after.get(*name)).map(String::as_str)
 }
 
-/// What every port is said to run at, in the order of a file.
+/// The rate of every port that has one, in the order of the topology.
 fn rates(topology: &Topology) -> impl Iterator<Item = (Guid, PortNum, LinkRate)> + '_ {
     let ports = topology.nodes().flat_map(|(_, node)| node.ports().map(move |port| (node.guid, port)));
     ports.filter_map(|(guid, (number, port))| Some((guid, number, port.rate?)))
 }
 
-/// The order of links, or the credit_loops_found that keep them from having one.
-fn credit_loops_found(read: &Reading<'_>) -> (Option<LinkOrder>, Vec<Finding>) {
+/// The topological order of links, or the credit loops if there is none.
+fn order_or_loops(read: &Reading<'_>) -> (Option<LinkOrder>, Vec<Finding>) {
     match LinkOrder::of(&read.network) {
         Some(order) => (Some(order), Vec::new()),
         None => (None, credit_loops::check(&read.network)),
     }
 }
 
-/// The LIDs of ports whose partitions are asked for intent_changes than they were.
+/// The LIDs of ports in changed partitions.
 fn repartitioned(intent_changes: &IntentChanges, read: &Reading<'_>) -> BTreeSet<Lid> {
     let lid = |guid: &Guid| read.network.end(*guid).map(|end| read.network.ends()[end].lid);
     intent_changes.ports.iter().filter_map(lid).collect()

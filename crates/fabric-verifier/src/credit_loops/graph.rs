@@ -1,18 +1,19 @@
-//! Cycles of a directed graph: Tarjan's strongly connected components, without recursion.
+//! Cycles of a directed graph: Tarjan's strongly connected components (SIAM J. Comput. 1972) without recursion,
+//! O(nodes + edges).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Nodes each of which leads to all the others.
+/// A strongly connected component with a cycle.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cycle<N> {
-    /// All of them, in order.
+    /// All nodes of the component, in ascending order.
     pub all: Vec<N>,
-    /// A shortest cycle through the first of them.
+    /// A shortest cycle through the lowest node.
     pub shortest: Vec<N>,
 }
 
-/// The cycles of a graph, one for each set of nodes that lead to each other, in order of their first nodes.
+/// One cycle for each strongly connected component that has any, ordered by the lowest node.
 pub(super) fn cycles<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Vec<Cycle<N>> {
     let indices: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
     let edges: Vec<Vec<usize>> = (nodes.iter())
@@ -31,7 +32,7 @@ pub(super) fn cycles<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Ve
     cycles
 }
 
-/// The nodes of a graph, each before those it leads to; `None` if there is a cycle.
+/// A topological order (Kahn's algorithm), or `None` if there is a cycle.
 pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Option<Vec<N>> {
     let indices: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
     let edges = |node: &N| after(node).into_iter().filter_map(|next| indices.get(&next).copied());
@@ -51,7 +52,6 @@ pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec
     (sorted.len() == nodes.len()).then_some(sorted)
 }
 
-/// Strongly connected components.
 fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
     let mut seen = vec![UNSEEN; edges.len()];
@@ -94,7 +94,7 @@ fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// A shortest cycle through the first node of a component, breadth first.
+/// A shortest cycle through the first node of a component, by breadth-first search.
 fn shortest(edges: &[Vec<usize>], component: &[usize]) -> Vec<usize> {
     let first = component[0];
     let mut before: HashMap<usize, usize> = HashMap::new();

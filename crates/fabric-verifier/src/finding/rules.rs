@@ -1,10 +1,9 @@
-//! Which rule a finding breaks.
+//! The rule that each finding belongs to.
 
 use super::Finding;
 use crate::Rule;
 
 impl Finding {
-    /// The rule that is broken.
     pub const fn rule(&self) -> Rule {
         match self {
             Self::Omitted { rule, .. } => *rule,

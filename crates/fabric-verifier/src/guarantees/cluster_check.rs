@@ -1,8 +1,9 @@
-//! Whether a guaranteed cluster gets what it was promised: its packets are carried at its service level in its lanes, every
-//! link serves them often enough, and none is late.
+//! Checks of one guaranteed cluster: its packets are carried with its service levels in its lanes, every link gives
+//! them enough bandwidth, and the latency bound holds.
 //!
-//! All is read from the tables as they are. The lanes of a link that all get what they need leave no more than the link
-//! has, so sums need not be looked at apart.
+//! Everything is computed from the tables, not from the compiler's accounts. If every lane of a link gets what it
+//! needs in the worst case, the needs do not exceed the link, so sums are not checked separately. All ordered pairs
+//! of ports are followed, those from one switch together: O(ports × switches of the cluster × path length).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,35 +20,35 @@ use crate::bounded::BoundedFindings;
 use crate::network::{Link, NextHop, PORTS, PlannedNetwork, SwitchIndex, port_of};
 use crate::{Finding, LaneWait, Rule};
 
-/// What was found about a cluster.
+/// The findings about a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterResult {
     pub findings: Vec<Finding>,
-    /// Whether between every two of its ports each of its levels is carried both ways or neither; where every two switches
-    /// have their own level, whether that one is.
+    /// Whether each service level of the cluster is carried in both directions or in neither between every two of its
+    /// ports. With a service level for each pair of switches, whether that one is.
     pub is_even: bool,
 }
 
 /// A link that packets of the cluster take.
 struct UsedLink {
     link: Link,
-    /// Ordered pairs of ports whose packets take it.
+    /// Ordered pairs of ports whose packets take the link.
     pairs: u64,
-    /// One of these pairs.
+    /// One of these pairs, as a witness.
     from: usize,
     to: usize,
-    /// The cluster's levels and lane, if it has any.
+    /// Service levels (one bit each) and lane that the cluster was granted on the link.
     held: Option<(u16, VirtualLane)>,
     service: Option<LaneService>,
-    /// Where its packets come in that were looked at, by their level.
+    /// The input ports that were checked, by service level.
     inputs: Vec<(ServiceLevel, PortSet)>,
 }
 
-/// The levels of a cluster's packets.
+/// The service levels of a cluster's packets.
 enum ClusterLevels {
-    /// One for all, if there is one.
+    /// One for the whole cluster; `None` if the plan has none that all links carry.
     One(Option<ServiceLevel>),
-    /// By two switches, the lower place first.
+    /// By pair of switches, the lower index first.
     Pairs(HashMap<(SwitchIndex, SwitchIndex), ServiceLevel>),
 }
 
@@ -66,11 +67,11 @@ struct SwitchGroup {
     ends: Vec<usize>,
 }
 
-/// Room to judge clusters in, used again for every cluster.
+/// Checks clusters one after the other. Its buffers are reused for every cluster.
 pub(super) struct ClusterChecker<'a> {
     network: &'a PlannedNetwork<'a>,
     intents: &'a Intents,
-    /// One more than the place in `used`, by link; 0 for none.
+    /// One more than the index into `used`, by link; 0 for links that are not used.
     slots: Vec<u32>,
     used: Vec<UsedLink>,
 }
@@ -80,7 +81,7 @@ impl<'a> ClusterChecker<'a> {
         Self { network, intents, slots: vec![0; network.link_count()], used: Vec::new() }
     }
 
-    /// What is found about a cluster and what the plan says it has.
+    /// Checks a cluster against what the plan grants it.
     pub fn check(&mut self, cluster: &ClusterIntent, given: ClusterGrants<'_>) -> ClusterResult {
         let name = || cluster.name.clone();
         let is_intended = |decision: &&ClusterDecision| {
@@ -122,18 +123,19 @@ impl<'a> ClusterChecker<'a> {
     }
 }
 
-/// Whether somebody wishes for ways to ports of a cluster.
+/// Whether the tenant overrides routes to ports of the cluster.
 pub(super) fn is_routed(cluster: &ClusterIntent, intents: &Intents) -> bool {
     !intents.routes.is_empty() && cluster.ports.iter().any(|port| intents.routes.contains_key(port))
 }
 
-/// One cluster.
+/// The check of one class of one cluster.
 struct ClusterCheck<'a, 'j> {
     network: &'a PlannedNetwork<'a>,
     capabilities: &'a Capabilities,
-    /// Its owner chose ways: how much of its promise they leave is up to it, but not which links they take.
+    /// The tenant chose routes: how much of its bandwidth they leave is its own affair, but not which links they
+    /// take.
     is_routed: bool,
-    /// Which of its further classes is looked at; `None` for the first.
+    /// Index of the class among those after the first; `None` for the first.
     class: Option<usize>,
     slots: &'j mut Vec<u32>,
     used: &'j mut Vec<UsedLink>,
@@ -141,12 +143,12 @@ struct ClusterCheck<'a, 'j> {
     decision: &'j ClusterDecision,
     given: ClusterGrants<'j>,
     held: HashMap<Link, (u16, VirtualLane)>,
-    /// The lanes of all its classes, as bits, where it has several.
+    /// The lanes of all classes, one bit each, if the cluster has several classes.
     lanes: HashMap<Link, u16>,
     findings: BoundedFindings,
 }
 
-/// The path on which a packet may be latest.
+/// The path with the highest latency bound.
 struct Latest {
     bound_ns: f64,
     from: usize,
@@ -154,7 +156,7 @@ struct Latest {
 }
 
 impl ClusterCheck<'_, '_> {
-    /// Looks at everything; tells whether levels are carried evenly.
+    /// Makes all checks and returns whether service levels are carried evenly, see [`ClusterResult::is_even`].
     fn all(&mut self) -> bool {
         let ends = self.ends();
         self.grants(&ends);
@@ -166,17 +168,17 @@ impl ClusterCheck<'_, '_> {
             self.latency(&latest);
         }
         match levels {
-            // What a cluster has beside its level is not followed.
+            // Granted service levels other than the cluster's own are not followed.
             ClusterLevels::One(level) => {
                 let own = level.map_or(0, |level| 1 << level.to_wire());
                 self.held.values().all(|(levels, _)| *levels == own)
             }
-            // Packets were followed both ways.
+            // Packets were followed in both directions.
             ClusterLevels::Pairs(_) => true,
         }
     }
 
-    /// The cluster's ports, by their places among the end ports.
+    /// The cluster's ports, by index among the end ports.
     fn ends(&mut self) -> Vec<usize> {
         let mut ends = Vec::with_capacity(self.cluster.ports.len());
         for port in &self.cluster.ports {
@@ -193,7 +195,7 @@ impl ClusterCheck<'_, '_> {
         ends
     }
 
-    /// What it was given is on links there are, and not on cables of others.
+    /// Checks that grants are on existing links, and not on cables of ports outside the cluster.
     fn grants(&mut self, ends: &[usize]) {
         if self.given.classes.is_some() {
             for (port, _, lane) in self.given.parts() {
@@ -223,18 +225,17 @@ impl ClusterCheck<'_, '_> {
         }
     }
 
-    /// Its ports by their switches.
     fn groups(&self, ends: &[usize]) -> Vec<SwitchGroup> {
         let mut groups: BTreeMap<SwitchIndex, Vec<usize>> = BTreeMap::new();
         for end in ends {
-            if let Some((place, _)) = self.network.ends()[*end].home {
-                groups.entry(place).or_default().push(*end);
+            if let Some((switch, _)) = self.network.ends()[*end].home {
+                groups.entry(switch).or_default().push(*end);
             }
         }
         groups.into_iter().map(|(switch, ends)| SwitchGroup { switch, ends }).collect()
     }
 
-    /// The level of all its packets, or that of every two switches.
+    /// Determines the service levels of the cluster's packets, and reports missing ones.
     fn levels(&mut self, groups: &[SwitchGroup]) -> ClusterLevels {
         let further = self.given.classes.zip(self.class);
         if let Some((classes, class)) = further {
@@ -248,18 +249,18 @@ impl ClusterCheck<'_, '_> {
             return ClusterLevels::One(level);
         }
         let guid = |group: &SwitchGroup| self.network.switches[group.switch].guid;
-        let places: HashMap<Guid, SwitchIndex> =
+        let by_guid: HashMap<Guid, SwitchIndex> =
             groups.iter().map(|group| (guid(group), group.switch)).collect();
         let mut pairs = HashMap::with_capacity(self.decision.pairs.len());
         for pair in &self.decision.pairs {
             let (a, b) = pair.switches;
-            if let (Some(a), Some(b)) = (places.get(&a), places.get(&b)) {
-                // The first that is told holds.
+            if let (Some(a), Some(b)) = (by_guid.get(&a), by_guid.get(&b)) {
+                // The first of two entries counts.
                 pairs.entry((*a.min(b), *a.max(b))).or_insert(pair.service_level);
             }
         }
-        for (place, a) in groups.iter().enumerate() {
-            for b in groups[place..].iter().filter(|b| !pairs.contains_key(&(a.switch, b.switch))) {
+        for (index, a) in groups.iter().enumerate() {
+            for b in groups[index..].iter().filter(|b| !pairs.contains_key(&(a.switch, b.switch))) {
                 let between = Some((guid(a), guid(b)));
                 self.findings
                     .push(Finding::ServiceLevelMissing { cluster: self.cluster.name.clone(), between });
@@ -268,17 +269,18 @@ impl ClusterCheck<'_, '_> {
         ClusterLevels::Pairs(pairs)
     }
 
-    /// Follows the packets from every port to every other, those from one switch together.
+    /// Follows the packets from every port to every other, those from one switch together, and returns the slowest
+    /// path.
     fn walk(&mut self, ends: &[usize], groups: &[SwitchGroup], levels: &ClusterLevels) -> Option<Latest> {
-        // A port that is alone has its cable all the same.
+        // A cluster of one port still has its cable.
         let others = (ends.len() as u64).saturating_sub(1).max(1);
         for end in ends {
             self.count_pairs(self.network.link_of_end(*end), others, *end, *end);
-            let Some((place, port)) = self.network.ends()[*end].home else { continue };
-            let level = levels.between(place, place);
+            let Some((switch, port)) = self.network.ends()[*end].home else { continue };
+            let level = levels.between(switch, switch);
             self.check_hop(self.network.link_of_end(*end), None, level, *end, *end);
             if ends.len() == 1 {
-                let cable = place * PORTS + port.index();
+                let cable = switch * PORTS + port.index();
                 self.count_pairs(cable, others, *end, *end);
             }
         }
@@ -299,7 +301,7 @@ impl ClusterCheck<'_, '_> {
                 for from in group.ends.iter().filter(|from| *from != to) {
                     let input = self.network.ends()[*from].home.map(|(_, input)| input);
                     let own = self.network.link_of_end(*from);
-                    // One level for all was looked at above.
+                    // A service level for the whole cluster was checked above.
                     if let ClusterLevels::Pairs(_) = levels {
                         self.check_hop(own, None, level, *from, *to);
                     }
@@ -316,7 +318,8 @@ impl ClusterCheck<'_, '_> {
         latest
     }
 
-    /// Counts packets on the links of a path, the first of which they enter by ports of their own.
+    /// Counts pairs on the links of a path and checks its hops after the first one; the first hop depends on the
+    /// sender's port.
     fn take(
         &mut self,
         steps: &[(Link, PortNum)],
@@ -325,9 +328,9 @@ impl ClusterCheck<'_, '_> {
         level: Option<ServiceLevel>,
     ) -> Option<PathBound> {
         let mut path = Some(PathBound::START);
-        for (place, (link, input)) in steps.iter().enumerate() {
+        for (step, (link, input)) in steps.iter().enumerate() {
             self.count_pairs(*link, count, from, to);
-            if place > 0 {
+            if step > 0 {
                 self.check_hop(*link, Some(*input), level, from, to);
             }
             path = path.zip(self.service(*link)).map(|(path, service)| path.then(&service));
@@ -335,7 +338,8 @@ impl ClusterCheck<'_, '_> {
         path
     }
 
-    /// The links from a switch to an end port, each with where packets came in before it; false if they do not arrive.
+    /// Collects the links from a switch to an end port, each with the input port before it. Returns false if packets
+    /// do not arrive.
     fn follow(&self, from: SwitchIndex, to: usize, steps: &mut Vec<(Link, PortNum)>) -> bool {
         let lid = self.network.ends()[to].lid;
         let (mut here, mut input) = (from, PortNum::MANAGEMENT);
@@ -352,7 +356,7 @@ impl ClusterCheck<'_, '_> {
         false
     }
 
-    /// Counts pairs on a link.
+    /// Adds ordered pairs of ports to a link.
     fn count_pairs(&mut self, link: Link, pairs: u64, from: usize, to: usize) {
         if let Some(slot) = self.slots[link].checked_sub(1) {
             self.used[slot as usize].pairs += pairs;
@@ -373,7 +377,7 @@ impl ClusterCheck<'_, '_> {
         self.used[slot as usize].service
     }
 
-    /// The levels that a link takes into the cluster's lane from where packets come in; `None` from the sender itself.
+    /// The service levels that a link maps to the cluster's lane for an input port; `None` is the sender itself.
     fn taken(&self, link: Link, input: Option<PortNum>) -> u16 {
         let Some((levels, lane)) = self.held.get(&link).copied() else { return 0 };
         let (Some(sharing), lanes) = self.network.link_sharing(link) else { return 0 };
@@ -387,7 +391,8 @@ impl ClusterCheck<'_, '_> {
         levels.fold(0, |set, sl| set | 1 << sl.to_wire())
     }
 
-    /// Whether a level of the cluster is taken from where packets come in; each input is looked at once for each level.
+    /// Checks that a hop maps a service level to the cluster's lane. Each input port is checked once for each service
+    /// level.
     fn check_hop(
         &mut self,
         link: Link,
@@ -418,7 +423,7 @@ impl ClusterCheck<'_, '_> {
         }
     }
 
-    /// Every link gives the cluster what its pairs need of it.
+    /// Checks that every link gives the cluster the bandwidth and the buffer that its pairs need.
     fn shares(&mut self, ports: usize) {
         let bandwidth = match self.cluster.class {
             Class::Guaranteed { bandwidth, .. } => bandwidth.bits_per_s(),
@@ -437,7 +442,7 @@ impl ClusterCheck<'_, '_> {
                 findings.push(Finding::LaneUnserved { cluster, port, lane });
                 continue;
             };
-            // What its classes get together was looked at with the first.
+            // The bandwidth of all classes together was checked with the first.
             if self.is_routed || self.class.is_some() {
                 continue;
             }
@@ -456,8 +461,8 @@ impl ClusterCheck<'_, '_> {
         self.findings.extend(findings);
     }
 
-    /// The bytes that a share needs behind a link and those that there are, if they are known and too few: what it sends
-    /// until credits come back, and a packet.
+    /// The bytes of lane buffer that a share needs behind a link and those there are, if the buffer is known and too
+    /// small. Needed are one credit round trip of the share and one packet.
     fn buffer_short(&self, link: Link, share: u64) -> Option<(u64, u64)> {
         let buffer = self.capabilities.port(self.network.receiver(link)?).lane_buffer?;
         let under_way = (u128::from(share) * u128::from(buffer.round_trip_ns)).div_ceil(8_000_000_000);
@@ -466,25 +471,27 @@ impl ClusterCheck<'_, '_> {
         (held < needed).then_some((needed, held))
     }
 
-    /// No packet is later than was promised.
+    /// Checks the latency of the slowest path.
     fn latency(&mut self, latest: &Latest) {
-        let asked = match self.cluster.class {
+        let requested = match self.cluster.class {
             Class::Guaranteed { latency_ns, .. } => latency_ns,
             Class::BestEffort => None,
         };
-        // How long packets wait for other classes is up to the owner, unless a time was asked for: then the first keeps it.
-        if self.class.is_some() || self.given.classes.is_some() && asked.is_none() {
+        // Without a latency in the intents, waiting for the cluster's other classes is the tenant's own affair. With
+        // one, the first class keeps it.
+        if self.class.is_some() || self.given.classes.is_some() && requested.is_none() {
             return;
         }
-        let guaranteed_ns = asked.map_or(self.decision.bound_ns, |asked| asked.min(self.decision.bound_ns));
-        // What was promised was rounded up.
+        let guaranteed_ns =
+            requested.map_or(self.decision.bound_ns, |requested| requested.min(self.decision.bound_ns));
+        // The guaranteed bound was rounded up.
         let bound_ns = latest.bound_ns.floor() as u64;
         if bound_ns <= guaranteed_ns {
             return;
         }
         let mut steps = Vec::new();
-        if let Some((place, _)) = self.network.ends()[latest.from].home {
-            self.follow(place, latest.to, &mut steps);
+        if let Some((switch, _)) = self.network.ends()[latest.from].home {
+            self.follow(switch, latest.to, &mut steps);
         }
         let links =
             [self.network.link_of_end(latest.from)].into_iter().chain(steps.iter().map(|step| step.0));

@@ -1,4 +1,4 @@
-//! What guaranteed clusters own, and whether they get what they were promised.
+//! Ownership and guarantees: what clusters hold on links, whether anybody else uses it, and whether guarantees hold.
 
 mod arbitration;
 mod cluster_check;
@@ -20,36 +20,36 @@ use crate::{Finding, Reading, Rule};
 use cluster_check::{ClusterChecker, ClusterResult};
 use holdings::{ClusterGrants, Holdings};
 
-/// What was result before.
+/// The state in which the earlier results were computed.
 #[derive(Debug)]
 pub(crate) struct PreviousState<'a> {
     pub plan: &'a FabricPlan,
-    /// Clusters that are asked for otherwise since, by name.
+    /// Names of clusters whose intents have changed since.
     pub clusters: BTreeSet<&'a str>,
-    /// Ports for which ways are wished now and were not, or the other way round.
+    /// Ports for which route overrides were added or removed since.
     pub routed: BTreeSet<Guid>,
-    /// Partitions that are asked for otherwise since.
+    /// Partitions whose intents have changed since.
     pub partitions: &'a BTreeSet<PartitionNumber>,
 }
 
-/// Everything that was found about guarantees, in the parts in which it is looked at.
+/// All results about ownership and guarantees, in the parts in which they are recomputed.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarantees {
     is_guarded: bool,
-    /// The level of management, if it has one of its own.
+    /// The service level that is reserved for management, if any.
     management: Option<ServiceLevel>,
     holdings: Holdings,
     tenants: Vec<Finding>,
-    /// By switch, where there is something.
+    /// By switch; switches without findings are absent.
     switches: BTreeMap<SwitchIndex, Vec<Finding>>,
-    /// By end port, where there is something.
+    /// By end port; ports without findings are absent.
     ends: BTreeMap<usize, Vec<Finding>>,
-    /// By name, where there is something.
+    /// By name; clusters without findings and with even service levels are absent.
     clusters: BTreeMap<Arc<str>, ClusterResult>,
 }
 
 impl Guarantees {
-    /// Reads everything.
+    /// Checks a whole plan.
     pub fn of(read: &Reading<'_>) -> Self {
         let network = &read.network;
         let is_guarded = is_guarded(read);
@@ -74,7 +74,8 @@ impl Guarantees {
         guarantees
     }
 
-    /// The same for another plan with the same ports on the same cables, reading only what changed.
+    /// Checks another plan with the same ports on the same cables, and recomputes only the parts that a change can
+    /// affect.
     pub fn changed(&self, read: &Reading<'_>, before: &PreviousState<'_>, changes: &PlanChanges) -> Self {
         let network = &read.network;
         if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
@@ -115,7 +116,7 @@ impl Guarantees {
             }
         }
         guarantees.check_ownership(read, switches, ends);
-        // Whoever was result well has something of every link of his.
+        // A cluster without findings holds something on every link that it uses.
         let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
         names.extend(holders.map(|holding| &*holding.cluster));
         names.extend(otherwise);
@@ -125,23 +126,25 @@ impl Guarantees {
         guarantees
     }
 
-    /// What ownership breaks.
+    /// Findings of [`Rule::Ownership`].
     pub fn ownership(&self) -> impl Iterator<Item = &Finding> {
         let parts = self.switches.values().chain(self.ends.values()).flatten();
         self.tenants.iter().chain(parts)
     }
 
-    /// What is promised and not kept.
+    /// Findings of [`Rule::Guarantees`].
     pub fn violations(&self) -> impl Iterator<Item = &Finding> {
         self.clusters.values().flat_map(|result| &result.findings)
     }
 
-    /// Whether packets with a level other than 0 and management's go between ports of one cluster only, and each level
-    /// both ways or neither between every two of them. Then nobody else need be asked whether levels come back.
+    /// Whether packets with a service level other than 0 and that of management stay between ports of one cluster,
+    /// and each service level passes in both directions or in neither between every two of these ports. Then the
+    /// return paths of all other pairs need not be checked.
     ///
-    /// For a turn takes a level only between links on which the same cluster has it, and management's always; cables of adapters are had by
-    /// their own cluster only; and every level of a cluster was followed between all its ports. Where every two switches have
-    /// their own level, that one was; which others come back is nobody's concern.
+    /// Proof: a hop carries a service level only between links on which the same cluster holds it (that of management
+    /// always). Cables of adapters are held by their own cluster only. Every service level of a cluster was followed
+    /// between all its ports. With a service level for each pair of switches, only that one was followed; the others
+    /// stay in the cluster's lanes and need not come back.
     pub fn are_levels_even(&self) -> bool {
         self.is_guarded
             && self.ownership().next().is_none()
@@ -164,7 +167,7 @@ impl Guarantees {
         }
     }
 
-    /// Judges some of the clusters that are asked for.
+    /// Checks the guaranteed clusters for which `is_affected` holds.
     fn check_clusters(&mut self, read: &Reading<'_>, is_affected: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
         let mut checker = ClusterChecker::new(&read.network, read.intents);
@@ -191,7 +194,7 @@ impl Guarantees {
     }
 }
 
-/// Clusters that two plans gave something different.
+/// Clusters whose grants or classes differ between two plans.
 fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> {
     let [old, new] = [old, new].map(FabricPlan::decisions);
     let clusters = new.clusters.differences(&old.clusters).into_iter().map(|it| it.key.as_str());
@@ -199,7 +202,8 @@ fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> 
     clusters.chain(classes).collect()
 }
 
-/// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
+/// Clusters whose intents changed, whose violation the plan acknowledges or no longer acknowledges, or whose routes
+/// changed.
 fn affected_clusters<'a>(
     before: &PreviousState<'a>,
     read: &Reading<'a>,
@@ -221,18 +225,18 @@ fn affected_clusters<'a>(
     names
 }
 
-/// Whether a cluster is promised anything.
 fn is_guaranteed(cluster: &ClusterIntent) -> bool {
     cluster.class != Class::BestEffort
 }
 
-/// Whether lanes are guarded: from the first promise on, for good.
+/// Whether every port needs planned SL-to-VL and arbitration tables: from the first guaranteed cluster on, and for
+/// good.
 fn is_guarded(read: &Reading<'_>) -> bool {
     let decisions = read.network.plan.decisions();
     decisions.guarded || decisions.management.is_some() || read.intents.clusters.iter().any(is_guaranteed)
 }
 
-/// Clusters of which the plan says itself that they do not get what they were promised.
+/// Clusters whose violated guarantee the plan itself acknowledges.
 fn broken(plan: &FabricPlan) -> BTreeSet<&str> {
     let names = plan.findings().iter().filter_map(|finding| match finding {
         PlanFinding::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
@@ -245,7 +249,7 @@ fn adapters(plan: &FabricPlan) -> usize {
     plan.adapter_ports().len()
 }
 
-/// Keeps what is found about ownership.
+/// Stores the findings of one part, or removes it if there are none.
 fn put<K: Ord>(kept: &mut BTreeMap<K, Vec<Finding>>, key: K, found: Vec<Finding>) {
     if found.is_empty() {
         kept.remove(&key);

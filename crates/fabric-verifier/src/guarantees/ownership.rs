@@ -1,9 +1,9 @@
-//! Whether what belongs to a cluster is used by nobody else: ports, keys, lanes and service levels.
+//! Ownership: what belongs to a cluster (ports, partitions, lanes and service levels) is used by no other.
 //!
-//! On every link a level and a lane belong to one cluster at most. A turn of a switch takes a level only if the same
-//! cluster has it on the link before and the link behind, and only into the lane of that cluster there. So packets that
-//! carry somebody's level go nowhere but by links of his, wherever they are sent to. Level 0 and that of management go
-//! everywhere, in lanes that are no cluster's.
+//! On every link a service level and a lane belong to at most one cluster. A hop carries a service level only if the
+//! same cluster holds it on the input link and on the output link, and only into the lane of that cluster there. So
+//! packets with a cluster's service level stay on the cluster's links, wherever they are sent. Service level 0 and
+//! that of management go everywhere, in lanes that belong to no cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,13 +17,13 @@ use crate::capacities::levels;
 use crate::network::{Link, PORTS, PlannedNetwork, SwitchIndex};
 use crate::{Finding, Reading};
 
-/// Level 0 is for everybody.
+/// Service level 0 may be used by every port.
 const BEST_EFFORT: ServiceLevel = match ServiceLevel::from_wire(0) {
     Some(sl) => sl,
     None => unreachable!(),
 };
 
-/// Ports and keys that two clusters have.
+/// Reports ports and partitions that two clusters share, and grants to clusters that are not guaranteed.
 pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let clusters = &read.intents.clusters;
@@ -74,8 +74,8 @@ pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether no two clusters have a port or a key in common, if that was so before and only some clusters, by name, are asked
-/// for or given something otherwise since. Only these are looked at, and partitions that have other members.
+/// Whether [`of_tenants`] still finds nothing, given that it found nothing before. `otherwise` names the clusters
+/// whose intents or grants have changed since, `partitions` those with other members; only these are examined.
 pub(super) fn are_tenants_apart(
     read: &Reading<'_>,
     partitions: &BTreeSet<PartitionNumber>,
@@ -122,7 +122,7 @@ pub(super) fn are_tenants_apart(
     })
 }
 
-/// What is found at the exits of a switch.
+/// Checks the holdings and SL-to-VL maps at all output ports of a switch.
 pub(super) fn of_switch(
     network: &PlannedNetwork<'_>,
     holdings: &Holdings,
@@ -145,7 +145,7 @@ pub(super) fn of_switch(
     findings
 }
 
-/// What is found at an adapter port.
+/// Checks the holdings and the SL-to-VL map of an adapter port.
 pub(super) fn of_end(network: &PlannedNetwork<'_>, holdings: &Holdings, end: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
     let exit = OutputPort::new(network, holdings, network.ends()[end].name, network.link_of_end(end));
@@ -157,12 +157,11 @@ pub(super) fn of_end(network: &PlannedNetwork<'_>, holdings: &Holdings, end: usi
     findings
 }
 
-/// A port by which packets leave.
 struct OutputPort<'a> {
     name: PortName,
     link: Link,
     holdings: &'a Holdings,
-    /// The level of management and its lane here, if it has a level.
+    /// The service level of management and its lane at this port.
     management: Option<(ServiceLevel, VirtualLane)>,
 }
 
@@ -174,13 +173,13 @@ impl<'a> OutputPort<'a> {
         Self { name, link, holdings, management }
     }
 
-    /// The lane that management has to itself.
+    /// The lane that is reserved for management at this port; `None` if it shares that of best effort.
     fn management_lane(&self) -> Option<VirtualLane> {
         let best_effort = PortSharing::management_lane(1);
         self.management.map(|(_, lane)| lane).filter(|lane| *lane != best_effort)
     }
 
-    /// Nobody has what another has.
+    /// Reports lanes and service levels that two clusters hold, and those that no cluster may hold.
     fn holders(&self, findings: &mut Vec<Finding>) {
         let port = self.name;
         let mut lanes: BTreeMap<VirtualLane, &Holding> = BTreeMap::new();
@@ -208,7 +207,8 @@ impl<'a> OutputPort<'a> {
         }
     }
 
-    /// What a map takes from the link before: levels only from the one who has them here, and into his lane.
+    /// Checks one SL-to-VL map: a service level is carried only if one cluster holds it on both links, and into that
+    /// cluster's lane.
     fn check_map(
         &self,
         input: Option<PortNum>,

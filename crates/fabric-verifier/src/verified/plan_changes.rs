@@ -1,4 +1,5 @@
-//! Which entries differ between two plans for the same ports. Tables that both plans share are not read.
+//! The entries that differ between two plans with the same ports. Tables that both plans share by `Arc` are not
+//! compared.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -12,39 +13,38 @@ use ib_wire::{Gid, Lid, MulticastLid, PartitionNumber, PortNum};
 
 use crate::network::{Link, PORTS, SwitchIndex};
 
-/// Entries that differ between two plans.
 #[derive(Debug, Default)]
 pub(crate) struct PlanChanges {
     pub linear: Vec<(SwitchIndex, Lid)>,
     pub multicast: Vec<(SwitchIndex, MulticastLid)>,
-    /// LIDs of groups that came, went or changed.
+    /// Multicast LIDs of groups that were added, removed or changed.
     pub groups: BTreeSet<MulticastLid>,
-    /// Their addresses.
+    /// MGIDs of these groups.
     pub mgids: BTreeSet<Gid>,
-    /// Partitions of these groups, before or after.
+    /// Partitions of these groups, before or after the change.
     pub group_partitions: BTreeSet<PartitionNumber>,
-    /// Partitions of the plan that came, went or changed.
+    /// Partitions that were added, removed or changed.
     pub partitions: BTreeSet<PartitionNumber>,
-    /// EndPort ports with other keys.
+    /// End ports with another P_Key table.
     pub own_keys: Vec<usize>,
-    /// Switch ports that let something else pass.
+    /// Switch ports with another enforced table.
     pub enforced: Vec<(SwitchIndex, PortNum)>,
-    /// Links with other lanes, or shared otherwise.
+    /// Links with other lanes, or with other SL-to-VL or arbitration tables.
     pub links: Vec<Link>,
-    /// Switches that are to hold something else, ports apart.
+    /// Switches with other tables of their own, not counting those of ports.
     pub switches: Vec<SwitchIndex>,
-    /// Switch ports that are to hold something else.
+    /// Switch ports with any other setting.
     pub switch_ports: Vec<(SwitchIndex, PortNum)>,
-    /// Adapter ports that are to hold something else.
+    /// Adapter ports with any other setting.
     pub adapters: Vec<usize>,
-    /// Whether some cable or the manager is said to be elsewhere.
+    /// Whether the plan names another peer for some port, or another subnet manager.
     pub is_recabled: bool,
-    /// Whether any link of the new plan is shared by the plan.
+    /// Whether the new plan has SL-to-VL and arbitration tables for any link.
     pub is_shared: bool,
 }
 
 impl PlanChanges {
-    /// `None` if the plans do not have the same ports with the same LIDs.
+    /// Compares two plans; `None` if they do not have the same ports with the same LIDs.
     pub fn between(old: &FabricPlan, new: &FabricPlan) -> Option<Self> {
         let mut changes = Self { is_recabled: old.manager() != new.manager(), ..Self::default() };
         let (switches, adapters) = (old.switches().len(), old.adapter_ports().len());
@@ -89,7 +89,7 @@ impl PlanChanges {
         Some(changes)
     }
 
-    /// Whether no level is carried elsewhere than it was.
+    /// Whether no service level takes another path or lane than before.
     pub fn is_sharing_kept(&self) -> bool {
         let is_forwarding_kept =
             self.linear.is_empty() && self.multicast.is_empty() && self.groups.is_empty();
@@ -110,7 +110,7 @@ impl PlanChanges {
         }
     }
 
-    /// Both tables are in order.
+    /// Merges the two sorted tables.
     fn of_multicast(&mut self, switch_index: SwitchIndex, old: &MulticastTable, new: &MulticastTable) {
         let (mut old, mut new) = (old.exits().peekable(), new.exits().peekable());
         loop {
