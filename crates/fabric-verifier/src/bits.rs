@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_set_has_and_another_lacks_is_told_in_order() {
+    fn difference_is_iterated_in_order() {
         let (mut a, mut b) = (Bits::new(200), Bits::new(200));
         [0, 63, 64, 130, 199].into_iter().for_each(|number| a.insert(number));
         [63, 65].into_iter().for_each(|number| b.insert(number));

@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn graphs_without_rings_are_sorted() {
+    fn acyclic_graphs_are_sorted() {
         let after = |node: &u8| if *node < 3 { vec![node + 1] } else { Vec::new() };
         assert_eq!(sorted(&[3, 1, 0, 2], after), Some(vec![0, 1, 2, 3]));
         assert_eq!(sorted(&[0, 1], |node| vec![1 - node]), None);
     }
 
     #[test]
-    fn rings_are_found_and_ways_without_return_are_not() {
+    fn only_closed_paths_are_cycles() {
         assert_eq!(found(&[(0, 1), (1, 2), (0, 2), (3, 0), (2, 7)]), [[0; 0]; 0]);
         assert_eq!(found(&[(0, 1), (1, 2), (2, 3), (3, 1)]), [[1, 2, 3]]);
         assert_eq!(found(&[(2, 2), (2, 1)]), [[2]]);

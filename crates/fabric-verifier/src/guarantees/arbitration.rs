@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_alone_has_all_and_one_without_weight_has_nothing() {
+    fn a_lone_lane_gets_all_and_weight_zero_gets_nothing() {
         let alone = LaneService::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
         assert_eq!((alone.share(), alone.wait_s()), (1000, 0.0));
         assert_eq!(LaneService::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn others_count_with_the_last_packet_of_each_visit() {
+    fn other_lanes_count_with_the_last_packet_of_a_visit() {
         // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
         let service = LaneService::of(&table, lane(2), 0, 8_000_000_000).unwrap();
@@ -138,7 +138,7 @@ mod tests {
         assert!((bound - (others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
     }
     #[test]
-    fn lanes_of_one_cluster_add_up_and_wait_for_each_other() {
+    fn lanes_of_a_cluster_add_up_and_wait_for_each_other() {
         let table = [entry(2, 65), entry(0, 65), entry(3, 130)];
         let alone = LaneService::of(&table, lane(2), 0, 1000).unwrap();
         let both = LaneService::of(&table, lane(2), 1 << 3, 1000).unwrap();

@@ -1,4 +1,4 @@
-//! Every way to break what belongs to guaranteed clusters, or what they were guaranteed, is told.
+//! Every path to violate the ownership or the guarantee of a cluster is reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane, VlArbEntry};
 
 use crate::world::{add_cluster, hosts, level};
 
-/// Two clusters of hosts on different leaves, and the manager.
+/// Two clusters with hosts on different leaves, and the subnet manager.
 struct World {
     tree: Topology,
     hosts: Vec<Guid>,
@@ -23,15 +23,15 @@ struct World {
     plan: FabricPlan,
 }
 
-/// A wrong plan or wrong random_intents.
+/// Breaks the plan or the intents.
 type Change = fn(&World, &mut Intents, &mut PlanParts);
 
-/// Whether a finding is the one.
+/// Recognises the expected finding.
 type Named = fn(&World, &Finding) -> bool;
 
 impl World {
     fn new() -> Self {
-        // With so few cables between switches that clusters have to share some.
+        // So few cables between switches that clusters have to share some.
         let oversubscription = "3:1".parse().unwrap();
         let tree = FatTree { radix: 8, oversubscription, ..FatTree::with_hosts(16) }.generate().unwrap();
         let hosts = hosts(&tree);
@@ -47,7 +47,7 @@ impl World {
         &self.plan.decisions().clusters[name]
     }
 
-    /// A port between switches where both clusters have something.
+    /// A port between switches on which both clusters hold a lane.
     fn shared_port(&self) -> PortName {
         let held = |name: &str, port: PortName| self.cluster(name).links.iter().any(|link| link.port == port);
         let ports = self.cluster("a").links.iter().map(|link| link.port);
@@ -59,7 +59,7 @@ impl World {
         self.cluster(name).links.iter().find(|link| link.port == port).unwrap().lane
     }
 
-    /// A level for every two switches of a cluster, each with itself too.
+    /// A service level for every pair of switches of a cluster, including each switch with itself.
     fn pairs(&self, name: &str, service_level: ServiceLevel) -> Vec<PairLevel> {
         let ports = self.cluster(name).ports.iter();
         let switches = ports.map(|port| self.plan.adapter_port(*port).unwrap().peer.node);
@@ -184,7 +184,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     (
         Rule::Guarantees,
         |world, intents, _| {
-            // One byte less than 1 Gb/s sends in a microsecond, and a packet.
+            // One byte less than what 1 Gb/s sends in a microsecond plus one packet.
             let peer = world.plan.adapter_port(world.cluster("a").ports[0]).unwrap().peer;
             let lane_buffer = Some(LaneBuffer { bytes: 125 + 4122 - 1, round_trip_ns: 1000 });
             let port = PortCapability { lane_buffer, ..intents.capabilities.port(peer) };
@@ -269,7 +269,8 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, _, parts| *sharing_of(parts, world.adapter("a")) = None,
         |world, found| matches!(found, Finding::SharingMissing { port } if *port == world.adapter("a")),
     ),
-    // A level that nobody has, one that somebody else has before the turn, and one at an adapter that has none.
+    // A service level without owner, one that another cluster holds on the input link, and one at an adapter without
+    // any.
     (
         Rule::Ownership,
         |world, _, parts| {
@@ -310,7 +311,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             matches!(found, Finding::ServiceLevelNotGranted { port, there: None, .. } if *port == name)
         },
     ),
-    // Level 0 in a cluster's lane, and a cluster's level in that of another.
+    // Service level 0 in a cluster's lane, and a cluster's service level in the lane of another.
     (
         Rule::Ownership,
         |world, _, parts| {
@@ -497,7 +498,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
                 if cluster == "a" && *port == world.shared_port() && given < needed)
         },
     ),
-    // Entries of others in between make packets late, though the share is kept by more weight.
+    // Entries of other lanes in between delay packets, although more weight keeps the share.
     (
         Rule::Guarantees,
         |world, _, parts| {
@@ -518,7 +519,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
 ];
 
 #[test]
-fn what_breaks_guarantees_is_told_with_the_entry() {
+fn violated_guarantees_are_reported_with_the_entry() {
     let world = World::new();
     assert_eq!(verify(&world.tree, &world.intents, &world.plan), [], "the control");
     for (place, (rule, change, is_named)) in CHANGES.iter().enumerate() {
@@ -526,7 +527,7 @@ fn what_breaks_guarantees_is_told_with_the_entry() {
         change(&world, &mut intents, &mut parts);
         let found = verify(&world.tree, &intents, &FabricPlan::from_parts(parts));
         let named = found.iter().find(|finding| is_named(&world, finding));
-        let named = named.unwrap_or_else(|| panic!("change {place} is not told by {found:#?}"));
+        let named = named.unwrap_or_else(|| panic!("change {place} is not reported by {found:#?}"));
         assert_eq!(named.rule(), *rule);
         let text = named.to_string();
         assert!(!text.contains(" { "), "{text}");
@@ -534,10 +535,10 @@ fn what_breaks_guarantees_is_told_with_the_entry() {
 }
 
 #[test]
-fn a_promise_that_the_plan_gives_up_is_not_judged() {
+fn an_acknowledged_violation_is_not_reported() {
     let world = World::new();
     let mut parts = world.plan.parts().clone();
-    // As the compiler leaves it if a cable is lost: no share, no level, and the plan says so.
+    // As the compiler leaves it after the loss of a cable: no share, no service level, and the plan acknowledges it.
     let mut intents = world.intents.clone();
     intents.clusters.pop();
     let without = compile(&world.tree, &intents, &Decisions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What the verifier finds, and what it does not find where nothing is wrong.
+//! What the verifier reports, and that it reports nothing where nothing is wrong.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod clean;

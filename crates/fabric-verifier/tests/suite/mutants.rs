@@ -1,4 +1,4 @@
-//! One wrong entry in any table is found by a rule that names it, or changes nothing that packets could show.
+//! One wrong entry in any table is named by a finding, or changes nothing that packets could show.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const MUTANTS: usize = 60;
 
 #[test]
 fn every_wrong_entry_is_named_or_changes_nothing() {
-    // By kind of entry: how many were named, how many change nothing.
+    // By kind of entry: how many were named, how many had no effect.
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for seed in 0..PLANS {
         let mut dice = dice(seed);
@@ -69,7 +69,7 @@ fn every_wrong_entry_is_named_or_changes_nothing() {
 }
 
 #[test]
-fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
+fn every_wrong_entry_is_named_or_keeps_guarantees() {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for seed in 0..PLANS {
         let mut dice = dice(1000 + seed);
@@ -92,7 +92,7 @@ fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
             let findings = verify(&topology, &intents, &wrong);
             let count = counts.entry(entry.kind()).or_default();
             let changed = Fabric::new(&topology, &wrong);
-            // All pairs are compared by the rule only where something is found.
+            // The rule compares all pairs only where something is found.
             assert!(!findings.is_empty() || changed.levels_come_back(&intents), "seed {seed}: {entry:?}");
             if findings.iter().any(|finding| entry.is_named_by(finding)) {
                 count.0 += 1;

@@ -1,4 +1,5 @@
-//! Clusters in which every two switches have a service level of their own: plans verify clean, and a wrong level is told.
+//! Clusters with a service level for each pair of switches: plans verify clean, and a wrong service level is
+//! reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::world::{
     add_cluster, below, dice, fabric, guaranteed, hosts, level, one, planned, rebuilt, tenants,
 };
 
-/// What is found besides what the plan says of itself.
+/// Findings that the plan does not acknowledge itself.
 fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let mut findings = verify(topology, intents, plan);
     findings.retain(|finding| !is_acknowledged(finding, plan));
@@ -29,7 +30,7 @@ fn switch(plan: &FabricPlan, port: Guid) -> Guid {
     plan.adapter_port(port).unwrap().peer.node
 }
 
-/// The ports and lanes that a packet gets to.
+/// The ports and lanes that a packet reaches.
 fn lanes(
     topology: &Topology,
     plan: &FabricPlan,
@@ -54,8 +55,9 @@ fn lanes(
     lanes
 }
 
-/// Whatever level but those of everybody a port of a cluster sends at, and whomever to: packets stay in lanes of the cluster,
-/// or are dropped. Returns how many hops were seen at levels that are not those of the two switches.
+/// Checks that packets of a cluster stay in the cluster's lanes or are dropped, whatever service level a port sends
+/// with (except 0 and management) and to whatever port. Returns how many hops were seen with a service level that is
+/// not that of the two switches.
 fn strays(topology: &Topology, plan: &FabricPlan, decision: &ClusterDecision) -> usize {
     let own: BTreeMap<PortName, VirtualLane> =
         decision.links.iter().map(|link| (link.port, link.lane)).collect();
@@ -78,9 +80,9 @@ fn strays(topology: &Topology, plan: &FabricPlan, decision: &ClusterDecision) ->
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Clusters of both kinds on ports of their own, as many as the fabric can promise something.
+    /// Clusters of both modes on ports of their own, as many as the fabric admits.
     #[test]
-    fn levels_by_pairs_are_refused_or_verify_clean(seed: u64, bandwidth in 0u64..2_000_000_000) {
+    fn path_service_levels_are_refused_or_verify_clean(seed: u64, bandwidth in 0u64..2_000_000_000) {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
         let mut intents = tenants(&mut dice, &topology);
@@ -110,7 +112,7 @@ proptest! {
         for decision in planner.plan().decisions().clusters.values() {
             strays(&topology, planner.plan(), decision);
         }
-        // Whoever grows keeps the levels between switches that packets of the new port do not pass between.
+        // A cluster that grows keeps the service levels of pairs of switches that the new port does not affect.
         let Some(place) = intents.clusters.iter().position(|cluster| cluster.sl_mode == SlMode::Path) else {
             return Ok(());
         };
@@ -133,8 +135,8 @@ proptest! {
     }
 }
 
-/// A tree with one switch on top and seven hosts on each of eight leaves. Between three leaves, all levels are taken
-/// somewhere, but between every two of them some are free.
+/// A tree with one switch on top and seven hosts on each of eight leaves. Every service level is taken somewhere
+/// between three leaves, but between any two of them some are free.
 struct Crowded {
     tree: Topology,
     intents: Intents,
@@ -166,7 +168,7 @@ impl Crowded {
             }
         }
         let plan = planned(&tree, &intents);
-        // Each has a level that no other has anywhere, and keeps it.
+        // Each cluster keeps a service level that no other has.
         let mut decisions = plan.decisions().clone();
         let names: Vec<String> = decisions.clusters.keys().cloned().collect();
         for (raw, name) in (1..).zip(&names) {
@@ -190,7 +192,7 @@ impl Crowded {
 }
 
 #[test]
-fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() {
+fn pairs_of_switches_get_levels_when_no_common_one_is_free() {
     let crowded = Crowded::new();
     let (_, refused) = crowded.with(SlMode::Cluster);
     let refused = refused.unwrap_err().to_string();
@@ -208,10 +210,10 @@ fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() 
     // The leaves' own clusters have 1 to 5, 6 to 10 and 11 to 14.
     assert_eq!([between(0, 1), between(2, 0), between(1, 2)], [level(11), level(6), level(1)]);
     assert_eq!(between(1, 0), between(0, 1));
-    assert_eq!(wide.service_level(), None, "there is none to be told as the cluster's");
+    assert_eq!(wide.service_level(), None, "the cluster has no common service level");
     let lanes: BTreeSet<usize> = wide.links.iter().map(|link| link.service_levels.len()).collect();
     assert_eq!(lanes, BTreeSet::from([2]), "a link has the levels of the pairs that use it");
-    // At a level of other switches of its cluster, a packet gets as far as the leaf or the top.
+    // With the service level of another pair of switches, a packet gets as far as the leaf or the top.
     assert!(strays(&crowded.tree, &plan, wide) > 0);
     for name in crowded.plan.decisions().clusters.keys() {
         assert_eq!(plan.decisions().clusters[name], crowded.plan.decisions().clusters[name]);
@@ -220,7 +222,7 @@ fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() 
 }
 
 #[test]
-fn a_cluster_may_come_to_have_levels_by_pairs_and_go_back() {
+fn a_cluster_can_switch_between_service_level_modes() {
     let crowded = Crowded::new();
     let mut intents = crowded.intents.clone();
     let before = crowded.plan.decisions().clusters["c1-0"].service_level();
@@ -238,8 +240,8 @@ fn a_cluster_may_come_to_have_levels_by_pairs_and_go_back() {
 }
 
 #[test]
-fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
-    let (mut told, mut serve) = (0, 0);
+fn a_wrong_path_service_level_is_reported_or_harmless() {
+    let (mut reported, mut harmless) = (0, 0);
     for seed in 0..200 {
         let mut dice = dice(3000 + seed);
         let topology = fabric(&mut dice);
@@ -271,15 +273,15 @@ fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
                     && PairLevel::between(switch(&plan, *from), switch(&plan, *to)) == switches)
             };
             if findings.iter().any(is_it) {
-                told += 1;
+                reported += 1;
             } else {
                 assert!(
                     findings.is_empty() && guarantees_hold(&topology, &intents, &changed),
                     "{findings:#?}"
                 );
-                serve += 1;
+                harmless += 1;
             }
-            // One that is not there is told as well.
+            // A missing service level is reported as well.
             let decision = Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap());
             decision.pairs.remove(place);
             let findings = verify(&topology, &intents, &rebuilt(parts, &plan));
@@ -290,6 +292,6 @@ fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
             assert!(findings.iter().any(is_it), "{findings:#?}");
         }
     }
-    println!("{told} told, {serve} that serve as well");
-    assert!(told >= 300, "{told} told, {serve} that serve as well");
+    println!("{reported} reported, {harmless} harmless");
+    assert!(reported >= 300, "{reported} reported, {harmless} harmless");
 }

@@ -18,7 +18,6 @@ use rand_pcg::Pcg64Mcg;
 
 use super::{below, level, number, one, rebuilt};
 
-/// The entry that was changed.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry {
     Linear { switch: Guid, lid: Lid },
@@ -34,7 +33,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// What kind of entry it is, for counting.
+    /// The kind of the entry, for counting.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Linear { .. } => "linear",
@@ -50,7 +49,7 @@ impl Entry {
         }
     }
 
-    /// Whether a finding names it.
+    /// Whether a finding names this entry.
     pub fn is_named_by(self, finding: &Finding) -> bool {
         let on = |path: &[SwitchExit], switch: Guid| path.iter().any(|hop| hop.switch == switch);
         match (self, finding) {
@@ -68,7 +67,7 @@ impl Entry {
                 cycle.iter().any(|wait| wait.link.switch == switch)
                     && cycle.iter().any(|wait| wait.packets == PacketDestination::Lid(lid))
             }
-            // A route that ends elsewhere may lose the way back of a level.
+            // A misrouted LID may lose the return path of a service level.
             (Self::Linear { switch, .. }, Finding::ServiceLevelOneWay { path, at, .. }) => {
                 on(path, switch) || at.node == switch
             }
@@ -133,7 +132,7 @@ impl Entry {
             (Self::Weight { port }, Finding::LatencyExceeded { waits, .. }) => {
                 waits.iter().any(|wait| wait.port == port)
             }
-            // A route by other links comes to where its cluster has nothing, or is too many there.
+            // A route over other links may reach one on which its cluster is granted nothing or too little.
             (
                 Self::Linear { switch, .. },
                 Finding::GrantMissing { port: found, .. }
@@ -153,7 +152,7 @@ impl Entry {
     }
 }
 
-/// A plan with one wrong entry of a table by which levels and lanes are shared.
+/// A plan with one wrong SL-to-VL or arbitration entry.
 pub fn mutant_of_sharing(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(FabricPlan, Entry)> {
     let mut parts = plan.parts().clone();
     let switch = below(dice, parts.switches.len());
@@ -163,7 +162,7 @@ pub fn mutant_of_sharing(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(Fabr
     (changed.parts() != plan.parts()).then_some((changed, entry))
 }
 
-/// A plan with one wrong entry; `None` if there is no such entry, or it came out as it was.
+/// A plan with one wrong entry; `None` if there is no entry of the chosen kind, or the change had no effect.
 pub fn mutant(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(FabricPlan, Entry)> {
     let mut parts = plan.parts().clone();
     let kind = below(dice, 16);
@@ -225,7 +224,7 @@ fn group(dice: &mut Pcg64Mcg, plan: &FabricPlan, switch: &mut SwitchPlan) -> Opt
     Some(Entry::Group { switch: switch.guid, mlid, port })
 }
 
-/// Removes, adds or changes one key, or its membership.
+/// Removes, adds or changes one P_Key, or its membership.
 fn change_key(dice: &mut Pcg64Mcg, table: &mut Arc<PkeyTable>) -> bool {
     let mut keys = table.entries().to_vec();
     let index = below(dice, keys.len() + 1);
@@ -276,12 +275,12 @@ fn lid(dice: &mut Pcg64Mcg, parts: &mut PlanParts, switch: usize, adapter: usize
     Some(Entry::Lid { port, lid })
 }
 
-/// One level of one map, or one arbitration entry.
+/// Changes one service level of one map, or one arbitration entry.
 fn sharing(dice: &mut Pcg64Mcg, parts: &mut PlanParts, switch: usize, adapter: usize) -> Option<Entry> {
     let (port, sharing) = if below(dice, 3) > 0 {
         let switch = &mut parts.switches[switch];
         let guid = switch.guid;
-        // Ports that somebody was granted something at tell more.
+        // Ports with grants are more telling.
         let granted = |port: &SwitchPortPlan| port.sharing.as_ref().is_some_and(|s| !s.by_input.is_empty());
         let place = switch.ports.iter().position(granted).filter(|_| below(dice, 2) == 0);
         let port = match place {
