@@ -1,4 +1,8 @@
-//! When what was written counts as a wish, and what has become of it.
+//! Change sets: when writes of the tenant's subnet manager count as an overlay, and what happens to it.
+//!
+//! A change set opens with the first write and closes [`QUIET`] after the last one, when its overlay is judged. An
+//! overlay that would be refused is not refused before [`PATIENCE`] has passed since the set was opened, because a
+//! manager may still be writing.
 
 use std::time::Duration;
 
@@ -9,16 +13,16 @@ use crate::overlay::OverlayChange;
 use crate::verdict::{Adaptation, JudgedOverlay, OverlayRefusal, UngrantedRoutes, Verdict, ViewStatus};
 use crate::view::View;
 
-/// A change set closes when nothing was written for so long: managers write in one go.
+/// A change set is judged when nothing was written for this long: managers write their tables in one go.
 const QUIET: Duration = Duration::from_millis(500);
-/// What does not hold together after so long is refused.
+/// A change set that cannot be applied is refused this long after it was opened.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The overlays of a view. One waits to be taken at most: a newer one takes the place of an older.
+/// The change set and the overlays of a view. At most one overlay waits to be taken; a newer one replaces it.
 #[derive(Debug, Default)]
 pub(crate) struct OverlayState {
     open: Option<ChangeSet>,
-    /// Whether tables of lanes or weights were written since the default was installed.
+    /// Whether SL-to-VL or arbitration tables were written since the default was installed.
     has_classes: bool,
     ungranted_routes: UngrantedRoutes,
     numbers_given: u64,
@@ -33,12 +37,12 @@ pub(crate) struct OverlayState {
 struct ChangeSet {
     opened: Duration,
     last_write: Duration,
-    /// It was looked at since the last write, and did not hold together.
+    /// It was judged since the last write, and would be refused.
     is_judged: bool,
 }
 
 impl OverlayState {
-    /// Notes what a datagram writes, if that can be part of a wish.
+    /// Opens or extends the change set if a datagram writes a table that overlays are read from.
     pub fn note(&mut self, now: Duration, mad: &Mad) {
         if !mad.class().is_subnet_management() || mad.method() != Method::SET {
             return;
@@ -54,13 +58,13 @@ impl OverlayState {
         self.touch(now);
     }
 
-    /// Something has changed that overlays depend on.
+    /// Opens or extends the change set, since something changed that overlays depend on.
     pub fn touch(&mut self, now: Duration) {
         let opened = self.open.map_or(now, |set| set.opened);
         self.open = Some(ChangeSet { opened, last_write: now, is_judged: false });
     }
 
-    /// The default is in the tables again: nobody overlays anything.
+    /// The default is installed again: withdraws the overlay.
     pub fn withdraw(&mut self) {
         (self.open, self.has_classes) = (None, false);
         let is_known = self.last.take().is_some() || self.in_force.is_some() || self.waiting.is_some();
@@ -77,7 +81,7 @@ impl OverlayState {
         Some(if set.is_judged { patience } else { patience.min(set.last_write + QUIET) })
     }
 
-    /// Takes what was found; whether it is for good.
+    /// Records a verdict. A refusal that is not final leaves the change set open.
     fn conclude(&mut self, judgement: Judgement, is_final: bool) {
         let Judgement { overlay, outcome } = judgement;
         let (verdict, physical, all_to_all) = match outcome {
@@ -114,7 +118,7 @@ impl OverlayState {
 }
 
 impl View {
-    /// Closes the change set that is open, whatever it is. Returns what was said last, if anything.
+    /// Closes the open change set with a final verdict. Returns the last overlay with its verdict, if there is one.
     pub fn commit(&mut self, now: Duration) -> Option<&JudgedOverlay> {
         self.now = self.now.max(now);
         if self.overlays.open.is_some() {
@@ -124,29 +128,33 @@ impl View {
         self.overlays.last.as_ref()
     }
 
-    /// Says what becomes of overlays whose routes take links without a share. By default they are refused.
+    /// Sets what happens to overlays whose routes use links on which the cluster is granted nothing;
+    /// [`UngrantedRoutes::Refuse`] by default. Applies from the next verdict on.
     pub fn set_ungranted_routes(&mut self, ungranted_routes: UngrantedRoutes) {
         self.overlays.ungranted_routes = ungranted_routes;
     }
 
-    /// The next change of what is wished. Of several that were not taken, the last.
+    /// Takes the pending change of the overlay. Of several changes since the last call, only the last is returned.
     pub fn poll_overlay(&mut self) -> Option<OverlayChange> {
         self.overlays.waiting.take()
     }
 
-    /// The physical network is as a wish asks, or as by default if it was withdrawn under this number.
+    /// Reports that the physical network implements overlay `number`, or the default if `number` is that of a
+    /// withdrawal.
     pub fn put_in_force(&mut self, number: u64) {
         self.overlays.in_force = (self.overlays.withdrawn != Some(number)).then_some(number);
     }
 
-    /// A wish that seemed possible is not: the physical network could not be planned so. What was in force stays.
+    /// Reports that the physical network could not be planned with overlay `number`. What was in force stays in
+    /// force. Ignored if `number` is not the last overlay.
     pub fn refuse(&mut self, number: u64, reason: String) {
         if let Some(judged) = self.overlays.last.as_mut().filter(|judged| judged.number == number) {
             judged.verdict = Verdict::Refused { refusal: OverlayRefusal::NotPlannable { reason } };
         }
     }
 
-    /// A wish was changed once more so that the physical network can be so.
+    /// Reports that overlay `number` was changed further to fit the physical network. Ignored if `number` is not the
+    /// last overlay or was refused.
     pub fn adapt(&mut self, number: u64, adaptation: Adaptation) {
         let Some(judged) = self.overlays.last.as_mut().filter(|judged| judged.number == number) else {
             return;
@@ -158,7 +166,8 @@ impl View {
         }
     }
 
-    /// What was in force is not any more, for the physical network has changed: what the tables hold is judged anew.
+    /// Reports that the overlay in force no longer is, because the physical network changed: judges the tables anew
+    /// after [`QUIET`].
     pub fn judge_again(&mut self, now: Duration) {
         self.now = self.now.max(now);
         if self.overlays.last.take().is_some() {
@@ -167,7 +176,6 @@ impl View {
         }
     }
 
-    /// What is going on.
     pub fn status(&self) -> ViewStatus {
         ViewStatus {
             managed_by: self.managed_by(),

@@ -1,4 +1,4 @@
-//! Classes of service: what tables of lanes and weights say, and what of it fits.
+//! Classes of service: read from SL-to-VL and arbitration tables, and fitted to the available lanes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use ib_wire::{PortNum, ServiceLevel, VirtualLane};
 use crate::overlay::OverlayClass;
 use crate::verdict::{Adaptation, EgressPort};
 
-/// The classes of a port: service levels that share a lane, for packets that come in by a port.
+/// The classes of an output port for packets from an input port: service levels that share a lane, with the lane's
+/// weight.
 pub(crate) fn of(fabric: &Fabric, input: PortNum, output: PortId) -> Vec<OverlayClass> {
     let lanes = fabric.lanes_of(input, output);
     let (low, high) = fabric.arbitration_of(output);
@@ -29,7 +30,8 @@ pub(crate) fn of(fabric: &Fabric, input: PortNum, output: PortId) -> Vec<Overlay
     classes.into_values().collect()
 }
 
-/// Whether two lists of classes ask for the same: the same levels together, in the same proportions.
+/// Whether two lists describe the same classes: the same service levels together, with weights in the same
+/// proportion.
 pub(crate) fn are_alike(these: &[OverlayClass], those: &[OverlayClass]) -> bool {
     let by_levels = |classes: &[OverlayClass]| -> BTreeMap<Vec<ServiceLevel>, u64> {
         classes.iter().map(|class| (class.service_levels.clone(), class.weight.into())).collect()
@@ -42,12 +44,13 @@ pub(crate) fn are_alike(these: &[OverlayClass], those: &[OverlayClass]) -> bool 
             .all(|(levels, weight)| those.get(levels).is_some_and(|other| weight * other_sum == other * sum))
 }
 
-/// Puts the lightest of some classes together until there are no more than so many.
+/// Merges the classes with the least weight until there are at most `max` (at least one).
 pub fn fold_classes(classes: &[OverlayClass], max: usize) -> Vec<OverlayClass> {
     fit(classes, max, None).0
 }
 
-/// What of some classes can be where there is max for so many: the lightest are put together, and none is without weight.
+/// Fits classes to `max` lanes: merges those with the least weight, and raises weight 0 to 1. `link` is named in the
+/// adaptation.
 pub(crate) fn fit(
     requested: &[OverlayClass],
     max: usize,
@@ -60,7 +63,7 @@ pub(crate) fn fit(
         adaptations.push(Adaptation::ClassesFolded { wanted: classes.len(), given: max, link });
     }
     while classes.len() > max {
-        // The heaviest first; of equals the one that was first stays in front.
+        // The heaviest first; classes of equal weight keep their order.
         classes.sort_by_key(|class| std::cmp::Reverse(class.weight));
         if let (Some(last), Some(before)) = (classes.pop(), classes.last_mut()) {
             before.weight = before.weight.saturating_add(last.weight);
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lightest_classes_are_put_together() {
+    fn the_lightest_classes_are_merged() {
         let requested = [class(&[0], 8), class(&[1], 1), class(&[2], 4), class(&[3], 2)];
         let (given, adaptations) = fit(&requested, 2, None);
         assert_eq!(given, [class(&[0], 8), class(&[1, 2, 3], 7)]);
@@ -98,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn no_class_is_without_weight() {
+    fn weight_zero_is_raised() {
         let (given, adaptations) = fit(&[class(&[0], 0), class(&[1], 4)], 8, None);
         assert_eq!(given, [class(&[0], 1), class(&[1], 4)]);
         assert_eq!(adaptations, [Adaptation::WeightRaised { service_levels: vec![0] }]);
     }
 
     #[test]
-    fn proportions_count_and_not_numbers() {
+    fn classes_are_compared_by_proportion() {
         let requested = [class(&[0], 3), class(&[1], 1)];
         assert!(are_alike(&requested, &[class(&[0], 192), class(&[1], 64)]));
         assert!(!are_alike(&requested, &[class(&[0], 64), class(&[1], 192)]));

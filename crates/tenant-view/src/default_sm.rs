@@ -1,9 +1,10 @@
-//! The view's own subnet manager: master while the tenant runs none, in standby while one does.
+//! The view's own subnet manager: master while the tenant runs none, standby while one does.
 //!
-//! It sits on port 0 of the first switch and has the lowest priority there is. When somebody of the tenant's begins to say that
-//! it is a subnet manager, the default_sm mapping by, so that a manager that looks around finds no master and becomes one without
-//! being handed anything. Whoever says so is outstanding who it is; one that mapping by too is handed the subnet, one that is master is
-//! given way to. When nobody has been master for a while, the subnet is the default_sm's again.
+//! It is attached to port 0 of the first switch and has priority 0. When an adapter of the tenant announces a subnet
+//! manager (IsSM), the default SM answers as standby for [`MASTER_TIMEOUT`], so that the newcomer finds no master and
+//! becomes one itself. Meanwhile it polls all announced managers with SubnGet(SMInfo): a manager in standby is handed
+//! the subnet with SubnSet(SMInfo) HANDOVER, and to one that is master it yields. When the tenant's master has not
+//! answered for [`MASTER_TIMEOUT`], or no manager is announced any more, the default SM is master again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,48 +16,47 @@ use ib_wire::{
 
 use crate::view::AdapterId;
 
-/// Between two rounds in which managers are outstanding who they are, after one has come and at most: it doubles, so that one that is
-/// ready need not wait, and one that never says anything costs little.
+/// Time between two rounds of polling while no other manager is master. It starts at the minimum when a manager
+/// appears and doubles up to the maximum: one that is ready need not wait, and one that never answers costs little.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(100);
-/// The same while it waits.
+/// Time between two rounds of polling while a manager of the tenant is master.
 const MASTER_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the subnet stays with a manager that says nothing, and how long one that has come is stood by for. Busy managers answer
-/// within a second.
+/// How long a master may be silent, and how long the default SM answers as standby for a new manager. Busy managers
+/// answer within a second.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Managers that are outstanding: those with the lowest numbers. Nobody runs more than a few.
+/// Managers that are polled: those with the lowest adapter ids. Tenants run no more than a few.
 const MANAGERS_MAX: usize = 8;
-/// Answers that wait to be sent; callers send after each datagram.
+/// Datagrams that wait to be sent. Callers send after each datagram they hand in.
 const OUTGOING_MAX: usize = 64;
-/// What transactions of the default_sm begin with: no client of a server has this number.
+/// Upper half of the default SM's transaction ids, which no client of a server gets.
 const TRANSACTIONS: u64 = 0xffff_0000_0000_0000;
-/// SubnSet(SMInfo): the receiver is to be master.
+/// Modifier of SubnSet(SMInfo) that makes the receiver master (IBA 14.4.1).
 const HANDOVER: u32 = 1;
 
-/// What stock managers trust each other by where nobody chose another; opensm does not listen to one without.
+/// SM_Key 1, the default of stock managers; opensm ignores managers without it.
 const SM_KEY: u64 = 1;
 
-/// Who manages the view.
+/// The master subnet manager of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Master {
-    /// The default_sm.
+    /// The default SM.
     Own,
-    /// A manager of the tenant's, which was last heard of as master then.
+    /// A manager of the tenant, and when it last answered as master.
     Tenant(AdapterId, Duration),
 }
 
-/// What follows from something that was heard.
+/// What a call changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MasterChange {
-    /// Nothing.
     Unchanged,
-    /// The default_sm gave way.
+    /// A manager of the tenant became master.
     Yielded,
-    /// The subnet is the default_sm's again.
+    /// The default SM is master again: the caller has to install the default.
     Returned,
 }
 
-/// A manager of the tenant's, and how it is reached.
+/// A subnet manager that the tenant announced, and a directed route to it.
 #[derive(Clone, Debug)]
 pub(crate) struct TenantManager {
     pub adapter: AdapterId,
@@ -67,19 +67,20 @@ pub(crate) struct TenantManager {
 #[derive(Debug)]
 pub(crate) struct DefaultSm {
     master: Master,
-    /// GUID of the port it sits on.
+    /// Port GUID of the port that it is attached to.
     guid: Guid,
     activity: u32,
     managers: Vec<TenantManager>,
-    /// What was outstanding in this round, by the half of the transaction that comes back whatever is on the way.
+    /// Requests of this round without a response, by the lower half of the transaction id, which managers echo
+    /// unchanged.
     outstanding: BTreeMap<u32, (AdapterId, Request)>,
-    /// Who mapping by, with its priority, and whether somebody still looks around, as far as this round has told.
+    /// Managers that answered as standby in this round, with their priority.
     standby: BTreeMap<AdapterId, u8>,
     is_any_discovering: bool,
-    /// Until then it mapping by for managers that have come.
+    /// Until then it answers as standby, for managers that appeared.
     standby_until: Duration,
     requests_sent: u32,
-    /// Until the next round while nobody else is master.
+    /// Until the next round while no other manager is master.
     poll_interval: Duration,
     next_round: Option<Duration>,
     outgoing: VecDeque<Datagram>,
@@ -113,12 +114,12 @@ impl DefaultSm {
         self.master
     }
 
-    /// It sits on another port from now on.
+    /// Moves it to another port.
     pub fn set_port_guid(&mut self, guid: Guid) {
         self.guid = guid;
     }
 
-    /// The subnet is the default_sm's, whoever else is there; they are outstanding again.
+    /// Makes the default SM master, whoever else is there, and polls the tenant's managers again.
     pub fn reclaim(&mut self, now: Duration) {
         self.master = Master::Own;
         self.outstanding.clear();
@@ -128,7 +129,7 @@ impl DefaultSm {
         self.next_round = self.next_round.map(|_| now + POLL_INTERVAL_MIN);
     }
 
-    /// The tenant's managers are these from now on.
+    /// Sets the managers that the tenant announces.
     pub fn set_managers(&mut self, now: Duration, mut managers: Vec<TenantManager>) -> MasterChange {
         managers.truncate(MANAGERS_MAX);
         let is_known = |new: &TenantManager| self.managers.iter().any(|known| known.adapter == new.adapter);
@@ -160,7 +161,7 @@ impl DefaultSm {
         self.next_round
     }
 
-    /// Begins the next round when it is due: hands over to the best of those that stand by, or asks everybody again.
+    /// Begins the next round when it is due: hands over to the best standby manager, or polls all.
     pub fn handle_timeout(&mut self, now: Duration) -> MasterChange {
         if self.next_round.is_none_or(|due| now < due) {
             return MasterChange::Unchanged;
@@ -189,7 +190,8 @@ impl DefaultSm {
         self.poll_interval = (2 * self.poll_interval).min(POLL_INTERVAL_MAX);
     }
 
-    /// Hands the subnet to the best of those that stand by, if there is one; whoever still looks around may be better.
+    /// Hands the subnet to the best standby manager, if there is one and no manager is still discovering, which might
+    /// be better.
     fn hand_over(&mut self, now: Duration) -> bool {
         let best = self.best().filter(|_| self.master == Master::Own && !self.is_any_discovering);
         let Some(best) = best else { return false };
@@ -198,7 +200,7 @@ impl DefaultSm {
         true
     }
 
-    /// Of those that stand by the one with the highest priority, then the lowest GUID.
+    /// The standby manager with the highest priority, then the lowest GUID.
     fn best(&self) -> Option<TenantManager> {
         let standing = self.managers.iter().filter_map(|manager| {
             let priority = *self.standby.get(&manager.adapter)?;
@@ -216,7 +218,7 @@ impl DefaultSm {
         let mut mad = Mad::directed(method, Attribute::SM_INFO, modifier, &manager.route);
         mad.set_transaction(TransactionId(TRANSACTIONS | u64::from(self.requests_sent)));
         if request == Request::Handover {
-            // The receiver learns from it who hands over: only a master can.
+            // The receiver accepts a handover only from a master.
             *mad.smp_data_mut() = self.info(SmState::Master).encode();
         }
         self.outstanding.insert(self.requests_sent, (manager.adapter, request));
@@ -239,7 +241,7 @@ impl DefaultSm {
         }
     }
 
-    /// Takes a subnet management datagram that reached the default_sm's port, whose address this is.
+    /// Handles a subnet management datagram that reached the default SM's port; `own` is the address of that port.
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram, own: LidAddress) -> MasterChange {
         let mad = &datagram.mad;
         match (mad.method(), mad.attribute()) {
@@ -255,7 +257,7 @@ impl DefaultSm {
                 let mut answer = mad.clone();
                 answer.set_method(Method::GET_RESP);
                 answer.set_m_key(None);
-                // Nobody tells the default_sm what to be: it follows from who else is there.
+                // Tenants cannot set the default SM's state: it follows from the other managers.
                 let is_read = method == Method::GET;
                 answer.set_status(if is_read { Status::OK } else { Status::INVALID_FIELD });
                 if answer.class() == ManagementClass::SUBNET_DIRECTED {

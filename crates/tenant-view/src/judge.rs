@@ -1,7 +1,9 @@
-//! Reads the input of a view as a overlay, and tells whether it can be.
+//! Reads the tables of a view as an overlay and judges whether it can be applied.
 //!
-//! What was judged is what is handed on: every entry by which a switch of the view forwards to a virtual machine counts,
-//! whoever could send by it.
+//! All entries by which a switch of the view forwards to a virtual machine count, also those that no packet of the
+//! cluster would use: exactly what is judged is handed on. Checks, in this order: unique LIDs, number of partitions,
+//! forwarding loops, reachability and grants, credit loops. The first violation is the refusal. With n virtual
+//! machines, s switches and paths of length p the cost is O(n·s + n²·p).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,28 +19,28 @@ use crate::projection::{ADAPTER_PORT, PortMapping, Projection};
 use crate::slice::{Shares, Slice};
 use crate::verdict::{Adaptation, EgressPort, OverlayRefusal, UngrantedRoutes};
 
-/// Sub-partitions that a cluster may have. Each takes a key of the subnet's and an entry in the input of its ports.
+/// Sub-partitions that a cluster may have. Each takes a partition number of the subnet and an entry in P_Key tables
+/// of its ports.
 pub(crate) const PARTITIONS_MAX: usize = 64;
 
-/// A view whose input are read.
+/// A view whose tables are judged.
 #[derive(Clone, Copy)]
 pub(crate) struct JudgeInput<'a> {
     pub fabric: &'a Fabric,
     pub projection: &'a Projection,
     pub slice: &'a Slice,
-    /// What the view holds by default.
+    /// The default plan of the view.
     pub plan: &'a FabricPlan,
-    /// Whether input of lanes or weights were written.
+    /// Whether SL-to-VL or arbitration tables were written.
     pub has_classes: bool,
-    /// What becomes of routes over links without a share.
     pub ungranted_routes: UngrantedRoutes,
 }
 
-/// What was found.
+/// An overlay with the result of the checks.
 #[derive(Debug)]
 pub(crate) struct Judgement {
     pub overlay: ViewOverlay,
-    /// What is to be done, unless it cannot be.
+    /// What to apply, or why it cannot be applied.
     pub outcome: Result<Granted, OverlayRefusal>,
 }
 
@@ -49,12 +51,12 @@ pub(crate) struct Granted {
     pub all_to_all: Option<Bandwidth>,
 }
 
-/// A switch by its switch_index among the switches of the view.
+/// Index of a switch among the switches of the view, which are ordered by GUID.
 type SwitchIndex = usize;
-/// A link between switches: the switch_index of the sending one and its port.
+/// A directed link, by the sending switch and its output port.
 type Link = (SwitchIndex, PortNum);
 
-/// Where a port of a switch leads.
+/// Where an output port of a switch leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextHop {
     Nowhere,
@@ -62,7 +64,7 @@ enum NextHop {
     Switch(SwitchIndex),
 }
 
-/// What a view holds, indexed.
+/// The tables of a view, indexed.
 struct IndexedTables<'a> {
     input: JudgeInput<'a>,
     switches: Vec<Switch>,
@@ -70,7 +72,7 @@ struct IndexedTables<'a> {
 }
 
 struct Switch {
-    /// Under its alias.
+    /// In the view.
     guid: Guid,
     physical: Guid,
     name: String,
@@ -86,9 +88,9 @@ struct Node {
     lid: Option<Lid>,
     has_several_lids: bool,
     keys: Vec<Pkey>,
-    /// Where packets to it leave the switches.
+    /// Output port of each switch for the node's first LID.
     column: Vec<Option<PortNum>>,
-    /// The column is the default one instead of what was written.
+    /// The default column is kept instead of the one that was written.
     is_kept: bool,
 }
 
@@ -189,11 +191,11 @@ impl<'a> IndexedTables<'a> {
         partitions
     }
 
-    /// Where a column takes a link without a share, the default one stays in its switch_index.
+    /// Keeps the default column of each node whose column uses a link without grant.
     fn keep_default(&mut self) -> Vec<Adaptation> {
         let mut kept = Vec::new();
         for to in 0..self.nodes.len() {
-            // Also those who may not talk: the links of a cluster are its own for every two of its ports.
+            // Also from nodes that may not talk to it: grants cover the paths between every two ports of a cluster.
             let others = (0..self.nodes.len()).filter(|from| *from != to);
             let Some(link) = others.filter_map(|from| self.ungranted_link(from, to)).next() else {
                 continue;
@@ -205,7 +207,7 @@ impl<'a> IndexedTables<'a> {
         kept
     }
 
-    /// The first link without a share on the path from one node to another.
+    /// The first link without grant on the path between two nodes.
     fn ungranted_link(&self, from: usize, to: usize) -> Option<Link> {
         let mut at = self.nodes[from].home;
         for _ in 0..self.switches.len() {
@@ -219,7 +221,7 @@ impl<'a> IndexedTables<'a> {
         None
     }
 
-    /// Where packets to a node leave a switch by default.
+    /// Output port of a switch for a node by default.
     fn default_exit(&self, switch: &Switch, to: usize) -> Option<PortNum> {
         let lid = self.input.projection.nodes[to].lid;
         self.input.plan.switch(switch.guid).and_then(|plan| plan.linear.exit(lid))
@@ -258,13 +260,13 @@ impl<'a> IndexedTables<'a> {
         Ok(())
     }
 
-    /// Where packets to a node go next from a switch.
+    /// Where packets to a node go from a switch.
     fn next(&self, switch_index: SwitchIndex, to: usize) -> NextHop {
         let exit = self.nodes[to].column[switch_index];
         exit.and_then(|exit| self.switches[switch_index].next.get(&exit)).copied().unwrap_or(NextHop::Nowhere)
     }
 
-    /// From which switches packets to a node arrive, unless they circle.
+    /// Returns from which switches packets to a node arrive; fails if they loop.
     fn check_loops(&self, to: usize) -> Result<Vec<bool>, OverlayRefusal> {
         let mut arrives: Vec<Option<bool>> = vec![None; self.switches.len()];
         for start in 0..self.switches.len() {
@@ -299,7 +301,7 @@ impl<'a> IndexedTables<'a> {
         sent.iter().any(|key| held.iter().any(|held| key.is_accepted_by(*held)))
     }
 
-    /// How many pairs of nodes use each port of the switches, the path from switches to adapters included.
+    /// Follows every pair of nodes that may talk and returns how many pairs use each output port of the switches.
     fn check_reach(&self) -> Result<BTreeMap<Link, usize>, OverlayRefusal> {
         let mut loads: BTreeMap<Link, usize> = BTreeMap::new();
         let mut granted: BTreeSet<Link> = BTreeSet::new();
@@ -338,7 +340,7 @@ impl<'a> IndexedTables<'a> {
         EgressPort { switch: self.switches[switch_index].name.clone(), port }
     }
 
-    /// The physical port that a port of the view mapping for.
+    /// The physical port behind a port of the view.
     fn physical(&self, (switch_index, port): Link) -> Option<PortName> {
         let switch = &self.switches[switch_index];
         Some(PortName { node: switch.physical, port: *switch.physical_ports.get(&port)? })
@@ -352,7 +354,8 @@ impl<'a> IndexedTables<'a> {
         }
     }
 
-    /// Links wait for each other as packets to any node, from anywhere, take one after the other.
+    /// Checks the link dependencies of packets to all nodes, from all switches, for cycles. See `fabric_verifier` for
+    /// the method.
     fn check_credits(&self, arrives: &[Vec<bool>]) -> Result<(), OverlayRefusal> {
         let mut after: BTreeMap<Link, BTreeSet<Link>> = BTreeMap::new();
         for (to, node) in self.nodes.iter().enumerate() {
@@ -399,7 +402,7 @@ impl<'a> IndexedTables<'a> {
         routes
     }
 
-    /// What is requested, with everybody in the partition of the cluster.
+    /// The requested partitions, with every node in the partition of the cluster.
     fn physical_partitions(
         &self,
         overlay: &ViewOverlay,
@@ -416,7 +419,7 @@ impl<'a> IndexedTables<'a> {
         partitions
     }
 
-    /// Whether packets to a node go as they go by default.
+    /// Whether the column of a node is the default one.
     fn is_default(&self, to: usize) -> bool {
         let mut entries = self.switches.iter().zip(&self.nodes[to].column);
         entries.all(|(switch, exit)| *exit == self.default_exit(switch, to))
@@ -438,7 +441,7 @@ impl<'a> IndexedTables<'a> {
         given
     }
 
-    /// A port that treats service levels otherwise than requested.
+    /// A port whose classes differ from the requested ones.
     fn differing(&self, requested: &[OverlayClass]) -> Option<String> {
         let fabric = self.input.fabric;
         let own = |node: &&Node| {
@@ -461,7 +464,7 @@ impl<'a> IndexedTables<'a> {
         })
     }
 
-    /// The fewest lanes that are left to the cluster on a link that it uses, and that link.
+    /// The fewest lanes that the cluster can have on a link it uses, and that link.
     fn free_lanes(&self, loads: &BTreeMap<Link, usize>) -> (usize, Option<EgressPort>) {
         let Shares::Granted(shares) = &self.input.slice.shares else { return (1, None) };
         let lane_counts = loads.keys().filter_map(|link| {
@@ -471,7 +474,8 @@ impl<'a> IndexedTables<'a> {
         lane_counts.min().map_or((1, None), |(lanes, link)| (lanes, Some(self.exit(link))))
     }
 
-    /// What every node can send to all others evenly: a link that many pairs use leaves each a part of its share.
+    /// The bandwidth that every node can send evenly to all others: a link divides its grant among the pairs that use
+    /// it.
     fn all_to_all(&self, loads: &BTreeMap<Link, usize>) -> Option<Bandwidth> {
         let Shares::Granted(shares) = &self.input.slice.shares else { return None };
         let others = self.nodes.len().saturating_sub(1) as u128;
@@ -486,14 +490,14 @@ impl<'a> IndexedTables<'a> {
     }
 }
 
-/// The exit port of a switch for a LID.
+/// Output port of a switch for a LID, if it is not beyond the table's top.
 fn exit(fabric: &Fabric, device: DeviceId, lid: Lid) -> Option<PortNum> {
     let (exits, top) = fabric.linear_of(device)?;
     let exit = exits.get(usize::from(lid.to_wire())).filter(|_| lid.to_wire() <= top)?;
     PortNum::new(*exit)
 }
 
-/// Whether data passes the link behind a port.
+/// Whether the link behind a port is active at both ends.
 fn carries(fabric: &Fabric, device: DeviceId, number: PortNum) -> bool {
     let Some(port) = fabric.port_of(device, number) else { return false };
     let gate = fabric.gate(port);
@@ -501,7 +505,7 @@ fn carries(fabric: &Fabric, device: DeviceId, number: PortNum) -> bool {
     gate.state == PortState::Active && peer == Some(PortState::Active)
 }
 
-/// A cycle of links, if there is one: depth first, without recursion.
+/// A cycle of links, found by depth-first search without recursion.
 fn cycle(after: &BTreeMap<Link, BTreeSet<Link>>) -> Option<Vec<Link>> {
     let mut done: BTreeSet<Link> = BTreeSet::new();
     for start in after.keys() {

@@ -1,4 +1,4 @@
-//! What the tables of a view ask for.
+//! Overlays: what a tenant's subnet manager writes into the tables of its view.
 
 use std::collections::BTreeMap;
 
@@ -6,56 +6,50 @@ use fabric_model::intent::Role;
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
-/// What the tables of a view ask for, in the tenant's own names: virtual machines, `switch-3`, ports of the view.
+/// The contents of a view's tables in the tenant's names: virtual machines, `switch-3`, ports of the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ViewOverlay {
-    /// Where packets to each virtual machine leave the switches.
+    /// Output port of each switch, by virtual machine and switch.
     pub routes: BTreeMap<String, BTreeMap<String, PortNum>>,
-    /// The partitions that ports hold keys of, and who is in each.
+    /// Members of each partition, by its number in the view.
     pub partitions: BTreeMap<PartitionNumber, BTreeMap<String, Role>>,
-    /// Classes of service; `None` if no table of lanes or weights was written.
+    /// `None` if no SL-to-VL or arbitration table was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<OverlayClass>>,
 }
 
-/// Service levels that share a lane.
+/// A class of service: service levels that share a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlayClass {
-    /// The levels, as the tenant's software names them.
+    /// Service levels of the view.
     #[serde(alias = "levels")]
     pub service_levels: Vec<ServiceLevel>,
-    /// What the class gets of the cluster's share, relative to the others.
+    /// The class's part of the cluster's share, relative to the other weights.
     pub weight: u32,
 }
 
-/// A wish that can be, in terms of the physical network.
+/// An applicable overlay in terms of the physical network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhysicalOverlay {
-    /// Where packets to an adapter port leave switches, by port GUID, then by the switch's node GUID. Switches that are not
-    /// named are the planner's to fill. Ports that others use too are left out, and those to which packets go as by default.
+    /// Output ports for an adapter port, by its port GUID, then by node GUID of the switch. The compiler routes at
+    /// switches that are not named. Ports that other virtual machines use, and ports with default routes, are absent.
     pub routes: BTreeMap<Guid, BTreeMap<Guid, PortNum>>,
-    /// Sub-partitions by the tenant's number, with virtual machines. The default one mapping for the cluster's own.
+    /// Members of the sub-partitions, by their number in the view; the default partition stands for the cluster's
+    /// own.
     pub partitions: BTreeMap<PartitionNumber, BTreeMap<String, Role>>,
-    /// Classes inside the cluster's share; one or none if everything is alike.
+    /// Classes inside the cluster's share; none or one if it is not divided.
     pub classes: Vec<OverlayClass>,
 }
 
-/// What becomes of the overlays of a view.
+/// A change of a view's overlay, see [`View::poll_overlay`](crate::View::poll_overlay).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverlayChange {
-    /// A wish that can be. It is in force when [`View::put_in_force`](crate::View::put_in_force) says so.
-    Set {
-        /// Its number.
-        number: u64,
-        /// What is wished.
-        overlay: Box<PhysicalOverlay>,
-    },
-    /// Nobody overlays anything any more: the default is to return.
-    Withdrawn {
-        /// The number under which it was withdrawn.
-        number: u64,
-    },
+    /// Apply this overlay, then call [`View::put_in_force`](crate::View::put_in_force), or
+    /// [`View::refuse`](crate::View::refuse) if it cannot be planned.
+    Set { number: u64, overlay: Box<PhysicalOverlay> },
+    /// Return to the default, then call [`View::put_in_force`](crate::View::put_in_force) with this number.
+    Withdrawn { number: u64 },
 }

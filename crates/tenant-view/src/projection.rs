@@ -1,4 +1,4 @@
-//! A slice under its aliases: the topology that a tenant sees, and the way back to what it mapping for.
+//! A slice under its aliases: the topology that a tenant sees, and the mapping back to the physical network.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,64 +29,58 @@ pub(crate) struct Projection {
     pub topology: Topology,
     /// The virtual machines in the order of the slice.
     pub nodes: Vec<ProjectedNode>,
-    /// By alias of the switch.
+    /// By GUID in the view.
     pub switches: BTreeMap<Guid, ProjectedSwitch>,
-    /// The switch with the lowest number: the view's own manager sits on it.
+    /// The switch with the lowest number, to which the default SM is attached.
     pub first_switch: Guid,
 }
 
-/// A virtual machine's adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct ProjectedNode {
     pub name: String,
     pub number: u32,
-    /// Alias of its port.
     pub port_guid: Guid,
     pub guid: Guid,
     pub lid: Lid,
-    /// The port of the switch in front of it, under its alias.
+    /// The switch port in front of it, in the view.
     pub access: PortName,
 }
 
-/// A switch.
 #[derive(Clone, Debug)]
 pub(crate) struct ProjectedSwitch {
     pub physical: Guid,
     pub number: u32,
     pub lid: Lid,
-    /// What its ports stand for, by their numbers in the view.
+    /// By port number in the view.
     pub ports: BTreeMap<PortNum, PortMapping>,
 }
 
-/// What a port of a switch mapping for.
+/// The physical port behind a port of a switch in the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortMapping {
-    /// The port in front of a virtual machine, by its place among the nodes, and the physical port.
+    /// In front of a virtual machine: its index among the nodes, and the physical port.
     Access(usize, PortNum),
-    /// A port with a cable to another switch.
+    /// Cabled to another switch.
     Link {
-        /// The physical port.
         physical: PortNum,
-        /// The other end, under its alias.
+        /// The other end of the cable, in the view.
         peer: PortName,
     },
 }
 
-/// What a virtual machine's adapter is called in its view.
+/// The addresses of a virtual machine in its view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeAlias {
-    /// The virtual machine.
     pub node: String,
-    /// GUID of its adapter.
+    /// Node GUID of its adapter.
     pub guid: Guid,
-    /// GUID of the port.
     pub port_guid: Guid,
-    /// The LID it has by default.
+    /// LID by default; a subnet manager of the tenant may change it.
     pub lid: Lid,
 }
 
 impl Projection {
-    /// What a slice looks like. All of it has been given names.
+    /// Projects a slice that `names` has learned.
     pub fn of(slice: &Slice, names: &Names) -> Result<Self, BuildError> {
         let (nodes, switches) = (nodes(slice, names), switches(slice, names));
         let by_number: BTreeMap<u32, (Guid, &ProjectedSwitch)> =
@@ -128,7 +122,7 @@ impl Projection {
         Ok(Self { topology: builder.build()?, nodes, switches, first_switch })
     }
 
-    /// What the devices of the view can hold.
+    /// Table sizes of the view's devices.
     pub fn capacities(&self) -> Capacities {
         let ends = self.nodes.len() + self.switches.len();
         let highest =
@@ -143,7 +137,7 @@ impl Projection {
         }
     }
 
-    /// What is wanted of the view by default: everybody reaches everybody.
+    /// The default intents of the view: one partition with all ports as full members.
     pub fn intents(&self) -> Intents {
         let capacities = self.capacities();
         let mut intents = Intents::new(self.first_switch);
@@ -172,7 +166,7 @@ impl Projection {
         intents
     }
 
-    /// What is decided of the view from the start: the LIDs of its names.
+    /// The decisions that precede compilation: the LIDs of the aliases.
     pub fn decisions(&self) -> Decisions {
         let mut decisions = Decisions::default();
         let mut restore_default = |guid, lid| {
@@ -183,14 +177,14 @@ impl Projection {
         decisions
     }
 
-    /// Where routes between the virtual machines leave the switches that they pass.
-    pub fn walked(&self, slice: &Slice) -> BTreeMap<Guid, Arc<LinearTable>> {
-        let tables = self.switches.iter().map(|(guid, switch)| (*guid, self.walked_at(slice, switch)));
+    /// The cluster's routes as linear forwarding tables in the view, by switch.
+    pub fn adopted_tables(&self, slice: &Slice) -> BTreeMap<Guid, Arc<LinearTable>> {
+        let tables = self.switches.iter().map(|(guid, switch)| (*guid, self.adopted_table(slice, switch)));
         tables.map(|(guid, table)| (guid, Arc::new(table))).collect()
     }
 
-    /// Where routes between the virtual machines leave a switch.
-    fn walked_at(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
+    /// The cluster's routes at one switch.
+    fn adopted_table(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
         let by_physical: BTreeMap<PortNum, PortNum> = (switch.ports.iter())
             .filter_map(|(number, mapping)| match mapping {
                 PortMapping::Link { physical, .. } => Some((*physical, *number)),
@@ -213,7 +207,7 @@ impl Projection {
         LinearTable::from_exits(exits)
     }
 
-    /// The aliases of the virtual machines, in order.
+    /// Addresses of the virtual machines, in order.
     pub fn aliases(&self) -> Vec<NodeAlias> {
         let alias = |node: &ProjectedNode| NodeAlias {
             node: node.name.clone(),
@@ -225,20 +219,20 @@ impl Projection {
     }
 }
 
-/// P_Key table entries of a port: as many sub-partitions as a block of a table holds.
+/// P_Key table entries of a port: one block, hence at most that many sub-partitions on a port.
 pub(crate) const PKEYS: u16 = 32;
-/// Multicast groups of a view: broadcast and a few others in each sub-partition.
+/// Multicast table entries of a switch: broadcast and a few other groups in each sub-partition.
 const MULTICAST: u16 = 128;
-/// GUIDs of an adapter port.
+/// GUID table entries of an adapter port.
 const GUIDS: u8 = 8;
-/// Entries of the forwarding tables of the smallest views.
+/// Linear forwarding table entries in the smallest views.
 const LINEAR_MIN: u16 = 1024;
-/// LIDs for every end port: room for managers that give several to each, and for nodes to come.
+/// Table entries for each end port, so that managers can use LMC and nodes can be added.
 const LINEAR_EACH: usize = 4;
-/// No LID is beyond.
+/// The number of unicast LIDs.
 const LINEAR_MAX: u16 = 0xc000;
 
-/// Entries of the forwarding tables of a view: in steps of powers of two, so that growth rarely changes it.
+/// Linear forwarding table entries of a view: a power of two, so that growth rarely changes it.
 fn linear_capacity(ends: usize, highest: u16) -> u16 {
     let wanted = (ends * LINEAR_EACH).max(usize::from(highest) * 2).max(usize::from(LINEAR_MIN));
     u16::try_from(wanted.next_power_of_two()).unwrap_or(u16::MAX).min(LINEAR_MAX)
@@ -262,12 +256,12 @@ fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
             access: PortName { node: switch.guid, port },
         })
     };
-    slice.nodes.iter().map(|node| project(node).expect("names were given to the slice")).collect()
+    slice.nodes.iter().map(|node| project(node).expect("the names have learned the slice")).collect()
 }
 
 fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
     let mut switches: BTreeMap<Guid, ProjectedSwitch> = BTreeMap::new();
-    let alias = |physical: Guid| names.switch(physical).expect("names were given to the slice").0;
+    let alias = |physical: Guid| names.switch(physical).expect("the names have learned the slice").0;
     for visit in &slice.visits {
         match *visit {
             Visit::Node(_) => {}
@@ -283,16 +277,16 @@ fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
             }
             Visit::Access(physical, index) => {
                 let node = &slice.nodes[index];
-                let port = names.access(physical, &node.node).expect("names were given to the slice");
+                let port = names.access(physical, &node.node).expect("the names have learned the slice");
                 let mapping = PortMapping::Access(index, node.access.port);
                 if let Some(switch) = switches.get_mut(&alias(physical).guid) {
                     switch.ports.insert(port, mapping);
                 }
             }
             Visit::Link(name) => {
-                let port = names.link(name.node, name.port).expect("names were given to the slice");
+                let port = names.link(name.node, name.port).expect("the names have learned the slice");
                 let peer = slice.cables[&name].peer;
-                let peer_port = names.link(peer.node, peer.port).expect("names were given to the slice");
+                let peer_port = names.link(peer.node, peer.port).expect("the names have learned the slice");
                 let peer = PortName { node: alias(peer.node).guid, port: peer_port };
                 if let Some(switch) = switches.get_mut(&alias(name.node).guid) {
                     switch.ports.insert(port, PortMapping::Link { physical: name.port, peer });

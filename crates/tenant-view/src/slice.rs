@@ -1,4 +1,4 @@
-//! The part of the physical network that a cluster uses: the switches and cables that routes between its ports pass.
+//! The part of the physical network that a cluster uses: the switches and cables on the routes between its ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,163 +10,143 @@ use ib_wire::{DataLanes, Guid, PartitionNumber, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Switches that a route may pass; a plan whose routes are longer goes round in circles.
+/// The most switches on a route; longer routes of a plan are loops.
 const HOPS_MAX: usize = 64;
 
-/// A cluster and where its virtual machines are.
+/// A cluster and the ports of its virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterPlacement {
-    /// What plans call it.
+    /// Name of the cluster in plans.
     pub name: String,
-    /// The partition that is its own on the wire.
+    /// The cluster's own partition on the physical network.
     pub partition: PartitionNumber,
-    /// Its virtual machines in order.
+    /// In the order of the view's numbering.
     #[serde(alias = "seats")]
     pub nodes: Vec<NodePlacement>,
 }
 
-/// A virtual machine and the adapter port it has.
+/// A virtual machine and the adapter port that it uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodePlacement {
-    /// What the virtual machine is called, by its tenant.
+    /// Name of the virtual machine, unique in its cluster.
     pub node: String,
-    /// GUID of the port.
+    /// Port GUID.
     pub port: Guid,
-    /// Whether virtual machines of other clusters may be on the port too.
+    /// Whether virtual machines of other clusters may use the port, too.
     #[serde(default)]
     pub shared: bool,
 }
 
-/// How a view is shaped.
+/// The structure that a view shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ViewShape {
-    /// As the physical network is where the cluster uses it.
+    /// The physical structure, where the cluster uses it.
     #[default]
     Network,
-    /// All virtual machines on one switch, which mapping for everything between them.
+    /// One switch with all virtual machines, which stands for everything between them.
     Crossbar,
 }
 
-/// Why a cluster has no slice.
+/// Why there is no slice for a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SliceError {
-    /// It has no virtual machine.
-    #[error("a cluster without virtual machines has no network")]
+    #[error("the cluster has no virtual machines")]
     Empty,
-    /// Two virtual machines have one name.
-    #[error("there are two virtual machines {0:?}")]
+    #[error("two virtual machines of the cluster have the name {0:?}")]
     DuplicateNode(String),
-    /// The plan does not know a port.
-    #[error("the plan has no port {port}, on which {node:?} is")]
-    NoSuchPort {
-        /// The virtual machine.
-        node: String,
-        /// Its port.
-        port: Guid,
-    },
-    /// The plan does not lead from one port of the cluster to another.
+    #[error("the plan does not contain port {port} of {node:?}")]
+    NoSuchPort { node: String, port: Guid },
     #[error("the plan has no route from {from:?} to {to:?}")]
-    NoRoute {
-        /// A virtual machine.
-        from: String,
-        /// Another.
-        to: String,
-    },
+    NoRoute { from: String, to: String },
 }
 
-/// The switch that mapping for everything in a crossbar; no device has this GUID.
+/// Physical GUID of a crossbar's switch; no device has it.
 pub(crate) const CROSSBAR: Guid = match Guid::from_wire(u64::MAX) {
     Some(guid) => guid,
     None => unreachable!(),
 };
 
-/// What a cluster has of the physical network. All names in it are physical.
+/// A cluster's part of the physical network. All names in it are physical.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     pub(crate) shape: ViewShape,
     pub(crate) nodes: Vec<SliceNode>,
-    /// What there is, in the order in which walks along all routes come to it.
+    /// Everything in the slice, in the order in which a walk along all routes visits it.
     pub(crate) visits: Vec<Visit>,
-    /// Cables between switches, by both ends.
+    /// Cables between switches, from both ends.
     pub(crate) cables: BTreeMap<PortName, Cable>,
     pub(crate) shares: Shares,
     pub(crate) wire: WireParameters,
     pub(crate) classes: Vec<WireClass>,
 }
 
-/// What packets of a cluster carry on the wire: applications have to use it.
+/// P_Key and service level that applications of a cluster must use on the physical network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireParameters {
-    /// The partition.
     pub partition: PartitionNumber,
-    /// The service level.
     pub service_level: ServiceLevel,
 }
 
-/// A class of packets inside what a cluster has, on the wire.
+/// A class of service of a cluster on the physical network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireClass {
-    /// The service level of its packets.
     pub service_level: ServiceLevel,
-    /// What it has of the cluster's share where it has least, in thousandths.
+    /// The class's least part of the cluster's share over all links, in thousandths.
     pub least_part: u32,
 }
 
-/// A virtual machine in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SliceNode {
     pub node: String,
-    /// GUID of its adapter port.
+    /// Port GUID of the adapter port.
     pub port: Guid,
-    /// Whether the column of its LID is the tenant's to choose: nobody else is on the port.
+    /// Whether the tenant may choose routes to the port: no other virtual machine uses it.
     pub has_own_port: bool,
-    /// The adapter port by name.
     pub name: PortName,
-    /// The port of the switch in front of it.
+    /// The switch port in front of the adapter.
     pub access: PortName,
-    /// What its link runs at.
+    /// Rate of the adapter's link.
     pub rate: Option<LinkRate>,
-    /// Where routes of the cluster to it leave the switches they pass.
+    /// Output ports of the cluster's routes to this node, by switch.
     pub exits: BTreeMap<Guid, PortNum>,
 }
 
-/// The other end of a cable.
+/// The other end of a cable, and the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cable {
     pub peer: PortName,
     pub rate: Option<LinkRate>,
 }
 
-/// Something that a walk comes to for the first time.
+/// Something that a walk visits for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Visit {
-    /// A virtual machine, by its place among the nodes.
+    /// By index among the nodes.
     Node(usize),
-    /// A switch.
     Switch(Guid),
-    /// The port of a switch in front of a virtual machine.
+    /// The switch port in front of a virtual machine.
     Access(Guid, usize),
-    /// A port of a switch with a cable to another.
+    /// A switch port with a cable to another switch.
     Link(PortName),
 }
 
-/// What a cluster may use of its links.
+/// What a cluster may use of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shares {
-    /// Every link, among all others in the lane of best effort.
+    /// All links, in the best-effort lane.
     BestEffort,
-    /// What it was granted, by the port that packets leave by.
+    /// Grants by output port.
     Granted(BTreeMap<PortName, Share>),
 }
 
-/// What a cluster has of one direction of a link.
+/// A grant on one direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub rate: Bandwidth,
-    /// Lanes that the cluster could have: its own, and those that nobody has.
+    /// The cluster's own lane, and the lanes that no cluster has.
     pub lanes: u8,
 }
 
@@ -200,27 +180,28 @@ impl Slice {
         })
     }
 
-    /// How it is shaped. Where adapters are cabled to each other, everything is a crossbar.
+    /// The structure shown. If an adapter of the cluster is cabled to another adapter, it is always a crossbar.
     pub fn shape(&self) -> ViewShape {
         self.shape
     }
 
-    /// What packets of the cluster carry on the wire.
+    /// P_Key and service level on the physical network.
     pub fn wire_parameters(&self) -> WireParameters {
         self.wire
     }
 
-    /// The classes of the cluster's packets on the wire, in the order of the wish; none if all are alike.
+    /// Classes of service on the physical network, in the order of the overlay's classes; none if the cluster is not
+    /// divided.
     pub fn classes(&self) -> &[WireClass] {
         &self.classes
     }
 
-    /// The virtual machines in order.
+    /// Names of the virtual machines, in order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &str> {
         self.nodes.iter().map(|node| node.node.as_str())
     }
 
-    /// The switches by GUID, in the order in which walks come to them.
+    /// Node GUIDs of the switches, in the order of the walk.
     pub fn switches(&self) -> impl Iterator<Item = Guid> {
         self.visits.iter().filter_map(|visit| match visit {
             Visit::Switch(guid) => Some(*guid),
@@ -228,12 +209,12 @@ impl Slice {
         })
     }
 
-    /// The cables between switches, each once, by name of their ends.
+    /// Cables between switches, each once, with the lower end first.
     pub fn cables(&self) -> impl Iterator<Item = (PortName, PortName)> {
         self.cables.iter().map(|(port, cable)| (*port, cable.peer)).filter(|(port, peer)| port < peer)
     }
 
-    /// The physical adapter port of a virtual machine.
+    /// Port GUID of the adapter port of a virtual machine.
     pub fn port_of(&self, name: &str) -> Option<Guid> {
         self.nodes.iter().find(|node| node.node == name).map(|node| node.port)
     }
@@ -273,7 +254,7 @@ fn rate(topology: &Topology, port: PortName) -> Option<LinkRate> {
     topology.node(topology.by_guid(port.node)?)?.port(port.port)?.rate
 }
 
-/// One switch with everybody on it. No route of it is physical.
+/// One switch with all nodes. Its routes are not physical.
 fn crossbar(nodes: &mut [SliceNode]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
     let mut visits = vec![Visit::Node(0), Visit::Switch(CROSSBAR), Visit::Access(CROSSBAR, 0)];
     for (index, node) in nodes.iter_mut().enumerate() {
@@ -286,7 +267,7 @@ fn crossbar(nodes: &mut [SliceNode]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) 
     (visits, BTreeMap::new())
 }
 
-/// Walks along routes and notes what it comes to.
+/// Walks along routes and records what it visits.
 struct Walker<'a> {
     topology: &'a Topology,
     plan: &'a FabricPlan,
@@ -311,7 +292,7 @@ impl<'a> Walker<'a> {
     }
 
     fn walk(mut self) -> Result<WalkResult, SliceError> {
-        // Virtual machines on one port have one LID, and the routes to it are walked once.
+        // Virtual machines on one port have one LID; the routes to it are walked once.
         let mut walked = BTreeSet::new();
         for (from, node) in self.nodes.iter().enumerate() {
             self.visit(Visit::Node(from));
@@ -366,7 +347,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What walks have come to.
+/// What a walk has visited.
 struct WalkResult {
     visits: Vec<Visit>,
     cables: BTreeMap<PortName, Cable>,
@@ -409,7 +390,7 @@ fn classes(plan: &FabricPlan, cluster: &ClusterPlacement, own: ServiceLevel) -> 
     levels.enumerate().map(class).collect()
 }
 
-/// Lanes that nobody has, and the one that is the cluster's without classes.
+/// The lanes that no cluster has, and one that the cluster has without classes.
 fn lanes_left(lanes: DataLanes, sharing: Option<&PortSharing>) -> u8 {
     let Some(sharing) = sharing else { return 1 };
     let taken: BTreeSet<u8> =

@@ -1,4 +1,4 @@
-//! What changes in a view when its slice does: links and devices come and go as in a real network.
+//! Updates of a view when its slice changes: links and devices appear and disappear as in a real network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,20 @@ use crate::projection::Projection;
 use crate::slice::Slice;
 use crate::view::{AdapterId, View, ViewError, default_plan};
 
-/// Devices that may be left behind by changes before everything is built anew, besides as many as there are.
+/// Disconnected devices that may accumulate before all devices are rebuilt, in addition to as many as are connected.
 const LEFT_BEHIND_MAX: usize = 16;
 
 impl View {
-    /// The cluster has grown, shrunk or moved. What stays keeps its names and its state; links go down and come up, and
-    /// switches report it to whoever manages the view. If nobody of the tenant's does, the default follows.
+    /// Shows another slice, after the cluster has grown, shrunk or moved.
     ///
-    /// When a switch needs more ports than it has, when tables have become too small, or when too much was left behind, all
-    /// devices start anew: then the default is in force until a manager of the tenant's has taken over again.
+    /// What remains keeps its aliases and its state. Links go down and come up, and switches report it by traps to
+    /// the subnet manager. If the default SM is master, it installs the new default; otherwise the tables are judged
+    /// again.
+    ///
+    /// All devices restart, and the default is in force until a manager of the tenant takes over again, if a switch
+    /// needs more ports than it has, forwarding tables have become too small, or too many disconnected devices have
+    /// accumulated. The caller stores [`View::names`] afterwards. The view is unchanged on errors other than
+    /// [`ViewError::Capacity`] and [`ViewError::Install`].
     pub fn set_slice(&mut self, now: Duration, slice: Slice) -> Result<(), ViewError> {
         self.now = self.now.max(now);
         let mut names = self.names.clone();
@@ -52,7 +57,7 @@ impl View {
         Ok(())
     }
 
-    /// All devices out of the box, and the default.
+    /// Rebuilds all devices with the default plan.
     fn rebuild(&mut self, managers: &[AdapterId]) -> Result<(), ViewError> {
         let capacities = self.projection.capacities();
         self.linear = capacities.linear_forwarding;

@@ -1,4 +1,4 @@
-//! The machine: what programs of a tenant send goes in, what reaches them and what they wish comes out.
+//! The state machine of a view: datagrams of the tenant's programs and time go in, deliveries and overlays come out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,125 +17,127 @@ use crate::default_sm::{DefaultSm, Master, MasterChange, TenantManager};
 use crate::names::{Names, NamesError};
 use crate::projection::{ADAPTER_PORT, NodeAlias, Projection};
 use crate::slice::{Slice, WireClass, WireParameters};
-use crate::token_bucket::TokenBucket;
+use crate::token_bucket::{PER_SECOND, TokenBucket};
 
-/// What reaches programs that waits to be taken. Callers take after every call; what is beyond is dropped.
+/// Outputs that wait to be taken. Callers take them after every call; more are dropped.
 const OUTPUTS_MAX: usize = 4096;
 
-/// What a change of role costs, in datagrams: everybody who is a manager is looked for.
+/// Tokens for a change of the IsSM capability: all managers are polled for it.
 const ROLE_COST: usize = 64;
 
-/// The adapter of a virtual machine. Unchanged the same as long as the view remembers the virtual machine.
+/// The adapter of a virtual machine. Stays the same as long as [`Names`] keeps the virtual machine's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(pub(crate) u32);
 
-/// What the view wants done.
+/// What the caller has to do for the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ViewOutput {
-    /// A datagram arrived at an adapter and is for the software behind it.
-    Deliver {
-        /// The adapter.
-        adapter: AdapterId,
-        /// What arrived.
-        datagram: Datagram,
-    },
-    /// A datagram that software behind an adapter sent came to nothing.
+    /// Hand the datagram to the software behind the adapter.
+    Deliver { adapter: AdapterId, datagram: Datagram },
+    /// Tell the software behind the adapter that a datagram it sent was lost.
     Lost {
-        /// The adapter.
         adapter: AdapterId,
-        /// What was left of it.
+        /// The datagram as it was when it was dropped.
         datagram: Datagram,
-        /// Why.
         reason: DropReason,
     },
 }
 
-/// Why an adapter does not send a datagram.
+/// Why a datagram is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ViewSendError {
-    /// There is no such adapter any more.
     #[error("the virtual machine is no longer in the view")]
     NoAdapter,
-    /// It names no destination, or a partition that the port is not in.
-    #[error("an adapter does not send such a datagram")]
+    #[error("the datagram has no destination, or a P_Key that is not in the table of the port")]
     InvalidDatagram,
-    /// The tenant has sent too much.
-    #[error("more datagrams than a view takes")]
+    #[error("the tenant has sent more than {PER_SECOND} datagrams per second")]
     RateLimited,
 }
 
-/// What programs sent to a view.
+/// Datagrams that programs sent to a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DatagramCounts {
-    /// Datagrams that were taken.
     pub accepted: u64,
-    /// Datagrams that were too many.
+    /// Datagrams beyond the rate limit.
     pub refused: u64,
 }
 
-/// Who manages a view.
+/// The master subnet manager of a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ViewManager {
-    /// Nobody of the tenant's: it is as it is by default.
+    /// The view's own; the default is in force.
     Default,
-    /// A subnet manager on this virtual machine.
-    Tenant {
-        /// The virtual machine.
-        node: String,
-    },
+    /// A subnet manager on this virtual machine of the tenant.
+    Tenant { node: String },
 }
 
-/// Why there is no view of a slice.
+/// Why a slice cannot be shown.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ViewError {
-    /// Something cannot be named.
     #[error(transparent)]
     Names(#[from] NamesError),
-    /// What results is no topology.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// Devices cannot be so.
     #[error(transparent)]
     Capacity(#[from] BadCapacity),
-    /// There is no default configuration.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// The default configuration does not fit.
     #[error(transparent)]
     Install(#[from] InstallError),
 }
 
-/// The network of one cluster, as its tenant sees it.
+/// The network of one cluster, as its tenant sees and manages it.
 ///
-/// Feed it with the `handle_` verbs and [`View::set_is_sm`]; after each, empty [`View::poll_output`] and arrange to come
-/// back at [`View::poll_timeout`]. It knows no clock: `now` is the time since any moment of the caller's choosing and must
-/// not run backwards.
+/// A state machine without I/O and clock. `now` is the time since an epoch of the caller's choice; a value lower than
+/// an earlier one counts as the earlier one.
+///
+/// # Order of calls
+///
+/// 1. [`View::new`] with the stored [`Names`]; store [`View::names`] afterwards.
+/// 2. Inputs, in any order: [`View::handle_bare`] and [`View::handle_datagram`] for what programs send,
+///    [`View::set_is_sm`] when a program announces or withdraws a subnet manager, [`View::handle_timeout`] when
+///    [`View::poll_timeout`] says, [`View::set_slice`] when the plan of the cluster changes, [`View::reset`] and
+///    [`View::commit`] on request of the tenant.
+/// 3. After each input: empty [`View::poll_output`] (of more than 4096 waiting outputs, the rest is dropped), take
+///    [`View::poll_overlay`], and ask [`View::poll_timeout`] again.
+/// 4. For each overlay taken: plan and program the physical network, then call [`View::put_in_force`], or
+///    [`View::refuse`] if it cannot be planned; [`View::adapt`] may come before. If a newer overlay was taken meanwhile,
+///    answer only the newer one. Call [`View::judge_again`] if the physical network no longer implements the overlay in
+///    force.
+///
+/// # Guarantees
+///
+/// Nothing that programs send changes anything but this view: overlays leave it as data, after all checks. What
+/// programs see depends on the slice alone, not on other tenants or on physical names. Memory is bounded by the
+/// slice; the rate of datagrams by a [`TokenBucket`]. While no manager of the tenant is master, the view is up and
+/// configured, and the default SM answers SA queries.
 #[derive(Debug)]
 pub struct View {
     pub(crate) fabric: Fabric,
     pub(crate) slice: Slice,
     pub(crate) names: Names,
     pub(crate) projection: Projection,
-    /// What the view holds by default.
+    /// The default plan of the view.
     pub(crate) plan: Arc<FabricPlan>,
     pub(crate) default_sm: DefaultSm,
     pub(crate) overlays: OverlayState,
     sa: Administration,
-    /// Whether the sa knows what is there now.
+    /// Whether the SA has the current devices and plan.
     pub(crate) is_published: bool,
     pub(crate) adapters: BTreeMap<AdapterId, PortId>,
     by_port: BTreeMap<PortId, AdapterId>,
     outputs: VecDeque<ViewOutput>,
     bucket: TokenBucket,
     counts: DatagramCounts,
-    /// Entries of the forwarding tables.
+    /// Entries of the linear forwarding tables.
     pub(crate) linear: u16,
     pub(crate) now: Duration,
 }
 
 impl View {
-    /// The view of a slice, up and configured. `names` are those of before, or none.
+    /// Makes the view of a slice, up and configured by default. `names` are the stored ones, or `Names::default()`
+    /// for a new cluster.
     pub fn new(slice: Slice, mut names: Names) -> Result<Self, ViewError> {
         names.learn(&slice)?;
         let projection = Projection::of(&slice, &names)?;
@@ -166,37 +168,39 @@ impl View {
         Ok(view)
     }
 
-    /// The aliases, to be kept with the cluster.
+    /// The aliases, to be stored with the cluster.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// What the virtual machines are called in the view.
+    /// The addresses of the virtual machines in the view.
     pub fn aliases(&self) -> Vec<NodeAlias> {
         self.projection.aliases()
     }
 
-    /// What packets of the cluster carry on the wire.
+    /// P_Key and service level on the physical network.
     pub fn wire_parameters(&self) -> WireParameters {
         self.slice.wire_parameters()
     }
 
-    /// The classes of the cluster's packets on the wire, in the order of the wish that is in force; none if all are alike.
+    /// Classes of service on the physical network, in the order of the classes of the overlay in force; none if the
+    /// cluster is not divided.
     pub fn wire_classes(&self) -> &[WireClass] {
         self.slice.classes()
     }
 
-    /// The network that it shows.
+    /// The topology that the view shows.
     pub fn topology(&self) -> &Topology {
         &self.projection.topology
     }
 
-    /// The devices, to be looked at.
+    /// The emulated devices, for reading.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// The adapter of a virtual machine; of the first if the name is empty. Also by its node id or a GUID in the view.
+    /// Finds an adapter by the name of its virtual machine, by node id, or by a GUID in the view. An empty name is
+    /// the first one.
     pub fn adapter(&self, name: &str) -> Option<AdapterId> {
         let nodes = &self.projection.nodes;
         let node = match name {
@@ -209,12 +213,12 @@ impl View {
         node.map(|node| AdapterId(node.number))
     }
 
-    /// The port of an adapter, for questions to [`View::fabric`].
+    /// The port of an adapter, for use with [`View::fabric`].
     pub fn port(&self, adapter: AdapterId) -> Option<PortId> {
         self.adapters.get(&adapter).copied()
     }
 
-    /// Who manages the view.
+    /// The master subnet manager.
     pub fn managed_by(&self) -> ViewManager {
         match self.default_sm.master() {
             Master::Own => ViewManager::Default,
@@ -225,12 +229,13 @@ impl View {
         }
     }
 
-    /// What programs sent so far.
+    /// Datagrams sent by programs so far.
     pub fn counts(&self) -> DatagramCounts {
         self.counts
     }
 
-    /// Takes a datagram of software behind an adapter that knows of LIDs and queue pairs only.
+    /// Handles a datagram of software that sets only LIDs, queue pairs and the MAD. Other headers are completed as an
+    /// adapter does.
     pub fn handle_bare(
         &mut self,
         now: Duration,
@@ -243,7 +248,8 @@ impl View {
         Ok(())
     }
 
-    /// Takes a whole datagram of software behind an adapter. Whatever it says of its origin, it comes from the adapter.
+    /// Handles a complete datagram of software behind an adapter. Its source address is replaced by that of the
+    /// adapter.
     pub fn handle_datagram(
         &mut self,
         now: Duration,
@@ -256,7 +262,7 @@ impl View {
         Ok(())
     }
 
-    /// Until when it takes no datagrams, if the tenant has sent too much: whoever serves it need not read more before.
+    /// If the rate limit is reached, the time until which no datagrams are accepted: a server need not read before.
     pub fn paused_until(&self) -> Option<Duration> {
         self.bucket.empty_until()
     }
@@ -280,7 +286,7 @@ impl View {
         self.bucket.charge(self.outputs.len().saturating_sub(before + 1));
     }
 
-    /// Software behind an adapter says whether it is a subnet manager.
+    /// Sets whether software behind an adapter is a subnet manager (the IsSM capability bit).
     pub fn set_is_sm(&mut self, now: Duration, adapter: AdapterId, is_sm: bool) {
         self.now = self.now.max(now);
         let Some(port) = self.port(adapter).filter(|port| self.fabric.is_sm(*port) != is_sm) else { return };
@@ -291,8 +297,8 @@ impl View {
         self.forward_outputs();
     }
 
-    /// The default again, whoever manages the view: also a way out for a tenant who has locked itself out by a key. A manager
-    /// that is still there is asked again and may take over anew.
+    /// Installs the default again and makes the default SM master, for example when a tenant has locked itself out by
+    /// an M_Key. A manager of the tenant that is still there is polled and may take over again.
     pub fn reset(&mut self, now: Duration) {
         self.now = self.now.max(now);
         self.default_sm.reclaim(self.now);
@@ -300,7 +306,7 @@ impl View {
         self.forward_outputs();
     }
 
-    /// Lets time pass.
+    /// Lets time pass. Must be called at [`View::poll_timeout`] at the latest; may be called earlier.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = self.now.max(now);
         self.fabric.handle_timeout(self.now);
@@ -311,12 +317,12 @@ impl View {
         self.forward_outputs();
     }
 
-    /// The next thing to do, if any.
+    /// The next output, if any.
     pub fn poll_output(&mut self) -> Option<ViewOutput> {
         self.outputs.pop_front()
     }
 
-    /// When [`View::handle_timeout`] has to be called again at the latest.
+    /// When [`View::handle_timeout`] must be called at the latest; `None` if nothing is due.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let all = [
             self.fabric.poll_timeout(),
@@ -327,7 +333,7 @@ impl View {
         all.into_iter().flatten().min()
     }
 
-    /// Moves what the devices hand out: to the default_sm what is for it, the rest to programs of the tenant's.
+    /// Moves outputs of the devices: to the default SM what is addressed to it, the rest to programs.
     pub(crate) fn forward_outputs(&mut self) {
         loop {
             while let Some(output) = self.fabric.poll_output() {
@@ -360,7 +366,7 @@ impl View {
         }
     }
 
-    /// What is for the default_sm.
+    /// Handles a datagram addressed to the default SM: subnet management, or SA queries while it is master.
     fn handle_sm_datagram(&mut self, datagram: &Datagram) {
         let class = datagram.mad.class();
         if class.is_subnet_management() {
@@ -381,7 +387,7 @@ impl View {
         self.report_lost(datagram);
     }
 
-    /// Programs without a clock of their own wait for word that there will be no answer.
+    /// Programs without a timer wait for word that there will be no response.
     fn report_lost(&mut self, datagram: &Datagram) {
         let LidAddress::Unicast(lid) = datagram.slid else { return };
         let sender = self.adapters.iter().find(|(_, port)| self.fabric.owns(**port, lid));
@@ -399,7 +405,7 @@ impl View {
         }
     }
 
-    /// The default again: every device starts anew and is given the default plan.
+    /// Restarts every device and installs the default plan.
     fn restore_default(&mut self) {
         let devices: Vec<DeviceId> = self.fabric.device_ids().collect();
         for device in devices {
@@ -411,11 +417,11 @@ impl View {
 
     pub(crate) fn install(&mut self) {
         let installed = self.fabric.install(&self.plan);
-        debug_assert_eq!(installed, Ok(()), "the plan was made for these devices");
+        debug_assert_eq!(installed, Ok(()), "the plan was compiled for these devices");
         self.is_published = false;
     }
 
-    /// Tells the sa what there is, if that has changed.
+    /// Publishes devices and plan to the SA, if they have changed.
     fn publish(&mut self) {
         if std::mem::replace(&mut self.is_published, true) {
             return;
@@ -449,7 +455,7 @@ impl View {
         self.by_port = self.adapters.iter().map(|(adapter, port)| (*port, *adapter)).collect();
     }
 
-    /// Tells the default_sm which adapters have managers behind them.
+    /// Reports to the default SM which adapters announce a subnet manager.
     pub(crate) fn update_managers(&mut self) {
         let routes = self.routes_from_default_sm();
         let managers = (self.adapters.iter()).filter(|(_, port)| self.fabric.is_sm(**port)).filter_map(
@@ -464,7 +470,8 @@ impl View {
         self.apply(change);
     }
 
-    /// The shortest directed routes from the default_sm's switch to every node, by node GUID: tables may be anything.
+    /// Shortest directed routes from the default SM's switch to every node, by node GUID. They do not depend on
+    /// tables, which the tenant may have broken.
     fn routes_from_default_sm(&self) -> BTreeMap<Guid, DirectedRoute> {
         let topology = &self.projection.topology;
         let start = self.projection.first_switch;
@@ -485,7 +492,7 @@ impl View {
     }
 }
 
-/// A datagram as software sees it: the hop pointer is between agents, programs see and send 0.
+/// Clears the hop pointer of a directed-route datagram, as software behind an adapter sees it.
 fn with_zero_hop_pointer(mut datagram: Datagram) -> Datagram {
     if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
         datagram.mad.set_hop_pointer(0);
@@ -493,17 +500,17 @@ fn with_zero_hop_pointer(mut datagram: Datagram) -> Datagram {
     datagram
 }
 
-/// The plan of a view that nobody manages: its own names, the routes of the cluster, one partition.
+/// The default plan of a view: LIDs of its aliases, the routes of the cluster, one partition.
 pub(crate) fn default_plan(projection: &Projection, slice: &Slice) -> Result<FabricPlan, CompileError> {
     let intents = projection.intents();
     let own = compile(&projection.topology, &intents, &projection.decisions())?;
-    // Routes are taken over into an order of switches that is there already.
+    // Routes are adopted into an existing order of switches.
     let mut decisions = own.decisions().clone();
-    decisions.adopted = projection.walked(slice);
+    decisions.adopted = projection.adopted_tables(slice);
     compile(&projection.topology, &intents, &decisions)
 }
 
-/// What a node says of itself; `None` if it is left behind without a cable.
+/// What a node reports of itself; `None` if it is disconnected.
 fn node_facts(fabric: &Fabric, device: DeviceId) -> Option<NodeFacts> {
     let mut ports = BTreeMap::new();
     let mut port_guids = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! A manager of the tenant's becomes master by the ordinary negotiation, and the default returns when it is gone.
+//! A subnet manager of the tenant becomes master by the ordinary negotiation, and the default returns when it is
+//! gone.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tenant_view::{AdapterId, OverlayChange, View, ViewManager, ViewOutput};
 
 use crate::world::{self, Program, World, second};
 
-/// Says who it is when it is asked, and does what it is told.
+/// Answers SubnGet(SMInfo), and becomes master on HANDOVER.
 struct FakeManager {
     adapter: AdapterId,
     guid: Guid,
@@ -50,7 +51,7 @@ impl FakeManager {
     }
 }
 
-/// Lets time pass in steps of what the view asks for.
+/// Lets time pass in the steps that the view asks for.
 fn run(view: &mut View, managers: &mut [FakeManager], from: Duration, to: Duration) {
     let mut now = from;
     loop {
@@ -68,7 +69,7 @@ fn run(view: &mut View, managers: &mut [FakeManager], from: Duration, to: Durati
     }
 }
 
-/// What the default_sm says that it is.
+/// The state that the default SM reports.
 fn default_sm(view: &mut View, now: Duration) -> SmState {
     let mut program = Program::on(view, "vm-0");
     program.now = now;
@@ -80,14 +81,14 @@ fn tenant(node: &str) -> ViewManager {
 }
 
 #[test]
-fn one_that_stands_by_is_handed_the_subnet_and_when_it_leaves_the_default_returns() {
+fn a_standby_manager_gets_the_subnet_until_it_leaves() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-2", 0)];
     run(&mut view, &mut managers, second(1.0), second(2.0));
     assert_eq!(view.managed_by(), tenant("vm-2"));
     assert_eq!(managers[0].handed_over, 1);
 
-    // It writes, and what it wrote is gone with it.
+    // What it writes is gone when it leaves.
     let mut program = Program::on(&view, "vm-2");
     program.now = second(2.0);
     let info = program.get(&mut view, &[], Attribute::PORT_INFO, 1).unwrap();
@@ -108,13 +109,13 @@ fn one_that_stands_by_is_handed_the_subnet_and_when_it_leaves_the_default_return
     let info = program.get(&mut view, &[], Attribute::PORT_INFO, 1).unwrap();
     let info = PortInfo::decode(info.smp_data()).unwrap();
     assert_eq!((info.lid, info.m_key), (usual, None));
-    assert!(matches!(view.poll_overlay(), Some(OverlayChange::Withdrawn { .. })), "overlays are withdrawn");
+    assert!(matches!(view.poll_overlay(), Some(OverlayChange::Withdrawn { .. })), "the overlay is withdrawn");
     let table = program.query(&mut view, Method::GET_TABLE, Attribute::NODE_RECORD).unwrap();
-    assert_eq!(table.status(), Status::OK, "and the sa answers again");
+    assert_eq!(table.status(), Status::OK, "the SA answers again");
 }
 
 #[test]
-fn one_that_falls_silent_loses_the_subnet_after_a_few_seconds() {
+fn a_silent_master_loses_the_subnet() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-2", 3)];
     run(&mut view, &mut managers, second(1.0), second(60.0));
@@ -128,7 +129,7 @@ fn one_that_falls_silent_loses_the_subnet_after_a_few_seconds() {
 }
 
 #[test]
-fn whoever_comes_finds_nobody_who_wants_to_be_master_for_a_while() {
+fn the_default_sm_is_standby_for_a_new_manager() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     assert_eq!(default_sm(&mut view, second(1.0)), SmState::Master);
     let adapter = view.adapter("vm-2").unwrap();
@@ -138,10 +139,10 @@ fn whoever_comes_finds_nobody_who_wants_to_be_master_for_a_while() {
     program.now = second(1.0);
     let table = program.query(&mut view, Method::GET_TABLE, Attribute::NODE_RECORD).unwrap();
     assert_eq!(table.status(), Status::OK, "it serves nevertheless");
-    // Nothing is heard of the one that came.
+    // The new manager does not answer.
     run(&mut view, &mut [], second(1.0), second(7.0));
     assert_eq!(default_sm(&mut view, second(7.0)), SmState::Master);
-    // It says so no longer, and again.
+    // It withdraws the announcement and announces itself again.
     view.set_is_sm(second(8.0), adapter, false);
     view.set_is_sm(second(8.0), adapter, true);
     assert_eq!(default_sm(&mut view, second(8.0)), SmState::Standby);
@@ -150,7 +151,7 @@ fn whoever_comes_finds_nobody_who_wants_to_be_master_for_a_while() {
 }
 
 #[test]
-fn one_that_stands_by_is_handed_nothing_while_another_looks_around() {
+fn no_handover_while_a_manager_is_discovering() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [
         FakeManager::start(&mut view, second(1.0), "vm-1", 2),
@@ -166,7 +167,7 @@ fn one_that_stands_by_is_handed_nothing_while_another_looks_around() {
 }
 
 #[test]
-fn of_several_the_one_with_the_highest_priority_is_chosen() {
+fn the_standby_manager_with_highest_priority_is_chosen() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [
         FakeManager::start(&mut view, second(1.0), "vm-1", 2),
@@ -179,7 +180,7 @@ fn of_several_the_one_with_the_highest_priority_is_chosen() {
 }
 
 #[test]
-fn one_that_looks_around_is_waited_for_and_one_that_is_master_is_given_way_to() {
+fn the_default_sm_yields_to_a_master_after_discovery() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-1", 2)];
     managers[0].state = SmState::Discovering;
@@ -188,7 +189,7 @@ fn one_that_looks_around_is_waited_for_and_one_that_is_master_is_given_way_to() 
     managers[0].state = SmState::Master;
     run(&mut view, &mut managers, second(3.0), second(4.0));
     assert_eq!((view.managed_by(), managers[0].handed_over), (tenant("vm-1"), 0));
-    // Its own sa answers now: the default_sm does not.
+    // The SA of the tenant's manager answers now, not that of the default SM.
     let mut program = Program::on(&view, "vm-0");
     program.now = second(4.0);
     let mad = ib_wire::Mad::new(
@@ -201,7 +202,7 @@ fn one_that_looks_around_is_waited_for_and_one_that_is_master_is_given_way_to() 
 }
 
 #[test]
-fn a_tenant_that_has_locked_itself_out_is_let_in_again() {
+fn reset_lets_in_a_tenant_locked_out_by_its_m_key() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-1", 2)];
     run(&mut view, &mut managers, second(1.0), second(2.0));
@@ -224,13 +225,13 @@ fn a_tenant_that_has_locked_itself_out_is_let_in_again() {
 }
 
 #[test]
-fn a_cluster_that_changes_tells_its_manager_by_traps() {
+fn a_changed_slice_is_reported_by_traps() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5]);
     let adapter = view.adapter("vm-0").unwrap();
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-0", 0)];
     run(&mut view, &mut managers, second(1.0), second(2.0));
-    // It is the master of every switch.
+    // Make it the master SM of every switch.
     let mut program = Program::on(&view, "vm-0");
     program.now = second(2.0);
     for (_, _, route) in world::switches(&mut program, &mut view) {
@@ -247,13 +248,13 @@ fn a_cluster_that_changes_tells_its_manager_by_traps() {
         .filter(|(to, datagram)| *to == adapter && datagram.mad.method() == Method::TRAP)
         .collect();
     assert!(!traps.is_empty(), "a link of a switch came up");
-    assert_eq!(view.managed_by(), tenant("vm-0"), "and nobody else is master for that");
-    // The new node is there and waits to be configured; the others are as they were.
+    assert_eq!(view.managed_by(), tenant("vm-0"), "the master stays the same");
+    // The new node waits to be configured; the others are unchanged.
     let state =
         |view: &View, node: &str| view.fabric().state_of(view.port(view.adapter(node).unwrap()).unwrap());
     assert_eq!(state(&view, "vm-3"), ib_wire::PortState::Initialize);
     assert_eq!(state(&view, "vm-2"), ib_wire::PortState::Active);
-    // One goes: its adapter is no longer there.
+    // A node leaves: its adapter is gone.
     let gone = view.adapter("vm-1").unwrap();
     let mut fewer = world.cluster(&[0, 1, 5, 6]);
     fewer.nodes.remove(1);

@@ -1,4 +1,4 @@
-//! The view of a tenant, asked by stock tools and attacked.
+//! Views of tenants, used by stock tools and attacked.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attacks;

@@ -1,5 +1,5 @@
-//! Two worlds that differ in every physical id, in everything that no route of a cluster passes, and in all other tenants
-//! look the same to the cluster's tenant, byte by byte.
+//! Two worlds that differ in every physical id, in everything off the cluster's routes, and in all other tenants look
+//! the same to the cluster's tenant, byte by byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn first_world() -> World {
     World { topology, plan }
 }
 
-/// What something is called in another world.
+/// Names in another world.
 struct Renamed {
     guids: BTreeMap<Guid, Guid>,
     lids: BTreeMap<Lid, Lid>,
@@ -52,7 +52,7 @@ impl Renamed {
     }
 }
 
-/// The same network where routes of the cluster pass; every id, every port number and everything else is different.
+/// The same network along the routes of the cluster; every id, every port number and everything else is different.
 fn other_world(world: &World, cluster: &ClusterPlacement, seed: u64) -> (World, ClusterPlacement) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let slice = world.slice(cluster);
@@ -68,7 +68,7 @@ fn other_world(world: &World, cluster: &ClusterPlacement, seed: u64) -> (World, 
     let mut places = BTreeMap::new();
     for (_, node) in &order {
         let own = node.ports().any(|(_, port)| members.contains(&port.guid));
-        // Of what no route passes, a third is not there.
+        // A third of what is off the routes is missing.
         if !(own || relevant.contains(&node.guid) || rng.random_bool(0.66)) {
             continue;
         }
@@ -133,7 +133,7 @@ fn other_plan(
     renamed: &Renamed,
     rng: &mut Pcg64Mcg,
 ) -> FabricPlan {
-    // The entries that routes of the cluster pass.
+    // The entries on the routes of the cluster.
     let mut passed: BTreeSet<(Guid, Lid)> = BTreeSet::new();
     for from in &cluster.nodes {
         for to in cluster.nodes.iter().filter(|to| to.port != from.port) {
@@ -209,7 +209,7 @@ fn other_plan(
     })
 }
 
-/// Every answer to everything that can be asked, and to some writes.
+/// Every response to every query, and to some writes.
 struct Transcript {
     program: Program,
     lines: Vec<String>,
@@ -308,7 +308,7 @@ impl Transcript {
 }
 
 #[test]
-fn worlds_that_differ_in_everything_but_the_slice_look_the_same() {
+fn worlds_with_equal_slices_look_the_same() {
     let world = first_world();
     let cluster = world.cluster(&HOSTS);
     let grown = world.cluster(&[0, 1, 5, 9, 14, 13]);
@@ -322,7 +322,7 @@ fn worlds_that_differ_in_everything_but_the_slice_look_the_same() {
     let expected = look(&world, &cluster, &grown);
     assert!(expected.len() > 5_000, "{}", expected.len());
     for seed in 0..5 {
-        // What the grown cluster passes is kept; the small one's routes are among them.
+        // Everything on the routes of the grown cluster is kept, which includes those of the small one.
         let (other, renamed_grown) = other_world(&world, &grown, seed);
         let mut renamed = renamed_grown.clone();
         renamed.nodes.truncate(HOSTS.len());

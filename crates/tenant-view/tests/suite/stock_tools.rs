@@ -1,4 +1,4 @@
-//! Stock tools and stock opensm take a view for a network of their own.
+//! Stock tools and stock opensm work with a view as with a real network.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use tenant_view::{OverlayChange, UngrantedRoutes, Verdict, View, ViewManager};
 use crate::served::{Served, eventually};
 use crate::world::World;
 
-/// The value behind a key, as smpquery and saquery print it: `Key:....value` or `key.....value`.
+/// The value of a key, as smpquery and saquery print it: `Key:....value` or `key.....value`.
 fn value<'a>(printed: &'a str, key: &str) -> &'a str {
     let line = printed.lines().map(str::trim).find(|line| {
         line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':') || rest.starts_with('.'))
@@ -32,7 +32,7 @@ fn lids(found: &str) -> BTreeMap<String, u16> {
 }
 
 #[test]
-fn stock_tools_agree_about_a_view_that_nobody_manages() {
+fn stock_tools_agree_about_a_default_view() {
     let world = World::tree(32, 8);
     let served = Served::new(world.view(&[0, 1, 5, 9]));
     let found = served.tool("vm-0", "ibnetdiscover", &[]);
@@ -76,7 +76,7 @@ fn stock_tools_agree_about_a_view_that_nobody_manages() {
         assert_eq!((value(&path, "dlid"), value(&path, "pkey")), (to.as_str(), "0xFFFF"), "{path}");
         let traced = served.tool("vm-0", "ibtracert", &[&from, &to]);
         assert!(traced.contains("To ca {"), "{traced}");
-        // Every step of the trace is an entry of the table of the switch before.
+        // Every step of the trace is an entry in the table of the switch before.
         let mut before = None;
         for line in traced.lines().filter(|line| line.starts_with('[')) {
             let exit: u8 = line[1..].split_once(']').unwrap().0.parse().unwrap();
@@ -93,7 +93,7 @@ fn stock_tools_agree_about_a_view_that_nobody_manages() {
     served.tool("vm-0", "perfquery", &["-x", &lids["switch-1"].to_string(), "1"]);
 }
 
-/// Three sub-partitions, each virtual machine in the one of its number.
+/// Three sub-partitions, with the virtual machines distributed among them by index.
 fn partitions_conf(aliases: &[(String, Guid)]) -> String {
     let members = |part: usize| {
         let own = aliases.iter().enumerate().filter(|(index, _)| index % 3 == part);
@@ -113,11 +113,14 @@ fn opensm_takes_over(view: View) {
     manager.wait_for("SUBNET UP");
     println!("{} nodes: SUBNET UP after {:?}", aliases.len(), started.elapsed());
     let log = manager.log();
-    assert!(log.contains("Entering MASTER") && !log.contains("STANDBY"), "nobody else wants to be: {log}");
+    assert!(
+        log.contains("Entering MASTER") && !log.contains("STANDBY"),
+        "no other manager was master: {log}"
+    );
     let own = ViewManager::Tenant { node: "vm-1".to_owned() };
-    eventually("the default_sm gives way", || served.with(|view, _| view.managed_by()) == own);
-    let told = served.tool("vm-2", "sminfo", &[]);
-    assert!(told.contains(&format!("{:#x}", aliases[1].1.to_wire())), "{told}");
+    eventually("the default SM yields", || served.with(|view, _| view.managed_by()) == own);
+    let info = served.tool("vm-2", "sminfo", &[]);
+    assert!(info.contains(&format!("{:#x}", aliases[1].1.to_wire())), "{info}");
     let found = served.tool("vm-0", "ibnetdiscover", &[]);
     assert_eq!(found.matches("\nCa\t").count(), aliases.len());
     let lids = lids(&found);
@@ -130,7 +133,7 @@ fn opensm_takes_over(view: View) {
     assert!(path("vm-0", "vm-3", "0x8001").contains("pkey....................0x8001"));
     assert!(!path("vm-0", "vm-2", "0x8001").contains("pkey..."));
 
-    // What it wrote is a wish: three sub-partitions, routes and classes.
+    // What it wrote is an overlay: three sub-partitions, routes and classes.
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let status = served.with(|view, _| view.status());
     let judged = status.last.unwrap();
@@ -146,10 +149,10 @@ fn opensm_takes_over(view: View) {
 
     drop(manager);
     eventually("the default returns", || served.with(|view, _| view.managed_by()) == ViewManager::Default);
-    let told = served.tool("vm-2", "sminfo", &[]);
+    let info = served.tool("vm-2", "sminfo", &[]);
     assert!(
-        told.contains("SMINFO_MASTER") && !told.contains(&format!("{:#x}", aliases[1].1.to_wire())),
-        "{told}"
+        info.contains("SMINFO_MASTER") && !info.contains(&format!("{:#x}", aliases[1].1.to_wire())),
+        "{info}"
     );
     let keys = served.tool("vm-0", "smpquery", &["-D", "pkeys", "0"]);
     assert!(keys.contains("0xffff 0x0000"), "{keys}");
@@ -157,7 +160,7 @@ fn opensm_takes_over(view: View) {
 }
 
 #[test]
-fn one_opensm_that_stood_by_for_another_is_handed_the_subnet() {
+fn a_standby_opensm_takes_over_from_another() {
     let served = Served::new(World::tree(32, 8).view(&[0, 1, 5, 9]));
     let first = served.opensm("vm-1", &["-p", "9"]);
     first.wait_for("SUBNET UP");
@@ -170,7 +173,7 @@ fn one_opensm_that_stood_by_for_another_is_handed_the_subnet() {
 }
 
 #[test]
-fn opensm_takes_over_4_nodes_with_partitions_and_levels_and_the_default_returns_when_it_ends() {
+fn opensm_takes_over_4_nodes() {
     opensm_takes_over(World::tree(32, 8).view(&[0, 1, 5, 9]));
 }
 
@@ -185,7 +188,7 @@ fn opensm_takes_over_256_nodes() {
 }
 
 #[test]
-fn opensm_learns_of_nodes_that_come_and_go() {
+fn opensm_learns_of_new_nodes() {
     let world = World::tree(32, 8);
     let served = Served::new(world.view(&[0, 1, 5, 9]));
     let manager = served.opensm("vm-0", &[]);
@@ -204,7 +207,7 @@ fn opensm_learns_of_nodes_that_come_and_go() {
 }
 
 #[test]
-fn two_tenants_with_the_same_numbers_do_not_notice_each_other() {
+fn two_tenants_with_equal_aliases_are_independent() {
     let world = World::tree(32, 8);
     let (red, blue) = (Served::new(world.view(&[0, 1, 5, 9])), Served::new(world.view(&[2, 3, 6, 10])));
     let managers = [red.opensm("vm-0", &["-Q"]), blue.opensm("vm-0", &["-Q"])];
@@ -217,7 +220,7 @@ fn two_tenants_with_the_same_numbers_do_not_notice_each_other() {
 }
 
 #[test]
-fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_stay() {
+fn opensm_sets_classes_and_granted_routes_are_kept() {
     let mut view = World::guaranteed(&[0, 1, 4, 8], &[]).view(&[0, 1, 4, 8]);
     view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
@@ -234,7 +237,7 @@ fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_s
 }
 
 #[test]
-fn opensm_divides_a_guaranteed_cluster_that_has_grown() {
+fn opensm_partitions_a_guaranteed_cluster_that_has_grown() {
     let world = World::guaranteed(&[0, 4, 8], &[]);
     let mut view = world.view(&[0, 4]);
     view.set_ungranted_routes(UngrantedRoutes::KeepDefault);

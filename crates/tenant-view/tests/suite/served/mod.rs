@@ -127,7 +127,7 @@ impl Host for ViewHost {
     }
 }
 
-/// A served view. Ended when dropped.
+/// A served view; ends when dropped.
 pub struct Served {
     pub name: String,
     tasks: Sender<Task>,
@@ -152,7 +152,7 @@ impl Served {
         Self { name, tasks, waker, stop, thread: Some(thread), scratch }
     }
 
-    /// Does something with the view between two datagrams.
+    /// Runs a task on the view between two datagrams.
     pub fn with<T: Send + 'static>(&self, task: impl FnOnce(&mut View, Duration) -> T + Send + 'static) -> T {
         let (sender, receiver) = channel();
         let send = Box::new(move |view: &mut View, now: Duration| {
@@ -167,7 +167,7 @@ impl Served {
         self.scratch.path()
     }
 
-    /// A stock tool on a virtual machine; what it printed.
+    /// Runs a stock tool on a virtual machine and returns its output.
     pub fn tool(&self, node: &str, program: &str, arguments: &[&str]) -> String {
         let output = self.command(node, program, arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -188,7 +188,7 @@ impl Served {
         Sockets { name: &self.name, scratch: self.scratch() }
     }
 
-    /// opensm as a service on a virtual machine. Ended when dropped.
+    /// Runs opensm as a service on a virtual machine; ends when dropped.
     pub fn opensm(&self, node: &str, options: &[&str]) -> OpenSm {
         self.sockets().opensm(node, options)
     }

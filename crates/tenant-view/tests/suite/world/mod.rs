@@ -16,7 +16,7 @@ use ib_wire::{
 };
 use tenant_view::{AdapterId, ClusterPlacement, Names, NodePlacement, Slice, View, ViewOutput, ViewShape};
 
-/// A network and the plan it runs by.
+/// A physical network and its plan.
 pub struct World {
     pub topology: Topology,
     pub plan: FabricPlan,
@@ -104,12 +104,12 @@ impl Program {
         Self { adapter: view.adapter(name).unwrap(), transactions: 0, now: Duration::ZERO }
     }
 
-    /// Sends a request and returns the answer that reaches this program, if any.
+    /// Sends a request and returns the response that reaches this program, if any.
     pub fn ask(&mut self, view: &mut View, mad: Mad, dlid: Option<Lid>) -> Option<Mad> {
         self.ask_all(view, mad, dlid).pop()
     }
 
-    /// The same with all answers: those of tables have several parts.
+    /// Sends a request and returns all responses: a table has several parts.
     pub fn ask_all(&mut self, view: &mut View, mut mad: Mad, dlid: Option<Lid>) -> Vec<Mad> {
         self.transactions += 1;
         let transaction = TransactionId(self.transactions);
@@ -152,7 +152,7 @@ impl Program {
         self.ask(view, mad, None)
     }
 
-    /// A question to the subnet sa.
+    /// Queries the SA.
     pub fn query(&mut self, view: &mut View, method: Method, attribute: Attribute) -> Option<Mad> {
         self.query_all(view, method, attribute).pop()
     }
@@ -171,7 +171,7 @@ pub fn directed(method: Method, attribute: Attribute, modifier: u32, route: &[u8
     Mad::directed(method, attribute, modifier, &DirectedRoute::new(hops).unwrap())
 }
 
-/// Everything that waits to be taken.
+/// Takes all deliveries.
 pub fn drain(view: &mut View) -> Vec<(AdapterId, Datagram)> {
     let mut taken = Vec::new();
     while let Some(output) = view.poll_output() {
@@ -182,7 +182,7 @@ pub fn drain(view: &mut View) -> Vec<(AdapterId, Datagram)> {
     taken
 }
 
-/// Everything that can be found by directed routes: node description, node GUID, kind and the route.
+/// Everything that is found along directed routes: node description, node GUID, kind and the route.
 pub fn explore(program: &mut Program, view: &mut View) -> Vec<(String, Guid, ib_wire::NodeKind, Vec<u8>)> {
     let mut found: Vec<(String, Guid, ib_wire::NodeKind, Vec<u8>)> = Vec::new();
     let mut open = std::collections::VecDeque::from([Vec::new()]);
