@@ -65,7 +65,7 @@ fn measure(tree: &Arc<Topology>) -> Result<(), Box<dyn std::error::Error>> {
     measure_guaranteed(tree, &ports)
 }
 
-/// Measures guaranteed clusters.
+/// Measures plans with guaranteed clusters.
 fn measure_guaranteed(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
     intents.capabilities.usual_switch.multicast = 4096;

@@ -49,10 +49,16 @@ pub enum Finding {
     #[error("the forwarding table sends packets to LID {lid} to {exit}, which has no cable")]
     ExitWithoutCable { lid: Lid, exit: SwitchExit },
     /// A switch on the path has no entry for the LID, although the partitions let `from` talk to its owner.
-    #[error("packets from {from} to LID {lid} take [{}] and are dropped at switch {at}, which has no entry for the LID", list(.path))]
+    #[error(
+        "packets from {from} to LID {lid} take [{}] and are dropped at switch {at}, which has no entry for the LID",
+        list(.path)
+    )]
     NotForwarded { lid: Lid, from: Guid, path: Vec<SwitchExit>, at: Guid },
     /// The last exit of the path leads to `to` instead of the owner of the LID, to which the partitions let `from` talk.
-    #[error("packets from {from} to LID {lid} take [{}] and arrive at {}, which does not own the LID", list(.path), or(.to, "no port"))]
+    #[error(
+        "packets from {from} to LID {lid} take [{}] and arrive at {}, which does not own the LID",
+        list(.path), or(.to, "no port")
+    )]
     Misrouted { lid: Lid, from: Guid, path: Vec<SwitchExit>, to: Option<PortName> },
     /// Each link waits for buffer credits of the next, and the last for those of the first.
     #[error("credit loop: packets can wait for buffers in a cycle of {} links: {}", .cycle.len(), list(.cycle))]
@@ -115,7 +121,10 @@ pub enum Finding {
     TableTooLong { table: TableKind, port: PortName, entries: usize, capacity: usize },
     #[error("switch {switch} holds {capacity} multicast groups, and {mlid} is beyond them")]
     GroupBeyondTable { switch: Guid, mlid: MulticastLid, capacity: u16 },
-    #[error("port {port} should run MTU {} with {} data lanes, which one end of the link does not support", .mtu.bytes(), .lanes.count())]
+    #[error(
+        "port {port} should run MTU {} with {} data lanes, which one end of the link does not support",
+        .mtu.bytes(), .lanes.count()
+    )]
     LinkBeyondEnds { port: PortName, mtu: Mtu, lanes: DataLanes },
     #[error(
         "arbitration entry {index} of {port} has lane {lane} and weight {weight}; the weight must not be 0, and the link must have the lane"

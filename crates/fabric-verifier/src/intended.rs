@@ -20,7 +20,7 @@ pub(crate) struct IntendedPartition {
     /// The intents that contribute to the partition, in order.
     sources: Vec<Arc<PartitionIntent>>,
     pub ipoib: Option<Ipoib>,
-    /// By port GUID.
+    /// Roles by port GUID.
     pub members: BTreeMap<Guid, Role>,
     /// Members that want the partition at index 0 of their P_Key table.
     first: BTreeSet<Guid>,
@@ -63,7 +63,7 @@ impl IntendedPort {
 #[derive(Debug)]
 pub(crate) struct Ends {
     manager: Guid,
-    /// By port GUID.
+    /// Sorted by port GUID.
     present: Vec<PresentPort>,
     indices: HashMap<Guid, usize>,
 }

@@ -11,7 +11,7 @@ use crate::bounded::bounded;
 use crate::network::{Link, NextHop, PORTS, SwitchIndex};
 use crate::{Finding, PkeyTableKind, Reading, Rule};
 
-/// Findings by table.
+/// Findings about P_Key tables and member lists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
     /// By end port; tables without findings are absent.

@@ -66,11 +66,11 @@ pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<
 /// This holds for switches' own ports that do not reach each other (or are not reached) when the plan reports
 /// `NoRoute`. Callers drop acknowledged findings before they decide whether to program a plan.
 pub fn is_acknowledged(finding: &Finding, plan: &FabricPlan) -> bool {
-    let says = |kind: fn(&PlanFinding) -> bool| plan.findings().iter().any(kind);
+    let reports = |kind: fn(&PlanFinding) -> bool| plan.findings().iter().any(kind);
     let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
     match finding {
         Finding::NotForwarded { lid, from, .. } => {
-            says(|known| matches!(known, PlanFinding::NoRoute { .. }))
+            reports(|known| matches!(known, PlanFinding::NoRoute { .. }))
                 && (is_switch(*from) || plan.lid_owner(*lid).is_some_and(is_switch))
         }
         _ => false,

@@ -58,7 +58,7 @@ fn by_pairs(read: &Reading<'_>) -> Vec<Option<usize>> {
     clusters
 }
 
-/// Findings by port.
+/// Findings about SL-to-VL and arbitration tables, by port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ports {
     /// Whether the plan has SL-to-VL and arbitration tables for any link.
@@ -182,7 +182,7 @@ impl Hops {
 /// Follows service levels along paths.
 struct CarriedLevels<'a> {
     network: &'a PlannedNetwork<'a>,
-    /// By switch.
+    /// By switch index.
     hops: Vec<Hops>,
     /// Service levels that an adapter sends, by end port.
     sent: Vec<LevelSet>,

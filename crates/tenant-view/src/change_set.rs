@@ -1,7 +1,7 @@
 //! Change sets: when writes of the tenant's subnet manager count as an overlay, and what happens to it.
 //!
-//! A change set opens with the first write and closes [`QUIET`] after the last one, when its overlay is judged. An
-//! overlay that would be refused is not refused before [`PATIENCE`] has passed since the set was opened, because a
+//! A change set opens with the first write and closes [`QUIET_PERIOD`] after the last one, when its overlay is judged. An
+//! overlay that would be refused is not refused before [`REFUSAL_DELAY`] has passed since the set was opened, because a
 //! manager may still be writing.
 
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::verdict::{Adaptation, JudgedOverlay, OverlayRefusal, UngrantedRoutes,
 use crate::view::View;
 
 /// A change set is judged when nothing was written for this long: managers write their tables in one go.
-const QUIET: Duration = Duration::from_millis(500);
+const QUIET_PERIOD: Duration = Duration::from_millis(500);
 /// A change set that cannot be applied is refused this long after it was opened.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REFUSAL_DELAY: Duration = Duration::from_secs(30);
 
 /// The change set and the overlays of a view. At most one overlay waits to be taken; a newer one replaces it.
 #[derive(Debug, Default)]
@@ -77,8 +77,8 @@ impl OverlayState {
 
     pub fn poll_timeout(&self) -> Option<Duration> {
         let set = self.open?;
-        let patience = set.opened + PATIENCE;
-        Some(if set.is_judged { patience } else { patience.min(set.last_write + QUIET) })
+        let deadline = set.opened + REFUSAL_DELAY;
+        Some(if set.is_judged { deadline } else { deadline.min(set.last_write + QUIET_PERIOD) })
     }
 
     /// Records a verdict. A refusal that is not final leaves the change set open.
@@ -93,9 +93,10 @@ impl OverlayState {
             }
             Err(refusal) => (Verdict::Refused { refusal }, None, None),
             Ok(granted) => {
-                let verdict = match granted.adaptations.is_empty() {
-                    true => Verdict::Approved,
-                    false => Verdict::Adapted { adaptations: granted.adaptations },
+                let verdict = if granted.adaptations.is_empty() {
+                    Verdict::Approved
+                } else {
+                    Verdict::Adapted { adaptations: granted.adaptations }
                 };
                 (verdict, Some(granted.physical), granted.all_to_all)
             }
@@ -167,7 +168,7 @@ impl View {
     }
 
     /// Reports that the overlay in force no longer is, because the physical network changed: judges the tables anew
-    /// after [`QUIET`].
+    /// after [`QUIET_PERIOD`].
     pub fn judge_again(&mut self, now: Duration) {
         self.now = self.now.max(now);
         if self.overlays.last.take().is_some() {
@@ -187,8 +188,8 @@ impl View {
 
     pub(crate) fn close_if_due(&mut self) {
         let Some(set) = self.overlays.open else { return };
-        let is_final = self.now >= set.opened + PATIENCE;
-        let is_quiet = !set.is_judged && self.now >= set.last_write + QUIET;
+        let is_final = self.now >= set.opened + REFUSAL_DELAY;
+        let is_quiet = !set.is_judged && self.now >= set.last_write + QUIET_PERIOD;
         if is_final || is_quiet {
             let judgement = judge(self.judge_input());
             self.overlays.conclude(judgement, is_final);

@@ -31,7 +31,7 @@ const MANAGERS_MAX: usize = 8;
 const OUTGOING_MAX: usize = 64;
 /// Upper half of the default SM's transaction ids, which no client of a server gets.
 const TRANSACTIONS: u64 = 0xffff_0000_0000_0000;
-/// Modifier of SubnSet(SMInfo) that makes the receiver master (IBA 14.4.1).
+/// Modifier HANDOVER of SubnSet(SMInfo): the receiver becomes master.
 const HANDOVER: u32 = 1;
 
 /// SM_Key 1, the default of stock managers; opensm ignores managers without it.
@@ -40,7 +40,7 @@ const SM_KEY: u64 = 1;
 /// The master subnet manager of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Master {
-    /// The default SM.
+    /// The default SM, in force while the tenant runs no manager.
     Own,
     /// A manager of the tenant, and when it last answered as master.
     Tenant(AdapterId, Duration),

@@ -72,7 +72,7 @@ struct IndexedTables<'a> {
 }
 
 struct Switch {
-    /// In the view.
+    /// Node GUID in the view.
     guid: Guid,
     physical: Guid,
     name: String,

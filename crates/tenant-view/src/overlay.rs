@@ -53,3 +53,15 @@ pub enum OverlayChange {
     /// Return to the default, then call [`View::put_in_force`](crate::View::put_in_force) with this number.
     Withdrawn { number: u64 },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_stored_by_earlier_versions_are_read() {
+        let class: OverlayClass = serde_json::from_str(r#"{"levels":[0,1],"weight":3}"#).unwrap();
+        let service_levels = (0..2).filter_map(ServiceLevel::from_wire).collect();
+        assert_eq!(class, OverlayClass { service_levels, weight: 3 });
+    }
+}

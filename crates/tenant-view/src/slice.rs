@@ -32,7 +32,7 @@ pub struct ClusterPlacement {
 pub struct NodePlacement {
     /// Name of the virtual machine, unique in its cluster.
     pub node: String,
-    /// Port GUID.
+    /// GUID of the port, not of the node.
     pub port: Guid,
     /// Whether virtual machines of other clusters may use the port, too.
     #[serde(default)]

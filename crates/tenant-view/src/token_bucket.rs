@@ -20,7 +20,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// Makes a full bucket.
     pub fn new() -> Self {
         Self { tokens: BURST, filled: Duration::ZERO }
     }

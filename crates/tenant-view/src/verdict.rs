@@ -75,11 +75,14 @@ pub enum OverlayRefusal {
     /// Each link waits for the next, and the last for the first.
     #[error("credit loop: packets can wait for buffers in a cycle of {} links", .links.len())]
     CreditLoop { links: Vec<EgressPort> },
-    #[error("packets from {from} to {to} would leave {} by port {}, where the cluster is granted nothing", .link.switch, .link.port)]
+    #[error(
+        "packets from {from} to {to} would leave {} by port {}, where the cluster is granted nothing",
+        .link.switch, .link.port
+    )]
     NoGrant { link: EgressPort, from: String, to: String },
     #[error("a cluster may have {allowed} sub-partitions, got {wanted}")]
     TooManyPartitions { wanted: usize, allowed: usize },
-    /// Set by [`View::refuse`](crate::View::refuse).
+    /// The caller of [`View::refuse`](crate::View::refuse) gave this reason.
     #[error("the physical network cannot be planned with the overlay: {reason}")]
     NotPlannable { reason: String },
 }
@@ -94,7 +97,7 @@ pub struct EgressPort {
 /// An overlay with its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JudgedOverlay {
-    /// Increases with every overlay that is judged or withdrawn.
+    /// Increases with every new overlay and every withdrawal. An equal overlay that is judged again keeps its number.
     pub number: u64,
     pub overlay: ViewOverlay,
     #[serde(flatten)]

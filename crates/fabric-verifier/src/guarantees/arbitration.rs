@@ -88,7 +88,7 @@ pub(super) struct PathBound {
 }
 
 impl PathBound {
-    /// The empty path.
+    /// A path without links, on which packets do not wait.
     pub const START: Self = Self { waits_s: 0.0 };
 
     /// Extends the path by one link.

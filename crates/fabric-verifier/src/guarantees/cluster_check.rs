@@ -2,7 +2,7 @@
 //! them enough bandwidth, and the latency bound holds.
 //!
 //! Everything is computed from the tables, not from the compiler's accounts. If every lane of a link gets what it
-//! needs in the worst case, the needs do not exceed the link, so sums are not checked separately. All ordered pairs
+//! needs in the worst check, the needs do not exceed the link, so sums are not checked separately. All ordered pairs
 //! of ports are followed, those from one switch together: O(ports × switches of the cluster × path length).
 
 use std::collections::{BTreeMap, HashMap};
@@ -82,7 +82,7 @@ impl<'a> ClusterChecker<'a> {
     }
 
     /// Checks a cluster against what the plan grants it.
-    pub fn check(&mut self, cluster: &ClusterIntent, given: ClusterGrants<'_>) -> ClusterResult {
+    pub fn check(&mut self, cluster: &ClusterIntent, grants: ClusterGrants<'_>) -> ClusterResult {
         let name = || cluster.name.clone();
         let is_intended = |decision: &&ClusterDecision| {
             decision.ports == cluster.ports
@@ -90,15 +90,15 @@ impl<'a> ClusterChecker<'a> {
                 && decision.sl_mode == cluster.sl_mode
         };
         let intended = self.intents.classes.get(&cluster.name).map_or(1, Vec::len);
-        let is_divided_as_intended = given.classes.is_none() || given.further_classes() + 1 == intended;
-        let Some(decision) = given.decision.filter(is_intended).filter(|_| is_divided_as_intended) else {
+        let is_divided_as_intended = grants.classes.is_none() || grants.further_classes() + 1 == intended;
+        let Some(decision) = grants.decision.filter(is_intended).filter(|_| is_divided_as_intended) else {
             let findings = vec![Finding::GuaranteeMissing { cluster: name() }];
             return ClusterResult { findings, is_even: false };
         };
         let mut result = ClusterResult { findings: Vec::new(), is_even: true };
         // The first class, then the others.
-        for class in std::iter::once(None).chain((0..given.further_classes()).map(Some)) {
-            let mut case = ClusterCheck {
+        for class in std::iter::once(None).chain((0..grants.further_classes()).map(Some)) {
+            let mut check = ClusterCheck {
                 network: self.network,
                 capabilities: &self.intents.capabilities,
                 is_routed: is_routed(cluster, self.intents),
@@ -107,13 +107,13 @@ impl<'a> ClusterChecker<'a> {
                 used: &mut self.used,
                 cluster,
                 decision,
-                given,
+                grants,
                 held: HashMap::with_capacity(decision.links.len()),
                 lanes: HashMap::new(),
                 findings: BoundedFindings::part(Rule::Guarantees),
             };
-            result.is_even &= case.all();
-            result.findings.extend(case.findings.finish());
+            result.is_even &= check.run();
+            result.findings.extend(check.findings.finish());
             for used in self.used.drain(..) {
                 self.slots[used.link] = 0;
             }
@@ -141,7 +141,7 @@ struct ClusterCheck<'a, 'j> {
     used: &'j mut Vec<UsedLink>,
     cluster: &'j ClusterIntent,
     decision: &'j ClusterDecision,
-    given: ClusterGrants<'j>,
+    grants: ClusterGrants<'j>,
     held: HashMap<Link, (u16, VirtualLane)>,
     /// The lanes of all classes, one bit each, if the cluster has several classes.
     lanes: HashMap<Link, u16>,
@@ -157,15 +157,15 @@ struct Latest {
 
 impl ClusterCheck<'_, '_> {
     /// Makes all checks and returns whether service levels are carried evenly, see [`ClusterResult::is_even`].
-    fn all(&mut self) -> bool {
+    fn run(&mut self) -> bool {
         let ends = self.ends();
-        self.grants(&ends);
+        self.check_grants(&ends);
         let groups = self.groups(&ends);
         let levels = self.levels(&groups);
         let latest = self.walk(&ends, &groups, &levels);
-        self.shares(ends.len());
+        self.check_shares(ends.len());
         if let Some(latest) = latest {
-            self.latency(&latest);
+            self.check_latency(&latest);
         }
         match levels {
             // Granted service levels other than the cluster's own are not followed.
@@ -196,16 +196,16 @@ impl ClusterCheck<'_, '_> {
     }
 
     /// Checks that grants are on existing links, and not on cables of ports outside the cluster.
-    fn grants(&mut self, ends: &[usize]) {
-        if self.given.classes.is_some() {
-            for (port, _, lane) in self.given.parts() {
+    fn check_grants(&mut self, ends: &[usize]) {
+        if self.grants.classes.is_some() {
+            for (port, _, lane) in self.grants.parts() {
                 let lanes = self.network.link(port).map(|link| self.lanes.entry(link).or_default());
                 lanes.into_iter().for_each(|lanes| *lanes |= 1 << lane.to_wire());
             }
         }
-        let given = self.given;
-        let own = ClusterGrants { classes: None, ..given }.parts().filter(|_| self.class.is_none());
-        let further = self.class.into_iter().flat_map(|class| given.class(class));
+        let grants = self.grants;
+        let own = ClusterGrants { classes: None, ..grants }.parts().filter(|_| self.class.is_none());
+        let further = self.class.into_iter().flat_map(|class| grants.class(class));
         for (port, levels, lane) in own.chain(further) {
             let Some(link) = self.network.link(port) else {
                 self.findings.push(Finding::GrantWithoutLink { cluster: self.name(), port });
@@ -237,7 +237,7 @@ impl ClusterCheck<'_, '_> {
 
     /// Determines the service levels of the cluster's packets, and reports missing ones.
     fn levels(&mut self, groups: &[SwitchGroup]) -> ClusterLevels {
-        let further = self.given.classes.zip(self.class);
+        let further = self.grants.classes.zip(self.class);
         if let Some((classes, class)) = further {
             return ClusterLevels::One(classes.service_levels.get(class).copied());
         }
@@ -424,7 +424,7 @@ impl ClusterCheck<'_, '_> {
     }
 
     /// Checks that every link gives the cluster the bandwidth and the buffer that its pairs need.
-    fn shares(&mut self, ports: usize) {
+    fn check_shares(&mut self, ports: usize) {
         let bandwidth = match self.cluster.class {
             Class::Guaranteed { bandwidth, .. } => bandwidth.bits_per_s(),
             Class::BestEffort => 0,
@@ -472,14 +472,14 @@ impl ClusterCheck<'_, '_> {
     }
 
     /// Checks the latency of the slowest path.
-    fn latency(&mut self, latest: &Latest) {
+    fn check_latency(&mut self, latest: &Latest) {
         let requested = match self.cluster.class {
             Class::Guaranteed { latency_ns, .. } => latency_ns,
             Class::BestEffort => None,
         };
         // Without a latency in the intents, waiting for the cluster's other classes is the tenant's own affair. With
         // one, the first class keeps it.
-        if self.class.is_some() || self.given.classes.is_some() && requested.is_none() {
+        if self.class.is_some() || self.grants.classes.is_some() && requested.is_none() {
             return;
         }
         let guaranteed_ns =

@@ -58,8 +58,8 @@ impl Holdings {
     }
 
     /// Adds what a plan grants to a cluster. Grants on ports that the network lacks are skipped.
-    pub fn give(&mut self, network: &PlannedNetwork<'_>, name: &Arc<str>, given: ClusterGrants<'_>) {
-        for (port, levels, lane) in given.parts() {
+    pub fn add(&mut self, network: &PlannedNetwork<'_>, name: &Arc<str>, grants: ClusterGrants<'_>) {
+        for (port, levels, lane) in grants.parts() {
             let Some(link) = network.link(port) else { continue };
             let entry = (offset(link), Holding { cluster: Arc::clone(name), levels, lane });
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
@@ -68,8 +68,8 @@ impl Holdings {
     }
 
     /// Removes what a plan granted to a cluster.
-    pub fn take(&mut self, network: &PlannedNetwork<'_>, name: &str, given: ClusterGrants<'_>) {
-        for link in given.parts().filter_map(|(port, ..)| network.link(port)) {
+    pub fn remove(&mut self, network: &PlannedNetwork<'_>, name: &str, grants: ClusterGrants<'_>) {
+        for link in grants.parts().filter_map(|(port, ..)| network.link(port)) {
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
             page.retain(|(at, holding)| *at != offset(link) || *holding.cluster != *name);
         }

@@ -35,7 +35,7 @@ pub(crate) struct PreviousState<'a> {
 /// All results about ownership and guarantees, in the parts in which they are recomputed.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarantees {
-    is_guarded: bool,
+    needs_sharing: bool,
     /// The service level that is reserved for management, if any.
     management: Option<ServiceLevel>,
     holdings: Holdings,
@@ -52,9 +52,9 @@ impl Guarantees {
     /// Checks a whole plan.
     pub fn of(read: &Reading<'_>) -> Self {
         let network = &read.network;
-        let is_guarded = is_guarded(read);
+        let needs_sharing = needs_sharing(read);
         let mut guarantees = Self {
-            is_guarded,
+            needs_sharing,
             management: network.plan.decisions().management,
             holdings: Holdings::new(network.link_count()),
             tenants: ownership::of_tenants(read),
@@ -62,12 +62,12 @@ impl Guarantees {
             ends: BTreeMap::new(),
             clusters: BTreeMap::new(),
         };
-        if !is_guarded {
+        if !needs_sharing {
             return guarantees;
         }
         let decisions = network.plan.decisions();
         for name in decisions.clusters.keys() {
-            guarantees.holdings.give(network, &Arc::from(name.as_str()), ClusterGrants::of(decisions, name));
+            guarantees.holdings.add(network, &Arc::from(name.as_str()), ClusterGrants::of(decisions, name));
         }
         guarantees.check_ownership(read, 0..network.switches.len(), 0..adapters(network.plan));
         guarantees.check_clusters(read, |_| true);
@@ -78,26 +78,27 @@ impl Guarantees {
     /// affect.
     pub fn changed(&self, read: &Reading<'_>, before: &PreviousState<'_>, changes: &PlanChanges) -> Self {
         let network = &read.network;
-        if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
+        if needs_sharing(read) != self.needs_sharing || network.plan.decisions().management != self.management
+        {
             return Self::of(read);
         }
-        let differing = differing(before.plan, network.plan);
-        let mut otherwise = affected_clusters(before, read, changes);
-        otherwise.extend(differing.iter().copied());
+        let changed_grants = changed_grants(before.plan, network.plan);
+        let mut affected = affected_clusters(before, read, changes);
+        affected.extend(changed_grants.iter().copied());
         let is_kept =
-            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &otherwise);
+            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &affected);
         let tenants = if is_kept { Vec::new() } else { ownership::of_tenants(read) };
         let mut guarantees = Self { tenants, ..self.clone() };
-        if !self.is_guarded {
+        if !self.needs_sharing {
             return guarantees;
         }
         let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
         let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
-        for name in differing {
+        for name in changed_grants {
             let [old, new] =
                 [before.plan, network.plan].map(|plan| ClusterGrants::of(plan.decisions(), name));
-            guarantees.holdings.take(network, name, old);
-            guarantees.holdings.give(network, &Arc::from(name), new);
+            guarantees.holdings.remove(network, name, old);
+            guarantees.holdings.add(network, &Arc::from(name), new);
             links.extend(old.parts().chain(new.parts()).filter_map(|(port, ..)| network.link(port)));
         }
         let (mut switches, mut ends) = (BTreeSet::new(), BTreeSet::new());
@@ -119,20 +120,20 @@ impl Guarantees {
         // A cluster without findings holds something on every link that it uses.
         let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
         names.extend(holders.map(|holding| &*holding.cluster));
-        names.extend(otherwise);
+        names.extend(affected);
         let is_affected = |name: &str| names.contains(name);
         guarantees.clusters.clear();
         guarantees.check_clusters(read, is_affected);
         guarantees
     }
 
-    /// Findings of [`Rule::Ownership`].
+    /// The findings of [`Rule::Ownership`], except shared partition numbers.
     pub fn ownership(&self) -> impl Iterator<Item = &Finding> {
         let parts = self.switches.values().chain(self.ends.values()).flatten();
         self.tenants.iter().chain(parts)
     }
 
-    /// Findings of [`Rule::Guarantees`].
+    /// All findings of [`Rule::Guarantees`].
     pub fn violations(&self) -> impl Iterator<Item = &Finding> {
         self.clusters.values().flat_map(|result| &result.findings)
     }
@@ -146,7 +147,7 @@ impl Guarantees {
     /// between all its ports. With a service level for each pair of switches, only that one was followed; the others
     /// stay in the cluster's lanes and need not come back.
     pub fn are_levels_even(&self) -> bool {
-        self.is_guarded
+        self.needs_sharing
             && self.ownership().next().is_none()
             && self.clusters.values().all(|result| result.is_even && result.findings.is_empty())
     }
@@ -171,19 +172,19 @@ impl Guarantees {
     fn check_clusters(&mut self, read: &Reading<'_>, is_affected: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
         let mut checker = ClusterChecker::new(&read.network, read.intents);
-        let broken = broken(plan);
+        let acknowledged = acknowledged(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let guaranteed = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
         for cluster in guaranteed.filter(|cluster| is_affected(&cluster.name)) {
             if !seen.insert(&cluster.name) {
                 continue;
             }
-            let given = ClusterGrants::of(plan.decisions(), &cluster.name);
-            let result = if broken.contains(cluster.name.as_str()) {
-                let is_even = given.parts().next().is_none();
+            let grants = ClusterGrants::of(plan.decisions(), &cluster.name);
+            let result = if acknowledged.contains(cluster.name.as_str()) {
+                let is_even = grants.parts().next().is_none();
                 ClusterResult { findings: Vec::new(), is_even }
             } else {
-                checker.check(cluster, given)
+                checker.check(cluster, grants)
             };
             if result.is_even && result.findings.is_empty() {
                 self.clusters.remove(cluster.name.as_str());
@@ -195,7 +196,7 @@ impl Guarantees {
 }
 
 /// Clusters whose grants or classes differ between two plans.
-fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> {
+fn changed_grants<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> {
     let [old, new] = [old, new].map(FabricPlan::decisions);
     let clusters = new.clusters.differences(&old.clusters).into_iter().map(|it| it.key.as_str());
     let classes = new.classes.differences(&old.classes).into_iter().map(|it| it.key.as_str());
@@ -210,7 +211,7 @@ fn affected_clusters<'a>(
     changes: &PlanChanges,
 ) -> BTreeSet<&'a str> {
     let mut names = before.clusters.clone();
-    names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
+    names.extend(acknowledged(before.plan).symmetric_difference(&acknowledged(read.network.plan)));
     let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
     let owners = lids.into_iter().filter_map(|lid| read.network.lid_owner(lid));
     let owners = owners.map(|end| read.network.ends()[end].guid);
@@ -231,13 +232,13 @@ fn is_guaranteed(cluster: &ClusterIntent) -> bool {
 
 /// Whether every port needs planned SL-to-VL and arbitration tables: from the first guaranteed cluster on, and for
 /// good.
-fn is_guarded(read: &Reading<'_>) -> bool {
+fn needs_sharing(read: &Reading<'_>) -> bool {
     let decisions = read.network.plan.decisions();
     decisions.guarded || decisions.management.is_some() || read.intents.clusters.iter().any(is_guaranteed)
 }
 
 /// Clusters whose violated guarantee the plan itself acknowledges.
-fn broken(plan: &FabricPlan) -> BTreeSet<&str> {
+fn acknowledged(plan: &FabricPlan) -> BTreeSet<&str> {
     let names = plan.findings().iter().filter_map(|finding| match finding {
         PlanFinding::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
         _ => None,

@@ -74,23 +74,23 @@ pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether [`of_tenants`] still finds nothing, given that it found nothing before. `otherwise` names the clusters
+/// Whether [`of_tenants`] still finds nothing, given that it found nothing before. `changed_names` names the clusters
 /// whose intents or grants have changed since, `partitions` those with other members; only these are examined.
 pub(super) fn are_tenants_apart(
     read: &Reading<'_>,
     partitions: &BTreeSet<PartitionNumber>,
-    otherwise: &BTreeSet<&str>,
+    changed_names: &BTreeSet<&str>,
 ) -> bool {
     let clusters = &read.intents.clusters;
     let decisions = read.network.plan.decisions();
     let changed: Vec<&ClusterIntent> =
-        clusters.iter().filter(|cluster| otherwise.contains(cluster.name.as_str())).collect();
+        clusters.iter().filter(|cluster| changed_names.contains(cluster.name.as_str())).collect();
     let names: BTreeMap<&str, bool> =
         changed.iter().map(|cluster| (cluster.name.as_str(), is_guaranteed(cluster))).collect();
     let is_wanted = |name: &&str| names.get(name).copied().unwrap_or(false);
     let is_given =
         |name: &&&str| decisions.clusters.contains_key(**name) || decisions.classes.contains_key(**name);
-    let mut given = otherwise.iter().filter(is_given);
+    let mut given = changed_names.iter().filter(is_given);
     if names.len() < changed.len() || !given.all(is_wanted) {
         return false;
     }

@@ -428,7 +428,7 @@ fn routes_to_a_shared_port_cannot_be_chosen() {
     assert_eq!(
         overlay.routes.keys().collect::<Vec<_>>(),
         [&alone],
-        "that of the one that is alone on its port"
+        "only to the node with a port of its own"
     );
 }
 

@@ -267,5 +267,5 @@ fn opensm_partitions_a_guaranteed_cluster_that_has_grown() {
     };
     let members = |number| &overlay.partitions[&PartitionNumber::from_wire(number).unwrap()];
     assert_eq!((members(1).len(), members(2).len(), members(0x7fff).len()), (1, 1, 3));
-    assert_eq!(overlay.routes, [].into(), "links that the cluster has no share of are not taken");
+    assert_eq!(overlay.routes, [].into(), "links without grant are not used");
 }

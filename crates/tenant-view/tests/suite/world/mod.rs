@@ -152,7 +152,7 @@ impl Program {
         self.ask(view, mad, None)
     }
 
-    /// Queries the SA.
+    /// Queries the subnet administration.
     pub fn query(&mut self, view: &mut View, method: Method, attribute: Attribute) -> Option<Mad> {
         self.query_all(view, method, attribute).pop()
     }
@@ -171,7 +171,7 @@ pub fn directed(method: Method, attribute: Attribute, modifier: u32, route: &[u8
     Mad::directed(method, attribute, modifier, &DirectedRoute::new(hops).unwrap())
 }
 
-/// Takes all deliveries.
+/// Takes all outputs and returns the deliveries.
 pub fn drain(view: &mut View) -> Vec<(AdapterId, Datagram)> {
     let mut taken = Vec::new();
     while let Some(output) = view.poll_output() {
