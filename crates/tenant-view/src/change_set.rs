@@ -168,7 +168,7 @@ impl View {
     }
 
     /// Reports that the overlay in force no longer is, because the physical network changed: judges the tables anew
-    /// after [`QUIET_PERIOD`].
+    /// after half a second without writes.
     pub fn judge_again(&mut self, now: Duration) {
         self.now = self.now.max(now);
         if self.overlays.last.take().is_some() {
