@@ -1,5 +1,5 @@
-//! Prints how long it takes to verify plans, rule by rule, and one cluster more or less (the processor's time); first where nobody is promised
-//! anything, then where all clusters are.
+//! Prints how long verification takes: whole plans rule by rule, then one cluster added or removed (CPU time of the
+//! thread). First with best-effort clusters, then with guaranteed ones.
 //!
 //! `cargo run --release -p fabric-verifier --example verify_time -- 324 1944 11664`
 
@@ -20,13 +20,13 @@ use nix::time::{ClockId, clock_gettime};
 /// Nodes of a cluster: with 11,664 hosts that makes 1,458 of them.
 const CLUSTER: usize = 8;
 
-/// Clusters that are taken away and brought back.
+/// Clusters that are removed and added again.
 const DELTAS: usize = 100;
 
-/// One of so many hosts, the last of each leaf, is in a cluster whose nodes lie apart.
+/// One in this many hosts, the last of each leaf, is in a cluster that is spread over the fabric.
 const APART: usize = 18;
 
-/// What each node of a cluster is promised, in bits per second.
+/// Guaranteed bandwidth of each node, in bits per second.
 const BANDWIDTH: u64 = 1_000_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,25 +62,25 @@ fn measure(tree: &Arc<Topology>) -> Result<(), Box<dyn std::error::Error>> {
     report(tree, &intents, &plan, false);
     report(tree, &intents, &with_sharings(&plan), true);
     one_cluster(tree, &intents, plan)?;
-    measure_promised(tree, &ports)
+    measure_guaranteed(tree, &ports)
 }
 
-/// The same for clusters that are promised something.
-fn measure_promised(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
+/// Measures plans with guaranteed clusters.
+fn measure_guaranteed(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
     intents.capabilities.usual_switch.multicast = 4096;
     intents.capabilities.usual_port.arbitration = 64;
-    let is_apart = |place: usize| place % APART == APART - 1;
+    let is_apart = |index: usize| index % APART == APART - 1;
     let part = |wanted: bool| -> Vec<Guid> {
-        let places = (0..ports.len()).filter(|place| is_apart(*place) == wanted);
-        places.map(|place| ports[place]).collect()
+        let indices = (0..ports.len()).filter(|index| is_apart(*index) == wanted);
+        indices.map(|index| ports[index]).collect()
     };
     let (together, apart) = (part(false), part(true));
     let step = apart.len() / CLUSTER;
     let spread = (0..step).map(|cluster| apart.iter().copied().skip(cluster).step_by(step).take(CLUSTER));
     let clusters = together.chunks_exact(CLUSTER).map(<[Guid]>::to_vec);
-    for (place, ports) in clusters.chain(spread.map(Iterator::collect)).enumerate() {
-        let name = format!("cluster-{place:05}");
+    for (index, ports) in clusters.chain(spread.map(Iterator::collect)).enumerate() {
+        let name = format!("cluster-{index:05}");
         let member = |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::First };
         let (members, ipoib) = (ports.iter().map(member).collect(), Some(Ipoib::default()));
         intents.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib });
@@ -88,7 +88,7 @@ fn measure_promised(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn 
         let class = Class::Guaranteed { bandwidth, latency_ns: None };
         intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
     }
-    // What cannot be promised is left out.
+    // Clusters that are not admitted are left out.
     let plan = loop {
         match compile(tree, &intents, &Decisions::default()) {
             Err(CompileError::NotAdmitted { cluster, .. }) => {
@@ -102,7 +102,7 @@ fn measure_promised(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn 
     one_cluster(tree, &intents, plan)
 }
 
-/// Takes clusters away and brings them back, one at a time.
+/// Removes clusters and adds them again, one at a time.
 fn one_cluster(
     tree: &Arc<Topology>,
     intents: &Intents,
@@ -119,7 +119,7 @@ fn one_cluster(
         for intents in [&fewer, intents] {
             let plan = Arc::clone(planner.change(intents)?);
             let start = processor_time()?;
-            let next = verified.delta_on(basis, tree, intents, plan);
+            let next = verified.delta_with_basis(basis, tree, intents, plan);
             times.push((processor_time()? - start).as_micros());
             verified = next;
             assert_eq!(verified.findings().count(), 0, "one cluster more or less verifies clean");
@@ -134,7 +134,7 @@ fn one_cluster(
     Ok(())
 }
 
-/// What this thread has used of a processor: others may use the machine at the same time.
+/// CPU time of this thread: other programs may use the machine at the same time.
 fn processor_time() -> Result<Duration, nix::Error> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from)
 }
@@ -154,14 +154,14 @@ fn report(tree: &Topology, intents: &Intents, plan: &FabricPlan, is_shared: bool
     println!();
 }
 
-/// The same plan with levels 0 and 1 granted everywhere, and a map for every turn.
+/// The same plan with service levels 0 and 1 granted everywhere, and a map for every hop.
 fn with_sharings(plan: &FabricPlan) -> FabricPlan {
     let lane = |raw| VirtualLane::from_wire(raw).unwrap_or_default();
     let mut map = SlToVl([VirtualLane::MANAGEMENT; 16]);
     (map.0[0], map.0[1]) = (lane(0), lane(1));
     let low = vec![VlArbEntry { lane: lane(0), weight: 8 }, VlArbEntry { lane: lane(1), weight: 64 }];
     let inputs = (1..=36).filter_map(PortNum::new).map(|input| (input, map));
-    let turns = Arc::new(PortSharing {
+    let hops = Arc::new(PortSharing {
         by_input: inputs.collect(),
         otherwise: map,
         low: low.clone(),
@@ -170,7 +170,7 @@ fn with_sharings(plan: &FabricPlan) -> FabricPlan {
     let own = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() });
     let mut parts: PlanParts = plan.parts().clone();
     for port in parts.switches.iter_mut().flat_map(|switch| Arc::make_mut(&mut switch.ports)) {
-        port.sharing = Some(Arc::clone(&turns));
+        port.sharing = Some(Arc::clone(&hops));
     }
     parts.adapter_ports.iter_mut().for_each(|port| port.sharing = Some(Arc::clone(&own)));
     FabricPlan::from_parts(parts)

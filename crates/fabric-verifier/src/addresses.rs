@@ -1,4 +1,4 @@
-//! Whether every end port has a LID of its own, and the plan speaks of the devices and cables there are.
+//! Addresses: every end port has a unique LID, and the plan matches the devices and cables of the topology.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,16 +17,16 @@ pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
 }
 
 fn manager(read: &Reading<'_>) -> Vec<Finding> {
-    let wanted = read.intents.manager;
+    let intended = read.intents.manager;
     let planned = read.network.plan.manager();
-    let held = read.network.end(wanted).map(|end| read.network.ends()[end].lid);
+    let held = read.network.end(intended).map(|end| read.network.ends()[end].lid);
     let mut findings = Vec::new();
-    if read.network.topology.by_port_guid(wanted).is_none() {
-        findings.push(Finding::ManagerMissing { port: wanted });
+    if read.network.topology.by_port_guid(intended).is_none() {
+        findings.push(Finding::ManagerMissing { port: intended });
     }
-    if planned.guid != wanted || Some(planned.lid) != held {
+    if planned.guid != intended || Some(planned.lid) != held {
         let (planned, planned_lid) = (planned.guid, planned.lid);
-        findings.push(Finding::ManagerDiffers { planned, planned_lid, wanted, held });
+        findings.push(Finding::ManagerDiffers { planned, planned_lid, intended, held });
     }
     findings
 }
@@ -37,19 +37,19 @@ fn lids(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     ends.sort_unstable();
     for (lid, guid) in ends {
         if let Some(first) = owners.get(&lid) {
-            findings.push(Finding::LidTwice { lid, first: *first, second: guid });
+            findings.push(Finding::DuplicateLid { lid, first: *first, second: guid });
         } else {
             owners.insert(lid, guid);
         }
     }
 }
 
-/// The end ports of the plan are those that the manager reaches, and have the GUIDs that were found.
+/// Checks that the plan contains exactly the end ports that are connected to the subnet manager, with their GUIDs.
 fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
     let mut planned: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
     let mut present: HashSet<PortName> = HashSet::with_capacity(read.network.ends().len());
-    present.extend(read.wanted.present().iter().map(|end| end.name));
+    present.extend(read.intended.present().iter().map(|end| end.name));
     for end in read.network.ends() {
         if !planned.insert(end.name) || !present.contains(&end.name) {
             findings.push(Finding::PortUnknown { port: end.name });
@@ -57,11 +57,11 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
             findings.push(Finding::GuidDiffers { port: end.name, planned: end.guid, found });
         }
     }
-    let names = read.wanted.present().iter().map(|end| end.name);
+    let names = read.intended.present().iter().map(|end| end.name);
     findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
 }
 
-/// Both ends of every cable are in the plan as they are plugged.
+/// Checks that the plan names the right peer for both ends of every cable.
 fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
     let mut compare = |port: PortName, planned: Option<PortName>| {
@@ -92,7 +92,7 @@ fn peer(topology: &Topology, port: PortName) -> Option<PortName> {
     Some(PortName { node: topology[peer.node].guid, port: peer.port })
 }
 
-/// GUID of an end port: of port 0 on a switch.
+/// Port GUID of an end port; port 0 of a switch may fall back to the node GUID.
 fn guid(topology: &Topology, port: PortName) -> Option<Guid> {
     let node = topology.by_guid(port.node)?;
     let own = topology.port(Endpoint::new(node, port.port)).map(|port| port.guid);

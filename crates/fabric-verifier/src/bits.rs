@@ -1,11 +1,11 @@
-//! Sets of small numbers.
+//! A bit set for small numbers.
 
-/// Some of the numbers below a limit.
+/// A set of numbers below a limit that is fixed at construction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bits(Vec<u64>);
 
 impl Bits {
-    /// None of the numbers below a limit.
+    /// Makes an empty set for numbers below `limit`.
     pub fn new(limit: usize) -> Self {
         Self(vec![0; limit.div_ceil(64)])
     }
@@ -19,22 +19,25 @@ impl Bits {
         self.0.fill(0);
     }
 
-    /// Adds the numbers of another set below the same limit.
+    /// Adds the numbers of another set with the same limit.
     pub fn join(&mut self, other: &Self) {
         for (word, more) in self.0.iter_mut().zip(&other.0) {
             *word |= more;
         }
     }
 
-    /// The numbers that another set lacks, in order.
+    /// Iterates in ascending order over the numbers that `other` does not contain.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         let words = self.0.iter().zip(&other.0).map(|(word, other)| word & !other);
-        words.enumerate().flat_map(|(place, word)| bits(word).map(move |bit| place * 64 + bit))
+        words.enumerate().flat_map(|(word_index, word)| bits(word).map(move |bit| word_index * 64 + bit))
     }
 
-    /// The numbers in order.
+    /// Iterates over the numbers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(place, word)| bits(*word).map(move |bit| place * 64 + bit))
+        self.0
+            .iter()
+            .enumerate()
+            .flat_map(|(word_index, word)| bits(*word).map(move |bit| word_index * 64 + bit))
     }
 }
 
@@ -51,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_set_has_and_another_lacks_is_told_in_order() {
+    fn difference_is_iterated_in_order() {
         let (mut a, mut b) = (Bits::new(200), Bits::new(200));
         [0, 63, 64, 130, 199].into_iter().for_each(|number| a.insert(number));
         [63, 65].into_iter().for_each(|number| b.insert(number));

@@ -1,60 +1,62 @@
-//! No more findings than are of use: tables that are wrong altogether, as they may come from devices, do not fill memory.
+//! Bounds on the number of findings, so that tables that are wrong throughout (for example read back from devices) do
+//! not fill memory.
 
 use crate::{Finding, Rule};
 
-/// Findings that are kept of one part that a rule looks at: a LID, a port, a switch, a group or a cluster. The first ones tell
-/// what is wrong; fabrics have tens of thousands of parts.
+/// The most findings kept for one part that a rule examines: a LID, a port, a switch, a group or a cluster. The first
+/// ones are enough to see what is wrong, and a fabric has tens of thousands of parts.
 pub const PART_FINDINGS_MAX: usize = 16;
 
-/// Findings that are kept of what a rule looks at as a whole.
+/// The most findings kept for a check that a rule makes over the whole fabric.
 pub const WHOLE_FINDINGS_MAX: usize = 4096;
 
-/// Findings, with a number for those that are too many.
+/// A list of findings up to a limit, and a count of those beyond it.
 #[derive(Debug)]
-pub(crate) struct Bounded {
+pub(crate) struct BoundedFindings {
     rule: Rule,
-    most: usize,
+    max: usize,
     kept: Vec<Finding>,
-    more: usize,
+    omitted: usize,
 }
 
-impl Bounded {
+impl BoundedFindings {
     pub fn part(rule: Rule) -> Self {
-        Self { rule, most: PART_FINDINGS_MAX, kept: Vec::new(), more: 0 }
+        Self { rule, max: PART_FINDINGS_MAX, kept: Vec::new(), omitted: 0 }
     }
 
     pub fn whole(rule: Rule) -> Self {
-        Self { most: WHOLE_FINDINGS_MAX, ..Self::part(rule) }
+        Self { max: WHOLE_FINDINGS_MAX, ..Self::part(rule) }
     }
 
     pub fn push(&mut self, finding: Finding) {
-        match self.kept.len() < self.most {
-            true => self.kept.push(finding),
-            false => self.more += 1,
+        if self.kept.len() < self.max {
+            self.kept.push(finding);
+        } else {
+            self.omitted += 1;
         }
     }
 
-    /// What is kept, and last how many there are besides.
+    /// Returns the kept findings, followed by [`Finding::Omitted`] if there were more.
     pub fn finish(mut self) -> Vec<Finding> {
-        if self.more > 0 {
-            self.kept.push(Finding::More { rule: self.rule, count: self.more });
+        if self.omitted > 0 {
+            self.kept.push(Finding::Omitted { rule: self.rule, count: self.omitted });
         }
         self.kept
     }
 }
 
-impl Extend<Finding> for Bounded {
+impl Extend<Finding> for BoundedFindings {
     fn extend<I: IntoIterator<Item = Finding>>(&mut self, findings: I) {
         findings.into_iter().for_each(|finding| self.push(finding));
     }
 }
 
-/// What is kept of the findings of a part.
+/// Bounds the findings of one part by [`PART_FINDINGS_MAX`].
 pub(crate) fn bounded(rule: Rule, findings: Vec<Finding>) -> Vec<Finding> {
     if findings.len() <= PART_FINDINGS_MAX {
         return findings;
     }
-    let mut kept = Bounded::part(rule);
+    let mut kept = BoundedFindings::part(rule);
     kept.extend(findings);
     kept.finish()
 }

@@ -1,4 +1,4 @@
-//! Whether devices can hold what they are to hold.
+//! Capacities: no table is longer, no lane higher and no MTU larger than the devices support.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use fabric_model::plan::{Enforcement, PkeyTable, PortSharing, SwitchPlan, Switch
 use ib_wire::{DataLanes, Mtu, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use crate::bounded::bounded;
-use crate::network::{Link, PORTS, Place};
-use crate::{Finding, Reading, Rule, Table};
+use crate::network::{Link, PORTS, SwitchIndex};
+use crate::{Finding, Reading, Rule, TableKind};
 
-/// What is found device by device and port by port.
+/// Findings by device and port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Capacities {
-    /// By link, port 0 standing for the switch itself; where there is something.
+    /// By link, with port 0 for the tables that a switch has once; parts without findings are absent.
     found: BTreeMap<Link, Vec<Finding>>,
 }
 
 impl Capacities {
     pub fn of(read: &Reading<'_>) -> Self {
         let mut capacities = Self::default();
-        for (place, switch) in read.network.switches.iter().enumerate() {
-            capacities.look_at_switch(read, place);
+        for (switch_index, switch) in read.network.switches.iter().enumerate() {
+            capacities.check_switch(read, switch_index);
             for port in switch.ports.iter() {
-                capacities.look_at_port(read, place, port);
+                capacities.check_port(read, switch_index, port);
             }
         }
         for end in 0..read.network.plan.adapter_ports().len() {
-            capacities.look_at_adapter(read, end);
+            capacities.check_adapter(read, end);
         }
         capacities
     }
@@ -36,35 +36,33 @@ impl Capacities {
         self.found.values().flatten()
     }
 
-    /// Looks at the tables that a switch has once.
-    pub fn look_at_switch(&mut self, read: &Reading<'_>, place: Place) {
+    /// Checks the tables that a switch has once: forwarding tables and the P_Key table of port 0.
+    pub fn check_switch(&mut self, read: &Reading<'_>, switch_index: SwitchIndex) {
         let mut findings = Vec::new();
-        of_switch(read.network.switches[place], &read.intents.capabilities, &mut findings);
-        self.put(place * PORTS, findings);
+        of_switch(read.network.switches[switch_index], &read.intents.capabilities, &mut findings);
+        self.put(switch_index * PORTS, findings);
     }
 
-    /// Looks at a switch port.
-    pub fn look_at_port(&mut self, read: &Reading<'_>, place: Place, port: &SwitchPortPlan) {
-        let (capabilities, guid) = (&read.intents.capabilities, read.network.switches[place].guid);
+    pub fn check_port(&mut self, read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPortPlan) {
+        let (capabilities, guid) = (&read.intents.capabilities, read.network.switches[switch_index].guid);
         let name = PortName { node: guid, port: port.number };
         let mut findings = Vec::new();
         if let Enforcement::Both(keys) = &port.enforcement {
             let capacity = capabilities.switch(guid).enforced_pkeys.into();
-            findings.extend(of_keys(Table::EnforcedPkeys, name, keys, capacity));
+            findings.extend(of_keys(TableKind::EnforcedPkeys, name, keys, capacity));
         }
         findings.extend(of_link(name, port.peer, port.mtu, port.lanes, capabilities));
         if let Some(sharing) = &port.sharing {
             of_sharing(name, sharing, port.lanes, &mut findings);
         }
-        self.put(place * PORTS + port.number.index(), findings);
+        self.put(switch_index * PORTS + port.number.index(), findings);
     }
 
-    /// Looks at an adapter port.
-    pub fn look_at_adapter(&mut self, read: &Reading<'_>, end: usize) {
+    pub fn check_adapter(&mut self, read: &Reading<'_>, end: usize) {
         let (capabilities, port) = (&read.intents.capabilities, read.network.adapters[end]);
         let capacity = usize::from(capabilities.port(port.name).pkeys);
         let mut findings = Vec::new();
-        findings.extend(of_keys(Table::Pkeys, port.name, &port.pkeys, capacity));
+        findings.extend(of_keys(TableKind::Pkeys, port.name, &port.pkeys, capacity));
         findings.extend(of_link(port.name, port.peer, port.mtu, port.lanes, capabilities));
         if let Some(sharing) = &port.sharing {
             of_sharing(port.name, sharing, port.lanes, &mut findings);
@@ -86,7 +84,7 @@ fn of_switch(switch: &SwitchPlan, capabilities: &Capabilities, findings: &mut Ve
     let own = PortName { node: switch.guid, port: PortNum::MANAGEMENT };
     let (entries, capacity) = (switch.linear.len(), usize::from(capability.linear));
     if entries > capacity {
-        findings.push(Finding::TableTooLong { table: Table::Linear, port: own, entries, capacity });
+        findings.push(Finding::TableTooLong { table: TableKind::Linear, port: own, entries, capacity });
     }
     for (mlid, ports) in switch.multicast.exits() {
         if !ports.is_empty() && mlid.table_index() >= usize::from(capability.multicast) {
@@ -94,10 +92,10 @@ fn of_switch(switch: &SwitchPlan, capabilities: &Capabilities, findings: &mut Ve
             findings.push(Finding::GroupBeyondTable { switch, mlid, capacity });
         }
     }
-    findings.extend(of_keys(Table::Pkeys, own, &switch.pkeys, capability.own_pkeys.into()));
+    findings.extend(of_keys(TableKind::Pkeys, own, &switch.pkeys, capability.own_pkeys.into()));
 }
 
-fn of_keys(table: Table, port: PortName, keys: &PkeyTable, capacity: usize) -> Option<Finding> {
+fn of_keys(table: TableKind, port: PortName, keys: &PkeyTable, capacity: usize) -> Option<Finding> {
     let entries = keys.entries().iter().rposition(Option::is_some).map_or(0, |last| last + 1);
     (entries > capacity).then_some(Finding::TableTooLong { table, port, entries, capacity })
 }
@@ -120,12 +118,12 @@ fn of_sharing(port: PortName, sharing: &PortSharing, lanes: DataLanes, findings:
     let exists = |lane: VirtualLane| lane.to_wire() < lanes.count();
     if sharing.low.len() > PortSharing::ENTRIES_MAX {
         let (entries, capacity) = (sharing.low.len(), PortSharing::ENTRIES_MAX);
-        findings.push(Finding::TableTooLong { table: Table::Arbitration, port, entries, capacity });
+        findings.push(Finding::TableTooLong { table: TableKind::Arbitration, port, entries, capacity });
     }
     for (index, entry) in sharing.low.iter().enumerate() {
         if entry.weight == 0 || !exists(entry.lane) {
             let (lane, weight) = (entry.lane, entry.weight);
-            findings.push(Finding::ArbitrationEntry { port, index, lane, weight });
+            findings.push(Finding::ArbitrationEntryInvalid { port, index, lane, weight });
         }
     }
     for (input, map) in maps(sharing) {
@@ -137,13 +135,13 @@ fn of_sharing(port: PortName, sharing: &PortSharing, lanes: DataLanes, findings:
     }
 }
 
-/// The maps of a port, by where packets come in; the one for all others last.
+/// The SL-to-VL maps of a port with their input ports; the map for all other inputs (`None`) comes last.
 pub(crate) fn maps(sharing: &PortSharing) -> impl Iterator<Item = (Option<PortNum>, &SlToVl)> {
     let listed = sharing.by_input.iter().map(|(input, map)| (Some(*input), map));
     listed.chain([(None, &sharing.otherwise)])
 }
 
-/// The lane of each level.
+/// The lane of each of the 16 service levels.
 pub(crate) fn levels(map: &SlToVl) -> impl Iterator<Item = (ServiceLevel, VirtualLane)> {
     (0..16).filter_map(ServiceLevel::from_wire).map(|sl| (sl, map.lane(sl)))
 }

@@ -1,7 +1,7 @@
-//! What is wrong with a plan, each with the entry that shows it.
+//! Violations that the verifier reports, each with the table entry or the path that shows it.
 
 mod rules;
-mod told;
+mod text;
 mod witness;
 
 use fabric_model::intent::{PortName, Role};
@@ -9,592 +9,305 @@ use fabric_model::tenancy::Bandwidth;
 use ib_wire::{
     DataLanes, Gid, Guid, Lid, Mtu, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane,
 };
+use thiserror::Error;
 
 use crate::Rule;
-pub use witness::{Destination, Guard, Hop, LaneWait, SharedNumber, Table, Wait};
+use text::{came_in, list, map_input, or, role};
+pub use witness::{LaneWait, LinkWait, PacketDestination, PkeyTableKind, SwitchExit, TableKind};
 
-/// Something that a plan does not keep. Adapter ports are named by port GUID in packets, by node and number in tables.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A violation of a [`Rule`] by a plan.
+///
+/// A `Guid` that names a port is a port GUID, one that names a switch is a node GUID. [`PortName`] is used where the
+/// finding concerns a table of a device. `Display` prints one sentence with all values that an operator needs to find
+/// the entry.
+#[derive(Clone, Debug, Error, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Finding {
-    /// No port has the GUID that the manager's port is to have.
-    ManagerMissing {
-        /// The GUID.
-        port: Guid,
-    },
-    /// Devices are told another manager than there is.
-    ManagerDiffers {
-        /// The port they are told.
-        planned: Guid,
-        /// The LID they are told.
-        planned_lid: Lid,
-        /// The manager's port.
-        wanted: Guid,
-        /// Its LID in the plan.
-        held: Option<Lid>,
-    },
-    /// Two end ports have the same LID.
-    LidTwice {
-        /// The LID.
-        lid: Lid,
-        /// The first of them.
-        first: Guid,
-        /// Another one.
-        second: Guid,
-    },
-    /// An end port that the manager reaches and the plan does not have.
-    PortMissing {
-        /// The port.
-        port: PortName,
-    },
-    /// A port that the plan has and that is not there, or that nothing joins to the manager.
-    PortUnknown {
-        /// The port.
-        port: PortName,
-    },
-    /// A port has another GUID than the plan says.
-    GuidDiffers {
-        /// The port.
-        port: PortName,
-        /// By the plan.
-        planned: Guid,
-        /// By the topology.
-        found: Guid,
-    },
-    /// A cable ends elsewhere than the plan says.
-    CableDiffers {
-        /// The port.
-        port: PortName,
-        /// Its other end by the plan.
-        planned: Option<PortName>,
-        /// Its other end by the topology.
-        found: Option<PortName>,
-    },
+    #[error("no port of the topology has the subnet manager's port GUID {port}")]
+    ManagerMissing { port: Guid },
+    /// `held` is the LID that the plan gives the intended manager port.
+    #[error(
+        "the plan programs {planned} at LID {planned_lid} as subnet manager, but the subnet manager is {intended} at LID {}",
+        or(.held, "(none)")
+    )]
+    ManagerDiffers { planned: Guid, planned_lid: Lid, intended: Guid, held: Option<Lid> },
+    #[error("ports {first} and {second} both have LID {lid}")]
+    DuplicateLid { lid: Lid, first: Guid, second: Guid },
+    /// An end port that cables connect to the subnet manager, but that the plan does not contain.
+    #[error("end port {port} is connected to the subnet manager, but the plan does not contain it")]
+    PortMissing { port: PortName },
+    /// An end port of the plan that the topology lacks, or that no cable connects to the subnet manager.
+    #[error("the plan contains end port {port}, which is not connected to the subnet manager")]
+    PortUnknown { port: PortName },
+    #[error("port {port} has GUID {found}, but the plan says {planned}")]
+    GuidDiffers { port: PortName, planned: Guid, found: Guid },
+    /// `planned` and `found` are the other end of the cable.
+    #[error("port {port} is cabled to {}, but the plan says {}", or(.found, "nothing"), or(.planned, "nothing"))]
+    CableDiffers { port: PortName, planned: Option<PortName>, found: Option<PortName> },
 
-    /// Packets to a LID circle.
-    ForwardingLoop {
-        /// The LID.
-        lid: Lid,
-        /// The exits they take, again and again.
-        ring: Vec<Hop>,
-    },
-    /// Packets to a LID are to leave by a port that has no cable.
-    ExitWithoutCable {
-        /// The LID.
-        lid: Lid,
-        /// The exit.
-        exit: Hop,
-    },
-    /// Packets of a port that may talk to the owner of a LID are dropped, since a switch has no entry for it.
-    NotForwarded {
-        /// The LID.
-        lid: Lid,
-        /// Who sends, by port GUID.
-        from: Guid,
-        /// The exits they take.
-        path: Vec<Hop>,
-        /// The switch without an entry.
-        at: Guid,
-    },
-    /// Packets of a port that may talk to the owner of a LID come to somebody else.
-    Astray {
-        /// The LID.
-        lid: Lid,
-        /// Who sends, by port GUID.
-        from: Guid,
-        /// The exits they take; the last is the wrong one.
-        path: Vec<Hop>,
-        /// Where they come to.
-        to: Option<PortName>,
-    },
-    /// A ring of links that can wait for each other for ever.
-    CreditLoop {
-        /// The links, each waiting for the next and the last for the first.
-        ring: Vec<Wait>,
-    },
+    #[error("forwarding loop: packets to LID {lid} pass {} again and again", list(.cycle))]
+    ForwardingLoop { lid: Lid, cycle: Vec<SwitchExit> },
+    #[error("the forwarding table sends packets to LID {lid} to {exit}, which has no cable")]
+    ExitWithoutCable { lid: Lid, exit: SwitchExit },
+    /// A switch on the path has no entry for the LID, although the partitions let `from` talk to its owner.
+    #[error(
+        "packets from {from} to LID {lid} take [{}] and are dropped at switch {at}, which has no entry for the LID",
+        list(.path)
+    )]
+    NotForwarded { lid: Lid, from: Guid, path: Vec<SwitchExit>, at: Guid },
+    /// The last exit of the path leads to `to` instead of the owner of the LID, to which the partitions let `from` talk.
+    #[error(
+        "packets from {from} to LID {lid} take [{}] and arrive at {}, which does not own the LID",
+        list(.path), or(.to, "no port")
+    )]
+    Misrouted { lid: Lid, from: Guid, path: Vec<SwitchExit>, to: Option<PortName> },
+    /// Each link waits for buffer credits of the next, and the last for those of the first.
+    #[error("credit loop: packets can wait for buffers in a cycle of {} links: {}", .cycle.len(), list(.cycle))]
+    CreditLoop { cycle: Vec<LinkWait> },
 
-    /// A partition without a number is asked for, and the plan gave it none.
-    PartitionMissing {
-        /// What people call it.
-        name: String,
-    },
-    /// The plan's list of members is not what is asked for.
-    MemberDiffers {
-        /// The partition.
-        partition: PartitionNumber,
-        /// The port, by port GUID.
-        port: Guid,
-        /// What it is to be.
-        wanted: Option<Role>,
-        /// What the plan says.
-        planned: Option<Role>,
-    },
-    /// A table lacks a key of its port.
-    KeyMissing {
-        /// The port: an end port, or the switch port in front of one.
-        port: PortName,
-        /// The key.
-        key: Pkey,
-        /// Which table.
-        guard: Guard,
-    },
-    /// A table has a key that its port is not to have.
-    KeyUnwanted {
-        /// The port: an end port, or the switch port in front of one.
-        port: PortName,
-        /// The key.
-        key: Pkey,
-        /// Which table.
-        guard: Guard,
-    },
-    /// A partition is to stand at index 0 of a port's table, and another stands there.
-    IndexZero {
-        /// The port.
-        port: PortName,
-        /// A partition that is to stand there.
-        wanted: PartitionNumber,
-        /// The key that does.
-        holds: Option<Pkey>,
-    },
-    /// A switch port in front of an adapter lets everything pass.
-    EnforcementOff {
-        /// The switch port.
-        port: PortName,
-    },
-    /// A switch port in front of another switch does not let everything pass.
-    EnforcementInside {
-        /// The switch port.
-        port: PortName,
-    },
-    /// Two ports that may not talk are kept apart by one guard only, or by none.
-    IsolationBroken {
-        /// The port with a wrong table, by port GUID.
+    #[error("the plan gives partition {name:?} no number")]
+    PartitionMissing { name: String },
+    /// The plan's member list of a partition, by which the subnet administration answers queries, differs from the intents.
+    #[error("port {port} should be {} of partition {partition}, but the plan says {}", role(.intended), role(.planned))]
+    MemberDiffers { partition: PartitionNumber, port: Guid, intended: Option<Role>, planned: Option<Role> },
+    /// `port` is an end port, or the switch port in front of one.
+    #[error("the {table} of {port} lacks P_Key {key}")]
+    KeyMissing { port: PortName, key: Pkey, table: PkeyTableKind },
+    /// `port` is an end port, or the switch port in front of one.
+    #[error("the {table} of {port} holds P_Key {key}, which the intents do not give it")]
+    KeyUnwanted { port: PortName, key: Pkey, table: PkeyTableKind },
+    #[error("index 0 of the P_Key table of {port} should hold partition {intended}, but holds {}", or(.holds, "nothing"))]
+    IndexZeroDiffers { port: PortName, intended: PartitionNumber, holds: Option<Pkey> },
+    #[error("switch port {port} faces an end node, but does not enforce P_Keys")]
+    EnforcementOff { port: PortName },
+    #[error("switch port {port} faces another switch, but enforces P_Keys")]
+    EnforcementBetweenSwitches { port: PortName },
+    /// Two ports that may not talk are separated by one of the two kinds of tables only, or by none: `table` lets `key`
+    /// pass between them.
+    #[error("{from} and {to} may not talk, but the {table}s let P_Key {key} pass between them on path [{}]", list(.path))]
+    IsolationBroken { from: Guid, to: Guid, key: Pkey, table: PkeyTableKind, path: Vec<SwitchExit> },
+
+    #[error("partition {partition} should carry IP, but has no broadcast group")]
+    GroupMissing { partition: PartitionNumber },
+    #[error("the intents do not ask for multicast group {mgid}, or its partition has another one")]
+    GroupUnwanted { mgid: Gid },
+    #[error(
+        "MGID, rate, MTU, service level, scope or Q_Key of group {mgid} of partition {partition} differ from the intents"
+    )]
+    GroupDiffers { mgid: Gid, partition: PartitionNumber },
+    /// `intended` tells whether the port should be a member.
+    #[error(
+        "group {mgid} {} port {port}, which is {} its partition",
+        if *.intended { "does not list" } else { "lists" },
+        if *.intended { "in" } else { "not in" }
+    )]
+    GroupMemberDiffers { mgid: Gid, port: Guid, intended: bool },
+    #[error("multicast loop: packets to group {mlid} pass {} again and again", list(.cycle))]
+    GroupLoop { mlid: MulticastLid, cycle: Vec<SwitchExit> },
+    /// The switch behind the exit does not send the group back by `to`, the port at which the packets enter.
+    #[error("packets to group {mlid} go out at {exit}, but none come back by {}", or(.to, "any port"))]
+    GroupOneWay { mlid: MulticastLid, exit: SwitchExit, to: Option<PortName> },
+    #[error("packets to group {mlid} go out at {exit} to {}, which is no member", or(.to, "a port without cable"))]
+    GroupMisrouted { mlid: MulticastLid, exit: SwitchExit, to: Option<PortName> },
+    /// `at` is the switch port in front of the member.
+    #[error("packets to group {mlid} do not reach its member {member} behind {at}")]
+    GroupMemberUnreached { mlid: MulticastLid, member: Guid, at: PortName },
+    #[error(
+        "the groups of partitions {first} and {second} share multicast LID {mlid}, and their trees meet at switch {switch}"
+    )]
+    GroupTreesMeet { mlid: MulticastLid, switch: Guid, first: PartitionNumber, second: PartitionNumber },
+
+    /// `entries` counts up to the last entry in use.
+    #[error("the {table} of {port} needs {entries} entries, but has {capacity}")]
+    TableTooLong { table: TableKind, port: PortName, entries: usize, capacity: usize },
+    #[error("switch {switch} holds {capacity} multicast groups, and {mlid} is beyond them")]
+    GroupBeyondTable { switch: Guid, mlid: MulticastLid, capacity: u16 },
+    #[error(
+        "port {port} should run MTU {} with {} data lanes, which one end of the link does not support",
+        .mtu.bytes(), .lanes.count()
+    )]
+    LinkBeyondEnds { port: PortName, mtu: Mtu, lanes: DataLanes },
+    #[error(
+        "arbitration entry {index} of {port} has lane {lane} and weight {weight}; the weight must not be 0, and the link must have the lane"
+    )]
+    ArbitrationEntryInvalid { port: PortName, index: usize, lane: VirtualLane, weight: u8 },
+    #[error("{port} maps service level {sl} to lane {lane}, which its link does not have, {}", map_input(.input))]
+    LaneBeyondLink { port: PortName, input: Option<PortNum>, sl: ServiceLevel, lane: VirtualLane },
+
+    #[error("{port} maps service level {sl} to lane {lane}, which has no arbitration weight, {}", map_input(.input))]
+    LaneWithoutWeight { port: PortName, input: Option<PortNum>, sl: ServiceLevel, lane: VirtualLane },
+    #[error("{port} discards service level 0, which every port may use, {}", map_input(.input))]
+    BestEffortDiscarded { port: PortName, input: Option<PortNum> },
+    /// Packets from `from` to `to` arrive; those from `to` to `from` are discarded at `at`.
+    #[error(
+        "service level {sl} is carried from {from} to {to} on path [{}], but on the way back it is discarded at {at}{}",
+        list(.path), came_in(.input)
+    )]
+    ServiceLevelOneWay {
+        sl: ServiceLevel,
         from: Guid,
-        /// Another port that it may not talk to.
         to: Guid,
-        /// A key that the guard lets pass between them.
-        key: Pkey,
-        /// The guard that fails.
-        guard: Guard,
-        /// The exits that packets take.
-        path: Vec<Hop>,
+        path: Vec<SwitchExit>,
+        at: PortName,
+        input: Option<PortNum>,
     },
+    /// A lane in the high-priority table is served before every guaranteed lane. `index` counts entries with weight.
+    #[error(
+        "high-priority arbitration entry {index} of {port} serves lane {lane} before every guaranteed lane"
+    )]
+    HighPriorityWeight { port: PortName, index: usize, lane: VirtualLane },
+    #[error("service level {sl} of group {mlid} is discarded at {at}{}", came_in(.input))]
+    GroupServiceLevelDiscarded { mlid: MulticastLid, sl: ServiceLevel, at: PortName, input: Option<PortNum> },
 
-    /// A partition is to carry IP and has no group.
-    GroupMissing {
-        /// The partition.
+    #[error("the intents contain two clusters named {cluster:?}")]
+    DuplicateCluster { cluster: String },
+    #[error(
+        "the plan grants cluster {cluster:?} links, but the intents contain no guaranteed cluster of that name"
+    )]
+    ClusterUnwanted { cluster: String },
+    /// The intents give one partition number to two owners, which makes their partitions one. Each has the port in it.
+    #[error(
+        "partition number {partition} belongs to both {first:?} (port {first_port}) and {second:?} (port {second_port})"
+    )]
+    PartitionNumberShared {
         partition: PartitionNumber,
-    },
-    /// A group that nobody asked for, or a second one of its partition.
-    GroupUnwanted {
-        /// Its address.
-        mgid: Gid,
-    },
-    /// A group has other settings than were asked for.
-    GroupDiffers {
-        /// Its address.
-        mgid: Gid,
-        /// Its partition.
-        partition: PartitionNumber,
-    },
-    /// A group's list of members is not that of the adapters in its partition.
-    GroupMemberDiffers {
-        /// The address of the group.
-        mgid: Gid,
-        /// The port, by port GUID.
-        port: Guid,
-        /// Whether it is to be in the list.
-        wanted: bool,
-    },
-    /// Packets to a group can come to a switch twice.
-    GroupLoop {
-        /// The LID of the group.
-        mlid: MulticastLid,
-        /// The exits of the ring.
-        ring: Vec<Hop>,
-    },
-    /// Packets to a group go from one switch to another but not back.
-    GroupOneWay {
-        /// The LID of the group.
-        mlid: MulticastLid,
-        /// The exit they take.
-        exit: Hop,
-        /// The port by which they come in, which is not an exit.
-        to: Option<PortName>,
-    },
-    /// Packets to a group leave to a port that is not a member's, or that has no cable.
-    GroupAstray {
-        /// The LID of the group.
-        mlid: MulticastLid,
-        /// The exit.
-        exit: Hop,
-        /// What is there.
-        to: Option<PortName>,
-    },
-    /// Packets to a group do not come to one of its members.
-    GroupUnreached {
-        /// The LID of the group.
-        mlid: MulticastLid,
-        /// The member, by port GUID.
-        member: Guid,
-        /// The port whose switch lacks the exit or the way.
-        at: PortName,
-    },
-    /// Two groups that share a LID meet in a switch.
-    GroupsMeet {
-        /// The LID.
-        mlid: MulticastLid,
-        /// The switch.
-        switch: Guid,
-        /// One of their partitions.
-        first: PartitionNumber,
-        /// The other.
-        second: PartitionNumber,
-    },
-    /// A table has more entries than its device can hold.
-    TableTooLong {
-        /// Which.
-        table: Table,
-        /// Whose.
-        port: PortName,
-        /// Entries up to the last one in use.
-        entries: usize,
-        /// Entries it can hold.
-        capacity: usize,
-    },
-    /// A switch cannot hold the entry of a group.
-    GroupBeyondTable {
-        /// The switch.
-        switch: Guid,
-        /// The LID of the group.
-        mlid: MulticastLid,
-        /// Groups it can hold.
-        capacity: u16,
-    },
-    /// A link is to carry larger packets or more lanes than one of its ends can.
-    LinkBeyondEnds {
-        /// The port.
-        port: PortName,
-        /// Planned packet size.
-        mtu: Mtu,
-        /// Planned lanes.
-        lanes: DataLanes,
-    },
-    /// An arbitration entry has weight 0, or names a lane that its link does not have.
-    ArbitrationEntry {
-        /// The port.
-        port: PortName,
-        /// Its place in the table.
-        index: usize,
-        /// The lane it names.
-        lane: VirtualLane,
-        /// Its weight.
-        weight: u8,
-    },
-    /// A service level maps to a lane that its link does not have.
-    LaneBeyondLink {
-        /// The port packets leave by.
-        port: PortName,
-        /// The port they came in by; `None` for all that are not listed.
-        input: Option<PortNum>,
-        /// The level.
-        sl: ServiceLevel,
-        /// The lane.
-        lane: VirtualLane,
-    },
-
-    /// A service level maps to a lane that arbitration never serves.
-    LaneWithoutWeight {
-        /// The port packets leave by.
-        port: PortName,
-        /// The port they came in by; `None` for all that are not listed.
-        input: Option<PortNum>,
-        /// The level.
-        sl: ServiceLevel,
-        /// The lane.
-        lane: VirtualLane,
-    },
-    /// Service level 0, which everybody may use, is discarded.
-    BestEffortDiscarded {
-        /// The port packets would leave by.
-        port: PortName,
-        /// The port they came in by; `None` for all that are not listed.
-        input: Option<PortNum>,
-    },
-    /// A service level is carried from one port to another but not back.
-    LevelOneWay {
-        /// The level.
-        sl: ServiceLevel,
-        /// The port whose packets arrive, by port GUID.
-        from: Guid,
-        /// The port whose packets do not.
-        to: Guid,
-        /// The exits by which they arrive.
-        path: Vec<Hop>,
-        /// The exit where those on the way back are discarded.
-        at: PortName,
-        /// Where they came in there; `None` at the sender itself.
-        input: Option<PortNum>,
-    },
-    /// A high-priority arbitration entry has weight: its lane goes before all that was promised.
-    HighPriority {
-        /// The port.
-        port: PortName,
-        /// The entry, counted among those with weight.
-        index: usize,
-        /// Its lane.
-        lane: VirtualLane,
-    },
-    /// The service level of a group is discarded on the way to its members.
-    GroupLevelDiscarded {
-        /// The LID of the group.
-        mlid: MulticastLid,
-        /// The level.
-        sl: ServiceLevel,
-        /// The exit.
-        at: PortName,
-        /// Where packets came in; `None` at the sender itself.
-        input: Option<PortNum>,
-    },
-    /// Two clusters have the same name.
-    ClusterTwice {
-        /// The name.
-        cluster: String,
-    },
-    /// The plan speaks of a guaranteed cluster that nobody asked for.
-    ClusterUnwanted {
-        /// Its name.
-        cluster: String,
-    },
-    /// A partition number belongs to two owners: their networks are one.
-    NumberOfTwo(SharedNumber),
-    /// A port is to be in two clusters, one of them guaranteed.
-    PortOfTwo {
-        /// The port, by port GUID.
-        port: Guid,
-        /// One of them.
         first: String,
-        /// The other.
-        second: String,
-    },
-    /// Two clusters, one of them guaranteed, have more than limited members in one partition.
-    KeyOfTwo {
-        /// The partition.
-        partition: PartitionNumber,
-        /// One of them.
-        first: String,
-        /// A port of it that is such a member.
         first_port: Guid,
-        /// The other.
         second: String,
-        /// A port of it.
         second_port: Guid,
     },
-    /// Two clusters were given the same lane of a link.
-    LaneOfTwo {
-        /// The port packets leave by.
-        port: PortName,
-        /// The lane.
-        lane: VirtualLane,
-        /// One of them.
+    /// At least one of the clusters is guaranteed.
+    #[error("port {port} is in both cluster {first:?} and cluster {second:?}")]
+    PortShared { port: Guid, first: String, second: String },
+    /// Two clusters, at least one of them guaranteed, have members that are not limited in one partition.
+    #[error(
+        "port {first_port} of cluster {first:?} and port {second_port} of cluster {second:?} are both more than limited \
+         members of partition {partition}"
+    )]
+    PartitionShared {
+        partition: PartitionNumber,
         first: String,
-        /// The other.
+        first_port: Guid,
         second: String,
+        second_port: Guid,
     },
-    /// Two clusters were given the same service level on a link.
-    LevelOfTwo {
-        /// The port packets leave by.
+    #[error("lane {lane} of {port} is granted to both cluster {first:?} and cluster {second:?}")]
+    LaneShared { port: PortName, lane: VirtualLane, first: String, second: String },
+    #[error("service level {sl} of {port} is granted to both cluster {first:?} and cluster {second:?}")]
+    ServiceLevelShared { port: PortName, sl: ServiceLevel, first: String, second: String },
+    #[error("service level 0 of {port}, which every port may use, is granted to cluster {cluster:?}")]
+    BestEffortGranted { port: PortName, cluster: String },
+    #[error("the service level or the lane of management on {port} is granted to cluster {cluster:?}")]
+    ManagementGranted { port: PortName, cluster: String },
+    /// The service level of management is mapped to another lane than its own (15 if discarded), or service level 0 to the
+    /// lane that is reserved for management.
+    #[error("{port} maps service level {sl} to lane {lane}, so that management has no lane of its own, {}", map_input(.input))]
+    ManagementLaneDiffers { port: PortName, input: Option<PortNum>, sl: ServiceLevel, lane: VirtualLane },
+    /// While any cluster is guaranteed, every port must have planned SL-to-VL and arbitration tables.
+    #[error(
+        "the plan contains no SL-to-VL and arbitration tables for {port}, although clusters are guaranteed"
+    )]
+    SharingMissing { port: PortName },
+    /// A hop carries a service level that no cluster was granted on both its links. `here` owns it on the output link,
+    /// `there` on the input link.
+    #[error(
+        "{port} carries service level {sl} in lane {lane} {}; it is granted to {} on this link and to {} on the link before",
+        map_input(.input), or(.here, "no cluster"), or(.there, "no cluster")
+    )]
+    ServiceLevelNotGranted {
         port: PortName,
-        /// The level.
-        sl: ServiceLevel,
-        /// One of them.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// A cluster was given level 0, which is for everybody.
-    BestEffortGranted {
-        /// The port packets leave by.
-        port: PortName,
-        /// Who was.
-        cluster: String,
-    },
-    /// A cluster was given the level or the lane of management.
-    ManagementGranted {
-        /// The port packets leave by.
-        port: PortName,
-        /// Who was.
-        cluster: String,
-    },
-    /// The level of management goes elsewhere than to its lane, or level 0 to the lane that management has to itself.
-    ManagementAstray {
-        /// The port packets leave by.
-        port: PortName,
-        /// The port they came in by; `None` for all that are not listed, and at adapters.
         input: Option<PortNum>,
-        /// The level.
         sl: ServiceLevel,
-        /// The lane it goes to; 15 if it is discarded.
         lane: VirtualLane,
-    },
-    /// Lanes are guarded, but what leaves by a port is left to the device.
-    PortUnguarded {
-        /// The port.
-        port: PortName,
-    },
-    /// A turn takes a service level that no cluster has on both its links.
-    LevelNotGranted {
-        /// The port packets leave by.
-        port: PortName,
-        /// The port they came in by; `None` for all that are not listed, and at adapters.
-        input: Option<PortNum>,
-        /// The level.
-        sl: ServiceLevel,
-        /// The lane it goes to.
-        lane: VirtualLane,
-        /// Who has it on the link behind.
         here: Option<String>,
-        /// Who has it on the link before.
         there: Option<String>,
     },
-    /// A service level goes to a lane that is not the one of its cluster.
-    LaneOfOther {
-        /// The port packets leave by.
+    /// `owner` was granted the lane; `sender` was granted the service level, or is `None` for service level 0.
+    #[error(
+        "{port} maps service level {sl} of {} to lane {lane}, which belongs to {}, {}",
+        or(.sender, "best effort"), or(.owner, "no cluster"), map_input(.input)
+    )]
+    ForeignLane {
         port: PortName,
-        /// The port they came in by; `None` for all that are not listed, and at adapters.
         input: Option<PortNum>,
-        /// The level.
         sl: ServiceLevel,
-        /// The lane it goes to.
         lane: VirtualLane,
-        /// Whose lane that is.
         owner: Option<String>,
-        /// Whose level it is; `None` for level 0.
         sender: Option<String>,
     },
 
-    /// A cluster is to be promised something, and the plan has nothing for these ports and this promise.
-    PromiseMissing {
-        /// The cluster.
+    /// The plan decides nothing for a guaranteed cluster, or for other ports, another class or other weights than intended.
+    #[error(
+        "the plan contains no guarantee for cluster {cluster:?} with the ports, class and weights of the intents"
+    )]
+    GuaranteeMissing { cluster: String },
+    #[error("port {port} of cluster {cluster:?} is not connected to the fabric")]
+    ClusterPortMissing { cluster: String, port: Guid },
+    /// `between` names two switches, by node GUID, where the cluster should have a service level per pair of switches.
+    #[error("cluster {cluster:?} has no service level {}", match .between {
+        Some((a, b)) => format!("between switches {a} and {b}"),
+        None => "that all its links carry".to_owned(),
+    })]
+    ServiceLevelMissing { cluster: String, between: Option<(Guid, Guid)> },
+    #[error("cluster {cluster:?} is granted a share of the link out of {port}, which does not exist")]
+    GrantWithoutLink { cluster: String, port: PortName },
+    #[error(
+        "cluster {cluster:?} is granted a share of the cable at {port}, whose end node is not in the cluster"
+    )]
+    GrantOnForeignPort { cluster: String, port: PortName },
+    #[error(
+        "packets of cluster {cluster:?} from {from} to {to} leave by {port}, where the cluster is granted nothing"
+    )]
+    GrantMissing { cluster: String, port: PortName, from: Guid, to: Guid },
+    #[error("packets of cluster {cluster:?} from {from} do not arrive at {to}")]
+    ClusterPortUnreached { cluster: String, from: Guid, to: Guid },
+    /// `at` does not map `sl` to the lane that the cluster was granted there.
+    #[error(
+        "packets of cluster {cluster:?} from {from} to {to} with service level {sl} do not get the cluster's lane at {at}{}",
+        came_in(.input)
+    )]
+    ServiceLevelDiscarded {
         cluster: String,
-    },
-    /// A port of a guaranteed cluster is not on the fabric.
-    ClusterPortMissing {
-        /// The cluster.
-        cluster: String,
-        /// The port, by port GUID.
-        port: Guid,
-    },
-    /// A cluster has no service level that all its links know, or none between two switches of its ports.
-    LevelMissing {
-        /// The cluster.
-        cluster: String,
-        /// The switches, by node GUID, where every two are to have their own.
-        between: Option<(Guid, Guid)>,
-    },
-    /// A cluster was given something on a link that is not there.
-    GrantWithoutLink {
-        /// The cluster.
-        cluster: String,
-        /// The port packets would leave by.
-        port: PortName,
-    },
-    /// A cluster was given something on the cable of a port that is not its own.
-    GrantAstray {
-        /// The cluster.
-        cluster: String,
-        /// The port packets leave by.
-        port: PortName,
-    },
-    /// Packets of a cluster take a link on which it was given nothing.
-    GrantMissing {
-        /// The cluster.
-        cluster: String,
-        /// The port they leave by.
-        port: PortName,
-        /// Who sends such packets, by port GUID.
-        from: Guid,
-        /// To whom.
-        to: Guid,
-    },
-    /// Packets of a cluster do not come to one of its ports.
-    ClusterUnreached {
-        /// The cluster.
-        cluster: String,
-        /// Who sends, by port GUID.
-        from: Guid,
-        /// To whom.
-        to: Guid,
-    },
-    /// A cluster's packets are not taken into its lane.
-    LevelLost {
-        /// The cluster.
-        cluster: String,
-        /// Its level, or that between the two ports' switches.
         sl: ServiceLevel,
-        /// Who sends, by port GUID.
         from: Guid,
-        /// To whom.
         to: Guid,
-        /// The port they do not leave by.
         at: PortName,
-        /// Where they came in; `None` at the sender itself.
         input: Option<PortNum>,
     },
-    /// A cluster's lane is served by no arbitration entry.
-    LaneUnserved {
-        /// The cluster.
+    #[error("lane {lane} of cluster {cluster:?} at {port} has no arbitration entry")]
+    LaneUnserved { cluster: String, port: PortName, lane: VirtualLane },
+    /// `given` is the worst case over what the other lanes send; `entry` is the arbitration entry with the longest wait.
+    #[error(
+        "cluster {cluster:?} needs {needed} of the link out of {port}, but lane {lane} gets only {given} in the worst case \
+         (longest wait: arbitration entry {entry})"
+    )]
+    ShareTooSmall {
         cluster: String,
-        /// The port packets leave by.
         port: PortName,
-        /// The lane.
         lane: VirtualLane,
-    },
-    /// A cluster gets less of a link than it was promised, if others do their worst.
-    ShareShort {
-        /// The cluster.
-        cluster: String,
-        /// The port packets leave by.
-        port: PortName,
-        /// Its lane.
-        lane: VirtualLane,
-        /// The entry of the arbitration table that it waits for longest.
         entry: usize,
-        /// What its packets need of the link.
         needed: Bandwidth,
-        /// What the table gives it at least.
         given: Bandwidth,
     },
-    /// A lane's buffer behind a link holds less than the cluster's share sends until credits come back, and a packet.
-    BufferShort {
-        /// The cluster.
+    /// A lane's receive buffer must hold what the share sends in one credit round trip, and one packet of the largest size.
+    #[error(
+        "cluster {cluster:?} needs {needed} bytes of lane buffer behind the link out of {port}, but there are {held}"
+    )]
+    BufferTooSmall { cluster: String, port: PortName, needed: u64, held: u64 },
+    /// `bound_ns` is the worst case over what the other lanes send; `waits` holds its part at each port of the path.
+    #[error(
+        "a packet of cluster {cluster:?} from {from} to {to} may take {bound_ns} ns, but {guaranteed_ns} ns are guaranteed; \
+         it waits at {}",
+        list(.waits)
+    )]
+    LatencyExceeded {
         cluster: String,
-        /// The port packets leave by.
-        port: PortName,
-        /// Bytes that are needed.
-        needed: u64,
-        /// Bytes that there are.
-        held: u64,
-    },
-    /// A cluster's packet may be later than was promised, if others do their worst.
-    TooLate {
-        /// The cluster.
-        cluster: String,
-        /// Who sends, by port GUID.
         from: Guid,
-        /// To whom.
         to: Guid,
-        /// By when it has arrived, in nanoseconds.
         bound_ns: u64,
-        /// By when it is to have.
-        promised_ns: u64,
-        /// Where it waits.
-        hops: Vec<LaneWait>,
+        guaranteed_ns: u64,
+        waits: Vec<LaneWait>,
     },
-    /// More findings about the same, which are not kept.
-    More {
-        /// The rule.
-        rule: Rule,
-        /// How many.
-        count: usize,
-    },
+    /// Stands for `count` findings of the same part that are not kept, see [`PART_FINDINGS_MAX`](crate::PART_FINDINGS_MAX).
+    #[error("{count} more findings of the same kind are not listed")]
+    Omitted { rule: Rule, count: usize },
 }

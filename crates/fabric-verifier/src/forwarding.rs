@@ -1,4 +1,8 @@
-//! Whether packets come to whom they are for: LID by LID, every switch's exit is followed once.
+//! Forwarding: packets to every LID reach its owner from every port that may talk to it, and never loop.
+//!
+//! For each LID the exits of all switches form a functional graph. It is walked from every switch, and each switch is
+//! visited once (O(switches) per LID): its fate is that of its next hop. Then the switches from which packets arrive
+//! are compared with those behind which a port may talk to the owner.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,38 +12,38 @@ use ib_wire::{Guid, Lid, PartitionNumber};
 
 use crate::bits::Bits;
 use crate::bounded::{PART_FINDINGS_MAX, bounded};
-use crate::network::{Exits, Network, Next, Place};
-use crate::{Finding, Hop, Reading, Rule, is_told};
+use crate::network::{ExitColumns, NextHop, PlannedNetwork, SwitchIndex};
+use crate::{Finding, Reading, Rule, SwitchExit, is_acknowledged};
 
-/// LIDs whose entries are read together: they lie next to each other in every table, and stay in the cache.
+/// LIDs that are checked together: their entries are adjacent in every table and stay in the CPU cache.
 const BATCH: usize = 64;
 
-/// The LIDs that a table speaks of or that somebody has.
+/// All LIDs up to the highest that a table or an end port has.
 pub(crate) fn lids(read: &Reading<'_>) -> impl Iterator<Item = Lid> + use<> {
     let top = read.network.ends().iter().map(|end| end.lid.to_wire()).fold(read.network.top(), u16::max);
     (1..=top).filter_map(Lid::from_wire)
 }
 
-/// What is found for each of some LIDs, where there is something.
+/// Findings for some LIDs; LIDs without findings are absent.
 pub(crate) fn check(read: &Reading<'_>, lids: impl Iterator<Item = Lid>) -> BTreeMap<Lid, Vec<Finding>> {
     let (columns, mut found, mut lids) = (Columns::new(read), BTreeMap::new(), lids.peekable());
     while lids.peek().is_some() {
-        let exits = Exits::of(&read.network, lids.by_ref().take(BATCH).collect());
+        let exits = ExitColumns::of(&read.network, lids.by_ref().take(BATCH).collect());
         columns.check_all(&exits, &mut found);
     }
     found
 }
 
-/// The same for LIDs whose entries were read.
-pub(crate) fn check_read(read: &Reading<'_>, exits: &Exits) -> BTreeMap<Lid, Vec<Finding>> {
+/// Like [`check`], for columns that were read already.
+pub(crate) fn check_read(read: &Reading<'_>, exits: &ExitColumns) -> BTreeMap<Lid, Vec<Finding>> {
     let mut found = BTreeMap::new();
     Columns::new(read).check_all(exits, &mut found);
     found
 }
 
-/// What is found for each of some LIDs of which nothing was found before, where there is something. Their entries are as
-/// they were: only who may talk to their owners has changed.
-pub(crate) fn check_regrouped(
+/// Like [`check`], for LIDs without earlier findings whose entries have not changed, but whose owners are in other
+/// partitions now. Only LIDs with unreached senders are checked in full.
+pub(crate) fn check_repartitioned(
     read: &Reading<'_>,
     lids: impl Iterator<Item = Lid>,
 ) -> BTreeMap<Lid, Vec<Finding>> {
@@ -48,20 +52,20 @@ pub(crate) fn check_regrouped(
     check(read, lost.into_iter())
 }
 
-/// What does not depend on the LID.
+/// What the checks of all LIDs share.
 struct Columns<'a> {
     read: &'a Reading<'a>,
-    /// The switches behind which a partition has members, or more than limited ones: of partitions that were looked at.
+    /// Switches behind which a partition has members (or members that are not limited), computed on first use.
     homes: RefCell<HashMap<(PartitionNumber, bool), Bits>>,
     everywhere: Bits,
     manager: Option<usize>,
 }
 
-/// The switches behind which a partition has members, or more than limited ones.
+/// The switches behind which a partition has members, or with `is_full` members that are not limited.
 fn homes(read: &Reading<'_>, number: PartitionNumber, is_full: bool) -> Bits {
     let network = &read.network;
     let mut homes = Bits::new(network.switches.len());
-    let members = read.wanted.partitions.get(&number).map(|partition| &partition.members);
+    let members = read.intended.partitions.get(&number).map(|partition| &partition.members);
     let members = members.into_iter().flatten().filter(|(_, role)| !is_full || **role != Role::Limited);
     for end in members.filter_map(|(guid, _)| network.end(*guid)) {
         if let Some((home, _)) = network.ends()[end].home {
@@ -76,17 +80,17 @@ impl<'a> Columns<'a> {
         let network = &read.network;
         let count = network.switches.len();
         let mut everywhere = Bits::new(count);
-        (0..count).for_each(|place| everywhere.insert(place));
+        (0..count).for_each(|switch_index| everywhere.insert(switch_index));
         Self { read, homes: RefCell::default(), everywhere, manager: network.end(read.intents.manager) }
     }
 
-    fn check_all(&self, exits: &Exits, found: &mut BTreeMap<Lid, Vec<Finding>>) {
+    fn check_all(&self, exits: &ExitColumns, found: &mut BTreeMap<Lid, Vec<Finding>>) {
         let mut walk = Walk::new(&self.read.network, exits);
         for (column, lid) in exits.lids.iter().enumerate() {
             let mut findings = Vec::new();
             self.check(column, *lid, &mut walk, &mut findings);
-            // What the plan says of itself is not counted among the others.
-            let says = |finding: &Finding| is_told(finding, self.read.network.plan);
+            // Acknowledged findings are never folded into `Omitted`: callers drop them one by one.
+            let says = |finding: &Finding| is_acknowledged(finding, self.read.network.plan);
             if findings.len() > PART_FINDINGS_MAX && !findings.iter().any(says) {
                 findings = bounded(Rule::Forwarding, findings);
             }
@@ -100,20 +104,21 @@ impl<'a> Columns<'a> {
         walk.follow(column, lid, findings);
         let Some(owner) = self.read.network.lid_owner(lid) else { return };
         let needed = self.needed(owner);
-        let mut told: BTreeSet<(Place, bool)> = BTreeSet::new();
+        let mut reported: BTreeSet<(SwitchIndex, bool)> = BTreeSet::new();
         for from in needed.without(&walk.arrives) {
             let (path, at) = self.read.network.path(from, lid);
             let exit = self.read.network.exit(at, lid);
             let next = exit.map(|exit| self.read.network.next(at, exit));
-            // Rings and exits without a cable are told already.
-            let is_new = !matches!(next, Some(Next::Nothing | Next::Switch(..)));
-            if is_new && told.insert((at, exit.is_some())) {
+            // Loops and exits without a cable have been reported by the walk.
+            let is_new = !matches!(next, Some(NextHop::NoCable | NextHop::Switch(..)));
+            if is_new && reported.insert((at, exit.is_some())) {
                 findings.push(self.finding(lid, owner, from, path, at));
             }
         }
     }
 
-    /// Whether packets to a LID arrive from everywhere they may come from, if they circle nowhere.
+    /// Whether packets to a LID arrive from every switch they may come from. Must not be called for a LID with a
+    /// loop.
     fn arrives(&self, lid: Lid) -> bool {
         let network = &self.read.network;
         let Some(owner) = network.lid_owner(lid) else { return true };
@@ -122,17 +127,17 @@ impl<'a> Columns<'a> {
             loop {
                 let Some(exit) = network.exit(here, lid) else { return false };
                 match network.next(here, exit) {
-                    Next::Switch(there, _) => here = there as Place,
-                    Next::End(end) => return network.ends()[end as usize].lid == lid,
-                    Next::Itself => return network.switches[here].lid == lid,
-                    Next::Nothing | Next::Stranger => return false,
+                    NextHop::Switch(there, _) => here = there as SwitchIndex,
+                    NextHop::EndPort(end) => return network.ends()[end as usize].lid == lid,
+                    NextHop::OwnPort => return network.switches[here].lid == lid,
+                    NextHop::NoCable | NextHop::UnknownPort => return false,
                 }
             }
         })
     }
 
-    /// The switches behind which somebody may talk to an end port. Management of the subnet carries no key: the
-    /// manager talks to everyone.
+    /// The switches behind which some port may talk to an end port. Subnet management packets carry no P_Key, so the
+    /// subnet manager talks to every port.
     fn needed(&self, owner: usize) -> Bits {
         let network = &self.read.network;
         if self.manager == Some(owner) {
@@ -142,8 +147,8 @@ impl<'a> Columns<'a> {
         if let Some((home, _)) = self.manager.and_then(|manager| network.ends()[manager].home) {
             needed.insert(home);
         }
-        let wanted = self.read.wanted.port(network.ends()[owner].guid);
-        for (number, role) in wanted.map_or(&[][..], |port| &port.roles) {
+        let intended = self.read.intended.port(network.ends()[owner].guid);
+        for (number, role) in intended.map_or(&[][..], |port| &port.roles) {
             let mut homes = self.homes.borrow_mut();
             let is_full = *role == Role::Limited;
             let at = homes.entry((*number, is_full));
@@ -152,100 +157,115 @@ impl<'a> Columns<'a> {
         needed
     }
 
-    fn finding(&self, lid: Lid, owner: usize, from: Place, path: Vec<Hop>, at: Place) -> Finding {
+    fn finding(
+        &self,
+        lid: Lid,
+        owner: usize,
+        from: SwitchIndex,
+        path: Vec<SwitchExit>,
+        at: SwitchIndex,
+    ) -> Finding {
         let network = &self.read.network;
         let exit = network.exit(at, lid);
         let from = self.sender(from, owner);
         match exit {
             None => Finding::NotForwarded { lid, from, path, at: network.switches[at].guid },
-            Some(exit) => Finding::Astray { lid, from, path, to: network.peer_name(at, exit) },
+            Some(exit) => Finding::Misrouted { lid, from, path, to: network.peer_name(at, exit) },
         }
     }
 
-    /// Somebody behind a switch who may talk to an end port.
-    fn sender(&self, place: Place, owner: usize) -> Guid {
+    /// A port behind a switch that may talk to an end port; the switch's own port if there is none.
+    fn sender(&self, switch_index: SwitchIndex, owner: usize) -> Guid {
         let network = &self.read.network;
-        let here = |end: &&crate::network::End| end.home.is_some_and(|(home, _)| home == place);
+        let here = |end: &&crate::network::EndPort| end.home.is_some_and(|(home, _)| home == switch_index);
         let owner = network.ends()[owner].guid;
         let may = |guid: Guid| {
-            guid != owner && (guid == self.read.intents.manager || self.read.wanted.may_talk(guid, owner))
+            guid != owner && (guid == self.read.intents.manager || self.read.intended.may_talk(guid, owner))
         };
         let sender = network.ends().iter().filter(here).find(|end| may(end.guid));
-        sender.map_or(network.switches[place].port_guid, |end| end.guid)
+        sender.map_or(network.switches[switch_index].port_guid, |end| end.guid)
     }
 }
 
-/// What becomes of packets to a LID, by the switch they are at.
+/// What happens to packets to one LID that are at a switch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Unknown,
-    /// On the way that is being followed.
+    /// On the path that is being followed.
     Open,
     Arrives,
     Fails,
 }
 
 struct Walk<'a> {
-    network: &'a Network<'a>,
-    exits: &'a Exits,
+    network: &'a PlannedNetwork<'a>,
+    exits: &'a ExitColumns,
     fates: Vec<Fate>,
-    way: Vec<Place>,
-    /// The switches from which packets come to the owner.
+    path: Vec<SwitchIndex>,
+    /// The switches from which packets arrive at the owner.
     arrives: Bits,
 }
 
 impl<'a> Walk<'a> {
-    fn new(network: &'a Network<'a>, exits: &'a Exits) -> Self {
+    fn new(network: &'a PlannedNetwork<'a>, exits: &'a ExitColumns) -> Self {
         let count = network.switches.len();
-        Self { network, exits, fates: vec![Fate::Unknown; count], way: Vec::new(), arrives: Bits::new(count) }
+        Self {
+            network,
+            exits,
+            fates: vec![Fate::Unknown; count],
+            path: Vec::new(),
+            arrives: Bits::new(count),
+        }
     }
 
-    /// Follows packets to the LID of a column from every switch; tells rings, and exits without a cable.
+    /// Follows packets to the LID of a column from every switch. Reports loops and exits without a cable.
     fn follow(&mut self, column: usize, lid: Lid, findings: &mut Vec<Finding>) {
         self.fates.fill(Fate::Unknown);
         self.arrives.clear();
         for start in 0..self.fates.len() {
             let mut here = start;
-            self.way.clear();
+            self.path.clear();
             let fate = loop {
                 match self.fates[here] {
                     Fate::Unknown => {}
                     Fate::Open => {
-                        findings.push(self.ring(lid, here));
+                        findings.push(self.cycle(lid, here));
                         break Fate::Fails;
                     }
                     known => break known,
                 }
                 self.fates[here] = Fate::Open;
-                self.way.push(here);
+                self.path.push(here);
                 let Some(exit) = self.exits.exit(here, column) else { break Fate::Fails };
                 match self.network.next(here, exit) {
-                    Next::Switch(there, _) => here = there as Place,
-                    Next::End(end) if self.network.ends()[end as usize].lid == lid => break Fate::Arrives,
-                    Next::Itself if self.network.switches[here].lid == lid => break Fate::Arrives,
-                    Next::Nothing => {
+                    NextHop::Switch(there, _) => here = there as SwitchIndex,
+                    NextHop::EndPort(end) if self.network.ends()[end as usize].lid == lid => {
+                        break Fate::Arrives;
+                    }
+                    NextHop::OwnPort if self.network.switches[here].lid == lid => break Fate::Arrives,
+                    NextHop::NoCable => {
                         findings.push(Finding::ExitWithoutCable { lid, exit: self.network.hop(here, exit) });
                         break Fate::Fails;
                     }
-                    Next::Itself | Next::End(_) | Next::Stranger => break Fate::Fails,
+                    NextHop::OwnPort | NextHop::EndPort(_) | NextHop::UnknownPort => break Fate::Fails,
                 }
             };
-            for place in &self.way {
-                self.fates[*place] = fate;
+            for switch_index in &self.path {
+                self.fates[*switch_index] = fate;
                 if fate == Fate::Arrives {
-                    self.arrives.insert(*place);
+                    self.arrives.insert(*switch_index);
                 }
             }
         }
     }
 
-    /// The ring that the way that is being followed has come back to.
-    fn ring(&self, lid: Lid, first: Place) -> Finding {
-        let ring = self.way.iter().skip_while(|place| **place != first);
-        let hop = |place: &Place| {
-            let exit = self.network.exit(*place, lid)?;
-            Some(self.network.hop(*place, exit))
+    /// The loop that the current path has closed at switch `first`.
+    fn cycle(&self, lid: Lid, first: SwitchIndex) -> Finding {
+        let cycle = self.path.iter().skip_while(|switch_index| **switch_index != first);
+        let hop = |switch_index: &SwitchIndex| {
+            let exit = self.network.exit(*switch_index, lid)?;
+            Some(self.network.hop(*switch_index, exit))
         };
-        Finding::ForwardingLoop { lid, ring: ring.filter_map(hop).collect() }
+        Finding::ForwardingLoop { lid, cycle: cycle.filter_map(hop).collect() }
     }
 }

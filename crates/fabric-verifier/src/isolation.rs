@@ -1,5 +1,5 @@
-//! Whether ports hold the keys of their partitions and no others, twice: in their own tables, and in those of the switch
-//! ports in front of them.
+//! Isolation: ports hold exactly the P_Keys of their partitions. Checked twice, in the tables of end ports and in the
+//! tables that switch ports in front of them enforce; each must separate partitions without the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,23 +8,22 @@ use fabric_model::plan::{Enforcement, PkeyTable, SwitchPortPlan};
 use ib_wire::{Guid, Membership, PartitionNumber, Pkey};
 
 use crate::bounded::bounded;
-use crate::network::{Link, Next, PORTS, Place};
-use crate::{Finding, Guard, Reading, Rule};
+use crate::network::{Link, NextHop, PORTS, SwitchIndex};
+use crate::{Finding, PkeyTableKind, Reading, Rule};
 
-/// What is found table by table.
+/// Findings about P_Key tables and member lists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
-    /// By end port, where there is something.
-    own: BTreeMap<usize, AtTable>,
-    /// By the link that a switch port sends on, where there is something.
-    enforced: BTreeMap<Link, AtTable>,
-    /// In lists of members, by partition, where there is something.
+    /// By end port; tables without findings are absent.
+    own: BTreeMap<usize, TableResult>,
+    /// By the link on which the switch port sends; tables without findings are absent.
+    enforced: BTreeMap<Link, TableResult>,
+    /// Differences in the plan's member lists; partitions without findings are absent.
     members: BTreeMap<PartitionNumber, Vec<Finding>>,
 }
 
-/// What is found in a table.
 #[derive(Clone, Debug, Default)]
-struct AtTable {
+struct TableResult {
     findings: Vec<Finding>,
     suspects: Vec<Suspect>,
 }
@@ -33,32 +32,35 @@ impl Keys {
     pub fn of(read: &Reading<'_>) -> Self {
         let mut keys = Self::default();
         for end in 0..read.network.ends().len() {
-            keys.look_at_end(read, end);
+            keys.check_end(read, end);
         }
-        for (place, switch) in read.network.switches.iter().enumerate() {
+        for (switch_index, switch) in read.network.switches.iter().enumerate() {
             for port in switch.ports.iter() {
-                keys.look_at_port(read, place, port);
+                keys.check_port(read, switch_index, port);
             }
         }
         let planned = read.network.plan.partitions().map(|partition| partition.number);
         let numbers: BTreeSet<PartitionNumber> =
-            planned.chain(read.wanted.partitions.keys().copied()).collect();
-        numbers.into_iter().for_each(|number| keys.look_at_members(read, number));
+            planned.chain(read.intended.partitions.keys().copied()).collect();
+        numbers.into_iter().for_each(|number| keys.check_members(read, number));
         keys
     }
 
-    /// Looks at the table of an end port.
-    pub fn look_at_end(&mut self, read: &Reading<'_>, end: usize) {
+    pub fn check_end(&mut self, read: &Reading<'_>, end: usize) {
         put(&mut self.own, end, own_table(read, end));
     }
 
-    /// Looks at what a switch port lets pass.
-    pub fn look_at_port(&mut self, read: &Reading<'_>, place: Place, port: &SwitchPortPlan) {
-        put(&mut self.enforced, place * PORTS + port.number.index(), enforced_table(read, place, port));
+    /// Checks the table that a switch port enforces, and whether it should enforce one.
+    pub fn check_port(&mut self, read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPortPlan) {
+        put(
+            &mut self.enforced,
+            switch_index * PORTS + port.number.index(),
+            enforced_table(read, switch_index, port),
+        );
     }
 
-    /// Looks at the list by which queries about a partition are answered.
-    pub fn look_at_members(&mut self, read: &Reading<'_>, number: PartitionNumber) {
+    /// Checks the plan's member list of a partition, by which the subnet administration answers queries.
+    pub fn check_members(&mut self, read: &Reading<'_>, number: PartitionNumber) {
         let findings = members(read, number);
         if findings.is_empty() {
             self.members.remove(&number);
@@ -67,9 +69,9 @@ impl Keys {
         }
     }
 
-    /// These and what is found between tables.
+    /// All findings, including pairs of ports that a wrong table lets talk.
     pub fn findings(&self, read: &Reading<'_>) -> Vec<Finding> {
-        let missing = read.wanted.missing();
+        let missing = read.intended.missing();
         let mut findings: Vec<Finding> =
             missing.map(|name| Finding::PartitionMissing { name: name.to_owned() }).collect();
         findings.extend(self.members.values().flatten().cloned());
@@ -81,8 +83,8 @@ impl Keys {
     }
 }
 
-fn put<K: Ord>(kept: &mut BTreeMap<K, AtTable>, key: K, found: AtTable) {
-    // Whoever is suspect is found too.
+fn put<K: Ord>(kept: &mut BTreeMap<K, TableResult>, key: K, found: TableResult) {
+    // A table with suspects also has findings.
     if found.findings.is_empty() {
         kept.remove(&key);
     } else {
@@ -90,105 +92,117 @@ fn put<K: Ord>(kept: &mut BTreeMap<K, AtTable>, key: K, found: AtTable) {
     }
 }
 
-/// A table that lets pass more than it should.
+/// A table that lets more pass than it should.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
-    /// The end port, by its place among all.
+    /// Index of the end port that the table protects.
     end: usize,
-    guard: Guard,
-    /// What it lets pass; `None` for everything.
+    kind: PkeyTableKind,
+    /// The surplus key; `None` if the table lets everything pass.
     key: Option<Pkey>,
 }
 
-/// The list that queries about a partition are answered by.
+/// Compares the plan's member list of a partition with the intents.
 fn members(read: &Reading<'_>, partition: PartitionNumber) -> Vec<Finding> {
-    let wanted = read.wanted.partitions.get(&partition).map(|wanted| &wanted.members);
+    let intended = read.intended.partitions.get(&partition).map(|intended| &intended.members);
     let planned = read.network.plan.partition(partition).map(|planned| &planned.members);
-    if wanted == planned {
+    if intended == planned {
         return Vec::new();
     }
     let role = |members: Option<&BTreeMap<Guid, Role>>, port: &Guid| {
         members.and_then(|members| members.get(port)).copied()
     };
     let ports: BTreeSet<Guid> =
-        wanted.into_iter().chain(planned).flat_map(|members| members.keys().copied()).collect();
-    let roles = ports.into_iter().map(|port| (port, role(wanted, &port), role(planned, &port)));
-    let differing = roles.filter(|(_, wanted, planned)| wanted != planned);
-    let findings =
-        differing.map(|(port, wanted, planned)| Finding::MemberDiffers { partition, port, wanted, planned });
+        intended.into_iter().chain(planned).flat_map(|members| members.keys().copied()).collect();
+    let roles = ports.into_iter().map(|port| (port, role(intended, &port), role(planned, &port)));
+    let differing = roles.filter(|(_, intended, planned)| intended != planned);
+    let findings = differing.map(|(port, intended, planned)| Finding::MemberDiffers {
+        partition,
+        port,
+        intended,
+        planned,
+    });
     bounded(Rule::Isolation, findings.collect())
 }
 
-/// The table of an end port.
-fn own_table(read: &Reading<'_>, index: usize) -> AtTable {
+fn own_table(read: &Reading<'_>, index: usize) -> TableResult {
     let (end, table) = (&read.network.ends()[index], read.network.pkeys(index));
-    let mut found = compare(read, index, end.name, table, Guard::Ends);
-    let claims = read.wanted.port(end.guid).map_or(&[][..], |wanted| &wanted.first);
+    let mut found = compare(read, index, end.name, table, PkeyTableKind::EndPort);
+    let claims = read.intended.port(end.guid).map_or(&[][..], |intended| &intended.first);
     let holds = table.entries().first().copied().flatten();
-    if let Some(wanted) = claims.first()
+    if let Some(intended) = claims.first()
         && !holds.is_some_and(|key| claims.contains(&key.partition()))
     {
-        found.findings.push(Finding::IndexZero { port: end.name, wanted: *wanted, holds });
+        found.findings.push(Finding::IndexZeroDiffers { port: end.name, intended: *intended, holds });
     }
     found
 }
 
-/// The table of a switch port.
-fn enforced_table(read: &Reading<'_>, place: Place, port: &SwitchPortPlan) -> AtTable {
-    let name = read.network.port_name(place, port.number);
+fn enforced_table(read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPortPlan) -> TableResult {
+    let name = read.network.port_name(switch_index, port.number);
     let off = || vec![Finding::EnforcementOff { port: name }];
-    match (read.network.next(place, port.number), &port.enforcement) {
-        (Next::End(end), Enforcement::Both(keys)) => compare(read, end as usize, name, keys, Guard::Switches),
-        (Next::End(end), Enforcement::Off) => {
-            let suspect = Suspect { end: end as usize, guard: Guard::Switches, key: None };
-            AtTable { findings: off(), suspects: vec![suspect] }
+    match (read.network.next(switch_index, port.number), &port.enforcement) {
+        (NextHop::EndPort(end), Enforcement::Both(keys)) => {
+            compare(read, end as usize, name, keys, PkeyTableKind::SwitchPort)
         }
-        (Next::Stranger, Enforcement::Off) => AtTable { findings: off(), suspects: Vec::new() },
-        (Next::Switch(..), Enforcement::Both(_)) => {
-            AtTable { findings: vec![Finding::EnforcementInside { port: name }], suspects: Vec::new() }
+        (NextHop::EndPort(end), Enforcement::Off) => {
+            let suspect = Suspect { end: end as usize, kind: PkeyTableKind::SwitchPort, key: None };
+            TableResult { findings: off(), suspects: vec![suspect] }
         }
-        _ => AtTable::default(),
+        (NextHop::UnknownPort, Enforcement::Off) => TableResult { findings: off(), suspects: Vec::new() },
+        (NextHop::Switch(..), Enforcement::Both(_)) => TableResult {
+            findings: vec![Finding::EnforcementBetweenSwitches { port: name }],
+            suspects: Vec::new(),
+        },
+        _ => TableResult::default(),
     }
 }
 
-/// A table against what the intents ask for the end port behind it.
-fn compare(read: &Reading<'_>, end: usize, port: PortName, table: &PkeyTable, guard: Guard) -> AtTable {
-    let wanted = read.wanted.port(read.network.ends()[end].guid).map_or(Vec::new(), |wanted| wanted.keys());
+/// Compares a table with the P_Keys that the intents give the end port behind it.
+fn compare(
+    read: &Reading<'_>,
+    end: usize,
+    port: PortName,
+    table: &PkeyTable,
+    kind: PkeyTableKind,
+) -> TableResult {
+    let intended =
+        read.intended.port(read.network.ends()[end].guid).map_or(Vec::new(), |intended| intended.keys());
     let mut held: Vec<Pkey> = table.keys().collect();
     held.sort_unstable();
     held.dedup();
-    if held == wanted {
-        return AtTable::default();
+    if held == intended {
+        return TableResult::default();
     }
-    let missing = wanted.iter().filter(|key| !held.contains(key));
+    let missing = intended.iter().filter(|key| !held.contains(key));
     let mut findings: Vec<Finding> =
-        missing.map(|key| Finding::KeyMissing { port, key: *key, guard }).collect();
-    let more: Vec<Pkey> = held.into_iter().filter(|key| !wanted.contains(key)).collect();
-    findings.extend(more.iter().map(|key| Finding::KeyUnwanted { port, key: *key, guard }));
-    let suspects = more.into_iter().map(|key| Suspect { end, guard, key: Some(key) }).collect();
-    AtTable { findings, suspects }
+        missing.map(|key| Finding::KeyMissing { port, key: *key, table: kind }).collect();
+    let more: Vec<Pkey> = held.into_iter().filter(|key| !intended.contains(key)).collect();
+    findings.extend(more.iter().map(|key| Finding::KeyUnwanted { port, key: *key, table: kind }));
+    let suspects = more.into_iter().map(|key| Suspect { end, kind, key: Some(key) }).collect();
+    TableResult { findings, suspects }
 }
 
-/// Another port with which a suspect could exchange packets against the intents, if one guard were all there is.
+/// Finds a port with which the suspect may not talk, but could if only tables of this kind separated partitions.
 fn broken(read: &Reading<'_>, suspect: Suspect) -> Option<Finding> {
     let network = &read.network;
     let from = network.ends()[suspect.end].guid;
     let others = network.ends().iter().enumerate().filter(|(index, _)| *index != suspect.end);
-    let mut strangers = others.filter(|(_, other)| !read.wanted.may_talk(from, other.guid));
+    let mut strangers = others.filter(|(_, other)| !read.intended.may_talk(from, other.guid));
     let (to, key) = strangers.find_map(|(index, other)| {
-        let table = match suspect.guard {
-            Guard::Ends => Some(network.pkeys(index)),
-            Guard::Switches if other.is_switch() => None,
-            Guard::Switches => enforced(read, index),
+        let table = match suspect.kind {
+            PkeyTableKind::EndPort => Some(network.pkeys(index)),
+            PkeyTableKind::SwitchPort if other.is_switch() => None,
+            PkeyTableKind::SwitchPort => enforced(read, index),
         };
         Some((other, passing(suspect.key, table?.keys())?))
     })?;
-    let start: Option<Place> = network.ends()[suspect.end].home.map(|(place, _)| place);
+    let start: Option<SwitchIndex> = network.ends()[suspect.end].home.map(|(switch_index, _)| switch_index);
     let path = start.map_or(Vec::new(), |start| network.path(start, to.lid).0);
-    Some(Finding::IsolationBroken { from, to: to.guid, key, guard: suspect.guard, path })
+    Some(Finding::IsolationBroken { from, to: to.guid, key, table: suspect.kind, path })
 }
 
-/// A key that two tables let pass between them; `None` as the first stands for every key.
+/// A P_Key that passes between two tables. `None` as the first means that every key passes there.
 fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<Pkey> {
     match one {
         Some(key) => other.any(|held| key.is_accepted_by(held)).then_some(key),
@@ -196,10 +210,10 @@ fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<P
     }
 }
 
-/// What the switch port in front of an adapter lets pass.
+/// The table that the switch port in front of an adapter enforces.
 fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
-    let (place, port) = read.network.ends()[end].home?;
-    match &read.network.switches[place].port(port)?.enforcement {
+    let (switch_index, port) = read.network.ends()[end].home?;
+    match &read.network.switches[switch_index].port(port)?.enforcement {
         Enforcement::Both(keys) => Some(keys),
         Enforcement::Off => None,
     }

@@ -1,10 +1,9 @@
-//! Proves that a plan keeps its promises: reads every table of a [`FabricPlan`] on the cables of a [`Topology`] and tells
-//! what is not as the [`Intents`] ask.
+//! Verifies a [`FabricPlan`] against a [`Topology`] and the [`Intents`], and reports every violation with a witness.
 //!
-//! [`verify`] is a function and nothing else: no clock, no dice, no file. It shares no code with the compiler, so that
-//! both would have to be wrong in the same way. Every [`Finding`] names the entry that shows it, and belongs to a
-//! [`Rule`], which names the beliefs about hardware it stands on. [`Verified`] remembers what was found, so that the next
-//! plan for the same fabric costs what it changes.
+//! [`verify`] is a pure function: no clock, no randomness, no I/O. It shares no code with the compiler, so that an
+//! error has to be made twice, in the same way, to stay undetected. Every [`Finding`] names the table entry or path
+//! that shows it and belongs to a [`Rule`], which lists the assumptions about hardware that it relies on.
+//! [`Verified`] keeps the results of one plan, so that the next plan for the same fabric costs only what it changes.
 //!
 //! ```
 //! use fabric_compiler::compile;
@@ -24,78 +23,82 @@ mod addresses;
 mod bits;
 mod bounded;
 mod capacities;
-mod credits;
+mod credit_loops;
 mod finding;
 mod forwarding;
 mod guarantees;
+mod intended;
 mod isolation;
 mod multicast;
 mod network;
-mod owners;
+mod partition_owners;
 mod rule;
 mod sharing;
 mod verified;
-mod wanted;
 
 use std::cell::OnceCell;
 
-use fabric_model::plan::Finding as Known;
+use fabric_model::plan::Finding as PlanFinding;
 use fabric_model::{FabricPlan, Intents, Topology};
 
 pub use bounded::{PART_FINDINGS_MAX, WHOLE_FINDINGS_MAX};
-pub use finding::{Destination, Finding, Guard, Hop, LaneWait, SharedNumber, Table, Wait};
+pub use finding::{Finding, LaneWait, LinkWait, PacketDestination, PkeyTableKind, SwitchExit, TableKind};
 pub use rule::Rule;
 pub use verified::Verified;
 
 use capacities::Capacities;
 use guarantees::Guarantees;
+use intended::Intended;
 use isolation::Keys;
-use network::Network;
-use wanted::Wanted;
+use network::PlannedNetwork;
 
-/// Everything that a plan does not keep, rule by rule; of each part that a rule looks at the first findings, and how many more
-/// there are. A plan without findings may be sent.
+/// Verifies a plan by all rules and returns the findings in the order of [`Rule::ALL`].
+///
+/// A plan without findings may be programmed. For each part that a rule examines (a LID, port, switch, group or
+/// cluster) at most [`PART_FINDINGS_MAX`] findings are kept, followed by one [`Finding::Omitted`].
 pub fn verify(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let read = Reading::new(topology, intents, plan);
     Rule::ALL.into_iter().flat_map(|rule| read.check(rule)).collect()
 }
 
-/// Whether a plan says of itself what was found in it, because it cannot be made good: that switches' own ports do not all
-/// reach each other.
-pub fn is_told(finding: &Finding, plan: &FabricPlan) -> bool {
-    let says = |kind: fn(&Known) -> bool| plan.findings().iter().any(kind);
+/// Whether the plan itself acknowledges a finding, because the topology allows no better plan.
+///
+/// This holds for switches' own ports that do not reach each other (or are not reached) when the plan reports
+/// `NoRoute`. Callers drop acknowledged findings before they decide whether to program a plan.
+pub fn is_acknowledged(finding: &Finding, plan: &FabricPlan) -> bool {
+    let reports = |kind: fn(&PlanFinding) -> bool| plan.findings().iter().any(kind);
     let is_switch = |guid| plan.switches().any(|switch| switch.port_guid == guid);
     match finding {
         Finding::NotForwarded { lid, from, .. } => {
-            says(|known| matches!(known, Known::NoRoute { .. }))
+            reports(|known| matches!(known, PlanFinding::NoRoute { .. }))
                 && (is_switch(*from) || plan.lid_owner(*lid).is_some_and(is_switch))
         }
         _ => false,
     }
 }
 
-/// What one rule finds.
+/// Verifies a plan by one rule; the concatenation over [`Rule::ALL`] equals [`verify`].
 pub fn verify_rule(rule: Rule, topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     Reading::new(topology, intents, plan).check(rule)
 }
 
-/// What all rules read.
+/// What all rules read: the intents, the plan on its cables, and what the intents require of it.
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     intents: &'a Intents,
-    network: Network<'a>,
-    wanted: Wanted,
+    network: PlannedNetwork<'a>,
+    intended: Intended,
     guarantees: OnceCell<Guarantees>,
 }
 
 impl<'a> Reading<'a> {
     fn new(topology: &'a Topology, intents: &'a Intents, plan: &'a FabricPlan) -> Self {
-        let network = Network::new(topology, plan);
-        let wanted = Wanted::new(topology, intents, plan);
-        Self { intents, network, wanted, guarantees: OnceCell::new() }
+        let network = PlannedNetwork::new(topology, plan);
+        let intended = Intended::new(topology, intents, plan);
+        Self { intents, network, intended, guarantees: OnceCell::new() }
     }
 
-    /// What was found about guarantees, which several rules look at.
+    /// The results of the guarantee checks, computed on first use because several rules need them.
     fn guarantees(&self) -> &Guarantees {
         self.guarantees.get_or_init(|| Guarantees::of(self))
     }
@@ -106,7 +109,7 @@ impl<'a> Reading<'a> {
             Rule::Forwarding => {
                 forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
             }
-            Rule::CreditLoops => credits::check(&self.network),
+            Rule::CreditLoops => credit_loops::check(&self.network),
             Rule::Isolation => Keys::of(self).findings(self),
             Rule::Multicast => {
                 let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
@@ -115,10 +118,10 @@ impl<'a> Reading<'a> {
             Rule::Capacities => Capacities::of(self).findings().cloned().collect(),
             Rule::Sharing => sharing::check(self),
             Rule::Ownership => {
-                let numbers = owners::check(self.intents);
+                let numbers = partition_owners::check(self.intents);
                 numbers.into_iter().chain(self.guarantees().ownership().cloned()).collect()
             }
-            Rule::Promises => self.guarantees().promises().cloned().collect(),
+            Rule::Guarantees => self.guarantees().violations().cloned().collect(),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Whether packets to a group reach its members once, and nobody else.
+//! Multicast: packets to a group reach each member once, and no other port.
 //!
-//! Groups that share a LID must not meet. So the switches with entries for a LID are taken apart into islands that exits
-//! join; each has to be a tree that carries packets both ways, and to serve the members of one group.
+//! Several groups may share a multicast LID if their trees are disjoint. The switches with an entry for the LID are
+//! split into islands, the components that exits connect. Each island must be a tree that carries packets in both
+//! directions and must serve the members of exactly one group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +12,17 @@ use fabric_model::plan::{GroupPlan, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber, PortNum};
 
 use crate::bounded::bounded;
-use crate::network::{Network, Next, Place};
-use crate::{Finding, Hop, Reading, Rule};
+use crate::network::{NextHop, PlannedNetwork, SwitchIndex};
+use crate::{Finding, Reading, Rule, SwitchExit};
 
-/// The LIDs of groups that a switch has an entry for, or that the plan has.
+/// Multicast LIDs that a switch has an entry for or that a group of the plan has.
 pub(crate) fn mlids(read: &Reading<'_>) -> BTreeSet<MulticastLid> {
     let entries =
         read.network.switches.iter().flat_map(|switch| switch.multicast.exits().map(|(mlid, _)| mlid));
     entries.chain(read.network.plan.groups().map(|group| group.mlid)).collect()
 }
 
-/// What is found for each of some LIDs of groups, where there is something.
+/// Findings for some multicast LIDs; LIDs without findings are absent.
 pub(crate) fn check(
     read: &Reading<'_>,
     mlids: &BTreeSet<MulticastLid>,
@@ -30,12 +31,12 @@ pub(crate) fn check(
         return BTreeMap::new();
     }
     let network = &read.network;
-    let mut tables: BTreeMap<MulticastLid, BTreeMap<Place, PortSet>> =
+    let mut tables: BTreeMap<MulticastLid, BTreeMap<SwitchIndex, PortSet>> =
         mlids.iter().map(|mlid| (*mlid, BTreeMap::new())).collect();
-    for (place, switch) in network.switches.iter().enumerate() {
+    for (switch_index, switch) in network.switches.iter().enumerate() {
         let mut add = |mlid: MulticastLid, ports: PortSet| {
             if let Some(exits) = tables.get_mut(&mlid).filter(|_| !ports.is_empty()) {
-                exits.insert(place, ports);
+                exits.insert(switch_index, ports);
             }
         };
         if mlids.len() < switch.multicast.exits().len() {
@@ -61,15 +62,16 @@ pub(crate) fn check(
     found
 }
 
-/// Whether nothing is found for a LID of groups of which nothing was found in the plan before, since which only some
-/// switches have other entries for it and some groups, by address, came, went or changed.
+/// Whether a multicast LID without earlier findings is still without. `changed` are the switches whose entry for the
+/// LID changed, `mgids` the groups that were added, removed or changed.
 ///
-/// Islands that have no part in that, nor in front of a switch that has, are the ones of before: they are not walked again.
+/// Only islands that contain a changed switch, a member of a changed group, or a neighbour of those are walked; all
+/// others are as before.
 pub(crate) fn is_kept(
     read: &Reading<'_>,
     before: &FabricPlan,
     mlid: MulticastLid,
-    changed: impl Iterator<Item = Place>,
+    changed: impl Iterator<Item = SwitchIndex>,
     mgids: &BTreeSet<Gid>,
 ) -> bool {
     let network = &read.network;
@@ -77,21 +79,22 @@ pub(crate) fn is_kept(
     let of_lid = |group: &&GroupPlan| group.mlid == mlid;
     let is_changed = |group: &&GroupPlan| mgids.contains(&group.mgid);
     let groups = before.groups().chain(network.plan.groups()).filter(of_lid).filter(is_changed);
-    let mut seeds: BTreeSet<Place> = groups.flat_map(|group| group.members.iter().filter_map(home)).collect();
+    let mut seeds: BTreeSet<SwitchIndex> =
+        groups.flat_map(|group| group.members.iter().filter_map(home)).collect();
     seeds.extend(changed);
-    let around = |place: &Place| {
-        let ports = network.switches[*place].ports.iter().map(|port| port.number);
-        ports.filter_map(|port| switch_behind(network, *place, port)).collect::<Vec<_>>()
+    let around = |switch_index: &SwitchIndex| {
+        let ports = network.switches[*switch_index].ports.iter().map(|port| port.number);
+        ports.filter_map(|port| switch_behind(network, *switch_index, port)).collect::<Vec<_>>()
     };
-    let mut open: Vec<Place> = seeds.iter().flat_map(around).chain(seeds.iter().copied()).collect();
-    let mut exits: BTreeMap<Place, PortSet> = BTreeMap::new();
-    while let Some(place) = open.pop() {
-        let ports = network.switches[place].multicast.exit(mlid);
-        if !ports.is_empty() && exits.insert(place, ports).is_none() {
-            open.extend(ports.iter().filter_map(|exit| switch_behind(network, place, exit)));
+    let mut open: Vec<SwitchIndex> = seeds.iter().flat_map(around).chain(seeds.iter().copied()).collect();
+    let mut exits: BTreeMap<SwitchIndex, PortSet> = BTreeMap::new();
+    while let Some(switch_index) = open.pop() {
+        let ports = network.switches[switch_index].multicast.exit(mlid);
+        if !ports.is_empty() && exits.insert(switch_index, ports).is_none() {
+            open.extend(ports.iter().filter_map(|exit| switch_behind(network, switch_index, exit)));
         }
     }
-    // The members of a group that did not change are in one island, or in parts of one that fell apart.
+    // The members of an unchanged group are in one island, or in parts of one that fell apart.
     let is_near = |group: &&GroupPlan| {
         let first = group.members.iter().find_map(home);
         first.is_some_and(|home| exits.contains_key(&home) || seeds.contains(&home))
@@ -103,13 +106,13 @@ pub(crate) fn is_kept(
     findings.is_empty()
 }
 
-/// The groups of the plan are those that are asked for. Partitions of which it is known are left out.
+/// Checks that the plan's groups are those that the intents ask for. Skips partitions for which `is_known` holds.
 pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(PartitionNumber) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut seen: BTreeSet<PartitionNumber> = BTreeSet::new();
     for group in read.network.plan.groups().filter(|group| !is_known(group.partition)) {
-        let wanted = read.wanted.partitions.get(&group.partition);
-        let Some((wanted, ipoib)) = wanted.and_then(|wanted| Some((wanted, wanted.ipoib?))) else {
+        let intended = read.intended.partitions.get(&group.partition);
+        let Some((intended, ipoib)) = intended.and_then(|intended| Some((intended, intended.ipoib?))) else {
             findings.push(Finding::GroupUnwanted { mgid: group.mgid });
             continue;
         };
@@ -122,18 +125,18 @@ pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(PartitionNumber
         }
         let is_adapter =
             |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends()[end].is_switch());
-        if wanted.members.keys().filter(is_adapter).eq(&group.members) {
+        if intended.members.keys().filter(is_adapter).eq(&group.members) {
             continue;
         }
-        let wanted: BTreeSet<Guid> = wanted.members.keys().filter(is_adapter).copied().collect();
+        let intended: BTreeSet<Guid> = intended.members.keys().filter(is_adapter).copied().collect();
         let planned: BTreeSet<Guid> = group.members.iter().copied().collect();
-        for port in wanted.symmetric_difference(&planned) {
-            let wanted = wanted.contains(port);
-            findings.push(Finding::GroupMemberDiffers { mgid: group.mgid, port: *port, wanted });
+        for port in intended.symmetric_difference(&planned) {
+            let intended = intended.contains(port);
+            findings.push(Finding::GroupMemberDiffers { mgid: group.mgid, port: *port, intended });
         }
     }
-    let others = read.wanted.partitions.iter().filter(|(number, _)| !is_known(**number));
-    let missing = others.filter(|(number, wanted)| wanted.ipoib.is_some() && !seen.contains(number));
+    let others = read.intended.partitions.iter().filter(|(number, _)| !is_known(**number));
+    let missing = others.filter(|(number, intended)| intended.ipoib.is_some() && !seen.contains(number));
     findings.extend(missing.map(|(partition, _)| Finding::GroupMissing { partition: *partition }));
     findings
 }
@@ -148,36 +151,36 @@ fn is_as_asked(group: &GroupPlan, ipoib: Ipoib) -> bool {
     group.mgid == Gid(gid) && planned == ipoib
 }
 
-/// The entries of all switches for one LID.
+/// The entries of all switches for one multicast LID.
 struct Forest<'a> {
-    network: &'a Network<'a>,
+    network: &'a PlannedNetwork<'a>,
     mlid: MulticastLid,
-    exits: &'a BTreeMap<Place, PortSet>,
-    /// The lowest switch of its island, by switch.
-    islands: BTreeMap<Place, Place>,
+    exits: &'a BTreeMap<SwitchIndex, PortSet>,
+    /// The island of each switch, named by its lowest switch.
+    islands: BTreeMap<SwitchIndex, SwitchIndex>,
 }
 
 impl<'a> Forest<'a> {
-    fn new(read: &'a Reading<'a>, mlid: MulticastLid, exits: &'a BTreeMap<Place, PortSet>) -> Self {
+    fn new(read: &'a Reading<'a>, mlid: MulticastLid, exits: &'a BTreeMap<SwitchIndex, PortSet>) -> Self {
         let network = &read.network;
-        // In both directions, as a packet may also come from the other side.
-        let mut joined: BTreeMap<Place, BTreeSet<Place>> = BTreeMap::new();
-        for (place, ports) in exits {
-            joined.entry(*place).or_default();
-            for there in ports.iter().filter_map(|exit| switch_behind(network, *place, exit)) {
+        // Undirected: packets may also come from the other side.
+        let mut joined: BTreeMap<SwitchIndex, BTreeSet<SwitchIndex>> = BTreeMap::new();
+        for (switch_index, ports) in exits {
+            joined.entry(*switch_index).or_default();
+            for there in ports.iter().filter_map(|exit| switch_behind(network, *switch_index, exit)) {
                 if exits.contains_key(&there) {
-                    joined.entry(*place).or_default().insert(there);
-                    joined.entry(there).or_default().insert(*place);
+                    joined.entry(*switch_index).or_default().insert(there);
+                    joined.entry(there).or_default().insert(*switch_index);
                 }
             }
         }
-        let mut islands: BTreeMap<Place, Place> = BTreeMap::new();
+        let mut islands: BTreeMap<SwitchIndex, SwitchIndex> = BTreeMap::new();
         for first in exits.keys() {
             let mut open = vec![*first];
-            while let Some(place) = open.pop() {
-                if let std::collections::btree_map::Entry::Vacant(entry) = islands.entry(place) {
+            while let Some(switch_index) = open.pop() {
+                if let std::collections::btree_map::Entry::Vacant(entry) = islands.entry(switch_index) {
                     entry.insert(*first);
-                    open.extend(&joined[&place]);
+                    open.extend(&joined[&switch_index]);
                 }
             }
         }
@@ -190,15 +193,16 @@ impl<'a> Forest<'a> {
         self.branches(findings);
     }
 
-    /// The group of each island: that whose members hang on it. Tells members that their island does not serve.
+    /// The group of each island: the one whose members are attached to it. Reports members that their island does not
+    /// serve.
     fn owners<'g>(
         &self,
         groups: &[&'g GroupPlan],
         findings: &mut Vec<Finding>,
-    ) -> BTreeMap<Place, &'g GroupPlan> {
-        let mut owners: BTreeMap<Place, &GroupPlan> = BTreeMap::new();
+    ) -> BTreeMap<SwitchIndex, &'g GroupPlan> {
+        let mut owners: BTreeMap<SwitchIndex, &GroupPlan> = BTreeMap::new();
         for group in groups {
-            let mut served: BTreeMap<Place, Vec<Guid>> = BTreeMap::new();
+            let mut served: BTreeMap<SwitchIndex, Vec<Guid>> = BTreeMap::new();
             for guid in &group.members {
                 let Some(end) = self.network.end(*guid) else { continue };
                 let Some((home, port)) = self.network.ends()[end].home else { continue };
@@ -208,7 +212,7 @@ impl<'a> Forest<'a> {
                     None => findings.push(self.unreached(*guid)),
                 }
             }
-            // One island is the group's; members on others are cut off from it.
+            // The island with most members belongs to the group; members on others are unreached.
             let main = served.iter().max_by_key(|(island, members)| (members.len(), usize::MAX - **island));
             let main = main.map(|(island, _)| *island);
             for (island, members) in &served {
@@ -216,7 +220,7 @@ impl<'a> Forest<'a> {
                     findings.extend(members.iter().map(|guid| self.unreached(*guid)));
                 }
                 if let Some(first) = owners.get(island) {
-                    findings.push(Finding::GroupsMeet {
+                    findings.push(Finding::GroupTreesMeet {
                         mlid: self.mlid,
                         switch: self.network.switches[*island].guid,
                         first: first.partition,
@@ -232,29 +236,33 @@ impl<'a> Forest<'a> {
 
     fn unreached(&self, member: Guid) -> Finding {
         let home = self.network.end(member).and_then(|end| self.network.ends()[end].home);
-        let (place, port) = home.expect("members that hang on no switch are left out");
-        Finding::GroupUnreached { mlid: self.mlid, member, at: self.network.port_name(place, port) }
+        let (switch_index, port) = home.expect("members that hang on no switch are left out");
+        Finding::GroupMemberUnreached {
+            mlid: self.mlid,
+            member,
+            at: self.network.port_name(switch_index, port),
+        }
     }
 
-    /// Every exit leads to a switch, or to a member of the group of its island.
-    fn leaves(&self, owners: &BTreeMap<Place, &GroupPlan>, findings: &mut Vec<Finding>) {
-        let members: BTreeMap<Place, BTreeSet<Guid>> =
+    /// Checks that every exit leads to a switch, or to a member of the island's group.
+    fn leaves(&self, owners: &BTreeMap<SwitchIndex, &GroupPlan>, findings: &mut Vec<Finding>) {
+        let members: BTreeMap<SwitchIndex, BTreeSet<Guid>> =
             owners.iter().map(|(island, group)| (*island, group.members.iter().copied().collect())).collect();
-        for (place, ports) in self.exits {
-            let members = members.get(&self.islands[place]);
+        for (switch_index, ports) in self.exits {
+            let members = members.get(&self.islands[switch_index]);
             for exit in ports.iter() {
-                let is_right = match self.network.next(*place, exit) {
-                    Next::Switch(..) => members.is_some(),
-                    Next::End(end) => {
+                let is_right = match self.network.next(*switch_index, exit) {
+                    NextHop::Switch(..) => members.is_some(),
+                    NextHop::EndPort(end) => {
                         members.is_some_and(|m| m.contains(&self.network.ends()[end as usize].guid))
                     }
-                    Next::Nothing | Next::Itself | Next::Stranger => false,
+                    NextHop::NoCable | NextHop::OwnPort | NextHop::UnknownPort => false,
                 };
                 if !is_right {
-                    let to = self.network.peer_name(*place, exit);
-                    findings.push(Finding::GroupAstray {
+                    let to = self.network.peer_name(*switch_index, exit);
+                    findings.push(Finding::GroupMisrouted {
                         mlid: self.mlid,
-                        exit: self.network.hop(*place, exit),
+                        exit: self.network.hop(*switch_index, exit),
                         to,
                     });
                 }
@@ -262,71 +270,75 @@ impl<'a> Forest<'a> {
         }
     }
 
-    /// Exits between switches go both ways and close no ring.
+    /// Checks that exits between switches are symmetric and form no cycle.
     fn branches(&self, findings: &mut Vec<Finding>) {
-        for (place, ports) in self.exits {
+        for (switch_index, ports) in self.exits {
             for exit in ports.iter() {
-                let Next::Switch(there, input) = self.network.next(*place, exit) else { continue };
-                let back = self.exits.get(&(there as Place)).copied().unwrap_or_default();
+                let NextHop::Switch(there, input) = self.network.next(*switch_index, exit) else { continue };
+                let back = self.exits.get(&(there as SwitchIndex)).copied().unwrap_or_default();
                 if !back.contains(input) {
-                    let to = self.network.peer_name(*place, exit);
+                    let to = self.network.peer_name(*switch_index, exit);
                     findings.push(Finding::GroupOneWay {
                         mlid: self.mlid,
-                        exit: self.network.hop(*place, exit),
+                        exit: self.network.hop(*switch_index, exit),
                         to,
                     });
                 }
             }
         }
-        let mut seen: BTreeSet<Place> = BTreeSet::new();
+        let mut seen: BTreeSet<SwitchIndex> = BTreeSet::new();
         for start in self.exits.keys() {
             if !seen.contains(start)
-                && let Some(ring) = self.ring(*start, &mut seen)
+                && let Some(cycle) = self.cycle(*start, &mut seen)
             {
-                findings.push(Finding::GroupLoop { mlid: self.mlid, ring });
+                findings.push(Finding::GroupLoop { mlid: self.mlid, cycle });
             }
         }
     }
 
-    /// A ring that can be walked from a switch, depth first: packets do not go back by the port they came in by.
-    fn ring(&self, start: Place, seen: &mut BTreeSet<Place>) -> Option<Vec<Hop>> {
-        let exits = |place: Place, input: PortNum| -> Vec<PortNum> {
-            let ports = self.exits.get(&place).copied().unwrap_or_default();
+    /// Finds a cycle from a switch by depth-first search. Packets do not leave by the port at which they entered.
+    fn cycle(&self, start: SwitchIndex, seen: &mut BTreeSet<SwitchIndex>) -> Option<Vec<SwitchExit>> {
+        let exits = |switch_index: SwitchIndex, input: PortNum| -> Vec<PortNum> {
+            let ports = self.exits.get(&switch_index).copied().unwrap_or_default();
             ports.iter().filter(|exit| *exit != input).collect()
         };
-        // The switches on the way with the exits that are left to try; port 0 is the input of nobody.
-        let mut way: Vec<(Place, Vec<PortNum>)> = vec![(start, exits(start, PortNum::MANAGEMENT))];
-        let mut hops: Vec<Hop> = Vec::new();
-        let mut is_open: BTreeSet<Place> = [start].into();
+        // The path with the exits left to try at each switch; no packet enters by port 0.
+        let mut path: Vec<(SwitchIndex, Vec<PortNum>)> = vec![(start, exits(start, PortNum::MANAGEMENT))];
+        let mut hops: Vec<SwitchExit> = Vec::new();
+        let mut is_open: BTreeSet<SwitchIndex> = [start].into();
         seen.insert(start);
-        while let Some((place, left)) = way.last_mut() {
-            let place = *place;
+        while let Some((switch_index, left)) = path.last_mut() {
+            let switch_index = *switch_index;
             let Some(exit) = left.pop() else {
-                is_open.remove(&place);
-                way.pop();
+                is_open.remove(&switch_index);
+                path.pop();
                 hops.pop();
                 continue;
             };
-            let Next::Switch(there, input) = self.network.next(place, exit) else { continue };
-            let there = there as Place;
+            let NextHop::Switch(there, input) = self.network.next(switch_index, exit) else { continue };
+            let there = there as SwitchIndex;
             if is_open.contains(&there) {
-                let first = way.iter().position(|(place, _)| *place == there).unwrap_or(0);
-                let last = self.network.hop(place, exit);
+                let first = path.iter().position(|(switch_index, _)| *switch_index == there).unwrap_or(0);
+                let last = self.network.hop(switch_index, exit);
                 return Some(hops.split_off(first).into_iter().chain([last]).collect());
             }
             if seen.insert(there) {
-                hops.push(self.network.hop(place, exit));
+                hops.push(self.network.hop(switch_index, exit));
                 is_open.insert(there);
-                way.push((there, exits(there, input)));
+                path.push((there, exits(there, input)));
             }
         }
         None
     }
 }
 
-fn switch_behind(network: &Network<'_>, place: Place, exit: PortNum) -> Option<Place> {
-    match network.next(place, exit) {
-        Next::Switch(there, _) => Some(there as Place),
+fn switch_behind(
+    network: &PlannedNetwork<'_>,
+    switch_index: SwitchIndex,
+    exit: PortNum,
+) -> Option<SwitchIndex> {
+    match network.next(switch_index, exit) {
+        NextHop::Switch(there, _) => Some(there as SwitchIndex),
         _ => None,
     }
 }

@@ -1,34 +1,34 @@
-//! The rules, and the beliefs about hardware that each stands on.
+//! The rules, and the assumptions about hardware that each relies on.
 
 use std::fmt;
 
-/// What a plan has to keep.
+/// A property that every plan must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// Every end port has a LID of its own, and the plan speaks of the devices and cables there are.
+    /// Every end port has a unique LID, and the plan matches the devices and cables of the topology.
     Addresses,
-    /// No packet circles, and every two ports that may talk reach each other.
+    /// No packet loops, and every two ports that may talk reach each other.
     Forwarding,
-    /// No ring of links can wait for each other.
+    /// No cycle of links can wait for each other's buffer credits.
     CreditLoops,
-    /// Ports hold the keys of their partitions and no others, at the ends and at the switch ports in front of them.
+    /// End ports, and the switch ports in front of them, hold exactly the P_Keys of their partitions.
     Isolation,
-    /// Packets to a group reach its members once, and nobody else.
+    /// Packets to a multicast group reach each member once, and no other port.
     Multicast,
-    /// Devices can hold what they are to hold.
+    /// No plan exceeds the table sizes, lanes or MTU of a device.
     Capacities,
-    /// Every level that a link takes has a lane with weight, none goes before all others, and each is carried back where it
-    /// is carried to.
+    /// Every service level that a link carries has a lane with weight, no lane has strict priority, and a service
+    /// level that is carried in one direction is also carried back.
     Sharing,
-    /// A partition number belongs to one owner, and what belongs to a guaranteed cluster is used by nobody else: ports, keys,
-    /// lanes and service levels.
+    /// A partition number belongs to one owner. Ports, partitions, lanes and service levels of a guaranteed cluster
+    /// are used by no other cluster.
     Ownership,
-    /// Guaranteed clusters get what they were promised on every link, and no packet is later than was promised.
-    Promises,
+    /// Guaranteed clusters get their bandwidth on every link and their latency on every path, whatever others send.
+    Guarantees,
 }
 
 impl Rule {
-    /// All of them, in the order in which findings are told.
+    /// All rules, in the order in which findings are reported.
     pub const ALL: [Self; 9] = [
         Self::Addresses,
         Self::Forwarding,
@@ -38,10 +38,10 @@ impl Rule {
         Self::Capacities,
         Self::Sharing,
         Self::Ownership,
-        Self::Promises,
+        Self::Guarantees,
     ];
 
-    /// The entries of `docs/assumptions.md` that it stands on.
+    /// Ids of the entries of `docs/assumptions.md` that the rule relies on.
     pub const fn assumptions(self) -> &'static [&'static str] {
         match self {
             Self::Addresses => &["A-ROUTE-6", "A-ROUTE-9"],
@@ -52,7 +52,7 @@ impl Rule {
             Self::Capacities => &["A-ROUTE-2", "A-PART-7", "A-LANE-2", "A-LANE-5", "A-LANE-6", "A-LANE-10"],
             Self::Sharing => &["A-LANE-1", "A-LANE-2", "A-LANE-4", "A-LANE-10", "A-LANE-11", "A-LANE-15"],
             Self::Ownership => &["A-PART-2", "A-LANE-1", "A-LANE-4", "A-LANE-9"],
-            Self::Promises => {
+            Self::Guarantees => {
                 &["A-LANE-4", "A-LANE-9", "A-LANE-10", "A-LANE-12", "A-LANE-13", "A-LANE-14", "A-LANE-15"]
             }
         }
@@ -70,7 +70,7 @@ impl fmt::Display for Rule {
             Self::Capacities => "capacities",
             Self::Sharing => "sharing",
             Self::Ownership => "ownership",
-            Self::Promises => "promises",
+            Self::Guarantees => "guarantees",
         })
     }
 }

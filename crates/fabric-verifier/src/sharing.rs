@@ -1,7 +1,8 @@
-//! Whether every level that a link takes has a lane with weight, none goes before all others, and each is carried back where
-//! it is carried to.
+//! Sharing: every service level that a link carries has a lane with weight, no lane has strict priority, and service
+//! levels that are carried in one direction are also carried back.
 //!
-//! Only ports whose sharing is planned are judged; the others are left to their devices, which take every level.
+//! Only ports whose SL-to-VL and arbitration tables are planned are checked. All others are left to their devices,
+//! which carry every service level.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,79 +11,79 @@ use fabric_model::plan::{GroupPlan, PortSharing};
 use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{Lid, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
-use crate::bounded::{Bounded, bounded};
+use crate::bounded::{BoundedFindings, bounded};
 use crate::capacities::{levels, maps};
-use crate::network::{Link, Network, Next, PORTS, Place};
+use crate::network::{Link, NextHop, PORTS, PlannedNetwork, SwitchIndex};
 use crate::{Finding, Reading, Rule};
 
 pub(crate) fn check(read: &Reading<'_>) -> Vec<Finding> {
     let ports = Ports::of(&read.network);
     let mut findings: Vec<Finding> = ports.findings().cloned().collect();
-    findings.extend(check_ways(read, &ports));
+    findings.extend(check_paths(read, &ports));
     findings
 }
 
-/// What is found between ports.
-pub(crate) fn check_ways(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
-    let mut findings = Bounded::whole(Rule::Sharing);
+/// Checks between ports: groups, and the return path of every service level.
+pub(crate) fn check_paths(read: &Reading<'_>, ports: &Ports) -> Vec<Finding> {
+    let mut findings = BoundedFindings::whole(Rule::Sharing);
     if !ports.is_planned {
         return Vec::new();
     }
-    // Where every port takes level 0, packets to groups at level 0 need not be followed.
+    // If every port carries service level 0, groups with service level 0 need not be followed.
     let is_followed =
         |group: &GroupPlan| group.sl != ServiceLevel::default() || !ports.all_take_best_effort();
     let are_even = read.guarantees().are_levels_even();
     if are_even && !read.network.plan.groups().any(is_followed) {
         return Vec::new();
     }
-    let levels = Levels::new(&read.network);
+    let levels = CarriedLevels::new(&read.network);
     levels.groups(&mut findings);
     if !are_even {
-        levels.ways_back(&by_pairs(read), &mut findings);
+        levels.check_return_paths(&by_pairs(read), &mut findings);
     }
     findings.finish()
 }
 
-/// The clusters in which every two switches have their own level, by end port. Which of the others come back between its ports
-/// is nobody's concern: they stay in its lanes, and its promise tells of the right one both ways.
+/// By end port, the cluster with a service level for each pair of switches (`SlMode::Path`), if it is in one. Other
+/// service levels need not come back between its ports: they stay in the cluster's lanes, and the guarantee checks
+/// follow the right one in both directions.
 fn by_pairs(read: &Reading<'_>) -> Vec<Option<usize>> {
     let mut clusters = vec![None; read.network.ends().len()];
-    for (place, cluster) in read.intents.clusters.iter().enumerate() {
+    for (index, cluster) in read.intents.clusters.iter().enumerate() {
         if cluster.class != Class::BestEffort && cluster.sl_mode == SlMode::Path {
             let ends = cluster.ports.iter().filter_map(|port| read.network.end(*port));
-            ends.for_each(|end| clusters[end] = Some(place));
+            ends.for_each(|end| clusters[end] = Some(index));
         }
     }
     clusters
 }
 
-/// What is found port by port.
+/// Findings about SL-to-VL and arbitration tables, by port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ports {
-    /// Whether any link is shared by the plan.
+    /// Whether the plan has SL-to-VL and arbitration tables for any link.
     pub is_planned: bool,
-    /// Where there is something to tell; adapters behind all switches.
-    found: BTreeMap<Link, AtPort>,
+    /// Ports with findings, or that do not carry service level 0.
+    found: BTreeMap<Link, PortResult>,
 }
 
-/// What is found at a port.
 #[derive(Clone, Debug, Default)]
-struct AtPort {
+struct PortResult {
     findings: Vec<Finding>,
-    /// Whether level 0 has a lane that is there, wherever packets come in.
+    /// Whether service level 0 has an existing lane for every input port.
     takes_best_effort: bool,
 }
 
 impl Ports {
-    pub fn of(network: &Network<'_>) -> Self {
+    pub fn of(network: &PlannedNetwork<'_>) -> Self {
         let mut ports = Self::default();
-        for (place, switch) in network.switches.iter().enumerate() {
+        for (switch_index, switch) in network.switches.iter().enumerate() {
             for port in switch.ports.iter() {
-                ports.look(network, place * PORTS + port.number.index());
+                ports.check(network, switch_index * PORTS + port.number.index());
             }
         }
         for end in 0..network.ends().len() {
-            ports.look(network, network.link_of_end(end));
+            ports.check(network, network.link_of_end(end));
         }
         ports
     }
@@ -91,11 +92,11 @@ impl Ports {
         self.found.values().flat_map(|port| &port.findings)
     }
 
-    /// Looks at the port that sends on a link.
-    pub fn look(&mut self, network: &Network<'_>, link: Link) {
+    /// Checks the port that sends on a link.
+    pub fn check(&mut self, network: &PlannedNetwork<'_>, link: Link) {
         let (sharing, lanes) = network.link_sharing(link);
         self.is_planned |= sharing.is_some();
-        let found = sharing.map(|sharing| AtPort::of(network.link_name(link), sharing, lanes));
+        let found = sharing.map(|sharing| PortResult::of(network.link_name(link), sharing, lanes));
         match found.filter(|found| !found.findings.is_empty() || !found.takes_best_effort) {
             Some(found) => drop(self.found.insert(link, found)),
             None => drop(self.found.remove(&link)),
@@ -107,11 +108,11 @@ impl Ports {
     }
 }
 
-impl AtPort {
+impl PortResult {
     fn of(port: PortName, sharing: &PortSharing, lanes: u8) -> Self {
         let mut found = Self { findings: Vec::new(), takes_best_effort: true };
         for (index, entry) in sharing.high.iter().enumerate().filter(|(_, entry)| entry.weight != 0) {
-            found.findings.push(Finding::HighPriority { port, index, lane: entry.lane });
+            found.findings.push(Finding::HighPriorityWeight { port, index, lane: entry.lane });
         }
         let served = sharing.low.iter().filter(|entry| entry.weight != 0);
         let served = served.fold(0_u16, |set, entry| set | 1 << entry.lane.to_wire());
@@ -132,15 +133,15 @@ impl AtPort {
     }
 }
 
-/// Some service levels: a bit for each.
+/// A set of service levels, one bit each.
 type LevelSet = u16;
 
-/// The same and a mark that there is a way at all.
+/// A [`LevelSet`], with [`ARRIVES`] set if there is a path at all.
 type Carried = u32;
 
 const ARRIVES: Carried = 1 << 16;
 
-/// Level 0 is for everybody, and judged port by port.
+/// Service level 0 is checked port by port.
 const BEST_EFFORT: LevelSet = 1;
 
 fn set_of(map: &SlToVl, lanes: u8) -> LevelSet {
@@ -148,19 +149,19 @@ fn set_of(map: &SlToVl, lanes: u8) -> LevelSet {
     taken.fold(0, |set, (sl, _)| set | 1 << sl.to_wire())
 }
 
-/// Which levels each turn of a switch takes.
-struct Turns {
-    /// Ports, port 0 among them.
+/// The service levels that each hop (input-output pair) of a switch carries.
+struct Hops {
+    /// Number of ports including port 0.
     width: usize,
-    /// By exit, then input.
+    /// By output port, then input port.
     sets: Vec<LevelSet>,
 }
 
-impl Turns {
-    fn at(network: &Network<'_>, place: Place) -> Self {
-        let width = network.port_count(place) + 1;
+impl Hops {
+    fn at(network: &PlannedNetwork<'_>, switch_index: SwitchIndex) -> Self {
+        let width = network.port_count(switch_index) + 1;
         let mut sets = vec![LevelSet::MAX; width * width];
-        for port in network.switches[place].ports.iter() {
+        for port in network.switches[switch_index].ports.iter() {
             let (Some(sharing), true) = (&port.sharing, port.number.index() < width) else { continue };
             let lanes = port.lanes.count();
             let of_exit = &mut sets[port.number.index() * width..][..width];
@@ -178,88 +179,93 @@ impl Turns {
     }
 }
 
-/// Which levels are carried where.
-struct Levels<'a> {
-    network: &'a Network<'a>,
-    /// By switch.
-    turns: Vec<Turns>,
-    /// What adapters send, by end port.
+/// Follows service levels along paths.
+struct CarriedLevels<'a> {
+    network: &'a PlannedNetwork<'a>,
+    /// By switch index.
+    hops: Vec<Hops>,
+    /// Service levels that an adapter sends, by end port.
     sent: Vec<LevelSet>,
 }
 
-impl<'a> Levels<'a> {
-    fn new(network: &'a Network<'a>) -> Self {
+impl<'a> CarriedLevels<'a> {
+    fn new(network: &'a PlannedNetwork<'a>) -> Self {
         let sent = |end: usize| {
             let sharing = network.end_sharing(end);
             sharing.map_or(LevelSet::MAX, |sharing| set_of(&sharing.otherwise, network.end_lanes(end)))
         };
-        let turns = (0..network.switches.len()).map(|place| Turns::at(network, place)).collect();
-        Self { network, turns, sent: (0..network.ends().len()).map(sent).collect() }
+        let hops = (0..network.switches.len()).map(|switch_index| Hops::at(network, switch_index)).collect();
+        Self { network, hops, sent: (0..network.ends().len()).map(sent).collect() }
     }
 
-    /// The levels that pass from an input to an exit.
+    /// The service levels of a hop.
     #[inline]
-    fn turn(&self, place: Place, input: PortNum, exit: PortNum) -> LevelSet {
-        self.turns[place].levels(input, exit)
+    fn hop(&self, switch_index: SwitchIndex, input: PortNum, exit: PortNum) -> LevelSet {
+        self.hops[switch_index].levels(input, exit)
     }
 
-    /// A group's level passes every turn of its tree.
-    fn groups(&self, findings: &mut Bounded) {
+    /// Checks that the service level of each group passes every hop of its tree.
+    fn groups(&self, findings: &mut BoundedFindings) {
         let network = self.network;
         for group in network.plan.groups() {
             let (mlid, sl) = (group.mlid, group.sl);
             let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
-            let mut starts: Vec<(Place, PortNum)> = Vec::new();
+            let mut starts: Vec<(SwitchIndex, PortNum)> = Vec::new();
             for end in group.members.iter().filter_map(|guid| network.end(*guid)) {
                 starts.extend(network.ends()[end].home);
                 if !takes(self.sent[end]) {
                     let at = network.ends()[end].name;
-                    findings.push(Finding::GroupLevelDiscarded { mlid, sl, at, input: None });
+                    findings.push(Finding::GroupServiceLevelDiscarded { mlid, sl, at, input: None });
                 }
             }
-            let mut seen: BTreeSet<(Place, PortNum)> = BTreeSet::new();
-            while let Some((place, input)) = starts.pop() {
-                if !seen.insert((place, input)) {
+            let mut seen: BTreeSet<(SwitchIndex, PortNum)> = BTreeSet::new();
+            while let Some((switch_index, input)) = starts.pop() {
+                if !seen.insert((switch_index, input)) {
                     continue;
                 }
-                let exits = network.switches[place].multicast.exit(mlid);
+                let exits = network.switches[switch_index].multicast.exit(mlid);
                 for exit in exits.iter().filter(|exit| *exit != input) {
-                    if !takes(self.turn(place, input, exit)) {
-                        let at = network.port_name(place, exit);
-                        findings.push(Finding::GroupLevelDiscarded { mlid, sl, at, input: Some(input) });
-                    } else if let Next::Switch(there, input) = network.next(place, exit) {
-                        starts.push((there as Place, input));
+                    if !takes(self.hop(switch_index, input, exit)) {
+                        let at = network.port_name(switch_index, exit);
+                        findings.push(Finding::GroupServiceLevelDiscarded {
+                            mlid,
+                            sl,
+                            at,
+                            input: Some(input),
+                        });
+                    } else if let NextHop::Switch(there, input) = network.next(switch_index, exit) {
+                        starts.push((there as SwitchIndex, input));
                     }
                 }
             }
         }
     }
 
-    /// Between every two adapters, a level passes both ways or neither, unless they are of one cluster that has levels by
-    /// pairs.
-    fn ways_back(&self, by_pairs: &[Option<usize>], findings: &mut Bounded) {
+    /// Checks that between every two adapters a service level passes in both directions or in neither. Pairs within a
+    /// cluster with a service level for each pair of switches are exempt.
+    fn check_return_paths(&self, by_pairs: &[Option<usize>], findings: &mut BoundedFindings) {
         let network = self.network;
-        // By their switches, so that what is read together stands together.
-        let mut leaves: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        // Grouped by switch, so that what is read together is adjacent in memory.
+        let mut leaves: BTreeMap<SwitchIndex, Vec<usize>> = BTreeMap::new();
         for (index, end) in network.ends().iter().enumerate().filter(|(_, end)| !end.is_switch()) {
             if let Some((home, _)) = end.home {
                 leaves.entry(home).or_default().push(index);
             }
         }
-        let leaves: Vec<(Place, Vec<usize>)> = leaves.into_iter().collect();
+        let leaves: Vec<(SwitchIndex, Vec<usize>)> = leaves.into_iter().collect();
         let firsts: Vec<usize> = (leaves.iter())
             .scan(0, |first, (_, ends)| Some(std::mem::replace(first, *first + ends.len())))
             .collect();
         let count = leaves.iter().map(|(_, ends)| ends.len()).sum::<usize>();
-        // By leaf, then end port: what comes from the leaf's exit to the end port.
+        // By leaf switch, then end port: what arrives from the leaf's exit at the end port.
         let mut carried: Vec<Carried> = vec![0; leaves.len() * count];
         for (index, end) in leaves.iter().flat_map(|(_, ends)| ends).enumerate() {
             let column = self.column(*end);
-            for (leaf, (place, _)) in leaves.iter().enumerate() {
-                carried[leaf * count + index] = column[*place];
+            for (leaf, (switch_index, _)) in leaves.iter().enumerate() {
+                carried[leaf * count + index] = column[*switch_index];
             }
         }
-        let mut told: BTreeSet<(ServiceLevel, PortName, Option<PortNum>)> = BTreeSet::new();
+        let mut reported: BTreeSet<(ServiceLevel, PortName, Option<PortNum>)> = BTreeSet::new();
         for (leaf, (_, ends)) in leaves.iter().enumerate() {
             for (other, (_, others)) in leaves.iter().enumerate().skip(leaf) {
                 for (a, first) in ends.iter().zip(firsts[leaf]..) {
@@ -268,7 +274,7 @@ impl<'a> Levels<'a> {
                         let back = self.carried(*b, *a, carried[other * count + first]);
                         let is_by_pairs = by_pairs[*a].is_some() && by_pairs[*a] == by_pairs[*b];
                         if there != back && there & back & ARRIVES != 0 && !is_by_pairs {
-                            self.tell(*a, *b, there, back, &mut told, findings);
+                            self.report_one_way(*a, *b, there, back, &mut reported, findings);
                         }
                     }
                 }
@@ -276,15 +282,15 @@ impl<'a> Levels<'a> {
         }
     }
 
-    /// The levels that pass one way only, each with one witness for every place where it is discarded.
-    fn tell(
+    /// Reports the service levels that pass in one direction only, with one witness for each port that discards them.
+    fn report_one_way(
         &self,
         a: usize,
         b: usize,
         there: Carried,
         back: Carried,
-        told: &mut BTreeSet<(ServiceLevel, PortName, Option<PortNum>)>,
-        findings: &mut Bounded,
+        reported: &mut BTreeSet<(ServiceLevel, PortName, Option<PortNum>)>,
+        findings: &mut BoundedFindings,
     ) {
         for sl in (1..16).filter_map(ServiceLevel::from_wire) {
             let bit = 1 << sl.to_wire();
@@ -294,70 +300,73 @@ impl<'a> Levels<'a> {
                 _ => continue,
             };
             let (at, input) = self.discarded(to, from, sl);
-            if told.insert((sl, at, input)) {
+            if reported.insert((sl, at, input)) {
                 findings.push(self.one_way(sl, from, to, at, input));
             }
         }
     }
 
-    /// Which levels come from the exits of switches to an end port, by switch.
+    /// The service levels that arrive at an end port from the exit of each switch.
     fn column(&self, to: usize) -> Vec<Carried> {
         let network = self.network;
         let lid = network.ends()[to].lid;
         let mut column: Vec<Option<Carried>> = vec![None; network.switches.len()];
-        let mut way: Vec<Place> = Vec::new();
+        let mut path: Vec<SwitchIndex> = Vec::new();
         for start in 0..column.len() {
             let mut here = start;
-            way.clear();
+            path.clear();
             let mut carried = loop {
                 if let Some(known) = column[here] {
                     break known;
                 }
-                // A ring finds itself here and is carried nowhere.
+                // A loop finds itself here, and carries nothing.
                 column[here] = Some(0);
-                way.push(here);
+                path.push(here);
                 let Some(exit) = network.exit(here, lid) else { break 0 };
                 match network.next(here, exit) {
-                    Next::Switch(there, _) => here = there as Place,
-                    Next::End(end) if end as usize == to => break ARRIVES | Carried::from(LevelSet::MAX),
+                    NextHop::Switch(there, _) => here = there as SwitchIndex,
+                    NextHop::EndPort(end) if end as usize == to => {
+                        break ARRIVES | Carried::from(LevelSet::MAX);
+                    }
                     _ => break 0,
                 }
             };
-            // Backwards from where the way was known, or from the last switch, whose exit is the end.
-            let mut before = (way.last() != Some(&here)).then_some(here);
-            for place in way.iter().rev() {
+            // Backwards from the switch whose result is known, or from the last switch, whose exit leads to the end
+            // port.
+            let mut before = (path.last() != Some(&here)).then_some(here);
+            for switch_index in path.iter().rev() {
                 if let Some(there) = before {
-                    carried &= self.onward(*place, there, lid);
+                    carried &= self.onward(*switch_index, there, lid);
                 }
-                column[*place] = Some(carried);
-                before = Some(*place);
+                column[*switch_index] = Some(carried);
+                before = Some(*switch_index);
             }
         }
         column.into_iter().map(|carried| carried.unwrap_or(0)).collect()
     }
 
-    /// What a switch takes on from packets that come from the one before.
-    fn onward(&self, before: Place, here: Place, lid: Lid) -> Carried {
+    /// The service levels that the hop at `here` carries for packets that come from `before`.
+    fn onward(&self, before: SwitchIndex, here: SwitchIndex, lid: Lid) -> Carried {
         let network = self.network;
         let input = match network.exit(before, lid).map(|exit| network.next(before, exit)) {
-            Some(Next::Switch(_, input)) => input,
+            Some(NextHop::Switch(_, input)) => input,
             _ => return 0,
         };
         let Some(exit) = network.exit(here, lid) else { return 0 };
-        ARRIVES | Carried::from(self.turn(here, input, exit))
+        ARRIVES | Carried::from(self.hop(here, input, exit))
     }
 
-    /// Which levels come from one end port to another, of those that come from its switch's exit.
+    /// The service levels that arrive from one end port at another, given what arrives from the exit of its switch.
     #[inline]
     fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
         let Some((home, input)) = self.network.ends()[from].home else { return 0 };
         let lid = self.network.ends()[to].lid;
         let Some(exit) = self.network.exit(home, lid) else { return 0 };
-        let own = self.sent[from] & self.turn(home, input, exit) & !BEST_EFFORT;
+        let own = self.sent[from] & self.hop(home, input, exit) & !BEST_EFFORT;
         onward & (ARRIVES | Carried::from(own))
     }
 
-    /// Where a level is discarded on the way from one end port to another.
+    /// The port that discards a service level on the path between two end ports, and the input port there.
     fn discarded(&self, from: usize, to: usize, sl: ServiceLevel) -> (PortName, Option<PortNum>) {
         let network = self.network;
         let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
@@ -368,11 +377,11 @@ impl<'a> Levels<'a> {
         }
         let lid = network.ends()[to].lid;
         while let Some(exit) = network.exit(here, lid) {
-            if !takes(self.turn(here, input, exit)) {
+            if !takes(self.hop(here, input, exit)) {
                 return (network.port_name(here, exit), Some(input));
             }
             match network.next(here, exit) {
-                Next::Switch(there, next) => (here, input) = (there as Place, next),
+                NextHop::Switch(there, next) => (here, input) = (there as SwitchIndex, next),
                 _ => break,
             }
         }
@@ -391,6 +400,6 @@ impl<'a> Levels<'a> {
         let lid = ends[to].lid;
         let home = ends[from].home.map(|(home, _)| home);
         let path = home.map_or(Vec::new(), |home| self.network.path(home, lid).0);
-        Finding::LevelOneWay { sl, from: ends[from].guid, to: ends[to].guid, path, at, input }
+        Finding::ServiceLevelOneWay { sl, from: ends[from].guid, to: ends[to].guid, path, at, input }
     }
 }

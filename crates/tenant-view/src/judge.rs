@@ -1,7 +1,9 @@
-//! Reads the tables of a view as a wish, and tells whether it can be.
+//! Reads the tables of a view as an overlay and judges whether it can be applied.
 //!
-//! What was judged is what is handed on: every entry by which a switch of the view forwards to a virtual machine counts,
-//! whoever could send by it.
+//! All entries by which a switch of the view forwards to a virtual machine count, also those that no packet of the
+//! cluster would use: exactly what is judged is handed on. Checks, in this order: unique LIDs, number of partitions,
+//! forwarding loops, reachability and grants, credit loops. The first violation is the refusal. With n virtual
+//! machines, s switches and paths of length p the cost is O(n·s + n²·p).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,115 +14,116 @@ use fabric_sim::{DeviceId, Fabric, PortId};
 use ib_wire::{Guid, Lid, Membership, PartitionNumber, Pkey, PortNum, PortState};
 
 use crate::classes;
-use crate::projection::{ADAPTER_PORT, Projection, Stands};
+use crate::overlay::{OverlayClass, PhysicalOverlay, ViewOverlay};
+use crate::projection::{ADAPTER_PORT, PortMapping, Projection};
 use crate::slice::{Shares, Slice};
-use crate::verdict::{Adaptation, Exit, Refusal, Unshared};
-use crate::wish::{PhysicalWish, Wish, WishedClass};
+use crate::verdict::{Adaptation, EgressPort, OverlayRefusal, UngrantedRoutes};
 
-/// Sub-partitions that a cluster may have. Each takes a key of the subnet's and an entry in the tables of its ports.
+/// Sub-partitions that a cluster may have. Each takes a partition number of the subnet and an entry in P_Key tables
+/// of its ports.
 pub(crate) const PARTITIONS_MAX: usize = 64;
 
-/// A view whose tables are read.
+/// A view whose tables are judged.
 #[derive(Clone, Copy)]
-pub(crate) struct Tables<'a> {
+pub(crate) struct JudgeInput<'a> {
     pub fabric: &'a Fabric,
     pub projection: &'a Projection,
     pub slice: &'a Slice,
-    /// What the view holds by default.
+    /// The default plan of the view.
     pub plan: &'a FabricPlan,
-    /// Whether tables of lanes or weights were written.
+    /// Whether SL-to-VL or arbitration tables were written.
     pub has_classes: bool,
-    /// What becomes of routes over links without a share.
-    pub unshared: Unshared,
+    pub ungranted_routes: UngrantedRoutes,
 }
 
-/// What was found.
+/// An overlay with the result of the checks.
 #[derive(Debug)]
 pub(crate) struct Judgement {
-    pub wish: Wish,
-    /// What is to be done, unless it cannot be.
-    pub outcome: Result<Granted, Refusal>,
+    pub overlay: ViewOverlay,
+    /// What to apply, or why it cannot be applied.
+    pub outcome: Result<Granted, OverlayRefusal>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Granted {
-    pub physical: PhysicalWish,
+    pub physical: PhysicalOverlay,
     pub adaptations: Vec<Adaptation>,
     pub all_to_all: Option<Bandwidth>,
 }
 
-/// A switch by its place among the switches of the view.
-type Place = usize;
-/// A link between switches: the place of the sending one and its port.
-type Link = (Place, PortNum);
+/// Index of a switch among the switches of the view, which are ordered by GUID.
+type SwitchIndex = usize;
+/// A directed link, by the sending switch and its output port.
+type Link = (SwitchIndex, PortNum);
 
-/// Where a port of a switch leads.
+/// Where an output port of a switch leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextHop {
     Nowhere,
     Node(usize),
-    Switch(Place),
+    Switch(SwitchIndex),
 }
 
-/// What a view holds, indexed.
-struct Reading<'a> {
-    tables: Tables<'a>,
+/// The tables of a view, indexed.
+struct IndexedTables<'a> {
+    input: JudgeInput<'a>,
     switches: Vec<Switch>,
     nodes: Vec<Node>,
 }
 
 struct Switch {
-    /// Under its alias.
+    /// Node GUID in the view.
     guid: Guid,
     physical: Guid,
     name: String,
     device: DeviceId,
-    next: BTreeMap<PortNum, Next>,
-    stands: BTreeMap<PortNum, PortNum>,
+    next: BTreeMap<PortNum, NextHop>,
+    physical_ports: BTreeMap<PortNum, PortNum>,
 }
 
 struct Node {
     name: String,
     port: PortId,
-    home: Place,
+    home: SwitchIndex,
     lid: Option<Lid>,
-    has_several: bool,
+    has_several_lids: bool,
     keys: Vec<Pkey>,
-    /// Where packets to it leave the switches.
+    /// Output port of each switch for the node's first LID.
     column: Vec<Option<PortNum>>,
-    /// The column is the default one instead of what was written.
+    /// The default column is kept instead of the one that was written.
     is_kept: bool,
 }
 
-pub(crate) fn judge(tables: Tables<'_>) -> Judgement {
-    let mut reading = Reading::of(tables);
-    let wish = reading.wish();
-    let kept = match tables.unshared {
-        Unshared::Refuse => Vec::new(),
-        Unshared::KeepDefault => reading.keep_default(),
+pub(crate) fn judge(input: JudgeInput<'_>) -> Judgement {
+    let mut indexed = IndexedTables::of(input);
+    let overlay = indexed.overlay();
+    let kept = match input.ungranted_routes {
+        UngrantedRoutes::Refuse => Vec::new(),
+        UngrantedRoutes::KeepDefault => indexed.keep_default(),
     };
-    let outcome = reading.check(&wish, kept);
-    Judgement { wish, outcome }
+    let outcome = indexed.check(&overlay, kept);
+    Judgement { overlay, outcome }
 }
 
-impl<'a> Reading<'a> {
-    fn of(tables: Tables<'a>) -> Self {
-        let Tables { fabric, projection, .. } = tables;
-        let places: BTreeMap<Guid, Place> = projection.switches.keys().copied().zip(0..).collect();
+impl<'a> IndexedTables<'a> {
+    fn of(input: JudgeInput<'a>) -> Self {
+        let JudgeInput { fabric, projection, .. } = input;
+        let switch_indices: BTreeMap<Guid, SwitchIndex> =
+            projection.switches.keys().copied().zip(0..).collect();
         let switches = projection.switches.iter().filter_map(|(guid, switch)| {
             let device = fabric.device_by_guid(*guid)?;
-            let next = switch.ports.iter().map(|(number, stands)| {
-                let next = match stands {
-                    _ if !carries(fabric, device, *number) => Next::Nowhere,
-                    Stands::Access(seat, _) => Next::Node(*seat),
-                    Stands::Link { peer, .. } => {
-                        places.get(&peer.node).map_or(Next::Nowhere, |to| Next::Switch(*to))
+            let next = switch.ports.iter().map(|(number, mapping)| {
+                let next = match mapping {
+                    _ if !carries(fabric, device, *number) => NextHop::Nowhere,
+                    PortMapping::Access(index, _) => NextHop::Node(*index),
+                    PortMapping::Link { peer, .. } => {
+                        switch_indices.get(&peer.node).map_or(NextHop::Nowhere, |to| NextHop::Switch(*to))
                     }
                 };
                 (*number, next)
             });
-            let stands = switch.ports.iter().map(|(number, stands)| match stands {
-                Stands::Access(_, physical) | Stands::Link { physical, .. } => (*number, *physical),
+            let physical_ports = switch.ports.iter().map(|(number, mapping)| match mapping {
+                PortMapping::Access(_, physical) | PortMapping::Link { physical, .. } => (*number, *physical),
             });
             Some(Switch {
                 guid: *guid,
@@ -128,7 +131,7 @@ impl<'a> Reading<'a> {
                 name: format!("switch-{}", switch.number),
                 device,
                 next: next.collect(),
-                stands: stands.collect(),
+                physical_ports: physical_ports.collect(),
             })
         });
         let switches: Vec<Switch> = switches.collect();
@@ -139,27 +142,27 @@ impl<'a> Reading<'a> {
             Some(Node {
                 name: node.name.clone(),
                 port,
-                home: *places.get(&node.access.node)?,
+                home: *switch_indices.get(&node.access.node)?,
                 lid,
-                has_several: fabric.port_view(port).lmc.lid_count() > 1,
+                has_several_lids: fabric.port_view(port).lmc.lid_count() > 1,
                 keys: fabric.keys_of(port),
                 column,
                 is_kept: false,
             })
         };
         let nodes = projection.nodes.iter().filter_map(node).collect();
-        Self { tables, switches, nodes }
+        Self { input, switches, nodes }
     }
 
-    fn wish(&self) -> Wish {
+    fn overlay(&self) -> ViewOverlay {
         let route = |node: &Node| {
             let exits = self.switches.iter().zip(&node.column);
             let exits = exits.filter_map(|(switch, exit)| Some((switch.name.clone(), (*exit)?)));
             (node.name.clone(), exits.collect())
         };
-        let Tables { fabric, has_classes, .. } = self.tables;
+        let JudgeInput { fabric, has_classes, .. } = self.input;
         let classes = self.nodes.first().filter(|_| has_classes);
-        Wish {
+        ViewOverlay {
             routes: self.nodes.iter().map(route).collect(),
             partitions: self.partitions(),
             classes: classes.map(|node| classes::of(fabric, PortNum::MANAGEMENT, node.port)),
@@ -188,106 +191,107 @@ impl<'a> Reading<'a> {
         partitions
     }
 
-    /// Where a column takes a link without a share, the default one stays in its place.
+    /// Keeps the default column of each node whose column uses a link without grant.
     fn keep_default(&mut self) -> Vec<Adaptation> {
         let mut kept = Vec::new();
         for to in 0..self.nodes.len() {
-            // Also those who may not talk: the links of a cluster are its own for every two of its ports.
+            // Also from nodes that may not talk to it: grants cover the paths between every two ports of a cluster.
             let others = (0..self.nodes.len()).filter(|from| *from != to);
-            let Some(link) = others.filter_map(|from| self.unshared_link(from, to)).next() else {
+            let Some(link) = others.filter_map(|from| self.ungranted_link(from, to)).next() else {
                 continue;
             };
             kept.push(Adaptation::RouteKept { node: self.nodes[to].name.clone(), link: self.exit(link) });
-            let column = self.switches.iter().map(|switch| self.usual_exit(switch, to)).collect();
+            let column = self.switches.iter().map(|switch| self.default_exit(switch, to)).collect();
             (self.nodes[to].column, self.nodes[to].is_kept) = (column, true);
         }
         kept
     }
 
-    /// The first link without a share on the way from one node to another.
-    fn unshared_link(&self, from: usize, to: usize) -> Option<Link> {
+    /// The first link without grant on the path between two nodes.
+    fn ungranted_link(&self, from: usize, to: usize) -> Option<Link> {
         let mut at = self.nodes[from].home;
         for _ in 0..self.switches.len() {
             let link = (at, self.nodes[to].column[at]?);
-            if !self.has_share(link) {
+            if !self.is_granted(link) {
                 return Some(link);
             }
-            let Next::Switch(further) = self.next(at, to) else { return None };
+            let NextHop::Switch(further) = self.next(at, to) else { return None };
             at = further;
         }
         None
     }
 
-    /// Where packets to a node leave a switch by default.
-    fn usual_exit(&self, switch: &Switch, to: usize) -> Option<PortNum> {
-        let lid = self.tables.projection.nodes[to].lid;
-        self.tables.plan.switch(switch.guid).and_then(|plan| plan.linear.exit(lid))
+    /// Output port of a switch for a node by default.
+    fn default_exit(&self, switch: &Switch, to: usize) -> Option<PortNum> {
+        let lid = self.input.projection.nodes[to].lid;
+        self.input.plan.switch(switch.guid).and_then(|plan| plan.linear.exit(lid))
     }
 
-    fn check(&self, wish: &Wish, kept: Vec<Adaptation>) -> Result<Granted, Refusal> {
+    fn check(&self, overlay: &ViewOverlay, kept: Vec<Adaptation>) -> Result<Granted, OverlayRefusal> {
         self.check_addresses()?;
-        if wish.partitions.len() > PARTITIONS_MAX {
-            let wanted = wish.partitions.len();
-            return Err(Refusal::TooManyPartitions { wanted, allowed: PARTITIONS_MAX });
+        if overlay.partitions.len() > PARTITIONS_MAX {
+            let wanted = overlay.partitions.len();
+            return Err(OverlayRefusal::TooManyPartitions { wanted, allowed: PARTITIONS_MAX });
         }
         let arrives: Vec<Vec<bool>> =
             (0..self.nodes.len()).map(|to| self.check_loops(to)).collect::<Result<_, _>>()?;
         let loads = self.check_reach()?;
         self.check_credits(&arrives)?;
         let mut adaptations = kept;
-        if let Some(node) = self.nodes.iter().find(|node| node.has_several) {
+        if let Some(node) = self.nodes.iter().find(|node| node.has_several_lids) {
             adaptations.push(Adaptation::LmcFolded { node: node.name.clone() });
         }
         let routes = self.physical_routes(&arrives, &mut adaptations);
-        let classes = self.classes(wish, &loads, &mut adaptations);
-        let partitions = self.physical_partitions(wish, &mut adaptations);
-        let physical = PhysicalWish { routes, partitions, classes };
+        let classes = self.classes(overlay, &loads, &mut adaptations);
+        let partitions = self.physical_partitions(overlay, &mut adaptations);
+        let physical = PhysicalOverlay { routes, partitions, classes };
         Ok(Granted { physical, adaptations, all_to_all: self.all_to_all(&loads) })
     }
 
-    fn check_addresses(&self) -> Result<(), Refusal> {
+    fn check_addresses(&self) -> Result<(), OverlayRefusal> {
         let mut holders: BTreeMap<Lid, &Node> = BTreeMap::new();
         for node in &self.nodes {
-            let lid = node.lid.ok_or_else(|| Refusal::NoAddress { node: node.name.clone() })?;
+            let lid = node.lid.ok_or_else(|| OverlayRefusal::NoLid { node: node.name.clone() })?;
             if let Some(other) = holders.insert(lid, node) {
                 let (node, other) = (node.name.clone(), other.name.clone());
-                return Err(Refusal::SameAddress { node: other, other: node });
+                return Err(OverlayRefusal::DuplicateLid { node: other, other: node });
             }
         }
         Ok(())
     }
 
-    /// Where packets to a node go next from a switch.
-    fn next(&self, place: Place, to: usize) -> Next {
-        let exit = self.nodes[to].column[place];
-        exit.and_then(|exit| self.switches[place].next.get(&exit)).copied().unwrap_or(Next::Nowhere)
+    /// Where packets to a node go from a switch.
+    fn next(&self, switch_index: SwitchIndex, to: usize) -> NextHop {
+        let exit = self.nodes[to].column[switch_index];
+        exit.and_then(|exit| self.switches[switch_index].next.get(&exit)).copied().unwrap_or(NextHop::Nowhere)
     }
 
-    /// From which switches packets to a node arrive, unless they circle.
-    fn check_loops(&self, to: usize) -> Result<Vec<bool>, Refusal> {
+    /// Returns from which switches packets to a node arrive; fails if they loop.
+    fn check_loops(&self, to: usize) -> Result<Vec<bool>, OverlayRefusal> {
         let mut arrives: Vec<Option<bool>> = vec![None; self.switches.len()];
         for start in 0..self.switches.len() {
-            let mut way: Vec<Place> = Vec::new();
+            let mut path: Vec<SwitchIndex> = Vec::new();
             let mut at = start;
             let reached = loop {
                 if let Some(known) = arrives[at] {
                     break known;
                 }
-                if let Some(first) = way.iter().position(|passed| *passed == at) {
-                    let switches = way[first..].iter().map(|place| self.switches[*place].name.clone());
-                    return Err(Refusal::Loop {
+                if let Some(first) = path.iter().position(|passed| *passed == at) {
+                    let switches =
+                        path[first..].iter().map(|switch_index| self.switches[*switch_index].name.clone());
+                    return Err(OverlayRefusal::ForwardingLoop {
                         to: self.nodes[to].name.clone(),
                         switches: switches.collect(),
                     });
                 }
-                way.push(at);
+                path.push(at);
                 match self.next(at, to) {
-                    Next::Switch(next) => at = next,
-                    Next::Node(node) => break node == to,
-                    Next::Nowhere => break false,
+                    NextHop::Switch(next) => at = next,
+                    NextHop::Node(node) => break node == to,
+                    NextHop::Nowhere => break false,
                 }
             };
-            way.into_iter().for_each(|place| arrives[place] = Some(reached));
+            path.into_iter().for_each(|switch_index| arrives[switch_index] = Some(reached));
         }
         Ok(arrives.into_iter().map(|known| known.unwrap_or(false)).collect())
     }
@@ -297,8 +301,8 @@ impl<'a> Reading<'a> {
         sent.iter().any(|key| held.iter().any(|held| key.is_accepted_by(*held)))
     }
 
-    /// How many pairs of nodes use each port of the switches, the way from switches to adapters included.
-    fn check_reach(&self) -> Result<BTreeMap<Link, usize>, Refusal> {
+    /// Follows every pair of nodes that may talk and returns how many pairs use each output port of the switches.
+    fn check_reach(&self) -> Result<BTreeMap<Link, usize>, OverlayRefusal> {
         let mut loads: BTreeMap<Link, usize> = BTreeMap::new();
         let mut granted: BTreeSet<Link> = BTreeSet::new();
         for from in 0..self.nodes.len() {
@@ -306,17 +310,17 @@ impl<'a> Reading<'a> {
                 let mut at = self.nodes[from].home;
                 loop {
                     let next = self.next(at, to);
-                    let leads_on = matches!(next, Next::Switch(_)) || next == Next::Node(to);
+                    let leads_on = matches!(next, NextHop::Switch(_)) || next == NextHop::Node(to);
                     let Some(exit) = self.nodes[to].column[at].filter(|_| leads_on) else {
-                        return Err(self.cut_off(from, to, at));
+                        return Err(self.unreachable(from, to, at));
                     };
                     let link = (at, exit);
-                    if granted.insert(link) && !self.has_share(link) {
+                    if granted.insert(link) && !self.is_granted(link) {
                         let (from, to) = (self.nodes[from].name.clone(), self.nodes[to].name.clone());
-                        return Err(Refusal::NoShare { link: self.exit(link), from, to });
+                        return Err(OverlayRefusal::NoGrant { link: self.exit(link), from, to });
                     }
                     *loads.entry(link).or_default() += 1;
-                    let Next::Switch(further) = next else { break };
+                    let NextHop::Switch(further) = next else { break };
                     at = further;
                 }
             }
@@ -324,50 +328,51 @@ impl<'a> Reading<'a> {
         Ok(loads)
     }
 
-    fn cut_off(&self, from: usize, to: usize, at: Place) -> Refusal {
-        Refusal::CutOff {
+    fn unreachable(&self, from: usize, to: usize, at: SwitchIndex) -> OverlayRefusal {
+        OverlayRefusal::Unreachable {
             from: self.nodes[from].name.clone(),
             to: self.nodes[to].name.clone(),
             at: self.switches[at].name.clone(),
         }
     }
 
-    fn exit(&self, (place, port): Link) -> Exit {
-        Exit { switch: self.switches[place].name.clone(), port }
+    fn exit(&self, (switch_index, port): Link) -> EgressPort {
+        EgressPort { switch: self.switches[switch_index].name.clone(), port }
     }
 
-    /// The physical port that a port of the view stands for.
-    fn physical(&self, (place, port): Link) -> Option<PortName> {
-        let switch = &self.switches[place];
-        Some(PortName { node: switch.physical, port: *switch.stands.get(&port)? })
+    /// The physical port behind a port of the view.
+    fn physical(&self, (switch_index, port): Link) -> Option<PortName> {
+        let switch = &self.switches[switch_index];
+        Some(PortName { node: switch.physical, port: *switch.physical_ports.get(&port)? })
     }
 
-    fn has_share(&self, link: Link) -> bool {
-        match &self.tables.slice.shares {
+    fn is_granted(&self, link: Link) -> bool {
+        match &self.input.slice.shares {
             Shares::BestEffort => true,
-            Shares::Granted(_) if self.tables.slice.cables.is_empty() => true,
+            Shares::Granted(_) if self.input.slice.cables.is_empty() => true,
             Shares::Granted(shares) => self.physical(link).is_some_and(|port| shares.contains_key(&port)),
         }
     }
 
-    /// Links wait for each other as packets to any node, from anywhere, take one after the other.
-    fn check_credits(&self, arrives: &[Vec<bool>]) -> Result<(), Refusal> {
+    /// Checks the link dependencies of packets to all nodes, from all switches, for cycles. See `fabric_verifier` for
+    /// the method.
+    fn check_credits(&self, arrives: &[Vec<bool>]) -> Result<(), OverlayRefusal> {
         let mut after: BTreeMap<Link, BTreeSet<Link>> = BTreeMap::new();
         for (to, node) in self.nodes.iter().enumerate() {
             for here in (0..self.switches.len()).filter(|here| arrives[to][*here]) {
-                let (Next::Switch(there), Some(exit)) = (self.next(here, to), node.column[here]) else {
+                let (NextHop::Switch(there), Some(exit)) = (self.next(here, to), node.column[here]) else {
                     continue;
                 };
-                let (Next::Switch(_), Some(further)) = (self.next(there, to), node.column[there]) else {
+                let (NextHop::Switch(_), Some(further)) = (self.next(there, to), node.column[there]) else {
                     continue;
                 };
                 after.entry((here, exit)).or_default().insert((there, further));
             }
         }
-        match ring(&after) {
-            Some(ring) => {
-                Err(Refusal::CreditCycle { links: ring.into_iter().map(|link| self.exit(link)).collect() })
-            }
+        match cycle(&after) {
+            Some(cycle) => Err(OverlayRefusal::CreditLoop {
+                links: cycle.into_iter().map(|link| self.exit(link)).collect(),
+            }),
             None => Ok(()),
         }
     }
@@ -378,30 +383,32 @@ impl<'a> Reading<'a> {
         adaptations: &mut Vec<Adaptation>,
     ) -> BTreeMap<Guid, BTreeMap<Guid, PortNum>> {
         let mut routes = BTreeMap::new();
-        for (to, (node, seat)) in self.nodes.iter().zip(&self.tables.slice.seats).enumerate() {
+        for (to, (node, slice_node)) in self.nodes.iter().zip(&self.input.slice.nodes).enumerate() {
             if node.is_kept || self.is_default(to) {
                 continue;
             }
-            if !seat.is_alone {
+            if !slice_node.has_own_port {
                 adaptations.push(Adaptation::NotRouted { node: node.name.clone() });
                 continue;
             }
-            let exits = (0..self.switches.len()).filter(|place| arrives[to][*place]).filter_map(|place| {
-                let physical = self.physical((place, node.column[place]?))?;
-                Some((physical.node, physical.port))
-            });
-            routes.insert(seat.port, exits.collect());
+            let exits = (0..self.switches.len())
+                .filter(|switch_index| arrives[to][*switch_index])
+                .filter_map(|switch_index| {
+                    let physical = self.physical((switch_index, node.column[switch_index]?))?;
+                    Some((physical.node, physical.port))
+                });
+            routes.insert(slice_node.port, exits.collect());
         }
         routes
     }
 
-    /// What is wished, with everybody in the partition of the cluster.
+    /// The requested partitions, with every node in the partition of the cluster.
     fn physical_partitions(
         &self,
-        wish: &Wish,
+        overlay: &ViewOverlay,
         adaptations: &mut Vec<Adaptation>,
     ) -> BTreeMap<PartitionNumber, BTreeMap<String, Role>> {
-        let mut partitions = wish.partitions.clone();
+        let mut partitions = overlay.partitions.clone();
         let own = partitions.entry(PartitionNumber::DEFAULT).or_default();
         for node in &self.nodes {
             if !own.contains_key(&node.name) {
@@ -412,83 +419,85 @@ impl<'a> Reading<'a> {
         partitions
     }
 
-    /// Whether packets to a node go as they go by default.
+    /// Whether the column of a node is the default one.
     fn is_default(&self, to: usize) -> bool {
         let mut entries = self.switches.iter().zip(&self.nodes[to].column);
-        entries.all(|(switch, exit)| *exit == self.usual_exit(switch, to))
+        entries.all(|(switch, exit)| *exit == self.default_exit(switch, to))
     }
 
     fn classes(
         &self,
-        wish: &Wish,
+        overlay: &ViewOverlay,
         loads: &BTreeMap<Link, usize>,
         adaptations: &mut Vec<Adaptation>,
-    ) -> Vec<WishedClass> {
-        let Some(wished) = &wish.classes else { return Vec::new() };
-        if let Some(port) = self.differing(wished) {
+    ) -> Vec<OverlayClass> {
+        let Some(requested) = &overlay.classes else { return Vec::new() };
+        if let Some(port) = self.differing(requested) {
             adaptations.push(Adaptation::ClassesDiffer { port });
         }
-        let (room, link) = self.lanes_left(loads);
-        let (given, mut changed) = classes::fit(wished, room, link);
+        let (lanes, link) = self.free_lanes(loads);
+        let (given, mut changed) = classes::fit(requested, lanes, link);
         adaptations.append(&mut changed);
         given
     }
 
-    /// A port that treats service levels otherwise than wished.
-    fn differing(&self, wished: &[WishedClass]) -> Option<String> {
-        let fabric = self.tables.fabric;
-        let own =
-            |node: &&Node| !classes::are_alike(&classes::of(fabric, PortNum::MANAGEMENT, node.port), wished);
+    /// A port whose classes differ from the requested ones.
+    fn differing(&self, requested: &[OverlayClass]) -> Option<String> {
+        let fabric = self.input.fabric;
+        let own = |node: &&Node| {
+            !classes::are_alike(&classes::of(fabric, PortNum::MANAGEMENT, node.port), requested)
+        };
         if let Some(node) = self.nodes.iter().find(own) {
             return Some(node.name.clone());
         }
         self.switches.iter().find_map(|switch| {
             let carrying =
-                || switch.next.iter().filter(|(_, next)| **next != Next::Nowhere).map(|(port, _)| *port);
+                || switch.next.iter().filter(|(_, next)| **next != NextHop::Nowhere).map(|(port, _)| *port);
             let differs = |output: &PortNum| {
                 let input = carrying().find(|input| input != output);
                 let port = fabric.port_of(switch.device, *output);
                 input.zip(port).is_some_and(|(input, port)| {
-                    !classes::are_alike(&classes::of(fabric, input, port), wished)
+                    !classes::are_alike(&classes::of(fabric, input, port), requested)
                 })
             };
             carrying().find(differs).map(|port| format!("{}[{port}]", switch.name))
         })
     }
 
-    /// The fewest lanes that are left to the cluster on a link that it uses, and that link.
-    fn lanes_left(&self, loads: &BTreeMap<Link, usize>) -> (usize, Option<Exit>) {
-        let Shares::Granted(shares) = &self.tables.slice.shares else { return (1, None) };
-        let rooms = loads.keys().filter_map(|link| {
+    /// The fewest lanes that the cluster can have on a link it uses, and that link.
+    fn free_lanes(&self, loads: &BTreeMap<Link, usize>) -> (usize, Option<EgressPort>) {
+        let Shares::Granted(shares) = &self.input.slice.shares else { return (1, None) };
+        let lane_counts = loads.keys().filter_map(|link| {
             let share = shares.get(&self.physical(*link)?)?;
             Some((usize::from(share.lanes), *link))
         });
-        rooms.min().map_or((1, None), |(room, link)| (room, Some(self.exit(link))))
+        lane_counts.min().map_or((1, None), |(lanes, link)| (lanes, Some(self.exit(link))))
     }
 
-    /// What every node can send to all others evenly: a link that many pairs use leaves each a part of its share.
+    /// The bandwidth that every node can send evenly to all others: a link divides its grant among the pairs that use
+    /// it.
     fn all_to_all(&self, loads: &BTreeMap<Link, usize>) -> Option<Bandwidth> {
-        let Shares::Granted(shares) = &self.tables.slice.shares else { return None };
+        let Shares::Granted(shares) = &self.input.slice.shares else { return None };
         let others = self.nodes.len().saturating_sub(1) as u128;
         let rates = loads.iter().filter_map(|(link, pairs)| {
             let share = shares.get(&self.physical(*link)?)?;
             let rate = u128::from(share.rate.bits_per_s()) * others / *pairs as u128;
             u64::try_from(rate).ok()
         });
-        let injected = self.tables.slice.seats.iter().filter_map(|seat| shares.get(&seat.name));
+        let injected = self.input.slice.nodes.iter().filter_map(|slice_node| shares.get(&slice_node.name));
         let injected = injected.map(|share| share.rate.bits_per_s());
         rates.chain(injected).min().map(Bandwidth::from_bits_per_s)
     }
 }
 
-/// The exit port of a switch for a LID.
+/// Output port of a switch for a LID, if it is not beyond the table's top.
 fn exit(fabric: &Fabric, device: DeviceId, lid: Lid) -> Option<PortNum> {
     let (exits, top) = fabric.linear_of(device)?;
     let exit = exits.get(usize::from(lid.to_wire())).filter(|_| lid.to_wire() <= top)?;
     PortNum::new(*exit)
 }
 
-/// Whether data passes the link behind a port.
+/// Whether the link behind a port is active at both ends.
 fn carries(fabric: &Fabric, device: DeviceId, number: PortNum) -> bool {
     let Some(port) = fabric.port_of(device, number) else { return false };
     let gate = fabric.gate(port);
@@ -496,30 +505,30 @@ fn carries(fabric: &Fabric, device: DeviceId, number: PortNum) -> bool {
     gate.state == PortState::Active && peer == Some(PortState::Active)
 }
 
-/// A ring of links, if there is one: depth first, without recursion.
-fn ring(after: &BTreeMap<Link, BTreeSet<Link>>) -> Option<Vec<Link>> {
+/// A cycle of links, found by depth-first search without recursion.
+fn cycle(after: &BTreeMap<Link, BTreeSet<Link>>) -> Option<Vec<Link>> {
     let mut done: BTreeSet<Link> = BTreeSet::new();
     for start in after.keys() {
-        let mut way: Vec<(Link, Vec<Link>)> = vec![(*start, followers(after, start))];
-        let mut on_way: BTreeSet<Link> = BTreeSet::from([*start]);
+        let mut path: Vec<(Link, Vec<Link>)> = vec![(*start, followers(after, start))];
+        let mut on_path: BTreeSet<Link> = BTreeSet::from([*start]);
         if done.contains(start) {
             continue;
         }
-        while let Some((link, rest)) = way.last_mut() {
+        while let Some((link, rest)) = path.last_mut() {
             let Some(next) = rest.pop() else {
                 done.insert(*link);
-                on_way.remove(link);
-                way.pop();
+                on_path.remove(link);
+                path.pop();
                 continue;
             };
-            if on_way.contains(&next) {
-                let first = way.iter().position(|(link, _)| *link == next)?;
-                return Some(way[first..].iter().map(|(link, _)| *link).collect());
+            if on_path.contains(&next) {
+                let first = path.iter().position(|(link, _)| *link == next)?;
+                return Some(path[first..].iter().map(|(link, _)| *link).collect());
             }
             if !done.contains(&next) {
-                on_way.insert(next);
+                on_path.insert(next);
                 let further = followers(after, &next);
-                way.push((next, further));
+                path.push((next, further));
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Aliases: under which numbers a tenant sees what a cluster has.
+//! Aliases: the GUIDs, LIDs and port numbers under which a tenant sees its slice.
 //!
-//! Every alias is a function of a number, and numbers are given in the order in which walks along the routes between the
-//! virtual machines come to something. So nothing physical shows, and two clusters that are built alike look alike. What
-//! has a number keeps it, also while it is gone.
+//! Every alias is a function of a number, and numbers are given in the order in which a walk along the routes between
+//! the virtual machines visits things. So aliases reveal nothing physical, and two clusters of the same structure
+//! look the same. A number is kept while the thing it names is absent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,37 +13,31 @@ use thiserror::Error;
 
 use crate::slice::{Slice, Visit};
 
-/// GUIDs of adapters: 16 for each, the node first, then its port. Locally administered.
+/// First GUID of adapters, locally administered. Each adapter has 16: the node GUID, then its port GUID.
 const NODE_GUIDS: u64 = 0x0248_4500_0000_0000;
-/// GUIDs of switches. They are above those of adapters: of two managers with one priority the lower GUID becomes master,
-/// and the view's own sits on a switch.
+/// First GUID of switches, above those of adapters: of two subnet managers with one priority, the lower GUID becomes
+/// master, and the default SM is attached to a switch.
 const SWITCH_GUIDS: u64 = 0x0248_4510_0000_0000;
-/// GUIDs of one node.
+/// GUIDs for each node.
 const GUIDS_EACH: u64 = 16;
-/// Nodes, and switches, that are gone and still have their number; of more, those with the lowest numbers lose it.
+/// Absent nodes, and absent switches, that keep their number. Of more, those with the lowest numbers lose it.
 const ABSENT_MAX: usize = 1024;
-/// Ports that a switch has free at least when it is first seen.
+/// Free ports of a new switch, at least.
 const FREE_PORTS: u16 = 2;
-/// Numbers of ports are multiples of this, so that few ports more need no larger switch.
+/// Switch sizes are multiples of this, so that a few more ports need no larger switch.
 const PORT_STEP: u16 = 4;
 
-/// Why something has no alias.
+/// Why a slice cannot be given aliases.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NamesError {
-    /// A switch of the view would have more ports than a switch can have.
-    #[error("switch-{number} would have {ports} ports; {NODE_PORTS_MAX} is possible")]
-    TooManyPorts {
-        /// Number of the switch.
-        number: u32,
-        /// Ports in use.
-        ports: usize,
-    },
-    /// More end ports than LIDs.
-    #[error("a subnet has {} LIDs, and all are taken", Lid::MAX)]
+    #[error("switch-{number} of the view needs {ports} ports, but a switch has at most {NODE_PORTS_MAX}")]
+    TooManyPorts { number: u32, ports: usize },
+    #[error("the view needs more than the {} LIDs of a subnet", Lid::MAX)]
     LidsExhausted,
 }
 
-/// Who has which number. Kept with the cluster.
+/// The aliases of a view, as persistent data. Store it with the cluster after every [`View::new`](crate::View::new)
+/// and [`View::set_slice`](crate::View::set_slice), so that aliases survive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Names {
@@ -63,15 +57,14 @@ struct NodeNames {
 struct SwitchNames {
     number: u32,
     lid: Lid,
-    /// How many ports it has.
+    /// Number of external ports.
     size: u8,
-    /// Ports in front of virtual machines, by their names.
+    /// Ports in front of virtual machines, by the names of these.
     access: BTreeMap<String, PortNum>,
-    /// Ports with cables to other switches, by their physical numbers.
+    /// Ports with cables to other switches, by physical port number.
     links: BTreeMap<PortNum, PortNum>,
 }
 
-/// What a node of a view is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Alias {
     pub guid: Guid,
@@ -80,7 +73,7 @@ pub(crate) struct Alias {
 }
 
 impl Names {
-    /// Gives numbers to what is new in a slice.
+    /// Gives aliases to what is new in a slice. Nothing changes on errors.
     pub fn learn(&mut self, slice: &Slice) -> Result<(), NamesError> {
         let mut next = self.clone();
         next.forget(slice);
@@ -98,8 +91,8 @@ impl Names {
 
     fn name(&mut self, slice: &Slice, visit: Visit, lids: &mut BTreeSet<Lid>) -> Result<(), NamesError> {
         match visit {
-            Visit::Node(seat) => {
-                let node = &slice.seats[seat].node;
+            Visit::Node(index) => {
+                let node = &slice.nodes[index].node;
                 if !self.nodes.contains_key(node) {
                     self.nodes_given += 1;
                     let names = NodeNames { number: self.nodes_given, lid: free_lid(lids)? };
@@ -113,8 +106,8 @@ impl Names {
                     self.switches.insert(guid, names);
                 }
             }
-            Visit::Access(guid, seat) => {
-                let node = &slice.seats[seat].node;
+            Visit::Access(guid, index) => {
+                let node = &slice.nodes[index].node;
                 if let Some(switch) =
                     self.switches.get_mut(&guid).filter(|switch| !switch.access.contains_key(node))
                 {
@@ -134,7 +127,7 @@ impl Names {
         Ok(())
     }
 
-    /// Of too many that are gone, those with the lowest numbers are forgotten.
+    /// Forgets the lowest numbers beyond [`ABSENT_MAX`] absent nodes and switches.
     fn forget(&mut self, slice: &Slice) {
         let nodes: BTreeSet<&str> = slice.nodes().collect();
         let absent = self.nodes.iter().filter(|(name, _)| !nodes.contains(name.as_str()));
@@ -153,13 +146,12 @@ impl Names {
         }
     }
 
-    /// The adapter of a virtual machine.
     pub(crate) fn node(&self, name: &str) -> Option<Alias> {
         let NodeNames { number, lid } = *self.nodes.get(name)?;
         Some(Alias { guid: guid(NODE_GUIDS, number)?, lid, number })
     }
 
-    /// A switch by its physical GUID.
+    /// Alias and number of ports of a switch, by its physical GUID.
     pub(crate) fn switch(&self, physical: Guid) -> Option<(Alias, u8)> {
         let names = self.switches.get(&physical)?;
         let alias = Alias { guid: guid(SWITCH_GUIDS, names.number)?, lid: names.lid, number: names.number };
@@ -186,16 +178,16 @@ impl SwitchNames {
         self.access.len() + self.links.len()
     }
 
-    /// The lowest number that nothing has; if there is none, that of something that is gone.
+    /// The lowest free port number, or that of something absent.
     fn free_port(&mut self, slice: &Slice, own: Guid) -> Result<PortNum, NamesError> {
         let taken: BTreeSet<PortNum> = self.access.values().chain(self.links.values()).copied().collect();
         let free = (1..=NODE_PORTS_MAX).filter_map(PortNum::new).find(|port| !taken.contains(port));
         if let Some(port) = free {
             return Ok(port);
         }
-        let present: BTreeSet<&str> = (slice.seats.iter())
-            .filter(|seat| seat.access.node == own)
-            .map(|seat| seat.node.as_str())
+        let present: BTreeSet<&str> = (slice.nodes.iter())
+            .filter(|node| node.access.node == own)
+            .map(|node| node.node.as_str())
             .collect();
         let gone = self.access.iter().filter(|(node, _)| !present.contains(node.as_str()));
         let lowest = gone.min_by_key(|(_, port)| **port).map(|(node, port)| (node.clone(), *port));
@@ -213,7 +205,8 @@ impl SwitchNames {
         Ok(port)
     }
 
-    /// Switches do not shrink, and grow only if they have to: then by a half, since all devices start anew for it.
+    /// Switches never shrink. They grow only if they must, and then by half, since all devices of the view restart
+    /// for it.
     fn resize(&mut self) {
         let highest = self.access.values().chain(self.links.values()).max().map_or(0, |port| port.to_wire());
         if highest <= self.size {
@@ -230,7 +223,7 @@ fn guid(first: u64, number: u32) -> Option<Guid> {
     Guid::from_wire(first + u64::from(number) * GUIDS_EACH)
 }
 
-/// The lowest LID that nobody has.
+/// The lowest free LID.
 fn free_lid(taken: &mut BTreeSet<Lid>) -> Result<Lid, NamesError> {
     let free = (1..=Lid::MAX).filter_map(Lid::from_wire).find(|lid| !taken.contains(lid));
     let lid = free.ok_or(NamesError::LidsExhausted)?;

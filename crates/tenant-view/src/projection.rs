@@ -1,4 +1,4 @@
-//! A slice under its aliases: the topology that a tenant sees, and the way back to what it stands for.
+//! A slice under its aliases: the topology that a tenant sees, and the mapping back to the physical network.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,97 +29,91 @@ pub(crate) struct Projection {
     pub topology: Topology,
     /// The virtual machines in the order of the slice.
     pub nodes: Vec<ProjectedNode>,
-    /// By alias of the switch.
+    /// By GUID in the view.
     pub switches: BTreeMap<Guid, ProjectedSwitch>,
-    /// The switch with the lowest number: the view's own manager sits on it.
+    /// The switch with the lowest number, to which the default SM is attached.
     pub first_switch: Guid,
 }
 
-/// A virtual machine's adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct ProjectedNode {
     pub name: String,
     pub number: u32,
-    /// Alias of its port.
     pub port_guid: Guid,
     pub guid: Guid,
     pub lid: Lid,
-    /// The port of the switch in front of it, under its alias.
+    /// The switch port in front of it, in the view.
     pub access: PortName,
 }
 
-/// A switch.
 #[derive(Clone, Debug)]
 pub(crate) struct ProjectedSwitch {
     pub physical: Guid,
     pub number: u32,
     pub lid: Lid,
-    /// What its ports stand for, by their numbers in the view.
-    pub ports: BTreeMap<PortNum, Stands>,
+    /// By port number in the view.
+    pub ports: BTreeMap<PortNum, PortMapping>,
 }
 
-/// What a port of a switch stands for.
+/// The physical port behind a port of a switch in the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stands {
-    /// The port in front of a virtual machine, by its place among the nodes, and the physical port.
+pub(crate) enum PortMapping {
+    /// In front of a virtual machine: its index among the nodes, and the physical port.
     Access(usize, PortNum),
-    /// A port with a cable to another switch.
+    /// Cabled to another switch.
     Link {
-        /// The physical port.
         physical: PortNum,
-        /// The other end, under its alias.
+        /// The other end of the cable, in the view.
         peer: PortName,
     },
 }
 
-/// What a virtual machine's adapter is called in its view.
+/// The addresses of a virtual machine in its view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeAlias {
-    /// The virtual machine.
     pub node: String,
-    /// GUID of its adapter.
+    /// Node GUID of its adapter.
     pub guid: Guid,
-    /// GUID of the port.
     pub port_guid: Guid,
-    /// The LID it has by default.
+    /// LID by default; a subnet manager of the tenant may change it.
     pub lid: Lid,
 }
 
 impl Projection {
-    /// What a slice looks like. All of it has been given names.
+    /// Projects a slice that `names` has learned.
     pub fn of(slice: &Slice, names: &Names) -> Result<Self, BuildError> {
         let (nodes, switches) = (nodes(slice, names), switches(slice, names));
         let by_number: BTreeMap<u32, (Guid, &ProjectedSwitch)> =
             switches.iter().map(|(guid, switch)| (switch.number, (*guid, switch))).collect();
         let mut builder = TopologyBuilder::new();
-        let mut places: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
+        let mut indices: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
         for (number, (guid, switch)) in &by_number {
             let size = names.switch(switch.physical).map_or(1, |(_, size)| size);
             let mut node = NewNode::new(NodeKind::Switch, id('S', *guid), *guid, size);
             node.description = format!("switch-{number}");
-            places.insert(*guid, builder.add_node(node)?);
+            indices.insert(*guid, builder.add_node(node)?);
         }
         for node in &nodes {
             let mut adapter =
                 NewNode::new(NodeKind::Adapter, id('H', node.guid), node.guid, ADAPTER_PORT.to_wire());
             adapter.description = node.name.clone();
-            places.insert(node.guid, builder.add_node(adapter)?);
+            indices.insert(node.guid, builder.add_node(adapter)?);
         }
-        let end = |name: PortName| Endpoint::new(places[&name.node], name.port);
+        let end = |name: PortName| Endpoint::new(indices[&name.node], name.port);
         for (guid, switch) in by_number.values() {
-            for (number, stands) in &switch.ports {
+            for (number, mapping) in &switch.ports {
                 let here = PortName { node: *guid, port: *number };
-                match stands {
-                    Stands::Access(seat, _) => {
-                        let adapter = PortName { node: nodes[*seat].guid, port: ADAPTER_PORT };
-                        builder.connect(end(here), end(adapter), slice.seats[*seat].rate)?;
+                match mapping {
+                    PortMapping::Access(index, _) => {
+                        let adapter = PortName { node: nodes[*index].guid, port: ADAPTER_PORT };
+                        builder.connect(end(here), end(adapter), slice.nodes[*index].rate)?;
                     }
-                    Stands::Link { physical, peer } if here < *peer => {
+                    PortMapping::Link { physical, peer } if here < *peer => {
                         let physical = PortName { node: switch.physical, port: *physical };
                         let rate = slice.cables.get(&physical).and_then(|cable| cable.rate);
                         builder.connect(end(here), end(*peer), rate)?;
                     }
-                    Stands::Link { .. } => {}
+                    PortMapping::Link { .. } => {}
                 }
             }
         }
@@ -128,7 +122,7 @@ impl Projection {
         Ok(Self { topology: builder.build()?, nodes, switches, first_switch })
     }
 
-    /// What the devices of the view can hold.
+    /// Table sizes of the view's devices.
     pub fn capacities(&self) -> Capacities {
         let ends = self.nodes.len() + self.switches.len();
         let highest =
@@ -143,7 +137,7 @@ impl Projection {
         }
     }
 
-    /// What is wanted of the view by default: everybody reaches everybody.
+    /// The default intents of the view: one partition with all ports as full members.
     pub fn intents(&self) -> Intents {
         let capacities = self.capacities();
         let mut intents = Intents::new(self.first_switch);
@@ -172,40 +166,40 @@ impl Projection {
         intents
     }
 
-    /// What is decided of the view from the start: the LIDs of its names.
+    /// The decisions that precede compilation: the LIDs of the aliases.
     pub fn decisions(&self) -> Decisions {
         let mut decisions = Decisions::default();
-        let mut settle = |guid, lid| {
+        let mut restore_default = |guid, lid| {
             decisions.end_ports.insert(guid, EndPortDecision { lid, up: Vec::new(), pkeys: Vec::new() });
         };
-        self.nodes.iter().for_each(|node| settle(node.port_guid, node.lid));
-        self.switches.iter().for_each(|(guid, switch)| settle(*guid, switch.lid));
+        self.nodes.iter().for_each(|node| restore_default(node.port_guid, node.lid));
+        self.switches.iter().for_each(|(guid, switch)| restore_default(*guid, switch.lid));
         decisions
     }
 
-    /// Where routes between the virtual machines leave the switches that they pass.
-    pub fn walked(&self, slice: &Slice) -> BTreeMap<Guid, Arc<LinearTable>> {
-        let tables = self.switches.iter().map(|(guid, switch)| (*guid, self.walked_at(slice, switch)));
+    /// The cluster's routes as linear forwarding tables in the view, by switch.
+    pub fn adopted_tables(&self, slice: &Slice) -> BTreeMap<Guid, Arc<LinearTable>> {
+        let tables = self.switches.iter().map(|(guid, switch)| (*guid, self.adopted_table(slice, switch)));
         tables.map(|(guid, table)| (guid, Arc::new(table))).collect()
     }
 
-    /// Where routes between the virtual machines leave a switch.
-    fn walked_at(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
+    /// The cluster's routes at one switch.
+    fn adopted_table(&self, slice: &Slice, switch: &ProjectedSwitch) -> LinearTable {
         let by_physical: BTreeMap<PortNum, PortNum> = (switch.ports.iter())
-            .filter_map(|(number, stands)| match stands {
-                Stands::Link { physical, .. } => Some((*physical, *number)),
-                Stands::Access(..) => None,
+            .filter_map(|(number, mapping)| match mapping {
+                PortMapping::Link { physical, .. } => Some((*physical, *number)),
+                PortMapping::Access(..) => None,
             })
             .collect();
         let top = self.nodes.iter().map(|node| usize::from(node.lid.to_wire())).max().unwrap_or(0);
         let mut exits = vec![0xff; top + 1];
-        for (place, stands) in &switch.ports {
-            if let Stands::Access(seat, _) = stands {
-                exits[usize::from(self.nodes[*seat].lid.to_wire())] = place.to_wire();
+        for (port, mapping) in &switch.ports {
+            if let PortMapping::Access(index, _) = mapping {
+                exits[usize::from(self.nodes[*index].lid.to_wire())] = port.to_wire();
             }
         }
-        for (node, seat) in self.nodes.iter().zip(&slice.seats) {
-            let exit = seat.exits.get(&switch.physical).and_then(|exit| by_physical.get(exit));
+        for (node, slice_node) in self.nodes.iter().zip(&slice.nodes) {
+            let exit = slice_node.exits.get(&switch.physical).and_then(|exit| by_physical.get(exit));
             if let Some(exit) = exit {
                 exits[usize::from(node.lid.to_wire())] = exit.to_wire();
             }
@@ -213,7 +207,7 @@ impl Projection {
         LinearTable::from_exits(exits)
     }
 
-    /// The aliases of the virtual machines, in order.
+    /// Addresses of the virtual machines, in order.
     pub fn aliases(&self) -> Vec<NodeAlias> {
         let alias = |node: &ProjectedNode| NodeAlias {
             node: node.name.clone(),
@@ -225,20 +219,20 @@ impl Projection {
     }
 }
 
-/// P_Key table entries of a port: as many sub-partitions as a block of a table holds.
+/// P_Key table entries of a port: one block, hence at most that many sub-partitions on a port.
 pub(crate) const PKEYS: u16 = 32;
-/// Multicast groups of a view: broadcast and a few others in each sub-partition.
+/// Multicast table entries of a switch: broadcast and a few other groups in each sub-partition.
 const MULTICAST: u16 = 128;
-/// GUIDs of an adapter port.
+/// GUID table entries of an adapter port.
 const GUIDS: u8 = 8;
-/// Entries of the forwarding tables of the smallest views.
+/// Linear forwarding table entries in the smallest views.
 const LINEAR_MIN: u16 = 1024;
-/// LIDs for every end port: room for managers that give several to each, and for nodes to come.
+/// Table entries for each end port, so that managers can use LMC and nodes can be added.
 const LINEAR_EACH: usize = 4;
-/// No LID is beyond.
+/// The number of unicast LIDs.
 const LINEAR_MAX: u16 = 0xc000;
 
-/// Entries of the forwarding tables of a view: in steps of powers of two, so that growth rarely changes it.
+/// Linear forwarding table entries of a view: a power of two, so that growth rarely changes it.
 fn linear_capacity(ends: usize, highest: u16) -> u16 {
     let wanted = (ends * LINEAR_EACH).max(usize::from(highest) * 2).max(usize::from(LINEAR_MIN));
     u16::try_from(wanted.next_power_of_two()).unwrap_or(u16::MAX).min(LINEAR_MAX)
@@ -249,12 +243,12 @@ fn id(kind: char, guid: Guid) -> String {
 }
 
 fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
-    let node = |seat: &crate::slice::Place| {
-        let alias = names.node(&seat.node)?;
-        let (switch, _) = names.switch(seat.access.node)?;
-        let port = names.access(seat.access.node, &seat.node)?;
+    let project = |node: &crate::slice::SliceNode| {
+        let alias = names.node(&node.node)?;
+        let (switch, _) = names.switch(node.access.node)?;
+        let port = names.access(node.access.node, &node.node)?;
         Some(ProjectedNode {
-            name: seat.node.clone(),
+            name: node.node.clone(),
             number: alias.number,
             guid: alias.guid,
             port_guid: Guid::from_wire(alias.guid.to_wire() + u64::from(ADAPTER_PORT.to_wire()))?,
@@ -262,12 +256,12 @@ fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
             access: PortName { node: switch.guid, port },
         })
     };
-    slice.seats.iter().map(|seat| node(seat).expect("names were given to the slice")).collect()
+    slice.nodes.iter().map(|node| project(node).expect("the names have learned the slice")).collect()
 }
 
 fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
     let mut switches: BTreeMap<Guid, ProjectedSwitch> = BTreeMap::new();
-    let alias = |physical: Guid| names.switch(physical).expect("names were given to the slice").0;
+    let alias = |physical: Guid| names.switch(physical).expect("the names have learned the slice").0;
     for visit in &slice.visits {
         match *visit {
             Visit::Node(_) => {}
@@ -281,21 +275,21 @@ fn switches(slice: &Slice, names: &Names) -> BTreeMap<Guid, ProjectedSwitch> {
                 };
                 switches.insert(alias.guid, switch);
             }
-            Visit::Access(physical, seat) => {
-                let place = &slice.seats[seat];
-                let port = names.access(physical, &place.node).expect("names were given to the slice");
-                let stands = Stands::Access(seat, place.access.port);
+            Visit::Access(physical, index) => {
+                let node = &slice.nodes[index];
+                let port = names.access(physical, &node.node).expect("the names have learned the slice");
+                let mapping = PortMapping::Access(index, node.access.port);
                 if let Some(switch) = switches.get_mut(&alias(physical).guid) {
-                    switch.ports.insert(port, stands);
+                    switch.ports.insert(port, mapping);
                 }
             }
             Visit::Link(name) => {
-                let port = names.link(name.node, name.port).expect("names were given to the slice");
+                let port = names.link(name.node, name.port).expect("the names have learned the slice");
                 let peer = slice.cables[&name].peer;
-                let peer_port = names.link(peer.node, peer.port).expect("names were given to the slice");
+                let peer_port = names.link(peer.node, peer.port).expect("the names have learned the slice");
                 let peer = PortName { node: alias(peer.node).guid, port: peer_port };
                 if let Some(switch) = switches.get_mut(&alias(name.node).guid) {
-                    switch.ports.insert(port, Stands::Link { physical: name.port, peer });
+                    switch.ports.insert(port, PortMapping::Link { physical: name.port, peer });
                 }
             }
         }

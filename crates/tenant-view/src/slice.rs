@@ -1,4 +1,4 @@
-//! The part of the physical network that a cluster uses: the switches and cables that routes between its ports pass.
+//! The part of the physical network that a cluster uses: the switches and cables on the routes between its ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,162 +10,143 @@ use ib_wire::{DataLanes, Guid, PartitionNumber, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Switches that a route may pass; a plan whose routes are longer goes round in circles.
+/// The most switches on a route; longer routes of a plan are loops.
 const HOPS_MAX: usize = 64;
 
-/// A cluster and where its virtual machines are.
+/// A cluster and the ports of its virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cluster {
-    /// What plans call it.
+pub struct ClusterPlacement {
+    /// Name of the cluster in plans.
     pub name: String,
-    /// The partition that is its own on the wire.
+    /// The cluster's own partition on the physical network.
     pub partition: PartitionNumber,
-    /// Its virtual machines in order.
-    pub seats: Vec<Seat>,
+    /// In the order of the view's numbering.
+    #[serde(alias = "seats")]
+    pub nodes: Vec<NodePlacement>,
 }
 
-/// A virtual machine and the adapter port it has.
+/// A virtual machine and the adapter port that it uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seat {
-    /// What the virtual machine is called, by its tenant.
+pub struct NodePlacement {
+    /// Name of the virtual machine, unique in its cluster.
     pub node: String,
-    /// GUID of the port.
+    /// GUID of the port, not of the node.
     pub port: Guid,
-    /// Whether virtual machines of other clusters may be on the port too.
+    /// Whether virtual machines of other clusters may use the port, too.
     #[serde(default)]
     pub shared: bool,
 }
 
-/// How a view is shaped.
+/// The structure that a view shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
-    /// As the physical network is where the cluster uses it.
+pub enum ViewShape {
+    /// The physical structure, where the cluster uses it.
     #[default]
     Network,
-    /// All virtual machines on one switch, which stands for everything between them.
+    /// One switch with all virtual machines, which stands for everything between them.
     Crossbar,
 }
 
-/// Why a cluster has no slice.
+/// Why there is no slice for a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SliceError {
-    /// It has no virtual machine.
-    #[error("a cluster without virtual machines has no network")]
+    #[error("the cluster has no virtual machines")]
     Empty,
-    /// Two virtual machines have one name.
-    #[error("there are two virtual machines {0:?}")]
+    #[error("two virtual machines of the cluster have the name {0:?}")]
     DuplicateNode(String),
-    /// The plan does not know a port.
-    #[error("the plan has no port {port}, on which {node:?} is")]
-    NoSuchPort {
-        /// The virtual machine.
-        node: String,
-        /// Its port.
-        port: Guid,
-    },
-    /// The plan does not lead from one port of the cluster to another.
+    #[error("the plan does not contain port {port} of {node:?}")]
+    NoSuchPort { node: String, port: Guid },
     #[error("the plan has no route from {from:?} to {to:?}")]
-    NoRoute {
-        /// A virtual machine.
-        from: String,
-        /// Another.
-        to: String,
-    },
+    NoRoute { from: String, to: String },
 }
 
-/// The switch that stands for everything in a crossbar; no device has this GUID.
+/// Physical GUID of a crossbar's switch; no device has it.
 pub(crate) const CROSSBAR: Guid = match Guid::from_wire(u64::MAX) {
     Some(guid) => guid,
     None => unreachable!(),
 };
 
-/// What a cluster has of the physical network. All names in it are physical.
+/// A cluster's part of the physical network. All names in it are physical.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    pub(crate) shape: Shape,
-    pub(crate) seats: Vec<Place>,
-    /// What there is, in the order in which walks along all routes come to it.
+    pub(crate) shape: ViewShape,
+    pub(crate) nodes: Vec<SliceNode>,
+    /// Everything in the slice, in the order in which a walk along all routes visits it.
     pub(crate) visits: Vec<Visit>,
-    /// Cables between switches, by both ends.
+    /// Cables between switches, from both ends.
     pub(crate) cables: BTreeMap<PortName, Cable>,
     pub(crate) shares: Shares,
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireParameters,
     pub(crate) classes: Vec<WireClass>,
 }
 
-/// What packets of a cluster carry on the wire: applications have to use it.
+/// P_Key and service level that applications of a cluster must use on the physical network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wire {
-    /// The partition.
+pub struct WireParameters {
     pub partition: PartitionNumber,
-    /// The service level.
     pub service_level: ServiceLevel,
 }
 
-/// A class of packets inside what a cluster has, on the wire.
+/// A class of service of a cluster on the physical network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireClass {
-    /// The service level of its packets.
     pub service_level: ServiceLevel,
-    /// What it has of the cluster's share where it has least, in thousandths.
+    /// The class's least part of the cluster's share over all links, in thousandths.
     pub least_part: u32,
 }
 
-/// A virtual machine in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SliceNode {
     pub node: String,
-    /// GUID of its adapter port.
+    /// Port GUID of the adapter port.
     pub port: Guid,
-    /// Whether the column of its LID is the tenant's to choose: nobody else is on the port.
-    pub is_alone: bool,
-    /// The adapter port by name.
+    /// Whether the tenant may choose routes to the port: no other virtual machine uses it.
+    pub has_own_port: bool,
     pub name: PortName,
-    /// The port of the switch in front of it.
+    /// The switch port in front of the adapter.
     pub access: PortName,
-    /// What its link runs at.
+    /// Rate of the adapter's link.
     pub rate: Option<LinkRate>,
-    /// Where routes of the cluster to it leave the switches they pass.
+    /// Output ports of the cluster's routes to this node, by switch.
     pub exits: BTreeMap<Guid, PortNum>,
 }
 
-/// The other end of a cable.
+/// The other end of a cable, and the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cable {
     pub peer: PortName,
     pub rate: Option<LinkRate>,
 }
 
-/// Something that a walk comes to for the first time.
+/// Something that a walk visits for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Visit {
-    /// A virtual machine, by its place among the seats.
+    /// By index among the nodes.
     Node(usize),
-    /// A switch.
     Switch(Guid),
-    /// The port of a switch in front of a virtual machine.
+    /// The switch port in front of a virtual machine.
     Access(Guid, usize),
-    /// A port of a switch with a cable to another.
+    /// A switch port with a cable to another switch.
     Link(PortName),
 }
 
-/// What a cluster may use of its links.
+/// What a cluster may use of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shares {
-    /// Every link, among all others in the lane of best effort.
+    /// All links, in the best-effort lane.
     BestEffort,
-    /// What it was granted, by the port that packets leave by.
+    /// Grants by output port.
     Granted(BTreeMap<PortName, Share>),
 }
 
-/// What a cluster has of one direction of a link.
+/// A grant on one direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub rate: Bandwidth,
-    /// Lanes that the cluster could have: its own, and those that nobody has.
+    /// The cluster's own lane, and the lanes that no cluster has.
     pub lanes: u8,
 }
 
@@ -174,24 +155,24 @@ impl Slice {
     pub fn of(
         topology: &Topology,
         plan: &FabricPlan,
-        cluster: &Cluster,
-        shape: Shape,
+        cluster: &ClusterPlacement,
+        shape: ViewShape,
     ) -> Result<Self, SliceError> {
-        let mut seats = places(topology, plan, cluster)?;
-        let behind_switches = seats.iter().all(|seat| plan.switch(seat.access.node).is_some());
-        let shape = if behind_switches { shape } else { Shape::Crossbar };
+        let mut nodes = slice_nodes(topology, plan, cluster)?;
+        let behind_switches = nodes.iter().all(|node| plan.switch(node.access.node).is_some());
+        let shape = if behind_switches { shape } else { ViewShape::Crossbar };
         let (visits, cables) = match shape {
-            Shape::Network => Walker::new(topology, plan, &seats).walk()?.into_parts(&mut seats),
-            Shape::Crossbar => crossbar(&mut seats),
+            ViewShape::Network => Walker::new(topology, plan, &nodes).walk()?.into_parts(&mut nodes),
+            ViewShape::Crossbar => crossbar(&mut nodes),
         };
         let decision = plan.decisions().clusters.get(&cluster.name);
         let service_level = decision.and_then(|decision| decision.service_level()).unwrap_or_default();
-        let wire = Wire { partition: cluster.partition, service_level };
-        let shares = shares(plan, cluster, &seats);
+        let wire = WireParameters { partition: cluster.partition, service_level };
+        let shares = shares(plan, cluster, &nodes);
         Ok(Self {
             shape,
             shares,
-            seats,
+            nodes,
             visits,
             cables,
             wire,
@@ -199,27 +180,28 @@ impl Slice {
         })
     }
 
-    /// How it is shaped. Where adapters are cabled to each other, everything is a crossbar.
-    pub fn shape(&self) -> Shape {
+    /// The structure shown. If an adapter of the cluster is cabled to another adapter, it is always a crossbar.
+    pub fn shape(&self) -> ViewShape {
         self.shape
     }
 
-    /// What packets of the cluster carry on the wire.
-    pub fn wire(&self) -> Wire {
+    /// P_Key and service level on the physical network.
+    pub fn wire_parameters(&self) -> WireParameters {
         self.wire
     }
 
-    /// The classes of the cluster's packets on the wire, in the order of the wish; none if all are alike.
+    /// Classes of service on the physical network, in the order of the overlay's classes; none if the cluster is not
+    /// divided.
     pub fn classes(&self) -> &[WireClass] {
         &self.classes
     }
 
-    /// The virtual machines in order.
+    /// Names of the virtual machines, in order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.seats.iter().map(|seat| seat.node.as_str())
+        self.nodes.iter().map(|node| node.node.as_str())
     }
 
-    /// The switches by GUID, in the order in which walks come to them.
+    /// Node GUIDs of the switches, in the order of the walk.
     pub fn switches(&self) -> impl Iterator<Item = Guid> {
         self.visits.iter().filter_map(|visit| match visit {
             Visit::Switch(guid) => Some(*guid),
@@ -227,53 +209,57 @@ impl Slice {
         })
     }
 
-    /// The cables between switches, each once, by name of their ends.
+    /// Cables between switches, each once, with the lower end first.
     pub fn cables(&self) -> impl Iterator<Item = (PortName, PortName)> {
         self.cables.iter().map(|(port, cable)| (*port, cable.peer)).filter(|(port, peer)| port < peer)
     }
 
-    /// The physical adapter port of a virtual machine.
-    pub fn port_of(&self, node: &str) -> Option<Guid> {
-        self.seats.iter().find(|seat| seat.node == node).map(|seat| seat.port)
+    /// Port GUID of the adapter port of a virtual machine.
+    pub fn port_of(&self, name: &str) -> Option<Guid> {
+        self.nodes.iter().find(|node| node.node == name).map(|node| node.port)
     }
 }
 
-fn places(topology: &Topology, plan: &FabricPlan, cluster: &Cluster) -> Result<Vec<Place>, SliceError> {
-    if cluster.seats.is_empty() {
+fn slice_nodes(
+    topology: &Topology,
+    plan: &FabricPlan,
+    cluster: &ClusterPlacement,
+) -> Result<Vec<SliceNode>, SliceError> {
+    if cluster.nodes.is_empty() {
         return Err(SliceError::Empty);
     }
     let mut names: BTreeSet<String> = BTreeSet::new();
     let mut on_port: BTreeMap<Guid, usize> = BTreeMap::new();
-    cluster.seats.iter().for_each(|seat| *on_port.entry(seat.port).or_default() += 1);
-    let mut place = |seat: &Seat| {
-        if !names.insert(seat.node.clone()) {
-            return Err(SliceError::DuplicateNode(seat.node.clone()));
+    cluster.nodes.iter().for_each(|node| *on_port.entry(node.port).or_default() += 1);
+    let mut slice_node = |node: &NodePlacement| {
+        if !names.insert(node.node.clone()) {
+            return Err(SliceError::DuplicateNode(node.node.clone()));
         }
-        let missing = || SliceError::NoSuchPort { node: seat.node.clone(), port: seat.port };
-        let port = plan.adapter_port(seat.port).ok_or_else(missing)?;
-        Ok(Place {
-            node: seat.node.clone(),
-            port: seat.port,
-            is_alone: !seat.shared && on_port[&seat.port] == 1,
+        let missing = || SliceError::NoSuchPort { node: node.node.clone(), port: node.port };
+        let port = plan.adapter_port(node.port).ok_or_else(missing)?;
+        Ok(SliceNode {
+            node: node.node.clone(),
+            port: node.port,
+            has_own_port: !node.shared && on_port[&node.port] == 1,
             name: port.name,
             access: port.peer,
             rate: rate(topology, port.peer),
             exits: BTreeMap::new(),
         })
     };
-    cluster.seats.iter().map(&mut place).collect()
+    cluster.nodes.iter().map(&mut slice_node).collect()
 }
 
 fn rate(topology: &Topology, port: PortName) -> Option<LinkRate> {
     topology.node(topology.by_guid(port.node)?)?.port(port.port)?.rate
 }
 
-/// One switch with everybody on it. No route of it is physical.
-fn crossbar(seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
+/// One switch with all nodes. Its routes are not physical.
+fn crossbar(nodes: &mut [SliceNode]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
     let mut visits = vec![Visit::Node(0), Visit::Switch(CROSSBAR), Visit::Access(CROSSBAR, 0)];
-    for (index, seat) in seats.iter_mut().enumerate() {
-        seat.access = PortName { node: CROSSBAR, port: seat.access.port };
-        seat.is_alone = false;
+    for (index, node) in nodes.iter_mut().enumerate() {
+        node.access = PortName { node: CROSSBAR, port: node.access.port };
+        node.has_own_port = false;
         if index > 0 {
             visits.extend([Visit::Node(index), Visit::Access(CROSSBAR, index)]);
         }
@@ -281,11 +267,11 @@ fn crossbar(seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
     (visits, BTreeMap::new())
 }
 
-/// Walks along routes and notes what it comes to.
+/// Walks along routes and records what it visits.
 struct Walker<'a> {
     topology: &'a Topology,
     plan: &'a FabricPlan,
-    seats: &'a [Place],
+    nodes: &'a [SliceNode],
     visits: Vec<Visit>,
     known: BTreeSet<Visit>,
     cables: BTreeMap<PortName, Cable>,
@@ -293,46 +279,46 @@ struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    fn new(topology: &'a Topology, plan: &'a FabricPlan, seats: &'a [Place]) -> Self {
+    fn new(topology: &'a Topology, plan: &'a FabricPlan, nodes: &'a [SliceNode]) -> Self {
         Self {
             topology,
             plan,
-            seats,
+            nodes,
             visits: Vec::new(),
             known: BTreeSet::new(),
             cables: BTreeMap::new(),
-            exits: vec![BTreeMap::new(); seats.len()],
+            exits: vec![BTreeMap::new(); nodes.len()],
         }
     }
 
-    fn walk(mut self) -> Result<Walked, SliceError> {
-        // Virtual machines on one port have one LID, and the routes to it are walked once.
+    fn walk(mut self) -> Result<WalkResult, SliceError> {
+        // Virtual machines on one port have one LID; the routes to it are walked once.
         let mut walked = BTreeSet::new();
-        for (from, seat) in self.seats.iter().enumerate() {
+        for (from, node) in self.nodes.iter().enumerate() {
             self.visit(Visit::Node(from));
-            self.visit(Visit::Switch(seat.access.node));
-            self.visit(Visit::Access(seat.access.node, from));
-            self.exits[from].insert(seat.access.node, seat.access.port);
-            for (to, other) in self.seats.iter().enumerate() {
-                if seat.port != other.port && walked.insert((seat.port, other.port)) {
+            self.visit(Visit::Switch(node.access.node));
+            self.visit(Visit::Access(node.access.node, from));
+            self.exits[from].insert(node.access.node, node.access.port);
+            for (to, other) in self.nodes.iter().enumerate() {
+                if node.port != other.port && walked.insert((node.port, other.port)) {
                     self.follow(from, to)?;
                 }
             }
         }
         let mut by_port: BTreeMap<Guid, BTreeMap<Guid, PortNum>> = BTreeMap::new();
-        for (seat, exits) in self.seats.iter().zip(&self.exits) {
-            by_port.entry(seat.port).or_default().extend(exits.clone());
+        for (node, exits) in self.nodes.iter().zip(&self.exits) {
+            by_port.entry(node.port).or_default().extend(exits.clone());
         }
-        let exits = self.seats.iter().map(|seat| by_port[&seat.port].clone()).collect();
-        Ok(Walked { visits: self.visits, cables: self.cables, exits })
+        let exits = self.nodes.iter().map(|node| by_port[&node.port].clone()).collect();
+        Ok(WalkResult { visits: self.visits, cables: self.cables, exits })
     }
 
     fn follow(&mut self, from: usize, to: usize) -> Result<(), SliceError> {
-        let seats = self.seats;
-        let (seat, other) = (&seats[from], &seats[to]);
-        let missing = || SliceError::NoRoute { from: seat.node.clone(), to: other.node.clone() };
+        let nodes = self.nodes;
+        let (node, other) = (&nodes[from], &nodes[to]);
+        let missing = || SliceError::NoRoute { from: node.node.clone(), to: other.node.clone() };
         let port = self.plan.adapter_port(other.port).ok_or_else(missing)?;
-        let mut at = seat.access.node;
+        let mut at = node.access.node;
         for _ in 0..HOPS_MAX {
             let switch = self.plan.switch(at).ok_or_else(missing)?;
             let exit = self.plan.usual_exit(switch, port).ok_or_else(missing)?;
@@ -361,26 +347,26 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What walks have come to.
-struct Walked {
+/// What a walk has visited.
+struct WalkResult {
     visits: Vec<Visit>,
     cables: BTreeMap<PortName, Cable>,
     exits: Vec<BTreeMap<Guid, PortNum>>,
 }
 
-impl Walked {
-    fn into_parts(self, seats: &mut [Place]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
-        seats.iter_mut().zip(self.exits).for_each(|(seat, exits)| seat.exits = exits);
+impl WalkResult {
+    fn into_parts(self, nodes: &mut [SliceNode]) -> (Vec<Visit>, BTreeMap<PortName, Cable>) {
+        nodes.iter_mut().zip(self.exits).for_each(|(node, exits)| node.exits = exits);
         (self.visits, self.cables)
     }
 }
 
-fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
+fn shares(plan: &FabricPlan, cluster: &ClusterPlacement, nodes: &[SliceNode]) -> Shares {
     let Some(decision) = plan.decisions().clusters.get(&cluster.name) else { return Shares::BestEffort };
     let further = plan.decisions().classes.get(&cluster.name);
     let further = further.map_or(0, |classes| classes.service_levels.len() as u8);
     let adapters: BTreeMap<PortName, &AdapterPortPlan> =
-        (seats.iter()).filter_map(|seat| Some((seat.name, plan.adapter_port(seat.port)?))).collect();
+        (nodes.iter()).filter_map(|node| Some((node.name, plan.adapter_port(node.port)?))).collect();
     let granted = decision.links.iter().map(|grant| {
         let of_switch = |switch: &SwitchPlan| {
             let port = switch.port(grant.port.port)?;
@@ -394,7 +380,7 @@ fn shares(plan: &FabricPlan, cluster: &Cluster, seats: &[Place]) -> Shares {
     Shares::Granted(granted.collect())
 }
 
-fn classes(plan: &FabricPlan, cluster: &Cluster, own: ServiceLevel) -> Vec<WireClass> {
+fn classes(plan: &FabricPlan, cluster: &ClusterPlacement, own: ServiceLevel) -> Vec<WireClass> {
     let Some(decision) = plan.decisions().classes.get(&cluster.name) else { return Vec::new() };
     let levels = std::iter::once(own).chain(decision.service_levels.iter().copied());
     let class = |(class, service_level)| {
@@ -404,7 +390,7 @@ fn classes(plan: &FabricPlan, cluster: &Cluster, own: ServiceLevel) -> Vec<WireC
     levels.enumerate().map(class).collect()
 }
 
-/// Lanes that nobody has, and the one that is the cluster's without classes.
+/// The lanes that no cluster has, and one that the cluster has without classes.
 fn lanes_left(lanes: DataLanes, sharing: Option<&PortSharing>) -> u8 {
     let Some(sharing) = sharing else { return 1 };
     let taken: BTreeSet<u8> =

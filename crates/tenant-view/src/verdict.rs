@@ -1,185 +1,120 @@
-//! What was said about a wish, and what of it is in force.
+//! The verdict on an overlay, and the status of a view.
 
 use fabric_model::tenancy::Bandwidth;
 use ib_wire::PortNum;
 use serde::Serialize;
+use thiserror::Error;
 
-use crate::view::Rule;
-use crate::wish::Wish;
+use crate::overlay::ViewOverlay;
+use crate::view::ViewManager;
 
-/// Whether a wish can be.
+/// Whether an overlay can be applied to the physical network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum Verdict {
-    /// As it was written.
+    /// It is applied as written.
     Approved,
-    /// With changes.
-    Adapted {
-        /// What was changed, and why.
-        adaptations: Vec<Adaptation>,
-    },
-    /// Not at all: what was in force stays.
-    Refused {
-        /// Why, with what shows it.
-        refusal: Refusal,
-    },
+    /// It is applied with these changes.
+    Adapted { adaptations: Vec<Adaptation> },
+    /// It is not applied; the overlay that was in force stays in force.
+    Refused { refusal: OverlayRefusal },
 }
 
-/// Something that was changed so that a wish can be.
+/// A change that makes an overlay applicable. Strings name virtual machines (`node`) and ports of the view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "adaptation")]
 pub enum Adaptation {
-    /// Every port has one LID; only routes to the first of each are taken.
-    LmcFolded {
-        /// A virtual machine whose port was given several.
-        node: String,
-    },
-    /// There are fewer lanes or service levels left than classes: the lightest were put together.
+    /// A port has several LIDs (LMC > 0). Physical ports have one, so only the routes to the first LID count. Names one such
+    /// port.
+    LmcFolded { node: String },
+    /// There are more classes than free lanes or service levels: those with the least weight were merged.
     ClassesFolded {
-        /// Classes that were wished for.
         wanted: usize,
-        /// Classes that there are.
         given: usize,
-        /// The link with the fewest lanes; `None` if the cluster has no lane of its own anywhere, or lanes are not what is
-        /// short.
-        link: Option<Exit>,
+        /// The link with the fewest lanes; `None` if the cluster has no lane of its own, or lanes are not the limit.
+        link: Option<EgressPort>,
     },
-    /// A class without weight would never be served: it was given the least there is.
-    WeightRaised {
-        /// Its service levels.
-        levels: Vec<u8>,
-    },
-    /// Ports were given different classes: those of the first virtual machine's hold everywhere.
-    ClassesDiffer {
-        /// A port that was given others.
-        port: String,
-    },
-    /// Routes to a virtual machine would take a link in a direction in which the cluster has no share of it: they stay as
-    /// they are.
-    RouteKept {
-        /// The virtual machine.
-        node: String,
-        /// The link.
-        link: Exit,
-    },
-    /// Every virtual machine stays in the partition of the cluster, by which it is told what to do: as a limited member, if it
-    /// was to be none.
-    MembershipKept {
-        /// The virtual machine.
-        node: String,
-    },
-    /// Routes to a port that others use too cannot be chosen: they stay as they are.
-    NotRouted {
-        /// The virtual machine.
-        node: String,
-    },
+    /// A class without arbitration weight would never be served: it was given weight 1.
+    WeightRaised { service_levels: Vec<u8> },
+    /// Ports have different classes: those of the first virtual machine's port apply everywhere. Names a port that differs.
+    ClassesDiffer { port: String },
+    /// Routes to a virtual machine use a link direction on which the cluster is granted nothing: the default routes are
+    /// kept. See [`UngrantedRoutes::KeepDefault`].
+    RouteKept { node: String, link: EgressPort },
+    /// A virtual machine was removed from the cluster's own partition, by which it is managed: it stays a limited member.
+    MembershipKept { node: String },
+    /// The port is used by other virtual machines, too, so routes to it cannot be chosen: the default routes are kept.
+    NotRouted { node: String },
 }
 
-/// What becomes of a wish whose routes take links in directions in which the cluster has no share of them.
+/// What happens to an overlay whose routes use link directions on which the cluster is granted nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unshared {
-    /// It is refused.
+pub enum UngrantedRoutes {
+    /// The overlay is refused with [`OverlayRefusal::NoGrant`].
     #[default]
     Refuse,
-    /// Routes to the virtual machines concerned stay as they are by default; the rest of the wish counts. For tenants whose
-    /// manager chooses routes by itself while they care for partitions and classes.
+    /// Routes to the virtual machines concerned stay as by default, and the rest of the overlay is applied. For tenants
+    /// whose subnet manager computes routes itself while they only set partitions and classes.
     KeepDefault,
 }
 
-/// Why a wish cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Why an overlay cannot be applied. All names are those of the view.
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "refusal")]
-pub enum Refusal {
-    /// A port has no LID.
-    NoAddress {
-        /// The virtual machine.
-        node: String,
-    },
-    /// Two ports have LIDs in common.
-    SameAddress {
-        /// A virtual machine.
-        node: String,
-        /// Another.
-        other: String,
-    },
-    /// Packets to a virtual machine go round in circles.
-    Loop {
-        /// The virtual machine.
-        to: String,
-        /// The switches of the circle, in order.
-        switches: Vec<String>,
-    },
-    /// Two virtual machines that may talk do not reach each other.
-    CutOff {
-        /// The virtual machine that sends.
-        from: String,
-        /// The one that is not reached.
-        to: String,
-        /// The switch at which packets end.
-        at: String,
-    },
-    /// A ring of links can wait for each other for ever.
-    CreditCycle {
-        /// The links, in order.
-        links: Vec<Exit>,
-    },
-    /// A route takes a link in a direction in which the cluster has no share of it.
-    NoShare {
-        /// The link.
-        link: Exit,
-        /// A virtual machine that would send over it.
-        from: String,
-        /// And to whom.
-        to: String,
-    },
-    /// More sub-partitions than a cluster may have.
-    TooManyPartitions {
-        /// How many are wished for.
-        wanted: usize,
-        /// How many there may be.
-        allowed: usize,
-    },
-    /// The physical network could not be planned so.
-    NotPossible {
-        /// Why.
-        reason: String,
-    },
+pub enum OverlayRefusal {
+    #[error("the port of {node} has no LID")]
+    NoLid { node: String },
+    #[error("the ports of {node} and {other} have the same LID")]
+    DuplicateLid { node: String, other: String },
+    #[error("forwarding loop: packets to {to} pass {} again and again", .switches.join(", "))]
+    ForwardingLoop { to: String, switches: Vec<String> },
+    /// Both are in a common partition in which at least one is a full member.
+    #[error("{from} and {to} may talk, but packets from {from} to {to} end at {at}")]
+    Unreachable { from: String, to: String, at: String },
+    /// Each link waits for the next, and the last for the first.
+    #[error("credit loop: packets can wait for buffers in a cycle of {} links", .links.len())]
+    CreditLoop { links: Vec<EgressPort> },
+    #[error(
+        "packets from {from} to {to} would leave {} by port {}, where the cluster is granted nothing",
+        .link.switch, .link.port
+    )]
+    NoGrant { link: EgressPort, from: String, to: String },
+    #[error("a cluster may have {allowed} sub-partitions, got {wanted}")]
+    TooManyPartitions { wanted: usize, allowed: usize },
+    /// The caller of [`View::refuse`](crate::View::refuse) gave this reason.
+    #[error("the physical network cannot be planned with the overlay: {reason}")]
+    NotPlannable { reason: String },
 }
 
-/// A port by which packets leave a switch of the view.
+/// An output port of a switch of the view, or the directed link behind it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Exit {
-    /// The switch.
+pub struct EgressPort {
     pub switch: String,
-    /// The port.
     pub port: PortNum,
 }
 
-/// A wish and what was said about it.
+/// An overlay with its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Judged {
-    /// Counts up with every change set that closes.
+pub struct JudgedOverlay {
+    /// Increases with every new overlay and every withdrawal. An equal overlay that is judged again keeps its number.
     pub number: u64,
-    /// What was wished.
-    pub wish: Wish,
-    /// What was said.
+    pub overlay: ViewOverlay,
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// What every virtual machine can send to all others evenly, if the wish is in force and the cluster is promised
-    /// something.
+    /// Bandwidth that every virtual machine can send evenly to all others while the overlay is in force; `None` for
+    /// best-effort clusters and for overlays that the checks refused.
     pub all_to_all: Option<Bandwidth>,
 }
 
-/// What is going on in a view.
+/// The state of a view with respect to its overlays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Status {
-    /// Who manages it.
-    pub rule: Rule,
-    /// Whether something was written that has not been judged for good.
+pub struct ViewStatus {
+    pub managed_by: ViewManager,
+    /// Whether a change set is open: something was written that has no final verdict yet.
     pub is_open: bool,
-    /// The last wish that was judged since the default was last in force.
-    pub last: Option<Judged>,
-    /// The number of the wish that is in force; `None` is the default.
+    /// The last overlay that was judged since the default was last installed.
+    pub last: Option<JudgedOverlay>,
+    /// Number of the overlay that the physical network implements; `None` for the default.
     pub in_force: Option<u64>,
 }

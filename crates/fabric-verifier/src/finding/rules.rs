@@ -1,16 +1,15 @@
-//! Which rule a finding breaks.
+//! The rule that each finding belongs to.
 
 use super::Finding;
 use crate::Rule;
 
 impl Finding {
-    /// The rule that is broken.
     pub const fn rule(&self) -> Rule {
         match self {
-            Self::More { rule, .. } => *rule,
+            Self::Omitted { rule, .. } => *rule,
             Self::ManagerMissing { .. }
             | Self::ManagerDiffers { .. }
-            | Self::LidTwice { .. }
+            | Self::DuplicateLid { .. }
             | Self::PortMissing { .. }
             | Self::PortUnknown { .. }
             | Self::GuidDiffers { .. }
@@ -18,15 +17,15 @@ impl Finding {
             Self::ForwardingLoop { .. }
             | Self::ExitWithoutCable { .. }
             | Self::NotForwarded { .. }
-            | Self::Astray { .. } => Rule::Forwarding,
+            | Self::Misrouted { .. } => Rule::Forwarding,
             Self::CreditLoop { .. } => Rule::CreditLoops,
             Self::PartitionMissing { .. }
             | Self::MemberDiffers { .. }
             | Self::KeyMissing { .. }
             | Self::KeyUnwanted { .. }
-            | Self::IndexZero { .. }
+            | Self::IndexZeroDiffers { .. }
             | Self::EnforcementOff { .. }
-            | Self::EnforcementInside { .. }
+            | Self::EnforcementBetweenSwitches { .. }
             | Self::IsolationBroken { .. } => Rule::Isolation,
             Self::GroupMissing { .. }
             | Self::GroupUnwanted { .. }
@@ -34,44 +33,44 @@ impl Finding {
             | Self::GroupMemberDiffers { .. }
             | Self::GroupLoop { .. }
             | Self::GroupOneWay { .. }
-            | Self::GroupAstray { .. }
-            | Self::GroupUnreached { .. }
-            | Self::GroupsMeet { .. } => Rule::Multicast,
+            | Self::GroupMisrouted { .. }
+            | Self::GroupMemberUnreached { .. }
+            | Self::GroupTreesMeet { .. } => Rule::Multicast,
             Self::TableTooLong { .. }
             | Self::GroupBeyondTable { .. }
             | Self::LinkBeyondEnds { .. }
-            | Self::ArbitrationEntry { .. }
+            | Self::ArbitrationEntryInvalid { .. }
             | Self::LaneBeyondLink { .. } => Rule::Capacities,
             Self::LaneWithoutWeight { .. }
             | Self::BestEffortDiscarded { .. }
-            | Self::LevelOneWay { .. }
-            | Self::HighPriority { .. }
-            | Self::GroupLevelDiscarded { .. } => Rule::Sharing,
-            Self::NumberOfTwo(_)
-            | Self::ClusterTwice { .. }
+            | Self::ServiceLevelOneWay { .. }
+            | Self::HighPriorityWeight { .. }
+            | Self::GroupServiceLevelDiscarded { .. } => Rule::Sharing,
+            Self::PartitionNumberShared { .. }
+            | Self::DuplicateCluster { .. }
             | Self::ClusterUnwanted { .. }
-            | Self::PortOfTwo { .. }
-            | Self::KeyOfTwo { .. }
-            | Self::LaneOfTwo { .. }
-            | Self::LevelOfTwo { .. }
+            | Self::PortShared { .. }
+            | Self::PartitionShared { .. }
+            | Self::LaneShared { .. }
+            | Self::ServiceLevelShared { .. }
             | Self::BestEffortGranted { .. }
             | Self::ManagementGranted { .. }
-            | Self::ManagementAstray { .. }
-            | Self::PortUnguarded { .. }
-            | Self::LevelNotGranted { .. }
-            | Self::LaneOfOther { .. } => Rule::Ownership,
-            Self::PromiseMissing { .. }
+            | Self::ManagementLaneDiffers { .. }
+            | Self::SharingMissing { .. }
+            | Self::ServiceLevelNotGranted { .. }
+            | Self::ForeignLane { .. } => Rule::Ownership,
+            Self::GuaranteeMissing { .. }
             | Self::ClusterPortMissing { .. }
-            | Self::LevelMissing { .. }
+            | Self::ServiceLevelMissing { .. }
             | Self::GrantWithoutLink { .. }
-            | Self::GrantAstray { .. }
+            | Self::GrantOnForeignPort { .. }
             | Self::GrantMissing { .. }
-            | Self::ClusterUnreached { .. }
-            | Self::LevelLost { .. }
+            | Self::ClusterPortUnreached { .. }
+            | Self::ServiceLevelDiscarded { .. }
             | Self::LaneUnserved { .. }
-            | Self::ShareShort { .. }
-            | Self::BufferShort { .. }
-            | Self::TooLate { .. } => Rule::Promises,
+            | Self::ShareTooSmall { .. }
+            | Self::BufferTooSmall { .. }
+            | Self::LatencyExceeded { .. } => Rule::Guarantees,
         }
     }
 }

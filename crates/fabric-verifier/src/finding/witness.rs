@@ -1,83 +1,112 @@
-//! What findings point at.
+//! What findings point at: exits, lanes, tables.
+
+use std::fmt;
 
 use fabric_model::intent::PortName;
-use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum, VirtualLane};
+use ib_wire::{Guid, Lid, MulticastLid, PortNum, VirtualLane};
 
-/// An exit of a switch that a packet takes.
+/// An output port of a switch, or the directed link behind it. Prints as `0x0002c90300001234[7]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Hop {
-    /// The switch, by node GUID.
+pub struct SwitchExit {
+    /// Node GUID of the switch.
     pub switch: Guid,
-    /// The port it leaves by.
     pub exit: PortNum,
 }
 
-/// A link whose buffers are full while packets in them wait for the next link of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Wait {
-    /// The link, by the switch that sends on it.
-    pub link: Hop,
-    /// The lane; `None` where that is left to the device.
-    pub lane: Option<VirtualLane>,
-    /// Whose packets wait here for the next link.
-    pub packets: Destination,
+impl fmt::Display for SwitchExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.switch, self.exit)
+    }
 }
 
-/// Where packets are to go.
+/// A link of a credit loop: its receive buffers are full of packets that wait for the next link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Destination {
-    /// To a port, or to a LID that nobody has.
+pub struct LinkWait {
+    pub link: SwitchExit,
+    /// `None` if the plan leaves the mapping to lanes to the device.
+    pub lane: Option<VirtualLane>,
+    /// Destination of packets that take this link and then the next one.
+    pub packets: PacketDestination,
+}
+
+impl fmt::Display for LinkWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.link)?;
+        if let Some(lane) = self.lane {
+            write!(f, " lane {lane}")?;
+        }
+        write!(f, " with packets to {}", self.packets)
+    }
+}
+
+/// A unicast or multicast destination that some forwarding table has an entry for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PacketDestination {
+    /// No port needs to own the LID.
     Lid(Lid),
-    /// To a group.
     Group(MulticastLid),
 }
 
-/// One of the two guards between partitions. Each has to hold without the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Guard {
-    /// The P_Key tables of end ports.
-    Ends,
-    /// What switch ports in front of adapters let pass.
-    Switches,
+impl fmt::Display for PacketDestination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lid(lid) => write!(f, "LID {lid}"),
+            Self::Group(mlid) => write!(f, "group {mlid}"),
+        }
+    }
 }
 
-/// A partition number with two owners, each with a port of its own in the partition.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SharedNumber {
-    /// The number.
-    pub partition: PartitionNumber,
-    /// One of them.
-    pub first: String,
-    /// A port of it.
-    pub first_port: Guid,
-    /// The other.
-    pub second: String,
-    /// A port of it.
-    pub second_port: Guid,
+/// The two kinds of P_Key tables that separate partitions. Each must do so without the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PkeyTableKind {
+    /// The table of an end port, by which it sends and accepts packets.
+    EndPort,
+    /// The table that a switch port in front of an end node enforces in both directions.
+    SwitchPort,
 }
 
-/// A table that has a length.
+impl fmt::Display for PkeyTableKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EndPort => "P_Key table",
+            Self::SwitchPort => "enforced P_Key table",
+        })
+    }
+}
+
+/// A table of limited length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Table {
-    /// Where packets leave, by LID.
+pub enum TableKind {
     Linear,
-    /// The P_Keys of an end port.
     Pkeys,
-    /// The P_Keys that a switch port lets pass.
     EnforcedPkeys,
-    /// The low-priority arbitration table.
     Arbitration,
 }
 
-/// How long a packet waits at a port for other lanes, if they do their worst.
+impl fmt::Display for TableKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linear => "linear forwarding table",
+            Self::Pkeys => "P_Key table",
+            Self::EnforcedPkeys => "enforced P_Key table",
+            Self::Arbitration => "low-priority arbitration table",
+        })
+    }
+}
+
+/// The longest time that a packet waits at an output port for other lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneWait {
-    /// The port it leaves by.
     pub port: PortName,
-    /// Its lane.
     pub lane: VirtualLane,
-    /// The entry of the arbitration table that it waits for.
+    /// Index of the low-priority arbitration entry that the packet waits for.
     pub entry: usize,
-    /// How long, in nanoseconds.
     pub wait_ns: u64,
+}
+
+impl fmt::Display for LaneWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, lane, entry, wait_ns } = self;
+        write!(f, "{port} lane {lane} for {wait_ns} ns (entry {entry})")
+    }
 }

@@ -1,4 +1,4 @@
-//! Who was given what on every link, by the decisions of a plan.
+//! The service levels and lanes that the plan grants to clusters, by link.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use fabric_model::decisions::{ClassesDecision, ClusterDecision, DividedLink};
 use fabric_model::intent::PortName;
 use ib_wire::{ServiceLevel, VirtualLane};
 
-use crate::network::{Link, Network, PORTS};
+use crate::network::{Link, PORTS, PlannedNetwork};
 
-/// What a cluster has of a link.
+/// The service levels and the lane that a cluster holds on a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holding {
     pub cluster: Arc<str>,
-    /// A bit for each level.
+    /// One bit for each service level.
     pub levels: u16,
     pub lane: VirtualLane,
 }
@@ -24,72 +24,71 @@ impl Holding {
     }
 }
 
-/// What stands for links that lie together, by the last part of the link.
+/// The holdings of [`PORTS`] adjacent links, by the link number modulo [`PORTS`].
 type Page = Vec<(u8, Holding)>;
 
-/// What clusters have of all links. Copies share what they have in common.
+/// The holdings of all clusters on all links. Clones share unchanged pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Holdings {
-    /// In order, so that they do not tell in which order they were filled.
+    /// Sorted, so that the order of insertion does not show.
     pages: Vec<Arc<Page>>,
 }
 
 impl Holdings {
-    /// Nobody has anything of so many links.
+    /// Makes empty holdings for link numbers below `links`.
     pub fn new(links: usize) -> Self {
         Self { pages: vec![Arc::default(); links.div_ceil(PORTS)] }
     }
 
-    /// What clusters have of a link.
+    /// All holdings on a link.
     pub fn of(&self, link: Link) -> impl Iterator<Item = &Holding> {
-        let (page, place) = (&self.pages[link / PORTS], place(link));
-        let first = page.partition_point(|(at, _)| *at < place);
-        page[first..].iter().take_while(move |(at, _)| *at == place).map(|(_, holding)| holding)
+        let (page, offset) = (&self.pages[link / PORTS], offset(link));
+        let first = page.partition_point(|(at, _)| *at < offset);
+        page[first..].iter().take_while(move |(at, _)| *at == offset).map(|(_, holding)| holding)
     }
 
-    /// Who has a level on a link.
+    /// The holding that includes a service level on a link.
     pub fn owner(&self, link: Link, sl: ServiceLevel) -> Option<&Holding> {
         self.of(link).find(|holding| holding.has(sl))
     }
 
-    /// Who has a lane on a link.
+    /// The holding that includes a lane on a link.
     pub fn lane_owner(&self, link: Link, lane: VirtualLane) -> Option<&Holding> {
         self.of(link).find(|holding| holding.lane == lane)
     }
 
-    /// Gives a cluster what a plan says it has. Ports that the network lacks are left out.
-    pub fn give(&mut self, network: &Network<'_>, name: &Arc<str>, given: Given<'_>) {
-        for (port, levels, lane) in given.parts() {
+    /// Adds what a plan grants to a cluster. Grants on ports that the network lacks are skipped.
+    pub fn add(&mut self, network: &PlannedNetwork<'_>, name: &Arc<str>, grants: ClusterGrants<'_>) {
+        for (port, levels, lane) in grants.parts() {
             let Some(link) = network.link(port) else { continue };
-            let entry = (place(link), Holding { cluster: Arc::clone(name), levels, lane });
+            let entry = (offset(link), Holding { cluster: Arc::clone(name), levels, lane });
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
             page.insert(page.partition_point(|other| *other < entry), entry);
         }
     }
 
-    /// Takes back what a plan says that a cluster had.
-    pub fn take(&mut self, network: &Network<'_>, name: &str, given: Given<'_>) {
-        for link in given.parts().filter_map(|(port, ..)| network.link(port)) {
+    /// Removes what a plan granted to a cluster.
+    pub fn remove(&mut self, network: &PlannedNetwork<'_>, name: &str, grants: ClusterGrants<'_>) {
+        for link in grants.parts().filter_map(|(port, ..)| network.link(port)) {
             let page = Arc::make_mut(&mut self.pages[link / PORTS]);
-            page.retain(|(at, holding)| *at != place(link) || *holding.cluster != *name);
+            page.retain(|(at, holding)| *at != offset(link) || *holding.cluster != *name);
         }
     }
 }
 
-/// What a plan says that a cluster has.
+/// What a plan grants to a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ClusterGrants<'a> {
     pub decision: Option<&'a ClusterDecision>,
-    /// How that is divided.
+    /// The division of the grant into classes of service.
     pub classes: Option<&'a ClassesDecision>,
 }
 
-impl<'a> Given<'a> {
-    /// By a plan.
+impl<'a> ClusterGrants<'a> {
     pub fn of(decisions: &'a Decisions, name: &str) -> Self {
         Self {
             decision: decisions.clusters.get(name).map(|decision| &**decision),
-            // Nothing is not divided.
+            // Classes without a grant do not count.
             classes: decisions
                 .classes
                 .get(name)
@@ -98,19 +97,20 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Levels and lanes on all links: the cluster's own, and those of its further classes.
+    /// Service levels (one bit each) and lanes on all links, first of the cluster itself, then of its further
+    /// classes.
     pub fn parts(self) -> impl Iterator<Item = (PortName, u16, VirtualLane)> + 'a {
         let own = self.decision.into_iter().flat_map(|decision| &decision.links);
         let own = own.map(|grant| (grant.port, bits(&grant.service_levels), grant.lane));
         own.chain((0..self.further_classes()).flat_map(move |class| self.class(class)))
     }
 
-    /// How many classes it has beside the first.
+    /// Number of classes after the first.
     pub fn further_classes(self) -> usize {
         self.classes.map_or(0, |classes| classes.service_levels.len())
     }
 
-    /// The level and the lanes of a further class.
+    /// Service level and lanes of a class after the first.
     pub fn class(self, class: usize) -> impl Iterator<Item = (PortName, u16, VirtualLane)> + 'a {
         self.classes.into_iter().flat_map(move |classes| {
             let levels = bits(&classes.service_levels[class..=class]);
@@ -120,11 +120,11 @@ impl<'a> Given<'a> {
     }
 }
 
-/// A bit for each level.
+/// The set of service levels as bits.
 pub(crate) fn bits(levels: &[ServiceLevel]) -> u16 {
     levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire())
 }
 
-fn place(link: Link) -> u8 {
+fn offset(link: Link) -> u8 {
     (link % PORTS) as u8
 }

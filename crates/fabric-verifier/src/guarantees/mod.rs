@@ -1,60 +1,60 @@
-//! What guaranteed clusters own, and whether they get what they were promised.
+//! Ownership and guarantees: what clusters hold on links, whether anybody else uses it, and whether guarantees hold.
 
+mod arbitration;
+mod cluster_check;
 mod holdings;
 mod ownership;
-mod promises;
-mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::intent::ClusterIntent;
-use fabric_model::plan::{FabricPlan, Finding as Known};
+use fabric_model::plan::{FabricPlan, Finding as PlanFinding};
 use fabric_model::tenancy::Class;
 use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 
 use crate::bounded::bounded;
-use crate::network::{Link, Next, PORTS, Place, port_of};
-use crate::verified::Changes;
+use crate::network::{Link, NextHop, PORTS, SwitchIndex, port_of};
+use crate::verified::PlanChanges;
 use crate::{Finding, Reading, Rule};
-use holdings::{Given, Holdings};
-use promises::{Judge, Judged};
+use cluster_check::{ClusterChecker, ClusterResult};
+use holdings::{ClusterGrants, Holdings};
 
-/// What was judged before.
+/// The state in which the earlier results were computed.
 #[derive(Debug)]
-pub(crate) struct Before<'a> {
+pub(crate) struct PreviousState<'a> {
     pub plan: &'a FabricPlan,
-    /// Clusters that are asked for otherwise since, by name.
+    /// Names of clusters whose intents have changed since.
     pub clusters: BTreeSet<&'a str>,
-    /// Ports for which ways are wished now and were not, or the other way round.
+    /// Ports for which route overrides were added or removed since.
     pub routed: BTreeSet<Guid>,
-    /// Partitions that are asked for otherwise since.
+    /// Partitions whose intents have changed since.
     pub partitions: &'a BTreeSet<PartitionNumber>,
 }
 
-/// Everything that was found about guarantees, in the parts in which it is looked at.
+/// All results about ownership and guarantees, in the parts in which they are recomputed.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarantees {
-    is_guarded: bool,
-    /// The level of management, if it has one of its own.
+    needs_sharing: bool,
+    /// The service level that is reserved for management, if any.
     management: Option<ServiceLevel>,
     holdings: Holdings,
     tenants: Vec<Finding>,
-    /// By switch, where there is something.
-    switches: BTreeMap<Place, Vec<Finding>>,
-    /// By end port, where there is something.
+    /// By switch; switches without findings are absent.
+    switches: BTreeMap<SwitchIndex, Vec<Finding>>,
+    /// By end port; ports without findings are absent.
     ends: BTreeMap<usize, Vec<Finding>>,
-    /// By name, where there is something.
-    clusters: BTreeMap<Arc<str>, Judged>,
+    /// By name; clusters without findings and with even service levels are absent.
+    clusters: BTreeMap<Arc<str>, ClusterResult>,
 }
 
 impl Guarantees {
-    /// Reads everything.
+    /// Checks a whole plan.
     pub fn of(read: &Reading<'_>) -> Self {
         let network = &read.network;
-        let is_guarded = is_guarded(read);
+        let needs_sharing = needs_sharing(read);
         let mut guarantees = Self {
-            is_guarded,
+            needs_sharing,
             management: network.plan.decisions().management,
             holdings: Holdings::new(network.link_count()),
             tenants: ownership::of_tenants(read),
@@ -62,40 +62,43 @@ impl Guarantees {
             ends: BTreeMap::new(),
             clusters: BTreeMap::new(),
         };
-        if !is_guarded {
+        if !needs_sharing {
             return guarantees;
         }
         let decisions = network.plan.decisions();
         for name in decisions.clusters.keys() {
-            guarantees.holdings.give(network, &Arc::from(name.as_str()), Given::of(decisions, name));
+            guarantees.holdings.add(network, &Arc::from(name.as_str()), ClusterGrants::of(decisions, name));
         }
-        guarantees.look(read, 0..network.switches.len(), 0..adapters(network.plan));
-        guarantees.judge(read, |_| true);
+        guarantees.check_ownership(read, 0..network.switches.len(), 0..adapters(network.plan));
+        guarantees.check_clusters(read, |_| true);
         guarantees
     }
 
-    /// The same for another plan with the same ports on the same cables, reading only what changed.
-    pub fn changed(&self, read: &Reading<'_>, before: &Before<'_>, changes: &Changes) -> Self {
+    /// Checks another plan with the same ports on the same cables, and recomputes only the parts that a change can
+    /// affect.
+    pub fn changed(&self, read: &Reading<'_>, before: &PreviousState<'_>, changes: &PlanChanges) -> Self {
         let network = &read.network;
-        if is_guarded(read) != self.is_guarded || network.plan.decisions().management != self.management {
+        if needs_sharing(read) != self.needs_sharing || network.plan.decisions().management != self.management
+        {
             return Self::of(read);
         }
-        let differing = differing(before.plan, network.plan);
-        let mut otherwise = asked_otherwise(before, read, changes);
-        otherwise.extend(differing.iter().copied());
+        let changed_grants = changed_grants(before.plan, network.plan);
+        let mut affected = affected_clusters(before, read, changes);
+        affected.extend(changed_grants.iter().copied());
         let is_kept =
-            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &otherwise);
+            self.tenants.is_empty() && ownership::are_tenants_apart(read, before.partitions, &affected);
         let tenants = if is_kept { Vec::new() } else { ownership::of_tenants(read) };
         let mut guarantees = Self { tenants, ..self.clone() };
-        if !self.is_guarded {
+        if !self.needs_sharing {
             return guarantees;
         }
         let mut names: BTreeSet<&str> = self.clusters.keys().map(|name| &**name).collect();
         let mut links: BTreeSet<Link> = changes.links.iter().copied().collect();
-        for name in differing {
-            let [old, new] = [before.plan, network.plan].map(|plan| Given::of(plan.decisions(), name));
-            guarantees.holdings.take(network, name, old);
-            guarantees.holdings.give(network, &Arc::from(name), new);
+        for name in changed_grants {
+            let [old, new] =
+                [before.plan, network.plan].map(|plan| ClusterGrants::of(plan.decisions(), name));
+            guarantees.holdings.remove(network, name, old);
+            guarantees.holdings.add(network, &Arc::from(name), new);
             links.extend(old.parts().chain(new.parts()).filter_map(|(port, ..)| network.link(port)));
         }
         let (mut switches, mut ends) = (BTreeSet::new(), BTreeSet::new());
@@ -103,59 +106,61 @@ impl Guarantees {
             match link.checked_sub(network.link_of_end(0)) {
                 Some(end) => {
                     ends.insert(end);
-                    switches.extend(network.ends()[end].home.map(|(place, _)| place));
+                    switches.extend(network.ends()[end].home.map(|(switch_index, _)| switch_index));
                 }
                 None => {
                     switches.insert(link / PORTS);
-                    if let Next::Switch(there, _) = network.next(link / PORTS, port_of(*link)) {
-                        switches.insert(there as Place);
+                    if let NextHop::Switch(there, _) = network.next(link / PORTS, port_of(*link)) {
+                        switches.insert(there as SwitchIndex);
                     }
                 }
             }
         }
-        guarantees.look(read, switches, ends);
-        // Whoever was judged well has something of every link of his.
+        guarantees.check_ownership(read, switches, ends);
+        // A cluster without findings holds something on every link that it uses.
         let holders = changes.links.iter().flat_map(|link| self.holdings.of(*link));
         names.extend(holders.map(|holding| &*holding.cluster));
-        names.extend(otherwise);
-        let is_promised = |name: &str| names.contains(name);
+        names.extend(affected);
+        let is_affected = |name: &str| names.contains(name);
         guarantees.clusters.clear();
-        guarantees.judge(read, is_promised);
+        guarantees.check_clusters(read, is_affected);
         guarantees
     }
 
-    /// What ownership breaks.
+    /// The findings of [`Rule::Ownership`], except shared partition numbers.
     pub fn ownership(&self) -> impl Iterator<Item = &Finding> {
         let parts = self.switches.values().chain(self.ends.values()).flatten();
         self.tenants.iter().chain(parts)
     }
 
-    /// What is promised and not kept.
-    pub fn promises(&self) -> impl Iterator<Item = &Finding> {
-        self.clusters.values().flat_map(|judged| &judged.findings)
+    /// All findings of [`Rule::Guarantees`].
+    pub fn violations(&self) -> impl Iterator<Item = &Finding> {
+        self.clusters.values().flat_map(|result| &result.findings)
     }
 
-    /// Whether packets with a level other than 0 and management's go between ports of one cluster only, and each level
-    /// both ways or neither between every two of them. Then nobody else need be asked whether levels come back.
+    /// Whether packets with a service level other than 0 and that of management stay between ports of one cluster,
+    /// and each service level passes in both directions or in neither between every two of these ports. Then the
+    /// return paths of all other pairs need not be checked.
     ///
-    /// For a turn takes a level only between links on which the same cluster has it, and management's always; cables of adapters are had by
-    /// their own cluster only; and every level of a cluster was followed between all its ports. Where every two switches have
-    /// their own level, that one was; which others come back is nobody's concern.
+    /// Proof: a hop carries a service level only between links on which the same cluster holds it (that of management
+    /// always). Cables of adapters are held by their own cluster only. Every service level of a cluster was followed
+    /// between all its ports. With a service level for each pair of switches, only that one was followed; the others
+    /// stay in the cluster's lanes and need not come back.
     pub fn are_levels_even(&self) -> bool {
-        self.is_guarded
+        self.needs_sharing
             && self.ownership().next().is_none()
-            && self.clusters.values().all(|judged| judged.is_even && judged.findings.is_empty())
+            && self.clusters.values().all(|result| result.is_even && result.findings.is_empty())
     }
 
-    fn look(
+    fn check_ownership(
         &mut self,
         read: &Reading<'_>,
-        switches: impl IntoIterator<Item = Place>,
+        switches: impl IntoIterator<Item = SwitchIndex>,
         ends: impl IntoIterator<Item = usize>,
     ) {
-        for place in switches {
-            let found = ownership::of_switch(&read.network, &self.holdings, place);
-            put(&mut self.switches, place, found);
+        for switch_index in switches {
+            let found = ownership::of_switch(&read.network, &self.holdings, switch_index);
+            put(&mut self.switches, switch_index, found);
         }
         for end in ends {
             let found = ownership::of_end(&read.network, &self.holdings, end);
@@ -163,45 +168,50 @@ impl Guarantees {
         }
     }
 
-    /// Judges some of the clusters that are asked for.
-    fn judge(&mut self, read: &Reading<'_>, is_asked: impl Fn(&str) -> bool) {
+    /// Checks the guaranteed clusters for which `is_affected` holds.
+    fn check_clusters(&mut self, read: &Reading<'_>, is_affected: impl Fn(&str) -> bool) {
         let plan = read.network.plan;
-        let mut judge = Judge::new(&read.network, read.intents);
-        let broken = broken(plan);
+        let mut checker = ClusterChecker::new(&read.network, read.intents);
+        let acknowledged = acknowledged(plan);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
-        let promised = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
-        for cluster in promised.filter(|cluster| is_asked(&cluster.name)) {
+        let guaranteed = read.intents.clusters.iter().filter(|cluster| is_guaranteed(cluster));
+        for cluster in guaranteed.filter(|cluster| is_affected(&cluster.name)) {
             if !seen.insert(&cluster.name) {
                 continue;
             }
-            let given = Given::of(plan.decisions(), &cluster.name);
-            let judged = if broken.contains(cluster.name.as_str()) {
-                let is_even = given.parts().next().is_none();
-                Judged { findings: Vec::new(), is_even }
+            let grants = ClusterGrants::of(plan.decisions(), &cluster.name);
+            let result = if acknowledged.contains(cluster.name.as_str()) {
+                let is_even = grants.parts().next().is_none();
+                ClusterResult { findings: Vec::new(), is_even }
             } else {
-                judge.judge(cluster, given)
+                checker.check(cluster, grants)
             };
-            if judged.is_even && judged.findings.is_empty() {
+            if result.is_even && result.findings.is_empty() {
                 self.clusters.remove(cluster.name.as_str());
             } else {
-                self.clusters.insert(cluster.name.as_str().into(), judged);
+                self.clusters.insert(cluster.name.as_str().into(), result);
             }
         }
     }
 }
 
-/// Clusters that two plans gave something different.
-fn differing<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> {
+/// Clusters whose grants or classes differ between two plans.
+fn changed_grants<'a>(old: &'a FabricPlan, new: &'a FabricPlan) -> BTreeSet<&'a str> {
     let [old, new] = [old, new].map(FabricPlan::decisions);
     let clusters = new.clusters.differences(&old.clusters).into_iter().map(|it| it.key.as_str());
     let classes = new.classes.differences(&old.classes).into_iter().map(|it| it.key.as_str());
     clusters.chain(classes).collect()
 }
 
-/// Clusters that are asked for otherwise than before, about which the plan says something else, or whose routes changed.
-fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Changes) -> BTreeSet<&'a str> {
+/// Clusters whose intents changed, whose violation the plan acknowledges or no longer acknowledges, or whose routes
+/// changed.
+fn affected_clusters<'a>(
+    before: &PreviousState<'a>,
+    read: &Reading<'a>,
+    changes: &PlanChanges,
+) -> BTreeSet<&'a str> {
     let mut names = before.clusters.clone();
-    names.extend(broken(before.plan).symmetric_difference(&broken(read.network.plan)));
+    names.extend(acknowledged(before.plan).symmetric_difference(&acknowledged(read.network.plan)));
     let lids: BTreeSet<Lid> = changes.linear.iter().map(|(_, lid)| *lid).collect();
     let owners = lids.into_iter().filter_map(|lid| read.network.lid_owner(lid));
     let owners = owners.map(|end| read.network.ends()[end].guid);
@@ -216,21 +226,21 @@ fn asked_otherwise<'a>(before: &Before<'a>, read: &Reading<'a>, changes: &Change
     names
 }
 
-/// Whether a cluster is promised anything.
 fn is_guaranteed(cluster: &ClusterIntent) -> bool {
     cluster.class != Class::BestEffort
 }
 
-/// Whether lanes are guarded: from the first promise on, for good.
-fn is_guarded(read: &Reading<'_>) -> bool {
+/// Whether every port needs planned SL-to-VL and arbitration tables: from the first guaranteed cluster on, and for
+/// good.
+fn needs_sharing(read: &Reading<'_>) -> bool {
     let decisions = read.network.plan.decisions();
     decisions.guarded || decisions.management.is_some() || read.intents.clusters.iter().any(is_guaranteed)
 }
 
-/// Clusters of which the plan says itself that they do not get what they were promised.
-fn broken(plan: &FabricPlan) -> BTreeSet<&str> {
+/// Clusters whose violated guarantee the plan itself acknowledges.
+fn acknowledged(plan: &FabricPlan) -> BTreeSet<&str> {
     let names = plan.findings().iter().filter_map(|finding| match finding {
-        Known::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
+        PlanFinding::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
         _ => None,
     });
     names.collect()
@@ -240,7 +250,7 @@ fn adapters(plan: &FabricPlan) -> usize {
     plan.adapter_ports().len()
 }
 
-/// Keeps what is found about ownership.
+/// Stores the findings of one part, or removes it if there are none.
 fn put<K: Ord>(kept: &mut BTreeMap<K, Vec<Finding>>, key: K, found: Vec<Finding>) {
     if found.is_empty() {
         kept.remove(&key);

@@ -1,11 +1,11 @@
-//! The clusters that are asked for, kept to be compared with the next ones.
+//! The cluster intents of a verified plan, kept to be compared with those of the next.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fabric_model::intent::ClusterIntent;
 
-/// Clusters in the order they are asked for. Copies share what they have in common.
+/// Cluster intents in order. Clones share unchanged ones.
 #[derive(Clone, Debug)]
 pub(super) struct Clusters {
     list: Vec<Arc<ClusterIntent>>,
@@ -16,7 +16,8 @@ impl Clusters {
         Self { list: clusters.iter().cloned().map(Arc::new).collect() }
     }
 
-    /// What is asked for next, and the names of all between what both begin and end with alike.
+    /// The state for another list, and the names of all clusters between the common beginning and the common end of
+    /// both lists.
     pub fn changed<'a>(&'a self, clusters: &'a [ClusterIntent]) -> (Self, BTreeSet<&'a str>) {
         let is_same = |(old, new): &(&Arc<ClusterIntent>, &ClusterIntent)| ***old == **new;
         let front = self.list.iter().zip(clusters).take_while(is_same).count();

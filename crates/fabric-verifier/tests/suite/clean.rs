@@ -1,21 +1,21 @@
-//! Compiled plans keep every rule, on fabrics of every kind.
+//! Compiled plans have no findings, on fabrics of every kind.
 
 use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
 use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, is_told, verify};
+use fabric_verifier::{Finding, is_acknowledged, verify};
 use ib_wire::Guid;
 use proptest::prelude::*;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-use crate::world::{add_cluster, below, dice, fabric, hosts, planned, shared, tenants, wishes};
+use crate::world::{add_cluster, below, dice, fabric, hosts, planned, random_intents, shared, tenants};
 
-/// What is found besides what the plan says of itself.
+/// Findings that the plan does not acknowledge itself.
 fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let mut findings = verify(topology, intents, plan);
-    findings.retain(|finding| !is_told(finding, plan));
+    findings.retain(|finding| !is_acknowledged(finding, plan));
     findings
 }
 
@@ -26,7 +26,7 @@ proptest! {
     fn compiled_plans_verify_clean(seed: u64) {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
-        let intents = wishes(&mut dice, &topology);
+        let intents = random_intents(&mut dice, &topology);
         let plan = planned(&topology, &intents);
         prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
         let shared = shared(&mut dice, &topology, &plan);
@@ -37,9 +37,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Clusters on ports of their own, as many as the fabric can promise something.
+    /// Clusters on ports of their own, as many as the fabric admits.
     #[test]
-    fn what_clusters_are_promised_verifies_clean(seed: u64, bandwidth in 0u64..4_000_000_000) {
+    fn guaranteed_clusters_verify_clean(seed: u64, bandwidth in 0u64..4_000_000_000) {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
         let mut intents = tenants(&mut dice, &topology);
@@ -59,7 +59,7 @@ proptest! {
     }
 }
 
-/// A fabric of a kind on which often no switch is above all adapters.
+/// A fabric that often has no switch above all adapters.
 fn without_apex(dice: &mut Pcg64Mcg) -> Topology {
     let mut up_to = |most: usize| 1 + below(dice, most);
     let topology = match up_to(4) {
@@ -81,12 +81,12 @@ fn without_apex(dice: &mut Pcg64Mcg) -> Topology {
     without_links(topology, missing, dice.random()).unwrap()
 }
 
-/// Seeds on which a plan was another once it was compiled from its own decisions: the first of the whole fabric, the second of the
-/// one that lost a cable.
+/// Seeds with which recompiling a plan from its own decisions once gave another plan: the first on the whole fabric,
+/// the second after the loss of a cable.
 const FAILED: [u64; 2] = [3_865_929_656_842_663_470, 10_779_652_423_062_082_296];
 
-/// Groups on a fabric of [`without_apex`], also after one more cable was lost.
-fn judge_groups(seed: u64) -> Result<(), TestCaseError> {
+/// Checks groups on a fabric of [`without_apex`], also after the loss of one more cable.
+fn check_groups(seed: u64) -> Result<(), TestCaseError> {
     let mut dice = dice(seed);
     let topology = without_apex(&mut dice);
     let hosts = hosts(&topology);
@@ -106,7 +106,7 @@ fn judge_groups(seed: u64) -> Result<(), TestCaseError> {
     };
     let plan = planned(&topology, &intents);
     judge(&topology, &plan)?;
-    // A cable more is lost, and what was decided stays.
+    // One more cable is lost; the decisions are kept.
     if let Ok(cut) = without_links(topology, 1, seed)
         && let Ok(after) = compile(&cut, &intents, plan.decisions())
     {
@@ -119,15 +119,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn groups_close_no_ring_where_no_switch_is_above_all_members(seed: u64) {
-        judge_groups(seed)?;
+    fn multicast_trees_have_no_cycle_without_a_common_root(seed: u64) {
+        check_groups(seed)?;
     }
 }
 
 #[test]
-fn groups_that_failed_once_close_no_ring_and_stay() {
+fn multicast_trees_of_former_failures_have_no_cycle() {
     for seed in FAILED {
-        judge_groups(seed).unwrap();
+        check_groups(seed).unwrap();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is found in a plan does not depend on which plan was read before.
+//! Incremental verification finds the same, whichever plan it starts from.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::world::mutant::{mutant, mutant_of_sharing};
 use crate::world::{
-    add_cluster, below, dice, fabric, hosts, level, one, planned, promised, rebuilt, set_some_mode, shared,
-    tenants, wishes,
+    add_cluster, below, dice, fabric, guaranteed, hosts, level, one, planned, random_intents, rebuilt,
+    set_random_mode, shared, tenants,
 };
 
-/// Fabrics, each with its own seed, and changes one after the other on each.
+/// Fabrics, each with its own seed, and successive changes on each.
 const FABRICS: u64 = 100;
 const CHANGES: usize = 110;
 
-/// Another plan or other wishes: one more wrong entry, other partitions, everyone in one, or all as it was at first.
+/// Changes the plan or the intents: one more wrong entry, other partitions, a partition of all ports, or a return to
+/// the start.
 fn changed(
     dice: &mut Pcg64Mcg,
     topology: &Topology,
@@ -33,7 +34,7 @@ fn changed(
             first.1.clone()
         }
         4 => {
-            intents.partitions = wishes(dice, topology).partitions;
+            intents.partitions = random_intents(dice, topology).partitions;
             recompile(topology, intents, &first.1).unwrap()
         }
         5 | 6 => {
@@ -48,9 +49,9 @@ fn changed(
     }
 }
 
-/// Another plan or other wishes where clusters are promised something: one cluster more or less, with and without a plan
-/// for it, one more wrong entry, something else given to somebody, or all as it was at first.
-fn promised_otherwise(
+/// Changes the plan or the intents of guaranteed clusters: one cluster more or less, with or without a new plan, one
+/// more wrong entry, other grants, or a return to the start.
+fn changed_guarantees(
     dice: &mut Pcg64Mcg,
     topology: &Topology,
     intents: &mut Intents,
@@ -64,27 +65,27 @@ fn promised_otherwise(
         }
         4..8 => {
             intents.clone_from(&first.0);
-            one_cluster_more_or_less(dice, topology, intents);
+            add_or_remove_cluster(dice, topology, intents);
             recompile(topology, intents, &first.1).unwrap_or_else(|_| {
                 intents.clone_from(&first.0);
                 first.1.clone()
             })
         }
         8 => {
-            one_cluster_more_or_less(dice, topology, intents);
+            add_or_remove_cluster(dice, topology, intents);
             plan.clone()
         }
         9 => {
             intents.partitions = tenants(dice, topology).partitions;
             recompile(topology, intents, &first.1).unwrap_or_else(|_| first.1.clone())
         }
-        10..13 => given_otherwise(dice, plan),
+        10..13 => with_other_grants(dice, plan),
         13..19 => mutant_of_sharing(dice, plan).map_or_else(|| plan.clone(), |(plan, _)| plan),
         _ => mutant(dice, plan).map_or_else(|| plan.clone(), |(plan, _)| plan),
     }
 }
 
-fn one_cluster_more_or_less(dice: &mut Pcg64Mcg, topology: &Topology, intents: &mut Intents) {
+fn add_or_remove_cluster(dice: &mut Pcg64Mcg, topology: &Topology, intents: &mut Intents) {
     if !intents.clusters.is_empty() && below(dice, 2) == 0 {
         let gone = intents.clusters.remove(below(dice, intents.clusters.len()));
         if below(dice, 4) > 0 {
@@ -93,7 +94,7 @@ fn one_cluster_more_or_less(dice: &mut Pcg64Mcg, topology: &Topology, intents: &
         return;
     }
     let mut free = hosts(topology);
-    // Sometimes also ports that others have.
+    // Sometimes also ports that are in a cluster already.
     if below(dice, 6) > 0 {
         free.retain(|port| !intents.clusters.iter().any(|cluster| cluster.ports.contains(port)));
     }
@@ -102,12 +103,12 @@ fn one_cluster_more_or_less(dice: &mut Pcg64Mcg, topology: &Topology, intents: &
     if !ports.is_empty() {
         let name = format!("n{}", below(dice, 6));
         add_cluster(intents, name, ports, one(dice, &[0, 1_000_000_000]), None);
-        set_some_mode(dice, intents);
+        set_random_mode(dice, intents);
     }
 }
 
-/// A plan that gave somebody something else.
-fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
+/// Changes a grant in the plan's decisions.
+fn with_other_grants(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
     let mut parts = plan.parts().clone();
     let names: Vec<String> = parts.decisions.clusters.keys().cloned().collect();
     if names.is_empty() {
@@ -132,10 +133,10 @@ fn given_otherwise(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
     rebuilt(parts, plan)
 }
 
-/// What changes wishes and a plan, both being followed by the next change.
+/// A change of intents and plan; the next change starts from its result.
 type Change = fn(&mut Pcg64Mcg, &Topology, &mut Intents, &(Intents, FabricPlan), &FabricPlan) -> FabricPlan;
 
-/// Changes and those with findings.
+/// Makes changes, and returns how many there were and how many had findings.
 fn follow(
     seed: u64,
     topology: &Arc<Topology>,
@@ -159,12 +160,12 @@ fn follow(
 }
 
 #[test]
-fn a_delta_finds_exactly_what_a_whole_reading_finds() {
+fn a_delta_finds_what_verify_finds() {
     let (mut changes, mut with_findings) = (0, 0);
     for seed in 0..FABRICS {
         let mut dice = dice(seed);
         let topology = Arc::new(fabric(&mut dice));
-        let intents = wishes(&mut dice, &topology);
+        let intents = random_intents(&mut dice, &topology);
         let plan = planned(&topology, &intents);
         let count = follow(seed, &topology, (intents, plan), changed);
         (changes, with_findings) = (changes + count.0, with_findings + count.1);
@@ -174,13 +175,13 @@ fn a_delta_finds_exactly_what_a_whole_reading_finds() {
 }
 
 #[test]
-fn a_delta_finds_the_same_where_clusters_are_promised_something() {
+fn a_delta_finds_what_verify_finds_with_guarantees() {
     let (mut changes, mut with_findings) = (0, 0);
     for seed in 0..FABRICS {
         let mut dice = dice(2000 + seed);
         let topology = Arc::new(fabric(&mut dice));
-        let first = promised(&mut dice, &topology);
-        let count = follow(seed, &topology, first, promised_otherwise);
+        let first = guaranteed(&mut dice, &topology);
+        let count = follow(seed, &topology, first, changed_guarantees);
         (changes, with_findings) = (changes + count.0, with_findings + count.1);
     }
     println!("{changes} changes, {with_findings} with findings");

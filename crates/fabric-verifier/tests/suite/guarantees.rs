@@ -1,4 +1,4 @@
-//! Every way to break what belongs to guaranteed clusters, or what they were promised, is told.
+//! Every path to violate the ownership or the guarantee of a cluster is reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane, VlArbEntry};
 
 use crate::world::{add_cluster, hosts, level};
 
-/// Two clusters of hosts on different leaves, and the manager.
+/// Two clusters with hosts on different leaves, and the subnet manager.
 struct World {
     tree: Topology,
     hosts: Vec<Guid>,
@@ -23,15 +23,15 @@ struct World {
     plan: FabricPlan,
 }
 
-/// A wrong plan or wrong wishes.
+/// Breaks the plan or the intents.
 type Change = fn(&World, &mut Intents, &mut PlanParts);
 
-/// Whether a finding is the one.
+/// Recognises the expected finding.
 type Named = fn(&World, &Finding) -> bool;
 
 impl World {
     fn new() -> Self {
-        // With so few cables between switches that clusters have to share some.
+        // So few cables between switches that clusters have to share some.
         let oversubscription = "3:1".parse().unwrap();
         let tree = FatTree { radix: 8, oversubscription, ..FatTree::with_hosts(16) }.generate().unwrap();
         let hosts = hosts(&tree);
@@ -47,7 +47,7 @@ impl World {
         &self.plan.decisions().clusters[name]
     }
 
-    /// A port between switches where both clusters have something.
+    /// A port between switches on which both clusters hold a lane.
     fn shared_port(&self) -> PortName {
         let held = |name: &str, port: PortName| self.cluster(name).links.iter().any(|link| link.port == port);
         let ports = self.cluster("a").links.iter().map(|link| link.port);
@@ -59,7 +59,7 @@ impl World {
         self.cluster(name).links.iter().find(|link| link.port == port).unwrap().lane
     }
 
-    /// A level for every two switches of a cluster, each with itself too.
+    /// A service level for every pair of switches of a cluster, including each switch with itself.
     fn pairs(&self, name: &str, service_level: ServiceLevel) -> Vec<PairLevel> {
         let ports = self.cluster(name).ports.iter();
         let switches = ports.map(|port| self.plan.adapter_port(*port).unwrap().peer.node);
@@ -82,7 +82,7 @@ fn sharing_of(parts: &mut PlanParts, name: PortName) -> &mut Option<Arc<PortShar
     &mut switch.port_mut(name.port).unwrap().sharing
 }
 
-fn shared_otherwise(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&mut PortSharing)) {
+fn change_sharing(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&mut PortSharing)) {
     let sharing = sharing_of(parts, name);
     let mut changed = PortSharing::clone(sharing.as_ref().unwrap());
     change(&mut changed);
@@ -102,34 +102,34 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     (
         Rule::Ownership,
         |world, _, parts| {
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 sharing.otherwise.0[15] = VirtualLane::MANAGEMENT;
             });
         },
         |world, found| {
-            matches!(found, Finding::ManagementAstray { port, input: None, sl, lane }
+            matches!(found, Finding::ManagementLaneDiffers { port, input: None, sl, lane }
                 if *port == world.shared_port() && *sl == level(15) && *lane == VirtualLane::MANAGEMENT)
         },
     ),
     (
         Rule::Ownership,
         |world, _, parts| {
-            shared_otherwise(parts, world.adapter("a"), |sharing| sharing.otherwise.0[15] = lane(0));
+            change_sharing(parts, world.adapter("a"), |sharing| sharing.otherwise.0[15] = lane(0));
         },
         |world, found| {
-            matches!(found, Finding::ManagementAstray { port, lane: to, .. }
+            matches!(found, Finding::ManagementLaneDiffers { port, lane: to, .. }
                 if *port == world.adapter("a") && *to == lane(0))
         },
     ),
     (
         Rule::Ownership,
         |world, _, parts| {
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 sharing.by_input.values_mut().for_each(|map| map.0[0] = lane(1));
             });
         },
         |world, found| {
-            matches!(found, Finding::ManagementAstray { port, input: Some(_), sl, lane: to }
+            matches!(found, Finding::ManagementLaneDiffers { port, input: Some(_), sl, lane: to }
                 if *port == world.shared_port() && *sl == level(0) && *to == lane(1))
         },
     ),
@@ -160,7 +160,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     (
         Rule::Sharing,
         |world, _, parts| {
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 sharing.low.retain(|entry| entry.lane != lane(1));
             });
         },
@@ -172,33 +172,33 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     (
         Rule::Sharing,
         |world, _, parts| {
-            shared_otherwise(parts, world.adapter("b"), |sharing| {
+            change_sharing(parts, world.adapter("b"), |sharing| {
                 sharing.high = vec![VlArbEntry { lane: lane(0), weight: 1 }];
             });
         },
         |world, found| {
-            matches!(found, Finding::HighPriority { port, index: 0, lane: to }
+            matches!(found, Finding::HighPriorityWeight { port, index: 0, lane: to }
                 if *port == world.adapter("b") && *to == lane(0))
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, intents, _| {
-            // One byte less than 1 Gb/s sends in a microsecond, and a packet.
+            // One byte less than what 1 Gb/s sends in a microsecond plus one packet.
             let peer = world.plan.adapter_port(world.cluster("a").ports[0]).unwrap().peer;
             let lane_buffer = Some(LaneBuffer { bytes: 125 + 4122 - 1, round_trip_ns: 1000 });
             let port = PortCapability { lane_buffer, ..intents.capabilities.port(peer) };
             intents.capabilities.ports.insert(peer, port);
         },
         |world, found| {
-            matches!(found, Finding::BufferShort { cluster, port, needed: 4247, held: 4246 }
+            matches!(found, Finding::BufferTooSmall { cluster, port, needed: 4247, held: 4246 }
                 if cluster == "a" && *port == world.adapter("a"))
         },
     ),
     (
         Rule::Ownership,
         |_, intents, _| intents.clusters.push(intents.clusters[0].clone()),
-        |_, found| matches!(found, Finding::ClusterTwice { cluster } if cluster == "a"),
+        |_, found| matches!(found, Finding::DuplicateCluster { cluster } if cluster == "a"),
     ),
     (
         Rule::Ownership,
@@ -214,7 +214,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         Rule::Ownership,
         |world, intents, _| intents.clusters[1].ports.push(world.hosts[5]),
         |world, found| {
-            matches!(found, Finding::PortOfTwo { port, first, second }
+            matches!(found, Finding::PortShared { port, first, second }
                 if *port == world.hosts[5] && first == "a" && second == "b")
         },
     ),
@@ -229,7 +229,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             intents.partitions[1].members.push(more);
         },
         |world, found| {
-            matches!(found, Finding::KeyOfTwo { first_port, second_port, .. }
+            matches!(found, Finding::PartitionShared { first_port, second_port, .. }
                 if *first_port == world.hosts[5] || *second_port == world.hosts[5])
         },
     ),
@@ -240,7 +240,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             let links = &mut decision(parts, "a").links;
             links.iter_mut().find(|link| link.port == port).unwrap().lane = lane;
         },
-        |world, found| matches!(found, Finding::LaneOfTwo { port, .. } if *port == world.shared_port()),
+        |world, found| matches!(found, Finding::LaneShared { port, .. } if *port == world.shared_port()),
     ),
     (
         Rule::Ownership,
@@ -249,7 +249,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             let links = &mut decision(parts, "a").links;
             links.iter_mut().find(|link| link.port == port).unwrap().service_levels.push(other);
         },
-        |world, found| matches!(found, Finding::LevelOfTwo { port, .. } if *port == world.shared_port()),
+        |world, found| matches!(found, Finding::ServiceLevelShared { port, .. } if *port == world.shared_port()),
     ),
     (
         Rule::Ownership,
@@ -262,22 +262,23 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     (
         Rule::Ownership,
         |world, _, parts| *sharing_of(parts, world.shared_port()) = None,
-        |world, found| matches!(found, Finding::PortUnguarded { port } if *port == world.shared_port()),
+        |world, found| matches!(found, Finding::SharingMissing { port } if *port == world.shared_port()),
     ),
     (
         Rule::Ownership,
         |world, _, parts| *sharing_of(parts, world.adapter("a")) = None,
-        |world, found| matches!(found, Finding::PortUnguarded { port } if *port == world.adapter("a")),
+        |world, found| matches!(found, Finding::SharingMissing { port } if *port == world.adapter("a")),
     ),
-    // A level that nobody has, one that somebody else has before the turn, and one at an adapter that has none.
+    // A service level without owner, one that another cluster holds on the input link, and one at an adapter without
+    // any.
     (
         Rule::Ownership,
         |world, _, parts| {
             let lane = world.lane("a", world.shared_port());
-            shared_otherwise(parts, world.shared_port(), |sharing| sharing.otherwise.0[9] = lane);
+            change_sharing(parts, world.shared_port(), |sharing| sharing.otherwise.0[9] = lane);
         },
         |world, found| {
-            matches!(found, Finding::LevelNotGranted { port, input: None, sl, here: None, .. }
+            matches!(found, Finding::ServiceLevelNotGranted { port, input: None, sl, here: None, .. }
                 if *port == world.shared_port() && *sl == level(9))
         },
     ),
@@ -286,7 +287,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, _, parts| {
             let port = world.shared_port();
             let (sl, lane) = (world.cluster("a").service_level().unwrap(), world.lane("a", port));
-            shared_otherwise(parts, port, |sharing| {
+            change_sharing(parts, port, |sharing| {
                 let inputs: Vec<PortNum> = sharing.by_input.keys().copied().collect();
                 for input in inputs {
                     let map = sharing.by_input.get_mut(&input).unwrap();
@@ -295,7 +296,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             });
         },
         |world, found| {
-            matches!(found, Finding::LevelNotGranted { port, input: Some(_), here: Some(here), there, .. }
+            matches!(found, Finding::ServiceLevelNotGranted { port, input: Some(_), here: Some(here), there, .. }
                 if *port == world.shared_port() && here == "a" && there.as_deref() != Some("a"))
         },
     ),
@@ -303,22 +304,22 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         Rule::Ownership,
         |world, _, parts| {
             let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
-            shared_otherwise(parts, name, |sharing| sharing.otherwise.0[1] = sharing.otherwise.0[0]);
+            change_sharing(parts, name, |sharing| sharing.otherwise.0[1] = sharing.otherwise.0[0]);
         },
         |world, found| {
             let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
-            matches!(found, Finding::LevelNotGranted { port, there: None, .. } if *port == name)
+            matches!(found, Finding::ServiceLevelNotGranted { port, there: None, .. } if *port == name)
         },
     ),
-    // Level 0 in a cluster's lane, and a cluster's level in that of another.
+    // Service level 0 in a cluster's lane, and a cluster's service level in the lane of another.
     (
         Rule::Ownership,
         |world, _, parts| {
             let lane = world.lane("a", world.shared_port());
-            shared_otherwise(parts, world.shared_port(), |sharing| sharing.otherwise.0[0] = lane);
+            change_sharing(parts, world.shared_port(), |sharing| sharing.otherwise.0[0] = lane);
         },
         |world, found| {
-            matches!(found, Finding::LaneOfOther { port, owner: Some(owner), sender: None, .. }
+            matches!(found, Finding::ForeignLane { port, owner: Some(owner), sender: None, .. }
                 if *port == world.shared_port() && owner == "a")
         },
     ),
@@ -327,32 +328,32 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, _, parts| {
             let port = world.shared_port();
             let (sl, lane) = (world.cluster("a").service_level().unwrap(), world.lane("b", port));
-            shared_otherwise(parts, port, |sharing| {
+            change_sharing(parts, port, |sharing| {
                 let maps = sharing.by_input.values_mut();
                 maps.filter(|map| map.lane(sl) != VirtualLane::MANAGEMENT)
                     .for_each(|map| map.0[sl.index()] = lane);
             });
         },
         |world, found| {
-            matches!(found, Finding::LaneOfOther { port, owner: Some(owner), sender: Some(sender), .. }
+            matches!(found, Finding::ForeignLane { port, owner: Some(owner), sender: Some(sender), .. }
                 if *port == world.shared_port() && owner == "b" && sender == "a")
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |_, _, parts| drop(parts.decisions.clusters.remove("b")),
-        |_, found| matches!(found, Finding::PromiseMissing { cluster } if cluster == "b"),
+        |_, found| matches!(found, Finding::GuaranteeMissing { cluster } if cluster == "b"),
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |_, intents, _| {
             let bandwidth = Bandwidth::from_bits_per_s(600_000_000);
             intents.clusters[1].class = Class::Guaranteed { bandwidth, latency_ns: None };
         },
-        |_, found| matches!(found, Finding::PromiseMissing { cluster } if cluster == "b"),
+        |_, found| matches!(found, Finding::GuaranteeMissing { cluster } if cluster == "b"),
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, intents, parts| {
             let absent = Guid::from_wire(0xdead).unwrap();
             assert!(world.tree.by_port_guid(absent).is_none());
@@ -362,12 +363,12 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |_, found| matches!(found, Finding::ClusterPortMissing { port, .. } if port.to_wire() == 0xdead),
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |_, _, parts| decision(parts, "a").links[0].service_levels = vec![level(14)],
-        |_, found| matches!(found, Finding::LevelMissing { cluster, between: None } if cluster == "a"),
+        |_, found| matches!(found, Finding::ServiceLevelMissing { cluster, between: None } if cluster == "a"),
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |_, _, parts| {
             let mut more = decision(parts, "a").links[0].clone();
             more.port.port = PortNum::new(77).unwrap();
@@ -376,7 +377,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |_, found| matches!(found, Finding::GrantWithoutLink { port, .. } if port.port.to_wire() == 77),
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let mut more = decision(parts, "a").links[0].clone();
             more.port = world.plan.adapter_port(world.hosts[15]).unwrap().name;
@@ -384,11 +385,11 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         },
         |world, found| {
             let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
-            matches!(found, Finding::GrantAstray { port, .. } if *port == name)
+            matches!(found, Finding::GrantOnForeignPort { port, .. } if *port == name)
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| decision(parts, "a").links.retain(|link| link.port != world.shared_port()),
         |world, found| {
             matches!(found, Finding::GrantMissing { cluster, port, .. }
@@ -396,7 +397,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let to = world.plan.adapter_port(world.hosts[9]).unwrap();
             for switch in &mut parts.switches {
@@ -406,39 +407,39 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             }
         },
         |world, found| {
-            matches!(found, Finding::ClusterUnreached { cluster, to, .. }
+            matches!(found, Finding::ClusterPortUnreached { cluster, to, .. }
                 if cluster == "a" && *to == world.hosts[9])
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let sl = world.cluster("a").service_level().unwrap();
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 let maps = sharing.by_input.values_mut();
                 maps.for_each(|map| map.0[sl.index()] = VirtualLane::MANAGEMENT);
             });
         },
         |world, found| {
-            matches!(found, Finding::LevelLost { cluster, at, input: Some(_), .. }
+            matches!(found, Finding::ServiceLevelDiscarded { cluster, at, input: Some(_), .. }
                 if cluster == "a" && *at == world.shared_port())
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let sl = world.cluster("a").service_level().unwrap();
-            shared_otherwise(parts, world.adapter("a"), |sharing| {
+            change_sharing(parts, world.adapter("a"), |sharing| {
                 sharing.otherwise.0[sl.index()] = VirtualLane::MANAGEMENT;
             });
         },
         |world, found| {
-            matches!(found, Finding::LevelLost { cluster, at, input: None, .. }
+            matches!(found, Finding::ServiceLevelDiscarded { cluster, at, input: None, .. }
                 if cluster == "a" && *at == world.adapter("a"))
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, intents, parts| {
             intents.clusters[0].sl_mode = SlMode::Path;
             let sl = world.cluster("a").service_level().unwrap();
@@ -449,12 +450,12 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         },
         |world, found| {
             let switches = world.pairs("a", level(1))[1].switches;
-            matches!(found, Finding::LevelMissing { cluster, between: Some(between) }
+            matches!(found, Finding::ServiceLevelMissing { cluster, between: Some(between) }
                 if cluster == "a" && *between == switches)
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, intents, parts| {
             intents.clusters[0].sl_mode = SlMode::Path;
             let sl = world.cluster("a").service_level().unwrap();
@@ -466,15 +467,15 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, found| {
             let switches = world.pairs("a", level(1))[1].switches;
             let switch = |port: &Guid| world.plan.adapter_port(*port).unwrap().peer.node;
-            matches!(found, Finding::LevelLost { cluster, sl, from, to, .. } if cluster == "a"
+            matches!(found, Finding::ServiceLevelDiscarded { cluster, sl, from, to, .. } if cluster == "a"
                 && *sl == level(14) && PairLevel::between(switch(from), switch(to)) == switches)
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let lane = world.lane("a", world.shared_port());
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 sharing.low.retain(|entry| entry.lane != lane);
             });
         },
@@ -484,25 +485,25 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         },
     ),
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let lane = world.lane("a", world.shared_port());
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 let own = sharing.low.iter_mut().filter(|entry| entry.lane == lane);
                 own.for_each(|entry| entry.weight = 1);
             });
         },
         |world, found| {
-            matches!(found, Finding::ShareShort { cluster, port, needed, given, .. }
+            matches!(found, Finding::ShareTooSmall { cluster, port, needed, given, .. }
                 if cluster == "a" && *port == world.shared_port() && given < needed)
         },
     ),
-    // Entries of others in between make packets late, though the share is kept by more weight.
+    // Entries of other lanes in between delay packets, although more weight keeps the share.
     (
-        Rule::Promises,
+        Rule::Guarantees,
         |world, _, parts| {
             let lane = world.lane("a", world.shared_port());
-            shared_otherwise(parts, world.shared_port(), |sharing| {
+            change_sharing(parts, world.shared_port(), |sharing| {
                 let other = sharing.low[0].lane;
                 let other = if other == lane { sharing.low[1].lane } else { other };
                 sharing.low = vec![VlArbEntry { lane: other, weight: 255 }; 32];
@@ -510,15 +511,15 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             });
         },
         |world, found| {
-            matches!(found, Finding::TooLate { cluster, bound_ns, promised_ns, hops, .. }
-                if cluster == "a" && bound_ns > promised_ns
-                    && hops.iter().any(|hop| hop.port == world.shared_port() && hop.entry == 32))
+            matches!(found, Finding::LatencyExceeded { cluster, bound_ns, guaranteed_ns, waits, .. }
+                if cluster == "a" && bound_ns > guaranteed_ns
+                    && waits.iter().any(|wait| wait.port == world.shared_port() && wait.entry == 32))
         },
     ),
 ];
 
 #[test]
-fn what_breaks_guarantees_is_told_with_the_entry() {
+fn violated_guarantees_are_reported_with_the_entry() {
     let world = World::new();
     assert_eq!(verify(&world.tree, &world.intents, &world.plan), [], "the control");
     for (place, (rule, change, is_named)) in CHANGES.iter().enumerate() {
@@ -526,7 +527,7 @@ fn what_breaks_guarantees_is_told_with_the_entry() {
         change(&world, &mut intents, &mut parts);
         let found = verify(&world.tree, &intents, &FabricPlan::from_parts(parts));
         let named = found.iter().find(|finding| is_named(&world, finding));
-        let named = named.unwrap_or_else(|| panic!("change {place} is not told by {found:#?}"));
+        let named = named.unwrap_or_else(|| panic!("change {place} is not reported by {found:#?}"));
         assert_eq!(named.rule(), *rule);
         let text = named.to_string();
         assert!(!text.contains(" { "), "{text}");
@@ -534,10 +535,10 @@ fn what_breaks_guarantees_is_told_with_the_entry() {
 }
 
 #[test]
-fn a_promise_that_the_plan_gives_up_is_not_judged() {
+fn an_acknowledged_violation_is_not_reported() {
     let world = World::new();
     let mut parts = world.plan.parts().clone();
-    // As the compiler leaves it if a cable is lost: no share, no level, and the plan says so.
+    // As the compiler leaves it after the loss of a cable: no share, no service level, and the plan acknowledges it.
     let mut intents = world.intents.clone();
     intents.clusters.pop();
     let without = compile(&world.tree, &intents, &Decisions::default()).unwrap();

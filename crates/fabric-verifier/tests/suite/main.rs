@@ -1,10 +1,10 @@
-//! What the verifier finds, and what it does not find where nothing is wrong.
+//! What the verifier reports, and that it reports nothing where nothing is wrong.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod clean;
 mod delta;
 mod guarantees;
 mod mutants;
-mod pairs;
+mod path_service_levels;
 mod rules;
 mod world;

@@ -1,13 +1,13 @@
-//! One wrong entry in any table is found by a rule that names it, or changes nothing that packets could show.
+//! One wrong entry in any table is named by a finding, or changes nothing that packets could show.
 
 use std::collections::BTreeMap;
 
 use fabric_verifier::verify;
 
-use crate::world::arbiter::are_kept;
+use crate::world::arbiter::guarantees_hold;
 use crate::world::mutant::{mutant, mutant_of_sharing};
 use crate::world::walk::Fabric;
-use crate::world::{dice, fabric, planned, promised, shared, wishes};
+use crate::world::{dice, fabric, guaranteed, planned, random_intents, shared};
 
 /// Plans, each with its own seed, and wrong entries tried on each.
 const PLANS: u64 = 80;
@@ -15,12 +15,12 @@ const MUTANTS: usize = 60;
 
 #[test]
 fn every_wrong_entry_is_named_or_changes_nothing() {
-    // By kind of entry: how many were named, how many change nothing.
+    // By kind of entry: how many were named, how many had no effect.
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for seed in 0..PLANS {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
-        let intents = wishes(&mut dice, &topology);
+        let intents = random_intents(&mut dice, &topology);
         let mut plan = planned(&topology, &intents);
         if seed % 2 == 1 {
             plan = shared(&mut dice, &topology, &plan);
@@ -69,19 +69,19 @@ fn every_wrong_entry_is_named_or_changes_nothing() {
 }
 
 #[test]
-fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
+fn every_wrong_entry_is_named_or_keeps_guarantees() {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for seed in 0..PLANS {
         let mut dice = dice(1000 + seed);
         let topology = fabric(&mut dice);
-        let (intents, plan) = promised(&mut dice, &topology);
+        let (intents, plan) = guaranteed(&mut dice, &topology);
         if intents.clusters.is_empty() || !verify(&topology, &intents, &plan).is_empty() {
             assert!(intents.clusters.is_empty() || !plan.findings().is_empty(), "seed {seed}");
             continue;
         }
         let right = Fabric::new(&topology, &plan);
         assert!(
-            are_kept(&topology, &intents, &plan) && right.levels_come_back(&intents),
+            guarantees_hold(&topology, &intents, &plan) && right.levels_come_back(&intents),
             "seed {seed}: the control"
         );
         let usual = (right.keys(), right.behaviour(&right.keys()));
@@ -92,7 +92,7 @@ fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
             let findings = verify(&topology, &intents, &wrong);
             let count = counts.entry(entry.kind()).or_default();
             let changed = Fabric::new(&topology, &wrong);
-            // All pairs are compared by the rule only where something is found.
+            // The rule compares all pairs only where something is found.
             assert!(!findings.is_empty() || changed.levels_come_back(&intents), "seed {seed}: {entry:?}");
             if findings.iter().any(|finding| entry.is_named_by(finding)) {
                 count.0 += 1;
@@ -102,7 +102,7 @@ fn every_wrong_entry_of_promised_plans_is_named_or_breaks_no_promise() {
             let other = (keys != usual.0).then(|| right.behaviour(&keys));
             assert!(
                 other.as_ref().unwrap_or(&usual.1).is_kept_by(&changed.behaviour(&keys))
-                    && are_kept(&topology, &intents, &wrong),
+                    && guarantees_hold(&topology, &intents, &wrong),
                 "seed {seed}: {entry:?} changes what packets do, and is not named by {findings:#?}"
             );
             count.1 += 1;

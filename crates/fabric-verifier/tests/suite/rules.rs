@@ -1,4 +1,4 @@
-//! Each rule on plans that break it in a known way.
+//! Each rule on plans that break it in a known path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortName, Role, Wh
 use fabric_model::plan::{Enforcement, LinearTable, PkeyTable, PlanParts, PortSharing};
 use fabric_model::{Endpoint, FabricPlan, Intents, Topology};
 use fabric_verifier::{
-    Destination, Finding, Guard, Hop, PART_FINDINGS_MAX, Rule, SharedNumber, Table, Verified, verify,
-    verify_rule,
+    Finding, PART_FINDINGS_MAX, PacketDestination, PkeyTableKind, Rule, SwitchExit, TableKind, Verified,
+    verify, verify_rule,
 };
 use ib_wire::{
     DataLanes, Guid, Lid, Membership, PartitionNumber, Pkey, PortNum, SlToVl, VirtualLane, VlArbEntry,
@@ -45,7 +45,7 @@ fn lane(raw: u8) -> VirtualLane {
     VirtualLane::from_wire(raw).unwrap()
 }
 
-/// Level 0 in lane 0, another in a lane of choice, the rest discarded.
+/// Maps service level 0 to lane 0 and `sl` to lane `raw`; the rest is discarded.
 fn map(sl: usize, raw: u8) -> SlToVl {
     let mut map = SlToVl([VirtualLane::MANAGEMENT; 16]);
     map.0[0] = lane(0);
@@ -58,7 +58,7 @@ fn shared_by(map: SlToVl) -> PortSharing {
     PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() }
 }
 
-/// A ring of five switches with a host each, all packets going the same way round.
+/// A ring of five switches with a host each; all packets go round in the same direction.
 fn one_way_round() -> (Topology, Intents, FabricPlan) {
     let ring = Torus { hosts_per_switch: 1, ..Torus::new([5]) }.generate().unwrap();
     let intents = Intents::new(hosts(&ring)[0]);
@@ -89,17 +89,24 @@ fn one_way_round() -> (Topology, Intents, FabricPlan) {
 }
 
 #[test]
-fn packets_that_all_go_round_one_way_close_a_ring() {
+fn one_way_routes_around_a_ring_are_a_credit_loop() {
     let (ring, intents, plan) = one_way_round();
     let findings = verify(&ring, &intents, &plan);
-    let [Finding::CreditLoop { ring: waits }] = &findings[..] else { panic!("{findings:?}") };
+    let [Finding::CreditLoop { cycle: waits }] = &findings[..] else { panic!("{findings:?}") };
     let switches: BTreeSet<Guid> = waits.iter().map(|wait| wait.link.switch).collect();
     assert_eq!((waits.len(), switches.len()), (5, 5));
-    assert!(waits.iter().all(|wait| wait.lane.is_none() && matches!(wait.packets, Destination::Lid(_))));
-    assert!(findings[0].to_string().starts_with("these links can wait for each other for ever: "));
+    assert!(
+        waits.iter().all(|wait| wait.lane.is_none() && matches!(wait.packets, PacketDestination::Lid(_)))
+    );
+    assert!(
+        findings[0]
+            .to_string()
+            .starts_with("credit loop: packets can wait for buffers in a cycle of 5 links: ")
+    );
 }
 
-/// The ring with lanes: at the first switch, what comes from the ring goes on by the map that is given.
+/// The ring with lanes: at the first switch, packets from the ring are mapped by `seam`, everywhere else by
+/// `elsewhere`.
 fn at_the_seam(ring: &Topology, plan: &FabricPlan, elsewhere: SlToVl, seam: SlToVl) -> FabricPlan {
     let nodes: BTreeSet<Guid> = ring.switches().map(|(_, node)| node.guid).collect();
     changed(plan, |parts| {
@@ -124,27 +131,28 @@ fn at_the_seam(ring: &Topology, plan: &FabricPlan, elsewhere: SlToVl, seam: SlTo
 }
 
 #[test]
-fn lanes_open_a_ring_only_if_every_level_leaves_its_lane() {
+fn lanes_break_a_loop_only_if_every_level_changes_lane() {
     let (ring, intents, plan) = one_way_round();
     let rings = |plan: &FabricPlan| verify_rule(Rule::CreditLoops, &ring, &intents, plan);
     let best_effort = map(0, 0);
-    // Level 0 goes on in lane 1 behind the seam: lane 0 waits for lane 1, and lane 1 for lane 0 on the next link.
+    // Service level 0 continues in lane 1 behind the seam: lane 0 waits for lane 1, and lane 1 for lane 0 on the next
+    // link.
     let other_lane = at_the_seam(&ring, &plan, best_effort, map(0, 1));
-    let [Finding::CreditLoop { ring: waits }] = &rings(&other_lane)[..] else { panic!("a ring") };
+    let [Finding::CreditLoop { cycle: waits }] = &rings(&other_lane)[..] else { panic!("a ring") };
     assert_eq!(waits.iter().filter(|wait| wait.lane == Some(lane(1))).count(), 1);
     // Nothing passes the seam.
     let mut shut = map(0, 15);
     let closed = at_the_seam(&ring, &plan, best_effort, shut);
     assert_eq!(rings(&closed), []);
-    // Level 3, which adapters send, passes it.
+    // Service level 3, which adapters send, passes it.
     shut.0[3] = lane(3);
     let open = at_the_seam(&ring, &plan, map(3, 3), shut);
-    let [Finding::CreditLoop { ring: waits }] = &rings(&open)[..] else { panic!("a ring") };
+    let [Finding::CreditLoop { cycle: waits }] = &rings(&open)[..] else { panic!("a ring") };
     assert!(waits.iter().all(|wait| wait.lane == Some(lane(3))), "{waits:?}");
 }
 
 #[test]
-fn each_guard_between_partitions_has_to_hold_alone() {
+fn each_kind_of_pkey_table_must_isolate_alone() {
     let tree = tree();
     let hosts = hosts(&tree);
     let mut intents = Intents::new(hosts[0]);
@@ -155,9 +163,9 @@ fn each_guard_between_partitions_has_to_hold_alone() {
     let plan = planned(&tree, &intents);
     assert_eq!(verify(&tree, &intents, &plan), []);
     let key = |raw| Pkey::from_wire(raw).unwrap();
-    let names = |finding: &Finding, a: Guid, b: Guid, guard: Guard| match finding {
-        Finding::IsolationBroken { from, to, guard: found, path, .. } => {
-            *from == a && *to == b && *found == guard && !path.is_empty()
+    let names = |finding: &Finding, a: Guid, b: Guid, kind: PkeyTableKind| match finding {
+        Finding::IsolationBroken { from, to, table: found, path, .. } => {
+            *from == a && *to == b && *found == kind && !path.is_empty()
         }
         _ => false,
     };
@@ -174,10 +182,13 @@ fn each_guard_between_partitions_has_to_hold_alone() {
     });
     let found = verify(&tree, &intents, &foreign);
     let name = foreign.adapter_port(hosts[4]).unwrap().name;
-    assert_eq!(found[0], Finding::KeyUnwanted { port: name, key: key(0x8001), guard: Guard::Ends });
-    assert!(found.len() == 2 && names(&found[1], hosts[4], hosts[1], Guard::Ends), "{found:?}");
+    assert_eq!(
+        found[0],
+        Finding::KeyUnwanted { port: name, key: key(0x8001), table: PkeyTableKind::EndPort }
+    );
+    assert!(found.len() == 2 && names(&found[1], hosts[4], hosts[1], PkeyTableKind::EndPort), "{found:?}");
 
-    // A limited member that is let pass as a full one: it reaches the other limited one.
+    // The switch port treats a limited member as a full one: it reaches another limited member.
     let raised = changed(&plan, |parts| {
         let peer = parts.adapter_ports[end(parts, hosts[2])].peer;
         let switch = parts.switches.iter_mut().find(|switch| switch.guid == peer.node).unwrap();
@@ -188,12 +199,15 @@ fn each_guard_between_partitions_has_to_hold_alone() {
         *keys = Arc::new(PkeyTable::from_keys(raised.collect()));
     });
     let found = verify(&tree, &intents, &raised);
-    assert!(found.iter().any(|finding| names(finding, hosts[2], hosts[3], Guard::Switches)), "{found:?}");
+    assert!(
+        found.iter().any(|finding| names(finding, hosts[2], hosts[3], PkeyTableKind::SwitchPort)),
+        "{found:?}"
+    );
     assert!(found.iter().all(|finding| finding.rule() == Rule::Isolation));
 }
 
 #[test]
-fn a_full_default_partition_is_found_unless_it_is_asked_for() {
+fn full_default_members_are_reported_unless_intended() {
     let tree = tree();
     let hosts = hosts(&tree);
     let intents = Intents::new(hosts[0]);
@@ -212,7 +226,7 @@ fn a_full_default_partition_is_found_unless_it_is_asked_for() {
 }
 
 #[test]
-fn a_missing_port_and_a_moved_cable_are_told() {
+fn a_missing_port_and_a_moved_cable_are_reported() {
     let tree = tree();
     let hosts = hosts(&tree);
     let intents = Intents::new(hosts[0]);
@@ -233,12 +247,13 @@ fn a_missing_port_and_a_moved_cable_are_told() {
     let cables = found.iter().filter(|finding| matches!(finding, Finding::CableDiffers { .. })).count();
     assert_eq!(cables, 4, "both ends of both cables");
     let lid = plan.adapter_port(hosts[5]).unwrap().lid;
-    let astray = |finding: &Finding| matches!(finding, Finding::Astray { lid: found, .. } if *found == lid);
+    let astray =
+        |finding: &Finding| matches!(finding, Finding::Misrouted { lid: found, .. } if *found == lid);
     assert!(found.iter().any(astray), "{found:?}");
 }
 
 #[test]
-fn tables_that_are_too_small_are_told_with_what_they_need() {
+fn too_small_tables_are_reported_with_the_size_needed() {
     let tree = tree();
     let hosts = hosts(&tree);
     let mut intents = Intents::new(hosts[0]);
@@ -248,18 +263,18 @@ fn tables_that_are_too_small_are_told_with_what_they_need() {
     let switch = plan.switches().next().unwrap();
 
     intents.capabilities.usual_port.pkeys = 5;
-    let full = Finding::TableTooLong { table: Table::Pkeys, port: host.name, entries: 6, capacity: 5 };
+    let full = Finding::TableTooLong { table: TableKind::Pkeys, port: host.name, entries: 6, capacity: 5 };
     assert_eq!(verify(&tree, &intents, &plan), [full]);
     intents.capabilities.usual_port.pkeys = 64;
     intents.capabilities.usual_switch.enforced_pkeys = 4;
     let full =
-        Finding::TableTooLong { table: Table::EnforcedPkeys, port: host.peer, entries: 6, capacity: 4 };
+        Finding::TableTooLong { table: TableKind::EnforcedPkeys, port: host.peer, entries: 6, capacity: 4 };
     assert_eq!(verify(&tree, &intents, &plan), [full]);
     intents.capabilities.usual_switch.enforced_pkeys = 64;
     let own = PortName { node: switch.guid, port: PortNum::MANAGEMENT };
     let small = fabric_model::intent::SwitchCapability { linear: 22, ..intents.capabilities.usual_switch };
     intents.capabilities.switches.insert(switch.guid, small);
-    let full = Finding::TableTooLong { table: Table::Linear, port: own, entries: 23, capacity: 22 };
+    let full = Finding::TableTooLong { table: TableKind::Linear, port: own, entries: 23, capacity: 22 };
     assert_eq!(verify(&tree, &intents, &plan), [full]);
     intents.capabilities.switches.clear();
     intents.capabilities.ports.insert(
@@ -272,7 +287,7 @@ fn tables_that_are_too_small_are_told_with_what_they_need() {
 }
 
 #[test]
-fn an_arbitration_table_of_more_than_64_entries_is_told() {
+fn more_than_64_arbitration_entries_are_reported() {
     let tree = tree();
     let hosts = hosts(&tree);
     let intents = Intents::new(hosts[0]);
@@ -282,18 +297,18 @@ fn an_arbitration_table_of_more_than_64_entries_is_told() {
         parts.adapter_ports[2].sharing = Some(Arc::new(sharing));
     });
     let port = plan.parts().adapter_ports[2].name;
-    let table = Table::Arbitration;
+    let table = TableKind::Arbitration;
     let found = verify(&tree, &intents, &plan);
     assert!(found.contains(&Finding::TableTooLong { table, port, entries: 65, capacity: 64 }), "{found:?}");
 }
 
 #[test]
-fn a_loop_is_told_once_with_its_ring() {
+fn a_forwarding_loop_is_reported_once_with_its_cycle() {
     let tree = tree();
     let hosts = hosts(&tree);
     let intents = Intents::new(hosts[0]);
     let plan = planned(&tree, &intents);
-    // The spine sends back what comes from a leaf that does not have the host.
+    // The spine sends packets back to a leaf that does not have the host.
     let host = plan.adapter_port(hosts[15]).unwrap();
     let (spine, leaf, back) = tree
         .switches()
@@ -314,13 +329,16 @@ fn a_loop_is_told_once_with_its_ring() {
         switch.linear = Arc::new(LinearTable::from_exits(exits));
     });
     let found = verify_rule(Rule::Forwarding, &tree, &intents, &wrong);
-    let [Finding::ForwardingLoop { lid, ring }] = &found[..] else { panic!("{found:?}") };
-    let hops = [Hop { switch: guid, exit: back }, Hop { switch: tree[leaf.node].guid, exit: leaf.port }];
-    assert_eq!((*lid, ring.iter().copied().collect::<BTreeSet<_>>()), (host.lid, BTreeSet::from(hops)));
+    let [Finding::ForwardingLoop { lid, cycle }] = &found[..] else { panic!("{found:?}") };
+    let hops = [
+        SwitchExit { switch: guid, exit: back },
+        SwitchExit { switch: tree[leaf.node].guid, exit: leaf.port },
+    ];
+    assert_eq!((*lid, cycle.iter().copied().collect::<BTreeSet<_>>()), (host.lid, BTreeSet::from(hops)));
 }
 
 #[test]
-fn every_rule_cites_beliefs_that_are_written_down() {
+fn every_rule_cites_documented_assumptions() {
     let page = include_str!("../../../../docs/assumptions.md");
     for rule in Rule::ALL {
         assert!(!rule.assumptions().is_empty());
@@ -331,7 +349,7 @@ fn every_rule_cites_beliefs_that_are_written_down() {
 }
 
 #[test]
-fn a_level_that_does_not_come_back_is_told_where_it_is_discarded() {
+fn a_one_way_service_level_is_reported_where_discarded() {
     let tree = tree();
     let hosts = hosts(&tree);
     let intents = Intents::new(hosts[0]);
@@ -342,13 +360,13 @@ fn a_level_that_does_not_come_back_is_told_where_it_is_discarded() {
         }
     });
     let found = verify(&tree, &intents, &plan);
-    let [Finding::LevelOneWay { sl, to, at, input, .. }] = &found[..] else { panic!("{found:?}") };
+    let [Finding::ServiceLevelOneWay { sl, to, at, input, .. }] = &found[..] else { panic!("{found:?}") };
     let host = plan.adapter_port(hosts[9]).unwrap();
     assert_eq!((sl.to_wire(), *to, *at, *input), (2, host.guid, host.name, None));
 }
 
 #[test]
-fn tables_that_are_wrong_altogether_do_not_fill_memory() {
+fn findings_are_bounded_if_all_tables_are_wrong() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(128) }.generate().unwrap();
     let intents = Intents::new(hosts(&tree)[0]);
     let plan = planned(&tree, &intents);
@@ -366,12 +384,12 @@ fn tables_that_are_wrong_altogether_do_not_fill_memory() {
         usize::from(lids) * (PART_FINDINGS_MAX + 1),
         "as many of every LID, and how many more"
     );
-    let more = Finding::More { rule: Rule::Forwarding, count: switches - PART_FINDINGS_MAX };
+    let more = Finding::Omitted { rule: Rule::Forwarding, count: switches - PART_FINDINGS_MAX };
     assert_eq!(found.iter().filter(|finding| **finding == more).count(), lids.into());
-    assert!(more.to_string().starts_with("and ") && more.rule() == Rule::Forwarding);
+    assert!(more.to_string().contains("more findings") && more.rule() == Rule::Forwarding);
 }
 
-/// Three clusters of two hosts, each with a number of its own, and their owners.
+/// Three clusters of two hosts, each with its own partition number and owner.
 fn owned() -> (Arc<Topology>, Intents) {
     let topology = Arc::new(tree());
     let guids = hosts(&topology);
@@ -385,7 +403,7 @@ fn owned() -> (Arc<Topology>, Intents) {
     (topology, intents)
 }
 
-/// The same after one cluster got the number of another, as it looks once members are merged by number.
+/// The intents after one cluster got the number of another: members are merged by number.
 fn with_number_of(intents: &Intents, taker: usize, giver: usize) -> Intents {
     let mut merged = intents.clone();
     let numbers: Vec<PartitionNumber> = intents.owners.keys().copied().collect();
@@ -398,19 +416,22 @@ fn with_number_of(intents: &Intents, taker: usize, giver: usize) -> Intents {
 }
 
 #[test]
-fn one_number_belongs_to_one_owner() {
+fn a_partition_number_belongs_to_one_owner() {
     let (topology, intents) = owned();
     let verified = Verified::of(&topology, &intents, Arc::new(planned(&topology, &intents)));
     assert_eq!(verified.findings().count(), 0, "each has a number of its own");
     for (taker, giver) in [(0, 1), (1, 0), (2, 0), (0, 2), (1, 2), (2, 1)] {
         let merged = with_number_of(&intents, taker, giver);
-        // The tables are right for the merged partition: without owners nothing is wrong with them.
+        // The tables are right for the merged partition: without owners there are no findings.
         let unowned = Intents { owners: [].into(), ..merged.clone() };
         let plan = Arc::new(planned(&topology, &unowned));
         assert_eq!(verify(&topology, &unowned, &plan), []);
         let found = verify(&topology, &merged, &plan);
-        let [Finding::NumberOfTwo(shared)] = &found[..] else { panic!("{taker} {giver}: {found:?}") };
-        let SharedNumber { partition, first, first_port, second, second_port } = shared;
+        let [Finding::PartitionNumberShared { partition, first, first_port, second, second_port }] =
+            &found[..]
+        else {
+            panic!("{taker} {giver}: {found:?}")
+        };
         let owners = &merged.owners[partition];
         assert!(first < second && owners[first] == *first_port && owners[second] == *second_port);
         assert_eq!(found[0].rule(), Rule::Ownership);

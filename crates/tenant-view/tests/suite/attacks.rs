@@ -1,4 +1,4 @@
-//! Nothing that programs of a tenant send does harm: no panic, no growth without bound, no other view changes.
+//! Nothing that programs of a tenant send does harm: no panic, no unbounded growth, no change of another view.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use fabric_sim::BareDatagram;
 use ib_wire::{Datagram, Gid, Grh, Lid, LidAddress, Mad, Pkey, QKey, QueuePair, ServiceLevel};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use tenant_view::{Unsent, View};
+use tenant_view::{View, ViewSendError};
 
 use crate::world::{self, World, second};
 
-/// What the switches and adapters of a view hold, as far as it shows.
+/// The observable state of the switches and adapters of a view.
 fn state(view: &View) -> String {
     let fabric = view.fabric();
     let devices = fabric.device_ids().map(|device| (fabric.device_view(device), fabric.table_view(device)));
     serde_json::to_string(&devices.collect::<Vec<_>>()).unwrap()
 }
 
-/// Numbers that are at the edges of what fields hold.
+/// Values at the edges of the range of fields.
 const EDGES_16: [u16; 9] = [0, 1, 2, 0x7fff, 0x8000, 0xbfff, 0xc000, 0xfffe, 0xffff];
 const EDGES_32: [u32; 12] =
     [0, 1, 2, 0xff, 0x100, 0xffff, 0x1_0000, 0x00ff_0001, 0x4000_0000, 0x8000_0000, 0xffff_0000, u32::MAX];
@@ -46,7 +46,7 @@ fn forged(mad: Mad, rng: &mut Pcg64Mcg) -> Datagram {
     }
 }
 
-/// Sends one datagram in both forms and takes what comes of it.
+/// Sends one datagram in both forms and takes the outputs.
 fn send(view: &mut View, now: Duration, mad: &Mad, rng: &mut Pcg64Mcg) -> usize {
     let adapter = view.adapter(["vm-0", "vm-1"][rng.random_range(0..2)]).unwrap();
     let whole = forged(mad.clone(), rng);
@@ -62,7 +62,7 @@ fn send(view: &mut View, now: Duration, mad: &Mad, rng: &mut Pcg64Mcg) -> usize 
 }
 
 #[test]
-fn every_class_method_attribute_and_modifier_does_no_harm() {
+fn no_class_method_attribute_or_modifier_does_harm() {
     let world = World::tree(32, 8);
     let (mut view, other) = (world.view(&[0, 1, 5, 9]), world.view(&[0, 1, 5, 9]));
     let untouched = state(&other);
@@ -75,7 +75,7 @@ fn every_class_method_attribute_and_modifier_does_no_harm() {
     for class in classes {
         for method in methods {
             for attribute in &attributes {
-                // What is written may lock a device: whatever can be written is tried on a view that is not.
+                // A write may lock a device, so every kind of write is tried on a fresh view.
                 if method == 0x02 && (class == 0x01 || class == 0x81) {
                     largest = largest.max(state(&view).len());
                     view = world.view(&[0, 1, 5, 9]);
@@ -83,7 +83,7 @@ fn every_class_method_attribute_and_modifier_does_no_harm() {
                 for modifier in EDGES_32 {
                     let mut bytes: [u8; 256] = std::array::from_fn(|_| rng.random());
                     match count % 3 {
-                        // Garbage behind a header that is right, zeros, ones.
+                        // Garbage behind a valid header, zeros, ones.
                         0 => {}
                         1 => bytes.fill(0),
                         _ => bytes.fill(0xff),
@@ -101,7 +101,7 @@ fn every_class_method_attribute_and_modifier_does_no_harm() {
                         bytes[129..133].iter_mut().for_each(|hop| *hop = rng.random_range(0..9));
                     }
                     count += 1;
-                    // Slow enough for the limit on rates: every datagram counts.
+                    // Slowly enough for the rate limit: every datagram counts.
                     let now = Duration::from_micros(200 * count);
                     outputs += send(&mut view, now, &Mad(bytes), &mut rng);
                     if count % 4096 == 0 {
@@ -115,13 +115,13 @@ fn every_class_method_attribute_and_modifier_does_no_harm() {
     assert!(count > 190_000 && outputs > 10_000, "{count} {outputs}");
     view.handle_timeout(Duration::from_micros(200 * count) + Duration::from_secs(60));
     assert_eq!(state(&other), untouched, "nothing of another view changes");
-    // What was written is bounded by what the tables hold.
+    // The state is bounded by the table sizes.
     let largest = largest.max(state(&view).len());
     assert!(largest < 40 * untouched.len(), "{largest} bytes after {} bytes", untouched.len());
 }
 
 #[test]
-fn who_sends_too_much_is_not_heard_until_time_has_passed() {
+fn a_tenant_beyond_its_rate_is_ignored_for_a_while() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5, 9]);
     let adapter = view.adapter("vm-0").unwrap();
@@ -136,14 +136,14 @@ fn who_sends_too_much_is_not_heard_until_time_has_passed() {
         while view.poll_output().is_some() {}
         passed += 1;
     };
-    assert_eq!(limit, Unsent::TooMany);
-    assert_eq!((view.counts().taken, view.counts().refused), (passed, 1));
+    assert_eq!(limit, ViewSendError::RateLimited);
+    assert_eq!((view.counts().accepted, view.counts().refused), (passed, 1));
     assert!(passed >= 100_000, "a manager of 256 nodes is not hindered: {passed}");
     assert_eq!(view.handle_bare(second(1.5), adapter, bare()), Ok(()));
 }
 
 #[test]
-fn what_nobody_takes_is_kept_within_bounds() {
+fn untaken_outputs_are_bounded() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5, 9]);
     let adapter = view.adapter("vm-0").unwrap();
@@ -161,7 +161,7 @@ fn what_nobody_takes_is_kept_within_bounds() {
 }
 
 #[test]
-fn the_origin_is_the_adapter_whatever_a_datagram_says() {
+fn a_forged_source_address_is_replaced() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5, 9]);
     let (mine, other) = (view.adapter("vm-0").unwrap(), view.adapter("vm-1").unwrap());

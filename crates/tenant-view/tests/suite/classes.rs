@@ -5,9 +5,9 @@ use fabric_model::generate::{FatTree, Oversubscription};
 use fabric_model::intent::ClusterIntent;
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents};
-use fabric_verifier::{is_told, verify};
+use fabric_verifier::{is_acknowledged, verify};
 use ib_wire::{Guid, PartitionNumber, ServiceLevel};
-use tenant_view::{Unshared, Verdict, WishChange};
+use tenant_view::{OverlayChange, UngrantedRoutes, Verdict};
 
 use crate::flows::{Flow, rates};
 use crate::served::{Served, eventually};
@@ -15,14 +15,14 @@ use crate::world::{World, partition, ports};
 
 /// Hosts of the cluster whose tenant divides its share; seven are on a leaf.
 const BLUE: [usize; 4] = [0, 1, 7, 8];
-/// A neighbour that is promised something too.
+/// Hosts of another guaranteed cluster.
 const RED: [usize; 2] = [2, 9];
-/// Everybody else's.
+/// Hosts of best-effort traffic.
 const GREY: [usize; 6] = [3, 4, 5, 10, 11, 12];
 const RED_PARTITION: u16 = 0x124;
 const GREY_PARTITION: u16 = 0x125;
 
-/// What opensm is to set: levels 0 and 1, three to one.
+/// Options for opensm: service levels 0 and 1 with weights three to one.
 const THREE_TO_ONE: &str = "qos TRUE
 qos_max_vls 2
 qos_high_limit 0
@@ -59,7 +59,7 @@ fn world() -> (World, Intents) {
     (World { topology, plan }, intents)
 }
 
-/// What a cluster has of the cable out of the first leaf.
+/// The share of a cluster on the cable out of the first leaf.
 fn share(plan: &FabricPlan, cluster: &str, leaf: Guid) -> u64 {
     let links = &plan.decisions().clusters[cluster].links;
     let up = links.iter().find(|grant| {
@@ -70,10 +70,10 @@ fn share(plan: &FabricPlan, cluster: &str, leaf: Guid) -> u64 {
 }
 
 #[test]
-fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs() {
+fn class_weights_hold_inside_a_share_and_spare_others() {
     let (world, intents) = world();
     let mut view = world.view(&BLUE);
-    view.set_unshared(Unshared::KeepDefault);
+    view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
     let options = served.scratch().join("qos.conf");
     std::fs::write(&options, THREE_TO_ONE).unwrap();
@@ -81,24 +81,24 @@ fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs
     manager.wait_for("SUBNET UP");
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let judged = served.with(|view, _| view.status()).last.unwrap();
-    assert_eq!(judged.verdict, Verdict::Approved, "{:?}", judged.wish.classes);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    assert_eq!(judged.verdict, Verdict::Approved, "{:?}", judged.overlay.classes);
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    let weights: Vec<u32> = wish.classes.iter().map(|class| class.weight).collect();
-    assert_eq!((weights.len(), weights[0]), (2, 3 * weights[1]), "{:?}", wish.classes);
+    let weights: Vec<u32> = overlay.classes.iter().map(|class| class.weight).collect();
+    assert_eq!((weights.len(), weights[0]), (2, 3 * weights[1]), "{:?}", overlay.classes);
 
-    let wished = Intents { classes: [("blue".to_owned(), weights)].into(), ..intents };
-    let after = recompile(&world.topology, &wished, &world.plan).unwrap();
-    let findings = verify(&world.topology, &wished, &after);
-    assert!(findings.iter().all(|finding| is_told(finding, &after)), "{findings:?}");
+    let intents_with_overlay = Intents { classes: [("blue".to_owned(), weights)].into(), ..intents };
+    let after = recompile(&world.topology, &intents_with_overlay, &world.plan).unwrap();
+    let findings = verify(&world.topology, &intents_with_overlay, &after);
+    assert!(findings.iter().all(|finding| is_acknowledged(finding, &after)), "{findings:?}");
     assert_eq!(after.findings(), world.plan.findings());
     let divided = World { topology: world.topology.clone(), plan: after };
     let slice = divided.slice(&divided.cluster(&BLUE));
     let levels: Vec<ServiceLevel> = slice.classes().iter().map(|class| class.service_level).collect();
     assert_eq!(levels.len(), 2);
 
-    // Every flow takes the one cable between the leaves, and sends more than it can have of it.
+    // Every flow takes the one cable between the leaves, and sends more than its share.
     let red = divided.plan.decisions().clusters["red"].service_level().unwrap();
     let flows = |levels: [ServiceLevel; 2]| {
         let (blue, grey) = (partition().to_wire(), ServiceLevel::default());
@@ -127,13 +127,13 @@ fn three_to_one_inside_a_share_comes_out_three_to_one_and_neighbours_keep_theirs
     assert!((0.95..1.05).contains(&ratio(&alike)), "the control: {alike:?}");
     assert!((2.8..3.2).contains(&ratio(&apart)), "{apart:?}");
     let leaf = divided.plan.adapter_port(world.ports()[0]).unwrap().peer.node;
-    // Headers are not counted as arrived.
+    // Headers are not counted.
     let promised = |cluster: &str| share(&divided.plan, cluster, leaf) * 98 / 100;
     assert!(apart[0] + apart[1] >= promised("blue"), "{apart:?}");
     assert!(apart[2] >= promised("red"), "{apart:?}");
     assert!(apart[3..].iter().all(|rate| *rate > 0), "{apart:?}");
 
-    // Without the level nothing passes: it is the cluster's since its tenant wished so.
+    // Without the overlay nothing passes with that service level: it was granted for the tenant's classes.
     let before = rates(&world.topology, &world.plan, &flows([levels[0], levels[1]]));
     assert_eq!(before[1], 0, "{before:?}");
 }

@@ -1,4 +1,5 @@
-//! A manager of the tenant's becomes master by the ordinary negotiation, and the default returns when it is gone.
+//! A subnet manager of the tenant becomes master by the ordinary negotiation, and the default returns when it is
+//! gone.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use fabric_sim::BareDatagram;
 use ib_wire::{
     Attribute, Datagram, Guid, Lid, ManagementClass, Method, PortInfo, QueuePair, SmInfo, SmState, Status,
 };
-use tenant_view::{AdapterId, Output, Rule, View, WishChange};
+use tenant_view::{AdapterId, OverlayChange, View, ViewManager, ViewOutput};
 
 use crate::world::{self, Program, World, second};
 
-/// Says who it is when it is asked, and does what it is told.
+/// Answers SubnGet(SMInfo), and becomes master on HANDOVER.
 struct FakeManager {
     adapter: AdapterId,
     guid: Guid,
@@ -50,13 +51,13 @@ impl FakeManager {
     }
 }
 
-/// Lets time pass in steps of what the view asks for.
+/// Lets time pass in the steps that the view asks for.
 fn run(view: &mut View, managers: &mut [FakeManager], from: Duration, to: Duration) {
     let mut now = from;
     loop {
         view.handle_timeout(now);
         while let Some(output) = view.poll_output() {
-            let Output::Deliver { adapter, datagram } = output else { continue };
+            let ViewOutput::Deliver { adapter, datagram } = output else { continue };
             if let Some(manager) = managers.iter_mut().find(|manager| manager.adapter == adapter) {
                 manager.answer(view, now, &datagram);
             }
@@ -68,26 +69,26 @@ fn run(view: &mut View, managers: &mut [FakeManager], from: Duration, to: Durati
     }
 }
 
-/// What the steward says that it is.
-fn steward(view: &mut View, now: Duration) -> SmState {
+/// The state that the default SM reports.
+fn default_sm(view: &mut View, now: Duration) -> SmState {
     let mut program = Program::on(view, "vm-0");
     program.now = now;
     SmInfo::decode(program.get(view, &[1], Attribute::SM_INFO, 0).unwrap().smp_data()).unwrap().state
 }
 
-fn tenant(node: &str) -> Rule {
-    Rule::Tenant { node: node.to_owned() }
+fn tenant(node: &str) -> ViewManager {
+    ViewManager::Tenant { node: node.to_owned() }
 }
 
 #[test]
-fn one_that_stands_by_is_handed_the_subnet_and_when_it_leaves_the_default_returns() {
+fn a_standby_manager_gets_the_subnet_until_it_leaves() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-2", 0)];
     run(&mut view, &mut managers, second(1.0), second(2.0));
-    assert_eq!(view.rule(), tenant("vm-2"));
+    assert_eq!(view.managed_by(), tenant("vm-2"));
     assert_eq!(managers[0].handed_over, 1);
 
-    // It writes, and what it wrote is gone with it.
+    // What it writes is gone when it leaves.
     let mut program = Program::on(&view, "vm-2");
     program.now = second(2.0);
     let info = program.get(&mut view, &[], Attribute::PORT_INFO, 1).unwrap();
@@ -103,54 +104,54 @@ fn one_that_stands_by_is_handed_the_subnet_and_when_it_leaves_the_default_return
     view.commit(second(2.0));
     let adapter = view.adapter("vm-2").unwrap();
     view.set_is_sm(second(3.0), adapter, false);
-    assert_eq!(view.rule(), Rule::Default);
+    assert_eq!(view.managed_by(), ViewManager::Default);
     program.now = second(3.0);
     let info = program.get(&mut view, &[], Attribute::PORT_INFO, 1).unwrap();
     let info = PortInfo::decode(info.smp_data()).unwrap();
     assert_eq!((info.lid, info.m_key), (usual, None));
-    assert!(matches!(view.poll_wish(), Some(WishChange::Withdrawn { .. })), "wishes are withdrawn");
+    assert!(matches!(view.poll_overlay(), Some(OverlayChange::Withdrawn { .. })), "the overlay is withdrawn");
     let table = program.query(&mut view, Method::GET_TABLE, Attribute::NODE_RECORD).unwrap();
-    assert_eq!(table.status(), Status::OK, "and the administration answers again");
+    assert_eq!(table.status(), Status::OK, "the SA answers again");
 }
 
 #[test]
-fn one_that_falls_silent_loses_the_subnet_after_a_few_seconds() {
+fn a_silent_master_loses_the_subnet() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-2", 3)];
     run(&mut view, &mut managers, second(1.0), second(60.0));
-    assert_eq!(view.rule(), tenant("vm-2"), "while it answers, it stays");
+    assert_eq!(view.managed_by(), tenant("vm-2"), "while it answers, it stays");
     managers[0].is_alive = false;
     run(&mut view, &mut managers, second(60.0), second(63.0));
-    assert_eq!(view.rule(), tenant("vm-2"));
+    assert_eq!(view.managed_by(), tenant("vm-2"));
     run(&mut view, &mut managers, second(63.0), second(67.0));
-    assert_eq!(view.rule(), Rule::Default);
-    assert_eq!(steward(&mut view, second(67.0)), SmState::Master);
+    assert_eq!(view.managed_by(), ViewManager::Default);
+    assert_eq!(default_sm(&mut view, second(67.0)), SmState::Master);
 }
 
 #[test]
-fn whoever_comes_finds_nobody_who_wants_to_be_master_for_a_while() {
+fn the_default_sm_is_standby_for_a_new_manager() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
-    assert_eq!(steward(&mut view, second(1.0)), SmState::Master);
+    assert_eq!(default_sm(&mut view, second(1.0)), SmState::Master);
     let adapter = view.adapter("vm-2").unwrap();
     view.set_is_sm(second(1.0), adapter, true);
-    assert_eq!(steward(&mut view, second(1.0)), SmState::Standby);
+    assert_eq!(default_sm(&mut view, second(1.0)), SmState::Standby);
     let mut program = Program::on(&view, "vm-0");
     program.now = second(1.0);
     let table = program.query(&mut view, Method::GET_TABLE, Attribute::NODE_RECORD).unwrap();
     assert_eq!(table.status(), Status::OK, "it serves nevertheless");
-    // Nothing is heard of the one that came.
+    // The new manager does not answer.
     run(&mut view, &mut [], second(1.0), second(7.0));
-    assert_eq!(steward(&mut view, second(7.0)), SmState::Master);
-    // It says so no longer, and again.
+    assert_eq!(default_sm(&mut view, second(7.0)), SmState::Master);
+    // It withdraws the announcement and announces itself again.
     view.set_is_sm(second(8.0), adapter, false);
     view.set_is_sm(second(8.0), adapter, true);
-    assert_eq!(steward(&mut view, second(8.0)), SmState::Standby);
+    assert_eq!(default_sm(&mut view, second(8.0)), SmState::Standby);
     view.set_is_sm(second(8.0), adapter, false);
-    assert_eq!(steward(&mut view, second(8.0)), SmState::Master);
+    assert_eq!(default_sm(&mut view, second(8.0)), SmState::Master);
 }
 
 #[test]
-fn one_that_stands_by_is_handed_nothing_while_another_looks_around() {
+fn no_handover_while_a_manager_is_discovering() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [
         FakeManager::start(&mut view, second(1.0), "vm-1", 2),
@@ -158,15 +159,15 @@ fn one_that_stands_by_is_handed_nothing_while_another_looks_around() {
     ];
     managers[1].state = SmState::Discovering;
     run(&mut view, &mut managers, second(1.0), second(2.0));
-    assert_eq!(view.rule(), Rule::Default);
+    assert_eq!(view.managed_by(), ViewManager::Default);
     managers[1].state = SmState::Master;
     run(&mut view, &mut managers, second(2.0), second(3.0));
-    assert_eq!(view.rule(), tenant("vm-2"));
+    assert_eq!(view.managed_by(), tenant("vm-2"));
     assert_eq!(managers.map(|manager| manager.handed_over), [0, 0]);
 }
 
 #[test]
-fn of_several_the_one_with_the_highest_priority_is_chosen() {
+fn the_standby_manager_with_highest_priority_is_chosen() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [
         FakeManager::start(&mut view, second(1.0), "vm-1", 2),
@@ -174,21 +175,21 @@ fn of_several_the_one_with_the_highest_priority_is_chosen() {
         FakeManager::start(&mut view, second(1.0), "vm-3", 7),
     ];
     run(&mut view, &mut managers, second(1.0), second(2.0));
-    assert_eq!(view.rule(), tenant("vm-2"), "of two the one with the lower GUID");
+    assert_eq!(view.managed_by(), tenant("vm-2"), "of two the one with the lower GUID");
     assert_eq!(managers.iter().map(|manager| manager.handed_over).collect::<Vec<_>>(), [0, 1, 0]);
 }
 
 #[test]
-fn one_that_looks_around_is_waited_for_and_one_that_is_master_is_given_way_to() {
+fn the_default_sm_yields_to_a_master_after_discovery() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-1", 2)];
     managers[0].state = SmState::Discovering;
     run(&mut view, &mut managers, second(1.0), second(3.0));
-    assert_eq!(view.rule(), Rule::Default);
+    assert_eq!(view.managed_by(), ViewManager::Default);
     managers[0].state = SmState::Master;
     run(&mut view, &mut managers, second(3.0), second(4.0));
-    assert_eq!((view.rule(), managers[0].handed_over), (tenant("vm-1"), 0));
-    // Its own administration answers now: the steward does not.
+    assert_eq!((view.managed_by(), managers[0].handed_over), (tenant("vm-1"), 0));
+    // The SA of the tenant's manager answers now, not that of the default SM.
     let mut program = Program::on(&view, "vm-0");
     program.now = second(4.0);
     let mad = ib_wire::Mad::new(
@@ -201,7 +202,7 @@ fn one_that_looks_around_is_waited_for_and_one_that_is_master_is_given_way_to() 
 }
 
 #[test]
-fn a_tenant_that_has_locked_itself_out_is_let_in_again() {
+fn reset_lets_in_a_tenant_locked_out_by_its_m_key() {
     let mut view = World::tree(32, 8).view(&[0, 1, 5, 9]);
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-1", 2)];
     run(&mut view, &mut managers, second(1.0), second(2.0));
@@ -215,22 +216,22 @@ fn a_tenant_that_has_locked_itself_out_is_let_in_again() {
     program.set(&mut view, &[], Attribute::PORT_INFO, 1, info.encode());
     assert_eq!(program.get(&mut view, &[], Attribute::PORT_INFO, 1), None, "not without the key");
     view.reset(second(3.0));
-    assert_eq!(view.rule(), Rule::Default);
+    assert_eq!(view.managed_by(), ViewManager::Default);
     program.now = second(3.0);
     assert!(program.get(&mut view, &[], Attribute::PORT_INFO, 1).is_some());
     // The manager is still there, and says that it is master.
     run(&mut view, &mut managers, second(3.0), second(4.0));
-    assert_eq!(view.rule(), tenant("vm-1"));
+    assert_eq!(view.managed_by(), tenant("vm-1"));
 }
 
 #[test]
-fn a_cluster_that_changes_tells_its_manager_by_traps() {
+fn a_changed_slice_is_reported_by_traps() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5]);
     let adapter = view.adapter("vm-0").unwrap();
     let mut managers = [FakeManager::start(&mut view, second(1.0), "vm-0", 0)];
     run(&mut view, &mut managers, second(1.0), second(2.0));
-    // It is the master of every switch.
+    // Make it the master SM of every switch.
     let mut program = Program::on(&view, "vm-0");
     program.now = second(2.0);
     for (_, _, route) in world::switches(&mut program, &mut view) {
@@ -241,22 +242,22 @@ fn a_cluster_that_changes_tells_its_manager_by_traps() {
         program.set(&mut view, &route, Attribute::PORT_INFO, 0, info.encode()).unwrap();
     }
     world::drain(&mut view);
-    view.change(second(3.0), world.slice(&world.cluster(&[0, 1, 5, 6]))).unwrap();
+    view.set_slice(second(3.0), world.slice(&world.cluster(&[0, 1, 5, 6]))).unwrap();
     let traps: Vec<_> = world::drain(&mut view)
         .into_iter()
         .filter(|(to, datagram)| *to == adapter && datagram.mad.method() == Method::TRAP)
         .collect();
     assert!(!traps.is_empty(), "a link of a switch came up");
-    assert_eq!(view.rule(), tenant("vm-0"), "and nobody else is master for that");
-    // The new node is there and waits to be configured; the others are as they were.
+    assert_eq!(view.managed_by(), tenant("vm-0"), "the master stays the same");
+    // The new node waits to be configured; the others are unchanged.
     let state =
         |view: &View, node: &str| view.fabric().state_of(view.port(view.adapter(node).unwrap()).unwrap());
     assert_eq!(state(&view, "vm-3"), ib_wire::PortState::Initialize);
     assert_eq!(state(&view, "vm-2"), ib_wire::PortState::Active);
-    // One goes: its adapter is no longer there.
+    // A node leaves: its adapter is gone.
     let gone = view.adapter("vm-1").unwrap();
     let mut fewer = world.cluster(&[0, 1, 5, 6]);
-    fewer.seats.remove(1);
-    view.change(second(4.0), world.slice(&fewer)).unwrap();
+    fewer.nodes.remove(1);
+    view.set_slice(second(4.0), world.slice(&fewer)).unwrap();
     assert!(view.adapter("vm-1").is_none() && view.port(gone).is_none());
 }

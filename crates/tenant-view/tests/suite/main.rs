@@ -1,16 +1,16 @@
-//! The view of a tenant, asked by stock tools and attacked.
+//! Views of tenants, used by stock tools and attacked.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attacks;
 mod classes;
-mod default;
+mod default_view;
 mod flows;
 mod handover;
 mod memory;
 mod non_interference;
+mod overlays;
 mod projection;
 mod routing;
 mod served;
 mod stock_tools;
-mod wishes;
 mod world;

@@ -1,4 +1,4 @@
-//! An idle view of 16 nodes takes no more than a MiB.
+//! An idle view of 16 nodes takes at most 1 MiB.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -9,7 +9,7 @@ use crate::world::World;
 
 const VIEWS: usize = 200;
 
-/// Bytes of memory that the process has.
+/// Resident memory of the process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

@@ -1,5 +1,5 @@
-//! Two worlds that differ in every physical id, in everything that no route of a cluster passes, and in all other tenants
-//! look the same to the cluster's tenant, byte by byte.
+//! Two worlds that differ in every physical id, in everything off the cluster's routes, and in all other tenants look
+//! the same to the cluster's tenant, byte by byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use ib_wire::{
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use tenant_view::{Cluster, Names, View};
+use tenant_view::{ClusterPlacement, Names, View};
 
 use crate::world::{self, Program, World, second};
 
@@ -39,7 +39,7 @@ fn first_world() -> World {
     World { topology, plan }
 }
 
-/// What something is called in another world.
+/// Names in another world.
 struct Renamed {
     guids: BTreeMap<Guid, Guid>,
     lids: BTreeMap<Lid, Lid>,
@@ -52,12 +52,12 @@ impl Renamed {
     }
 }
 
-/// The same network where routes of the cluster pass; every id, every port number and everything else is different.
-fn other_world(world: &World, cluster: &Cluster, seed: u64) -> (World, Cluster) {
+/// The same network along the routes of the cluster; every id, every port number and everything else is different.
+fn other_world(world: &World, cluster: &ClusterPlacement, seed: u64) -> (World, ClusterPlacement) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let slice = world.slice(cluster);
     let relevant: BTreeSet<Guid> = slice.switches().collect();
-    let members: BTreeSet<Guid> = cluster.seats.iter().map(|seat| seat.port).collect();
+    let members: BTreeSet<Guid> = cluster.nodes.iter().map(|node| node.port).collect();
     let kept: BTreeSet<(PortName, PortName)> = slice.cables().collect();
     let mut renamed = Renamed { guids: BTreeMap::new(), lids: BTreeMap::new(), ports: BTreeMap::new() };
     let topology = &world.topology;
@@ -68,7 +68,7 @@ fn other_world(world: &World, cluster: &Cluster, seed: u64) -> (World, Cluster) 
     let mut places = BTreeMap::new();
     for (_, node) in &order {
         let own = node.ports().any(|(_, port)| members.contains(&port.guid));
-        // Of what no route passes, a third is not there.
+        // A third of what is off the routes is missing.
         if !(own || relevant.contains(&node.guid) || rng.random_bool(0.66)) {
             continue;
         }
@@ -110,12 +110,12 @@ fn other_world(world: &World, cluster: &Cluster, seed: u64) -> (World, Cluster) 
         renamed.lids.insert(lid, Lid::from_wire(raw).unwrap());
     }
     let plan = other_plan(world, &topology_b, cluster, &renamed, &mut rng);
-    let mut seats = cluster.clone();
-    for seat in &mut seats.seats {
-        let name = world.plan.adapter_port(seat.port).unwrap().name;
-        seat.port = adapter_port(&topology_b, renamed.port(name));
+    let mut nodes = cluster.clone();
+    for node in &mut nodes.nodes {
+        let name = world.plan.adapter_port(node.port).unwrap().name;
+        node.port = adapter_port(&topology_b, renamed.port(name));
     }
-    (World { topology: topology_b, plan }, seats)
+    (World { topology: topology_b, plan }, nodes)
 }
 
 fn builder_len(places: &BTreeMap<Guid, fabric_model::NodeIndex>) -> usize {
@@ -129,14 +129,14 @@ fn adapter_port(topology: &Topology, name: PortName) -> Guid {
 fn other_plan(
     world: &World,
     topology: &Topology,
-    cluster: &Cluster,
+    cluster: &ClusterPlacement,
     renamed: &Renamed,
     rng: &mut Pcg64Mcg,
 ) -> FabricPlan {
-    // The entries that routes of the cluster pass.
+    // The entries on the routes of the cluster.
     let mut passed: BTreeSet<(Guid, Lid)> = BTreeSet::new();
-    for from in &cluster.seats {
-        for to in cluster.seats.iter().filter(|to| to.port != from.port) {
+    for from in &cluster.nodes {
+        for to in cluster.nodes.iter().filter(|to| to.port != from.port) {
             let (source, sink) =
                 (world.plan.adapter_port(from.port).unwrap(), world.plan.adapter_port(to.port).unwrap());
             let mut at = source.peer.node;
@@ -209,7 +209,7 @@ fn other_plan(
     })
 }
 
-/// Every answer to everything that can be asked, and to some writes.
+/// Every response to every query, and to some writes.
 struct Transcript {
     program: Program,
     lines: Vec<String>,
@@ -284,7 +284,7 @@ impl Transcript {
         for raw in (0..0x40).chain([0xf3]) {
             for method in [Method::GET, Method::GET_TABLE, Method::SET, Method::DELETE] {
                 for answer in self.program.query_all(view, method, Attribute(raw)) {
-                    self.note(&format!("administration {raw:#x} {method:?}"), Some(answer));
+                    self.note(&format!("sa {raw:#x} {method:?}"), Some(answer));
                 }
             }
         }
@@ -308,24 +308,24 @@ impl Transcript {
 }
 
 #[test]
-fn worlds_that_differ_in_everything_but_the_slice_look_the_same() {
+fn worlds_with_equal_slices_look_the_same() {
     let world = first_world();
     let cluster = world.cluster(&HOSTS);
     let grown = world.cluster(&[0, 1, 5, 9, 14, 13]);
-    let look = |world: &World, cluster: &Cluster, grown: &Cluster| {
+    let look = |world: &World, cluster: &ClusterPlacement, grown: &ClusterPlacement| {
         let mut view = View::new(world.slice(cluster), Names::default()).unwrap();
         let mut lines = Transcript::of(&mut view, 1.0);
-        view.change(second(5.0), world.slice(grown)).unwrap();
+        view.set_slice(second(5.0), world.slice(grown)).unwrap();
         lines.extend(Transcript::of(&mut view, 6.0));
         lines
     };
     let expected = look(&world, &cluster, &grown);
     assert!(expected.len() > 5_000, "{}", expected.len());
     for seed in 0..5 {
-        // What the grown cluster passes is kept; the small one's routes are among them.
+        // Everything on the routes of the grown cluster is kept, which includes those of the small one.
         let (other, renamed_grown) = other_world(&world, &grown, seed);
         let mut renamed = renamed_grown.clone();
-        renamed.seats.truncate(HOSTS.len());
+        renamed.nodes.truncate(HOSTS.len());
         let seen = look(&other, &renamed, &renamed_grown);
         let differing = seen.iter().zip(&expected).find(|(seen, expected)| seen != expected);
         assert!(differing.is_none() && seen.len() == expected.len(), "seed {seed}: {differing:?}");

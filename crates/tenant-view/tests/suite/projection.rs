@@ -1,4 +1,4 @@
-//! A view shows every route between the nodes of a cluster and nothing else, under names that stay.
+//! A view shows every route between the nodes of a cluster and nothing else, under permanent names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use tenant_view::{Cluster, Names, Seat, Shape, Slice, View};
+use tenant_view::{ClusterPlacement, Names, NodePlacement, Slice, View, ViewShape};
 
 use crate::world::{self, Program, World, partition, second};
 
@@ -22,25 +22,25 @@ fn worlds(which: usize, seed: u64) -> World {
     })
 }
 
-/// Some virtual machines on some ports; several may be on one.
-fn cluster(world: &World, rng: &mut Pcg64Mcg) -> Cluster {
+/// Some virtual machines on some ports; several may share a port.
+fn cluster(world: &World, rng: &mut Pcg64Mcg) -> ClusterPlacement {
     let mut ports = world.ports();
     ports.shuffle(rng);
     ports.truncate(rng.random_range(1..=ports.len().min(8)));
     let count = rng.random_range(1..=ports.len() + 3);
-    let seats = (0..count).map(|index| Seat {
+    let nodes = (0..count).map(|index| NodePlacement {
         node: format!("vm-{index}"),
         port: ports[index % ports.len()],
         shared: false,
     });
-    Cluster { name: "blue".to_owned(), partition: partition(), seats: seats.collect() }
+    ClusterPlacement { name: "blue".to_owned(), partition: partition(), nodes: nodes.collect() }
 }
 
-/// The cables and switches that packets between the ports of a cluster pass, walked by the plan alone.
-fn walked(world: &World, cluster: &Cluster) -> (BTreeSet<Guid>, BTreeSet<(PortName, PortName)>) {
+/// The cables and switches on the routes between the ports of a cluster, walked by the plan alone.
+fn walked(world: &World, cluster: &ClusterPlacement) -> (BTreeSet<Guid>, BTreeSet<(PortName, PortName)>) {
     let (mut switches, mut cables) = (BTreeSet::new(), BTreeSet::new());
-    for from in &cluster.seats {
-        for to in &cluster.seats {
+    for from in &cluster.nodes {
+        for to in &cluster.nodes {
             let (source, sink) =
                 (world.plan.adapter_port(from.port).unwrap(), world.plan.adapter_port(to.port).unwrap());
             let mut at = source.peer;
@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_route_of_the_cluster_is_in_its_view_and_nothing_else(which in 0_usize..4, seed in 0_u64..1000) {
+    fn a_view_shows_exactly_the_routes_of_its_cluster(which in 0_usize..4, seed in 0_u64..1000) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let world = worlds(which, seed);
         let cluster = cluster(&world, &mut rng);
@@ -78,16 +78,16 @@ proptest! {
         prop_assert_eq!(slice.switches().collect::<BTreeSet<_>>(), switches.clone());
         prop_assert_eq!(slice.cables().collect::<BTreeSet<_>>(), cables.clone());
 
-        // What a tool finds along directed routes has as many of everything.
+        // A tool that follows directed routes finds the same numbers.
         let mut view = View::new(slice, Names::default()).unwrap();
         let mut program = Program::on(&view, "vm-0");
         let found = world::explore(&mut program, &mut view);
         let kinds = |kind: NodeKind| found.iter().filter(|(_, _, known, _)| *known == kind).count();
         prop_assert_eq!(kinds(NodeKind::Switch), switches.len());
-        prop_assert_eq!(kinds(NodeKind::Adapter), cluster.seats.len());
+        prop_assert_eq!(kinds(NodeKind::Adapter), cluster.nodes.len());
         let (_, _, links) = view.fabric().size();
-        prop_assert_eq!(links, cables.len() + cluster.seats.len());
-        // And everybody reaches everybody by LID.
+        prop_assert_eq!(links, cables.len() + cluster.nodes.len());
+        // All nodes reach each other by LID.
         let aliases = view.aliases();
         for alias in &aliases {
             let mad = ib_wire::Mad::new(
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn names_stay_when_a_cluster_grows_shrinks_and_moves(which in 0_usize..4, seed in 0_u64..1000) {
+    fn aliases_stay_when_a_cluster_changes(which in 0_usize..4, seed in 0_u64..1000) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let world = worlds(which, seed);
         let mut names = Names::default();
@@ -108,7 +108,7 @@ proptest! {
         for step in 0..6 {
             let cluster = cluster(&world, &mut rng);
             let slice = world.slice(&cluster);
-            // Kept, written down and read again.
+            // Names survive serialization.
             let text = serde_json::to_string(&names).unwrap();
             names = serde_json::from_str(&text).unwrap();
             let fresh = View::new(slice.clone(), names.clone()).unwrap();
@@ -120,18 +120,18 @@ proptest! {
             }
             let lids: BTreeSet<u16> = fresh.aliases().iter().map(|alias| alias.lid.to_wire()).collect();
             prop_assert_eq!(lids.len(), fresh.aliases().len());
-            // The same while it runs.
+            // A running view shows the same.
             match &mut view {
-                Some(view) => view.change(second(f64::from(step)), slice).unwrap(),
+                Some(view) => view.set_slice(second(f64::from(step)), slice).unwrap(),
                 None => view = Some(View::new(slice, Names::default()).unwrap()),
             }
             let running = view.as_mut().unwrap();
             prop_assert_eq!(running.aliases(), fresh.aliases());
-            let mut program = Program::on(running, &cluster.seats[0].node);
+            let mut program = Program::on(running, &cluster.nodes[0].node);
             program.now = second(f64::from(step));
             let found = world::explore(&mut program, running);
             let mut others = fresh;
-            let mut program = Program::on(&others, &cluster.seats[0].node);
+            let mut program = Program::on(&others, &cluster.nodes[0].node);
             let expected = world::explore(&mut program, &mut others);
             let sorted = |mut found: Vec<_>| { found.sort_by_key(|(_, guid, _, _): &(String, Guid, NodeKind, Vec<u8>)| *guid); found };
             prop_assert_eq!(sorted(found), sorted(expected), "what runs looks like what is new");
@@ -140,10 +140,10 @@ proptest! {
 }
 
 #[test]
-fn a_crossbar_has_one_switch_and_everybody_on_it() {
+fn a_crossbar_is_one_switch_with_all_nodes() {
     let world = World::tree(32, 8);
     let slice =
-        Slice::of(&world.topology, &world.plan, &world.cluster(&[0, 5, 9, 13]), Shape::Crossbar).unwrap();
+        Slice::of(&world.topology, &world.plan, &world.cluster(&[0, 5, 9, 13]), ViewShape::Crossbar).unwrap();
     let mut view = View::new(slice, Names::default()).unwrap();
     let mut program = Program::on(&view, "");
     let found = world::explore(&mut program, &mut view);

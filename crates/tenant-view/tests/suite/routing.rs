@@ -1,13 +1,13 @@
-//! Routes from a tenant's file, given to stock opensm in its view, on the physical network.
+//! Routes from a tenant's file, loaded by stock opensm in its view, on the physical network.
 
 use std::collections::BTreeSet;
 
 use fabric_compiler::{compile, partitions_conf, recompile};
 use fabric_model::generate::FatTree;
 use fabric_model::{Decisions, FabricPlan, Intents};
-use fabric_verifier::{is_told, verify};
+use fabric_verifier::{is_acknowledged, verify};
 use ib_wire::{Guid, Lid, ServiceLevel};
-use tenant_view::{Verdict, WishChange};
+use tenant_view::{OverlayChange, Verdict};
 
 use crate::flows::{Flow, rates};
 use crate::served::{Served, eventually};
@@ -16,7 +16,7 @@ use crate::world::{World, partition, ports};
 /// Hosts of one leaf that send, hosts of two others that receive.
 const HOSTS: [usize; 8] = [0, 1, 4, 5, 6, 8, 9, 10];
 
-/// A physical network with one partition for everybody.
+/// A physical network with one partition for all hosts.
 fn world() -> (World, Intents) {
     let topology = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let mut intents = Intents::new(ports(&topology)[0]);
@@ -25,18 +25,18 @@ fn world() -> (World, Intents) {
     (World { topology, plan }, intents)
 }
 
-/// The switches and exits on the way from one virtual machine to another, as ibtracert tells them.
+/// The switches and exits on the path from one virtual machine to another, as ibtracert prints them.
 fn trace(served: &Served, from: u16, to: u16) -> Vec<(String, u8)> {
     let traced = served.tool("vm-0", "ibtracert", &[&from.to_string(), &to.to_string()]);
     let steps = traced.lines().filter(|line| line.starts_with('['));
     let mut at = None;
-    let mut way = Vec::new();
+    let mut path = Vec::new();
     for step in steps {
         let exit: u8 = step[1..].split_once(']').unwrap().0.parse().unwrap();
-        way.extend(at.take().map(|switch| (switch, exit)));
+        path.extend(at.take().map(|switch| (switch, exit)));
         at = Some(step.rsplit('"').nth(1).unwrap().to_owned());
     }
-    way
+    path
 }
 
 /// The tables of all switches, as ibroute prints them and opensm reads them.
@@ -46,7 +46,7 @@ fn dump(served: &Served, switches: &[(String, u16)]) -> Vec<(String, String)> {
     switches.iter().map(route).collect()
 }
 
-/// Sends packets to a LID by another exit of a switch.
+/// Changes the exit of a switch for a LID.
 fn redirect(tables: &mut [(String, String)], switch: &str, lid: u16, exit: u8) {
     let (_, table) = tables.iter_mut().find(|(name, _)| name == switch).unwrap();
     let line = table.lines().find(|line| line.starts_with(&format!("0x{lid:04x} "))).unwrap().to_owned();
@@ -56,21 +56,21 @@ fn redirect(tables: &mut [(String, String)], switch: &str, lid: u16, exit: u8) {
     );
 }
 
-/// LIDs to which some switch forwards otherwise.
+/// LIDs that some switch forwards differently.
 fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
     let switches = before.switches().zip(after.switches());
     switches.flat_map(|(old, new)| old.linear.differences(&new.linear).collect::<Vec<_>>()).collect()
 }
 
 #[test]
-fn routes_from_a_file_make_a_pattern_twice_as_fast_and_concern_nobody_else() {
+fn routes_from_a_file_double_the_rate_of_a_pattern() {
     let (world, intents) = world();
     let view = world.view(&HOSTS);
     let lids: Vec<u16> = view.aliases().iter().map(|alias| alias.lid.to_wire()).collect();
     let served = Served::new(view);
-    // Two receivers on different leaves to which packets climb by one cable, and a third beside the second that has another.
-    let ways: Vec<Vec<(String, u8)>> = lids.iter().map(|lid| trace(&served, lids[0], *lid)).collect();
-    let climb = |node: usize| ways[node][0].clone();
+    // Two receivers on different leaves that share an up-link, and a third beside the second with another up-link.
+    let paths: Vec<Vec<(String, u8)>> = lids.iter().map(|lid| trace(&served, lids[0], *lid)).collect();
+    let climb = |node: usize| paths[node][0].clone();
     let pairs = (2..5).flat_map(|near| (5..8).map(move |far| (near, far)));
     let (near, far) = pairs.into_iter().find(|(near, far)| climb(*near) == climb(*far)).unwrap();
     let beside = (5..8).find(|node| climb(*node) != climb(far)).unwrap();
@@ -83,7 +83,7 @@ fn routes_from_a_file_make_a_pattern_twice_as_fast_and_concern_nobody_else() {
     };
     let switches: Vec<(String, u16)> = found.lines().map(switch).collect();
     let mut tables = dump(&served, &switches);
-    for (switch, exit) in &ways[beside][..2] {
+    for (switch, exit) in &paths[beside][..2] {
         redirect(&mut tables, switch, lids[far], *exit);
     }
     let file = served.scratch().join("routes");
@@ -94,19 +94,19 @@ fn routes_from_a_file_make_a_pattern_twice_as_fast_and_concern_nobody_else() {
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let judged = served.with(|view, _| view.status()).last.unwrap();
     assert_eq!(judged.verdict, Verdict::Approved);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
 
     let ports: Vec<Guid> = HOSTS.iter().map(|host| world.ports()[*host]).collect();
-    let wished = Intents { routes: wish.routes, ..intents };
-    let after = recompile(&world.topology, &wished, &world.plan).unwrap();
+    let intents_with_overlay = Intents { routes: overlay.routes, ..intents };
+    let after = recompile(&world.topology, &intents_with_overlay, &world.plan).unwrap();
     let lid = after.adapter_port(ports[far]).unwrap().lid;
-    assert_eq!(changed(&world.plan, &after), BTreeSet::from([lid]), "{:?}", wished.routes);
-    let findings = verify(&world.topology, &wished, &after);
-    assert!(findings.iter().all(|finding| is_told(finding, &after)), "{findings:?}");
+    assert_eq!(changed(&world.plan, &after), BTreeSet::from([lid]), "{:?}", intents_with_overlay.routes);
+    let findings = verify(&world.topology, &intents_with_overlay, &after);
+    assert!(findings.iter().all(|finding| is_acknowledged(finding, &after)), "{findings:?}");
 
-    // Both pairs had to share the cable; a pair of somebody else's gets what it got.
+    // Both pairs had to share the cable; a pair of another tenant gets what it got before.
     let others = (world.ports()[12], world.ports()[16]);
     let pattern = [(ports[0], ports[near]), (ports[1], ports[far]), others];
     let level = ServiceLevel::default();

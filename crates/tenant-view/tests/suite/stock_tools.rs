@@ -1,15 +1,15 @@
-//! Stock tools and stock opensm take a view for a network of their own.
+//! Stock tools and stock opensm work with a view as with a real network.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ib_wire::{Guid, PartitionNumber};
-use tenant_view::{Rule, Unshared, Verdict, View, WishChange};
+use tenant_view::{OverlayChange, UngrantedRoutes, Verdict, View, ViewManager};
 
 use crate::served::{Served, eventually};
 use crate::world::World;
 
-/// The value behind a key, as smpquery and saquery print it: `Key:....value` or `key.....value`.
+/// The value of a key, as smpquery and saquery print it: `Key:....value` or `key.....value`.
 fn value<'a>(printed: &'a str, key: &str) -> &'a str {
     let line = printed.lines().map(str::trim).find(|line| {
         line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':') || rest.starts_with('.'))
@@ -32,7 +32,7 @@ fn lids(found: &str) -> BTreeMap<String, u16> {
 }
 
 #[test]
-fn stock_tools_agree_about_a_view_that_nobody_manages() {
+fn stock_tools_agree_about_a_default_view() {
     let world = World::tree(32, 8);
     let served = Served::new(world.view(&[0, 1, 5, 9]));
     let found = served.tool("vm-0", "ibnetdiscover", &[]);
@@ -76,7 +76,7 @@ fn stock_tools_agree_about_a_view_that_nobody_manages() {
         assert_eq!((value(&path, "dlid"), value(&path, "pkey")), (to.as_str(), "0xFFFF"), "{path}");
         let traced = served.tool("vm-0", "ibtracert", &[&from, &to]);
         assert!(traced.contains("To ca {"), "{traced}");
-        // Every step of the trace is an entry of the table of the switch before.
+        // Every step of the trace is an entry in the table of the switch before.
         let mut before = None;
         for line in traced.lines().filter(|line| line.starts_with('[')) {
             let exit: u8 = line[1..].split_once(']').unwrap().0.parse().unwrap();
@@ -93,7 +93,7 @@ fn stock_tools_agree_about_a_view_that_nobody_manages() {
     served.tool("vm-0", "perfquery", &["-x", &lids["switch-1"].to_string(), "1"]);
 }
 
-/// Three sub-partitions, each virtual machine in the one of its number.
+/// Three sub-partitions, with the virtual machines distributed among them by index.
 fn partitions_conf(aliases: &[(String, Guid)]) -> String {
     let members = |part: usize| {
         let own = aliases.iter().enumerate().filter(|(index, _)| index % 3 == part);
@@ -113,11 +113,14 @@ fn opensm_takes_over(view: View) {
     manager.wait_for("SUBNET UP");
     println!("{} nodes: SUBNET UP after {:?}", aliases.len(), started.elapsed());
     let log = manager.log();
-    assert!(log.contains("Entering MASTER") && !log.contains("STANDBY"), "nobody else wants to be: {log}");
-    let own = Rule::Tenant { node: "vm-1".to_owned() };
-    eventually("the steward gives way", || served.with(|view, _| view.rule()) == own);
-    let told = served.tool("vm-2", "sminfo", &[]);
-    assert!(told.contains(&format!("{:#x}", aliases[1].1.to_wire())), "{told}");
+    assert!(
+        log.contains("Entering MASTER") && !log.contains("STANDBY"),
+        "no other manager was master: {log}"
+    );
+    let own = ViewManager::Tenant { node: "vm-1".to_owned() };
+    eventually("the default SM yields", || served.with(|view, _| view.managed_by()) == own);
+    let info = served.tool("vm-2", "sminfo", &[]);
+    assert!(info.contains(&format!("{:#x}", aliases[1].1.to_wire())), "{info}");
     let found = served.tool("vm-0", "ibnetdiscover", &[]);
     assert_eq!(found.matches("\nCa\t").count(), aliases.len());
     let lids = lids(&found);
@@ -130,34 +133,34 @@ fn opensm_takes_over(view: View) {
     assert!(path("vm-0", "vm-3", "0x8001").contains("pkey....................0x8001"));
     assert!(!path("vm-0", "vm-2", "0x8001").contains("pkey..."));
 
-    // What it wrote is a wish: three sub-partitions, routes and classes.
+    // What it wrote is an overlay: three sub-partitions, routes and classes.
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let status = served.with(|view, _| view.status());
     let judged = status.last.unwrap();
     assert!(!matches!(judged.verdict, Verdict::Refused { .. }), "{:?}", judged.verdict);
     for part in 0..3_u16 {
-        let members = &judged.wish.partitions[&PartitionNumber::from_wire(part + 1).unwrap()];
+        let members = &judged.overlay.partitions[&PartitionNumber::from_wire(part + 1).unwrap()];
         assert_eq!(members.len(), (aliases.len() - usize::from(part)).div_ceil(3));
     }
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    assert_eq!(wish.classes.len(), 1, "best effort has one lane");
+    assert_eq!(overlay.classes.len(), 1, "best effort has one lane");
 
     drop(manager);
-    eventually("the default returns", || served.with(|view, _| view.rule()) == Rule::Default);
-    let told = served.tool("vm-2", "sminfo", &[]);
+    eventually("the default returns", || served.with(|view, _| view.managed_by()) == ViewManager::Default);
+    let info = served.tool("vm-2", "sminfo", &[]);
     assert!(
-        told.contains("SMINFO_MASTER") && !told.contains(&format!("{:#x}", aliases[1].1.to_wire())),
-        "{told}"
+        info.contains("SMINFO_MASTER") && !info.contains(&format!("{:#x}", aliases[1].1.to_wire())),
+        "{info}"
     );
     let keys = served.tool("vm-0", "smpquery", &["-D", "pkeys", "0"]);
     assert!(keys.contains("0xffff 0x0000"), "{keys}");
-    assert!(matches!(served.with(|view, _| view.poll_wish()), Some(WishChange::Withdrawn { .. })));
+    assert!(matches!(served.with(|view, _| view.poll_overlay()), Some(OverlayChange::Withdrawn { .. })));
 }
 
 #[test]
-fn one_opensm_that_stood_by_for_another_is_handed_the_subnet() {
+fn a_standby_opensm_takes_over_from_another() {
     let served = Served::new(World::tree(32, 8).view(&[0, 1, 5, 9]));
     let first = served.opensm("vm-1", &["-p", "9"]);
     first.wait_for("SUBNET UP");
@@ -165,12 +168,12 @@ fn one_opensm_that_stood_by_for_another_is_handed_the_subnet() {
     second.wait_for("Entering STANDBY");
     drop(first);
     second.wait_for("SUBNET UP");
-    let own = Rule::Tenant { node: "vm-2".to_owned() };
-    eventually("it is master", || served.with(|view, _| view.rule()) == own);
+    let own = ViewManager::Tenant { node: "vm-2".to_owned() };
+    eventually("it is master", || served.with(|view, _| view.managed_by()) == own);
 }
 
 #[test]
-fn opensm_takes_over_4_nodes_with_partitions_and_levels_and_the_default_returns_when_it_ends() {
+fn opensm_takes_over_4_nodes() {
     opensm_takes_over(World::tree(32, 8).view(&[0, 1, 5, 9]));
 }
 
@@ -185,13 +188,13 @@ fn opensm_takes_over_256_nodes() {
 }
 
 #[test]
-fn opensm_learns_of_nodes_that_come_and_go() {
+fn opensm_learns_of_new_nodes() {
     let world = World::tree(32, 8);
     let served = Served::new(world.view(&[0, 1, 5, 9]));
     let manager = served.opensm("vm-0", &[]);
     manager.wait_for("SUBNET UP");
     let grown = world.slice(&world.cluster(&[0, 1, 5, 9, 13]));
-    served.with(move |view, now| view.change(now, grown)).unwrap();
+    served.with(move |view, now| view.set_slice(now, grown)).unwrap();
     let state = |served: &Served| {
         served.with(|view, _| {
             let port = view.port(view.adapter("vm-4")?)?;
@@ -204,7 +207,7 @@ fn opensm_learns_of_nodes_that_come_and_go() {
 }
 
 #[test]
-fn two_tenants_with_the_same_numbers_do_not_notice_each_other() {
+fn two_tenants_with_equal_aliases_are_independent() {
     let world = World::tree(32, 8);
     let (red, blue) = (Served::new(world.view(&[0, 1, 5, 9])), Served::new(world.view(&[2, 3, 6, 10])));
     let managers = [red.opensm("vm-0", &["-Q"]), blue.opensm("vm-0", &["-Q"])];
@@ -217,34 +220,34 @@ fn two_tenants_with_the_same_numbers_do_not_notice_each_other() {
 }
 
 #[test]
-fn opensm_of_a_guaranteed_cluster_sets_classes_and_the_routes_that_have_shares_stay() {
+fn opensm_sets_classes_and_granted_routes_are_kept() {
     let mut view = World::guaranteed(&[0, 1, 4, 8], &[]).view(&[0, 1, 4, 8]);
-    view.set_unshared(Unshared::KeepDefault);
+    view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
     let manager = served.opensm("vm-0", &["-Q"]);
     manager.wait_for("SUBNET UP");
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let last = served.with(|view, _| view.status()).last.unwrap();
     assert!(matches!(last.verdict, Verdict::Adapted { .. }), "{:?}", last.verdict);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    assert!(wish.classes.len() > 1, "{:?}", wish.classes);
+    assert!(overlay.classes.len() > 1, "{:?}", overlay.classes);
     assert!(last.all_to_all.is_some_and(|rate| rate.bits_per_s() > 0));
 }
 
 #[test]
-fn opensm_divides_a_guaranteed_cluster_that_has_grown() {
+fn opensm_partitions_a_guaranteed_cluster_that_has_grown() {
     let world = World::guaranteed(&[0, 4, 8], &[]);
     let mut view = world.view(&[0, 4]);
-    view.set_unshared(Unshared::KeepDefault);
+    view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
     let served = Served::new(view);
     let first = served.opensm("vm-0", &[]);
     first.wait_for("SUBNET UP");
     drop(first);
-    eventually("the default returns", || served.with(|view, _| view.rule()) == Rule::Default);
+    eventually("the default returns", || served.with(|view, _| view.managed_by()) == ViewManager::Default);
     let grown = world.slice(&world.cluster(&[0, 4, 8]));
-    served.with(move |view, now| view.change(now, grown)).unwrap();
+    served.with(move |view, now| view.set_slice(now, grown)).unwrap();
     let aliases = served.with(|view, _| view.aliases());
     let partitions = served.scratch().join("partitions.conf");
     let of = |number: usize| aliases[number].port_guid;
@@ -259,10 +262,10 @@ fn opensm_divides_a_guaranteed_cluster_that_has_grown() {
     eventually("what opensm wrote is judged", || served.with(|view, _| view.status().last.is_some()));
     let last = served.with(|view, _| view.status()).last.unwrap();
     assert!(!matches!(last.verdict, Verdict::Refused { .. }), "{:?}", last.verdict);
-    let Some(WishChange::Wished { wish, .. }) = served.with(|view, _| view.poll_wish()) else {
-        panic!("a wish")
+    let Some(OverlayChange::Set { overlay, .. }) = served.with(|view, _| view.poll_overlay()) else {
+        panic!("no overlay")
     };
-    let members = |number| &wish.partitions[&PartitionNumber::from_wire(number).unwrap()];
+    let members = |number| &overlay.partitions[&PartitionNumber::from_wire(number).unwrap()];
     assert_eq!((members(1).len(), members(2).len(), members(0x7fff).len()), (1, 1, 3));
-    assert_eq!(wish.routes, [].into(), "links that the cluster has no share of are not taken");
+    assert_eq!(overlay.routes, [].into(), "links without grant are not used");
 }

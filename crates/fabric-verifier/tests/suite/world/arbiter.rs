@@ -1,5 +1,5 @@
-//! Whether promises are kept, by brute force: every pair of ports is walked, and tables are served round after round while
-//! all others send as much as they can. Shares nothing with the rules.
+//! Checks guarantees by brute force: every pair of ports is followed, and arbitration tables are served round after
+//! round while all others send as much as they can. Shares no code with the rules.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use fabric_model::tenancy::Class;
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{Guid, VirtualLane, VlArbEntry};
 
-/// The largest packet on the wire.
+/// The largest packet on the wire, in bytes.
 const PACKET: u64 = 4122;
 
-/// Whether every cluster gets what it was promised, on the ways and by the tables of a plan. The lanes are those that the
-/// tables give its level.
-pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bool {
+/// Whether every guaranteed cluster gets its bandwidth and latency on the paths and by the tables of a plan. The
+/// lanes are those to which the tables map its service level.
+pub fn guarantees_hold(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bool {
     intents.clusters.iter().all(|cluster| {
         let Class::Guaranteed { bandwidth, latency_ns } = cluster.class else { return true };
         let decision = &plan.decisions().clusters[&cluster.name];
@@ -25,9 +25,9 @@ pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bo
         for from in &cluster.ports {
             for to in cluster.ports.iter().filter(|to| *to != from) {
                 let sl = decision.level_between(switch(from), switch(to)).unwrap();
-                let Some(way) = way(topology, plan, *from, *to, sl) else { return false };
-                latest_ns = latest_ns.max(late_ns(topology, plan, &way));
-                for hop in way {
+                let Some(path) = path(topology, plan, *from, *to, sl) else { return false };
+                latest_ns = latest_ns.max(late_ns(topology, plan, &path));
+                for hop in path {
                     *needed.entry(hop).or_default() += bandwidth.bits_per_s();
                 }
             }
@@ -36,17 +36,17 @@ pub fn are_kept(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> bo
         let is_enough = |((port, lane), all): (&(PortName, VirtualLane), &u64)| {
             let sharing = sharing(plan, *port).unwrap();
             let rate = rate(topology, *port);
-            // A thousandth of what is sent in 200 rounds is the first round's.
+            // One thousandth of what is sent in 200 rounds belongs to the first round.
             served(&sharing.low, *lane)
                 .is_some_and(|served| served.part * rate >= (all / others) as f64 * 0.999)
         };
-        let promised_ns = latency_ns.map_or(decision.bound_ns, |asked| asked.min(decision.bound_ns));
-        needed.iter().all(is_enough) && latest_ns <= promised_ns as f64 + 1.0
+        let guaranteed_ns = latency_ns.map_or(decision.bound_ns, |asked| asked.min(decision.bound_ns));
+        needed.iter().all(is_enough) && latest_ns <= guaranteed_ns as f64 + 1.0
     })
 }
 
-/// The ports and lanes by which packets go; `None` if they do not arrive, or not in lanes of their own.
-fn way(
+/// The ports and lanes of a path; `None` if packets do not arrive, or use lanes of best effort or management.
+fn path(
     topology: &Topology,
     plan: &FabricPlan,
     from: Guid,
@@ -54,25 +54,25 @@ fn way(
     sl: ib_wire::ServiceLevel,
 ) -> Option<Vec<(PortName, VirtualLane)>> {
     let own = plan.adapter_port(from)?;
-    let mut way = vec![(own.name, own.sharing.as_ref()?.otherwise.lane(sl))];
+    let mut path = vec![(own.name, own.sharing.as_ref()?.otherwise.lane(sl))];
     let lid = plan.adapter_port(to)?.lid;
     let mut here = topology.peer(topology.by_port_guid(from)?)?;
-    while topology[here.node].is_switch() && way.len() < 100 {
+    while topology[here.node].is_switch() && path.len() < 100 {
         let node = topology[here.node].guid;
         let switch = plan.switch(node)?;
         let exit = switch.linear.exit(lid)?;
         let lane = switch.port(exit)?.sharing.as_ref()?.lane(here.port, sl)?;
-        way.push((PortName { node, port: exit }, lane));
+        path.push((PortName { node, port: exit }, lane));
         here = topology.peer(Endpoint::new(here.node, exit))?;
     }
     let best_effort = VirtualLane::from_wire(0).unwrap();
-    let is_own = way.iter().all(|(_, lane)| *lane != VirtualLane::MANAGEMENT && *lane != best_effort);
-    (topology.by_port_guid(to) == Some(here) && is_own).then_some(way)
+    let is_own = path.iter().all(|(_, lane)| *lane != VirtualLane::MANAGEMENT && *lane != best_effort);
+    (topology.by_port_guid(to) == Some(here) && is_own).then_some(path)
 }
 
-fn late_ns(topology: &Topology, plan: &FabricPlan, way: &[(PortName, VirtualLane)]) -> f64 {
+fn late_ns(topology: &Topology, plan: &FabricPlan, path: &[(PortName, VirtualLane)]) -> f64 {
     let mut waits = 0.0;
-    for (port, lane) in way {
+    for (port, lane) in path {
         let bytes_per_ns = rate(topology, *port) / 8e9;
         let Some(served) = sharing(plan, *port).and_then(|sharing| served(&sharing.low, *lane)) else {
             return f64::INFINITY;
@@ -82,16 +82,16 @@ fn late_ns(topology: &Topology, plan: &FabricPlan, way: &[(PortName, VirtualLane
     waits
 }
 
-/// What a lane saw while a table was served.
+/// What a lane got while a table was served.
 struct Served {
-    /// Its part of all bytes.
+    /// The lane's part of all bytes, from 0 to 1.
     part: f64,
-    /// Most bytes of others between two visits.
+    /// The most bytes of other lanes between two visits.
     gap: u64,
 }
 
-/// Serves a table for 200 rounds. The lane sends what its weight allows; others fill theirs but for one unit, and then send
-/// the largest packet.
+/// Serves a table for 200 rounds. The lane sends what its weight allows; others use their weight up to one unit and
+/// then send the largest packet.
 fn served(table: &[VlArbEntry], lane: VirtualLane) -> Option<Served> {
     let (mut own, mut all, mut gap) = (0, 0, 0);
     let mut seen = Served { part: 0.0, gap: 0 };
@@ -126,7 +126,7 @@ fn sharing(plan: &FabricPlan, port: PortName) -> Option<&PortSharing> {
 
 fn rate(topology: &Topology, port: PortName) -> f64 {
     let end = Endpoint::new(topology.by_guid(port.node).unwrap(), port.port);
-    let told = |end: Endpoint| topology.port(end)?.rate;
-    let rate = told(end).or_else(|| told(topology.peer(end)?));
+    let rate_of = |end: Endpoint| topology.port(end)?.rate;
+    let rate = rate_of(end).or_else(|| rate_of(topology.peer(end)?));
     rate.unwrap_or(LinkRate::DEFAULT).data_rate_gbps() * 1e9
 }

@@ -1,4 +1,4 @@
-//! What the tests share: fabrics of every kind, wishes for them, and plans whose links are shared.
+//! Fabrics of every kind, random intents for them, and plans with lanes on their links.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -25,7 +25,7 @@ pub fn dice(seed: u64) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(seed)
 }
 
-/// One of `count` things.
+/// A random number below `count`.
 pub fn below(dice: &mut Pcg64Mcg, count: usize) -> usize {
     dice.random_range(0..count)
 }
@@ -34,7 +34,7 @@ pub fn one<T: Copy>(dice: &mut Pcg64Mcg, things: &[T]) -> T {
     things[below(dice, things.len())]
 }
 
-/// A small fabric of some kind, some cables missing.
+/// A small fabric of a random kind with some cables missing.
 pub fn fabric(dice: &mut Pcg64Mcg) -> Topology {
     let small = |size| FatTree { radix: 8, ..FatTree::new(size) };
     let topology = match below(dice, 5) {
@@ -73,7 +73,7 @@ pub fn hosts(topology: &Topology) -> Vec<Guid> {
 }
 
 /// Random partitions: with and without numbers, with every role, some carrying IP.
-pub fn wishes(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
+pub fn random_intents(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
     let hosts = hosts(topology);
     let mut intents = Intents::new(one(dice, &hosts));
     if below(dice, 5) == 0 {
@@ -106,16 +106,16 @@ pub fn wishes(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
     intents
 }
 
-/// Random partitions that two clusters may both be in: nobody has more than a limited key.
+/// Random partitions that several clusters may be in: all members are limited.
 pub fn tenants(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
-    let mut intents = wishes(dice, topology);
+    let mut intents = random_intents(dice, topology);
     for partition in &mut intents.partitions {
         partition.members.iter_mut().for_each(|member| member.role = Role::Limited);
     }
     intents
 }
 
-/// A guaranteed cluster more, with a partition of its own.
+/// Adds a guaranteed cluster with a partition of its own.
 pub fn add_cluster(
     intents: &mut Intents,
     name: String,
@@ -130,15 +130,15 @@ pub fn add_cluster(
     intents.clusters.push(ClusterIntent { name, ports, class, sl_mode: SlMode::Cluster });
 }
 
-/// The last cluster has one level, or one for every two switches.
-pub fn set_some_mode(dice: &mut Pcg64Mcg, intents: &mut Intents) {
+/// Gives the last cluster one service level, or one for each pair of switches.
+pub fn set_random_mode(dice: &mut Pcg64Mcg, intents: &mut Intents) {
     if let Some(cluster) = intents.clusters.last_mut() {
         cluster.sl_mode = one(dice, &[SlMode::Cluster, SlMode::Path]);
     }
 }
 
-/// As many guaranteed clusters as the fabric takes of a few on ports that lie apart, and the plan.
-pub fn promised(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPlan) {
+/// A few guaranteed clusters on random ports, as far as the fabric admits them, and the plan.
+pub fn guaranteed(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPlan) {
     let mut intents = tenants(dice, topology);
     let mut plan = planned(topology, &intents);
     let mut free = hosts(topology);
@@ -152,7 +152,7 @@ pub fn promised(dice: &mut Pcg64Mcg, topology: &Topology) -> (Intents, FabricPla
         let bandwidth = one(dice, &[0, 100_000_000, 2_000_000_000, 5_000_000_000]);
         let latency_ns = (below(dice, 2) == 0).then_some(1_000_000);
         add_cluster(&mut more, format!("c{place}"), ports, bandwidth, latency_ns);
-        set_some_mode(dice, &mut more);
+        set_random_mode(dice, &mut more);
         if let Ok(admitted) = compile(topology, &more, &Decisions::default()) {
             (intents, plan) = (more, admitted);
         }
@@ -164,10 +164,10 @@ pub fn planned(topology: &Topology, intents: &Intents) -> FabricPlan {
     compile(topology, intents, &Decisions::default()).unwrap()
 }
 
-/// Lanes of the links of generated fabrics.
+/// Data lanes of the links of generated fabrics.
 const LANES: u8 = 8;
 
-/// A plan in which some clusters of hosts have a level of their own, granted turn by turn along their routes.
+/// A plan in which some clusters of hosts have a service level of their own, granted hop by hop along their routes.
 pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> FabricPlan {
     let lane = |raw| VirtualLane::from_wire(raw).unwrap();
     let mut base = SlToVl([VirtualLane::MANAGEMENT; 16]);
@@ -222,7 +222,7 @@ pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> Fa
     rebuilt(parts, plan)
 }
 
-/// A plan of other parts, made from the same.
+/// A plan from changed parts that keeps the basis of the original.
 pub fn rebuilt(parts: PlanParts, plan: &FabricPlan) -> FabricPlan {
     let changed = FabricPlan::from_parts(parts);
     match plan.basis() {

@@ -9,7 +9,7 @@ use fabric_model::intent::{PortName, Role};
 use fabric_model::plan::{
     Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortSharing, SwitchPlan, SwitchPortPlan,
 };
-use fabric_verifier::{Destination, Finding, Hop};
+use fabric_verifier::{Finding, PacketDestination, SwitchExit};
 use ib_wire::{
     Guid, Lid, Membership, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane,
 };
@@ -18,7 +18,6 @@ use rand_pcg::Pcg64Mcg;
 
 use super::{below, level, number, one, rebuilt};
 
-/// The entry that was changed.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry {
     Linear { switch: Guid, lid: Lid },
@@ -34,7 +33,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// What kind of entry it is, for counting.
+    /// The kind of the entry, for counting.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Linear { .. } => "linear",
@@ -50,13 +49,13 @@ impl Entry {
         }
     }
 
-    /// Whether a finding names it.
+    /// Whether a finding names this entry.
     pub fn is_named_by(self, finding: &Finding) -> bool {
-        let on = |way: &[Hop], switch: Guid| way.iter().any(|hop| hop.switch == switch);
+        let on = |path: &[SwitchExit], switch: Guid| path.iter().any(|hop| hop.switch == switch);
         match (self, finding) {
-            (Self::Linear { switch, lid }, Finding::ForwardingLoop { lid: found, ring: way })
-            | (Self::Linear { switch, lid }, Finding::Astray { lid: found, path: way, .. }) => {
-                *found == lid && on(way, switch)
+            (Self::Linear { switch, lid }, Finding::ForwardingLoop { lid: found, cycle: path })
+            | (Self::Linear { switch, lid }, Finding::Misrouted { lid: found, path, .. }) => {
+                *found == lid && on(path, switch)
             }
             (Self::Linear { switch, lid }, Finding::NotForwarded { lid: found, path, at, .. }) => {
                 *found == lid && (*at == switch || on(path, switch))
@@ -64,51 +63,51 @@ impl Entry {
             (Self::Linear { switch, lid }, Finding::ExitWithoutCable { lid: found, exit }) => {
                 *found == lid && exit.switch == switch
             }
-            (Self::Linear { switch, lid }, Finding::CreditLoop { ring }) => {
-                ring.iter().any(|wait| wait.link.switch == switch)
-                    && ring.iter().any(|wait| wait.packets == Destination::Lid(lid))
+            (Self::Linear { switch, lid }, Finding::CreditLoop { cycle }) => {
+                cycle.iter().any(|wait| wait.link.switch == switch)
+                    && cycle.iter().any(|wait| wait.packets == PacketDestination::Lid(lid))
             }
-            // A route that ends elsewhere may lose the way back of a level.
-            (Self::Linear { switch, .. }, Finding::LevelOneWay { path, at, .. }) => {
+            // A misrouted LID may lose the return path of a service level.
+            (Self::Linear { switch, .. }, Finding::ServiceLevelOneWay { path, at, .. }) => {
                 on(path, switch) || at.node == switch
             }
             (Self::Group { switch, mlid, port }, Finding::GroupOneWay { mlid: found, exit, to }) => {
                 let entry = PortName { node: switch, port };
-                *found == mlid && (*exit == Hop { switch, exit: port } || *to == Some(entry))
+                *found == mlid && (*exit == SwitchExit { switch, exit: port } || *to == Some(entry))
             }
-            (Self::Group { switch, mlid, port }, Finding::GroupAstray { mlid: found, exit, .. }) => {
-                *found == mlid && *exit == Hop { switch, exit: port }
+            (Self::Group { switch, mlid, port }, Finding::GroupMisrouted { mlid: found, exit, .. }) => {
+                *found == mlid && *exit == SwitchExit { switch, exit: port }
             }
-            (Self::Group { switch, mlid, .. }, Finding::GroupLoop { mlid: found, ring }) => {
-                *found == mlid && on(ring, switch)
+            (Self::Group { switch, mlid, .. }, Finding::GroupLoop { mlid: found, cycle }) => {
+                *found == mlid && on(cycle, switch)
             }
-            (Self::Group { switch, mlid, port }, Finding::GroupUnreached { mlid: found, at, .. }) => {
+            (Self::Group { switch, mlid, port }, Finding::GroupMemberUnreached { mlid: found, at, .. }) => {
                 *found == mlid && *at == PortName { node: switch, port }
             }
             (
                 Self::Key { port },
                 Finding::KeyMissing { port: found, .. }
                 | Finding::KeyUnwanted { port: found, .. }
-                | Finding::IndexZero { port: found, .. },
+                | Finding::IndexZeroDiffers { port: found, .. },
             )
             | (
                 Self::Enforcement { port },
-                Finding::EnforcementOff { port: found } | Finding::EnforcementInside { port: found },
+                Finding::EnforcementOff { port: found } | Finding::EnforcementBetweenSwitches { port: found },
             )
             | (
                 Self::Weight { port },
-                Finding::ArbitrationEntry { port: found, .. }
+                Finding::ArbitrationEntryInvalid { port: found, .. }
                 | Finding::LaneWithoutWeight { port: found, .. }
                 | Finding::LaneUnserved { port: found, .. }
-                | Finding::ShareShort { port: found, .. },
+                | Finding::ShareTooSmall { port: found, .. },
             )
             | (Self::Cable { port }, Finding::CableDiffers { port: found, .. }) => *found == port,
-            (Self::Lid { port, lid }, Finding::LidTwice { lid: found, first, second }) => {
+            (Self::Lid { port, lid }, Finding::DuplicateLid { lid: found, first, second }) => {
                 *found == lid && (*first == port || *second == port)
             }
             (
                 Self::Lid { lid, .. },
-                Finding::NotForwarded { lid: found, .. } | Finding::Astray { lid: found, .. },
+                Finding::NotForwarded { lid: found, .. } | Finding::Misrouted { lid: found, .. },
             ) => *found == lid,
             (
                 Self::Level { port, sl },
@@ -118,28 +117,30 @@ impl Entry {
             (Self::Level { port, sl }, Finding::BestEffortDiscarded { port: found, .. }) => {
                 *found == port && sl == ServiceLevel::default()
             }
-            (Self::Level { port, sl }, Finding::LevelOneWay { sl: level, path, at, .. }) => {
-                let hop = Hop { switch: port.node, exit: port.port };
+            (Self::Level { port, sl }, Finding::ServiceLevelOneWay { sl: level, path, at, .. }) => {
+                let hop = SwitchExit { switch: port.node, exit: port.port };
                 *level == sl && (*at == port || path.contains(&hop))
             }
-            (Self::Level { port, .. }, Finding::GroupLevelDiscarded { at, .. }) => *at == port,
+            (Self::Level { port, .. }, Finding::GroupServiceLevelDiscarded { at, .. }) => *at == port,
             (
                 Self::Level { port, sl },
-                Finding::LevelNotGranted { port: found, sl: level, .. }
-                | Finding::LaneOfOther { port: found, sl: level, .. }
-                | Finding::ManagementAstray { port: found, sl: level, .. }
-                | Finding::LevelLost { at: found, sl: level, .. },
+                Finding::ServiceLevelNotGranted { port: found, sl: level, .. }
+                | Finding::ForeignLane { port: found, sl: level, .. }
+                | Finding::ManagementLaneDiffers { port: found, sl: level, .. }
+                | Finding::ServiceLevelDiscarded { at: found, sl: level, .. },
             ) => *found == port && *level == sl,
-            (Self::Weight { port }, Finding::TooLate { hops, .. }) => hops.iter().any(|hop| hop.port == port),
-            // A route by other links comes to where its cluster has nothing, or is too many there.
+            (Self::Weight { port }, Finding::LatencyExceeded { waits, .. }) => {
+                waits.iter().any(|wait| wait.port == port)
+            }
+            // A route over other links may reach one on which its cluster is granted nothing or too little.
             (
                 Self::Linear { switch, .. },
                 Finding::GrantMissing { port: found, .. }
-                | Finding::ShareShort { port: found, .. }
-                | Finding::LevelLost { at: found, .. },
+                | Finding::ShareTooSmall { port: found, .. }
+                | Finding::ServiceLevelDiscarded { at: found, .. },
             ) => found.node == switch,
-            (Self::Linear { switch, .. }, Finding::TooLate { hops, .. }) => {
-                hops.iter().any(|hop| hop.port.node == switch)
+            (Self::Linear { switch, .. }, Finding::LatencyExceeded { waits, .. }) => {
+                waits.iter().any(|wait| wait.port.node == switch)
             }
             (
                 Self::Member { partition, port },
@@ -151,7 +152,7 @@ impl Entry {
     }
 }
 
-/// A plan with one wrong entry of a table by which levels and lanes are shared.
+/// A plan with one wrong SL-to-VL or arbitration entry.
 pub fn mutant_of_sharing(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(FabricPlan, Entry)> {
     let mut parts = plan.parts().clone();
     let switch = below(dice, parts.switches.len());
@@ -161,7 +162,7 @@ pub fn mutant_of_sharing(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(Fabr
     (changed.parts() != plan.parts()).then_some((changed, entry))
 }
 
-/// A plan with one wrong entry; `None` if there is no such entry, or it came out as it was.
+/// A plan with one wrong entry; `None` if there is no entry of the chosen kind, or the change had no effect.
 pub fn mutant(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> Option<(FabricPlan, Entry)> {
     let mut parts = plan.parts().clone();
     let kind = below(dice, 16);
@@ -223,7 +224,7 @@ fn group(dice: &mut Pcg64Mcg, plan: &FabricPlan, switch: &mut SwitchPlan) -> Opt
     Some(Entry::Group { switch: switch.guid, mlid, port })
 }
 
-/// Removes, adds or changes one key, or its membership.
+/// Removes, adds or changes one P_Key, or its membership.
 fn change_key(dice: &mut Pcg64Mcg, table: &mut Arc<PkeyTable>) -> bool {
     let mut keys = table.entries().to_vec();
     let index = below(dice, keys.len() + 1);
@@ -274,12 +275,12 @@ fn lid(dice: &mut Pcg64Mcg, parts: &mut PlanParts, switch: usize, adapter: usize
     Some(Entry::Lid { port, lid })
 }
 
-/// One level of one map, or one arbitration entry.
+/// Changes one service level of one map, or one arbitration entry.
 fn sharing(dice: &mut Pcg64Mcg, parts: &mut PlanParts, switch: usize, adapter: usize) -> Option<Entry> {
     let (port, sharing) = if below(dice, 3) > 0 {
         let switch = &mut parts.switches[switch];
         let guid = switch.guid;
-        // Ports that somebody was granted something at tell more.
+        // Ports with grants are more telling.
         let granted = |port: &SwitchPortPlan| port.sharing.as_ref().is_some_and(|s| !s.by_input.is_empty());
         let place = switch.ports.iter().position(granted).filter(|_| below(dice, 2) == 0);
         let port = match place {

@@ -1,5 +1,5 @@
-//! What packets do under a plan, by brute force: every pair of end ports, every key, some levels. Shares nothing with the
-//! rules.
+//! What packets do under a plan, by brute force over every pair of end ports, every P_Key and some service levels.
+//! Shares no code with the rules.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,27 +11,27 @@ use ib_wire::{Guid, Lid, Membership, MulticastLid, Pkey, PortNum, VirtualLane};
 
 use super::level;
 
-/// Levels that the plans of the tests use, and one that none does.
+/// Service levels that the plans of the tests use, and one that none does.
 const LEVELS: u8 = 5;
 
-/// Everything that can be seen of a plan from outside.
+/// Everything that can be observed of a plan from outside.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Sender, receiver, key and level of packets that arrive.
+    /// Sender, receiver, P_Key and service level of packets that arrive.
     arrived: BTreeSet<(Guid, Guid, Pkey, u8)>,
-    /// Those that arrive if one guard between partitions is all there is: the ends' tables, or the switch ports.
+    /// Those that arrive if only one kind of P_Key tables separated partitions: end ports', or switch ports'.
     by_ends: BTreeSet<(Guid, Guid, Pkey, u8)>,
     by_switches: BTreeSet<(Guid, Guid, Pkey, u8)>,
-    /// Switch and LID of packets that circle.
+    /// Switch and LID of packets that loop.
     circling: BTreeSet<(Guid, Lid)>,
-    /// Whether links can wait for each other in a ring.
+    /// Whether there is a credit loop.
     waiting: bool,
-    /// Sender, group, receiver and how often; 255 for floods.
+    /// Sender, group and receiver with the number of copies; 255 for endless multiplication.
     flooded: BTreeMap<(Guid, MulticastLid, Guid), u8>,
 }
 
 impl Behaviour {
-    /// Whether packets do the same under another plan, and neither guard lets more pass than it did.
+    /// Whether packets do the same under another plan, and neither kind of P_Key tables lets more pass than before.
     pub fn is_kept_by(&self, other: &Self) -> bool {
         let same = |b: &Self| (b.arrived.clone(), b.circling.clone(), b.waiting, b.flooded.clone());
         same(self) == same(other)
@@ -73,7 +73,7 @@ impl<'a> Fabric<'a> {
         Self { topology, plan, ends: adapters.chain(switches).collect() }
     }
 
-    /// The keys that occur in its tables.
+    /// All P_Keys in the tables.
     pub fn keys(&self) -> BTreeSet<Pkey> {
         let own = self.ends.iter().flat_map(|end| end.pkeys.keys());
         let ports = self.plan.switches().flat_map(|switch| switch.ports.iter());
@@ -84,26 +84,26 @@ impl<'a> Fabric<'a> {
         own.chain(enforced.flat_map(|keys| keys.keys())).collect()
     }
 
-    /// What packets with any of these keys do.
+    /// What packets with any of these P_Keys do.
     pub fn behaviour(&self, keys: &BTreeSet<Pkey>) -> Behaviour {
         let mut seen = Behaviour { waiting: self.waits(), ..Behaviour::default() };
         for from in &self.ends {
             for to in self.ends.iter().filter(|to| to.guid != from.guid) {
-                // Levels are granted to adapters; to switches themselves, only best effort counts.
+                // Service levels are granted to adapters; for switches themselves only best effort counts.
                 let are_adapters = [from, to].iter().all(|end| end.end.port != PortNum::MANAGEMENT);
                 for sl in (0..LEVELS).filter(|sl| *sl == 0 || are_adapters) {
-                    let Some(way) = self.way(from, to, sl) else { continue };
+                    let Some(path) = self.path(from, to, sl) else { continue };
                     for key in keys {
                         let packet = (from.guid, to.guid, *key, sl);
                         let by_ends = may_send(from.pkeys, *key) && accepts(to.pkeys, *key);
-                        let by_switches = self.passes(from, &way, *key);
+                        let by_switches = self.passes(from, &path, *key);
                         if by_ends && by_switches {
                             seen.arrived.insert(packet);
                         }
                         if by_ends {
                             seen.by_ends.insert(packet);
                         }
-                        // No switch port stands in front of a switch's own port.
+                        // No switch port is in front of a switch's own port.
                         if by_switches && are_adapters {
                             seen.by_switches.insert(packet);
                         }
@@ -126,8 +126,8 @@ impl<'a> Fabric<'a> {
         seen
     }
 
-    /// Whether every level but the first passes both ways or neither between every two adapters that reach each other. Where
-    /// every two switches of a cluster have their own, only that one is followed.
+    /// Whether every service level but 0 passes in both directions or in neither between every two adapters that
+    /// reach each other. With a service level for each pair of switches, only that one is followed.
     pub fn levels_come_back(&self, intents: &Intents) -> bool {
         let adapters = || self.ends.iter().filter(|end| end.end.port != PortNum::MANAGEMENT);
         let switch = |guid: Guid| self.plan.adapter_port(guid).unwrap().peer.node;
@@ -138,7 +138,7 @@ impl<'a> Fabric<'a> {
         };
         adapters().all(|a| {
             adapters().filter(|b| a.guid < b.guid).all(|b| {
-                let passes = |sl| (self.way(a, b, sl).is_some(), self.way(b, a, sl).is_some());
+                let passes = |sl| (self.path(a, b, sl).is_some(), self.path(b, a, sl).is_some());
                 let own = own(a.guid, b.guid).map(|level| level.to_wire());
                 let mut followed = (1..16).filter(|sl| own.is_none_or(|own| own == *sl)).map(passes);
                 passes(0) != (true, true) || followed.all(|(there, back)| there == back)
@@ -163,20 +163,20 @@ impl<'a> Fabric<'a> {
         if from.end.port == PortNum::MANAGEMENT { Some(from.end) } else { self.topology.peer(from.end) }
     }
 
-    /// The exits of a packet that comes to whom it is for.
-    fn way(&self, from: &EndPort<'_>, to: &EndPort<'_>, sl: u8) -> Option<Vec<Endpoint>> {
+    /// The exits of a packet that arrives; `None` if it is dropped or misrouted.
+    fn path(&self, from: &EndPort<'_>, to: &EndPort<'_>, sl: u8) -> Option<Vec<Endpoint>> {
         if let Some(sharing) = from.sharing
             && sharing.otherwise.lane(level(sl)) == VirtualLane::MANAGEMENT
         {
             return None;
         }
         let mut here = self.start(from)?;
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         while self.topology[here.node].is_switch() {
             let exit = self.exit(here, to.lid)?;
             if exit == PortNum::MANAGEMENT {
                 let arrived = Endpoint::new(here.node, exit);
-                return (arrived == to.end).then_some(way);
+                return (arrived == to.end).then_some(path);
             }
             if let Some(port) = self.plan.switch(self.topology[here.node].guid)?.port(exit)
                 && let Some(sharing) = &port.sharing
@@ -186,17 +186,17 @@ impl<'a> Fabric<'a> {
                     return None;
                 }
             }
-            way.push(Endpoint::new(here.node, exit));
-            if way.len() > 2 * self.topology.node_count() {
+            path.push(Endpoint::new(here.node, exit));
+            if path.len() > 2 * self.topology.node_count() {
                 return None;
             }
             here = self.topology.peer(Endpoint::new(here.node, exit))?;
         }
-        (here == to.end).then_some(way)
+        (here == to.end).then_some(path)
     }
 
-    /// Whether switch ports on a way let a key pass, inwards at the first, outwards at the others.
-    fn passes(&self, from: &EndPort<'_>, way: &[Endpoint], key: Pkey) -> bool {
+    /// Whether the switch ports on a path let a P_Key pass: inbound at the first, outbound at the others.
+    fn passes(&self, from: &EndPort<'_>, path: &[Endpoint], key: Pkey) -> bool {
         let table = |end: Endpoint| {
             let port = self.plan.switch(self.topology[end.node].guid).unwrap().port(end.port);
             match port.map(|port| &port.enforcement) {
@@ -211,7 +211,7 @@ impl<'a> Fabric<'a> {
                     && (held.membership() == Membership::Full || key.membership() == Membership::Limited)
             })
         });
-        inwards && way.iter().filter_map(|end| table(*end)).all(|keys| accepts(keys, key))
+        inwards && path.iter().filter_map(|end| table(*end)).all(|keys| accepts(keys, key))
     }
 
     fn circles(&self, from: Guid, lid: Lid) -> bool {
@@ -226,7 +226,8 @@ impl<'a> Fabric<'a> {
         true
     }
 
-    /// Whether links between switches wait for each other, lanes not told apart: takes away links that wait for none.
+    /// Whether links between switches can wait for each other, without regard to lanes: removes links that wait for
+    /// none until nothing is left, or a cycle.
     fn waits(&self) -> bool {
         let is_link = |end: &Endpoint| {
             self.topology.peer(*end).is_some_and(|peer| self.topology[peer.node].is_switch())

@@ -1,4 +1,4 @@
-//! What arrives on the physical network when everybody sends all they can.
+//! Rates on the physical network when all ports send as much as they can.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use fabric_model::{FabricPlan, Topology};
@@ -6,7 +6,7 @@ use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulatio
 use fabric_sim::{Capacities, Fabric, FunctionId};
 use ib_wire::{Guid, Membership, PartitionNumber, ServiceLevel};
 
-/// Network time of a run.
+/// Simulated time of a run, in microseconds.
 const RUN_US: u64 = 500;
 
 /// One port sends to another.
@@ -31,7 +31,7 @@ impl Workload for Saturating {
     }
 }
 
-/// Payload that arrives of each flow, in bits per second.
+/// Payload of each flow that arrives, in bits per second.
 pub fn rates(topology: &Topology, plan: &FabricPlan, flows: &[Flow]) -> Vec<u64> {
     let capacities = Capacities { arbitration_entries: 64, ..Capacities::default() };
     let mut fabric = Fabric::new(topology.clone(), capacities, 0).unwrap();

@@ -18,7 +18,7 @@ use ib_transport::{Host, Outbox, Sent, Server, Vendor, Waker};
 use ib_wire::{Gid, Guid, Lid, PortState};
 pub use stock::eventually;
 use stock::{OpenSm, Sockets, unique};
-use tenant_view::{AdapterId, Output, View};
+use tenant_view::{AdapterId, View, ViewOutput};
 
 type Task = Box<dyn FnOnce(&mut View, Duration) + Send>;
 
@@ -33,11 +33,11 @@ impl ViewHost {
         self.view.port(adapter).unwrap()
     }
 
-    fn pass_on(&mut self, outbox: &mut Outbox<AdapterId>) {
+    fn forward_outputs(&mut self, outbox: &mut Outbox<AdapterId>) {
         while let Some(output) = self.view.poll_output() {
             match output {
-                Output::Deliver { adapter, datagram } => outbox.deliver(adapter, datagram),
-                Output::Lost { datagram, .. } => outbox.lost_request(datagram),
+                ViewOutput::Deliver { adapter, datagram } => outbox.deliver(adapter, datagram),
+                ViewOutput::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
         }
     }
@@ -109,11 +109,11 @@ impl Host for ViewHost {
                 }
             }
         }
-        self.pass_on(outbox);
+        self.forward_outputs(outbox);
     }
 
     fn pause(&self, _: AdapterId) -> Option<Instant> {
-        self.view.pause().map(|until| self.started + until)
+        self.view.paused_until().map(|until| self.started + until)
     }
 
     fn tick(&mut self, outbox: &mut Outbox<AdapterId>) -> Option<Duration> {
@@ -122,12 +122,12 @@ impl Host for ViewHost {
         while let Ok(task) = self.tasks.try_recv() {
             task(&mut self.view, now);
         }
-        self.pass_on(outbox);
+        self.forward_outputs(outbox);
         self.view.poll_timeout().map(|due| due.saturating_sub(now))
     }
 }
 
-/// A served view. Ended when dropped.
+/// A served view; ends when dropped.
 pub struct Served {
     pub name: String,
     tasks: Sender<Task>,
@@ -152,7 +152,7 @@ impl Served {
         Self { name, tasks, waker, stop, thread: Some(thread), scratch }
     }
 
-    /// Does something with the view between two datagrams.
+    /// Runs a task on the view between two datagrams.
     pub fn with<T: Send + 'static>(&self, task: impl FnOnce(&mut View, Duration) -> T + Send + 'static) -> T {
         let (sender, receiver) = channel();
         let send = Box::new(move |view: &mut View, now: Duration| {
@@ -167,7 +167,7 @@ impl Served {
         self.scratch.path()
     }
 
-    /// A stock tool on a virtual machine; what it printed.
+    /// Runs a stock tool on a virtual machine and returns its output.
     pub fn tool(&self, node: &str, program: &str, arguments: &[&str]) -> String {
         let output = self.command(node, program, arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -188,7 +188,7 @@ impl Served {
         Sockets { name: &self.name, scratch: self.scratch() }
     }
 
-    /// opensm as a service on a virtual machine. Ended when dropped.
+    /// Runs opensm as a service on a virtual machine; ends when dropped.
     pub fn opensm(&self, node: &str, options: &[&str]) -> OpenSm {
         self.sockets().opensm(node, options)
     }

@@ -14,9 +14,9 @@ use ib_wire::{
     Attribute, Datagram, DirectedRoute, Guid, Lid, LidAddress, Mad, ManagementClass, Method, PartitionNumber,
     PortNum, QueuePair, TransactionId,
 };
-use tenant_view::{AdapterId, Cluster, Names, Output, Seat, Shape, Slice, View};
+use tenant_view::{AdapterId, ClusterPlacement, Names, NodePlacement, Slice, View, ViewOutput, ViewShape};
 
-/// A network and the plan it runs by.
+/// A physical network and its plan.
 pub struct World {
     pub topology: Topology,
     pub plan: FabricPlan,
@@ -68,18 +68,18 @@ impl World {
     }
 
     /// A cluster on some hosts, by their numbers.
-    pub fn cluster(&self, hosts: &[usize]) -> Cluster {
+    pub fn cluster(&self, hosts: &[usize]) -> ClusterPlacement {
         let ports = self.ports();
-        let seats = hosts.iter().enumerate().map(|(index, host)| Seat {
+        let nodes = hosts.iter().enumerate().map(|(index, host)| NodePlacement {
             node: format!("vm-{index}"),
             port: ports[*host],
             shared: false,
         });
-        Cluster { name: "blue".to_owned(), partition: partition(), seats: seats.collect() }
+        ClusterPlacement { name: "blue".to_owned(), partition: partition(), nodes: nodes.collect() }
     }
 
-    pub fn slice(&self, cluster: &Cluster) -> Slice {
-        Slice::of(&self.topology, &self.plan, cluster, Shape::Network).unwrap()
+    pub fn slice(&self, cluster: &ClusterPlacement) -> Slice {
+        Slice::of(&self.topology, &self.plan, cluster, ViewShape::Network).unwrap()
     }
 
     pub fn view(&self, hosts: &[usize]) -> View {
@@ -104,12 +104,12 @@ impl Program {
         Self { adapter: view.adapter(name).unwrap(), transactions: 0, now: Duration::ZERO }
     }
 
-    /// Sends a request and returns the answer that reaches this program, if any.
+    /// Sends a request and returns the response that reaches this program, if any.
     pub fn ask(&mut self, view: &mut View, mad: Mad, dlid: Option<Lid>) -> Option<Mad> {
         self.ask_all(view, mad, dlid).pop()
     }
 
-    /// The same with all answers: those of tables have several parts.
+    /// Sends a request and returns all responses: a table has several parts.
     pub fn ask_all(&mut self, view: &mut View, mut mad: Mad, dlid: Option<Lid>) -> Vec<Mad> {
         self.transactions += 1;
         let transaction = TransactionId(self.transactions);
@@ -125,7 +125,7 @@ impl Program {
             return answers;
         }
         while let Some(output) = view.poll_output() {
-            if let Output::Deliver { adapter, datagram } = output
+            if let ViewOutput::Deliver { adapter, datagram } = output
                 && adapter == self.adapter
                 && datagram.mad.transaction() == transaction
             {
@@ -152,7 +152,7 @@ impl Program {
         self.ask(view, mad, None)
     }
 
-    /// A question to the subnet administration.
+    /// Queries the subnet administration.
     pub fn query(&mut self, view: &mut View, method: Method, attribute: Attribute) -> Option<Mad> {
         self.query_all(view, method, attribute).pop()
     }
@@ -171,18 +171,18 @@ pub fn directed(method: Method, attribute: Attribute, modifier: u32, route: &[u8
     Mad::directed(method, attribute, modifier, &DirectedRoute::new(hops).unwrap())
 }
 
-/// Everything that waits to be taken.
+/// Takes all outputs and returns the deliveries.
 pub fn drain(view: &mut View) -> Vec<(AdapterId, Datagram)> {
     let mut taken = Vec::new();
     while let Some(output) = view.poll_output() {
-        if let Output::Deliver { adapter, datagram } = output {
+        if let ViewOutput::Deliver { adapter, datagram } = output {
             taken.push((adapter, datagram));
         }
     }
     taken
 }
 
-/// Everything that can be found by directed routes: node description, node GUID, kind and the route.
+/// Everything that is found along directed routes: node description, node GUID, kind and the route.
 pub fn explore(program: &mut Program, view: &mut View) -> Vec<(String, Guid, ib_wire::NodeKind, Vec<u8>)> {
     let mut found: Vec<(String, Guid, ib_wire::NodeKind, Vec<u8>)> = Vec::new();
     let mut open = std::collections::VecDeque::from([Vec::new()]);

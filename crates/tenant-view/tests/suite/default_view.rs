@@ -1,11 +1,11 @@
-//! A view that nobody manages is up, configured and answers.
+//! A view without a manager of the tenant is up, configured, and answers SA queries.
 
 use ib_wire::{Attribute, Lid, Method, NodeDescription, PortInfo, PortState, SmInfo, SmState, Status};
 
 use crate::world::{Program, World};
 
 #[test]
-fn a_view_is_up_and_says_who_is_there() {
+fn a_default_view_is_up_and_answers_queries() {
     let world = World::tree(32, 8);
     let mut view = world.view(&[0, 1, 5, 9]);
     let mut program = Program::on(&view, "vm-0");

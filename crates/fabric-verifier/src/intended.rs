@@ -1,4 +1,4 @@
-//! Who is to be in which partition, as the intents say it.
+//! The partition memberships that the intents require.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,51 +7,50 @@ use fabric_model::intent::{Intents, Ipoib, KeyPlace, PartitionIntent, Role, Who}
 use fabric_model::{FabricPlan, SharedMap, Topology};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey};
 
-use crate::network::{Present, present_ends};
+use crate::network::{PresentPort, present_ends};
 
-/// What people call the default partition.
+/// Name of the default partition.
 const DEFAULT_NAME: &str = "Default";
 
-/// Ports that are copied together when what one of them is to hold changes.
+/// Ports per page. A page is copied when the intended memberships of one of its ports change.
 const PAGE: usize = 32;
 
-/// A partition that is to exist.
 #[derive(Debug)]
-pub(crate) struct WantedPartition {
-    /// Where it is asked for.
-    asked: Vec<Arc<PartitionIntent>>,
+pub(crate) struct IntendedPartition {
+    /// The intents that contribute to the partition, in order.
+    sources: Vec<Arc<PartitionIntent>>,
     pub ipoib: Option<Ipoib>,
-    /// By port GUID.
+    /// Roles by port GUID.
     pub members: BTreeMap<Guid, Role>,
-    /// The members whose index 0 it claims.
+    /// Members that want the partition at index 0 of their P_Key table.
     first: BTreeSet<Guid>,
 }
 
-/// What an end port is to hold.
+/// The P_Keys that an end port should hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WantedPort {
-    /// In order of the partitions' numbers.
+pub(crate) struct IntendedPort {
+    /// In order of partition numbers.
     pub roles: Vec<(PartitionNumber, Role)>,
-    /// The partitions that claim index 0, in order too.
+    /// The partitions that claim index 0, in order of their numbers.
     pub first: Vec<PartitionNumber>,
 }
 
-impl WantedPort {
-    /// The keys it is to hold, in order.
+impl IntendedPort {
+    /// The P_Keys in ascending order.
     pub fn keys(&self) -> Vec<Pkey> {
         let mut keys: Vec<Pkey> = self.roles.iter().flat_map(|(number, role)| role.keys(*number)).collect();
         keys.sort_unstable();
         keys
     }
 
-    /// What it is to be in a partition instead of what it was.
+    /// Replaces the port's role in one partition.
     fn put(&mut self, number: PartitionNumber, role: Option<Role>, is_first: bool) {
-        let place = self.roles.partition_point(|(other, _)| *other < number);
-        if self.roles.get(place).is_some_and(|(other, _)| *other == number) {
-            self.roles.remove(place);
+        let index = self.roles.partition_point(|(other, _)| *other < number);
+        if self.roles.get(index).is_some_and(|(other, _)| *other == number) {
+            self.roles.remove(index);
         }
         if let Some(role) = role {
-            self.roles.insert(place, (number, role));
+            self.roles.insert(index, (number, role));
         }
         self.first.retain(|other| *other != number);
         if is_first {
@@ -60,28 +59,28 @@ impl WantedPort {
     }
 }
 
-/// The end ports there are.
+/// The end ports that are connected to the subnet manager.
 #[derive(Debug)]
 pub(crate) struct Ends {
     manager: Guid,
-    /// By GUID.
-    present: Vec<Present>,
-    places: HashMap<Guid, usize>,
+    /// Sorted by port GUID.
+    present: Vec<PresentPort>,
+    indices: HashMap<Guid, usize>,
 }
 
 impl Ends {
     fn new(topology: &Topology, manager: Guid) -> Self {
         let present = present_ends(topology, manager);
-        let places = present.iter().map(|end| end.guid).zip(0..).collect();
-        Self { manager, present, places }
+        let indices = present.iter().map(|end| end.guid).zip(0..).collect();
+        Self { manager, present, indices }
     }
 
-    /// Whom a member names.
+    /// The port GUIDs that a member entry of an intent selects.
     fn named(&self, who: Who) -> Vec<Guid> {
-        let of_kind = |wanted: fn(NodeKind) -> bool| -> Vec<Guid> {
-            self.present.iter().filter(|end| wanted(end.kind)).map(|end| end.guid).collect()
+        let of_kind = |intended: fn(NodeKind) -> bool| -> Vec<Guid> {
+            self.present.iter().filter(|end| intended(end.kind)).map(|end| end.guid).collect()
         };
-        let one = |guid: Guid| self.places.contains_key(&guid).then_some(guid).into_iter().collect();
+        let one = |guid: Guid| self.indices.contains_key(&guid).then_some(guid).into_iter().collect();
         match who {
             Who::All => of_kind(|_| true),
             Who::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
@@ -92,91 +91,91 @@ impl Ends {
         }
     }
 
-    fn partition(&self, number: PartitionNumber, asked: Vec<Arc<PartitionIntent>>) -> WantedPartition {
+    fn partition(&self, number: PartitionNumber, sources: Vec<Arc<PartitionIntent>>) -> IntendedPartition {
         let mut members: BTreeMap<Guid, (Role, KeyPlace)> = BTreeMap::new();
-        // Everyone is a limited member of the default partition, the manager a full one, unless somebody asks otherwise.
+        // By default every port is a limited member of the default partition, and the subnet manager a full one.
         if number == PartitionNumber::DEFAULT {
             let role = |guid: Guid| if guid == self.manager { Role::Full } else { Role::Limited };
             members.extend(self.present.iter().map(|end| (end.guid, (role(end.guid), KeyPlace::Anywhere))));
         }
-        for member in asked.iter().flat_map(|intent| &intent.members) {
+        for member in sources.iter().flat_map(|intent| &intent.members) {
             let named = self.named(member.who).into_iter();
             members.extend(named.map(|guid| (guid, (member.role, member.place))));
         }
         let is_first = |(_, (_, place)): &(&Guid, &(Role, KeyPlace))| *place == KeyPlace::First;
-        WantedPartition {
-            ipoib: asked.iter().find_map(|intent| intent.ipoib),
-            asked,
+        IntendedPartition {
+            ipoib: sources.iter().find_map(|intent| intent.ipoib),
+            sources,
             first: members.iter().filter(is_first).map(|(guid, _)| *guid).collect(),
             members: members.into_iter().map(|(guid, (role, _))| (guid, role)).collect(),
         }
     }
 }
 
-/// A partition as it is asked for, and its number if it has one.
+/// A partition intent with its number, if it has one.
 #[derive(Clone, Debug)]
-struct Listed {
+struct ListedPartition {
     intent: Arc<PartitionIntent>,
     number: Option<PartitionNumber>,
 }
 
-/// What the intents ask of the part of a fabric that the manager reaches. Copies share what they have in common.
+/// What the intents require of the end ports that are connected to the subnet manager. Clones share unchanged pages.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub partitions: SharedMap<PartitionNumber, Arc<WantedPartition>>,
-    /// What is asked for, in its order.
-    listed: Vec<Listed>,
+pub(crate) struct Intended {
+    pub partitions: SharedMap<PartitionNumber, Arc<IntendedPartition>>,
+    /// In the order of the intents.
+    listed: Vec<ListedPartition>,
     ends: Arc<Ends>,
-    /// In the order of the ends, [`PAGE`] of them together.
-    ports: Vec<Arc<[WantedPort]>>,
+    /// In the order of the end ports, [`PAGE`] in each page.
+    ports: Vec<Arc<[IntendedPort]>>,
 }
 
-/// What is asked for otherwise than before.
+/// What changed between two [`Intended`] states.
 #[derive(Debug, Default)]
-pub(crate) struct Otherwise {
-    /// Partitions that came, went or changed.
+pub(crate) struct IntentChanges {
+    /// Partitions that were added, removed or changed.
     pub partitions: BTreeSet<PartitionNumber>,
-    /// The ports in them before or after, by port GUID.
+    /// Members of these partitions before or after the change, by port GUID.
     pub ports: BTreeSet<Guid>,
 }
 
-impl Wanted {
+impl Intended {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
         let ends = Arc::new(Ends::new(topology, intents.manager));
-        let ports = vec![WantedPort::default(); ends.present.len()];
+        let ports = vec![IntendedPort::default(); ends.present.len()];
         let ports = ports.chunks(PAGE).map(Arc::from).collect();
         let nothing = Self { partitions: SharedMap::new(), listed: Vec::new(), ends, ports };
         nothing.renumbered(&intents.partitions, (0, 0), numbers(intents, plan)).0
     }
 
-    /// What other intents and another plan ask on the same cables. Of the plan before is told by number which partitions it
-    /// had otherwise.
+    /// Computes the intended state for other intents and another plan on the same cables. `replanned` lists the
+    /// partitions that differ between the plan before and the new one.
     pub fn changed(
         &self,
         intents: &Intents,
         (before, plan): (&FabricPlan, &FabricPlan),
         replanned: &BTreeSet<PartitionNumber>,
-    ) -> (Self, Otherwise) {
+    ) -> (Self, IntentChanges) {
         let alike = self.alike(&intents.partitions);
         let kept = self.kept_numbers(intents, alike, (before, plan), replanned);
         self.renumbered(&intents.partitions, alike, kept.unwrap_or_else(|| numbers(intents, plan)))
     }
 
-    /// Partitions without a number for which the plan has none either.
+    /// Names of partition intents without a number for which the plan has none either.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         self.listed.iter().filter(|listed| listed.number.is_none()).map(|listed| listed.intent.name.as_str())
     }
 
-    /// How many partitions a list asks for as this one, from the beginning and up to the end.
+    /// How many partition intents at the beginning and at the end of a list equal those of this state.
     fn alike(&self, intents: &[PartitionIntent]) -> (usize, usize) {
-        let is_same = |(listed, intent): &(&Listed, &PartitionIntent)| *listed.intent == **intent;
+        let is_same = |(listed, intent): &(&ListedPartition, &PartitionIntent)| *listed.intent == **intent;
         let front = self.listed.iter().zip(intents).take_while(is_same).count();
         let rest = self.listed[front..].iter().rev().zip(intents[front..].iter().rev());
         (front, rest.take_while(is_same).count())
     }
 
-    /// What [`numbers`] gives, if what changed has nothing to do with the numbers of the others: no number is asked for
-    /// among it, and no name is known elsewhere.
+    /// The result of [`numbers`] without looking at unchanged intents. `None` if a change could affect the numbers of
+    /// others: a changed intent requests a number, or its name occurs elsewhere.
     fn kept_numbers(
         &self,
         intents: &Intents,
@@ -209,23 +208,24 @@ impl Wanted {
                 given.entry(partition.name.as_str()).or_insert(partition.number);
             }
         }
-        let number = |listed: &Listed| listed.number;
+        let number = |listed: &ListedPartition| listed.number;
         let numbers = self.listed[..front].iter().map(number);
         let numbers = numbers.chain(come.iter().map(|intent| given.get(intent.name.as_str()).copied()));
         Some(numbers.chain(self.listed[self.listed.len() - back..].iter().map(number)).collect())
     }
 
-    /// What a list asks for that begins and ends alike, each of its partitions with its number.
+    /// Computes the state for a list of intents that begins and ends like the current one, each intent with its
+    /// number.
     fn renumbered(
         &self,
         intents: &[PartitionIntent],
         (front, back): (usize, usize),
         numbers: Vec<Option<PartitionNumber>>,
-    ) -> (Self, Otherwise) {
+    ) -> (Self, IntentChanges) {
         let first_behind = self.listed.len() - back;
-        let held = |place: usize| match place.checked_sub(intents.len() - back) {
+        let held = |index: usize| match index.checked_sub(intents.len() - back) {
             Some(behind) => self.listed.get(first_behind + behind),
-            None => self.listed[..front].get(place),
+            None => self.listed[..front].get(index),
         };
         let mut suspects: BTreeSet<PartitionNumber> =
             self.listed[front..first_behind].iter().filter_map(|listed| listed.number).collect();
@@ -233,8 +233,8 @@ impl Wanted {
             (!self.partitions.contains_key(&PartitionNumber::DEFAULT)).then_some(PartitionNumber::DEFAULT),
         );
         let mut listed = Vec::with_capacity(intents.len());
-        for (place, (intent, number)) in intents.iter().zip(numbers).enumerate() {
-            let intent = match held(place) {
+        for (index, (intent, number)) in intents.iter().zip(numbers).enumerate() {
+            let intent = match held(index) {
                 Some(held) if held.number == number => {
                     listed.push(held.clone());
                     continue;
@@ -246,81 +246,81 @@ impl Wanted {
                 None => Arc::new(intent.clone()),
             };
             suspects.extend(number);
-            listed.push(Listed { intent, number });
+            listed.push(ListedPartition { intent, number });
         }
-        let mut asked: BTreeMap<PartitionNumber, Vec<Arc<PartitionIntent>>> =
+        let mut sources: BTreeMap<PartitionNumber, Vec<Arc<PartitionIntent>>> =
             suspects.into_iter().map(|number| (number, Vec::new())).collect();
-        for Listed { intent, number } in &listed {
-            if let Some(asked) = number.and_then(|number| asked.get_mut(&number)) {
-                asked.push(Arc::clone(intent));
+        for ListedPartition { intent, number } in &listed {
+            if let Some(sources) = number.and_then(|number| sources.get_mut(&number)) {
+                sources.push(Arc::clone(intent));
             }
         }
-        let mut wanted = Self { listed, ..self.clone() };
-        let mut otherwise = Otherwise::default();
-        for (number, asked) in asked {
-            if self.partitions.get(&number).is_some_and(|held| held.asked == asked) {
+        let mut intended = Self { listed, ..self.clone() };
+        let mut intent_changes = IntentChanges::default();
+        for (number, sources) in sources {
+            if self.partitions.get(&number).is_some_and(|held| held.sources == sources) {
                 continue;
             }
-            let exists = !asked.is_empty() || number == PartitionNumber::DEFAULT;
-            let partition = exists.then(|| Arc::new(self.ends.partition(number, asked)));
-            wanted.put(number, partition, &mut otherwise);
+            let exists = !sources.is_empty() || number == PartitionNumber::DEFAULT;
+            let partition = exists.then(|| Arc::new(self.ends.partition(number, sources)));
+            intended.put(number, partition, &mut intent_changes);
         }
-        (wanted, otherwise)
+        (intended, intent_changes)
     }
 
-    /// Puts a partition in the place of what it was.
+    /// Replaces a partition and notes the change.
     fn put(
         &mut self,
         number: PartitionNumber,
-        partition: Option<Arc<WantedPartition>>,
-        otherwise: &mut Otherwise,
+        partition: Option<Arc<IntendedPartition>>,
+        intent_changes: &mut IntentChanges,
     ) {
         let before = self.partitions.remove(&number);
         let members = before.iter().chain(&partition).flat_map(|partition| partition.members.keys());
         for guid in members.copied().collect::<BTreeSet<_>>() {
-            let Some(place) = self.ends.places.get(&guid) else { continue };
+            let Some(index) = self.ends.indices.get(&guid) else { continue };
             let role = partition.as_ref().and_then(|partition| partition.members.get(&guid)).copied();
             let is_first = partition.as_ref().is_some_and(|partition| partition.first.contains(&guid));
-            let page = Arc::make_mut(&mut self.ports[place / PAGE]);
-            page[place % PAGE].put(number, role, is_first);
-            otherwise.ports.insert(guid);
+            let page = Arc::make_mut(&mut self.ports[index / PAGE]);
+            page[index % PAGE].put(number, role, is_first);
+            intent_changes.ports.insert(guid);
         }
-        otherwise.partitions.insert(number);
+        intent_changes.partitions.insert(number);
         if let Some(partition) = partition {
             self.partitions.insert(number, partition);
         }
     }
 
-    /// The end ports there are, by GUID.
-    pub fn present(&self) -> &[Present] {
+    /// The end ports that are connected to the subnet manager, by GUID.
+    pub fn present(&self) -> &[PresentPort] {
         &self.ends.present
     }
 
-    /// What a port is to hold.
-    pub fn port(&self, guid: Guid) -> Option<&WantedPort> {
-        self.ends.places.get(&guid).map(|place| &self.ports[place / PAGE][place % PAGE])
+    /// What a port should hold; `None` for ports that are not connected.
+    pub fn port(&self, guid: Guid) -> Option<&IntendedPort> {
+        self.ends.indices.get(&guid).map(|index| &self.ports[index / PAGE][index % PAGE])
     }
 
-    /// Whether two ports may exchange packets: some partition has both, and one of them as more than a limited member.
+    /// Whether two ports may exchange packets: both are in one partition, and at least one is not a limited member.
     pub fn may_talk(&self, a: Guid, b: Guid) -> bool {
         let (Some(a), Some(b)) = (self.port(a), self.port(b)) else { return false };
         a.roles.iter().any(|(number, role)| {
             let other = b.roles.binary_search_by_key(number, |(number, _)| *number).ok();
-            other.is_some_and(|place| *role != Role::Limited || b.roles[place].1 != Role::Limited)
+            other.is_some_and(|index| *role != Role::Limited || b.roles[index].1 != Role::Limited)
         })
     }
 }
 
-/// The number of each partition that is asked for. Those that name none have the number of an earlier one of the same
-/// name, or what the plan gave them, which nobody else asked for.
+/// The number of each partition intent. An intent without a number has that of an earlier one of the same name, or
+/// the number that the plan gave to its name, unless another intent requests it.
 fn numbers(intents: &Intents, plan: &FabricPlan) -> Vec<Option<PartitionNumber>> {
-    let asked: BTreeSet<PartitionNumber> =
+    let requested: BTreeSet<PartitionNumber> =
         intents.partitions.iter().filter_map(|intent| intent.number).collect();
     let mut by_name: HashMap<&str, PartitionNumber> =
         HashMap::from([(DEFAULT_NAME, PartitionNumber::DEFAULT)]);
     let mut given: HashMap<&str, PartitionNumber> = HashMap::new();
     for partition in plan.partitions() {
-        if !asked.contains(&partition.number) && partition.number != PartitionNumber::DEFAULT {
+        if !requested.contains(&partition.number) && partition.number != PartitionNumber::DEFAULT {
             given.entry(partition.name.as_str()).or_insert(partition.number);
         }
     }

@@ -1,31 +1,31 @@
-//! How much a tenant may ask of its views.
+//! Rate limit for the datagrams of a tenant.
 
 use std::time::Duration;
 
-/// Datagrams that a tenant's views take without pause: what stock opensm sends to bring up 256 nodes with service levels, twice.
+/// Datagrams that are accepted at once: twice what stock opensm sends to bring up 256 nodes with service levels.
 pub(crate) const BURST: u32 = 1 << 17;
-/// Datagrams a second that they take for good: less than a tenth of what one core can answer.
+/// Datagrams accepted per second on average: less than a tenth of what one core can answer.
 pub(crate) const PER_SECOND: u32 = 1 << 14;
-/// Datagrams for which there is to be room again when one that has sent too much goes on: several times what is read of it at
-/// once, since what is read and finds no room is lost.
+/// Tokens that must be available before reading is resumed: several times what is read at once, because datagrams
+/// that find no token are lost.
 const RESUMED: u32 = 1 << 10;
 
-/// Tokens, one for each datagram. A view has one, and whoever serves several views of one tenant has another for all of
-/// them: its rate is the tenant's, however many views there are.
+/// A token bucket with one token for each datagram. A view has its own; a server of several views of one tenant keeps
+/// a further one for all of them, so that the rate limits the tenant and not the view.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     tokens: u32,
-    /// Up to when tokens were given.
+    /// Up to when tokens were added.
     filled: Duration,
 }
 
-impl Bucket {
-    /// A full one.
+impl TokenBucket {
+    /// Makes a full bucket.
     pub fn new() -> Self {
         Self { tokens: BURST, filled: Duration::ZERO }
     }
 
-    /// Takes a token; false if there is none.
+    /// Takes a token at time `now` (time since the caller's epoch); returns false if there is none.
     pub fn take(&mut self, now: Duration) -> bool {
         self.fill(now);
         let has = self.tokens > 0;
@@ -33,12 +33,12 @@ impl Bucket {
         has
     }
 
-    /// Takes tokens for what came of a datagram, as far as there are any.
+    /// Takes further tokens for datagrams that one datagram caused, as far as there are any.
     pub fn charge(&mut self, copies: usize) {
         self.tokens = self.tokens.saturating_sub(u32::try_from(copies).unwrap_or(u32::MAX));
     }
 
-    /// When it goes on, if there is nothing left.
+    /// If the bucket is empty, the time at which reading should resume.
     pub fn empty_until(&self) -> Option<Duration> {
         let wait = Duration::from_secs(1) * RESUMED / PER_SECOND;
         (self.tokens == 0).then(|| self.filled + wait)
@@ -58,7 +58,7 @@ impl Bucket {
     }
 }
 
-impl Default for Bucket {
+impl Default for TokenBucket {
     fn default() -> Self {
         Self::new()
     }
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_burst_so_many_pass_in_a_second_and_no_more() {
-        let mut bucket = Bucket::new();
-        let taken = |bucket: &mut Bucket, now| (0..).take_while(|_| bucket.take(now)).count() as u32;
+    fn after_a_burst_the_rate_is_limited() {
+        let mut bucket = TokenBucket::new();
+        let taken = |bucket: &mut TokenBucket, now| (0..).take_while(|_| bucket.take(now)).count() as u32;
         assert_eq!(taken(&mut bucket, Duration::from_secs(1)), BURST);
         assert_eq!(taken(&mut bucket, Duration::from_secs(1)), 0);
         let on = bucket.empty_until().unwrap();
         assert_eq!(taken(&mut bucket, on), RESUMED);
-        let mut bucket = Bucket { tokens: 0, filled: Duration::from_secs(1) };
+        let mut bucket = TokenBucket { tokens: 0, filled: Duration::from_secs(1) };
         let mut later = 0;
         for millisecond in 1..=1000 {
             later += taken(&mut bucket, Duration::from_millis(1000 + millisecond));

@@ -1,4 +1,5 @@
-//! Clusters in which every two switches have a service level of their own: plans verify clean, and a wrong level is told.
+//! Clusters with a service level for each pair of switches: plans verify clean, and a wrong service level is
+//! reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,19 +10,19 @@ use fabric_model::generate::{FatTree, FatTreeSize};
 use fabric_model::intent::PortName;
 use fabric_model::tenancy::{PairLevel, SlMode};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, is_told, verify};
+use fabric_verifier::{Finding, is_acknowledged, verify};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use proptest::prelude::*;
 
-use crate::world::arbiter::are_kept;
+use crate::world::arbiter::guarantees_hold;
 use crate::world::{
-    add_cluster, below, dice, fabric, hosts, level, one, planned, promised, rebuilt, tenants,
+    add_cluster, below, dice, fabric, guaranteed, hosts, level, one, planned, rebuilt, tenants,
 };
 
-/// What is found besides what the plan says of itself.
+/// Findings that the plan does not acknowledge itself.
 fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<Finding> {
     let mut findings = verify(topology, intents, plan);
-    findings.retain(|finding| !is_told(finding, plan));
+    findings.retain(|finding| !is_acknowledged(finding, plan));
     findings
 }
 
@@ -29,7 +30,7 @@ fn switch(plan: &FabricPlan, port: Guid) -> Guid {
     plan.adapter_port(port).unwrap().peer.node
 }
 
-/// The ports and lanes that a packet gets to.
+/// The ports and lanes that a packet reaches.
 fn lanes(
     topology: &Topology,
     plan: &FabricPlan,
@@ -54,8 +55,9 @@ fn lanes(
     lanes
 }
 
-/// Whatever level but those of everybody a port of a cluster sends at, and whomever to: packets stay in lanes of the cluster,
-/// or are dropped. Returns how many hops were seen at levels that are not those of the two switches.
+/// Checks that packets of a cluster stay in the cluster's lanes or are dropped, whatever service level a port sends
+/// with (except 0 and management) and to whatever port. Returns how many hops were seen with a service level that is
+/// not that of the two switches.
 fn strays(topology: &Topology, plan: &FabricPlan, decision: &ClusterDecision) -> usize {
     let own: BTreeMap<PortName, VirtualLane> =
         decision.links.iter().map(|link| (link.port, link.lane)).collect();
@@ -78,9 +80,9 @@ fn strays(topology: &Topology, plan: &FabricPlan, decision: &ClusterDecision) ->
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Clusters of both kinds on ports of their own, as many as the fabric can promise something.
+    /// Clusters of both modes on ports of their own, as many as the fabric admits.
     #[test]
-    fn levels_by_pairs_are_refused_or_verify_clean(seed: u64, bandwidth in 0u64..2_000_000_000) {
+    fn path_service_levels_are_refused_or_verify_clean(seed: u64, bandwidth in 0u64..2_000_000_000) {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
         let mut intents = tenants(&mut dice, &topology);
@@ -97,7 +99,7 @@ proptest! {
                 Ok(plan) => {
                     let plan = Arc::clone(plan);
                     prop_assert_eq!(unexpected(&topology, &intents, &plan), []);
-                    prop_assert!(are_kept(&topology, &intents, &plan));
+                    prop_assert!(guarantees_hold(&topology, &intents, &plan));
                     prop_assert_eq!(&*plan, &recompile(&topology, &intents, &before.1).unwrap());
                     prop_assert_eq!(&*plan, &compile(&topology, &intents, plan.decisions()).unwrap());
                 }
@@ -110,7 +112,7 @@ proptest! {
         for decision in planner.plan().decisions().clusters.values() {
             strays(&topology, planner.plan(), decision);
         }
-        // Whoever grows keeps the levels between switches that packets of the new port do not pass between.
+        // A cluster that grows keeps the service levels of pairs of switches that the new port does not affect.
         let Some(place) = intents.clusters.iter().position(|cluster| cluster.sl_mode == SlMode::Path) else {
             return Ok(());
         };
@@ -133,8 +135,8 @@ proptest! {
     }
 }
 
-/// A tree with one switch on top and seven hosts on each of eight leaves. Between three leaves, all levels are taken
-/// somewhere, but between every two of them some are free.
+/// A tree with one switch on top and seven hosts on each of eight leaves. Every service level is taken somewhere
+/// between three leaves, but between any two of them some are free.
 struct Crowded {
     tree: Topology,
     intents: Intents,
@@ -166,7 +168,7 @@ impl Crowded {
             }
         }
         let plan = planned(&tree, &intents);
-        // Each has a level that no other has anywhere, and keeps it.
+        // Each cluster keeps a service level that no other has.
         let mut decisions = plan.decisions().clone();
         let names: Vec<String> = decisions.clusters.keys().cloned().collect();
         for (raw, name) in (1..).zip(&names) {
@@ -190,7 +192,7 @@ impl Crowded {
 }
 
 #[test]
-fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() {
+fn pairs_of_switches_get_levels_when_no_common_one_is_free() {
     let crowded = Crowded::new();
     let (_, refused) = crowded.with(SlMode::Cluster);
     let refused = refused.unwrap_err().to_string();
@@ -199,7 +201,7 @@ fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() 
     let (intents, plan) = crowded.with(SlMode::Path);
     let plan = plan.unwrap();
     assert_eq!(verify(&crowded.tree, &intents, &plan), []);
-    assert!(are_kept(&crowded.tree, &intents, &plan));
+    assert!(guarantees_hold(&crowded.tree, &intents, &plan));
     let wide = &plan.decisions().clusters["wide"];
     assert_eq!(wide.pairs.len(), 6, "every two of three, and each with itself");
     let between = |a: usize, b: usize| {
@@ -208,10 +210,10 @@ fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() 
     // The leaves' own clusters have 1 to 5, 6 to 10 and 11 to 14.
     assert_eq!([between(0, 1), between(2, 0), between(1, 2)], [level(11), level(6), level(1)]);
     assert_eq!(between(1, 0), between(0, 1));
-    assert_eq!(wide.service_level(), None, "there is none to be told as the cluster's");
+    assert_eq!(wide.service_level(), None, "the cluster has no common service level");
     let lanes: BTreeSet<usize> = wide.links.iter().map(|link| link.service_levels.len()).collect();
     assert_eq!(lanes, BTreeSet::from([2]), "a link has the levels of the pairs that use it");
-    // At a level of other switches of its cluster, a packet gets as far as the leaf or the top.
+    // With the service level of another pair of switches, a packet gets as far as the leaf or the top.
     assert!(strays(&crowded.tree, &plan, wide) > 0);
     for name in crowded.plan.decisions().clusters.keys() {
         assert_eq!(plan.decisions().clusters[name], crowded.plan.decisions().clusters[name]);
@@ -220,7 +222,7 @@ fn a_cluster_for_which_no_single_level_is_free_has_one_for_every_two_switches() 
 }
 
 #[test]
-fn a_cluster_may_come_to_have_levels_by_pairs_and_go_back() {
+fn a_cluster_can_switch_between_service_level_modes() {
     let crowded = Crowded::new();
     let mut intents = crowded.intents.clone();
     let before = crowded.plan.decisions().clusters["c1-0"].service_level();
@@ -238,12 +240,12 @@ fn a_cluster_may_come_to_have_levels_by_pairs_and_go_back() {
 }
 
 #[test]
-fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
-    let (mut told, mut serve) = (0, 0);
+fn a_wrong_path_service_level_is_reported_or_harmless() {
+    let (mut reported, mut harmless) = (0, 0);
     for seed in 0..200 {
         let mut dice = dice(3000 + seed);
         let topology = fabric(&mut dice);
-        let (intents, plan) = promised(&mut dice, &topology);
+        let (intents, plan) = guaranteed(&mut dice, &topology);
         if !verify(&topology, &intents, &plan).is_empty() {
             assert!(!plan.findings().is_empty(), "seed {seed}");
             continue;
@@ -266,27 +268,30 @@ fn a_wrong_level_of_two_switches_is_told_or_serves_as_well() {
             let changed = rebuilt(parts.clone(), &plan);
             let findings = verify(&topology, &intents, &changed);
             let is_it = |found: &Finding| {
-                matches!(found, Finding::LevelLost { cluster, sl, from, to, .. }
+                matches!(found, Finding::ServiceLevelDiscarded { cluster, sl, from, to, .. }
                 if cluster == name && *sl == wrong
                     && PairLevel::between(switch(&plan, *from), switch(&plan, *to)) == switches)
             };
             if findings.iter().any(is_it) {
-                told += 1;
+                reported += 1;
             } else {
-                assert!(findings.is_empty() && are_kept(&topology, &intents, &changed), "{findings:#?}");
-                serve += 1;
+                assert!(
+                    findings.is_empty() && guarantees_hold(&topology, &intents, &changed),
+                    "{findings:#?}"
+                );
+                harmless += 1;
             }
-            // One that is not there is told as well.
+            // A missing service level is reported as well.
             let decision = Arc::make_mut(parts.decisions.clusters.get_mut(name).unwrap());
             decision.pairs.remove(place);
             let findings = verify(&topology, &intents, &rebuilt(parts, &plan));
             let is_it = |found: &Finding| {
-                matches!(found, Finding::LevelMissing { cluster, between }
+                matches!(found, Finding::ServiceLevelMissing { cluster, between }
                 if cluster == name && *between == Some(switches))
             };
             assert!(findings.iter().any(is_it), "{findings:#?}");
         }
     }
-    println!("{told} told, {serve} that serve as well");
-    assert!(told >= 300, "{told} told, {serve} that serve as well");
+    println!("{reported} reported, {harmless} harmless");
+    assert!(reported >= 300, "{reported} reported, {harmless} harmless");
 }

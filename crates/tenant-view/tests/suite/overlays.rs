@@ -1,5 +1,5 @@
-//! What a tenant writes is judged: a loop, a credit cycle, a node cut off and a link without a share are named, what is
-//! fine is approved, and what nearly is, adapted.
+//! Overlays are judged: a forwarding loop, a credit loop, an unreachable node and a link without grant are named;
+//! valid overlays are approved, others adapted.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use ib_wire::{
     Attribute, Guid, Lid, PartitionNumber, PkeyBlock, PkeyPosition, PortNum, SlToVl, VirtualLane, VlArbBlock,
     VlArbEntry, VlArbPart,
 };
-use tenant_view::{Adaptation, Refusal, Unshared, Verdict, View, WishChange};
+use tenant_view::{Adaptation, OverlayChange, OverlayRefusal, UngrantedRoutes, Verdict, View};
 
 use crate::world::{self, Program, World, second};
 
-/// A writer that knows its way: directed routes to every switch, by description.
+/// A writer with directed routes to every switch, by description.
 struct Writer {
     program: Program,
     routes: Vec<(String, Guid, Vec<u8>)>,
@@ -31,7 +31,7 @@ impl Writer {
         self.routes.iter().find(|(name, ..)| name == switch).unwrap().2.clone()
     }
 
-    /// Where packets to a LID leave a switch.
+    /// Exit of a switch for a LID.
     fn exit(&mut self, view: &mut View, switch: &str, lid: Lid) -> u8 {
         let block = u32::from(lid.to_wire()) / 64;
         let route = self.route(switch);
@@ -69,14 +69,14 @@ fn verdict(view: &mut View) -> Verdict {
     view.commit(second(2.0)).unwrap().verdict.clone()
 }
 
-fn refusal(view: &mut View) -> Refusal {
+fn refusal(view: &mut View) -> OverlayRefusal {
     match verdict(view) {
         Verdict::Refused { refusal } => refusal,
         other => panic!("{other:?}"),
     }
 }
 
-/// Two leaves of two spines: `switch-1` and another are leaves.
+/// Two leaves and two spines: `switch-1` and another are leaves.
 fn two_leaves() -> (World, View) {
     let world = World::of(FatTree { radix: 4, ..FatTree::with_hosts(8) }.generate().unwrap());
     let view = world.view(&[0, 1, 2, 3]);
@@ -95,7 +95,7 @@ fn spines(view: &View, writer: &Writer) -> Vec<String> {
 }
 
 #[test]
-fn what_is_written_as_it_was_is_approved() {
+fn rewriting_the_default_is_approved() {
     let (_, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     let to = lid(&view, "vm-3");
@@ -104,14 +104,14 @@ fn what_is_written_as_it_was_is_approved() {
     assert!(view.status().is_open);
     assert_eq!(verdict(&mut view), Verdict::Approved);
     assert!(!view.status().is_open);
-    let Some(WishChange::Wished { number: 1, wish }) = view.poll_wish() else { panic!("a wish") };
-    assert_eq!(wish.routes.len(), 0, "packets go as they do by default");
+    let Some(OverlayChange::Set { number: 1, overlay }) = view.poll_overlay() else { panic!("no overlay") };
+    assert_eq!(overlay.routes.len(), 0, "packets go as they do by default");
     view.put_in_force(1);
     assert_eq!(view.status().in_force, Some(1));
 }
 
 #[test]
-fn another_spine_is_a_route_that_is_handed_on_in_physical_names() {
+fn a_route_by_another_spine_is_translated() {
     let (world, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     let (leaf, to) = (leaf_of(&view, "vm-0"), lid(&view, "vm-3"));
@@ -122,19 +122,19 @@ fn another_spine_is_a_route_that_is_handed_on_in_physical_names() {
     let other = exits.into_iter().find(|exit| *exit != before).unwrap();
     writer.set_exit(&mut view, &leaf, to, other);
     assert_eq!(verdict(&mut view), Verdict::Approved);
-    let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
+    let Some(OverlayChange::Set { overlay, .. }) = view.poll_overlay() else { panic!("no overlay") };
     let cluster = world.cluster(&[0, 1, 2, 3]);
-    let access = world.plan.adapter_port(cluster.seats[0].port).unwrap().peer.node;
-    let physical = wish.routes[&cluster.seats[3].port][&access];
+    let access = world.plan.adapter_port(cluster.nodes[0].port).unwrap().peer.node;
+    let physical = overlay.routes[&cluster.nodes[3].port][&access];
     let planned = world.plan.switch(access).unwrap();
-    let usual = planned.linear.exit(world.plan.adapter_port(cluster.seats[3].port).unwrap().lid).unwrap();
+    let usual = planned.linear.exit(world.plan.adapter_port(cluster.nodes[3].port).unwrap().lid).unwrap();
     assert_ne!(physical, usual, "another cable than before");
     let peer = planned.port(physical).unwrap().peer.node;
     assert_ne!(peer, planned.port(usual).unwrap().peer.node, "to another spine");
 }
 
 #[test]
-fn a_loop_is_refused_naming_the_switches_after_half_a_minute_or_at_once() {
+fn a_forwarding_loop_is_refused_after_half_a_minute() {
     let (_, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     let to = lid(&view, "vm-3");
@@ -150,7 +150,7 @@ fn a_loop_is_refused_naming_the_switches_after_half_a_minute_or_at_once() {
     view.handle_timeout(second(1.6));
     assert_eq!(view.status().last, None, "it may still be written to the end");
     view.handle_timeout(second(32.0));
-    let Some(Verdict::Refused { refusal: Refusal::Loop { to: node, switches } }) =
+    let Some(Verdict::Refused { refusal: OverlayRefusal::ForwardingLoop { to: node, switches } }) =
         view.status().last.map(|judged| judged.verdict)
     else {
         panic!("{:?}", view.status())
@@ -161,9 +161,9 @@ fn a_loop_is_refused_naming_the_switches_after_half_a_minute_or_at_once() {
     let mut named = switches;
     named.sort();
     assert_eq!(named, expected);
-    assert_eq!(view.poll_wish(), None, "nothing of it is handed on");
+    assert_eq!(view.poll_overlay(), None, "nothing of it is handed on");
 
-    // The control: the same entry as it was.
+    // The control: the original entry.
     writer.program.now = second(33.0);
     writer.set_exit(&mut view, &spine, to, fine);
     view.handle_timeout(second(34.0));
@@ -171,14 +171,14 @@ fn a_loop_is_refused_naming_the_switches_after_half_a_minute_or_at_once() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_is_named_unless_nobody_may_talk_to_it() {
+fn an_unreachable_node_is_named_unless_isolated() {
     let (_, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     let leaf = leaf_of(&view, "vm-3");
     let to = lid(&view, "vm-3");
     writer.set_exit(&mut view, &leaf, to, 0xff);
-    let expected = |refusal: Refusal| match refusal {
-        Refusal::CutOff { to, at, .. } => assert_eq!((to.as_str(), at), ("vm-3", leaf.clone())),
+    let expected = |refusal: OverlayRefusal| match refusal {
+        OverlayRefusal::Unreachable { to, at, .. } => assert_eq!((to.as_str(), at), ("vm-3", leaf.clone())),
         other => panic!("{other:?}"),
     };
     expected(refusal(&mut view));
@@ -191,28 +191,28 @@ fn a_node_that_is_cut_off_is_named_unless_nobody_may_talk_to_it() {
     writer.program.set(&mut view, &route, Attribute::PKEY_TABLE, position, keys.encode()).unwrap();
     let kept = Adaptation::MembershipKept { node: "vm-3".to_owned() };
     assert_eq!(verdict(&mut view), Verdict::Adapted { adaptations: vec![kept] });
-    let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
+    let Some(OverlayChange::Set { overlay, .. }) = view.poll_overlay() else { panic!("no overlay") };
     let own = PartitionNumber::from_wire(0x42).unwrap();
-    assert_eq!(wish.partitions[&own], [("vm-3".to_owned(), Role::Full)].into());
-    let members = &wish.partitions[&PartitionNumber::DEFAULT];
+    assert_eq!(overlay.partitions[&own], [("vm-3".to_owned(), Role::Full)].into());
+    let members = &overlay.partitions[&PartitionNumber::DEFAULT];
     assert_eq!((members.len(), members["vm-0"], members["vm-3"]), (4, Role::Full, Role::Limited));
 }
 
 #[test]
-fn a_credit_cycle_is_refused_naming_its_links() {
+fn a_credit_loop_is_refused_with_its_links() {
     let world = World::of(Torus::new([4]).generate().unwrap());
     let mut view = world.view(&[0, 1, 2, 3]);
     let mut writer = Writer::on(&mut view);
     assert_eq!(writer.routes.len(), 4, "a ring of four switches");
-    // Everybody goes round the ring in one direction, two steps at most: no loop, but a ring of waiting links.
+    // All packets go round the ring in one direction, at most two steps: no forwarding loop, but a credit loop.
     let ring = ring_order(&view, &mut writer);
     let homes: Vec<String> = (0..4).map(|node| leaf_of(&view, &format!("vm-{node}"))).collect();
     let write = |view: &mut View, writer: &mut Writer, is_cyclic: bool| {
         for (node, home) in homes.iter().enumerate() {
             let to = lid(view, &format!("vm-{node}"));
             let goal = ring.iter().position(|switch| switch == home).unwrap();
-            for (place, switch) in ring.iter().enumerate().filter(|(place, _)| *place != goal) {
-                let onward = if is_cyclic { (place + 1) % 4 } else { toward(place, goal) };
+            for (index, switch) in ring.iter().enumerate().filter(|(index, _)| *index != goal) {
+                let onward = if is_cyclic { (index + 1) % 4 } else { toward(index, goal) };
                 let exit = writer.ports_between(view, switch, &ring[onward])[0];
                 writer.set_exit(view, switch, to, exit);
             }
@@ -220,7 +220,7 @@ fn a_credit_cycle_is_refused_naming_its_links() {
     };
     write(&mut view, &mut writer, true);
     match refusal(&mut view) {
-        Refusal::CreditCycle { links } => {
+        OverlayRefusal::CreditLoop { links } => {
             let named: std::collections::BTreeSet<&str> =
                 links.iter().map(|link| link.switch.as_str()).collect();
             assert_eq!((links.len(), named.len()), (4, 4), "{links:?}");
@@ -233,8 +233,8 @@ fn a_credit_cycle_is_refused_naming_its_links() {
 }
 
 /// One step along a line.
-fn toward(place: usize, goal: usize) -> usize {
-    if goal > place { place + 1 } else { place - 1 }
+fn toward(index: usize, goal: usize) -> usize {
+    if goal > index { index + 1 } else { index - 1 }
 }
 
 fn ring_order(view: &View, writer: &mut Writer) -> Vec<String> {
@@ -252,11 +252,11 @@ fn ring_order(view: &View, writer: &mut Writer) -> Vec<String> {
 }
 
 #[test]
-fn a_link_without_a_share_is_refused_naming_it_and_the_rate_is_told_otherwise() {
+fn a_route_without_grant_is_refused_with_its_link() {
     let world = World::guaranteed(&[0, 1, 4, 8], &[]);
     let mut view = world.view(&[0, 1, 4, 8]);
     let mut writer = Writer::on(&mut view);
-    // As it is by default: within the shares.
+    // As by default: within the grants.
     let leaf = leaf_of(&view, "vm-0");
     let to = lid(&view, "vm-2");
     let exit = writer.exit(&mut view, &leaf, to);
@@ -265,7 +265,7 @@ fn a_link_without_a_share_is_refused_naming_it_and_the_rate_is_told_otherwise() 
     assert_eq!(judged.verdict, Verdict::Approved);
     let rate = judged.all_to_all.unwrap();
     assert!(rate.bits_per_s() >= 999_999_000, "{rate}");
-    // By another cable of the view, over which the cluster sends nothing in that direction.
+    // By another cable of the view, on which the cluster sends nothing in that direction.
     let spines: Vec<String> = writer
         .routes
         .iter()
@@ -276,27 +276,29 @@ fn a_link_without_a_share_is_refused_naming_it_and_the_rate_is_told_otherwise() 
     for spine in &spines {
         for up in writer.ports_between(&view, &leaf, spine) {
             writer.set_exit(&mut view, &leaf, to, up);
-            // A tenant who does not care for routes has the rest of its wish.
-            view.set_unshared(Unshared::KeepDefault);
+            // A tenant who does not care about routes has the rest of its overlay applied.
+            view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
             if let Verdict::Adapted { adaptations } = verdict(&mut view) {
                 let Adaptation::RouteKept { node, .. } = &adaptations[0] else { panic!("{adaptations:?}") };
                 assert_eq!((node.as_str(), adaptations.len()), ("vm-2", 1));
-                let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
+                let Some(OverlayChange::Set { overlay, .. }) = view.poll_overlay() else {
+                    panic!("no overlay")
+                };
                 assert_eq!(
-                    wish.routes.len(),
+                    overlay.routes.len(),
                     0,
                     "that of the one is not taken, those of others are as by default"
                 );
                 kept += 1;
             }
-            view.set_unshared(Unshared::Refuse);
+            view.set_ungranted_routes(UngrantedRoutes::Refuse);
             writer.set_exit(&mut view, &leaf, to, up);
             match verdict(&mut view) {
-                Verdict::Refused { refusal: Refusal::NoShare { link, .. } } => {
+                Verdict::Refused { refusal: OverlayRefusal::NoGrant { link, .. } } => {
                     assert!(link.switch == leaf || link.switch == *spine, "{link:?}");
                     refused += 1;
                 }
-                Verdict::Approved | Verdict::Refused { refusal: Refusal::CutOff { .. } } => {}
+                Verdict::Approved | Verdict::Refused { refusal: OverlayRefusal::Unreachable { .. } } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -336,20 +338,20 @@ fn folded(verdict: &Verdict) -> Option<(usize, usize)> {
 }
 
 #[test]
-fn classes_are_folded_to_the_lanes_that_are_left() {
-    // Best effort: one lane, for everybody.
+fn classes_are_folded_to_the_free_lanes() {
+    // Best effort: one lane for all.
     let (_, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     write_classes(&mut view, &mut writer, &[3, 1]);
     assert_eq!(folded(&verdict(&mut view)), Some((2, 1)));
-    // Guaranteed and alone: there is room for three to one.
+    // Guaranteed and alone: there are lanes for three to one.
     let world = World::guaranteed(&[0, 1, 4, 8], &[]);
     let mut view = world.view(&[0, 1, 4, 8]);
     let mut writer = Writer::on(&mut view);
     write_classes(&mut view, &mut writer, &[3, 1]);
     assert_eq!(folded(&verdict(&mut view)), None);
-    let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
-    let weights: Vec<u32> = wish.classes.iter().map(|class| class.weight).collect();
+    let Some(OverlayChange::Set { overlay, .. }) = view.poll_overlay() else { panic!("no overlay") };
+    let weights: Vec<u32> = overlay.classes.iter().map(|class| class.weight).collect();
     assert_eq!(weights, [3, 1]);
     // More classes than lanes.
     write_classes(&mut view, &mut writer, &[1, 2, 3, 4, 5, 6, 7, 8]);
@@ -358,7 +360,7 @@ fn classes_are_folded_to_the_lanes_that_are_left() {
 }
 
 #[test]
-fn several_lids_a_port_are_folded_to_one() {
+fn several_lids_of_a_port_are_folded_to_one() {
     let (_, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     let route = world::route_to(&mut writer.program, &mut view, "vm-2");
@@ -401,11 +403,11 @@ fn a_change_set_closes_half_a_second_after_the_last_write() {
 }
 
 #[test]
-fn routes_to_a_port_that_others_use_too_cannot_be_chosen() {
+fn routes_to_a_shared_port_cannot_be_chosen() {
     let world = World::of(FatTree { radix: 4, ..FatTree::with_hosts(8) }.generate().unwrap());
-    // Two virtual machines on the port of the last host, and others may be on that of the first.
+    // Two virtual machines on the port of the last host, and others may use that of the first.
     let mut cluster = world.cluster(&[0, 1, 2, 3, 3]);
-    cluster.seats[0].shared = true;
+    cluster.nodes[0].shared = true;
     let mut view = View::new(world.slice(&cluster), tenant_view::Names::default()).unwrap();
     let mut writer = Writer::on(&mut view);
     let leaf = leaf_of(&view, "vm-0");
@@ -421,23 +423,27 @@ fn routes_to_a_port_that_others_use_too_cannot_be_chosen() {
     let not_routed = |node: &str| Adaptation::NotRouted { node: node.to_owned() };
     let adaptations = vec![not_routed("vm-3"), not_routed("vm-4")];
     assert_eq!(verdict(&mut view), Verdict::Adapted { adaptations });
-    let Some(WishChange::Wished { wish, .. }) = view.poll_wish() else { panic!("a wish") };
-    let alone = cluster.seats[2].port;
-    assert_eq!(wish.routes.keys().collect::<Vec<_>>(), [&alone], "that of the one that is alone on its port");
+    let Some(OverlayChange::Set { overlay, .. }) = view.poll_overlay() else { panic!("no overlay") };
+    let alone = cluster.nodes[2].port;
+    assert_eq!(
+        overlay.routes.keys().collect::<Vec<_>>(),
+        [&alone],
+        "only to the node with a port of its own"
+    );
 }
 
 #[test]
-fn what_could_not_be_planned_is_refused_and_what_was_in_force_stays() {
+fn an_unplannable_overlay_leaves_the_old_one_in_force() {
     let (_, mut view) = two_leaves();
     let mut writer = Writer::on(&mut view);
     let to = lid(&view, "vm-3");
     let exit = writer.exit(&mut view, "switch-1", to);
     writer.set_exit(&mut view, "switch-1", to, exit);
     assert_eq!(verdict(&mut view), Verdict::Approved);
-    let Some(WishChange::Wished { number, .. }) = view.poll_wish() else { panic!("a wish") };
+    let Some(OverlayChange::Set { number, .. }) = view.poll_overlay() else { panic!("no overlay") };
     view.refuse(number, "no lane is left".to_owned());
     let status = view.status();
-    let refusal = Refusal::NotPossible { reason: "no lane is left".to_owned() };
+    let refusal = OverlayRefusal::NotPlannable { reason: "no lane is left".to_owned() };
     assert_eq!(status.last.unwrap().verdict, Verdict::Refused { refusal });
     assert_eq!(status.in_force, None);
     let text = serde_json::to_value(view.status()).unwrap();

@@ -1,40 +1,47 @@
-//! What an arbitration table gives a lane, whatever the other lanes send.
+//! The share and the waiting time that a low-priority VL arbitration table guarantees a lane, whatever the other
+//! lanes send.
+//!
+//! Method: the table is served round robin (IBA 7.6.9). Between two visits of a lane, every other entry sends at most
+//! its weight less one unit plus one packet of the largest size, since a packet is started while one unit is left and
+//! is then sent whole. The share follows from one full round, the waiting time from the longest gap between two
+//! visits.
 
 use ib_wire::{VirtualLane, VlArbEntry};
 
-/// Bytes of a unit of weight.
+/// Bytes of one unit of arbitration weight.
 const UNIT_BYTES: u64 = 64;
 
-/// The largest packet on the wire: 4096 bytes of payload and 26 of headers and checks.
+/// The largest packet on the wire: 4096 bytes of payload and 26 bytes of headers and CRCs.
 pub(super) const PACKET_BYTES: u64 = 4122;
 
-/// Seconds that a packet takes through a device and along a cable when nothing is in its way.
+/// Seconds that a packet takes through a device and along a cable when nothing else is sent.
 const PASSAGE_S: f64 = 0.25e-6;
 
-/// What a lane gets of a link.
+/// The worst-case service of a lane of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Service {
-    /// Bits per second of the link.
+pub(super) struct LaneService {
+    /// Data rate of the link in bits per second.
     link: u64,
-    /// Bytes that the cluster may send in a round of the table, in all its lanes.
+    /// Bytes that the cluster may send in one round of the table, in all its lanes.
     own: u64,
-    /// Bytes that all others send at most in a round.
+    /// The most bytes that all others send in one round.
     others: u64,
-    /// Bytes that others send at most between two visits.
+    /// The most bytes that all other lanes send between two visits.
     gap: u64,
-    /// The entry of the lane that is waited for longest.
+    /// Index of the entry with the longest gap before it.
     pub entry: usize,
 }
 
-impl Service {
-    /// What entries give a lane of a link that carries so many bits per second; `None` if none serves it. Lanes of the same
-    /// cluster, as bits, add to what it may send, but its packets wait for them as for others.
+impl LaneService {
+    /// Computes the service of `lane` on a link of `link` bits per second; `None` if no entry has weight for it.
+    /// Lanes in the bit set `same` belong to the same cluster: they add to its share, but its packets wait for them
+    /// as for any other.
     pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: u16, link: u64) -> Option<Self> {
         let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
         let first = table.iter().position(serves)?;
         let mut service = Self { link, own: 0, others: 0, gap: 0, entry: first };
         let mut gap = 0;
-        // Once around, up to the entry it began behind.
+        // One round, from behind the first entry of the lane up to and including it.
         for index in (first + 1..table.len()).chain(0..=first) {
             let entry = &table[index];
             let bytes = UNIT_BYTES * u64::from(entry.weight);
@@ -45,7 +52,7 @@ impl Service {
                 }
                 gap = 0;
             } else if entry.weight != 0 {
-                // A packet is begun while one unit is left, and sent whole.
+                // A packet is started while one unit is left, and sent whole.
                 let most = bytes - UNIT_BYTES + PACKET_BYTES;
                 gap += most;
                 if same >> entry.lane.to_wire() & 1 != 0 {
@@ -58,13 +65,13 @@ impl Service {
         Some(service)
     }
 
-    /// Bits per second that the cluster gets at least while all its lanes have something to send.
+    /// Bits per second that the cluster gets at least while all its lanes have packets to send.
     pub fn share(&self) -> u64 {
         let (own, all) = (u128::from(self.own), u128::from(self.own + self.others));
         u64::try_from(u128::from(self.link) * own / all).unwrap_or(self.link)
     }
 
-    /// The longest that a packet waits for others, in seconds.
+    /// The longest time that a packet at the head of its lane waits for other lanes, in seconds.
     pub fn wait_s(&self) -> f64 {
         self.gap as f64 / self.link_bytes_per_s()
     }
@@ -74,24 +81,24 @@ impl Service {
     }
 }
 
-/// What a packet meets on its way.
+/// The worst-case latency of a packet along a path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct PathBound {
     waits_s: f64,
 }
 
-impl Way {
-    /// Nothing yet.
+impl PathBound {
+    /// A path without links, on which packets do not wait.
     pub const START: Self = Self { waits_s: 0.0 };
 
-    /// And one link more.
+    /// Extends the path by one link.
     #[must_use]
-    pub fn then(self, service: &Service) -> Self {
+    pub fn then(self, service: &LaneService) -> Self {
         let packet_s = PACKET_BYTES as f64 / service.link_bytes_per_s();
         Self { waits_s: self.waits_s + service.wait_s() + packet_s + PASSAGE_S }
     }
 
-    /// By when a packet that finds its own lane empty has arrived, in nanoseconds.
+    /// Latest arrival of a packet that finds its own lane empty everywhere, in nanoseconds after it was sent.
     pub fn bound_ns(&self) -> f64 {
         self.waits_s * 1e9
     }
@@ -110,31 +117,31 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_alone_has_all_and_one_without_weight_has_nothing() {
-        let alone = Service::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
+    fn a_lone_lane_gets_all_and_weight_zero_gets_nothing() {
+        let alone = LaneService::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
         assert_eq!((alone.share(), alone.wait_s()), (1000, 0.0));
-        assert_eq!(Service::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
-        assert_eq!(Service::of(&[], lane(3), 0, 1000), None);
+        assert_eq!(LaneService::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
+        assert_eq!(LaneService::of(&[], lane(3), 0, 1000), None);
     }
 
     #[test]
-    fn others_count_with_the_last_packet_of_each_visit() {
+    fn other_lanes_count_with_the_last_packet_of_a_visit() {
         // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
-        let service = Service::of(&table, lane(2), 0, 8_000_000_000).unwrap();
+        let service = LaneService::of(&table, lane(2), 0, 8_000_000_000).unwrap();
         let others = (65 * 64 + 4058) + (64 + 4058);
         assert_eq!((service.gap, service.entry), (others, 3));
         assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
         // At 1 GB/s a byte takes a nanosecond.
         assert!((service.wait_s() * 1e9 - others as f64).abs() < 1e-6);
-        let bound = Way::START.then(&service).bound_ns();
+        let bound = PathBound::START.then(&service).bound_ns();
         assert!((bound - (others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
     }
     #[test]
-    fn lanes_of_one_cluster_add_up_and_wait_for_each_other() {
+    fn lanes_of_a_cluster_add_up_and_wait_for_each_other() {
         let table = [entry(2, 65), entry(0, 65), entry(3, 130)];
-        let alone = Service::of(&table, lane(2), 0, 1000).unwrap();
-        let both = Service::of(&table, lane(2), 1 << 3, 1000).unwrap();
+        let alone = LaneService::of(&table, lane(2), 0, 1000).unwrap();
+        let both = LaneService::of(&table, lane(2), 1 << 3, 1000).unwrap();
         assert_eq!(both.gap, alone.gap);
         assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4058));
         assert!(both.share() > alone.share());

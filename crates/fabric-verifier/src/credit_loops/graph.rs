@@ -1,47 +1,48 @@
-//! Rings of a directed graph: Tarjan's strongly connected components, without recursion.
+//! Cycles of a directed graph: Tarjan's strongly connected components (SIAM J. Comput. 1972) without recursion,
+//! O(nodes + edges).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Nodes each of which leads to all the others.
+/// A strongly connected component with a cycle.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ring<N> {
-    /// All of them, in order.
+pub(super) struct Cycle<N> {
+    /// All nodes of the component, in ascending order.
     pub all: Vec<N>,
-    /// A shortest ring through the first of them.
+    /// A shortest cycle through the lowest node.
     pub shortest: Vec<N>,
 }
 
-/// The rings of a graph, one for each set of nodes that lead to each other, in order of their first nodes.
-pub(super) fn rings<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Vec<Ring<N>> {
-    let places: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
+/// One cycle for each strongly connected component that has any, ordered by the lowest node.
+pub(super) fn cycles<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Vec<Cycle<N>> {
+    let indices: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
     let edges: Vec<Vec<usize>> = (nodes.iter())
-        .map(|node| after(node).iter().filter_map(|next| places.get(next).copied()).collect())
+        .map(|node| after(node).iter().filter_map(|next| indices.get(next).copied()).collect())
         .collect();
-    let mut rings: Vec<Ring<N>> = components(&edges)
+    let mut cycles: Vec<Cycle<N>> = components(&edges)
         .into_iter()
         .filter(|all| all.len() > 1 || edges[all[0]].contains(&all[0]))
         .map(|mut all| {
-            all.sort_unstable_by_key(|place| nodes[*place]);
-            let shortest = shortest(&edges, &all).into_iter().map(|place| nodes[place]).collect();
-            Ring { all: all.into_iter().map(|place| nodes[place]).collect(), shortest }
+            all.sort_unstable_by_key(|index| nodes[*index]);
+            let shortest = shortest(&edges, &all).into_iter().map(|index| nodes[index]).collect();
+            Cycle { all: all.into_iter().map(|index| nodes[index]).collect(), shortest }
         })
         .collect();
-    rings.sort_unstable_by(|a, b| a.all.cmp(&b.all));
-    rings
+    cycles.sort_unstable_by(|a, b| a.all.cmp(&b.all));
+    cycles
 }
 
-/// The nodes of a graph, each before those it leads to; `None` if there is a ring.
+/// A topological order (Kahn's algorithm), or `None` if there is a cycle.
 pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Option<Vec<N>> {
-    let places: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
-    let edges = |node: &N| after(node).into_iter().filter_map(|next| places.get(&next).copied());
+    let indices: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
+    let edges = |node: &N| after(node).into_iter().filter_map(|next| indices.get(&next).copied());
     let mut before = vec![0_usize; nodes.len()];
     nodes.iter().flat_map(edges).for_each(|next| before[next] += 1);
-    let mut open: VecDeque<usize> = (0..nodes.len()).filter(|place| before[*place] == 0).collect();
+    let mut open: VecDeque<usize> = (0..nodes.len()).filter(|index| before[*index] == 0).collect();
     let mut sorted = Vec::with_capacity(nodes.len());
-    while let Some(place) = open.pop_front() {
-        sorted.push(nodes[place]);
-        for next in edges(&nodes[place]) {
+    while let Some(index) = open.pop_front() {
+        sorted.push(nodes[index]);
+        for next in edges(&nodes[index]) {
             before[next] -= 1;
             if before[next] == 0 {
                 open.push_back(next);
@@ -51,7 +52,6 @@ pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec
     (sorted.len() == nodes.len()).then_some(sorted)
 }
 
-/// Strongly connected components.
 fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
     let mut seen = vec![UNSEEN; edges.len()];
@@ -62,8 +62,8 @@ fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
         if seen[start] != UNSEEN {
             continue;
         }
-        let mut way: Vec<(usize, usize)> = vec![(start, 0)];
-        while let Some((node, edge)) = way.last_mut() {
+        let mut path: Vec<(usize, usize)> = vec![(start, 0)];
+        while let Some((node, edge)) = path.last_mut() {
             let node = *node;
             if *edge == 0 {
                 (seen[node], low[node], is_open[node]) = (count, count, true);
@@ -73,14 +73,14 @@ fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
             if let Some(next) = edges[node].get(*edge) {
                 *edge += 1;
                 if seen[*next] == UNSEEN {
-                    way.push((*next, 0));
+                    path.push((*next, 0));
                 } else if is_open[*next] {
                     low[node] = low[node].min(seen[*next]);
                 }
                 continue;
             }
-            way.pop();
-            if let Some((before, _)) = way.last() {
+            path.pop();
+            if let Some((before, _)) = path.last() {
                 low[*before] = low[*before].min(low[node]);
             }
             if low[node] == seen[node] {
@@ -94,7 +94,7 @@ fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// A shortest ring through the first node of a component, breadth first.
+/// A shortest cycle through the first node of a component, by breadth-first search.
 fn shortest(edges: &[Vec<usize>], component: &[usize]) -> Vec<usize> {
     let first = component[0];
     let mut before: HashMap<usize, usize> = HashMap::new();
@@ -102,12 +102,12 @@ fn shortest(edges: &[Vec<usize>], component: &[usize]) -> Vec<usize> {
     while let Some(node) = open.pop_front() {
         for next in &edges[node] {
             if *next == first {
-                let mut ring = vec![node];
-                while let Some(previous) = before.get(&ring[ring.len() - 1]) {
-                    ring.push(*previous);
+                let mut cycle = vec![node];
+                while let Some(previous) = before.get(&cycle[cycle.len() - 1]) {
+                    cycle.push(*previous);
                 }
-                ring.reverse();
-                return ring;
+                cycle.reverse();
+                return cycle;
             }
             if !before.contains_key(next) && component.contains(next) {
                 before.insert(*next, node);
@@ -124,19 +124,19 @@ mod tests {
 
     fn found(edges: &[(u8, u8)]) -> Vec<Vec<u8>> {
         let after = |node: &u8| edges.iter().filter(|(from, _)| from == node).map(|(_, to)| *to).collect();
-        let rings = rings(&(0..8).collect::<Vec<u8>>(), after);
-        rings.into_iter().map(|ring| ring.shortest).collect()
+        let cycles = cycles(&(0..8).collect::<Vec<u8>>(), after);
+        cycles.into_iter().map(|cycle| cycle.shortest).collect()
     }
 
     #[test]
-    fn graphs_without_rings_are_sorted() {
+    fn acyclic_graphs_are_sorted() {
         let after = |node: &u8| if *node < 3 { vec![node + 1] } else { Vec::new() };
         assert_eq!(sorted(&[3, 1, 0, 2], after), Some(vec![0, 1, 2, 3]));
         assert_eq!(sorted(&[0, 1], |node| vec![1 - node]), None);
     }
 
     #[test]
-    fn rings_are_found_and_ways_without_return_are_not() {
+    fn only_closed_paths_are_cycles() {
         assert_eq!(found(&[(0, 1), (1, 2), (0, 2), (3, 0), (2, 7)]), [[0; 0]; 0]);
         assert_eq!(found(&[(0, 1), (1, 2), (2, 3), (3, 1)]), [[1, 2, 3]]);
         assert_eq!(found(&[(2, 2), (2, 1)]), [[2]]);

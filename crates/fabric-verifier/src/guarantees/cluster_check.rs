@@ -1,8 +1,9 @@
-//! Whether a guaranteed cluster gets what it was promised: its packets are carried at its service level in its lanes, every
-//! link serves them often enough, and none is late.
+//! Checks of one guaranteed cluster: its packets are carried with its service levels in its lanes, every link gives
+//! them enough bandwidth, and the latency bound holds.
 //!
-//! All is read from the tables as they are. The lanes of a link that all get what they need leave no more than the link
-//! has, so sums need not be looked at apart.
+//! Everything is computed from the tables, not from the compiler's accounts. If every lane of a link gets what it
+//! needs in the worst check, the needs do not exceed the link, so sums are not checked separately. All ordered pairs
+//! of ports are followed, those from one switch together: O(ports × switches of the cluster × path length).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,46 +14,46 @@ use fabric_model::plan::PortSet;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
 
-use super::holdings::Given;
-use super::service::{PACKET_BYTES, Service, Way};
-use crate::bounded::Bounded;
-use crate::network::{Link, Network, Next, PORTS, Place, port_of};
+use super::arbitration::{LaneService, PACKET_BYTES, PathBound};
+use super::holdings::ClusterGrants;
+use crate::bounded::BoundedFindings;
+use crate::network::{Link, NextHop, PORTS, PlannedNetwork, SwitchIndex, port_of};
 use crate::{Finding, LaneWait, Rule};
 
-/// What was found about a cluster.
+/// The findings about a cluster.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Judged {
+pub(crate) struct ClusterResult {
     pub findings: Vec<Finding>,
-    /// Whether between every two of its ports each of its levels is carried both ways or neither; where every two switches
-    /// have their own level, whether that one is.
+    /// Whether each service level of the cluster is carried in both directions or in neither between every two of its
+    /// ports. With a service level for each pair of switches, whether that one is.
     pub is_even: bool,
 }
 
 /// A link that packets of the cluster take.
-struct Used {
+struct UsedLink {
     link: Link,
-    /// Ordered pairs of ports whose packets take it.
+    /// Ordered pairs of ports whose packets take the link.
     pairs: u64,
-    /// One of these pairs.
+    /// One of these pairs, as a witness.
     from: usize,
     to: usize,
-    /// The cluster's levels and lane, if it has any.
+    /// Service levels (one bit each) and lane that the cluster was granted on the link.
     held: Option<(u16, VirtualLane)>,
-    service: Option<Service>,
-    /// Where its packets come in that were looked at, by their level.
+    service: Option<LaneService>,
+    /// The input ports that were checked, by service level.
     inputs: Vec<(ServiceLevel, PortSet)>,
 }
 
-/// The levels of a cluster's packets.
-enum Levels {
-    /// One for all, if there is one.
+/// The service levels of a cluster's packets.
+enum ClusterLevels {
+    /// One for the whole cluster; `None` if the plan has none that all links carry.
     One(Option<ServiceLevel>),
-    /// By two switches, the lower place first.
-    Pairs(HashMap<(Place, Place), ServiceLevel>),
+    /// By pair of switches, the lower index first.
+    Pairs(HashMap<(SwitchIndex, SwitchIndex), ServiceLevel>),
 }
 
-impl Levels {
-    fn between(&self, a: Place, b: Place) -> Option<ServiceLevel> {
+impl ClusterLevels {
+    fn between(&self, a: SwitchIndex, b: SwitchIndex) -> Option<ServiceLevel> {
         match self {
             Self::One(level) => *level,
             Self::Pairs(pairs) => pairs.get(&(a.min(b), a.max(b))).copied(),
@@ -61,43 +62,43 @@ impl Levels {
 }
 
 /// Ports of the cluster at one switch.
-struct Group {
-    place: Place,
+struct SwitchGroup {
+    switch: SwitchIndex,
     ends: Vec<usize>,
 }
 
-/// Room to judge clusters in, used again for every cluster.
-pub(super) struct Judge<'a> {
-    network: &'a Network<'a>,
+/// Checks clusters one after the other. Its buffers are reused for every cluster.
+pub(super) struct ClusterChecker<'a> {
+    network: &'a PlannedNetwork<'a>,
     intents: &'a Intents,
-    /// One more than the place in `used`, by link; 0 for none.
+    /// One more than the index into `used`, by link; 0 for links that are not used.
     slots: Vec<u32>,
-    used: Vec<Used>,
+    used: Vec<UsedLink>,
 }
 
-impl<'a> Judge<'a> {
-    pub fn new(network: &'a Network<'a>, intents: &'a Intents) -> Self {
+impl<'a> ClusterChecker<'a> {
+    pub fn new(network: &'a PlannedNetwork<'a>, intents: &'a Intents) -> Self {
         Self { network, intents, slots: vec![0; network.link_count()], used: Vec::new() }
     }
 
-    /// What is found about a cluster and what the plan says it has.
-    pub fn judge(&mut self, cluster: &ClusterIntent, given: Given<'_>) -> Judged {
+    /// Checks a cluster against what the plan grants it.
+    pub fn check(&mut self, cluster: &ClusterIntent, grants: ClusterGrants<'_>) -> ClusterResult {
         let name = || cluster.name.clone();
-        let asked = |decision: &&ClusterDecision| {
+        let is_intended = |decision: &&ClusterDecision| {
             decision.ports == cluster.ports
                 && decision.class == cluster.class
                 && decision.sl_mode == cluster.sl_mode
         };
-        let wished = self.intents.classes.get(&cluster.name).map_or(1, Vec::len);
-        let is_divided_as_asked = given.classes.is_none() || given.further_classes() + 1 == wished;
-        let Some(decision) = given.decision.filter(asked).filter(|_| is_divided_as_asked) else {
-            let findings = vec![Finding::PromiseMissing { cluster: name() }];
-            return Judged { findings, is_even: false };
+        let intended = self.intents.classes.get(&cluster.name).map_or(1, Vec::len);
+        let is_divided_as_intended = grants.classes.is_none() || grants.further_classes() + 1 == intended;
+        let Some(decision) = grants.decision.filter(is_intended).filter(|_| is_divided_as_intended) else {
+            let findings = vec![Finding::GuaranteeMissing { cluster: name() }];
+            return ClusterResult { findings, is_even: false };
         };
-        let mut judged = Judged { findings: Vec::new(), is_even: true };
+        let mut result = ClusterResult { findings: Vec::new(), is_even: true };
         // The first class, then the others.
-        for class in std::iter::once(None).chain((0..given.further_classes()).map(Some)) {
-            let mut case = Case {
+        for class in std::iter::once(None).chain((0..grants.further_classes()).map(Some)) {
+            let mut check = ClusterCheck {
                 network: self.network,
                 capabilities: &self.intents.capabilities,
                 is_routed: is_routed(cluster, self.intents),
@@ -106,77 +107,78 @@ impl<'a> Judge<'a> {
                 used: &mut self.used,
                 cluster,
                 decision,
-                given,
+                grants,
                 held: HashMap::with_capacity(decision.links.len()),
                 lanes: HashMap::new(),
-                findings: Bounded::part(Rule::Promises),
+                findings: BoundedFindings::part(Rule::Guarantees),
             };
-            judged.is_even &= case.all();
-            judged.findings.extend(case.findings.finish());
+            result.is_even &= check.run();
+            result.findings.extend(check.findings.finish());
             for used in self.used.drain(..) {
                 self.slots[used.link] = 0;
             }
         }
-        judged.is_even &= judged.findings.is_empty();
-        judged
+        result.is_even &= result.findings.is_empty();
+        result
     }
 }
 
-/// Whether somebody wishes for ways to ports of a cluster.
+/// Whether the tenant overrides routes to ports of the cluster.
 pub(super) fn is_routed(cluster: &ClusterIntent, intents: &Intents) -> bool {
     !intents.routes.is_empty() && cluster.ports.iter().any(|port| intents.routes.contains_key(port))
 }
 
-/// One cluster.
-struct Case<'a, 'j> {
-    network: &'a Network<'a>,
+/// The check of one class of one cluster.
+struct ClusterCheck<'a, 'j> {
+    network: &'a PlannedNetwork<'a>,
     capabilities: &'a Capabilities,
-    /// Its owner chose ways: how much of its promise they leave is up to it, but not which links they take.
+    /// The tenant chose routes: how much of its bandwidth they leave is its own affair, but not which links they
+    /// take.
     is_routed: bool,
-    /// Which of its further classes is looked at; `None` for the first.
+    /// Index of the class among those after the first; `None` for the first.
     class: Option<usize>,
     slots: &'j mut Vec<u32>,
-    used: &'j mut Vec<Used>,
+    used: &'j mut Vec<UsedLink>,
     cluster: &'j ClusterIntent,
     decision: &'j ClusterDecision,
-    given: Given<'j>,
+    grants: ClusterGrants<'j>,
     held: HashMap<Link, (u16, VirtualLane)>,
-    /// The lanes of all its classes, as bits, where it has several.
+    /// The lanes of all classes, one bit each, if the cluster has several classes.
     lanes: HashMap<Link, u16>,
-    findings: Bounded,
+    findings: BoundedFindings,
 }
 
-/// The way on which a packet may be latest.
+/// The path with the highest latency bound.
 struct Latest {
     bound_ns: f64,
     from: usize,
     to: usize,
 }
 
-impl Case<'_, '_> {
-    /// Looks at everything; tells whether levels are carried evenly.
-    fn all(&mut self) -> bool {
+impl ClusterCheck<'_, '_> {
+    /// Makes all checks and returns whether service levels are carried evenly, see [`ClusterResult::is_even`].
+    fn run(&mut self) -> bool {
         let ends = self.ends();
-        self.grants(&ends);
+        self.check_grants(&ends);
         let groups = self.groups(&ends);
         let levels = self.levels(&groups);
         let latest = self.walk(&ends, &groups, &levels);
-        self.shares(ends.len());
+        self.check_shares(ends.len());
         if let Some(latest) = latest {
-            self.latency(&latest);
+            self.check_latency(&latest);
         }
         match levels {
-            // What a cluster has beside its level is not followed.
-            Levels::One(level) => {
+            // Granted service levels other than the cluster's own are not followed.
+            ClusterLevels::One(level) => {
                 let own = level.map_or(0, |level| 1 << level.to_wire());
                 self.held.values().all(|(levels, _)| *levels == own)
             }
-            // Packets were followed both ways.
-            Levels::Pairs(_) => true,
+            // Packets were followed in both directions.
+            ClusterLevels::Pairs(_) => true,
         }
     }
 
-    /// The cluster's ports, by their places among the end ports.
+    /// The cluster's ports, by index among the end ports.
     fn ends(&mut self) -> Vec<usize> {
         let mut ends = Vec::with_capacity(self.cluster.ports.len());
         for port in &self.cluster.ports {
@@ -193,17 +195,17 @@ impl Case<'_, '_> {
         ends
     }
 
-    /// What it was given is on links there are, and not on cables of others.
-    fn grants(&mut self, ends: &[usize]) {
-        if self.given.classes.is_some() {
-            for (port, _, lane) in self.given.parts() {
+    /// Checks that grants are on existing links, and not on cables of ports outside the cluster.
+    fn check_grants(&mut self, ends: &[usize]) {
+        if self.grants.classes.is_some() {
+            for (port, _, lane) in self.grants.parts() {
                 let lanes = self.network.link(port).map(|link| self.lanes.entry(link).or_default());
                 lanes.into_iter().for_each(|lanes| *lanes |= 1 << lane.to_wire());
             }
         }
-        let given = self.given;
-        let own = Given { classes: None, ..given }.parts().filter(|_| self.class.is_none());
-        let further = self.class.into_iter().flat_map(|class| given.class(class));
+        let grants = self.grants;
+        let own = ClusterGrants { classes: None, ..grants }.parts().filter(|_| self.class.is_none());
+        let further = self.class.into_iter().flat_map(|class| grants.class(class));
         for (port, levels, lane) in own.chain(further) {
             let Some(link) = self.network.link(port) else {
                 self.findings.push(Finding::GrantWithoutLink { cluster: self.name(), port });
@@ -212,99 +214,101 @@ impl Case<'_, '_> {
             let end = match link.checked_sub(self.network.link_of_end(0)) {
                 Some(end) => Some(end),
                 None => match self.network.next(link / PORTS, port_of(link)) {
-                    Next::End(end) => Some(end as usize),
+                    NextHop::EndPort(end) => Some(end as usize),
                     _ => None,
                 },
             };
             if end.is_some_and(|end| !ends.contains(&end)) {
-                self.findings.push(Finding::GrantAstray { cluster: self.name(), port });
+                self.findings.push(Finding::GrantOnForeignPort { cluster: self.name(), port });
             }
             self.held.insert(link, (levels, lane));
         }
     }
 
-    /// Its ports by their switches.
-    fn groups(&self, ends: &[usize]) -> Vec<Group> {
-        let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+    fn groups(&self, ends: &[usize]) -> Vec<SwitchGroup> {
+        let mut groups: BTreeMap<SwitchIndex, Vec<usize>> = BTreeMap::new();
         for end in ends {
-            if let Some((place, _)) = self.network.ends()[*end].home {
-                groups.entry(place).or_default().push(*end);
+            if let Some((switch, _)) = self.network.ends()[*end].home {
+                groups.entry(switch).or_default().push(*end);
             }
         }
-        groups.into_iter().map(|(place, ends)| Group { place, ends }).collect()
+        groups.into_iter().map(|(switch, ends)| SwitchGroup { switch, ends }).collect()
     }
 
-    /// The level of all its packets, or that of every two switches.
-    fn levels(&mut self, groups: &[Group]) -> Levels {
-        let further = self.given.classes.zip(self.class);
+    /// Determines the service levels of the cluster's packets, and reports missing ones.
+    fn levels(&mut self, groups: &[SwitchGroup]) -> ClusterLevels {
+        let further = self.grants.classes.zip(self.class);
         if let Some((classes, class)) = further {
-            return Levels::One(classes.service_levels.get(class).copied());
+            return ClusterLevels::One(classes.service_levels.get(class).copied());
         }
         if self.cluster.sl_mode == SlMode::Cluster {
             let level = self.decision.service_level();
             if level.is_none() && !groups.is_empty() {
-                self.findings.push(Finding::LevelMissing { cluster: self.name(), between: None });
+                self.findings.push(Finding::ServiceLevelMissing { cluster: self.name(), between: None });
             }
-            return Levels::One(level);
+            return ClusterLevels::One(level);
         }
-        let guid = |group: &Group| self.network.switches[group.place].guid;
-        let places: HashMap<Guid, Place> = groups.iter().map(|group| (guid(group), group.place)).collect();
+        let guid = |group: &SwitchGroup| self.network.switches[group.switch].guid;
+        let by_guid: HashMap<Guid, SwitchIndex> =
+            groups.iter().map(|group| (guid(group), group.switch)).collect();
         let mut pairs = HashMap::with_capacity(self.decision.pairs.len());
         for pair in &self.decision.pairs {
             let (a, b) = pair.switches;
-            if let (Some(a), Some(b)) = (places.get(&a), places.get(&b)) {
-                // The first that is told holds.
+            if let (Some(a), Some(b)) = (by_guid.get(&a), by_guid.get(&b)) {
+                // The first of two entries counts.
                 pairs.entry((*a.min(b), *a.max(b))).or_insert(pair.service_level);
             }
         }
-        for (place, a) in groups.iter().enumerate() {
-            for b in groups[place..].iter().filter(|b| !pairs.contains_key(&(a.place, b.place))) {
+        for (index, a) in groups.iter().enumerate() {
+            for b in groups[index..].iter().filter(|b| !pairs.contains_key(&(a.switch, b.switch))) {
                 let between = Some((guid(a), guid(b)));
-                self.findings.push(Finding::LevelMissing { cluster: self.cluster.name.clone(), between });
+                self.findings
+                    .push(Finding::ServiceLevelMissing { cluster: self.cluster.name.clone(), between });
             }
         }
-        Levels::Pairs(pairs)
+        ClusterLevels::Pairs(pairs)
     }
 
-    /// Follows the packets from every port to every other, those from one switch together.
-    fn walk(&mut self, ends: &[usize], groups: &[Group], levels: &Levels) -> Option<Latest> {
-        // A port that is alone has its cable all the same.
+    /// Follows the packets from every port to every other, those from one switch together, and returns the slowest
+    /// path.
+    fn walk(&mut self, ends: &[usize], groups: &[SwitchGroup], levels: &ClusterLevels) -> Option<Latest> {
+        // A cluster of one port still has its cable.
         let others = (ends.len() as u64).saturating_sub(1).max(1);
         for end in ends {
-            self.slot(self.network.link_of_end(*end), others, *end, *end);
-            let Some((place, port)) = self.network.ends()[*end].home else { continue };
-            let level = levels.between(place, place);
-            self.turn(self.network.link_of_end(*end), None, level, *end, *end);
+            self.count_pairs(self.network.link_of_end(*end), others, *end, *end);
+            let Some((switch, port)) = self.network.ends()[*end].home else { continue };
+            let level = levels.between(switch, switch);
+            self.check_hop(self.network.link_of_end(*end), None, level, *end, *end);
             if ends.len() == 1 {
-                let cable = place * PORTS + port.index();
-                self.slot(cable, others, *end, *end);
+                let cable = switch * PORTS + port.index();
+                self.count_pairs(cable, others, *end, *end);
             }
         }
         let (mut latest, mut steps): (Option<Latest>, _) = (None, Vec::new());
         for to in ends {
             let Some((home, _)) = self.network.ends()[*to].home else { continue };
             for group in groups {
-                let level = levels.between(group.place, home);
+                let level = levels.between(group.switch, home);
                 let count = group.ends.iter().filter(|from| *from != to).count();
                 let Some(first) = group.ends.iter().find(|from| *from != to) else { continue };
-                if !self.way(group.place, *to, &mut steps) {
+                if !self.follow(group.switch, *to, &mut steps) {
                     let [from, to] = [*first, *to].map(|end| self.guid(end));
-                    self.findings.push(Finding::ClusterUnreached { cluster: self.name(), from, to });
+                    self.findings.push(Finding::ClusterPortUnreached { cluster: self.name(), from, to });
                     continue;
                 }
-                let way = self.take(&steps, count as u64, (*first, *to), level);
+                let path = self.take(&steps, count as u64, (*first, *to), level);
                 let Some((first_link, _)) = steps.first().copied() else { continue };
                 for from in group.ends.iter().filter(|from| *from != to) {
                     let input = self.network.ends()[*from].home.map(|(_, input)| input);
                     let own = self.network.link_of_end(*from);
-                    // One level for all was looked at above.
-                    if let Levels::Pairs(_) = levels {
-                        self.turn(own, None, level, *from, *to);
+                    // A service level for the whole cluster was checked above.
+                    if let ClusterLevels::Pairs(_) = levels {
+                        self.check_hop(own, None, level, *from, *to);
                     }
-                    self.turn(first_link, input, level, *from, *to);
+                    self.check_hop(first_link, input, level, *from, *to);
                     let own = self.service(own);
-                    let Some(way) = way.zip(own).map(|(way, own)| way.then(&own)) else { continue };
-                    let bound_ns = way.bound_ns();
+                    let Some(path) = path.zip(own).map(|(path, own)| path.then(&own)) else { continue };
+                    let bound_ns = path.bound_ns();
                     if latest.as_ref().is_none_or(|latest| latest.bound_ns < bound_ns) {
                         latest = Some(Latest { bound_ns, from: *from, to: *to });
                     }
@@ -314,27 +318,29 @@ impl Case<'_, '_> {
         latest
     }
 
-    /// Counts packets on the links of a way, the first of which they enter by ports of their own.
+    /// Counts pairs on the links of a path and checks its hops after the first one; the first hop depends on the
+    /// sender's port.
     fn take(
         &mut self,
         steps: &[(Link, PortNum)],
         count: u64,
         (from, to): (usize, usize),
         level: Option<ServiceLevel>,
-    ) -> Option<Way> {
-        let mut way = Some(Way::START);
-        for (place, (link, input)) in steps.iter().enumerate() {
-            self.slot(*link, count, from, to);
-            if place > 0 {
-                self.turn(*link, Some(*input), level, from, to);
+    ) -> Option<PathBound> {
+        let mut path = Some(PathBound::START);
+        for (step, (link, input)) in steps.iter().enumerate() {
+            self.count_pairs(*link, count, from, to);
+            if step > 0 {
+                self.check_hop(*link, Some(*input), level, from, to);
             }
-            way = way.zip(self.service(*link)).map(|(way, service)| way.then(&service));
+            path = path.zip(self.service(*link)).map(|(path, service)| path.then(&service));
         }
-        way
+        path
     }
 
-    /// The links from a switch to an end port, each with where packets came in before it; false if they do not arrive.
-    fn way(&self, from: Place, to: usize, steps: &mut Vec<(Link, PortNum)>) -> bool {
+    /// Collects the links from a switch to an end port, each with the input port before it. Returns false if packets
+    /// do not arrive.
+    fn follow(&self, from: SwitchIndex, to: usize, steps: &mut Vec<(Link, PortNum)>) -> bool {
         let lid = self.network.ends()[to].lid;
         let (mut here, mut input) = (from, PortNum::MANAGEMENT);
         steps.clear();
@@ -342,36 +348,36 @@ impl Case<'_, '_> {
             let Some(exit) = self.network.exit(here, lid) else { return false };
             steps.push((here * PORTS + exit.index(), input));
             match self.network.next(here, exit) {
-                Next::Switch(there, port) => (here, input) = (there as Place, port),
-                Next::End(end) => return end as usize == to,
+                NextHop::Switch(there, port) => (here, input) = (there as SwitchIndex, port),
+                NextHop::EndPort(end) => return end as usize == to,
                 _ => return false,
             }
         }
         false
     }
 
-    /// Counts pairs on a link.
-    fn slot(&mut self, link: Link, pairs: u64, from: usize, to: usize) {
-        if let Some(place) = self.slots[link].checked_sub(1) {
-            self.used[place as usize].pairs += pairs;
+    /// Adds ordered pairs of ports to a link.
+    fn count_pairs(&mut self, link: Link, pairs: u64, from: usize, to: usize) {
+        if let Some(slot) = self.slots[link].checked_sub(1) {
+            self.used[slot as usize].pairs += pairs;
             return;
         }
         let held = self.held.get(&link).copied();
         let service = held.and_then(|(_, lane)| {
             let (sharing, _) = self.network.link_sharing(link);
             let same = self.lanes.get(&link).copied().unwrap_or_default();
-            Service::of(&sharing?.low, lane, same, self.network.rate(link))
+            LaneService::of(&sharing?.low, lane, same, self.network.rate(link))
         });
-        self.used.push(Used { link, pairs, from, to, held, service, inputs: Vec::new() });
+        self.used.push(UsedLink { link, pairs, from, to, held, service, inputs: Vec::new() });
         self.slots[link] = self.used.len() as u32;
     }
 
-    fn service(&self, link: Link) -> Option<Service> {
-        let place = self.slots[link].checked_sub(1)?;
-        self.used[place as usize].service
+    fn service(&self, link: Link) -> Option<LaneService> {
+        let slot = self.slots[link].checked_sub(1)?;
+        self.used[slot as usize].service
     }
 
-    /// The levels that a link takes into the cluster's lane from where packets come in; `None` from the sender itself.
+    /// The service levels that a link maps to the cluster's lane for an input port; `None` is the sender itself.
     fn taken(&self, link: Link, input: Option<PortNum>) -> u16 {
         let Some((levels, lane)) = self.held.get(&link).copied() else { return 0 };
         let (Some(sharing), lanes) = self.network.link_sharing(link) else { return 0 };
@@ -385,8 +391,9 @@ impl Case<'_, '_> {
         levels.fold(0, |set, sl| set | 1 << sl.to_wire())
     }
 
-    /// Whether a level of the cluster is taken from where packets come in; each input is looked at once for each level.
-    fn turn(
+    /// Checks that a hop maps a service level to the cluster's lane. Each input port is checked once for each service
+    /// level.
+    fn check_hop(
         &mut self,
         link: Link,
         input: Option<PortNum>,
@@ -394,9 +401,9 @@ impl Case<'_, '_> {
         from: usize,
         to: usize,
     ) {
-        let Some(place) = self.slots[link].checked_sub(1) else { return };
+        let Some(slot) = self.slots[link].checked_sub(1) else { return };
         let Some(sl) = level else { return };
-        let levels = &mut self.used[place as usize].inputs;
+        let levels = &mut self.used[slot as usize].inputs;
         let known = levels.iter().position(|(level, _)| *level == sl).unwrap_or_else(|| {
             levels.push((sl, PortSet::EMPTY));
             levels.len() - 1
@@ -412,12 +419,12 @@ impl Case<'_, '_> {
         if self.taken(link, input) >> sl.to_wire() & 1 == 0 {
             let at = self.network.link_name(link);
             let (cluster, [from, to]) = (self.name(), [from, to].map(|end| self.guid(end)));
-            self.findings.push(Finding::LevelLost { cluster, sl, from, to, at, input });
+            self.findings.push(Finding::ServiceLevelDiscarded { cluster, sl, from, to, at, input });
         }
     }
 
-    /// Every link gives the cluster what its pairs need of it.
-    fn shares(&mut self, ports: usize) {
+    /// Checks that every link gives the cluster the bandwidth and the buffer that its pairs need.
+    fn check_shares(&mut self, ports: usize) {
         let bandwidth = match self.cluster.class {
             Class::Guaranteed { bandwidth, .. } => bandwidth.bits_per_s(),
             Class::BestEffort => 0,
@@ -435,7 +442,7 @@ impl Case<'_, '_> {
                 findings.push(Finding::LaneUnserved { cluster, port, lane });
                 continue;
             };
-            // What its classes get together was looked at with the first.
+            // The bandwidth of all classes together was checked with the first.
             if self.is_routed || self.class.is_some() {
                 continue;
             }
@@ -444,18 +451,18 @@ impl Case<'_, '_> {
             if service.share() < needed {
                 let [needed, given] = [needed, service.share()].map(Bandwidth::from_bits_per_s);
                 let entry = service.entry;
-                findings.push(Finding::ShareShort { cluster, port, lane, entry, needed, given });
+                findings.push(Finding::ShareTooSmall { cluster, port, lane, entry, needed, given });
                 continue;
             }
             if let Some((needed, held)) = self.buffer_short(used.link, needed) {
-                findings.push(Finding::BufferShort { cluster, port, needed, held });
+                findings.push(Finding::BufferTooSmall { cluster, port, needed, held });
             }
         }
         self.findings.extend(findings);
     }
 
-    /// The bytes that a share needs behind a link and those that there are, if they are known and too few: what it sends
-    /// until credits come back, and a packet.
+    /// The bytes of lane buffer that a share needs behind a link and those there are, if the buffer is known and too
+    /// small. Needed are one credit round trip of the share and one packet.
     fn buffer_short(&self, link: Link, share: u64) -> Option<(u64, u64)> {
         let buffer = self.capabilities.port(self.network.receiver(link)?).lane_buffer?;
         let under_way = (u128::from(share) * u128::from(buffer.round_trip_ns)).div_ceil(8_000_000_000);
@@ -464,37 +471,39 @@ impl Case<'_, '_> {
         (held < needed).then_some((needed, held))
     }
 
-    /// No packet is later than was promised.
-    fn latency(&mut self, latest: &Latest) {
-        let asked = match self.cluster.class {
+    /// Checks the latency of the slowest path.
+    fn check_latency(&mut self, latest: &Latest) {
+        let requested = match self.cluster.class {
             Class::Guaranteed { latency_ns, .. } => latency_ns,
             Class::BestEffort => None,
         };
-        // How long packets wait for other classes is up to the owner, unless a time was asked for: then the first keeps it.
-        if self.class.is_some() || self.given.classes.is_some() && asked.is_none() {
+        // Without a latency in the intents, waiting for the cluster's other classes is the tenant's own affair. With
+        // one, the first class keeps it.
+        if self.class.is_some() || self.grants.classes.is_some() && requested.is_none() {
             return;
         }
-        let promised_ns = asked.map_or(self.decision.bound_ns, |asked| asked.min(self.decision.bound_ns));
-        // What was promised was rounded up.
+        let guaranteed_ns =
+            requested.map_or(self.decision.bound_ns, |requested| requested.min(self.decision.bound_ns));
+        // The guaranteed bound was rounded up.
         let bound_ns = latest.bound_ns.floor() as u64;
-        if bound_ns <= promised_ns {
+        if bound_ns <= guaranteed_ns {
             return;
         }
         let mut steps = Vec::new();
-        if let Some((place, _)) = self.network.ends()[latest.from].home {
-            self.way(place, latest.to, &mut steps);
+        if let Some((switch, _)) = self.network.ends()[latest.from].home {
+            self.follow(switch, latest.to, &mut steps);
         }
         let links =
             [self.network.link_of_end(latest.from)].into_iter().chain(steps.iter().map(|step| step.0));
-        let hops = links.filter_map(|link| {
+        let waits = links.filter_map(|link| {
             let (service, (_, lane)) = (self.service(link)?, self.held.get(&link).copied()?);
             let wait_ns = (service.wait_s() * 1e9) as u64;
             Some(LaneWait { port: self.network.link_name(link), lane, entry: service.entry, wait_ns })
         });
-        let hops = hops.collect();
+        let waits = waits.collect();
         let [from, to] = [latest.from, latest.to].map(|end| self.guid(end));
         let cluster = self.name();
-        self.findings.push(Finding::TooLate { cluster, from, to, bound_ns, promised_ns, hops });
+        self.findings.push(Finding::LatencyExceeded { cluster, from, to, bound_ns, guaranteed_ns, waits });
     }
 
     fn name(&self) -> String {

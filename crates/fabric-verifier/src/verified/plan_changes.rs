@@ -1,4 +1,5 @@
-//! Which entries differ between two plans for the same ports. Tables that both plans share are not read.
+//! The entries that differ between two plans with the same ports. Tables that both plans share by `Arc` are not
+//! compared.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -10,49 +11,48 @@ use fabric_model::plan::{
 };
 use ib_wire::{Gid, Lid, MulticastLid, PartitionNumber, PortNum};
 
-use crate::network::{Link, PORTS, Place};
+use crate::network::{Link, PORTS, SwitchIndex};
 
-/// Entries that differ between two plans.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
-    pub linear: Vec<(Place, Lid)>,
-    pub multicast: Vec<(Place, MulticastLid)>,
-    /// LIDs of groups that came, went or changed.
+pub(crate) struct PlanChanges {
+    pub linear: Vec<(SwitchIndex, Lid)>,
+    pub multicast: Vec<(SwitchIndex, MulticastLid)>,
+    /// Multicast LIDs of groups that were added, removed or changed.
     pub groups: BTreeSet<MulticastLid>,
-    /// Their addresses.
+    /// MGIDs of these groups.
     pub mgids: BTreeSet<Gid>,
-    /// Partitions of these groups, before or after.
+    /// Partitions of these groups, before or after the change.
     pub group_partitions: BTreeSet<PartitionNumber>,
-    /// Partitions of the plan that came, went or changed.
+    /// Partitions that were added, removed or changed.
     pub partitions: BTreeSet<PartitionNumber>,
-    /// End ports with other keys.
+    /// End ports with another P_Key table.
     pub own_keys: Vec<usize>,
-    /// Switch ports that let something else pass.
-    pub enforced: Vec<(Place, PortNum)>,
-    /// Links with other lanes, or shared otherwise.
+    /// Switch ports with another enforced table.
+    pub enforced: Vec<(SwitchIndex, PortNum)>,
+    /// Links with other lanes, or with other SL-to-VL or arbitration tables.
     pub links: Vec<Link>,
-    /// Switches that are to hold something else, ports apart.
-    pub switches: Vec<Place>,
-    /// Switch ports that are to hold something else.
-    pub switch_ports: Vec<(Place, PortNum)>,
-    /// Adapter ports that are to hold something else.
+    /// Switches with other tables of their own, not counting those of ports.
+    pub switches: Vec<SwitchIndex>,
+    /// Switch ports with any other setting.
+    pub switch_ports: Vec<(SwitchIndex, PortNum)>,
+    /// Adapter ports with any other setting.
     pub adapters: Vec<usize>,
-    /// Whether some cable or the manager is said to be elsewhere.
-    pub is_cabled_otherwise: bool,
-    /// Whether any link of the new plan is shared by the plan.
+    /// Whether the plan names another peer for some port, or another subnet manager.
+    pub is_recabled: bool,
+    /// Whether the new plan has SL-to-VL and arbitration tables for any link.
     pub is_shared: bool,
 }
 
-impl Changes {
-    /// `None` if the plans do not have the same ports with the same LIDs.
+impl PlanChanges {
+    /// Compares two plans; `None` if they do not have the same ports with the same LIDs.
     pub fn between(old: &FabricPlan, new: &FabricPlan) -> Option<Self> {
-        let mut changes = Self { is_cabled_otherwise: old.manager() != new.manager(), ..Self::default() };
+        let mut changes = Self { is_recabled: old.manager() != new.manager(), ..Self::default() };
         let (switches, adapters) = (old.switches().len(), old.adapter_ports().len());
         if switches != new.switches().len() || adapters != new.adapter_ports().len() {
             return None;
         }
         let shared = old.shared_switches().iter().zip(new.shared_switches());
-        for (place, (old, new)) in shared.enumerate() {
+        for (switch_index, (old, new)) in shared.enumerate() {
             changes.is_shared = changes.is_shared || new.ports.iter().any(|port| port.sharing.is_some());
             if Arc::ptr_eq(old, new) {
                 continue;
@@ -60,13 +60,13 @@ impl Changes {
             if !is_same_switch(old, new) {
                 return None;
             }
-            changes.of_switch(place, old, new);
-            if is_other(&old.pkeys, &new.pkeys) {
-                changes.own_keys.push(adapters + place);
+            changes.of_switch(switch_index, old, new);
+            if differs(&old.pkeys, &new.pkeys) {
+                changes.own_keys.push(adapters + switch_index);
             }
             if !Arc::ptr_eq(&old.ports, &new.ports) {
                 let ports = old.ports.iter().zip(new.ports.iter());
-                ports.for_each(|(old, new)| changes.of_switch_port(place, old, new));
+                ports.for_each(|(old, new)| changes.of_switch_port(switch_index, old, new));
             }
         }
         for difference in new.shared_adapter_ports().differences(old.shared_adapter_ports()) {
@@ -89,29 +89,29 @@ impl Changes {
         Some(changes)
     }
 
-    /// Whether no level is carried elsewhere than it was.
+    /// Whether no service level takes another path or lane than before.
     pub fn is_sharing_kept(&self) -> bool {
         let is_forwarding_kept =
             self.linear.is_empty() && self.multicast.is_empty() && self.groups.is_empty();
         self.links.is_empty() && (is_forwarding_kept || !self.is_shared)
     }
 
-    fn of_switch(&mut self, place: Place, old: &SwitchPlan, new: &SwitchPlan) {
+    fn of_switch(&mut self, switch_index: SwitchIndex, old: &SwitchPlan, new: &SwitchPlan) {
         let is_linear = !Arc::ptr_eq(&old.linear, &new.linear);
         let is_multicast = !Arc::ptr_eq(&old.multicast, &new.multicast);
         if is_linear {
-            self.linear.extend(new.linear.differences(&old.linear).map(|lid| (place, lid)));
+            self.linear.extend(new.linear.differences(&old.linear).map(|lid| (switch_index, lid)));
         }
         if is_multicast {
-            self.of_multicast(place, &old.multicast, &new.multicast);
+            self.of_multicast(switch_index, &old.multicast, &new.multicast);
         }
-        if is_linear || is_multicast || is_other(&old.pkeys, &new.pkeys) {
-            self.switches.push(place);
+        if is_linear || is_multicast || differs(&old.pkeys, &new.pkeys) {
+            self.switches.push(switch_index);
         }
     }
 
-    /// Both tables are in order.
-    fn of_multicast(&mut self, place: Place, old: &MulticastTable, new: &MulticastTable) {
+    /// Merges the two sorted tables.
+    fn of_multicast(&mut self, switch_index: SwitchIndex, old: &MulticastTable, new: &MulticastTable) {
         let (mut old, mut new) = (old.exits().peekable(), new.exits().peekable());
         loop {
             let order = match (old.peek(), new.peek()) {
@@ -124,37 +124,38 @@ impl Changes {
             let after = if order.is_ge() { new.next() } else { None };
             let ports = |entry: Option<(_, PortSet)>| entry.map(|(_, ports)| ports);
             let is_same = ports(before).unwrap_or_default() == ports(after).unwrap_or_default();
-            self.multicast.extend(before.or(after).filter(|_| !is_same).map(|(mlid, _)| (place, mlid)));
+            self.multicast
+                .extend(before.or(after).filter(|_| !is_same).map(|(mlid, _)| (switch_index, mlid)));
         }
     }
 
-    fn of_switch_port(&mut self, place: Place, old: &SwitchPortPlan, new: &SwitchPortPlan) {
+    fn of_switch_port(&mut self, switch_index: SwitchIndex, old: &SwitchPortPlan, new: &SwitchPortPlan) {
         let is_enforced = match (&old.enforcement, &new.enforcement) {
             (Enforcement::Off, Enforcement::Off) => false,
-            (Enforcement::Both(old), Enforcement::Both(new)) => is_other(old, new),
+            (Enforcement::Both(old), Enforcement::Both(new)) => differs(old, new),
             _ => true,
         };
         if is_enforced {
-            self.enforced.push((place, new.number));
+            self.enforced.push((switch_index, new.number));
         }
-        let is_shared = old.lanes != new.lanes || is_shared_otherwise(&old.sharing, &new.sharing);
+        let is_shared = old.lanes != new.lanes || has_other_sharing(&old.sharing, &new.sharing);
         if is_shared {
-            self.links.push(place * PORTS + new.number.index());
+            self.links.push(switch_index * PORTS + new.number.index());
         }
         let is_cabled = old.peer != new.peer;
         if is_enforced || is_shared || is_cabled || old.mtu != new.mtu {
-            self.switch_ports.push((place, new.number));
+            self.switch_ports.push((switch_index, new.number));
         }
-        self.is_cabled_otherwise |= is_cabled;
+        self.is_recabled |= is_cabled;
         self.is_shared |= new.sharing.is_some();
     }
 
     fn of_adapter(&mut self, end: usize, link: Link, old: &AdapterPortPlan, new: &AdapterPortPlan) {
-        let is_keyed = is_other(&old.pkeys, &new.pkeys);
+        let is_keyed = differs(&old.pkeys, &new.pkeys);
         if is_keyed {
             self.own_keys.push(end);
         }
-        let is_shared = old.lanes != new.lanes || is_shared_otherwise(&old.sharing, &new.sharing);
+        let is_shared = old.lanes != new.lanes || has_other_sharing(&old.sharing, &new.sharing);
         if is_shared {
             self.links.push(link);
         }
@@ -162,7 +163,7 @@ impl Changes {
         if is_keyed || is_shared || is_cabled || old.mtu != new.mtu {
             self.adapters.push(end);
         }
-        self.is_cabled_otherwise |= is_cabled;
+        self.is_recabled |= is_cabled;
         self.is_shared |= new.sharing.is_some();
     }
 }
@@ -175,11 +176,11 @@ fn is_same_switch(old: &SwitchPlan, new: &SwitchPlan) -> bool {
             || old.ports.iter().zip(new.ports.iter()).all(|(old, new)| old.number == new.number))
 }
 
-fn is_other(old: &Arc<PkeyTable>, new: &Arc<PkeyTable>) -> bool {
+fn differs(old: &Arc<PkeyTable>, new: &Arc<PkeyTable>) -> bool {
     !Arc::ptr_eq(old, new) && old != new
 }
 
-fn is_shared_otherwise(old: &Option<Arc<PortSharing>>, new: &Option<Arc<PortSharing>>) -> bool {
+fn has_other_sharing(old: &Option<Arc<PortSharing>>, new: &Option<Arc<PortSharing>>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => !Arc::ptr_eq(old, new) && old != new,
         (None, None) => false,
