@@ -66,7 +66,7 @@ fn main() {
         frame[6..12].copy_from_slice(&a.mac.bytes());
         let (began, mut got, mut receivers) = (Instant::now(), 0, Vec::new());
         for _ in 0..FRAMES {
-            fabric.forward(Duration::ZERO, a.id, &frame, &mut receivers);
+            fabric.send_frame(Duration::ZERO, a.id, &frame, &mut receivers);
             got += receivers.len();
         }
         let seconds = began.elapsed().as_secs_f64();
@@ -124,8 +124,8 @@ fn ask(
     let from = fabric.find_port("a").expect("it is there");
     fabric.handle_datagram(Duration::ZERO, from, datagram);
     let answers = std::iter::from_fn(|| fabric.poll_output()).filter_map(|output| match output {
-        fabric_sim::Output::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
-        fabric_sim::Output::Lost { .. } => None,
+        fabric_sim::FabricOutput::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
+        fabric_sim::FabricOutput::Lost { .. } => None,
     });
     answers.last().expect("an answer")
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use fabric_model::generate::FatTree;
 use fabric_sim::PortId;
-use fabric_sim::traffic::{Message, Orders, Settings, Time, Workload};
+use fabric_sim::traffic::{Message, Time, TrafficSettings, Workload, WorkloadActions};
 use ib_wire::Lid;
 use planned::{Design, hosts, message};
 use rand::{RngExt, SeedableRng};
@@ -46,22 +46,22 @@ impl AllToAll {
 }
 
 impl Workload for AllToAll {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for from in 0..self.hosts.len() as u64 {
             if self.in_step {
-                orders.post(self.next(from));
+                actions.post(self.next(from));
             } else {
-                orders.wake(Time::from_ps(self.rng.random_range(0..PACKET_PS)), from);
+                actions.wake(Time::from_ps(self.rng.random_range(0..PACKET_PS)), from);
             }
         }
     }
 
-    fn woken(&mut self, _: Time, from: u64, orders: &mut Orders) {
-        orders.post(self.next(from));
+    fn woken(&mut self, _: Time, from: u64, actions: &mut WorkloadActions) {
+        actions.post(self.next(from));
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        orders.post(self.next(message.token));
+    fn sent(&mut self, _: Time, message: &Message, actions: &mut WorkloadActions) {
+        actions.post(self.next(message.token));
     }
 }
 
@@ -86,7 +86,7 @@ fn run(count: u32, in_step: bool, microseconds: u64) -> Run {
         // Three levels: the hosts of a leaf over spines, those of a spine over cores.
         design.spread = |level, host| if level > 1 { host / 18 } else { host };
     }
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let mut workload =
         AllToAll { hosts: hosts(simulation.network()), in_step, rng: Pcg64Mcg::seed_from_u64(1) };
     let (began, used) = (Instant::now(), cpu_seconds());

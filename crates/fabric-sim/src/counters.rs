@@ -51,9 +51,9 @@ pub struct Counters {
 
 /// Whether a packet is for one receiver or for many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cast {
-    Uni,
-    Multi,
+pub(crate) enum CastKind {
+    Unicast,
+    Multicast,
 }
 
 /// Bytes of a management datagram.
@@ -72,23 +72,23 @@ fn words(payload: usize) -> u64 {
 impl Counters {
     /// Counts a packet that leaves.
     #[inline]
-    pub(crate) fn sent(&mut self, cast: Cast, payload: usize) {
+    pub(crate) fn sent(&mut self, cast: CastKind, payload: usize) {
         self.transmit_packets += 1;
         self.transmit_data += words(payload);
         match cast {
-            Cast::Uni => self.unicast_transmit_packets += 1,
-            Cast::Multi => self.multicast_transmit_packets += 1,
+            CastKind::Unicast => self.unicast_transmit_packets += 1,
+            CastKind::Multicast => self.multicast_transmit_packets += 1,
         }
     }
 
     /// Counts a packet that arrives.
     #[inline]
-    pub(crate) fn received(&mut self, cast: Cast, payload: usize) {
+    pub(crate) fn received(&mut self, cast: CastKind, payload: usize) {
         self.receive_packets += 1;
         self.receive_data += words(payload);
         match cast {
-            Cast::Uni => self.unicast_receive_packets += 1,
-            Cast::Multi => self.multicast_receive_packets += 1,
+            CastKind::Unicast => self.unicast_receive_packets += 1,
+            CastKind::Multicast => self.multicast_receive_packets += 1,
         }
     }
 

@@ -11,7 +11,7 @@ use ib_wire::{
 
 use crate::capacities::Capacities;
 use crate::counters::Counters;
-use crate::grown::{Grown, MulticastTable};
+use crate::lazy_table::{LazyTable, MulticastTable};
 use crate::notices::PendingTraps;
 use crate::rates;
 
@@ -85,10 +85,10 @@ pub(crate) const NO_EXIT: u8 = 0xff;
 pub(crate) struct SwitchTables {
     pub info: SwitchInfo,
     /// Exit port by LID, or [`NO_EXIT`].
-    pub linear: Grown<u8>,
+    pub linear: LazyTable<u8>,
     pub multicast: MulticastTable,
     /// Service levels to lanes by input port, then by output port.
-    pub sl_to_vl: Grown<[u8; SlToVl::LEN]>,
+    pub sl_to_vl: LazyTable<[u8; SlToVl::LEN]>,
 }
 
 /// What a port holds.
@@ -102,9 +102,9 @@ pub(crate) struct Port {
     /// Whether the cable is plugged; pulling it is a fault.
     pub plugged: bool,
     pub info: PortInfo,
-    pub pkeys: Grown<Option<Pkey>>,
+    pub pkeys: LazyTable<Option<Pkey>>,
     /// Alias GUIDs, entry 1 of the GUID table first.
-    pub aliases: Grown<Option<Guid>>,
+    pub aliases: LazyTable<Option<Guid>>,
     /// Service levels to lanes of an adapter port.
     pub sl_to_vl: [u8; SlToVl::LEN],
     /// Arbitration tables, once they were written.
@@ -227,9 +227,9 @@ pub(crate) fn cut(description: &str) -> &str {
 pub(crate) fn new_switch_tables(node: &model::Node, capacities: &Capacities) -> SwitchTables {
     SwitchTables {
         info: switch_info(capacities, node.port_0 == model::PortZero::Enhanced),
-        linear: Grown::new(NO_EXIT),
+        linear: LazyTable::new(NO_EXIT),
         multicast: MulticastTable::new(node.port_count()),
-        sl_to_vl: Grown::new(DEFAULT_SL_TO_VL),
+        sl_to_vl: LazyTable::new(DEFAULT_SL_TO_VL),
     }
 }
 
@@ -265,7 +265,7 @@ pub(crate) fn new_port(
     port: &model::Port,
     capacities: &Capacities,
 ) -> Port {
-    let mut pkeys = Grown::new(None);
+    let mut pkeys = LazyTable::new(None);
     pkeys.put(0, Some(Pkey::DEFAULT_FULL));
     Port {
         device,
@@ -275,7 +275,7 @@ pub(crate) fn new_port(
         plugged: true,
         info: port_info(kind, number, port, capacities),
         pkeys,
-        aliases: Grown::new(None),
+        aliases: LazyTable::new(None),
         sl_to_vl: DEFAULT_SL_TO_VL,
         arbitration: None,
         counters: Counters::default(),

@@ -11,12 +11,12 @@ use serde::Serialize;
 use crate::capacities::{BadCapacity, Capacities};
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
-use crate::forward::Functions;
-use crate::travel::Twin;
+use crate::mad_routing::Duplicate;
+use crate::vf_frames::Functions;
 
 /// What the fabric wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum FabricOutput {
     /// A datagram arrived at a port and is for the software behind it.
     Deliver {
         /// The port.
@@ -105,7 +105,7 @@ pub struct Fabric {
     pub(crate) reached: PortId,
     /// What it was built from, and what reboots restore. Devices have the order of its nodes.
     blueprint: Topology,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<FabricOutput>,
     timers: BinaryHeap<Reverse<(Duration, u64)>>,
     timer_actions: HashMap<u64, Timer>,
     timers_started: u64,
@@ -119,7 +119,7 @@ pub(crate) enum Timer {
     /// Traps of a port may have to be repeated.
     Traps(PortId),
     /// A delayed output is due.
-    Output(Box<Output>),
+    Output(Box<FabricOutput>),
     /// A link that was flapped comes back.
     LinkUp(PortId),
 }
@@ -181,9 +181,9 @@ impl Fabric {
     pub fn handle_datagram(&mut self, now: Duration, from: PortId, datagram: Datagram) {
         self.handle_timeout(now);
         if self.faults.duplicates() {
-            self.carry(from, datagram.clone(), Twin::Second);
+            self.carry(from, datagram.clone(), Duplicate::Copy);
         }
-        self.carry(from, datagram, Twin::Only);
+        self.carry(from, datagram, Duplicate::Original);
     }
 
     /// Lets time pass: leases run out, traps are repeated, delayed datagrams come due.
@@ -205,7 +205,7 @@ impl Fabric {
     }
 
     /// The next thing to do, if any. Poll until `None` after every call that takes `now`.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<FabricOutput> {
         self.outputs.pop_front()
     }
 
@@ -222,7 +222,7 @@ impl Fabric {
     }
 
     /// Hands out an output, now or after the delay that a fault imposes.
-    pub(crate) fn push_output(&mut self, output: Output) {
+    pub(crate) fn push_output(&mut self, output: FabricOutput) {
         let delay = self.faults.delay();
         if delay.is_zero() || self.timer_actions.len() >= DELAYED_MAX {
             self.outputs.push_back(output);

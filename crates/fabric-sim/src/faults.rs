@@ -20,7 +20,7 @@ const MILLION: u32 = 1_000_000;
 /// A number that is not a probability.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("{0} is not a probability: 0 to 1")]
-pub struct NotAProbability(f64);
+pub struct InvalidProbability(f64);
 
 impl Probability {
     /// It never happens.
@@ -30,10 +30,10 @@ impl Probability {
 }
 
 impl TryFrom<f64> for Probability {
-    type Error = NotAProbability;
-    fn try_from(value: f64) -> Result<Self, NotAProbability> {
+    type Error = InvalidProbability;
+    fn try_from(value: f64) -> Result<Self, InvalidProbability> {
         if !(0.0..=1.0).contains(&value) {
-            return Err(NotAProbability(value));
+            return Err(InvalidProbability(value));
         }
         Ok(Self((value * f64::from(MILLION)).round() as u32))
     }

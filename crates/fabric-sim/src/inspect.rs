@@ -14,8 +14,8 @@ use crate::counters::Counters;
 use crate::device::{DeviceId, PortId};
 use crate::fabric::{DropReason, Fabric};
 use crate::faults::Probability;
-use crate::forward::FrameCounters;
-use crate::grown::Grown;
+use crate::lazy_table::LazyTable;
+use crate::vf_frames::FrameCounters;
 
 /// What happened since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -85,7 +85,7 @@ pub struct TableView {
 
 /// What decides where the data of a port goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate<'a> {
+pub struct PortForwarding<'a> {
     /// Its number.
     pub number: PortNum,
     /// Its GUID.
@@ -157,16 +157,16 @@ impl Fabric {
             let routed = switch.linear.filled();
             view.linear_forwarding = routed.map(|(lid, exit)| (lid as u16, exit)).collect();
             view.multicast_forwarding = self.groups_of(device);
-            view.sl_to_vl = turn_view(&switch.sl_to_vl, state.info.port_count);
+            view.sl_to_vl = hop_view(&switch.sl_to_vl, state.info.port_count);
         }
         view
     }
 
     /// What decides where the data of a port goes. Unlike [`Fabric::port_view`], this is quick enough for a look after
     /// every datagram.
-    pub fn gate(&self, id: PortId) -> Gate<'_> {
+    pub fn port_forwarding(&self, id: PortId) -> PortForwarding<'_> {
         let port = self.port(id);
-        Gate {
+        PortForwarding {
             number: port.number,
             guid: port.guid,
             lid: port.info.lid,
@@ -211,7 +211,7 @@ impl Fabric {
     /// The lanes that service levels take out of a port: of a switch by where packets come in, of an adapter always.
     pub fn lanes_of(&self, input: PortNum, output: PortId) -> SlToVl {
         match self.is_switch(output) {
-            true => SlToVl::decode(&self.turn_mapping(input, output)),
+            true => SlToVl::decode(&self.hop_mapping(input, output)),
             false => SlToVl::decode(&self.port(output).sl_to_vl),
         }
     }
@@ -337,7 +337,7 @@ impl Fabric {
     }
 }
 
-fn turn_view(turns: &Grown<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
+fn hop_view(turns: &LazyTable<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
     let width = usize::from(port_count) + 1;
     turns
         .filled()

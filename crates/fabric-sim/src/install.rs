@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::agent::{Access, Operation};
 use crate::device::{DeviceId, PortId};
 use crate::fabric::Fabric;
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
 /// How long a subnet may take, as an exponent of 4.096 µs; what Heddle's manager sets.
 const SUBNET_TIMEOUT: u8 = 18;

@@ -24,33 +24,35 @@
 //! | [`traffic`] | packets in time: how fast, how late, who is in whose way |
 //! | `device`, `grown` | what registers and tables hold |
 
+mod adapter_send;
 mod agent;
 mod capacities;
 mod counters;
 mod device;
 mod fabric;
 mod faults;
-mod forward;
-mod grown;
+mod forwarding;
 mod inspect;
 mod install;
+mod lazy_table;
 mod links;
+mod mad_routing;
 mod notices;
 mod rates;
 mod recable;
 pub mod scenario;
-mod station;
 pub mod traffic;
-mod travel;
-mod way;
+mod vf_frames;
 
+pub use adapter_send::BareDatagram;
 pub use capacities::{BadCapacity, Capacities};
 pub use counters::Counters;
 pub use device::{DeviceId, PortId};
-pub use fabric::{DropReason, Fabric, Output};
-pub use faults::{NotAProbability, Probability};
-pub use forward::{AttachError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction};
-pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};
+pub use fabric::{DropReason, Fabric, FabricOutput};
+pub use faults::{InvalidProbability, Probability};
+pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
 pub use recable::RecableError;
-pub use station::BareDatagram;
+pub use vf_frames::{
+    AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
+};

@@ -14,9 +14,9 @@ use ib_wire::{
     ServiceLevel, TransactionId,
 };
 
-use crate::agent::Verdict;
+use crate::agent::AgentOutcome;
 use crate::device::PortId;
-use crate::fabric::{DropReason, Fabric, Output, Timer};
+use crate::fabric::{DropReason, Fabric, FabricOutput, Timer};
 
 /// How long a device waits for a TrapRepress before it sends a trap again.
 const REPEAT_AFTER: Duration = Duration::from_secs(5);
@@ -233,16 +233,16 @@ impl Fabric {
         datagram.sl = info.master_sm_sl;
         *self.traps_sent.entry(number).or_default() += 1;
         match self.carry_subnet_management(end, &mut datagram) {
-            Ok(Some(port)) => self.push_output(Output::Deliver { port, datagram }),
+            Ok(Some(port)) => self.push_output(FabricOutput::Deliver { port, datagram }),
             Ok(None) => {}
             Err(reason) => self.count_drop(reason),
         }
     }
 
     /// The subnet manager has seen a trap. Nobody else may silence one.
-    pub(crate) fn repress_trap(&mut self, end: PortId, source: LidAddress, mad: &Mad) -> Verdict {
+    pub(crate) fn repress_trap(&mut self, end: PortId, source: LidAddress, mad: &Mad) -> AgentOutcome {
         if self.port(end).info.master_sm_lid.map(LidAddress::from) != Some(source) {
-            return Verdict::Dropped(DropReason::ManagementKey);
+            return AgentOutcome::Dropped(DropReason::ManagementKey);
         }
         // Transports own the upper half of a transaction.
         let transaction = mad.transaction().0 as u32;
@@ -250,10 +250,10 @@ impl Fabric {
         let before = waiting.len();
         waiting.retain(|trap| trap.transaction != transaction);
         match waiting.len() < before {
-            true => Verdict::UsedUp,
+            true => AgentOutcome::UsedUp,
             // Managers send traps too, and wait until they are repressed.
-            false if self.port(end).is_sm => Verdict::ForSoftware,
-            false => Verdict::Dropped(DropReason::Unanswered),
+            false if self.port(end).is_sm => AgentOutcome::ForSoftware,
+            false => AgentOutcome::Dropped(DropReason::Unanswered),
         }
     }
 

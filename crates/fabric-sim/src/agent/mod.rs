@@ -1,7 +1,7 @@
 //! The management agents of a device: who may ask, what is answered.
 
-mod forwarding;
-mod lanes;
+mod forwarding_tables;
+mod lane_tables;
 mod performance;
 mod port_info;
 
@@ -14,11 +14,11 @@ use ib_wire::{
 
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric, Timer};
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
 /// What an agent did with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AgentOutcome {
     /// It is its own answer now.
     Answered,
     /// It is for the software behind the port.
@@ -53,7 +53,12 @@ pub(crate) type AttributeData = [u8; SMP_DATA_LEN];
 
 impl Fabric {
     /// The subnet management agent of the device that `arrival` reached.
-    pub(crate) fn subnet_agent(&mut self, arrival: Arrival, source: LidAddress, mad: &mut Mad) -> Verdict {
+    pub(crate) fn subnet_agent(
+        &mut self,
+        arrival: Arrival,
+        source: LidAddress,
+        mad: &mut Mad,
+    ) -> AgentOutcome {
         if !mad.has_known_versions() {
             return answer(mad, Status::BAD_VERSION);
         }
@@ -69,7 +74,7 @@ impl Fabric {
         }
         let access = self.check_key(arrival.end, operation, source, mad);
         if access == Access::Denied {
-            return Verdict::Dropped(DropReason::ManagementKey);
+            return AgentOutcome::Dropped(DropReason::ManagementKey);
         }
         let (attribute, modifier) = (mad.attribute(), mad.modifier());
         let mut data = *mad.smp_data();
@@ -83,8 +88,12 @@ impl Fabric {
         answer(mad, status)
     }
 
-    fn for_manager(&self, end: PortId) -> Verdict {
-        if self.port(end).is_sm { Verdict::ForSoftware } else { Verdict::Dropped(DropReason::Unanswered) }
+    fn for_manager(&self, end: PortId) -> AgentOutcome {
+        if self.port(end).is_sm {
+            AgentOutcome::ForSoftware
+        } else {
+            AgentOutcome::Dropped(DropReason::Unanswered)
+        }
     }
 
     /// Reads or writes one attribute. After a Set, `data` holds what is in force.
@@ -258,10 +267,10 @@ impl Fabric {
     }
 }
 
-fn answer(mad: &mut Mad, status: Status) -> Verdict {
+fn answer(mad: &mut Mad, status: Status) -> AgentOutcome {
     mad.set_method(Method::GET_RESP);
     mad.set_status(status);
-    Verdict::Answered
+    AgentOutcome::Answered
 }
 
 /// The first entry of a block, if the table reaches that far.

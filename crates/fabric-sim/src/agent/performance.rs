@@ -9,7 +9,7 @@ use ib_wire::{Attribute, ClassPortInfo, Mad, Method, PortNum, Status};
 use crate::counters::Counters;
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
 impl Fabric {
     /// Turns a request of the performance class into its answer.

@@ -9,7 +9,7 @@ use ib_wire::{
 use super::{Access, AttributeData, Operation};
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
 impl Fabric {
     pub(super) fn access_port_info(

@@ -1,24 +1,24 @@
 //! Scenarios: who sends what to whom on a planned fabric, and whether everybody got what was promised.
 //!
-//! A [`Scenario`] says what clusters do; a [`Cast`] says who they are on a fabric that holds a plan. [`play`] moves their
-//! packets and returns a [`Report`]. Tenants are not believed to be kind: an act may send everything everywhere, choose
+//! A [`Scenario`] says what clusters do; a [`ClusterSet`] says who they are on a fabric that holds a plan. [`play`] moves their
+//! packets and returns a [`ScenarioReport`]. Tenants are not believed to be kind: an act may send everything everywhere, choose
 //! packets against one victim, or stop draining.
 
-mod cast;
-mod player;
+mod clusters;
+mod quantities;
 mod report;
 mod rounds;
-mod written;
+mod workload;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use cast::{Cast, NotCast, Party, Seat, one_class};
-pub use player::play;
-pub use report::{PartyReport, Report};
-pub use written::{Rate, Size, Span};
+pub use clusters::{ClusterNode, ClusterSet, ClusterSetError, SimCluster, without_classes};
+pub use quantities::{SendRate, Size, Span};
+pub use report::{ClusterReport, ScenarioReport};
+pub use workload::run_scenario;
 
-use crate::traffic::{BadSettings, Buffer, Settings};
+use crate::traffic::{BadTrafficSettings, Buffer, TrafficSettings};
 
 /// What clusters do on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -33,23 +33,23 @@ pub struct Scenario {
     #[serde(default = "usual_buffer")]
     pub buffer: Size,
     /// What the clusters do; one may do several things.
-    pub acts: Vec<Act>,
+    pub workloads: Vec<WorkloadSpec>,
 }
 
 /// What a cluster does.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Act {
+pub struct WorkloadSpec {
     /// Which cluster; `*` for all that no other act names.
     pub cluster: String,
     /// In which way.
-    pub send: Pattern,
+    pub send: SendPattern,
     /// Sizes of messages, which take turns.
     #[serde(default = "usual_messages")]
     pub message: Vec<Size>,
     /// How much each node sends.
     #[serde(default)]
-    pub rate: Rate,
+    pub rate: SendRate,
     /// `shift`: how many nodes further; `incast` and `hotspot`: which node gets it all, from 1.
     #[serde(default = "first")]
     pub to: u32,
@@ -67,7 +67,7 @@ pub struct Act {
 /// In which way a cluster sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pattern {
+pub enum SendPattern {
     /// Every node to all others in turn.
     AllToAll,
     /// Every node to the one some places further.
@@ -88,7 +88,7 @@ pub enum Pattern {
     Stall,
 }
 
-impl Pattern {
+impl SendPattern {
     /// Whether it is meant to harm others.
     pub const fn is_hostile(self) -> bool {
         matches!(self, Self::Everything | Self::Overshoot | Self::Stall)
@@ -123,7 +123,7 @@ const fn half() -> u8 {
 
 /// Why a scenario cannot be played.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotPlayed {
+pub enum ScenarioError {
     /// Nothing would be measured.
     #[error("duration must be more than nothing")]
     NoTime,
@@ -146,13 +146,13 @@ pub enum NotPlayed {
     Percent(String),
     /// A rate that nobody was promised.
     #[error("{0}: nothing was promised to it, so it cannot send that much")]
-    NoPromise(String),
+    NoGuarantee(String),
     /// Bursts of no length.
     #[error("{0}: bursts have a length")]
     Bursts(String),
     /// Buffers that cannot be.
     #[error("buffer: {0}")]
-    Settings(#[from] BadSettings),
+    TrafficSettings(#[from] BadTrafficSettings),
 }
 
 /// Bytes of a message at most.
@@ -160,33 +160,34 @@ const MESSAGE_MAX: u64 = 64 << 20;
 
 impl Scenario {
     /// Whether it can be played by a cast; otherwise what is wrong with it.
-    pub fn check(&self, cast: &Cast) -> Result<(), NotPlayed> {
+    pub fn check(&self, cast: &ClusterSet) -> Result<(), ScenarioError> {
         if self.duration == Span::default() {
-            return Err(NotPlayed::NoTime);
+            return Err(ScenarioError::NoTime);
         }
-        for act in &self.acts {
+        for act in &self.workloads {
             let cluster = || act.cluster.clone();
-            let parties: Vec<&Party> = self.parties(cast, act).collect();
-            if parties.is_empty() && act.cluster != EVERYBODY {
-                return Err(NotPlayed::NoCluster(cluster()));
+            let clusters: Vec<&SimCluster> = self.clusters(cast, act).collect();
+            if clusters.is_empty() && act.cluster != EVERYBODY {
+                return Err(ScenarioError::NoCluster(cluster()));
             }
             let is_size = |size: &Size| (1..=MESSAGE_MAX).contains(&size.bytes());
             if act.message.is_empty() || !act.message.iter().all(is_size) {
-                return Err(NotPlayed::Message(cluster()));
+                return Err(ScenarioError::Message(cluster()));
             }
             if act.percent > 100 {
-                return Err(NotPlayed::Percent(cluster()));
+                return Err(ScenarioError::Percent(cluster()));
             }
             if act.bursts.is_some_and(|bursts| bursts.on == Span::default()) {
-                return Err(NotPlayed::Bursts(cluster()));
+                return Err(ScenarioError::Bursts(cluster()));
             }
-            let names_node = matches!(act.send, Pattern::Incast | Pattern::Hotspot | Pattern::Stall);
-            for party in parties {
+            let names_node =
+                matches!(act.send, SendPattern::Incast | SendPattern::Hotspot | SendPattern::Stall);
+            for party in clusters {
                 if names_node && !(1..=party.seats.len()).contains(&(act.to as usize)) {
-                    return Err(NotPlayed::NoNode { cluster: party.name.clone(), node: act.to });
+                    return Err(ScenarioError::NoNode { cluster: party.name.clone(), node: act.to });
                 }
-                if act.rate == Rate::Promised && party.promise.is_none() {
-                    return Err(NotPlayed::NoPromise(party.name.clone()));
+                if act.rate == SendRate::Guaranteed && party.guarantee.is_none() {
+                    return Err(ScenarioError::NoGuarantee(party.name.clone()));
                 }
             }
         }
@@ -194,18 +195,22 @@ impl Scenario {
     }
 
     /// Who plays an act.
-    fn parties<'a>(&'a self, cast: &'a Cast, act: &'a Act) -> impl Iterator<Item = &'a Party> {
-        let is_named = |party: &Party| self.acts.iter().any(|act| act.cluster == party.name);
-        cast.parties.iter().filter(move |party| match act.cluster.as_str() {
+    fn clusters<'a>(
+        &'a self,
+        cast: &'a ClusterSet,
+        act: &'a WorkloadSpec,
+    ) -> impl Iterator<Item = &'a SimCluster> {
+        let is_named = |party: &SimCluster| self.workloads.iter().any(|act| act.cluster == party.name);
+        cast.clusters.iter().filter(move |party| match act.cluster.as_str() {
             EVERYBODY => !is_named(party),
             name => party.name == name,
         })
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> TrafficSettings {
         let blocks = self.buffer.bytes() / u64::from(crate::traffic::BLOCK_BYTES);
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        Settings { buffer: Buffer::PerLane(blocks), ..Settings::default() }
+        TrafficSettings { buffer: Buffer::PerLane(blocks), ..TrafficSettings::default() }
     }
 }
 

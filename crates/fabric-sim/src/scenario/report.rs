@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use fabric_model::tenancy::Bandwidth;
 use serde::Serialize;
 
-use super::cast::Party;
-use super::player::STAGGER;
+use super::clusters::SimCluster;
+use super::workload::STAGGER;
 use crate::device::PortId;
-use crate::traffic::{Histogram, Measure, Network, Outcome, Simulation, Tag, Time, Totals};
+use crate::traffic::{Histogram, Measure, RunOutcome, Simulation, Tag, Time, Totals, TrafficNetwork};
 
 /// Packets of the largest size that may be under way when the time is up, besides those that wait for their turn.
 const LAG_PACKETS: f64 = 2.0;
@@ -18,9 +18,9 @@ const PACKET_BITS: f64 = 4122.0 * 8.0;
 
 /// What became of a scenario.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ScenarioReport {
     /// By cluster.
-    pub parties: Vec<PartyReport>,
+    pub clusters: Vec<ClusterReport>,
     /// All packets.
     pub totals: Totals,
     /// Whether packets were left that could not move any more.
@@ -28,7 +28,7 @@ pub struct Report {
     /// How long it was measured.
     pub duration: Time,
     /// The length of the slices in which deliveries were counted.
-    pub slice: Time,
+    pub interval: Time,
     /// Ports that sent, with the part of their links' rate that they used.
     #[serde(skip)]
     pub links: Vec<(PortId, f64)>,
@@ -36,7 +36,7 @@ pub struct Report {
 
 /// What a cluster got.
 #[derive(Clone, Debug, Serialize)]
-pub struct PartyReport {
+pub struct ClusterReport {
     /// Which.
     pub name: String,
     /// Whether it did something that is meant to harm others.
@@ -44,7 +44,7 @@ pub struct PartyReport {
     /// Its nodes.
     pub nodes: usize,
     /// What each was promised.
-    pub promise: Option<Bandwidth>,
+    pub guarantee: Option<Bandwidth>,
     /// By when a packet that finds its lane empty was to arrive.
     pub bound: Option<Time>,
     /// What arrived of a node's packets, with headers: the least of all nodes.
@@ -52,7 +52,7 @@ pub struct PartyReport {
     /// The mean of all nodes.
     pub mean: Bandwidth,
     /// What arrived of a node's packets since all began to send, with headers: the least of all nodes.
-    pub least_bytes: u64,
+    pub min_bytes: u64,
     /// How long all of them have been sending.
     pub sending: Time,
     /// Whether its nodes sent as much as they were promised.
@@ -62,55 +62,56 @@ pub struct PartyReport {
     pub fill: f64,
     /// What it took of what others left on the link of its ways where that was the least; `None` unless it sent all to all.
     /// Nearly 1 if that link was never idle.
-    pub of_rest: Option<f64>,
+    pub leftover_share: Option<f64>,
     /// From post to arrival of packets.
     pub latency: Histogram,
     /// Of packets that found their lane empty.
-    pub alone: Histogram,
+    pub uncontended: Histogram,
     /// Packets that were dropped.
     pub dropped: u64,
     /// How long rounds took from the end of computing until everything had arrived, if it played rounds.
     pub rounds: Option<Histogram>,
     /// Payload that arrived in each slice.
-    pub slices: Vec<u64>,
+    pub interval_bytes: Vec<u64>,
 }
 
-impl PartyReport {
+impl ClusterReport {
     /// What the node that got the least got of the promise since it began to send, as far as its packets can carry that;
     /// `None` if it was not promised anything.
-    pub fn rate_kept(&self) -> Option<f64> {
-        let promised = self.promise?.bits_per_s() as f64 * self.fill * self.sending.s();
-        Some(self.least_bytes as f64 * 8.0 / promised)
+    pub fn rate_fraction(&self) -> Option<f64> {
+        let promised = self.guarantee?.bits_per_s() as f64 * self.fill * self.sending.s();
+        Some(self.min_bytes as f64 * 8.0 / promised)
     }
 
     /// Whether the rate was kept; `None` if it was not promised or not asked for. Who is served at a rate after a wait gets in
     /// any time what the rate gives in that time less the wait. Counted from the start: who sends large messages at a rate has
     /// sent more than that whenever it has posted one, and pauses then.
-    pub fn keeps_rate(&self) -> Option<bool> {
-        let promise = self.promise.filter(|_| self.is_tested)?.bits_per_s() as f64 * self.fill;
+    pub fn meets_rate(&self) -> Option<bool> {
+        let guarantee = self.guarantee.filter(|_| self.is_tested)?.bits_per_s() as f64 * self.fill;
         let wait = self.bound.unwrap_or(Time::ZERO).s();
-        let least = promise * (self.sending.s() - wait) - LAG_PACKETS * PACKET_BITS;
-        Some(self.least_bytes as f64 * 8.0 >= least)
+        let least = guarantee * (self.sending.s() - wait) - LAG_PACKETS * PACKET_BITS;
+        Some(self.min_bytes as f64 * 8.0 >= least)
     }
 
     /// Whether no packet that found its lane empty came later than the bound; `None` if there is none, or no such packet.
-    pub fn keeps_bound(&self) -> Option<bool> {
-        Some(self.alone.max()? <= self.bound?)
+    pub fn meets_latency_bound(&self) -> Option<bool> {
+        Some(self.uncontended.max()? <= self.bound?)
     }
 }
 
-impl Report {
+impl ScenarioReport {
     /// Whether everybody who was promised something got it.
-    pub fn keeps_all(&self) -> bool {
-        let kept =
-            |party: &PartyReport| party.keeps_rate() != Some(false) && party.keeps_bound() != Some(false);
-        self.parties.iter().all(kept)
+    pub fn meets_all_guarantees(&self) -> bool {
+        let kept = |party: &ClusterReport| {
+            party.meets_rate() != Some(false) && party.meets_latency_bound() != Some(false)
+        };
+        self.clusters.iter().all(kept)
     }
 }
 
 /// What is known of a cluster besides what was measured.
 pub(super) struct Played<'a> {
-    pub party: &'a Party,
+    pub party: &'a SimCluster,
     pub is_hostile: bool,
     pub is_tested: bool,
     /// Whether each node sent the same to all others.
@@ -125,14 +126,14 @@ pub(super) struct Played<'a> {
 
 impl Played<'_> {
     /// What it got, while ports sent so many bytes.
-    pub fn report(self, simulation: &Simulation, sent: &[u64], duration: Time) -> PartyReport {
+    pub fn report(self, simulation: &Simulation, sent: &[u64], duration: Time) -> ClusterReport {
         let mut all = Measure::default();
-        let (mut least, mut sum, mut least_bytes) = (u64::MAX, 0, u64::MAX);
+        let (mut least, mut sum, mut min_bytes) = (u64::MAX, 0, u64::MAX);
         let mut by_node = Vec::with_capacity(self.tags.len());
         for (tag, before) in self.tags.iter().zip(&self.before) {
             let measure = simulation.measure(*tag);
             let all_bytes = measure.map_or(0, |measure| measure.wire_bytes);
-            least_bytes = least_bytes.min(all_bytes);
+            min_bytes = min_bytes.min(all_bytes);
             let bytes = all_bytes - before;
             least = least.min(bytes);
             sum += bytes;
@@ -141,31 +142,40 @@ impl Played<'_> {
         }
         let nodes = self.tags.len();
         let rate = |bytes: f64| Bandwidth::from_bits_per_s((bytes * 8.0 / duration.s()) as u64);
-        PartyReport {
+        ClusterReport {
             name: self.party.name.clone(),
             is_hostile: self.is_hostile,
             nodes,
-            promise: self.party.promise,
+            guarantee: self.party.guarantee,
             bound: self.party.bound,
             least: rate(if nodes == 0 { 0.0 } else { least as f64 }),
             mean: rate(sum as f64 / nodes.max(1) as f64),
-            least_bytes: if nodes == 0 { 0 } else { least_bytes },
+            min_bytes: if nodes == 0 { 0 } else { min_bytes },
             sending: simulation.now().saturating_sub(STAGGER),
             is_tested: self.is_tested,
             fill: self.fill,
-            of_rest: self.is_uniform.then(|| self.of_rest(simulation, &by_node, sent, duration)).flatten(),
+            leftover_share: self
+                .is_uniform
+                .then(|| self.leftover_share(simulation, &by_node, sent, duration))
+                .flatten(),
             dropped: all.dropped(),
             latency: all.from_post,
-            alone: all.alone,
+            uncontended: all.uncontended,
             rounds: self.rounds,
-            slices: all.slices,
+            interval_bytes: all.interval_bytes,
         }
     }
 }
 
 impl Played<'_> {
     /// What it took of what others left on the tightest link of its ways. Nodes have sent so many bytes, to all others the same.
-    fn of_rest(&self, simulation: &Simulation, by_node: &[u64], sent: &[u64], duration: Time) -> Option<f64> {
+    fn leftover_share(
+        &self,
+        simulation: &Simulation,
+        by_node: &[u64],
+        sent: &[u64],
+        duration: Time,
+    ) -> Option<f64> {
         let network = simulation.network();
         let mut own: BTreeMap<PortId, f64> = BTreeMap::new();
         let seats = &self.party.seats;
@@ -173,7 +183,7 @@ impl Played<'_> {
             for to in seats.iter().filter(|to| to.function.port() != from.function.port()) {
                 let part = *bytes as f64 / (seats.len() - 1) as f64;
                 network
-                    .way(from.function.port(), to.lid)
+                    .path(from.function.port(), to.lid)
                     .for_each(|port| *own.entry(port).or_default() += part);
             }
         }
@@ -186,7 +196,7 @@ impl Played<'_> {
 }
 
 /// Bytes that the link of a port carries in a time.
-fn capacity(network: &Network, port: PortId, duration: Time) -> f64 {
+fn capacity(network: &TrafficNetwork, port: PortId, duration: Time) -> f64 {
     network.rate(port).data_rate_gbps() * 1e9 / 8.0 * duration.s()
 }
 
@@ -198,6 +208,6 @@ pub(super) fn link_loads(simulation: &Simulation, sent: &[u64], duration: Time) 
 }
 
 /// Whether a simulation came to a stop with packets inside.
-pub(super) fn is_stalled(outcome: Outcome) -> bool {
-    outcome == Outcome::Stalled
+pub(super) fn is_stalled(outcome: RunOutcome) -> bool {
+    outcome == RunOutcome::Stalled
 }

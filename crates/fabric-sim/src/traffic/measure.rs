@@ -127,11 +127,11 @@ pub struct Measure {
     pub from_head: Histogram,
     /// The same for packets that found their lane empty everywhere: nobody waited in it or was being sent, and there was
     /// room for them behind the link. Latency bounds are about these.
-    pub alone: Histogram,
+    pub uncontended: Histogram,
     /// From post to delivery of whole messages.
     pub messages: Histogram,
     /// Payload delivered in each slice of time, the first beginning at the start.
-    pub slices: Vec<u64>,
+    pub interval_bytes: Vec<u64>,
 }
 
 impl Measure {
@@ -146,12 +146,12 @@ impl Measure {
         }
         self.from_post.merge(&other.from_post);
         self.from_head.merge(&other.from_head);
-        self.alone.merge(&other.alone);
+        self.uncontended.merge(&other.uncontended);
         self.messages.merge(&other.messages);
-        if other.slices.len() > self.slices.len() {
-            self.slices.resize(other.slices.len(), 0);
+        if other.interval_bytes.len() > self.interval_bytes.len() {
+            self.interval_bytes.resize(other.interval_bytes.len(), 0);
         }
-        for (own, bytes) in self.slices.iter_mut().zip(&other.slices) {
+        for (own, bytes) in self.interval_bytes.iter_mut().zip(&other.interval_bytes) {
             *own += bytes;
         }
     }

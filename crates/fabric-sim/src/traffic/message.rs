@@ -5,7 +5,7 @@ use ib_wire::{Lid, Pkey, ServiceLevel};
 use super::time::Time;
 use crate::device::PortId;
 use crate::fabric::DropReason;
-use crate::forward::FunctionId;
+use crate::vf_frames::FunctionId;
 
 /// To whose account packets are measured: a cluster, a flow, whatever a scenario likes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,67 +42,67 @@ pub struct Message {
     pub token: u64,
 }
 
-/// Who decides what is sent when. Called back while a [`Simulation`](super::Simulation) runs; it answers with [`Orders`].
+/// Who decides what is sent when. Called back while a [`Simulation`](super::Simulation) runs; it answers with [`WorkloadActions`].
 pub trait Workload {
     /// The simulation begins.
-    fn start(&mut self, orders: &mut Orders) {
-        let _ = orders;
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        let _ = actions;
     }
 
     /// The last packet of a message has begun to leave its function. Who posts the next one now keeps the function busy
     /// without a gap.
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
-        let _ = (now, message, orders);
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
+        let _ = (now, message, actions);
     }
 
     /// All packets of a message have arrived; it was posted at `posted`.
-    fn delivered(&mut self, now: Time, message: &Message, posted: Time, orders: &mut Orders) {
-        let _ = (now, message, posted, orders);
+    fn delivered(&mut self, now: Time, message: &Message, posted: Time, actions: &mut WorkloadActions) {
+        let _ = (now, message, posted, actions);
     }
 
     /// All packets of a message have arrived or were dropped, at least one of them dropped. Who posts again at once what its
     /// own adapter refuses never comes to an end.
-    fn lost(&mut self, now: Time, message: &Message, reason: DropReason, orders: &mut Orders) {
-        let _ = (now, message, reason, orders);
+    fn lost(&mut self, now: Time, message: &Message, reason: DropReason, actions: &mut WorkloadActions) {
+        let _ = (now, message, reason, actions);
     }
 
     /// A moment it asked for has come.
-    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
-        let _ = (now, token, orders);
+    fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
+        let _ = (now, token, actions);
     }
 }
 
 /// What a workload wants done.
 #[derive(Debug, Default)]
-pub struct Orders {
-    pub(super) list: Vec<Order>,
+pub struct WorkloadActions {
+    pub(super) list: Vec<WorkloadAction>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
+pub(super) enum WorkloadAction {
     Post(Message),
     Wake(Time, u64),
     Drain(PortId, bool),
 }
 
-impl Orders {
+impl WorkloadActions {
     /// Sends a message now; it waits behind what its function has posted for the same lane before.
     pub fn post(&mut self, message: Message) {
-        self.list.push(Order::Post(message));
+        self.list.push(WorkloadAction::Post(message));
     }
 
     /// Asks for a call of [`Workload::woken`] at a moment, or now if that has passed.
     pub fn wake(&mut self, at: Time, token: u64) {
-        self.list.push(Order::Wake(at, token));
+        self.list.push(WorkloadAction::Wake(at, token));
     }
 
     /// An adapter's port takes no more packets out of its buffers.
     pub fn stop_draining(&mut self, port: PortId) {
-        self.list.push(Order::Drain(port, false));
+        self.list.push(WorkloadAction::Drain(port, false));
     }
 
     /// It takes packets out of its buffers again, those that wait at once.
     pub fn drain(&mut self, port: PortId) {
-        self.list.push(Order::Drain(port, true));
+        self.list.push(WorkloadAction::Drain(port, true));
     }
 }

@@ -1,6 +1,6 @@
 //! Packets in time: virtual cut-through switches, credits and arbitration over the tables that management wrote.
 //!
-//! A [`Network`] is what the tables of a [`Fabric`](crate::Fabric) say at one moment. A [`Simulation`] moves packets over
+//! A [`TrafficNetwork`] is what the tables of a [`Fabric`](crate::Fabric) say at one moment. A [`Simulation`] moves packets over
 //! it, driven by a [`Workload`] that decides what is sent, and tells what became of it: a [`Measure`] for each [`Tag`].
 //! The same network, settings and workload give the same results, down to the picosecond.
 //!
@@ -18,30 +18,30 @@
 //!   on a path of their own that has no lanes.
 //! * Lane 15 is served before all others and without credits; a port that has no room drops what comes.
 //! * Nothing limits the life of a packet but the number of switches it may pass: links that wait for each other in a ring
-//!   wait for ever. [`Simulation::ring`] finds them.
+//!   wait for ever. [`Simulation::credit_loop`] finds them.
 
-mod ahead;
 mod arbiter;
-mod machine;
+mod audit;
+mod event_queue;
+mod events;
 mod measure;
 mod message;
 mod network;
-mod queue;
+mod prefetch;
 mod settings;
 mod simulation;
 mod source;
 mod state;
 mod time;
-mod watch;
 
 pub use arbiter::{Arbiter, ArbitrationTables, LaneSet};
+pub use audit::{AuditError, BlockedBuffer};
 pub use measure::{Histogram, Measure};
-pub use message::{Message, Orders, Service, Tag, Workload};
-pub use network::Network;
+pub use message::{Message, Service, Tag, Workload, WorkloadActions};
+pub use network::TrafficNetwork;
 pub use settings::{
-    BLOCK_BYTES, BadSettings, Buffer, CREDITS_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
-    ROUTED_BYTES, Settings,
+    BLOCK_BYTES, BadTrafficSettings, Buffer, CREDITS_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    ROUTED_BYTES, TrafficSettings,
 };
-pub use simulation::{Outcome, Simulation, Totals};
+pub use simulation::{RunOutcome, Simulation, Totals};
 pub use time::Time;
-pub use watch::{Broken, Stuck};

@@ -34,7 +34,7 @@ pub enum Buffer {
 
 /// What no table tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct TrafficSettings {
     /// The receive buffer of every port.
     pub buffer: Buffer,
     /// From the arrival of a packet's head at a switch until it can leave, or of its tail at an adapter until it counts
@@ -47,14 +47,14 @@ pub struct Settings {
     /// Management packets that a port can hold; what comes beyond is dropped.
     pub management_packets: u16,
     /// How fast an adapter moves packets between its own functions; `None` is as fast as its link.
-    pub inside_adapter: Option<Bandwidth>,
+    pub loopback_rate: Option<Bandwidth>,
     /// The length of the slices for which delivered bytes are told apart.
-    pub slice: Time,
+    pub interval: Time,
 }
 
 /// Buffers of 64 KiB a lane, as public simulators have them (1000 to 4532 blocks in ib_flit_sim); delays that add up
 /// to the passage that latency bounds count with (A-LANE-13).
-impl Default for Settings {
+impl Default for TrafficSettings {
     fn default() -> Self {
         Self {
             buffer: Buffer::PerLane(1024),
@@ -62,15 +62,15 @@ impl Default for Settings {
             cable: Time::from_ns(50),
             credit: Time::from_ns(50),
             management_packets: 4,
-            inside_adapter: None,
-            slice: Time::from_us(10),
+            loopback_rate: None,
+            interval: Time::from_us(10),
         }
     }
 }
 
 /// Settings with which no simulation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum BadSettings {
+pub enum BadTrafficSettings {
     /// A packet would never fit.
     #[error("a buffer of {blocks} blocks a lane: the largest packet needs {PACKET_BLOCKS_MAX}")]
     Buffer {
@@ -85,35 +85,35 @@ pub enum BadSettings {
     },
     /// Slices without length.
     #[error("slices of no length")]
-    Slice,
+    Interval,
     /// Nothing would ever move inside adapters.
     #[error("no rate inside adapters")]
-    Inside,
+    LoopbackRate,
 }
 
 /// Blocks that a sender may have outstanding on a lane: what the 12-bit counters of flow control can tell apart.
 pub const CREDITS_MAX: u32 = 2048;
 
-impl Settings {
+impl TrafficSettings {
     /// Blocks of each data lane of a port that operates so many.
-    pub(crate) fn lane_blocks(&self, lanes: u8) -> Result<u16, BadSettings> {
+    pub(crate) fn lane_blocks(&self, lanes: u8) -> Result<u16, BadTrafficSettings> {
         let blocks = match self.buffer {
             Buffer::PerLane(blocks) => blocks,
             Buffer::PerPort(blocks) => (blocks / u32::from(lanes.max(1))).min(CREDITS_MAX),
         };
         match blocks {
-            blocks if blocks < PACKET_BLOCKS_MAX => Err(BadSettings::Buffer { blocks }),
-            blocks if blocks > CREDITS_MAX => Err(BadSettings::Credits { blocks }),
+            blocks if blocks < PACKET_BLOCKS_MAX => Err(BadTrafficSettings::Buffer { blocks }),
+            blocks if blocks > CREDITS_MAX => Err(BadTrafficSettings::Credits { blocks }),
             blocks => Ok(blocks as u16),
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), BadSettings> {
-        if self.slice == Time::ZERO {
-            return Err(BadSettings::Slice);
+    pub(crate) fn check(&self) -> Result<(), BadTrafficSettings> {
+        if self.interval == Time::ZERO {
+            return Err(BadTrafficSettings::Interval);
         }
-        match self.inside_adapter {
-            Some(Bandwidth::ZERO) => Err(BadSettings::Inside),
+        match self.loopback_rate {
+            Some(Bandwidth::ZERO) => Err(BadTrafficSettings::LoopbackRate),
             _ => Ok(()),
         }
     }
@@ -125,17 +125,18 @@ mod tests {
 
     #[test]
     fn a_device_and_its_cable_take_no_longer_than_latency_bounds_count_with() {
-        let settings = Settings::default();
+        let settings = TrafficSettings::default();
         assert_eq!(settings.device + settings.cable, Time::from_ns(250));
         assert_eq!(settings.check(), Ok(()));
     }
 
     #[test]
     fn a_buffer_of_a_port_is_divided_over_its_lanes_and_never_more_than_credits_can_count() {
-        let blocks = |buffer, lanes| Settings { buffer, ..Settings::default() }.lane_blocks(lanes);
+        let blocks =
+            |buffer, lanes| TrafficSettings { buffer, ..TrafficSettings::default() }.lane_blocks(lanes);
         assert_eq!(blocks(Buffer::PerPort(1000), 8), Ok(125));
         assert_eq!(blocks(Buffer::PerPort(100_000), 1), Ok(2048));
-        assert_eq!(blocks(Buffer::PerPort(500), 8), Err(BadSettings::Buffer { blocks: 62 }));
+        assert_eq!(blocks(Buffer::PerPort(500), 8), Err(BadTrafficSettings::Buffer { blocks: 62 }));
         assert_eq!(blocks(Buffer::PerLane(65), 15), Ok(65));
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Packet {
     pub out_lane: u8,
     pub hops: u8,
     /// Whether it has found its lane empty so far.
-    pub alone: bool,
+    pub uncontended: bool,
 }
 
 impl Packet {
@@ -53,7 +53,7 @@ pub(crate) const fn blocks_of(bytes: u16) -> u8 {
 /// What an output asks of a packet that waits for its turn. Apart from the packet, since many of these fit where few packets
 /// do, and a packet that only moves on need not be looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueEntry {
     /// The next packet of its queue.
     pub next: u32,
     /// The lane's buffer that it is in.
@@ -64,7 +64,7 @@ pub(crate) struct Place {
     pub next_blocks: u8,
 }
 
-impl Place {
+impl QueueEntry {
     pub const EMPTY: Self = Self { next: NONE, fifo: NONE, bytes: 0, next_blocks: 0 };
 }
 
@@ -84,17 +84,18 @@ pub(crate) struct Posted {
     pub packet_bytes: u16,
     pub lost: Option<DropReason>,
     /// Whether its next packet is its first and found its lane empty.
-    pub alone: bool,
+    pub uncontended: bool,
 }
 
-const _: () = assert!(size_of::<Posted>() == 64 && size_of::<Packet>() == 32 && size_of::<Place>() == 12);
+const _: () =
+    assert!(size_of::<Posted>() == 64 && size_of::<Packet>() == 32 && size_of::<QueueEntry>() == 12);
 const _: () = assert!(size_of::<Output>() == 64 && size_of::<Lane>() == 16);
 
 /// What a queue is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum QueueStatus {
     /// Nothing: it is empty.
-    Nothing,
+    Idle,
     /// Its first packet waits for its turn.
     Waiting,
     /// A packet of it is on its way out.
@@ -109,7 +110,7 @@ pub(crate) struct Fifo {
     pub last: u32,
     /// The next queue that waits for the same lane of the same output.
     pub next: u32,
-    pub doing: Doing,
+    pub status: QueueStatus,
     /// Blocks of the first packet, while it waits.
     pub blocks: u8,
     /// Whether the first packet is the last of its message to leave.
@@ -118,11 +119,11 @@ pub(crate) struct Fifo {
 
 impl Fifo {
     pub const EMPTY: Self =
-        Self { first: NONE, last: NONE, next: NONE, doing: Doing::Nothing, blocks: 0, is_last: false };
+        Self { first: NONE, last: NONE, next: NONE, status: QueueStatus::Idle, blocks: 0, is_last: false };
 
     /// Whether nothing is in it and nothing on its way out.
     pub fn is_idle(&self) -> bool {
-        self.first == NONE && self.doing == Doing::Nothing
+        self.first == NONE && self.status == QueueStatus::Idle
     }
 }
 
@@ -228,7 +229,7 @@ pub(crate) struct Output {
     /// Whether it is a switch's.
     pub is_switch: bool,
     /// Whether it is inside an adapter: no cable, no credits.
-    pub is_inside: bool,
+    pub is_loopback: bool,
 }
 
 impl Output {
@@ -237,14 +238,14 @@ impl Output {
     pub fn append(&mut self, state: &mut Lane, waiting: u32, packet: &mut Packet) -> Option<u32> {
         let lane = packet.out_lane;
         if state.first != NONE {
-            packet.alone = false;
+            packet.uncontended = false;
             return Some(std::mem::replace(&mut state.last, waiting));
         }
         let is_served = self.is_busy && self.lane == lane;
         self.waiting |= 1 << lane;
         (state.first, state.last, state.need) = (waiting, waiting, packet.blocks().into());
         self.set_ready(lane, state.has_room());
-        packet.alone &= !is_served && (lane == MANAGEMENT || state.has_room());
+        packet.uncontended &= !is_served && (lane == MANAGEMENT || state.has_room());
         None
     }
 

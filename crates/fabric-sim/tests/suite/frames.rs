@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric_model::MacAddress;
 use fabric_sim::{
-    AttachError, Capacities, DropReason, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
+    AttachFunctionError, Capacities, DropReason, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
 };
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{
@@ -102,7 +102,7 @@ impl Stage {
 
     /// Sends a frame; who gets it.
     fn send(&mut self, from: FunctionId, bytes: &[u8]) -> Vec<FunctionId> {
-        self.world.fabric.forward(self.world.now, from, bytes, &mut self.receivers);
+        self.world.fabric.send_frame(self.world.now, from, bytes, &mut self.receivers);
         self.world.collect();
         self.receivers.sort();
         self.receivers.clone()
@@ -424,7 +424,7 @@ fn the_port_at_which_frames_stop_is_known_by_reason() {
     let mut stage = Stage::new();
     let place = |stage: &Stage, reason| {
         let at = stage.counters(stage.id("b", 1)).stops[&reason];
-        (stage.world.fabric.id_of(at).to_owned(), stage.world.fabric.gate(at).number.to_wire())
+        (stage.world.fabric.id_of(at).to_owned(), stage.world.fabric.port_forwarding(at).number.to_wire())
     };
     let name = |stage: &Stage, node| stage.world.fabric.id_of(stage.world.port(node)).to_owned();
     // To somebody of another partition: at the end of the way.
@@ -477,14 +477,17 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
     let function = |id, mac| VirtualFunction { id, mac, keys: [blue].into(), sl };
     let mut attach = |id, mac| stage.world.fabric.attach(function(id, mac));
     let twin = FunctionId::new(b.port(), 2);
-    assert_eq!(attach(twin, mac("b", 1)), Err(AttachError::Taken { mac: mac("b", 1), owner: 1 }));
+    assert_eq!(
+        attach(twin, mac("b", 1)),
+        Err(AttachFunctionError::AddressTaken { mac: mac("b", 1), owner: 1 })
+    );
     let nowhere = "52:54:00:00:00:01".parse().unwrap();
-    assert_eq!(attach(twin, nowhere), Err(AttachError::NoPlace { mac: nowhere }));
-    assert_eq!(attach(twin, EVERYBODY), Err(AttachError::NoPlace { mac: EVERYBODY }));
+    assert_eq!(attach(twin, nowhere), Err(AttachFunctionError::BadAddress { mac: nowhere }));
+    assert_eq!(attach(twin, EVERYBODY), Err(AttachFunctionError::BadAddress { mac: EVERYBODY }));
     assert_eq!(attach(twin, mac("b", 2)), Ok(()), "the control");
     let switch = FunctionId::new(stage.world.port_number("left", 1), 1);
     let refused = stage.world.fabric.attach(function(switch, mac("b", 9)));
-    assert_eq!(refused, Err(AttachError::Switch));
+    assert_eq!(refused, Err(AttachFunctionError::Switch));
 }
 
 /// Two nodes of a cluster are in a partition inside it and limited in its own, one is in its own alone, and one limited

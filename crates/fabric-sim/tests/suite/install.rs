@@ -42,7 +42,7 @@ fn devices_hold_what_the_plan_says() {
             (&switch.linear.to_exits()[1..], switch.linear.top())
         );
         for port in switch.ports.iter() {
-            let gate = fabric.gate(fabric.port_of(device, port.number).unwrap());
+            let gate = fabric.port_forwarding(fabric.port_of(device, port.number).unwrap());
             assert_eq!(gate.state, PortState::Active);
             let to_host = !design.topology[design.topology.by_guid(port.peer.node).unwrap()].is_switch();
             assert_eq!(gate.enforces, (to_host, to_host));
@@ -55,7 +55,7 @@ fn devices_hold_what_the_plan_says() {
     for port in plan.adapter_ports() {
         let device = fabric.device_by_guid(port.name.node).unwrap();
         let id = fabric.port_of(device, port.name.port).unwrap();
-        let gate = fabric.gate(id);
+        let gate = fabric.port_forwarding(id);
         assert_eq!((gate.lid, gate.state), (Some(port.lid), PortState::Active));
         assert_eq!(gate.keys, port.pkeys.entries(), "the key the port came with is gone");
         let info = port_info(&fabric, device, port.name.port);

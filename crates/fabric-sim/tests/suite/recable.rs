@@ -30,7 +30,7 @@ fn what_stays_keeps_its_state_and_its_ids() {
     let new = world.port("e");
     assert_eq!(world.fabric.state_of(new), PortState::Initialize);
     assert_eq!(world.fabric.lid(new), None, "it comes out of the box");
-    assert_eq!(world.fabric.gate(gone).peer, None, "what is missing hangs nowhere");
+    assert_eq!(world.fabric.port_forwarding(gone).peer, None, "what is missing hangs nowhere");
     assert_eq!(world.fabric.state_of(gone), PortState::Down);
 
     // It comes back on its cable as it was left.
@@ -65,13 +65,13 @@ fn an_adapter_sends_under_its_own_address_and_keys_only() {
         dqp: qp,
         mad: mad.clone(),
     };
-    let sent = world.fabric.complete(a, bare(Some(other), Some(other))).unwrap();
+    let sent = world.fabric.complete_datagram(a, bare(Some(other), Some(other))).unwrap();
     assert_eq!((sent.slid, sent.pkey), (own.into(), Pkey::DEFAULT_FULL));
-    assert_eq!(world.fabric.complete(a, bare(None, None)), None, "to nobody");
+    assert_eq!(world.fabric.complete_datagram(a, bare(None, None)), None, "to nobody");
     let foreign = Pkey::from_wire(0x8001).unwrap();
     let whole = |pkey| Datagram::general_management(other.into(), other.into(), pkey, mad.clone());
-    assert_eq!(world.fabric.own(a, whole(Pkey::DEFAULT_FULL)).unwrap().slid, own.into());
-    assert_eq!(world.fabric.own(a, whole(foreign)), None, "in a partition it is not in");
+    assert_eq!(world.fabric.with_own_source(a, whole(Pkey::DEFAULT_FULL)).unwrap().slid, own.into());
+    assert_eq!(world.fabric.with_own_source(a, whole(foreign)), None, "in a partition it is not in");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How datagrams travel: directed, by LID, mixed; and how they are lost.
 
-use fabric_sim::{DropReason, Output};
+use fabric_sim::{DropReason, FabricOutput};
 use ib_wire::{
     Attribute, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, MulticastBlock, MulticastLid,
     NodeInfo, Pkey, PortMask, PortState, SlToVl, Status, VirtualLane,
@@ -246,7 +246,7 @@ fn what_nobody_can_answer_is_reported_to_its_sender() {
     let from = world.port("b");
     let datagram = Datagram::subnet_management(unicast(4), unicast(5), mad);
     world.fabric.handle_datagram(world.now, from, datagram);
-    let Some(Output::Lost { port, reason, datagram }) = world.fabric.poll_output() else {
+    let Some(FabricOutput::Lost { port, reason, datagram }) = world.fabric.poll_output() else {
         panic!("not reported")
     };
     assert_eq!((port, reason, datagram.mad.method()), (from, DropReason::Unanswered, Method::GET));

@@ -3,8 +3,8 @@
 use fabric_model::generate::{FatTree, Torus};
 use fabric_model::{LinkRate, Topology, ibnetdiscover};
 use fabric_sim::traffic::{
-    BLOCK_BYTES, Buffer, HEADER_BYTES, Message, Orders, Outcome, ROUTED_BYTES, Service, Settings, Simulation,
-    Tag, Time, Workload,
+    BLOCK_BYTES, Buffer, HEADER_BYTES, Message, ROUTED_BYTES, RunOutcome, Service, Simulation, Tag, Time,
+    TrafficSettings, Workload, WorkloadActions,
 };
 use fabric_sim::{DropReason, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, PortNum};
@@ -32,7 +32,7 @@ fn row(rate: &str, last: &str) -> Topology {
     ibnetdiscover::parse(&text).unwrap()
 }
 
-fn run(simulation: &mut Simulation, messages: Vec<(Time, Message)>) -> (Timed, Outcome) {
+fn run(simulation: &mut Simulation, messages: Vec<(Time, Message)>) -> (Timed, RunOutcome) {
     let mut workload = Timed { messages, ..Timed::default() };
     let outcome = simulation.run(&mut workload, Time::from_us(1_000_000));
     simulation.audit().unwrap();
@@ -45,7 +45,7 @@ fn ps_per_byte(rate: &str) -> f64 {
 
 #[test]
 fn an_idle_path_takes_what_the_formula_says() {
-    let settings = Settings::default();
+    let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
     for rate in ["4xSDR", "4xDDR", "4xQDR", "4xFDR", "4xEDR", "2xHDR", "4xHDR", "4xNDR", "1xSDR"] {
         let design = Design::new(row(rate, rate));
@@ -54,21 +54,21 @@ fn an_idle_path_takes_what_the_formula_says() {
             let hosts = hosts(simulation.network());
             let sent = message(hosts[0].0, hosts[3].1, 0, bytes);
             let (workload, outcome) = run(&mut simulation, vec![(Time::ZERO, sent)]);
-            assert_eq!(outcome, Outcome::Done);
+            assert_eq!(outcome, RunOutcome::Done);
             // Five links; at each switch the head has to come in, and at the end all of it.
             let wire = (bytes + u64::from(HEADER_BYTES)) as f64;
             let expected = 5.0 * passage + (4.0 * f64::from(ROUTED_BYTES) + wire) * ps_per_byte(rate);
             let taken = workload.delivered[0].0.ps() as f64;
             assert!((taken - expected).abs() <= 5.0, "{rate}, {bytes} bytes: {taken} for {expected}");
             let measure = simulation.measure(Tag(0)).unwrap();
-            assert_eq!((measure.alone.count(), measure.delivered, measure.bytes), (1, 1, bytes));
+            assert_eq!((measure.uncontended.count(), measure.delivered, measure.bytes), (1, 1, bytes));
         }
     }
 }
 
 #[test]
 fn a_faster_link_waits_until_it_can_send_without_a_gap() {
-    let settings = Settings::default();
+    let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
     // Towards the last host from slow to fast: the tail leaves when it has come. Away from it from fast to slow.
     for (from, to) in [(0, 3), (3, 0)] {
@@ -89,23 +89,23 @@ fn a_faster_link_waits_until_it_can_send_without_a_gap() {
 
 #[test]
 fn messages_are_cut_into_packets_and_arrive_whole() {
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let sizes = [0, 1, 4095, 4096, 4097, 1 << 20];
     let messages = sizes.map(|bytes| (Time::ZERO, message(hosts[0].0, hosts[2].1, 0, bytes)));
     let (workload, outcome) = run(&mut simulation, messages.to_vec());
-    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(outcome, RunOutcome::Done);
     assert_eq!(workload.delivered.iter().map(|(_, message)| message.bytes).collect::<Vec<_>>(), sizes);
     let measure = simulation.measure(Tag(0)).unwrap();
     assert_eq!((measure.delivered, measure.bytes), (1 + 1 + 1 + 1 + 2 + 256, sizes.iter().sum()));
-    assert_eq!(measure.alone.count(), 1, "only the first found its lane empty");
-    assert_eq!(measure.slices.iter().sum::<u64>(), measure.bytes);
+    assert_eq!(measure.uncontended.count(), 1, "only the first found its lane empty");
+    assert_eq!(measure.interval_bytes.iter().sum::<u64>(), measure.bytes);
 }
 
 #[test]
 fn a_link_is_used_whole_when_buffers_cover_the_round_trip() {
     for rate in ["4xQDR", "4xEDR", "4xNDR"] {
-        let mut simulation = Design::new(row(rate, rate)).simulation(Settings::default());
+        let mut simulation = Design::new(row(rate, rate)).simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let mut workload = Saturating(vec![message(hosts[0].0, hosts[3].1, 0, 4096)]);
         simulation.run(&mut workload, Time::from_us(400));
@@ -118,7 +118,11 @@ fn a_link_is_used_whole_when_buffers_cover_the_round_trip() {
 
 #[test]
 fn small_buffers_slow_a_long_link_down_to_a_buffer_each_round_trip() {
-    let settings = Settings { buffer: Buffer::PerLane(65), cable: Time::from_us(10), ..Settings::default() };
+    let settings = TrafficSettings {
+        buffer: Buffer::PerLane(65),
+        cable: Time::from_us(10),
+        ..TrafficSettings::default()
+    };
     let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(settings);
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![message(hosts[0].0, hosts[1].1, 0, 4096)]);
@@ -149,7 +153,7 @@ fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
             let mut design = Design::new(row("4xEDR", "4xEDR"));
             design.sharing = Some(sharing(3, &low));
             design.lanes = DataLanes::Four;
-            let mut simulation = design.simulation(Settings::default());
+            let mut simulation = design.simulation(TrafficSettings::default());
             let hosts = hosts(simulation.network());
             let lanes: Vec<u8> = (0..3).filter(|raw| low.iter().any(|(lane, _)| lane == raw)).collect();
             // Two messages each, so that the next packet is there when one has left.
@@ -179,7 +183,7 @@ fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
 fn weights_hold_at_a_switch_whose_inputs_are_others_lanes() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(2, &[(0, 65), (1, 195)]));
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload =
         Saturating(vec![message(hosts[1].0, hosts[3].1, 0, 4096), message(hosts[0].0, hosts[3].1, 1, 4096)]);
@@ -194,7 +198,7 @@ fn weights_hold_at_a_switch_whose_inputs_are_others_lanes() {
 fn a_lane_without_rivals_gets_the_whole_link() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(8, &[(0, 1), (1, 255), (2, 255), (3, 255), (4, 255)]));
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![message(hosts[0].0, hosts[3].1, 0, 4096)]);
     simulation.run(&mut workload, Time::from_us(400));
@@ -205,7 +209,7 @@ fn a_lane_without_rivals_gets_the_whole_link() {
 #[test]
 fn inputs_take_turns_in_a_lane() {
     // Three hosts send to the fourth; two of them come by the same link.
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let messages =
         (0..3).map(|from| Message { tag: Tag(from as u16), ..message(hosts[from].0, hosts[3].1, 0, 4096) });
@@ -236,7 +240,7 @@ fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
     let part = |level| {
         let mut design = Design::new(row("4xEDR", "4xEDR"));
         design.sharing = Some(sharing(2, &[(0, 65), (1, 65)]));
-        let mut simulation = design.simulation(Settings::default());
+        let mut simulation = design.simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
         simulation.run(&mut Saturating(messages(&hosts, level)), Time::from_us(2000));
         simulation.measure(Tag(9)).unwrap().wire_bytes as f64 * 80.0 / 2e9
@@ -248,7 +252,7 @@ fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
 
 #[test]
 fn functions_of_an_adapter_take_turns_and_reach_each_other_inside() {
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let from = |number: u8, to, bytes| Message {
         from: FunctionId::new(hosts[0].0, number),
@@ -274,7 +278,7 @@ fn ring() -> Topology {
 }
 
 /// Every host sends to the one across, always clockwise or by the shortest way; three messages of a megabyte.
-fn across(is_clockwise: bool) -> (Simulation, Outcome) {
+fn across(is_clockwise: bool) -> (Simulation, RunOutcome) {
     let topology = ring();
     let switches: Vec<_> = topology.switches().map(|(index, _)| index).collect();
     let clockwise: Vec<PortNum> = (0..4)
@@ -295,7 +299,7 @@ fn across(is_clockwise: bool) -> (Simulation, Outcome) {
             (at != *switch).then(|| clockwise[place])
         });
     }
-    let settings = Settings { buffer: Buffer::PerLane(130), ..Settings::default() };
+    let settings = TrafficSettings { buffer: Buffer::PerLane(130), ..TrafficSettings::default() };
     let mut simulation = design.simulation(settings);
     let hosts = hosts(simulation.network());
     let messages = (0..4).flat_map(|from| {
@@ -310,13 +314,13 @@ fn across(is_clockwise: bool) -> (Simulation, Outcome) {
 #[test]
 fn links_that_wait_for_each_other_in_a_ring_stop_for_ever_and_good_routes_flow() {
     let (simulation, outcome) = across(true);
-    assert_eq!(outcome, Outcome::Stalled);
-    let ring = simulation.ring().expect("a ring");
+    assert_eq!(outcome, RunOutcome::Stalled);
+    let ring = simulation.credit_loop().expect("a ring");
     assert_eq!(ring.len(), 4, "{ring:?}");
     assert!(ring.windows(2).all(|pair| simulation.network().peer(pair[0].out.0) == Some(pair[1].at.0)));
-    assert!(simulation.totals().inside > 0);
+    assert!(simulation.totals().in_flight > 0);
     let (simulation, outcome) = across(false);
-    assert_eq!((outcome, simulation.ring()), (Outcome::Done, None));
+    assert_eq!((outcome, simulation.credit_loop()), (RunOutcome::Done, None));
     assert_eq!(simulation.totals().delivered, 4 * 3 * 256);
 }
 
@@ -327,20 +331,20 @@ struct Stopping {
 }
 
 impl Workload for Stopping {
-    fn start(&mut self, orders: &mut Orders) {
-        self.senders.start(orders);
-        orders.wake(Time::from_us(200), 0);
-        orders.wake(Time::from_us(600), 1);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.senders.start(actions);
+        actions.wake(Time::from_us(200), 0);
+        actions.wake(Time::from_us(600), 1);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
-        self.senders.sent(now, message, orders);
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
+        self.senders.sent(now, message, actions);
     }
 
-    fn woken(&mut self, _: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, _: Time, token: u64, actions: &mut WorkloadActions) {
         match token {
-            0 => orders.stop_draining(self.port),
-            _ => orders.drain(self.port),
+            0 => actions.stop_draining(self.port),
+            _ => actions.drain(self.port),
         }
     }
 }
@@ -349,7 +353,7 @@ impl Workload for Stopping {
 fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(2, &[(0, 65), (1, 65)]));
-    let settings = Settings { slice: Time::from_us(100), ..Settings::default() };
+    let settings = TrafficSettings { interval: Time::from_us(100), ..TrafficSettings::default() };
     let mut simulation = design.simulation(settings);
     let hosts = hosts(simulation.network());
     let senders = Saturating(vec![
@@ -362,8 +366,8 @@ fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
         simulation.run(&mut workload, Time::from_us(step * 100));
         simulation.audit().unwrap();
     }
-    let slices = |tag| simulation.measure(Tag(tag)).unwrap().slices.clone();
-    let (stopped, other, behind) = (slices(0), slices(1), slices(2));
+    let interval_bytes = |tag| simulation.measure(Tag(tag)).unwrap().interval_bytes.clone();
+    let (stopped, other, behind) = (interval_bytes(0), interval_bytes(1), interval_bytes(2));
     assert_eq!(stopped[3..6], [0, 0, 0], "nobody takes it");
     assert_eq!(behind[4..6], [0, 0], "who shares its lane waits behind it");
     let whole = (100e6 / 80.0 * 4096.0 / 4122.0) as u64;
@@ -379,7 +383,7 @@ fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
 fn the_same_workload_gives_the_same_results() {
     let once = || {
         let mut simulation =
-            Design::new(FatTree::with_hosts(40).generate().unwrap()).simulation(Settings::default());
+            Design::new(FatTree::with_hosts(40).generate().unwrap()).simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let messages = (0..40).map(|from| message(hosts[from].0, hosts[(from * 7 + 3) % 40].1, 0, 10_000));
         simulation.run(&mut Saturating(messages.collect()), Time::from_us(100));
@@ -392,14 +396,17 @@ fn the_same_workload_gives_the_same_results() {
 #[test]
 fn settings_that_cannot_work_are_refused() {
     let design = Design::new(row("4xEDR", "4xEDR"));
-    let network = || fabric_sim::traffic::Network::of(&design.fabric());
+    let network = || fabric_sim::traffic::TrafficNetwork::of(&design.fabric());
     for buffer in [Buffer::PerLane(64), Buffer::PerPort(64 * 8), Buffer::PerLane(2049)] {
         assert!(
-            Simulation::new(network(), Settings { buffer, ..Settings::default() }).is_err(),
+            Simulation::new(network(), TrafficSettings { buffer, ..TrafficSettings::default() }).is_err(),
             "{buffer:?}"
         );
     }
-    assert!(Simulation::new(network(), Settings { slice: Time::ZERO, ..Settings::default() }).is_err());
+    assert!(
+        Simulation::new(network(), TrafficSettings { interval: Time::ZERO, ..TrafficSettings::default() })
+            .is_err()
+    );
 }
 
 fn management(from: PortId, to: Lid) -> Message {
@@ -409,7 +416,7 @@ fn management(from: PortId, to: Lid) -> Message {
 #[test]
 fn management_goes_before_data_and_is_dropped_where_nobody_has_room() {
     // Two hosts flood the third with management, and the first sends data there too.
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![
         management(hosts[0].0, hosts[2].1),
@@ -433,7 +440,7 @@ fn a_packet_that_finds_its_lane_empty_waits_for_one_visit_of_each_other_entry_at
     // Lane 1 of four, every lane once in the table: the three others saturate, and one packet now and then comes.
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(4, &[(0, 65), (1, 65), (2, 65), (3, 65)]));
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Beside {
         others: Saturating([0, 2, 3].map(|level| message(hosts[0].0, hosts[3].1, level, 4096)).to_vec()),
@@ -441,14 +448,14 @@ fn a_packet_that_finds_its_lane_empty_waits_for_one_visit_of_each_other_entry_at
     };
     simulation.run(&mut workload, Time::from_us(5000));
     let own = simulation.measure(Tag(1)).unwrap();
-    assert_eq!(own.alone.count(), own.delivered);
+    assert_eq!(own.uncontended.count(), own.delivered);
     // Three visits of a packet each, its own time, and the passage of devices and heads. Only the first link is
     // contended: at the others packets come one after the other.
-    let settings = Settings::default();
+    let settings = TrafficSettings::default();
     let packet = 4122 * 80;
     let passage = 5 * (settings.device + settings.cable).ps() + 4 * u64::from(ROUTED_BYTES) * 80;
     let bound = 3 * packet + packet + passage;
-    let (least, most) = (own.alone.min().unwrap().ps(), own.alone.max().unwrap().ps());
+    let (least, most) = (own.uncontended.min().unwrap().ps(), own.uncontended.max().unwrap().ps());
     assert!(most <= bound, "{most} with a bound of {bound}");
     assert!(most > bound - packet, "and nearly that: {most} with a bound of {bound}");
     assert!(most > least + packet && least >= packet + passage, "{least} to {most}");
@@ -461,19 +468,19 @@ struct Beside {
 }
 
 impl Workload for Beside {
-    fn start(&mut self, orders: &mut Orders) {
-        self.others.start(orders);
-        orders.wake(Time::from_us(20), 0);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.others.start(actions);
+        actions.wake(Time::from_us(20), 0);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         if message.tag != self.own.tag {
-            self.others.sent(now, message, orders);
+            self.others.sent(now, message, actions);
         }
     }
 
-    fn woken(&mut self, now: Time, _: u64, orders: &mut Orders) {
-        orders.post(self.own);
-        orders.wake(now + Time::from_ns(10_037), 0);
+    fn woken(&mut self, now: Time, _: u64, actions: &mut WorkloadActions) {
+        actions.post(self.own);
+        actions.wake(now + Time::from_ns(10_037), 0);
     }
 }

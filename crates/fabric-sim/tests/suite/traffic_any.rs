@@ -9,9 +9,10 @@ use fabric_model::NodeIndex;
 use fabric_model::generate::RandomFabric;
 use fabric_model::plan::PortSharing;
 use fabric_sim::traffic::{
-    Buffer, Message, Network, Orders, Outcome, Service, Settings, Simulation, Tag, Time, Workload,
+    Buffer, Message, RunOutcome, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
+    WorkloadActions,
 };
-use fabric_sim::{DropReason, Fabric, FunctionId, Output};
+use fabric_sim::{DropReason, Fabric, FabricOutput, FunctionId};
 use ib_wire::{
     Attribute, DataLanes, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Mtu, Pkey, PortNum,
     SlToVl, VlArbEntry,
@@ -155,10 +156,10 @@ fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
     while let Some(output) = fabric.poll_output() {
         match output {
             // Traps of violations are delivered too, by lane 15.
-            Output::Deliver { datagram, .. } if !datagram.mad.class().is_subnet_management() => {
+            FabricOutput::Deliver { datagram, .. } if !datagram.mad.class().is_subnet_management() => {
                 outcome = Some(Ok(()))
             }
-            Output::Lost { port, reason, datagram }
+            FabricOutput::Lost { port, reason, datagram }
                 if port == from && !datagram.mad.class().is_subnet_management() =>
             {
                 outcome = Some(Err(reason));
@@ -206,7 +207,7 @@ proptest! {
         // Far enough apart that nobody is in anybody's way, longest circles included.
         let spaced = messages.iter().enumerate().map(|(place, it)| (Time::from_us(place as u64 * 200), *it));
         let mut workload = Timed { messages: spaced.collect(), ..Timed::default() };
-        let mut simulation = Simulation::new(Network::of(&fabric), Settings::default()).unwrap();
+        let mut simulation = Simulation::new(TrafficNetwork::of(&fabric), TrafficSettings::default()).unwrap();
         simulation.run(&mut workload, Time::MAX);
         simulation.audit().unwrap();
         let mut results: BTreeMap<u64, Result<(), DropReason>> = BTreeMap::new();
@@ -220,7 +221,7 @@ proptest! {
             // A device that shares its link as it comes may not serve all lanes it has: then a packet waits for ever.
             match results.get(&message.token) {
                 Some(result) => prop_assert_eq!(*result, expected, "{:?}", message),
-                None => prop_assert!(chaos.is_plain && simulation.totals().inside > 0, "{:?}", message),
+                None => prop_assert!(chaos.is_plain && simulation.totals().in_flight > 0, "{:?}", message),
             }
         }
     }
@@ -234,31 +235,31 @@ proptest! {
     #[test]
     fn no_packet_is_lost_and_no_room_is_counted_twice(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
         let fabric = chaos.fabric();
-        let network = Network::of(&fabric);
+        let network = TrafficNetwork::of(&fabric);
         let ends = hosts(&network);
         prop_assume!(ends.len() > 1);
-        let settings = Settings { buffer: Buffer::PerLane(blocks), management_packets: 1, ..Settings::default() };
+        let settings = TrafficSettings { buffer: Buffer::PerLane(blocks), management_packets: 1, ..TrafficSettings::default() };
         let mut simulation = Simulation::new(network, settings).unwrap();
         let mut workload = Storm { ends, rng: Pcg64Mcg::seed_from_u64(chaos.seed), left: 3000 };
-        let mut outcome = Outcome::TimeIsUp;
+        let mut outcome = RunOutcome::TimeLimit;
         for step in 1..=steps {
             outcome = simulation.run(&mut workload, Time::from_ns(step * step * 137));
             simulation.audit().unwrap();
         }
-        if outcome == Outcome::TimeIsUp {
+        if outcome == RunOutcome::TimeLimit {
             outcome = simulation.run(&mut workload, Time::from_us(10_000_000));
             simulation.audit().unwrap();
         }
         let totals = simulation.totals();
-        prop_assert_eq!(totals.created, totals.delivered + totals.dropped + totals.inside);
+        prop_assert_eq!(totals.created, totals.delivered + totals.dropped + totals.in_flight);
         match outcome {
-            Outcome::Done => prop_assert_eq!(totals.inside, 0),
-            Outcome::Stalled => prop_assert!(totals.inside > 0),
-            Outcome::TimeIsUp => prop_assert!(false, "ten seconds are enough"),
+            RunOutcome::Done => prop_assert_eq!(totals.in_flight, 0),
+            RunOutcome::Stalled => prop_assert!(totals.in_flight > 0),
+            RunOutcome::TimeLimit => prop_assert!(false, "ten seconds are enough"),
         }
         // Good routes with all lanes served always come to an end.
-        if chaos.wrong == 0 && !chaos.is_plain && outcome == Outcome::Stalled {
-            prop_assert!(simulation.ring().is_some(), "shortest routes may close a ring; nothing else stops packets");
+        if chaos.wrong == 0 && !chaos.is_plain && outcome == RunOutcome::Stalled {
+            prop_assert!(simulation.credit_loop().is_some(), "shortest routes may close a ring; nothing else stops packets");
         }
         let by_account = simulation.measures().map(|(_, measure)| (measure.delivered, measure.dropped()));
         let (delivered, dropped) = by_account.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
@@ -274,7 +275,7 @@ struct Storm {
 }
 
 impl Storm {
-    fn post(&mut self, from: usize, orders: &mut Orders) {
+    fn post(&mut self, from: usize, actions: &mut WorkloadActions) {
         if self.left == 0 {
             return;
         }
@@ -285,7 +286,7 @@ impl Storm {
             _ => Service::Data(sl(rng.random_range(0..16))),
         };
         let most = [0, 40, 256, 2000, 9000][rng.random_range(0..5)];
-        orders.post(Message {
+        actions.post(Message {
             from: FunctionId::new(self.ends[from].0, rng.random_range(0..3)),
             to: self.ends[rng.random_range(0..self.ends.len())].1,
             service,
@@ -299,39 +300,39 @@ impl Storm {
 }
 
 impl Workload for Storm {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for from in 0..self.ends.len() {
-            (0..8).for_each(|_| self.post(from, orders));
+            (0..8).for_each(|_| self.post(from, actions));
         }
-        orders.wake(Time::from_ns(900), 0);
+        actions.wake(Time::from_ns(900), 0);
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        self.post(message.token as usize, orders);
+    fn sent(&mut self, _: Time, message: &Message, actions: &mut WorkloadActions) {
+        self.post(message.token as usize, actions);
     }
 
-    fn lost(&mut self, _: Time, message: &Message, _: DropReason, orders: &mut Orders) {
-        self.post(message.token as usize, orders);
+    fn lost(&mut self, _: Time, message: &Message, _: DropReason, actions: &mut WorkloadActions) {
+        self.post(message.token as usize, actions);
     }
 
-    fn delivered(&mut self, _: Time, message: &Message, _: Time, orders: &mut Orders) {
+    fn delivered(&mut self, _: Time, message: &Message, _: Time, actions: &mut WorkloadActions) {
         if self.left.is_multiple_of(3) {
-            self.post(message.token as usize, orders);
+            self.post(message.token as usize, actions);
         }
     }
 
     /// A receiver stops, and drains again a while later.
-    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
         let place = self.rng.random_range(0..self.ends.len());
         match token {
             0 => {
-                orders.stop_draining(self.ends[place].0);
-                orders.wake(now + Time::from_us(3), place as u64 + 1);
+                actions.stop_draining(self.ends[place].0);
+                actions.wake(now + Time::from_us(3), place as u64 + 1);
             }
             stopped => {
-                orders.drain(self.ends[stopped as usize - 1].0);
+                actions.drain(self.ends[stopped as usize - 1].0);
                 if self.left > 0 {
-                    orders.wake(now + Time::from_us(2), 0);
+                    actions.wake(now + Time::from_us(2), 0);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use fabric_model::{Topology, ibnetdiscover};
 use fabric_sim::PortId;
-use fabric_sim::traffic::{Buffer, Message, Orders, Settings, Simulation, Time, Workload};
+use fabric_sim::traffic::{Buffer, Message, Simulation, Time, TrafficSettings, Workload, WorkloadActions};
 use ib_wire::DataLanes;
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn star() -> Topology {
     ibnetdiscover::parse(&text).unwrap()
 }
 
-fn simulation(table: &[(u8, u8)], settings: Settings) -> Simulation {
+fn simulation(table: &[(u8, u8)], settings: TrafficSettings) -> Simulation {
     let mut design = Design::new(star());
     design.lanes = DataLanes::Eight;
     design.sharing = Some(sharing(8, table));
@@ -58,21 +58,21 @@ struct Beside {
 }
 
 impl Workload for Beside {
-    fn start(&mut self, orders: &mut Orders) {
-        self.rest.start(orders);
-        orders.wake(Time::ZERO, 0);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.rest.start(actions);
+        actions.wake(Time::ZERO, 0);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         if self.rest.0.iter().any(|other| other.service == message.service) {
-            self.rest.sent(now, message, orders);
+            self.rest.sent(now, message, actions);
         }
     }
 
-    fn woken(&mut self, now: Time, _: u64, orders: &mut Orders) {
+    fn woken(&mut self, now: Time, _: u64, actions: &mut WorkloadActions) {
         if let Some((message, pause)) = self.guaranteed {
-            orders.post(message);
-            orders.wake(now + pause, 0);
+            actions.post(message);
+            actions.wake(now + pause, 0);
         }
     }
 }
@@ -82,7 +82,7 @@ fn best_effort_has_all_that_guaranteed_lanes_leave() {
     // Best effort has the least weight there is; one guaranteed lane is idle, the other asks for nothing, a third, and three
     // quarters of the link, which is nearly its share.
     for pause_ns in [None, Some(1000), Some(440)] {
-        let mut simulation = simulation(&[(0, 1), (1, 255), (2, 255)], Settings::default());
+        let mut simulation = simulation(&[(0, 1), (1, 255), (2, 255)], TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let out = simulation.network().peer(hosts[1].0).unwrap();
         let guaranteed = pause_ns.map(|ns| (message(hosts[0].0, hosts[1].1, 1, 4096), Time::from_ns(ns)));
@@ -115,7 +115,7 @@ proptest! {
         steps in prop::collection::vec(1u64..9_000, 20),
     ) {
         let table: Vec<(u8, u8)> = weights.iter().enumerate().map(|(raw, weight)| (raw as u8, *weight)).collect();
-        let mut simulation = simulation(&table, Settings::default());
+        let mut simulation = simulation(&table, TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let out = simulation.network().peer(hosts[2].0).unwrap();
         let messages = table.iter().flat_map(|(raw, _)| {
@@ -144,7 +144,7 @@ proptest! {
         let table: Vec<(u8, u8)> = weights.iter().enumerate().map(|(raw, weight)| (raw as u8, *weight)).collect();
         let cable = Time::from_ns(cable_ns);
         let mut simulation =
-            simulation(&table, Settings { buffer: Buffer::PerLane(blocks), cable, ..Settings::default() });
+            simulation(&table, TrafficSettings { buffer: Buffer::PerLane(blocks), cable, ..TrafficSettings::default() });
         let hosts = hosts(simulation.network());
         let messages = table.iter().flat_map(|(raw, _)| {
             [(0, 2), (1, 2), (1, 0)]

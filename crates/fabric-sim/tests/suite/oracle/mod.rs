@@ -118,21 +118,21 @@ fn matches(held: Pkey, sent: Pkey) -> bool {
 }
 
 fn holds(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
-    fabric.gate(port).keys.iter().flatten().any(|held| *held == key)
+    fabric.port_forwarding(port).keys.iter().flatten().any(|held| *held == key)
 }
 
 fn owns(fabric: &Fabric, port: PortId, lid: u16) -> bool {
-    fabric.gate(port).lid.is_some_and(|own| own.to_wire() == lid)
+    fabric.port_forwarding(port).lid.is_some_and(|own| own.to_wire() == lid)
 }
 
 fn far_end(fabric: &Fabric, out: PortId) -> Option<PortId> {
-    let gate = fabric.gate(out);
+    let gate = fabric.port_forwarding(out);
     let peer = gate.peer.filter(|_| gate.state == PortState::Active)?;
-    matches!(fabric.gate(peer).state, PortState::Active | PortState::Armed).then_some(peer)
+    matches!(fabric.port_forwarding(peer).state, PortState::Active | PortState::Armed).then_some(peer)
 }
 
 fn lets_in(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
-    let gate = fabric.gate(port);
+    let gate = fabric.port_forwarding(port);
     let may_send = |held: &Pkey| {
         held.partition() == key.partition()
             && (held.membership() == Membership::Full || key.membership() == Membership::Limited)
@@ -141,6 +141,6 @@ fn lets_in(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
 }
 
 fn lets_out(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
-    let gate = fabric.gate(port);
+    let gate = fabric.port_forwarding(port);
     !gate.enforces.1 || gate.keys.iter().flatten().any(|held| matches(*held, key))
 }

@@ -11,7 +11,9 @@ use fabric_model::plan::{
     SwitchPortPlan,
 };
 use fabric_model::{FabricPlan, NodeIndex, Topology};
-use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
+use fabric_sim::traffic::{
+    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+};
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, Mtu, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
@@ -66,8 +68,8 @@ impl Design {
         fabric
     }
 
-    pub fn simulation(&self, settings: Settings) -> Simulation {
-        Simulation::new(Network::of(&self.fabric()), settings).unwrap()
+    pub fn simulation(&self, settings: TrafficSettings) -> Simulation {
+        Simulation::new(TrafficNetwork::of(&self.fabric()), settings).unwrap()
     }
 
     pub fn plan(&self) -> FabricPlan {
@@ -202,7 +204,7 @@ pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortSharing> {
 }
 
 /// Adapter ports and their LIDs, in order of the topology.
-pub fn hosts(network: &Network) -> Vec<(PortId, Lid)> {
+pub fn hosts(network: &TrafficNetwork) -> Vec<(PortId, Lid)> {
     network.adapter_ports().map(|port| (port, network.lid(port).unwrap())).collect()
 }
 
@@ -224,12 +226,12 @@ pub fn message(from: PortId, to: Lid, level: u8, bytes: u64) -> Message {
 pub struct Saturating(pub Vec<Message>);
 
 impl Workload for Saturating {
-    fn start(&mut self, orders: &mut Orders) {
-        self.0.iter().for_each(|message| orders.post(*message));
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.0.iter().for_each(|message| actions.post(*message));
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        orders.post(*message);
+    fn sent(&mut self, _: Time, message: &Message, actions: &mut WorkloadActions) {
+        actions.post(*message);
     }
 }
 
@@ -242,21 +244,21 @@ pub struct Timed {
 }
 
 impl Workload for Timed {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for (number, (at, _)) in self.messages.iter().enumerate() {
-            orders.wake(*at, number as u64);
+            actions.wake(*at, number as u64);
         }
     }
 
-    fn woken(&mut self, _: Time, token: u64, orders: &mut Orders) {
-        orders.post(self.messages[token as usize].1);
+    fn woken(&mut self, _: Time, token: u64, actions: &mut WorkloadActions) {
+        actions.post(self.messages[token as usize].1);
     }
 
-    fn delivered(&mut self, now: Time, message: &Message, _: Time, _: &mut Orders) {
+    fn delivered(&mut self, now: Time, message: &Message, _: Time, _: &mut WorkloadActions) {
         self.delivered.push((now, *message));
     }
 
-    fn lost(&mut self, _: Time, message: &Message, reason: fabric_sim::DropReason, _: &mut Orders) {
+    fn lost(&mut self, _: Time, message: &Message, reason: fabric_sim::DropReason, _: &mut WorkloadActions) {
         self.lost.push((*message, reason));
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use fabric_model::ibnetdiscover;
-use fabric_sim::{Capacities, Fabric, Output, PortId};
+use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, Mad, ManagementClass, Method, Pkey, PortInfo,
     PortNum, PortState, Status, SwitchInfo, TransactionId,
@@ -155,7 +155,7 @@ impl World {
 
     pub fn collect(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
-            if let Output::Deliver { port, datagram } = output {
+            if let FabricOutput::Deliver { port, datagram } = output {
                 self.delivered.push((port, datagram));
             }
         }

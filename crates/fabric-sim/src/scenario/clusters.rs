@@ -10,25 +10,25 @@ use thiserror::Error;
 
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::forward::FunctionId;
 use crate::traffic::Time;
+use crate::vf_frames::FunctionId;
 
 /// All clusters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cast {
+pub struct ClusterSet {
     /// In order of their names.
-    pub parties: Vec<Party>,
+    pub clusters: Vec<SimCluster>,
     /// The LIDs of all adapters: what a hostile guest may address.
     pub addresses: Vec<Lid>,
 }
 
 /// A cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Party {
+pub struct SimCluster {
     /// What it is called.
     pub name: String,
     /// Its nodes.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<ClusterNode>,
     /// The key of its partition.
     pub pkey: Pkey,
     /// The level of its packets, unless every two switches have their own.
@@ -36,7 +36,7 @@ pub struct Party {
     /// The levels between its switches, by node GUID.
     pub pairs: BTreeMap<(Guid, Guid), ServiceLevel>,
     /// What every node was promised.
-    pub promise: Option<Bandwidth>,
+    pub guarantee: Option<Bandwidth>,
     /// By when a packet that finds its lane empty has arrived.
     pub bound: Option<Time>,
     /// The largest weight that it has in an arbitration table, in units of 64 bytes.
@@ -45,7 +45,7 @@ pub struct Party {
 
 /// A node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct ClusterNode {
     /// Its virtual function.
     pub function: FunctionId,
     /// The address of its port.
@@ -56,7 +56,7 @@ pub struct Seat {
     pub switch: Option<Guid>,
 }
 
-impl Party {
+impl SimCluster {
     /// The level of packets between two of its nodes.
     pub(super) fn level(&self, from: usize, to: usize) -> ServiceLevel {
         let switches = self.seats[from].switch.zip(self.seats[to].switch);
@@ -67,7 +67,7 @@ impl Party {
 
 /// Why there is no cast.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotCast {
+pub enum ClusterSetError {
     /// A port that the fabric does not have, or that has no address.
     #[error("cluster {cluster}: no port {port} with an address is on the fabric")]
     NoPort {
@@ -81,43 +81,43 @@ pub enum NotCast {
     NoKey(String),
 }
 
-impl Cast {
+impl ClusterSet {
     /// The clusters with these seats, by name and port GUID, on a fabric that holds a plan.
     pub fn of(
         fabric: &Fabric,
         plan: &FabricPlan,
         seats: &BTreeMap<String, Vec<Guid>>,
-    ) -> Result<Self, NotCast> {
+    ) -> Result<Self, ClusterSetError> {
         let all = || fabric.device_ids().flat_map(|device| fabric.ports_of(device));
         let by_guid: HashMap<Guid, PortId> =
             all().filter(|port| !fabric.is_switch(*port)).map(|port| (fabric.guid_of(port), port)).collect();
         let mut taken: HashMap<PortId, u8> = HashMap::new();
-        let mut parties = Vec::new();
+        let mut clusters = Vec::new();
         for (name, ports) in seats {
-            let mut party_seats = Vec::with_capacity(ports.len());
+            let mut nodes = Vec::with_capacity(ports.len());
             for guid in ports {
                 let found = by_guid.get(guid).and_then(|port| Some((*port, fabric.lid(*port)?)));
-                let absent = || NotCast::NoPort { cluster: name.clone(), port: *guid };
+                let absent = || ClusterSetError::NoPort { cluster: name.clone(), port: *guid };
                 let (port, lid) = found.ok_or_else(absent)?;
                 let number = taken.entry(port).or_insert(0);
                 *number = number.saturating_add(1);
                 let keys = fabric.keys_of(port);
                 let switch = plan.adapter_port(*guid).map(|port| port.peer.node);
-                party_seats.push(Seat { function: FunctionId::new(port, *number), lid, keys, switch });
+                nodes.push(ClusterNode { function: FunctionId::new(port, *number), lid, keys, switch });
             }
-            parties.push(party(plan, name, party_seats)?);
+            clusters.push(party(plan, name, nodes)?);
         }
         let mut addresses: Vec<Lid> = by_guid.values().filter_map(|port| fabric.lid(*port)).collect();
         addresses.sort_unstable();
-        Ok(Self { parties, addresses })
+        Ok(Self { clusters, addresses })
     }
 }
 
-impl Cast {
+impl ClusterSet {
     /// The same clusters where nobody tells them apart: all packets are on level 0.
     #[must_use]
-    pub fn on_one_level(mut self) -> Self {
-        for party in &mut self.parties {
+    pub fn on_default_service_level(mut self) -> Self {
+        for party in &mut self.clusters {
             party.sl = ServiceLevel::default();
             party.pairs.clear();
             party.weight = 1;
@@ -128,7 +128,7 @@ impl Cast {
 
 /// A plan with the same addresses, routes and partitions, in which all share all lanes: what a fabric does that nobody has
 /// told about clusters.
-pub fn one_class(plan: &FabricPlan) -> FabricPlan {
+pub fn without_classes(plan: &FabricPlan) -> FabricPlan {
     let mut draft = plan.draft();
     let adapters: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
     for port in adapters {
@@ -141,25 +141,25 @@ pub fn one_class(plan: &FabricPlan) -> FabricPlan {
     draft.finish()
 }
 
-fn party(plan: &FabricPlan, name: &str, seats: Vec<Seat>) -> Result<Party, NotCast> {
+fn party(plan: &FabricPlan, name: &str, seats: Vec<ClusterNode>) -> Result<SimCluster, ClusterSetError> {
     let decisions = plan.decisions();
     let decision = decisions.clusters.get(name);
     let own = decisions.partitions.get(name).map(|number| number.key(Membership::Full));
     let first = seats.first().and_then(|seat| seat.keys.first().copied());
-    let pkey = own.or(first).ok_or_else(|| NotCast::NoKey(name.to_owned()))?;
-    let promise = decision.and_then(|decision| match decision.class {
+    let pkey = own.or(first).ok_or_else(|| ClusterSetError::NoKey(name.to_owned()))?;
+    let guarantee = decision.and_then(|decision| match decision.class {
         Class::Guaranteed { bandwidth, .. } if bandwidth > Bandwidth::ZERO => Some(bandwidth),
         _ => None,
     });
     let pairs = decision.into_iter().flat_map(|decision| &decision.pairs);
     let weights = decision.into_iter().flat_map(|decision| decision.links.iter().map(|link| link.weight));
-    Ok(Party {
+    Ok(SimCluster {
         name: name.to_owned(),
         seats,
         pkey,
         sl: decision.and_then(|decision| decision.service_level()).unwrap_or_default(),
         pairs: pairs.map(|pair| (pair.switches, pair.service_level)).collect(),
-        promise,
+        guarantee,
         bound: decision.map(|decision| Time::from_ns(decision.bound_ns)),
         weight: weights.max().unwrap_or(1),
     })

@@ -16,7 +16,7 @@ impl Fabric {
     ) -> Result<(), Status> {
         let wanted: [u8; SlToVl::LEN] = data[..SlToVl::LEN].try_into().map_err(|_| Status::INVALID_FIELD)?;
         let in_force = if self.is_switch(end) {
-            self.access_turns(end, operation, modifier, wanted)?
+            self.access_hops(end, operation, modifier, wanted)?
         } else {
             let port = self.port_mut(end);
             if operation == Operation::Set {
@@ -29,7 +29,7 @@ impl Fabric {
         Ok(())
     }
 
-    fn access_turns(
+    fn access_hops(
         &mut self,
         end: PortId,
         operation: Operation,

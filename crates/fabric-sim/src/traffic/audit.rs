@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ib_wire::VirtualLane;
 use thiserror::Error;
 
-use super::machine::What;
+use super::events::PacketEvent;
 use super::network::{MANAGEMENT, NONE};
 use super::simulation::Simulation;
 use super::state::{LANES, Packet};
@@ -13,7 +13,7 @@ use crate::device::PortId;
 
 /// Packets in a buffer that wait for room behind a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stuck {
+pub struct BlockedBuffer {
     /// The port and lane they came by.
     pub at: (PortId, VirtualLane),
     /// The port and lane they are to leave by.
@@ -22,7 +22,7 @@ pub struct Stuck {
 
 /// Something that is not accounted for: a defect of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Broken {
+pub enum AuditError {
     /// Packets are neither delivered nor dropped nor inside.
     #[error("{created} packets were made, {accounted} are accounted for")]
     Packets {
@@ -52,42 +52,42 @@ pub enum Broken {
 impl Simulation {
     /// Packets at switches that wait for room behind a link: by which lane they came, and by which they are to leave. In
     /// order, each once.
-    pub fn stuck(&self) -> impl Iterator<Item = Stuck> {
+    pub fn blocked(&self) -> impl Iterator<Item = BlockedBuffer> {
         let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
-        let mut stuck = BTreeSet::new();
+        let mut blocked = BTreeSet::new();
         for (out, _) in self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch) {
             let out = out as u32;
             let short = self.lanes.of(out).filter(|state| state.first != NONE && !state.has_room());
             for state in short {
                 for packet in self.waiting(state.first) {
                     let at = (PortId(packet.at), lane(packet.lane));
-                    stuck.insert(Stuck { at, out: (PortId(out), lane(packet.out_lane)) });
+                    blocked.insert(BlockedBuffer { at, out: (PortId(out), lane(packet.out_lane)) });
                 }
             }
         }
-        stuck.into_iter()
+        blocked.into_iter()
     }
 
     /// Packets in a row.
     fn waiting(&self, first: u32) -> impl Iterator<Item = &Packet> {
         let is_one = |id: &u32| *id != NONE;
-        let next = move |id: &u32| Some(self.places[*id as usize].next).filter(is_one);
+        let next = move |id: &u32| Some(self.queue_entries[*id as usize].next).filter(is_one);
         std::iter::successors(Some(first).filter(is_one), next).map(|id| &self.packets[id])
     }
 
     /// Buffers that wait for each other in a ring, if there are any: packets of each for room in the next, of the last for
     /// room in the first. If nothing else in them can leave, they wait for ever.
-    pub fn ring(&self) -> Option<Vec<Stuck>> {
-        let mut waits: BTreeMap<u32, Vec<Stuck>> = BTreeMap::new();
-        for stuck in self.stuck() {
-            let at = stuck.at.0.0 * LANES + u32::from(stuck.at.1.to_wire());
-            waits.entry(at).or_default().push(stuck);
+    pub fn credit_loop(&self) -> Option<Vec<BlockedBuffer>> {
+        let mut waits: BTreeMap<u32, Vec<BlockedBuffer>> = BTreeMap::new();
+        for blocked in self.blocked() {
+            let at = blocked.at.0.0 * LANES + u32::from(blocked.at.1.to_wire());
+            waits.entry(at).or_default().push(blocked);
         }
         let mut done: BTreeSet<u32> = BTreeSet::new();
         for start in waits.keys() {
             let mut path: Vec<(u32, usize)> = vec![(*start, 0)];
             while let Some((at, tried)) = path.last_mut() {
-                let next = waits.get(at).and_then(|stuck| stuck.get(*tried)).copied();
+                let next = waits.get(at).and_then(|blocked| blocked.get(*tried)).copied();
                 let Some(next) = next.filter(|_| !done.contains(at)) else {
                     done.insert(*at);
                     path.pop();
@@ -105,13 +105,13 @@ impl Simulation {
     }
 
     /// The buffer behind the link that a packet waits for.
-    fn behind(&self, stuck: Stuck) -> u32 {
-        self.outputs[stuck.out.0.index()].to * LANES + u32::from(stuck.out.1.to_wire())
+    fn behind(&self, blocked: BlockedBuffer) -> u32 {
+        self.outputs[blocked.out.0.index()].to * LANES + u32::from(blocked.out.1.to_wire())
     }
 
     /// Counts every packet and every block of room anew, and compares. Looks for links that are idle while somebody could
     /// send.
-    pub fn audit(&self) -> Result<(), Broken> {
+    pub fn audit(&self) -> Result<(), AuditError> {
         self.audit_links()?;
         let inputs = self.network.ports.len() * LANES as usize;
         // Blocks of the buffer of each lane of each port that are not free.
@@ -139,47 +139,48 @@ impl Simulation {
             }
         }
         for what in self.queue.iter() {
-            match What::unpack(what) {
-                What::Arrive { port, packet: id } => {
+            match PacketEvent::unpack(what) {
+                PacketEvent::Arrive { port, packet: id } => {
                     let packet = &self.packets[id];
                     inside += 1;
-                    if !self.is_inside(id) {
+                    if !self.is_loopback(id) {
                         taken[(port * LANES) as usize + usize::from(packet.out_lane)] +=
                             u32::from(packet.blocks());
                     }
                 }
-                What::Take { packet } | What::Ready { packet } => {
+                PacketEvent::Take { packet } | PacketEvent::Ready { packet } => {
                     let packet = &self.packets[packet];
                     inside += 1;
                     taken[(packet.at * LANES) as usize + usize::from(packet.lane)] +=
                         u32::from(packet.blocks());
                 }
-                What::Credit { lane, blocks } => {
+                PacketEvent::Credit { lane, blocks } => {
                     let to = self.outputs[(lane / LANES) as usize].to;
                     taken[(to * LANES + lane % LANES) as usize] += u32::from(blocks);
                 }
-                What::Wake { .. } | What::Left { .. } => {}
+                PacketEvent::Wake { .. } | PacketEvent::Left { .. } => {}
             }
         }
         let totals = self.totals();
         let accounted = totals.delivered + totals.dropped + inside;
-        if totals.created != accounted || totals.inside != inside {
-            return Err(Broken::Packets { created: totals.created, accounted });
+        if totals.created != accounted || totals.in_flight != inside {
+            return Err(AuditError::Packets { created: totals.created, accounted });
         }
         for (out, output) in self.outputs[..self.network.ports.len()].iter().enumerate() {
             for lane in (0..LANES - 1).filter(|_| output.to != NONE) {
                 let free = self.lanes.get(out as u32, lane as u8).credits;
                 let found = u32::from(free) + taken[(output.to * LANES + lane) as usize];
                 if found != u32::from(self.capacity[out]) {
-                    return Err(Broken::Credits { capacity: self.capacity[out], found });
+                    return Err(AuditError::Credits { capacity: self.capacity[out], found });
                 }
             }
         }
         Ok(())
     }
 
-    fn audit_links(&self) -> Result<(), Broken> {
-        let idle = self.outputs.iter().enumerate().filter(|(_, output)| !output.is_busy && !output.is_inside);
+    fn audit_links(&self) -> Result<(), AuditError> {
+        let idle =
+            self.outputs.iter().enumerate().filter(|(_, output)| !output.is_busy && !output.is_loopback);
         for (out, output) in idle {
             let served = self.network.ports[out].tables.served() | 1 << MANAGEMENT;
             for (lane, state) in (0..LANES as u8).zip(self.lanes.of(out as u32)) {
@@ -188,7 +189,7 @@ impl Simulation {
                     continue;
                 };
                 if lane == MANAGEMENT || state.credits >= self.packets[first].blocks().into() {
-                    return Err(Broken::Idle { port: PortId(out as u32), lane });
+                    return Err(AuditError::Idle { port: PortId(out as u32), lane });
                 }
             }
         }

@@ -6,8 +6,8 @@
 //! Batches are of events, not of time: adapters that began together have thousands of events at the same moment, and then
 //! none for many buckets of the queue.
 
-use super::machine::What;
-use super::network::Kind;
+use super::events::PacketEvent;
+use super::network::PortKind;
 use super::simulation::Simulation;
 
 /// Networks of fewer ports are in the cache anyway.
@@ -21,7 +21,7 @@ const AFTER: usize = 2 * BATCH;
 
 /// What was seen of packets that will arrive, and is to be read next.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct Prefetch {
     /// Ports and packets that arrive there, both of which were read.
     arrivals: Vec<(u32, u32)>,
     /// The lanes of outputs that packets of the batch before will wait for.
@@ -33,14 +33,14 @@ pub(super) struct Ahead {
 impl Simulation {
     /// Reads what coming events will ask for, if a batch of events has happened.
     #[inline]
-    pub(super) fn look_ahead(&mut self) {
-        if self.totals.events.is_multiple_of(BATCH as u64) && self.network.gates.len() >= PORTS_MIN {
+    pub(super) fn prefetch(&mut self) {
+        if self.totals.events.is_multiple_of(BATCH as u64) && self.network.lookups.len() >= PORTS_MIN {
             self.read_batch();
         }
     }
 
     fn read_batch(&mut self) {
-        let Ahead { arrivals, lanes, messages } = &mut self.ahead;
+        let Prefetch { arrivals, lanes, messages } = &mut self.prefetch;
         let mut read = 0;
         for (out, lane) in lanes.drain(..) {
             read ^= self.outputs[out as usize].until ^ u64::from(self.lanes.get(out, lane).last);
@@ -50,7 +50,7 @@ impl Simulation {
         }
         for (port, packet) in arrivals.drain(..) {
             let packet = &self.packets[packet];
-            if self.network.gates[port as usize].kind == Kind::Adapter {
+            if self.network.lookups[port as usize].kind == PortKind::Adapter {
                 messages.push(packet.message);
             } else if let Some(out) = self.network.exit(port, packet.headers.to) {
                 // Most packets stay in their lane.
@@ -58,8 +58,8 @@ impl Simulation {
             }
         }
         self.queue.coming(AFTER, BATCH, |what| {
-            if let What::Arrive { port, packet } = What::unpack(what) {
-                read ^= self.packets[packet].head_since ^ u64::from(self.network.gates[port as usize].mtu);
+            if let PacketEvent::Arrive { port, packet } = PacketEvent::unpack(what) {
+                read ^= self.packets[packet].head_since ^ u64::from(self.network.lookups[port as usize].mtu);
                 arrivals.push((port, packet));
             }
         });

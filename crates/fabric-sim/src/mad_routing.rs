@@ -5,24 +5,24 @@ use ib_wire::{
     QueuePair,
 };
 
-use crate::agent::Verdict;
+use crate::agent::AgentOutcome;
 use crate::device::PortId;
-use crate::fabric::{DropReason, Fabric, Output};
+use crate::fabric::{DropReason, Fabric, FabricOutput};
+use crate::forwarding::{Arrival, PacketKind};
 use crate::notices::Flow;
-use crate::way::{Arrival, Traffic};
 
 /// Whether a datagram is on its way once, or a second time because a fault duplicated it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twin {
+pub(crate) enum Duplicate {
     /// There is one of it, or this is the one that counts.
-    Only,
+    Original,
     /// It is handled like the other, but its sender hears nothing of it.
-    Second,
+    Copy,
 }
 
 impl Fabric {
     /// Carries a datagram from the software behind `from` to its end, lets agents answer, and carries the answer back.
-    pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, twin: Twin) {
+    pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, twin: Duplicate) {
         let asked = datagram.mad.method();
         let outcome = if datagram.mad.class().is_subnet_management() {
             self.carry_subnet_management(from, &mut datagram)
@@ -33,15 +33,15 @@ impl Fabric {
         };
         match outcome {
             // The sender's adapter knows nothing any more of a request that was answered, and drops a second answer.
-            Ok(Some(_)) if twin == Twin::Second && datagram.mad.method() != asked => {}
-            Ok(Some(port)) => self.push_output(Output::Deliver { port, datagram }),
+            Ok(Some(_)) if twin == Duplicate::Copy && datagram.mad.method() != asked => {}
+            Ok(Some(port)) => self.push_output(FabricOutput::Deliver { port, datagram }),
             Ok(None) => {}
             Err(reason) => {
                 self.count_drop(reason);
-                if twin == Twin::Only {
+                if twin == Duplicate::Original {
                     // Lost may be the answer; what its sender misses is the request.
                     datagram.mad.set_method(asked);
-                    self.push_output(Output::Lost { port: from, datagram, reason });
+                    self.push_output(FabricOutput::Lost { port: from, datagram, reason });
                 }
             }
         }
@@ -58,36 +58,36 @@ impl Fabric {
             let arrival = if directed {
                 self.return_along_route(from, datagram)?
             } else {
-                self.route(from, unicast(datagram.dlid)?, &Traffic::Management)?
+                self.route(from, unicast(datagram.dlid)?, &PacketKind::Management)?
             };
             return Ok(Some(arrival.end));
         }
         let arrival = if directed {
             self.follow_route(from, datagram)?
         } else {
-            self.route(from, unicast(datagram.dlid)?, &Traffic::Management)?
+            self.route(from, unicast(datagram.dlid)?, &PacketKind::Management)?
         };
         match self.subnet_agent(arrival, datagram.slid, &mut datagram.mad) {
-            Verdict::Answered => {
+            AgentOutcome::Answered => {
                 let back = if directed {
                     datagram.mad.set_returning();
                     std::mem::swap(&mut datagram.slid, &mut datagram.dlid);
                     self.return_along_route(arrival.entered, datagram)?
                 } else {
-                    self.return_by_lid(from, arrival, datagram, &Traffic::Management)?
+                    self.return_by_lid(from, arrival, datagram, &PacketKind::Management)?
                 };
                 if back.end == self.end_port(from) { Ok(Some(back.end)) } else { Err(DropReason::WrongPort) }
             }
-            Verdict::ForSoftware => Ok(Some(arrival.end)),
-            Verdict::UsedUp => Ok(None),
-            Verdict::Dropped(reason) => Err(reason),
+            AgentOutcome::ForSoftware => Ok(Some(arrival.end)),
+            AgentOutcome::UsedUp => Ok(None),
+            AgentOutcome::Dropped(reason) => Err(reason),
         }
     }
 
     /// General management: checked for its partition everywhere, answered by the performance agent or the software.
     fn carry_general(&mut self, from: PortId, datagram: &mut Datagram) -> Result<Option<PortId>, DropReason> {
-        let traffic = Traffic::of(datagram);
-        let arrival = self.route(from, unicast(datagram.dlid)?, &traffic)?;
+        let packet = PacketKind::of(datagram);
+        let arrival = self.route(from, unicast(datagram.dlid)?, &packet)?;
         self.accept(arrival.end, datagram)?;
         let is_request = !datagram.mad.method().is_response();
         if datagram.mad.class() != ManagementClass::PERFORMANCE || !is_request {
@@ -95,8 +95,8 @@ impl Fabric {
         }
         self.performance_agent(arrival, &mut datagram.mad);
         datagram.pkey = self.answering_key(arrival.end, datagram.pkey);
-        let traffic = Traffic::of(datagram);
-        let back = self.return_by_lid(from, arrival, datagram, &traffic)?;
+        let packet = PacketKind::of(datagram);
+        let back = self.return_by_lid(from, arrival, datagram, &packet)?;
         self.accept(back.end, datagram)?;
         Ok(Some(back.end))
     }
@@ -107,7 +107,7 @@ impl Fabric {
         from: PortId,
         arrival: Arrival,
         datagram: &mut Datagram,
-        traffic: &Traffic,
+        packet: &PacketKind,
     ) -> Result<Arrival, DropReason> {
         std::mem::swap(&mut datagram.slid, &mut datagram.dlid);
         std::mem::swap(&mut datagram.sqp, &mut datagram.dqp);
@@ -118,7 +118,7 @@ impl Fabric {
             return Ok(arrival);
         }
         let LidAddress::Unicast(lid) = datagram.dlid else { return Err(DropReason::NoReturnAddress) };
-        self.route(arrival.end, lid, traffic)
+        self.route(arrival.end, lid, packet)
     }
 
     /// Follows the initial path of a directed route, with the LID-routed parts before and behind it.
@@ -128,7 +128,7 @@ impl Fabric {
             (Some(LidAddress::Permissive), _) => from,
             // The route starts at a switch further away: LID-routed up to there.
             (Some(LidAddress::Unicast(_)), LidAddress::Unicast(start)) => {
-                self.route(from, start, &Traffic::Management)?.end
+                self.route(from, start, &PacketKind::Management)?.end
             }
             _ => return Err(DropReason::BadDirectedRoute),
         };
@@ -137,7 +137,7 @@ impl Fabric {
             let exit = datagram.mad.initial_path(hop).and_then(PortNum::new);
             let out = self.directed_exit(at, origin, exit)?;
             datagram.mad.set_hop_pointer(hop);
-            at = self.cross(out, &Traffic::Management)?;
+            at = self.cross_link(out, &PacketKind::Management)?;
             datagram.mad.set_return_path(hop, self.port(at).number.to_wire());
         }
         match datagram.mad.directed_destination() {
@@ -150,7 +150,7 @@ impl Fabric {
                 let turn = self.end_port(at);
                 let own = self.port(turn).info.lid.ok_or(DropReason::NoReturnAddress)?;
                 (datagram.slid, datagram.dlid) = (own.into(), lid.into());
-                self.route(turn, lid, &Traffic::Management)
+                self.route(turn, lid, &PacketKind::Management)
             }
             _ => Err(DropReason::BadDirectedRoute),
         }
@@ -174,7 +174,7 @@ impl Fabric {
         let origin = match datagram.mad.directed_destination() {
             Some(LidAddress::Unicast(_)) => {
                 let end = self.end_port(from);
-                self.route(end, unicast(datagram.dlid)?, &Traffic::Management)?.end
+                self.route(end, unicast(datagram.dlid)?, &PacketKind::Management)?.end
             }
             _ => from,
         };
@@ -183,7 +183,7 @@ impl Fabric {
             let exit = datagram.mad.return_path(hop).and_then(PortNum::new);
             let out = self.directed_exit(at, origin, exit)?;
             datagram.mad.set_hop_pointer(hop - 1);
-            at = self.cross(out, &Traffic::Management)?;
+            at = self.cross_link(out, &PacketKind::Management)?;
         }
         let start = self.end_port(at);
         match datagram.mad.directed_source() {
@@ -194,7 +194,7 @@ impl Fabric {
             Some(LidAddress::Unicast(requester)) => {
                 let own = self.port(start).info.lid.ok_or(DropReason::NoReturnAddress)?;
                 (datagram.slid, datagram.dlid) = (own.into(), requester.into());
-                self.route(start, requester, &Traffic::Management)
+                self.route(start, requester, &PacketKind::Management)
             }
             _ => Err(DropReason::BadDirectedRoute),
         }
@@ -220,11 +220,11 @@ impl Fabric {
     /// Carries a multicast datagram along the multicast tables to every member that holds its partition.
     fn carry_multicast(&mut self, from: PortId, group: MulticastLid, datagram: Datagram) {
         let mut reached = Vec::new();
-        let traffic = Traffic::of(&datagram);
-        self.spread(from, group, &traffic, &mut reached, |fabric, reason| fabric.count_drop(reason));
+        let packet = PacketKind::of(&datagram);
+        self.replicate(from, group, &packet, &mut reached, |fabric, reason| fabric.count_drop(reason));
         for end in reached {
             match self.accept(end, &datagram) {
-                Ok(()) => self.push_output(Output::Deliver { port: end, datagram: datagram.clone() }),
+                Ok(()) => self.push_output(FabricOutput::Deliver { port: end, datagram: datagram.clone() }),
                 Err(reason) => self.count_drop(reason),
             }
         }

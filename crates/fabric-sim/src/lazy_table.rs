@@ -7,13 +7,13 @@ use ib_wire::PortNum;
 
 /// A table whose entries beyond the stored ones hold `empty`.
 #[derive(Clone, Debug)]
-pub(crate) struct Grown<T> {
+pub(crate) struct LazyTable<T> {
     /// Ends with an entry that is not empty, if there is one.
     stored: Vec<T>,
     empty: T,
 }
 
-impl<T: Copy + PartialEq> Grown<T> {
+impl<T: Copy + PartialEq> LazyTable<T> {
     /// A table of empty entries.
     pub const fn new(empty: T) -> Self {
         Self { stored: Vec::new(), empty }
@@ -57,13 +57,13 @@ const PORTS_PER_MASK: usize = 16;
 pub(crate) struct MulticastTable {
     /// Words of a group: as many as it takes for a bit per port, port 0 included.
     positions: usize,
-    masks: Grown<u16>,
+    masks: LazyTable<u16>,
 }
 
 impl MulticastTable {
     /// The table of a switch with this many ports, without any group.
     pub fn new(port_count: u8) -> Self {
-        Self { positions: usize::from(port_count) / PORTS_PER_MASK + 1, masks: Grown::new(0) }
+        Self { positions: usize::from(port_count) / PORTS_PER_MASK + 1, masks: LazyTable::new(0) }
     }
 
     /// Words of a group.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_entry_beyond_what_is_stored_is_empty() {
-        let mut table = Grown::new(0xff_u8);
+        let mut table = LazyTable::new(0xff_u8);
         table.put(70, 0xff);
         assert_eq!((table.stored(), table.get(70)), (&[][..], 0xff), "empty entries take no room");
         table.put(2, 7);

@@ -64,24 +64,24 @@ impl FromStr for Span {
 
 /// How much a node sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rate {
+pub enum SendRate {
     /// As much as it can.
     #[default]
     Full,
     /// What its cluster was promised.
-    Promised,
+    Guaranteed,
     /// So much.
-    Of(Bandwidth),
+    Fixed(Bandwidth),
 }
 
-impl FromStr for Rate {
+impl FromStr for SendRate {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "full" => Ok(Self::Full),
-            "promised" => Ok(Self::Promised),
+            "promised" => Ok(Self::Guaranteed),
             rate => match rate.parse::<Bandwidth>() {
-                Ok(rate) if rate > Bandwidth::ZERO => Ok(Self::Of(rate)),
+                Ok(rate) if rate > Bandwidth::ZERO => Ok(Self::Fixed(rate)),
                 _ => Err(format!("{rate:?} is neither full, promised nor a rate such as 10G")),
             },
         }
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Rate {
+impl<'de> Deserialize<'de> for SendRate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         parsed(deserializer)
     }
@@ -141,9 +141,9 @@ mod tests {
         }
         assert_eq!("1ms".parse(), Ok(Span(Time::from_us(1000))));
         "1 hour".parse::<Span>().unwrap_err();
-        assert_eq!("full".parse(), Ok(Rate::Full));
-        assert_eq!("promised".parse(), Ok(Rate::Promised));
-        assert_eq!("2.5G".parse(), Ok(Rate::Of(Bandwidth::from_bits_per_s(2_500_000_000))));
-        "0".parse::<Rate>().unwrap_err();
+        assert_eq!("full".parse(), Ok(SendRate::Full));
+        assert_eq!("promised".parse(), Ok(SendRate::Guaranteed));
+        assert_eq!("2.5G".parse(), Ok(SendRate::Fixed(Bandwidth::from_bits_per_s(2_500_000_000))));
+        "0".parse::<SendRate>().unwrap_err();
     }
 }

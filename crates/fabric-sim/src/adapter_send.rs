@@ -23,7 +23,7 @@ pub struct BareDatagram {
 impl Fabric {
     /// A bare datagram as the adapter of a port sends it: from an address of its own, with the partition key of table index
     /// 0. `None` if it cannot be sent.
-    pub fn complete(&self, port: PortId, bare: BareDatagram) -> Option<Datagram> {
+    pub fn complete_datagram(&self, port: PortId, bare: BareDatagram) -> Option<Datagram> {
         let class = bare.mad.class();
         let directed = class == ManagementClass::SUBNET_DIRECTED;
         let dlid = bare.dlid.or(directed.then_some(LidAddress::Permissive))?;
@@ -41,7 +41,7 @@ impl Fabric {
 
     /// A whole datagram as the adapter of a port sends it: from an address of its own, whatever it says. `None` if its
     /// partition key is not one that the port holds.
-    pub fn own(&self, port: PortId, mut datagram: Datagram) -> Option<Datagram> {
+    pub fn with_own_source(&self, port: PortId, mut datagram: Datagram) -> Option<Datagram> {
         let general = !datagram.mad.class().is_subnet_management();
         if general && !self.holds_pkey(port, datagram.pkey) {
             return None;

@@ -1,16 +1,16 @@
 //! How packets move: what happens at each event.
 
-use super::network::{Kind, MANAGEMENT, NONE, Step};
-use super::queue::WHAT_BITS;
+use super::event_queue::CODE_BITS;
+use super::network::{MANAGEMENT, NONE, NextHop, PortKind};
 use super::settings::ROUTED_BYTES;
-use super::simulation::{Notice, Simulation};
-use super::state::{Doing, Fifo, LANES, Place, blocks_of};
+use super::simulation::{Simulation, WorkloadNotice};
+use super::state::{Fifo, LANES, QueueEntry, QueueStatus, blocks_of};
 use super::time::Time;
 use crate::fabric::DropReason;
-use crate::way::HOPS_MAX;
+use crate::forwarding::HOPS_MAX;
 
 /// The lane of packets that stay inside an adapter.
-pub(super) const INSIDE: u8 = 16;
+pub(super) const LOOPBACK: u8 = 16;
 
 /// Bytes that a lane counts before it puts them down: a packet more, and its counter would not have room.
 const LANE_BYTES_MAX: u32 = u32::MAX - (1 << 16);
@@ -18,7 +18,7 @@ const LANE_BYTES_MAX: u32 = u32::MAX - (1 << 16);
 /// What happens, in the order in which it does at the same moment: a link that falls free knows of all that has come by
 /// then. Of packets that come to a free link at the same moment, the first in the order of ports begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum PacketEvent {
     /// Room is given back to a lane of an output.
     Credit { lane: u32, blocks: u8 },
     /// The head of a packet is at a switch, or all of it at an adapter.
@@ -40,9 +40,9 @@ const PACKET_BITS: u32 = 29;
 const PORT_BITS: u32 = KIND_SHIFT - PACKET_BITS;
 
 /// Where the kind of an event begins.
-const KIND_SHIFT: u32 = WHAT_BITS - 3;
+const KIND_SHIFT: u32 = CODE_BITS - 3;
 
-impl What {
+impl PacketEvent {
     /// A number in as many bits as the queue has for it: the kind first.
     #[inline]
     fn pack(self) -> u64 {
@@ -79,30 +79,30 @@ impl What {
 
 impl Simulation {
     #[inline]
-    pub(super) fn handle(&mut self, what: u64) {
-        match What::unpack(what) {
-            What::Credit { lane, blocks } => self.give_back(lane, blocks),
-            What::Arrive { port, packet } => self.arrive(port, packet),
-            What::Ready { packet } => {
+    pub(super) fn handle(&mut self, code: u64) {
+        match PacketEvent::unpack(code) {
+            PacketEvent::Credit { lane, blocks } => self.give_back(lane, blocks),
+            PacketEvent::Arrive { port, packet } => self.arrive(port, packet),
+            PacketEvent::Ready { packet } => {
                 let out = self.wait(packet);
                 self.try_send(out);
             }
-            What::Take { packet } => self.take_at_switch(packet),
-            What::Wake { place } => {
-                self.notices.push(Notice::Woken(self.wakes[place]));
+            PacketEvent::Take { packet } => self.take_at_switch(packet),
+            PacketEvent::Wake { place } => {
+                self.notices.push(WorkloadNotice::Woken(self.wakes[place]));
                 self.wakes.free(place);
             }
-            What::Left { output } => self.left(output),
+            PacketEvent::Left { output } => self.left(output),
         }
     }
 
-    fn at(&mut self, time: u64, what: What) {
-        self.queue.push(time, what.pack());
+    fn at(&mut self, time: u64, code: PacketEvent) {
+        self.queue.push(time, code.pack());
     }
 
     pub(super) fn wake(&mut self, at: u64, token: u64) {
         let place = self.wakes.insert(token);
-        self.at(at.max(self.now), What::Wake { place });
+        self.at(at.max(self.now), PacketEvent::Wake { place });
     }
 
     /// Number of the first queue that is a function's.
@@ -113,7 +113,7 @@ impl Simulation {
     /// The first packet of a function's queue waits for its turn. The output by which it leaves.
     pub(super) fn enqueue(&mut self, fifo: u32) -> u32 {
         let waiting = &mut self.fifos[fifo as usize];
-        (waiting.doing, waiting.next) = (Doing::Waiting, NONE);
+        (waiting.status, waiting.next) = (QueueStatus::Waiting, NONE);
         let packet = &mut self.packets[waiting.first];
         waiting.blocks = packet.blocks();
         let out = packet.out;
@@ -132,10 +132,11 @@ impl Simulation {
         let packet = &mut self.packets[id];
         let out = packet.out;
         let fifo = packet.at * LANES + u32::from(packet.lane);
-        self.places[id as usize] = Place { next: NONE, fifo, bytes: packet.bytes(), next_blocks: 0 };
+        self.queue_entries[id as usize] =
+            QueueEntry { next: NONE, fifo, bytes: packet.bytes(), next_blocks: 0 };
         let state = self.lanes.get_mut(out, packet.out_lane);
         if let Some(last) = self.outputs[out as usize].append(state, id, packet) {
-            let before = &mut self.places[last as usize];
+            let before = &mut self.queue_entries[last as usize];
             (before.next, before.next_blocks) = (id, packet.blocks());
         }
         out
@@ -152,7 +153,8 @@ impl Simulation {
             return self.begin(out, MANAGEMENT);
         }
         let ready = output.ready;
-        let chosen = if output.is_inside { (ready != 0).then_some(0) } else { output.arbiter.choose(ready) };
+        let chosen =
+            if output.is_loopback { (ready != 0).then_some(0) } else { output.arbiter.choose(ready) };
         if let Some(lane) = chosen {
             self.begin(out, lane);
         }
@@ -164,24 +166,24 @@ impl Simulation {
         let state = self.lanes.get_mut(out, lane);
         let waiting = state.first;
         // Where it comes from, and who is next.
-        let (id, Place { next, fifo, bytes, next_blocks }) = if output.is_switch {
-            (waiting, self.places[waiting as usize])
+        let (id, QueueEntry { next, fifo, bytes, next_blocks }) = if output.is_switch {
+            (waiting, self.queue_entries[waiting as usize])
         } else {
             let sending = &mut self.fifos[waiting as usize];
-            sending.doing = Doing::Sending;
+            sending.status = QueueStatus::Sending;
             let (id, next) = (std::mem::replace(&mut sending.first, NONE), sending.next);
             let packet = &self.packets[id];
             if sending.is_last {
-                self.notices.push(Notice::Sent(self.messages[packet.message].message));
+                self.notices.push(WorkloadNotice::Sent(self.messages[packet.message].message));
             }
             let next_blocks = self.fifos.get(next as usize).map_or(0, |next| next.blocks);
-            (id, Place { next, fifo: waiting, bytes: packet.bytes(), next_blocks })
+            (id, QueueEntry { next, fifo: waiting, bytes: packet.bytes(), next_blocks })
         };
         let blocks = blocks_of(bytes);
         let until = self.now + output.pace.time(bytes.into());
         (output.is_busy, output.lane, output.blocks) = (true, lane, blocks);
         (output.fifo, output.until) = (fifo, until);
-        if lane != MANAGEMENT && !output.is_inside {
+        if lane != MANAGEMENT && !output.is_loopback {
             debug_assert!(state.credits >= blocks.into(), "a packet is begun only with room for it");
             state.credits -= u16::from(blocks);
             output.arbiter.sent(blocks.into());
@@ -198,12 +200,13 @@ impl Simulation {
                 self.packets[self.fifos[next as usize].first].head_since = until;
             }
         }
-        let passage = if output.is_inside { Time::ZERO } else { self.settings.cable } + self.settings.device;
+        let passage =
+            if output.is_loopback { Time::ZERO } else { self.settings.cable } + self.settings.device;
         let comes = if output.to_switch { self.now + output.pace.time(ROUTED_BYTES.into()) } else { until };
-        let arrival = What::Arrive { port: output.to, packet: id };
+        let arrival = PacketEvent::Arrive { port: output.to, packet: id };
         self.totals.hops += 1;
         self.at(comes + passage.ps(), arrival);
-        self.at(until, What::Left { output: out });
+        self.at(until, PacketEvent::Left { output: out });
         if is_full {
             self.lanes.put_down(out, lane);
         }
@@ -217,7 +220,7 @@ impl Simulation {
         if fifo < self.first_source() {
             self.release(fifo / LANES, (fifo % LANES) as u8, blocks, self.now);
         } else {
-            self.fifos[fifo as usize].doing = Doing::Nothing;
+            self.fifos[fifo as usize].status = QueueStatus::Idle;
             self.fill(fifo);
             if self.fifos[fifo as usize].first != NONE {
                 self.enqueue(fifo);
@@ -229,15 +232,15 @@ impl Simulation {
     /// Gives room of a port's lane back to who sends there.
     fn release(&mut self, port: u32, lane: u8, blocks: u8, when: u64) {
         match lane {
-            INSIDE => {}
+            LOOPBACK => {}
             MANAGEMENT => {
                 let held = &mut self.held[port as usize];
                 *held = held.saturating_sub(1);
             }
             lane => {
-                let lane = self.network.gates[port as usize].to * LANES + u32::from(lane);
+                let lane = self.network.lookups[port as usize].to * LANES + u32::from(lane);
                 let delay = self.settings.cable + self.settings.credit;
-                self.at(when + delay.ps(), What::Credit { lane, blocks });
+                self.at(when + delay.ps(), PacketEvent::Credit { lane, blocks });
             }
         }
     }
@@ -254,12 +257,12 @@ impl Simulation {
     }
 
     fn arrive(&mut self, at: u32, id: u32) {
-        let is_inside = self.is_inside(id);
+        let is_loopback = self.is_loopback(id);
         let packet = &mut self.packets[id];
-        (packet.at, packet.lane) = (at, if is_inside { INSIDE } else { packet.out_lane });
+        (packet.at, packet.lane) = (at, if is_loopback { LOOPBACK } else { packet.out_lane });
         packet.hops += 1;
-        let gate = &self.network.gates[at as usize];
-        if gate.kind == Kind::Adapter {
+        let lookup = &self.network.lookups[at as usize];
+        if lookup.kind == PortKind::Adapter {
             return self.arrive_at_adapter(id);
         }
         if packet.lane == MANAGEMENT {
@@ -270,27 +273,27 @@ impl Simulation {
             *held += 1;
         }
         // When all of it is here: so much of it has come.
-        let rest = gate.pace.time(packet.bytes().into()) - gate.pace.time(ROUTED_BYTES.into());
+        let rest = lookup.pace.time(packet.bytes().into()) - lookup.pace.time(ROUTED_BYTES.into());
         let tail = self.now + rest;
         let step = match usize::from(packet.hops) <= HOPS_MAX {
-            true => self.network.step(at, &packet.headers),
+            true => self.network.next_hop(at, &packet.headers),
             false => Err(DropReason::HopLimit),
         };
         match step {
-            Ok(Step::Out(out, lane)) => {
+            Ok(NextHop::Out(out, lane)) => {
                 (packet.out, packet.out_lane) = (out, lane);
                 self.store(id, tail);
             }
-            Ok(Step::Own(port)) => {
+            Ok(NextHop::Local(port)) => {
                 packet.out = port;
-                self.at(tail, What::Take { packet: id });
+                self.at(tail, PacketEvent::Take { packet: id });
             }
             Err(reason) => self.drop_at_port(id, reason, tail),
         }
     }
 
     /// Whether a packet that is on its way stays inside an adapter.
-    pub(super) fn is_inside(&self, packet: u32) -> bool {
+    pub(super) fn is_loopback(&self, packet: u32) -> bool {
         self.packets[packet].out as usize >= self.network.ports.len()
     }
 
@@ -301,7 +304,7 @@ impl Simulation {
         // Begun at this moment or later, it never has to wait for its own bytes.
         let ready = tail.saturating_sub(takes);
         if ready > self.now {
-            return self.at(ready, What::Ready { packet: id });
+            return self.at(ready, PacketEvent::Ready { packet: id });
         }
         let out = self.wait(id);
         self.try_send(out);
@@ -337,28 +340,28 @@ impl Simulation {
     /// Keeps a packet in its buffer until its receiver drains.
     fn park(&mut self, id: u32) {
         let packet = &mut self.packets[id];
-        packet.alone = false;
-        self.places[id as usize] = Place::EMPTY;
+        packet.uncontended = false;
+        self.queue_entries[id as usize] = QueueEntry::EMPTY;
         let fifo = packet.at * LANES + u32::from(packet.lane) % LANES;
         let queue = &mut self.fifos[fifo as usize];
         let last = std::mem::replace(&mut queue.last, id);
         if queue.first == NONE {
             queue.first = id;
         } else {
-            self.places[last as usize].next = id;
+            self.queue_entries[last as usize].next = id;
         }
     }
 
     pub(super) fn set_draining(&mut self, port: u32, drains: bool) {
         self.drains[port as usize] = drains;
-        if !drains || self.network.gates[port as usize].kind != Kind::Adapter {
+        if !drains || self.network.lookups[port as usize].kind != PortKind::Adapter {
             return;
         }
         for fifo in port * LANES..(port + 1) * LANES {
             let mut next = std::mem::replace(&mut self.fifos[fifo as usize], Fifo::EMPTY).first;
             while next != NONE {
                 let id = next;
-                next = self.places[id as usize].next;
+                next = self.queue_entries[id as usize].next;
                 self.deliver(id);
             }
         }
@@ -376,14 +379,14 @@ impl Simulation {
         measure.wire_bytes += u64::from(packet.bytes());
         measure.from_post.record(now - Time::from_ps(posted.at));
         measure.from_head.record(now - Time::from_ps(packet.head_since));
-        if packet.alone {
-            measure.alone.record(now - Time::from_ps(packet.head_since));
+        if packet.uncontended {
+            measure.uncontended.record(now - Time::from_ps(packet.head_since));
         }
-        let slice = (self.now / self.settings.slice.ps()) as usize;
-        if slice >= measure.slices.len() {
-            measure.slices.resize(slice + 1, 0);
+        let interval = (self.now / self.settings.interval.ps()) as usize;
+        if interval >= measure.interval_bytes.len() {
+            measure.interval_bytes.resize(interval + 1, 0);
         }
-        measure.slices[slice] += u64::from(packet.headers.payload);
+        measure.interval_bytes[interval] += u64::from(packet.headers.payload);
         self.packets.free(id);
         self.close(packet.message, None);
     }
@@ -414,11 +417,11 @@ impl Simulation {
         }
         let (message, at) = (posted.message, posted.at);
         match posted.lost {
-            Some(reason) => self.notices.push(Notice::Lost(message, reason)),
+            Some(reason) => self.notices.push(WorkloadNotice::Lost(message, reason)),
             None => {
                 let measure = &mut self.measures[usize::from(message.tag.0)];
                 measure.messages.record(Time::from_ps(self.now - at));
-                self.notices.push(Notice::Delivered(message, at));
+                self.notices.push(WorkloadNotice::Delivered(message, at));
             }
         }
         self.messages.free(id);

@@ -4,14 +4,14 @@ use ib_wire::{Lid, Pkey, ServiceLevel};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::cast::{Cast, Party};
-use super::report::{Played, Report, is_stalled, link_loads};
+use super::clusters::{ClusterSet, SimCluster};
+use super::report::{Played, ScenarioReport, is_stalled, link_loads};
 use super::rounds::Rounds;
-use super::{Act, NotPlayed, Pattern, Rate, Scenario};
+use super::{Scenario, ScenarioError, SendPattern, SendRate, WorkloadSpec};
 use crate::fabric::DropReason;
 use crate::traffic::{
-    BLOCK_BYTES, HEADER_BYTES, Message, Network, Orders, PAYLOAD_BYTES_MAX, Service, Simulation, Tag, Time,
-    Workload,
+    BLOCK_BYTES, HEADER_BYTES, Message, PAYLOAD_BYTES_MAX, Service, Simulation, Tag, Time, TrafficNetwork,
+    Workload, WorkloadActions,
 };
 
 /// When somebody whose packet was dropped before it left tries again.
@@ -27,7 +27,12 @@ const SMALL_PAYLOAD: u16 = (BLOCK_BYTES - HEADER_BYTES) as u16;
 const LEVELS: u8 = 16;
 
 /// Plays a scenario on a network, and tells what everybody got.
-pub fn play(network: Network, cast: &Cast, scenario: &Scenario, seed: u64) -> Result<Report, NotPlayed> {
+pub fn run_scenario(
+    network: TrafficNetwork,
+    cast: &ClusterSet,
+    scenario: &Scenario,
+    seed: u64,
+) -> Result<ScenarioReport, ScenarioError> {
     scenario.check(cast)?;
     let mut simulation = Simulation::new(network, scenario.settings())?;
     let mut player = Player::new(cast, scenario, seed);
@@ -45,22 +50,22 @@ pub fn play(network: Network, cast: &Cast, scenario: &Scenario, seed: u64) -> Re
         .zip(&ports)
         .map(|(port, before)| simulation.sent_bytes(port) - before)
         .collect();
-    let parties =
+    let clusters =
         player.played(&before).into_iter().map(|played| played.report(&simulation, &sent, duration));
-    Ok(Report {
-        parties: parties.collect(),
+    Ok(ScenarioReport {
+        clusters: clusters.collect(),
         totals: simulation.totals(),
         is_stalled: is_stalled(outcome),
         duration,
-        slice: simulation.settings().slice,
+        interval: simulation.settings().interval,
         links: link_loads(&simulation, &sent, duration),
     })
 }
 
 /// A node that plays an act.
 struct Role<'a> {
-    act: &'a Act,
-    party: &'a Party,
+    act: &'a WorkloadSpec,
+    party: &'a SimCluster,
     /// Its place among the nodes.
     node: usize,
     tag: Tag,
@@ -77,14 +82,14 @@ struct Role<'a> {
 
 /// All nodes of a cluster that play an act.
 struct Troupe<'a> {
-    party: &'a Party,
-    act: &'a Act,
+    party: &'a SimCluster,
+    act: &'a WorkloadSpec,
     first_role: usize,
     rounds: Rounds,
 }
 
 struct Player<'a> {
-    cast: &'a Cast,
+    cast: &'a ClusterSet,
     roles: Vec<Role<'a>>,
     troupes: Vec<Troupe<'a>>,
     tags: u16,
@@ -111,7 +116,7 @@ impl Cue {
 }
 
 impl<'a> Player<'a> {
-    fn new(cast: &'a Cast, scenario: &'a Scenario, seed: u64) -> Self {
+    fn new(cast: &'a ClusterSet, scenario: &'a Scenario, seed: u64) -> Self {
         let mut player = Self {
             cast,
             roles: Vec::new(),
@@ -119,15 +124,15 @@ impl<'a> Player<'a> {
             tags: 0,
             random: Pcg64::seed_from_u64(seed),
         };
-        for act in &scenario.acts {
-            for party in scenario.parties(cast, act) {
+        for act in &scenario.workloads {
+            for party in scenario.clusters(cast, act) {
                 player.engage(act, party);
             }
         }
         player
     }
 
-    fn engage(&mut self, act: &'a Act, party: &'a Party) {
+    fn engage(&mut self, act: &'a WorkloadSpec, party: &'a SimCluster) {
         let troupe = self.troupes.len();
         self.troupes.push(Troupe { party, act, first_role: self.roles.len(), rounds: Rounds::default() });
         let rate = rate_of(act, party);
@@ -135,10 +140,10 @@ impl<'a> Player<'a> {
             let tag = Tag(self.tags);
             self.tags = self.tags.saturating_add(1);
             // A hostile guest does not ask which level it was given.
-            let levels = if act.send == Pattern::Everything { 0..LEVELS } else { 0..1 };
+            let levels = if act.send == SendPattern::Everything { 0..LEVELS } else { 0..1 };
             for level in levels {
                 let level = match act.send {
-                    Pattern::Everything => ServiceLevel::from_wire(level).unwrap_or_default(),
+                    SendPattern::Everything => ServiceLevel::from_wire(level).unwrap_or_default(),
                     _ => party.sl,
                 };
                 self.roles.push(Role { act, party, node, tag, level, troupe, count: 0, pending: None, rate });
@@ -155,12 +160,12 @@ impl<'a> Player<'a> {
                     self.roles.iter().filter(|role| role.troupe == place).map(|role| role.tag).collect();
                 tags.dedup();
                 let rounds =
-                    (troupe.act.send == Pattern::BulkSynchronous).then(|| troupe.rounds.took.clone());
+                    (troupe.act.send == SendPattern::BulkSynchronous).then(|| troupe.rounds.took.clone());
                 Played {
                     party: troupe.party,
                     is_hostile: troupe.act.send.is_hostile(),
                     is_tested: is_test(troupe.act),
-                    is_uniform: troupe.act.send == Pattern::AllToAll,
+                    is_uniform: troupe.act.send == SendPattern::AllToAll,
                     fill: fill(troupe.act),
                     before: tags.iter().map(|tag| before[usize::from(tag.0)]).collect(),
                     tags,
@@ -182,44 +187,44 @@ impl<'a> Player<'a> {
         let (mut level, tag, seats) = (role.level, role.tag, &party.seats);
         let mut pkey = party.pkey;
         let others =
-            seats.len().checked_sub(1).filter(|others| *others > 0 || act.send == Pattern::Everything)?;
+            seats.len().checked_sub(1).filter(|others| *others > 0 || act.send == SendPattern::Everything)?;
         // All others get messages of one size before the next size comes, or some would get all that are large.
-        let lap = if act.send == Pattern::AllToAll { others.max(1) as u64 } else { 1 };
+        let lap = if act.send == SendPattern::AllToAll { others.max(1) as u64 } else { 1 };
         let size = act.message[(count / lap % act.message.len() as u64) as usize].bytes();
         let (mut bytes, mut packet_bytes) = (size, None);
         let target = (act.to as usize).saturating_sub(1);
         // The one that others send to sends to them in turn.
         let to_target = if node == target { in_turn(node, count, others) } else { target };
         let to = match act.send {
-            Pattern::AllToAll | Pattern::Overshoot => in_turn(node, count, others),
-            Pattern::Shift => (node + act.to as usize % seats.len()) % seats.len(),
-            Pattern::Incast | Pattern::Stall if node == target => return None,
-            Pattern::Incast | Pattern::Stall => to_target,
-            Pattern::Hotspot if self.draw(100) < usize::from(act.percent) => to_target,
-            Pattern::Hotspot | Pattern::Random => in_turn(node, self.draw(others) as u64, others),
-            Pattern::BulkSynchronous => in_turn(node, count, others),
-            Pattern::Everything => node,
+            SendPattern::AllToAll | SendPattern::Overshoot => in_turn(node, count, others),
+            SendPattern::Shift => (node + act.to as usize % seats.len()) % seats.len(),
+            SendPattern::Incast | SendPattern::Stall if node == target => return None,
+            SendPattern::Incast | SendPattern::Stall => to_target,
+            SendPattern::Hotspot if self.draw(100) < usize::from(act.percent) => to_target,
+            SendPattern::Hotspot | SendPattern::Random => in_turn(node, self.draw(others) as u64, others),
+            SendPattern::BulkSynchronous => in_turn(node, count, others),
+            SendPattern::Everything => node,
         };
-        if to == node && act.send != Pattern::Everything {
+        if to == node && act.send != SendPattern::Everything {
             return None;
         }
-        if act.send != Pattern::Everything {
+        if act.send != SendPattern::Everything {
             level = party.level(node, to);
         }
         let mut lid: Lid = seats[to].lid;
         match act.send {
-            Pattern::Everything => {
+            SendPattern::Everything => {
                 lid = self.cast.addresses[self.draw(self.cast.addresses.len())];
                 let keys: &[Pkey] = &seats[node].keys;
                 pkey = keys.get(self.draw(keys.len())).copied().unwrap_or(pkey);
                 bytes = 1 + self.draw(size as usize) as u64;
             }
             // Weight is used up to the last unit by the smallest packets, then the largest one goes.
-            Pattern::Overshoot if count % 2 == 0 && party.weight > 1 => {
+            SendPattern::Overshoot if count % 2 == 0 && party.weight > 1 => {
                 bytes = u64::from(SMALL_PAYLOAD) * u64::from(party.weight - 1);
                 packet_bytes = Some(SMALL_PAYLOAD);
             }
-            Pattern::Overshoot => bytes = PAYLOAD_BYTES_MAX.into(),
+            SendPattern::Overshoot => bytes = PAYLOAD_BYTES_MAX.into(),
             _ => {}
         }
         let role = &mut self.roles[place];
@@ -230,22 +235,22 @@ impl<'a> Player<'a> {
     }
 
     /// Sends the next message, now or when the next burst begins.
-    fn next(&mut self, now: Time, place: usize, orders: &mut Orders) {
+    fn next(&mut self, now: Time, place: usize, actions: &mut WorkloadActions) {
         let role = &self.roles[place];
         if let Some(bursts) = role.act.bursts {
             let (on, off) = (bursts.on.time().ps(), bursts.off.time().ps());
             let phase = now.ps() % (on + off).max(1);
             if phase >= on {
-                return orders.wake(now + Time::from_ps(on + off - phase), Cue::Next.token(place));
+                return actions.wake(now + Time::from_ps(on + off - phase), Cue::Next.token(place));
             }
         }
         let rate = role.rate;
         let Some(message) = self.message(place) else { return };
         self.roles[place].pending = Some(message.token as u32);
-        orders.post(message);
+        actions.post(message);
         if let Some(rate) = rate {
             let ps = wire_bytes(message.bytes) as f64 * 8e12 / rate;
-            orders.wake(now + Time::from_ps(ps as u64), Cue::Next.token(place));
+            actions.wake(now + Time::from_ps(ps as u64), Cue::Next.token(place));
         }
     }
 
@@ -253,11 +258,12 @@ impl<'a> Player<'a> {
     fn is_gone(&mut self, message: &Message) -> Option<usize> {
         let place = (message.token >> 32) as usize;
         let role = &mut self.roles[place];
-        let is_it = role.pending == Some(message.token as u32) && role.act.send != Pattern::BulkSynchronous;
+        let is_it =
+            role.pending == Some(message.token as u32) && role.act.send != SendPattern::BulkSynchronous;
         is_it.then(|| role.pending = None).map(|()| place)
     }
 
-    fn begin_round(&mut self, now: Time, troupe: usize, orders: &mut Orders) {
+    fn begin_round(&mut self, now: Time, troupe: usize, actions: &mut WorkloadActions) {
         let Troupe { party, act, first_role, .. } = self.troupes[troupe];
         let nodes = party.seats.len();
         if nodes < 2 {
@@ -265,71 +271,71 @@ impl<'a> Player<'a> {
         }
         self.troupes[troupe].rounds.begin(nodes, nodes as u64 - 1);
         for role in first_role..first_role + nodes {
-            orders.wake(now + act.compute.time(), Cue::Computed.token(role));
+            actions.wake(now + act.compute.time(), Cue::Computed.token(role));
         }
     }
 
     /// A message of a round has arrived, or never will.
-    fn count_round(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn count_round(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         let role = &self.roles[(message.token >> 32) as usize];
         let troupe = role.troupe;
-        if role.act.send == Pattern::BulkSynchronous && self.troupes[troupe].rounds.ended(now) {
-            self.begin_round(now, troupe, orders);
+        if role.act.send == SendPattern::BulkSynchronous && self.troupes[troupe].rounds.ended(now) {
+            self.begin_round(now, troupe, actions);
         }
     }
 }
 
 impl Workload for Player<'_> {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for troupe in 0..self.troupes.len() {
             let Troupe { act, party, .. } = self.troupes[troupe];
             match act.send {
-                Pattern::BulkSynchronous => self.begin_round(Time::ZERO, troupe, orders),
-                Pattern::Stall => {
+                SendPattern::BulkSynchronous => self.begin_round(Time::ZERO, troupe, actions),
+                SendPattern::Stall => {
                     let seat = party.seats.get((act.to as usize).saturating_sub(1));
-                    seat.into_iter().for_each(|seat| orders.stop_draining(seat.function.port()));
+                    seat.into_iter().for_each(|seat| actions.stop_draining(seat.function.port()));
                 }
                 _ => {}
             }
         }
         for place in 0..self.roles.len() {
-            if self.roles[place].act.send != Pattern::BulkSynchronous {
+            if self.roles[place].act.send != SendPattern::BulkSynchronous {
                 let begin = Time::from_ps(self.random.random_range(0..STAGGER.ps()));
-                orders.wake(begin, Cue::Next.token(place));
+                actions.wake(begin, Cue::Next.token(place));
             }
         }
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         if let Some(place) = self.is_gone(message)
             && self.roles[place].rate.is_none()
         {
-            self.next(now, place, orders);
+            self.next(now, place, actions);
         }
     }
 
-    fn delivered(&mut self, now: Time, message: &Message, _: Time, orders: &mut Orders) {
-        self.count_round(now, message, orders);
+    fn delivered(&mut self, now: Time, message: &Message, _: Time, actions: &mut WorkloadActions) {
+        self.count_round(now, message, actions);
     }
 
-    fn lost(&mut self, now: Time, message: &Message, _: DropReason, orders: &mut Orders) {
+    fn lost(&mut self, now: Time, message: &Message, _: DropReason, actions: &mut WorkloadActions) {
         // Those that were dropped before they left are tried again, but not at once: time has to pass.
         if let Some(place) = self.is_gone(message)
             && self.roles[place].rate.is_none()
         {
-            orders.wake(now + RETRY, Cue::Next.token(place));
+            actions.wake(now + RETRY, Cue::Next.token(place));
         }
-        self.count_round(now, message, orders);
+        self.count_round(now, message, actions);
     }
 
-    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
         match Cue::of(token) {
-            (Cue::Next, place) => self.next(now, place, orders),
+            (Cue::Next, place) => self.next(now, place, actions),
             (Cue::Computed, place) => {
                 let troupe = self.roles[place].troupe;
                 self.troupes[troupe].rounds.computed(now);
                 for _ in 1..self.roles[place].party.seats.len() {
-                    self.message(place).into_iter().for_each(|message| orders.post(message));
+                    self.message(place).into_iter().for_each(|message| actions.post(message));
                 }
             }
         }
@@ -337,8 +343,8 @@ impl Workload for Player<'_> {
 }
 
 /// Whether an act asks for what was promised, in the way it was promised.
-fn is_test(act: &Act) -> bool {
-    act.send == Pattern::AllToAll && act.rate == Rate::Promised && act.bursts.is_none()
+fn is_test(act: &WorkloadSpec) -> bool {
+    act.send == SendPattern::AllToAll && act.rate == SendRate::Guaranteed && act.bursts.is_none()
 }
 
 /// Bytes of a message's packets with their headers.
@@ -348,7 +354,7 @@ fn wire_bytes(bytes: u64) -> u64 {
 
 /// The part of a promise that a cluster's packets can carry. Arbitration and buffers count blocks of 64 bytes, the last one of
 /// a packet whole: who sends small packets uses up its turns with fewer bytes. What full-size packets carry is all of it.
-fn fill(act: &Act) -> f64 {
+fn fill(act: &WorkloadSpec) -> f64 {
     let sum = |of: fn(u64) -> u64| act.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
     let full = u64::from(PAYLOAD_BYTES_MAX);
     let of_full = wire_bytes(full) as f64 / wire_blocks(full) as f64;
@@ -364,11 +370,11 @@ fn wire_blocks(bytes: u64) -> u64 {
 }
 
 /// What a node sends, in bits per second with headers; `None` as much as it can.
-fn rate_of(act: &Act, party: &Party) -> Option<f64> {
+fn rate_of(act: &WorkloadSpec, party: &SimCluster) -> Option<f64> {
     match act.rate {
-        Rate::Full => None,
-        Rate::Promised => party.promise.map(|promise| promise.bits_per_s() as f64 * fill(act)),
-        Rate::Of(rate) => Some(rate.bits_per_s() as f64),
+        SendRate::Full => None,
+        SendRate::Guaranteed => party.guarantee.map(|guarantee| guarantee.bits_per_s() as f64 * fill(act)),
+        SendRate::Fixed(rate) => Some(rate.bits_per_s() as f64),
     }
 }
 

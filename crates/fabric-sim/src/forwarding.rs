@@ -5,7 +5,7 @@ use ib_wire::{
     Datagram, Lid, LidAddress, MulticastLid, PhysicalState, PortNum, PortState, SlToVl, VirtualLane,
 };
 
-use crate::counters::{Cast, MANAGEMENT_PAYLOAD};
+use crate::counters::{CastKind, MANAGEMENT_PAYLOAD};
 use crate::device::{DEFAULT_SL_TO_VL, PortId, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::notices::Flow;
@@ -28,31 +28,31 @@ pub(crate) struct Arrival {
 
 /// What a packet needs to pass a port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Traffic {
+pub(crate) enum PacketKind {
     /// Subnet management: lane 15, passes as soon as the link is up, knows no partition.
     Management,
     /// Everything else: needs active ports, its partition, room for its payload, and a lane on every turn.
     Data {
         flow: Flow,
-        cast: Cast,
+        cast: CastKind,
         /// Bytes of payload.
         payload: usize,
     },
 }
 
-impl Traffic {
+impl PacketKind {
     /// A general management datagram.
     pub fn of(datagram: &Datagram) -> Self {
         let cast = match datagram.dlid {
-            LidAddress::Multicast(_) => Cast::Multi,
-            LidAddress::Unicast(_) | LidAddress::Permissive => Cast::Uni,
+            LidAddress::Multicast(_) => CastKind::Multicast,
+            LidAddress::Unicast(_) | LidAddress::Permissive => CastKind::Unicast,
         };
         Self::Data { flow: Flow::of(datagram), cast, payload: MANAGEMENT_PAYLOAD }
     }
 
-    fn size(&self) -> (Cast, usize) {
+    fn size(&self) -> (CastKind, usize) {
         match self {
-            Self::Management => (Cast::Uni, MANAGEMENT_PAYLOAD),
+            Self::Management => (CastKind::Unicast, MANAGEMENT_PAYLOAD),
             Self::Data { cast, payload, .. } => (*cast, *payload),
         }
     }
@@ -64,7 +64,7 @@ impl Fabric {
         &mut self,
         from: PortId,
         dlid: Lid,
-        traffic: &Traffic,
+        packet: &PacketKind,
     ) -> Result<Arrival, DropReason> {
         self.reached = from;
         if self.port(from).owns(dlid) {
@@ -72,15 +72,15 @@ impl Fabric {
         }
         let mut at = from;
         if !self.is_switch(from) {
-            self.inject(from, traffic)?;
-            at = self.cross(from, traffic)?;
+            self.inject(from, packet)?;
+            at = self.cross_link(from, packet)?;
         }
         for _ in 0..HOPS_MAX {
             self.reached = at;
             if !self.is_switch(at) {
                 return self.receive_at_adapter(at, dlid);
             }
-            self.enforce(at, traffic, Direction::Inbound)?;
+            self.enforce(at, packet, Direction::Inbound)?;
             let out = self.next_hop(at, dlid)?;
             if self.port(out).number == PortNum::MANAGEMENT {
                 let owned = self.port(out).owns(dlid);
@@ -90,18 +90,18 @@ impl Fabric {
                     Err(DropReason::WrongPort)
                 };
             }
-            at = self.relay(at, out, traffic)?;
+            at = self.relay(at, out, packet)?;
         }
         Err(DropReason::HopLimit)
     }
 
     /// Carries a packet along the multicast tables and notes the end ports it comes to, the sender's never; `lost` is
     /// told of every copy that comes to nothing.
-    pub(crate) fn spread(
+    pub(crate) fn replicate(
         &mut self,
         from: PortId,
         group: MulticastLid,
-        traffic: &Traffic,
+        packet: &PacketKind,
         reached: &mut Vec<PortId>,
         mut lost: impl FnMut(&mut Self, DropReason),
     ) {
@@ -111,7 +111,7 @@ impl Fabric {
         if self.is_switch(from) {
             pending.push(from);
         } else {
-            match self.inject(from, traffic).and_then(|()| self.cross(from, traffic)) {
+            match self.inject(from, packet).and_then(|()| self.cross_link(from, packet)) {
                 Ok(at) => pending.push(at),
                 Err(reason) => lost(self, reason),
             }
@@ -126,7 +126,7 @@ impl Fabric {
                 reached.push(at);
                 continue;
             }
-            if let Err(reason) = self.enforce(at, traffic, Direction::Inbound) {
+            if let Err(reason) = self.enforce(at, packet, Direction::Inbound) {
                 lost(self, reason);
                 continue;
             }
@@ -140,7 +140,7 @@ impl Fabric {
                     reached.push(out);
                     continue;
                 }
-                match self.relay(at, out, traffic) {
+                match self.relay(at, out, packet) {
                     Ok(peer) => pending.push(peer),
                     Err(reason) => lost(self, reason),
                 }
@@ -175,11 +175,11 @@ impl Fabric {
     }
 
     /// A switch sends a packet that came in by one port out by another.
-    fn relay(&mut self, input: PortId, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
+    fn relay(&mut self, input: PortId, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
         self.reached = out;
-        self.turn(input, out, traffic)?;
-        self.enforce(out, traffic, Direction::Outbound)?;
-        self.cross(out, traffic)
+        self.map_lane(input, out, packet)?;
+        self.enforce(out, packet, Direction::Outbound)?;
+        self.cross_link(out, packet)
     }
 
     /// The exit port of a switch for a LID.
@@ -194,21 +194,21 @@ impl Fabric {
     }
 
     /// An adapter puts data on the lane of its service level.
-    fn inject(&mut self, from: PortId, traffic: &Traffic) -> Result<(), DropReason> {
-        let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
+    fn inject(&mut self, from: PortId, packet: &PacketKind) -> Result<(), DropReason> {
+        let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
         let lane = self.port(from).injection_lane(flow.sl);
         self.check_lane(from, lane)
     }
 
     /// A switch maps the service level of data to a lane of the exit port.
-    fn turn(&mut self, input: PortId, output: PortId, traffic: &Traffic) -> Result<(), DropReason> {
-        let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
-        let mapping = self.turn_mapping(self.port(input).number, output);
+    fn map_lane(&mut self, input: PortId, output: PortId, packet: &PacketKind) -> Result<(), DropReason> {
+        let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
+        let mapping = self.hop_mapping(self.port(input).number, output);
         self.check_lane(output, SlToVl::decode(&mapping).lane(flow.sl))
     }
 
     /// The service levels to lanes from an input to an output port of the same switch.
-    pub(crate) fn turn_mapping(&self, input: PortNum, output: PortId) -> [u8; SlToVl::LEN] {
+    pub(crate) fn hop_mapping(&self, input: PortNum, output: PortId) -> [u8; SlToVl::LEN] {
         let device = self.device_of(output);
         let width = usize::from(device.info.port_count) + 1;
         let index = input.index() * width + self.port(output).number.index();
@@ -224,8 +224,8 @@ impl Fabric {
     }
 
     /// A switch port lets only its partitions pass, in the directions in which it enforces them.
-    fn enforce(&mut self, port: PortId, traffic: &Traffic, direction: Direction) -> Result<(), DropReason> {
-        let Traffic::Data { flow, .. } = traffic else { return Ok(()) };
+    fn enforce(&mut self, port: PortId, packet: &PacketKind, direction: Direction) -> Result<(), DropReason> {
+        let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
         let state = self.port(port);
         let passes = match direction {
             Direction::Inbound => !state.info.enforce_inbound || state.lets_send(flow.pkey),
@@ -246,17 +246,17 @@ impl Fabric {
     }
 
     /// Crosses the link behind a port.
-    pub(crate) fn cross(&mut self, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
-        let peer = match self.other_end(out, traffic) {
+    pub(crate) fn cross_link(&mut self, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
+        let peer = match self.other_end(out, packet) {
             Ok(peer) => peer,
             Err(reason) => {
                 self.port_mut(out).counters.transmit_discards += 1;
                 return Err(reason);
             }
         };
-        let (cast, payload) = traffic.size();
+        let (cast, payload) = packet.size();
         self.port_mut(out).counters.sent(cast, payload);
-        if self.faults.loses(out, peer, matches!(traffic, Traffic::Data { .. })) {
+        if self.faults.loses(out, peer, matches!(packet, PacketKind::Data { .. })) {
             self.port_mut(peer).counters.receive_errors += 1;
             return Err(DropReason::Injected);
         }
@@ -265,11 +265,11 @@ impl Fabric {
     }
 
     /// The port behind a link, if the link carries such a packet now.
-    fn other_end(&self, out: PortId, traffic: &Traffic) -> Result<PortId, DropReason> {
+    fn other_end(&self, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
         let peer = self.linked_port(out).ok_or(DropReason::LinkDown)?;
-        match traffic {
-            Traffic::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),
-            Traffic::Data { payload, .. } if !self.has_room(out, *payload) => Err(DropReason::TooLarge),
+        match packet {
+            PacketKind::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),
+            PacketKind::Data { payload, .. } if !self.has_room(out, *payload) => Err(DropReason::TooLarge),
             _ => Ok(peer),
         }
     }

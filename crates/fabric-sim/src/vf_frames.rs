@@ -2,7 +2,7 @@
 //!
 //! A function sits on a port of an adapter, with an address that says where it is, the partition keys it may use and one
 //! service level. What it sends is one packet on that level, or on level 0 if it is for many, carried by the code that
-//! carries management ([`crate::way`]): nothing reaches a function but through link states, forwarding tables, lanes and
+//! carries management ([`crate::forwarding`]): nothing reaches a function but through link states, forwarding tables, lanes and
 //! partition keys as they are at that moment.
 //!
 //! Faults that lose packets lose frames too; those that duplicate and delay are for management only.
@@ -16,11 +16,11 @@ use ib_wire::{LidAddress, MulticastLid, Pkey, QueuePair, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::counters::Cast;
+use crate::counters::CastKind;
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric};
+use crate::forwarding::PacketKind;
 use crate::notices::Flow;
-use crate::way::Traffic;
 
 /// A virtual function: its port, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +96,7 @@ impl FrameCounters {
 
 /// Why a function cannot be attached.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum AttachError {
+pub enum AttachFunctionError {
     /// The port is a switch's.
     #[error("a virtual function sits on a port of an adapter, and this is a switch")]
     Switch,
@@ -104,13 +104,13 @@ pub enum AttachError {
     #[error(
         "{mac} says no place: the address of a virtual function is 02, the LID of its port, its number, 00:00"
     )]
-    NoPlace {
+    BadAddress {
         /// The address.
         mac: MacAddress,
     },
     /// Another function of the port has it.
     #[error("{mac} is the address of function {owner} of the same port")]
-    Taken {
+    AddressTaken {
         /// The address.
         mac: MacAddress,
         /// Who has it.
@@ -124,13 +124,13 @@ pub enum AttachError {
 /// All attached functions.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
-    seats: BTreeMap<FunctionId, Seat>,
+    attached: BTreeMap<FunctionId, AttachedFunction>,
     /// What all of them did, those that are gone included.
     total: FrameCounters,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct AttachedFunction {
     function: VirtualFunction,
     counters: FrameCounters,
 }
@@ -139,12 +139,15 @@ impl Functions {
     /// The functions at a port, without one that asks.
     fn others(&self, port: PortId, but: FunctionId) -> impl Iterator<Item = &VirtualFunction> {
         let all = FunctionId::new(port, 0)..=FunctionId::new(port, u8::MAX);
-        self.seats.range(all).map(|(_, seat)| &seat.function).filter(move |function| function.id != but)
+        self.attached
+            .range(all)
+            .map(|(_, attached)| &attached.function)
+            .filter(move |function| function.id != but)
     }
 
     fn count(&mut self, id: FunctionId, count: impl Fn(&mut FrameCounters)) {
-        if let Some(seat) = self.seats.get_mut(&id) {
-            count(&mut seat.counters);
+        if let Some(attached) = self.attached.get_mut(&id) {
+            count(&mut attached.counters);
         }
         count(&mut self.total);
     }
@@ -165,48 +168,50 @@ const GROUP_QUEUE_PAIR: QueuePair = QueuePair::from_wire(0xff_ffff).expect("24 b
 
 impl Fabric {
     /// Whether a virtual function can be attached.
-    pub fn check_function(&self, function: &VirtualFunction) -> Result<(), AttachError> {
+    pub fn check_function(&self, function: &VirtualFunction) -> Result<(), AttachFunctionError> {
         let VirtualFunction { id, mac, .. } = *function;
         if self.is_switch(id.port) {
-            return Err(AttachError::Switch);
+            return Err(AttachFunctionError::Switch);
         }
         if mac.lid().is_none() {
-            return Err(AttachError::NoPlace { mac });
+            return Err(AttachFunctionError::BadAddress { mac });
         }
         if function.keys.len() > FUNCTION_KEYS_MAX {
-            return Err(AttachError::TooManyKeys);
+            return Err(AttachFunctionError::TooManyKeys);
         }
         match self.functions.others(id.port, id).find(|other| other.mac == mac) {
-            Some(owner) => Err(AttachError::Taken { mac, owner: owner.id.number }),
+            Some(owner) => Err(AttachFunctionError::AddressTaken { mac, owner: owner.id.number }),
             None => Ok(()),
         }
     }
 
     /// Attaches a virtual function in place of what was attached there under its number. Attaching the same again
     /// changes nothing; anything else counts from 0.
-    pub fn attach(&mut self, function: VirtualFunction) -> Result<(), AttachError> {
+    pub fn attach(&mut self, function: VirtualFunction) -> Result<(), AttachFunctionError> {
         self.check_function(&function)?;
         let id = function.id;
-        if self.functions.seats.get(&id).is_none_or(|seat| seat.function != function) {
-            self.functions.seats.insert(id, Seat { function, counters: FrameCounters::default() });
+        if self.functions.attached.get(&id).is_none_or(|attached| attached.function != function) {
+            self.functions
+                .attached
+                .insert(id, AttachedFunction { function, counters: FrameCounters::default() });
         }
         Ok(())
     }
 
     /// Detaches a function; whether it was attached.
     pub fn detach(&mut self, id: FunctionId) -> bool {
-        self.functions.seats.remove(&id).is_some()
+        self.functions.attached.remove(&id).is_some()
     }
 
     /// The attached functions and what they counted, by port and number.
     pub fn functions(&self) -> impl Iterator<Item = (&VirtualFunction, &FrameCounters)> {
-        self.functions.seats.values().map(|seat| (&seat.function, &seat.counters))
+        self.functions.attached.values().map(|attached| (&attached.function, &attached.counters))
     }
 
     /// Carries a frame that a function sends, and tells in `receivers` to which others it comes.
     ///
     /// Violations on the way are counted and reported as those of datagrams are: empty [`Fabric::poll_output`] after it.
-    pub fn forward(
+    pub fn send_frame(
         &mut self,
         now: Duration,
         from: FunctionId,
@@ -215,8 +220,8 @@ impl Fabric {
     ) {
         self.handle_timeout(now);
         receivers.clear();
-        let Some(seat) = self.functions.seats.get(&from) else { return };
-        let sender = seat.function.clone();
+        let Some(attached) = self.functions.attached.get(&from) else { return };
+        let sender = attached.function.clone();
         self.functions.count(from, |counters| counters.sent += 1);
         if let Err(reason) = self.carry_frame(&sender, frame, receivers) {
             self.count_frame_drop(from, reason);
@@ -263,7 +268,9 @@ impl Fabric {
         let number = destination.bytes()[3];
         let key = self.key_toward(sender, destination).ok_or(DropReason::PartitionAtSender)?;
         let flow = self.flow(sender, key, sender.sl, lid.into(), queue_pair(number));
-        let end = self.route(sender.id.port, lid, &Traffic::Data { flow, cast: Cast::Uni, payload })?.end;
+        let end = self
+            .route(sender.id.port, lid, &PacketKind::Data { flow, cast: CastKind::Unicast, payload })?
+            .end;
         self.accept_partition(end, &flow)?;
         let owner = self.functions.others(end, sender.id).find(|other| other.mac == destination);
         let receiver = owner.ok_or(DropReason::NoFunction)?;
@@ -280,8 +287,8 @@ impl Fabric {
         if rest.is_empty() {
             return Some(first);
         }
-        let seats = self.functions.seats.values().map(|seat| &seat.function);
-        let receiver = seats.into_iter().find(|function| function.mac == destination);
+        let attached = self.functions.attached.values().map(|attached| &attached.function);
+        let receiver = attached.into_iter().find(|function| function.mac == destination);
         let fits = |key: &Pkey| receiver.is_some_and(|receiver| self.takes(receiver, *key));
         [first].into_iter().chain(rest).find(fits).or(Some(first))
     }
@@ -316,9 +323,9 @@ impl Fabric {
     ) {
         let sl = ServiceLevel::default();
         let flow = self.flow(sender, key, sl, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
-        let traffic = Traffic::Data { flow, cast: Cast::Multi, payload };
+        let packet = PacketKind::Data { flow, cast: CastKind::Multicast, payload };
         let mut reached = Vec::new();
-        self.spread(sender.id.port, group, &traffic, &mut reached, |fabric, reason| {
+        self.replicate(sender.id.port, group, &packet, &mut reached, |fabric, reason| {
             fabric.count_frame_drop(sender.id, reason);
         });
         self.join(sender, (key, group), sender.id.port, receivers);

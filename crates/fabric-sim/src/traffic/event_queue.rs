@@ -19,7 +19,7 @@ pub(crate) type Event = (u64, u64);
 const WIDTH_BITS: u32 = 8;
 
 /// Bits that tell what happens; the others tell when within a bucket.
-pub(crate) const WHAT_BITS: u32 = u64::BITS - WIDTH_BITS;
+pub(crate) const CODE_BITS: u32 = u64::BITS - WIDTH_BITS;
 
 /// Buckets: together they hold a microsecond, more than a full-size packet takes on most links.
 const BUCKETS: usize = 4096;
@@ -84,17 +84,17 @@ impl EventQueue {
 
     /// Adds an event, which is not before the last one taken, nor before the last moment that was asked for in vain.
     #[inline]
-    pub fn push(&mut self, time: u64, what: u64) {
+    pub fn push(&mut self, time: u64, code: u64) {
         let number = time >> WIDTH_BITS;
-        debug_assert!(number >= self.number && what >> WHAT_BITS == 0, "what has not happened yet");
+        debug_assert!(number >= self.number && code >> CODE_BITS == 0, "what has not happened yet");
         if number <= self.number {
-            let event = pack(time, what);
+            let event = pack(time, code);
             let place = self.current[self.taken..].partition_point(|other| *other < event);
             self.current.insert(self.taken + place, event);
         } else if number - self.number < BUCKETS as u64 {
-            self.put(pack(time, what), number);
+            self.put(pack(time, code), number);
         } else {
-            self.far.push(Reverse((time, what)));
+            self.far.push(Reverse((time, code)));
         }
     }
 
@@ -103,10 +103,10 @@ impl EventQueue {
     pub fn pop(&mut self, until: u64) -> Option<Event> {
         loop {
             if let Some(event) = self.current.get(self.taken) {
-                let (time, what) = unpack(self.number, *event);
+                let (time, code) = unpack(self.number, *event);
                 let is_due = time <= until;
                 self.taken += usize::from(is_due);
-                return is_due.then_some((time, what));
+                return is_due.then_some((time, code));
             }
             if !self.advance(until) {
                 return None;
@@ -145,7 +145,7 @@ impl EventQueue {
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         let near = (0..BUCKETS).flat_map(|place| self.bucket(place));
         let next = self.current[self.taken..].iter().map(|event| unpack(0, *event).1);
-        near.chain(next).chain(self.far.iter().map(|Reverse((_, what))| *what))
+        near.chain(next).chain(self.far.iter().map(|Reverse((_, code))| *code))
     }
 
     fn bucket(&self, place: usize) -> impl Iterator<Item = u64> {
@@ -198,13 +198,13 @@ impl EventQueue {
         self.current.clear();
         self.taken = 0;
         self.take(number as usize % BUCKETS);
-        while let Some(Reverse((time, what))) = self.far.peek().copied() {
+        while let Some(Reverse((time, code))) = self.far.peek().copied() {
             let number = time >> WIDTH_BITS;
             if number - self.number >= BUCKETS as u64 {
                 break;
             }
             self.far.pop();
-            let event = pack(time, what);
+            let event = pack(time, code);
             if number == self.number { self.current.push(event) } else { self.put(event, number) }
         }
         self.current.sort_unstable();
@@ -241,14 +241,14 @@ impl EventQueue {
 
 /// An event in its bucket.
 #[inline]
-const fn pack(time: u64, what: u64) -> u64 {
-    time << WHAT_BITS | what
+const fn pack(time: u64, code: u64) -> u64 {
+    time << CODE_BITS | code
 }
 
 /// An event of the bucket with this number.
 #[inline]
 const fn unpack(number: u64, event: u64) -> Event {
-    (number << WIDTH_BITS | event >> WHAT_BITS, event & ((1 << WHAT_BITS) - 1))
+    (number << WIDTH_BITS | event >> CODE_BITS, event & ((1 << CODE_BITS) - 1))
 }
 
 #[cfg(test)]
@@ -263,11 +263,11 @@ mod tests {
         let mut rng = Pcg64Mcg::seed_from_u64(1);
         for reach in [100, 10_000, 5_000_000, 50_000_000] {
             let (mut queue, mut list, mut now) = (EventQueue::new(), Vec::new(), 0);
-            for what in 0..20_000 {
+            for code in 0..20_000 {
                 if rng.random_range(0..2) == 0 || list.is_empty() {
                     let time = now + rng.random_range(0..reach);
-                    queue.push(time, what);
-                    list.push((time, what));
+                    queue.push(time, code);
+                    list.push((time, code));
                     list.sort_unstable_by(|a, b| b.cmp(a));
                 } else {
                     let until = now + rng.random_range(0..reach);
@@ -291,12 +291,12 @@ mod tests {
         // All at the same moment, or a few dozen in each bucket.
         for step in [0, 10] {
             let (mut queue, mut seen, mut unseen) = (EventQueue::new(), Vec::new(), 0);
-            (0..1000).for_each(|what| queue.push(300 + what * step, what));
+            (0..1000).for_each(|code| queue.push(300 + code * step, code));
             for happened in 0..1000 {
-                let (_, what) = queue.pop(u64::MAX).unwrap();
-                unseen += usize::from(!seen.contains(&what));
+                let (_, code) = queue.pop(u64::MAX).unwrap();
+                unseen += usize::from(!seen.contains(&code));
                 if happened % BATCH == 0 {
-                    queue.coming(BATCH, BATCH, |what| seen.push(what));
+                    queue.coming(BATCH, BATCH, |code| seen.push(code));
                 }
             }
             assert!((BATCH..10 * BATCH).contains(&unseen), "{unseen} came unseen");
