@@ -3,7 +3,7 @@
 //! Run it with `cargo run --release -p subnet-manager --example path_records`.
 #![allow(clippy::unwrap_used, reason = "it has nobody to report to")]
 
-#[path = "../tests/administration/world.rs"]
+#[path = "../tests/sa/world.rs"]
 mod world;
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use fabric_model::generate::FatTree;
 use ib_wire::sa::PathRecord;
 use ib_wire::{Datagram, Gid, Lid, Method, Status};
-use subnet_manager::Administration;
+use subnet_manager::SubnetAdministration;
 use world::{World, question, request};
 
 const HOSTS: u16 = 4860;
@@ -30,7 +30,7 @@ fn main() {
         .map(|lid| plan.lid_owner(Lid::from_wire(lid).unwrap()).unwrap())
         .map(|guid| Gid::unicast(Gid::DEFAULT_PREFIX, guid).0)
         .collect();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
 
     // What a kernel asks for, in the order in which many hosts would ask at once.
     let mask = PathRecord::DGID | PathRecord::SGID | PathRecord::IS_REVERSIBLE | PathRecord::PATH_COUNT;
@@ -45,20 +45,20 @@ fn main() {
         .flat_map(|number| (0..HOSTS).map(move |host| (host, peer(host, number) as u16)))
         .map(|(from, to)| path(from, to))
         .collect();
-    measure("within their partition", &mut administration, &inside);
+    measure("within their partition", &mut sa, &inside);
     let across: Vec<Datagram> = (0..PEERS)
         .flat_map(|number| (1..HOSTS).map(move |host| (host, (host + number * TENANTS + 1) % HOSTS)))
         .map(|(from, to)| path(from, to))
         .collect();
-    measure("to hosts they may not know of", &mut administration, &across);
+    measure("to hosts they may not know of", &mut sa, &across);
 }
 
-fn measure(what: &str, administration: &mut Administration, requests: &[Datagram]) {
+fn measure(what: &str, sa: &mut SubnetAdministration, requests: &[Datagram]) {
     let (start, mut found) = (cpu_time(), 0);
     for _ in 0..ROUNDS {
         for request in requests {
-            administration.handle_datagram(Duration::ZERO, request);
-            let answer = administration.poll_transmit(Duration::ZERO).unwrap();
+            sa.handle_datagram(Duration::ZERO, request);
+            let answer = sa.poll_transmit(Duration::ZERO).unwrap();
             found += usize::from(answer.mad.status() == Status::OK);
         }
     }

@@ -3,19 +3,19 @@
 use ib_wire::SMP_DATA_LEN;
 
 use crate::manager::Manager;
-use crate::unsupported::Place;
+use crate::unsupported::AttributeRef;
 
 /// Requests that are made ready to be sent at most; enough for every device of the largest fabrics to have its share.
 const READY_MAX: usize = 8192;
 
 /// An attribute, and what is to be done with it.
 pub(crate) struct Job {
-    pub place: Place,
-    pub work: Work,
+    pub target: AttributeRef,
+    pub kind: JobKind,
 }
 
 /// What is done with an attribute.
-pub(crate) enum Work {
+pub(crate) enum JobKind {
     /// It is read.
     Read,
     /// It is read, and should hold what is known.
@@ -32,7 +32,7 @@ impl Backlog {
     /// Takes jobs of one step, which may be done in any order: devices take turns.
     pub fn fill(&mut self, jobs: impl IntoIterator<Item = Job>) {
         self.0.extend(jobs);
-        self.0.sort_unstable_by_key(|Job { place: (node, _, key), .. }| std::cmp::Reverse((key.1, *node)));
+        self.0.sort_unstable_by_key(|Job { target: (node, _, key), .. }| std::cmp::Reverse((key.1, *node)));
     }
 
     pub fn len(&self) -> usize {
@@ -54,16 +54,16 @@ impl std::fmt::Debug for Backlog {
 impl Manager {
     /// Makes some of what waits ready to be sent.
     pub(crate) fn refill(&mut self) {
-        if self.exchange.waiting() > READY_MAX / 2 {
+        if self.window.waiting() > READY_MAX / 2 {
             return;
         }
-        while self.exchange.waiting() < READY_MAX
-            && let Some(Job { place, work }) = self.backlog.0.pop()
+        while self.window.waiting() < READY_MAX
+            && let Some(Job { target, kind }) = self.backlog.0.pop()
         {
-            match work {
-                Work::Read => self.read(place),
-                Work::Audit => self.audit(place),
-                Work::Write(data) => self.write(place, data),
+            match kind {
+                JobKind::Read => self.read(target),
+                JobKind::Audit => self.audit(target),
+                JobKind::Write(data) => self.write(target, data),
             }
         }
     }

@@ -5,27 +5,27 @@ use fabric_model::{BuildError, FabricPlan, Found, Topology};
 use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
-use crate::exchange::Counts;
 use crate::keys::Location;
-use crate::survey::Difference;
+use crate::mad_window::MadCounts;
+use crate::survey::AttributeDifference;
 
 /// What a manager has to tell.
 #[derive(Debug)]
-pub enum Event {
+pub enum SmEvent {
     /// The fabric is known, or has changed; somebody may compile a plan for it and [`apply`](crate::Manager::apply) it.
     Discovered(Box<Discovery>),
     /// Not even the node the manager sits on answers.
-    Alone,
+    LocalNodeSilent,
     /// What was found is no fabric: two nodes with one GUID, a cable with three ends.
     Inconsistent(BuildError),
     /// What devices hold.
     Surveyed(Box<Found>),
     /// How devices differ from a plan.
-    Compared(Vec<Difference>),
+    Compared(Vec<AttributeDifference>),
     /// The plan in force with the tables that devices hold.
     ReadBack(Box<FabricPlan>),
     /// The fabric is equal to the plan, but for what was refused.
-    Programmed(Counts),
+    Programmed(MadCounts),
     /// Somebody did not answer in the middle of a pass: it is looked at, then the pass begins again.
     Interrupted,
     /// Somebody is there, but does not answer: broken, or under a key that is not ours.
@@ -43,19 +43,19 @@ pub enum Event {
         claims: Guid,
     },
     /// Where somebody was silent or a stranger, a node answers as itself now, or nobody is connected any more.
-    Answered {
+    LocationRecovered {
         /// Where.
         location: Option<Location>,
     },
     /// A node that answered before does not answer any more.
-    Silent {
+    NodeSilent {
         /// The node.
         node: Guid,
         /// What it was asked for.
         attribute: Attribute,
     },
     /// A node refused a request, or answered nonsense.
-    Refused {
+    RequestRefused {
         /// The node.
         node: Guid,
         /// What it was asked for.
@@ -84,7 +84,7 @@ pub enum Event {
         modifier: u32,
     },
     /// A node reported something. Nobody vouches for it.
-    Trapped {
+    TrapReceived {
         /// The node, by the LID the report came from.
         node: Guid,
         /// What it says.

@@ -39,7 +39,7 @@ impl SiteSecret {
     }
 
     /// A number that tells this secret from others and nothing else about it.
-    pub fn mark(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         self.number(&[b"heddle mark 1"])
     }
 

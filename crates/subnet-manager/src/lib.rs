@@ -1,7 +1,7 @@
 //! Makes a fabric equal to a plan, and nothing else: no LID, route or lane is chosen here.
 //!
 //! A [`Manager`] is a machine without I/O. It looks at the fabric along directed routes, many requests in flight at
-//! once; hands out what it found ([`Event::Discovered`]); takes a [`FabricPlan`](fabric_model::FabricPlan) that somebody
+//! once; hands out what it found ([`SmEvent::Discovered`]); takes a [`FabricPlan`](fabric_model::FabricPlan) that somebody
 //! compiled from it ([`Manager::apply`]); reads the tables that are there, and writes those that differ, in an order in
 //! which every step is safe: what is no longer allowed ends before anything new begins, and only when everything is in
 //! place ports become active. Then it watches: traps and sweeps tell it where to look again.
@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `manager` | the phases, and the verbs the caller uses |
 //! | `backlog` | reads and writes that wait for their turn |
-//! | `exchange` | requests in flight: windows, retries, time limits |
+//! | `window` | requests in flight: windows, retries, time limits |
 //! | `keys` | a management key for every node, derived; where each may be shown |
 //! | `look` | looking at the fabric: who is there, what has changed |
 //! | `watch` | when to look at what |
@@ -23,36 +23,36 @@
 //! | `program` | what has to be read and written for a plan |
 //! | [`transition`] | the safe order from tables that are held to those of a plan |
 //! | `unsupported` | what devices do not take |
-//! | `administration` | answers what ports ask about the subnet; a machine of its own, [`Administration`] |
+//! | `sa` | answers what ports ask about the subnet; a machine of its own, [`SubnetAdministration`] |
 
-mod administration;
 mod backlog;
-mod discovery;
+mod discovery_run;
 mod event;
-mod exchange;
-mod foreign;
+mod foreign_managers;
 mod keys;
-mod look;
+mod mad_window;
 mod manager;
-mod memory;
 mod observed;
-mod pass;
+mod persistence;
 mod program;
+mod programming;
 mod read_back;
+mod sa;
 mod scope;
 mod survey;
+mod sweep;
+mod topology;
 pub mod transition;
 mod traps;
 mod unsupported;
-mod watch;
 
-pub use administration::{Administration, AdministrationCounts, Directory, ManagerFacts, NodeFacts};
-pub use event::{Discovery, Event};
-pub use exchange::{Counts, Limits, Progress};
+pub use event::{Discovery, SmEvent};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
-pub use manager::{Manager, Settings};
-pub use memory::Memory;
-pub use scope::{Touched, touched};
-pub use survey::Difference;
+pub use mad_window::{MadCounts, MadLimits, MadProgress};
+pub use manager::{Manager, ManagerSettings};
+pub use persistence::PersistentState;
+pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
+pub use scope::{ChangedDevices, changed_devices};
+pub use survey::AttributeDifference;
+pub use sweep::SweepSettings;
 pub use unsupported::Unsupported;
-pub use watch::Watchfulness;

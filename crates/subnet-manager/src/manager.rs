@@ -10,28 +10,28 @@ use ib_wire::{
     SmKey, Status, TransactionId,
 };
 
-use crate::administration::{Administration, AdministrationCounts, Directory};
 use crate::backlog::Backlog;
-use crate::discovery;
-use crate::event::{Discovery, Event};
-use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
-use crate::foreign::ForeignManager;
+use crate::event::{Discovery, SmEvent};
+use crate::foreign_managers::ForeignManager;
 use crate::keys::{BoundNodes, Location, SiteSecret};
-use crate::memory::{Memory, Persistence};
+use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
 use crate::observed::Observed;
+use crate::persistence::{Persistence, PersistentState};
 use crate::program::{Comparison, Stage, WeightWrite};
+use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
+use crate::sweep::{SweepSchedule, SweepSettings};
+use crate::topology;
 use crate::transition::RouteStep;
-use crate::unsupported::{Place, Unsupported};
-use crate::watch::{Watch, Watchfulness};
+use crate::unsupported::{AttributeRef, Unsupported};
 
 /// How a manager works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ManagerSettings {
     /// How much it asks at once.
-    pub limits: Limits,
+    pub limits: MadLimits,
     /// How closely it watches.
-    pub watchfulness: Watchfulness,
+    pub sweeps: SweepSettings,
     /// What it tells other subnet managers, 0..=15: the higher is master.
     pub priority: u8,
     /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
@@ -40,12 +40,12 @@ pub struct Settings {
     pub drain: Duration,
 }
 
-impl Default for Settings {
+impl Default for ManagerSettings {
     fn default() -> Self {
-        let (limits, watchfulness) = (Limits::default(), Watchfulness::default());
+        let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
         // What opensm has where nobody chose another: it yields only to a manager that has the same.
         let sm_key = SmKey::from_wire(1);
-        Self { limits, watchfulness, priority: 15, sm_key, drain: Duration::from_millis(500) }
+        Self { limits, sweeps, priority: 15, sm_key, drain: Duration::from_millis(500) }
     }
 }
 
@@ -53,19 +53,19 @@ impl Default for Settings {
 /// `poll_event` and come back at `poll_timeout`.
 #[derive(Debug)]
 pub struct Manager {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ManagerSettings,
     pub(crate) secret: Option<SiteSecret>,
-    pub(crate) exchange: Exchange<Purpose>,
+    pub(crate) window: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
     pub(crate) unsupported: Unsupported,
     pub(crate) observed: Observed,
-    pub(crate) watch: Watch,
+    pub(crate) sweeps: SweepSchedule,
     pub(crate) plan: Option<Arc<FabricPlan>>,
     /// The plan that the fabric was last seen to be equal to.
-    pub(crate) settled: Option<Arc<FabricPlan>>,
+    pub(crate) in_force: Option<Arc<FabricPlan>>,
     /// The fabric as it was last handed out.
-    pub(crate) handed: Option<Box<Discovery>>,
+    pub(crate) last_discovery: Option<Box<Discovery>>,
     pub(crate) phase: Phase,
     pub(crate) scope: Scope,
     /// What is read in this look is to be told.
@@ -77,23 +77,23 @@ pub struct Manager {
     /// Until then, packets are given time to leave by the old routes.
     pub(crate) drained: Option<Duration>,
     /// Counts looks at the fabric.
-    pub(crate) look: u64,
+    pub(crate) discovery_run: u64,
     /// Nodes that were met in this look as if for the first time.
     pub(crate) fresh: BTreeSet<Guid>,
     /// Nodes that may hold something else than the plan says.
-    pub(crate) touched: BTreeSet<Guid>,
+    pub(crate) changed: BTreeSet<Guid>,
     /// Nodes that did not answer in this pass.
     pub(crate) silent: BTreeSet<Guid>,
     /// Locations where somebody is who does not answer, or answers as somebody else; each is told once.
-    pub(crate) unmet: BTreeMap<Option<Location>, Option<Guid>>,
+    pub(crate) unresolved: BTreeMap<Option<Location>, Option<Guid>>,
     /// Sets sent when the present pass began.
     pub(crate) sets_before: u64,
     /// Other subnet managers, by node and port.
     pub(crate) managers: BTreeMap<(Guid, PortNum), ForeignManager>,
     /// What has to be on disk is not what was last written there.
-    pub(crate) memory_is_new: bool,
+    pub(crate) state_is_new: bool,
     pub(crate) persistence: Persistence,
-    pub(crate) administration: Administration,
+    pub(crate) sa: SubnetAdministration,
     /// What the administration answers from, or will.
     pub(crate) directory: Option<Arc<Directory>>,
     /// Nodes say something else of themselves than the directory knows.
@@ -105,16 +105,16 @@ pub struct Manager {
     /// Counts up while the manager lives.
     pub(crate) activity: u32,
     pub(crate) answers: VecDeque<Datagram>,
-    events: VecDeque<Event>,
+    events: VecDeque<SmEvent>,
 }
 
 /// What is going on until the exchange is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Finding out what is there.
-    Looking,
+    Discovering,
     /// Nothing: the fabric is as it should be, or nobody has said yet how it should be.
-    Watching,
+    Idle,
     /// Reading what there is, to tell it.
     Surveying,
     /// Reading the tables that a plan speaks of, to tell how they differ.
@@ -122,7 +122,7 @@ pub(crate) enum Phase {
     /// Reading the tables that a plan speaks of.
     Reading,
     /// Nothing is written before the memory of it is safe.
-    Remembering,
+    Persisting,
     Writing(Stage),
 }
 
@@ -132,15 +132,15 @@ pub(crate) enum Purpose {
     /// Who is there? Asked with the key of the node that was met there before, or without one.
     Probe { from: Option<Location>, route: DirectedRoute, expected: Option<Guid> },
     /// An attribute is read.
-    Read { place: Place },
+    Read { target: AttributeRef },
     /// An attribute is read that should hold what is known.
-    Audit { place: Place },
+    Audit { target: AttributeRef },
     /// Has anything changed at this switch?
-    Glance { place: Place },
+    LightSweep { target: AttributeRef },
     /// Something has changed at this switch.
-    Suspect { place: Place },
+    Recheck { target: AttributeRef },
     /// An attribute is written.
-    Write { place: Place },
+    Write { target: AttributeRef },
     /// Who is this other manager, or what has become of it?
     ForeignManager { node: Guid, port: PortNum },
 }
@@ -153,35 +153,35 @@ const EVENTS_MAX: usize = 65_536;
 
 impl Manager {
     /// A manager that starts to look at the fabric. With a secret, it puts every node under a key of its own.
-    pub fn new(settings: Settings, secret: Option<SiteSecret>, memory: &Memory) -> Self {
+    pub fn new(settings: ManagerSettings, secret: Option<SiteSecret>, state: &PersistentState) -> Self {
         let mut manager = Self {
             settings,
             secret,
-            exchange: Exchange::new(settings.limits),
+            window: MadWindow::new(settings.limits),
             backlog: Backlog::default(),
-            bound: BoundNodes::new(&memory.bindings),
-            unsupported: memory.unsupported.clone(),
+            bound: BoundNodes::new(&state.bindings),
+            unsupported: state.unsupported.clone(),
             observed: Observed::default(),
-            watch: Watch::new(settings.watchfulness),
+            sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,
-            settled: None,
-            handed: None,
-            phase: Phase::Looking,
+            in_force: None,
+            last_discovery: None,
+            phase: Phase::Discovering,
             scope: Scope::default(),
             is_reading_back: false,
             weight_steps: VecDeque::new(),
             route_steps: VecDeque::new(),
             drained: None,
-            look: 0,
+            discovery_run: 0,
             fresh: BTreeSet::new(),
-            touched: BTreeSet::new(),
+            changed: BTreeSet::new(),
             silent: BTreeSet::new(),
-            unmet: BTreeMap::new(),
+            unresolved: BTreeMap::new(),
             sets_before: 0,
             managers: BTreeMap::new(),
-            memory_is_new: true,
+            state_is_new: true,
             persistence: Persistence::default(),
-            administration: Administration::new(),
+            sa: SubnetAdministration::new(),
             directory: None,
             facts_are_new: true,
             has_learned: false,
@@ -190,37 +190,37 @@ impl Manager {
             answers: VecDeque::new(),
             events: VecDeque::new(),
         };
-        manager.look_at_all();
+        manager.discover_all();
         manager
     }
 
-    /// Makes the fabric equal to a plan; [`Event::Programmed`] tells when it is.
+    /// Makes the fabric equal to a plan; [`SmEvent::Programmed`] tells when it is.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         self.forget_held_back();
         let before = self.plan.as_ref().map(|plan| plan.decisions());
-        self.memory_is_new |= before != Some(plan.decisions());
-        self.doubt_pass();
+        self.state_is_new |= before != Some(plan.decisions());
+        self.distrust_interrupted_run();
         self.plan = Some(plan);
-        if !matches!(self.phase, Phase::Looking) {
-            self.exchange.drop_waiting();
+        if !matches!(self.phase, Phase::Discovering) {
+            self.window.drop_waiting();
             self.backlog.clear();
-            self.phase = Phase::Watching;
-            self.begin_pass();
+            self.phase = Phase::Idle;
+            self.begin_programming();
         }
         self.proceed(now);
     }
 
     /// Looks at the whole fabric again.
     pub fn rediscover(&mut self, now: Duration) {
-        if self.phase == Phase::Watching {
-            self.look_at_all();
+        if self.phase == Phase::Idle {
+            self.discover_all();
             self.proceed(now);
         }
     }
 
     /// Says that a node was moved: its key may be shown at `location` from now on. `None` is where the manager sits.
     pub fn rebind(&mut self, now: Duration, location: Option<Location>, node: Guid) {
-        self.memory_is_new |= self.bound.bind(location, node);
+        self.state_is_new |= self.bound.bind(location, node);
         self.rediscover(now);
     }
 
@@ -229,15 +229,15 @@ impl Manager {
         self.now = now;
         let mad = &datagram.mad;
         if mad.class() == ManagementClass::SUBNET_ADMINISTRATION {
-            return self.administration.handle_datagram(now, datagram);
+            return self.sa.handle_datagram(now, datagram);
         }
         if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
         }
         if !mad.method().is_response() {
             self.handle_request(now, datagram);
-        } else if let Some(Answered { purpose, asked }) = self.exchange.answered(mad) {
-            self.understand(purpose, &asked, mad);
+        } else if let Some(Answered { purpose, asked }) = self.window.answered(mad) {
+            self.handle_answer(purpose, &asked, mad);
         }
         self.proceed(now);
     }
@@ -245,77 +245,77 @@ impl Manager {
     /// A transport knows that a request will not be answered.
     pub fn handle_lost(&mut self, now: Duration, transaction: TransactionId) {
         self.now = now;
-        let silent = self.exchange.lost(transaction);
-        self.take_silence(now, silent);
+        let silent = self.window.lost(transaction);
+        self.handle_silence(now, silent);
         self.proceed(now);
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
-        self.administration.handle_timeout(now);
-        let silent = self.exchange.handle_timeout(now);
-        self.take_silence(now, silent);
+        self.sa.handle_timeout(now);
+        let silent = self.window.handle_timeout(now);
+        self.handle_silence(now, silent);
         self.proceed(now);
     }
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        let answer = self.answers.pop_front().or_else(|| self.administration.poll_transmit(now));
-        answer.or_else(|| self.exchange.poll_transmit(now))
+        let answer = self.answers.pop_front().or_else(|| self.sa.poll_transmit(now));
+        answer.or_else(|| self.window.poll_transmit(now))
     }
 
     /// The next thing to tell.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<SmEvent> {
         self.events.pop_front()
     }
 
     /// When [`Manager::handle_timeout`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let watch = (self.phase == Phase::Watching).then(|| self.watch.poll_timeout());
-        let others = [watch, self.drained, self.administration.poll_timeout(), self.persist_timeout()];
-        self.exchange.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
+        let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
+        let others = [watch, self.drained, self.sa.poll_timeout(), self.persist_timeout()];
+        self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// Whether something can be done at once, without waiting for time or datagrams.
     pub fn has_more(&self) -> bool {
-        !self.events.is_empty() || !self.answers.is_empty() || self.has_memory()
+        !self.events.is_empty() || !self.answers.is_empty() || self.has_state_to_persist()
     }
 
     /// Datagrams sent so far.
-    pub fn counts(&self) -> Counts {
-        self.exchange.counts
+    pub fn counts(&self) -> MadCounts {
+        self.window.counts
     }
 
     /// What was asked of the subnet administration so far.
-    pub fn administration_counts(&self) -> AdministrationCounts {
-        self.administration.counts()
+    pub fn sa_counts(&self) -> SaCounts {
+        self.sa.counts()
     }
 
     /// How far what is going on has got.
-    pub fn progress(&self) -> Progress {
-        let Progress { done, total } = self.exchange.progress;
-        Progress { done, total: total + self.backlog.len() }
+    pub fn progress(&self) -> MadProgress {
+        let MadProgress { done, total } = self.window.progress;
+        MadProgress { done, total: total + self.backlog.len() }
     }
 
     /// Goes on to the next phase once everything of this one was answered or given up.
     pub(crate) fn proceed(&mut self, now: Duration) {
         loop {
             self.refill();
-            if !self.exchange.is_idle() {
+            if !self.window.is_idle() {
                 return;
             }
             match self.phase {
-                Phase::Looking => self.conclude_look(now),
-                Phase::Watching => {
-                    if !self.watch_on(now) {
+                Phase::Discovering => self.conclude_discovery_run(now),
+                Phase::Idle => {
+                    if !self.start_due_work(now) {
                         return;
                     }
                 }
                 Phase::Surveying => self.conclude_survey(),
                 Phase::Comparing => self.conclude_comparison(),
-                Phase::Reading => self.remember(now),
-                Phase::Remembering => return,
+                Phase::Reading => self.persist_decisions(now),
+                Phase::Persisting => return,
                 Phase::Writing(_) if self.drained.is_some_and(|drained| now < drained) => return,
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
             }
@@ -323,16 +323,16 @@ impl Manager {
     }
 
     /// Looks at what is due; whether anything is.
-    fn watch_on(&mut self, now: Duration) -> bool {
+    fn start_due_work(&mut self, now: Duration) -> bool {
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
             return true;
         }
-        let suspects = self.watch.take_suspects(now);
-        if !suspects.is_empty() {
-            self.begin_look();
-            suspects.into_iter().for_each(|node| self.look_at(node));
-        } else if self.watch.take_sweep(now) {
+        let rechecks = self.sweeps.take_rechecks(now);
+        if !rechecks.is_empty() {
+            self.begin_discovery_run();
+            rechecks.into_iter().for_each(|node| self.recheck_node(node));
+        } else if self.sweeps.take_sweep(now) {
             self.sweep();
         } else {
             return false;
@@ -340,57 +340,57 @@ impl Manager {
         true
     }
 
-    pub(crate) fn begin_look(&mut self) {
-        self.phase = Phase::Looking;
-        self.look += 1;
+    pub(crate) fn begin_discovery_run(&mut self) {
+        self.phase = Phase::Discovering;
+        self.discovery_run += 1;
     }
 
-    pub(crate) fn is_looking(&self) -> bool {
-        self.phase == Phase::Looking
+    pub(crate) fn is_discovering(&self) -> bool {
+        self.phase == Phase::Discovering
     }
 
     /// Everybody answered or did not: has the fabric changed, or does anybody hold what it should not?
-    fn conclude_look(&mut self, now: Duration) {
-        self.phase = Phase::Watching;
+    fn conclude_discovery_run(&mut self, now: Duration) {
+        self.phase = Phase::Idle;
         self.conclude_reading_back();
         if self.plan.is_none() {
-            self.watch.put_off_sweep(now);
+            self.sweeps.put_off_sweep(now);
         }
         let Some(own) = self.observed.own.filter(|own| self.observed.nodes.contains_key(&own.node)) else {
             self.observed.own = None;
-            return self.tell(Event::Alone);
+            return self.emit(SmEvent::LocalNodeSilent);
         };
         if self.observed.nodes.len() == 1 {
             // Cut off: nobody can tell when that is over.
-            self.watch.suspect(now, own.node);
+            self.sweeps.schedule_recheck(now, own.node);
         }
-        self.touched.extend(self.fresh.iter().copied());
+        self.changed.extend(self.fresh.iter().copied());
         let mut is_news = false;
         if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {
             self.observed.reroute();
             self.observed.changed = false;
-            match discovery::topology(&self.observed.nodes) {
+            match topology::topology(&self.observed.nodes) {
                 Ok((topology, capabilities)) => {
-                    is_news = self.hand_out(Discovery { topology, capabilities, manager: own.guid });
+                    is_news = self.publish_discovery(Discovery { topology, capabilities, manager: own.guid });
                 }
-                Err(error) => self.tell(Event::Inconsistent(error)),
+                Err(error) => self.emit(SmEvent::Inconsistent(error)),
             }
         }
         // If the fabric has changed, the next plan is about to come.
-        if !is_news && (!self.touched.is_empty() || self.plan_is_new()) {
-            self.tell_drift();
-            self.begin_pass();
-        } else if self.facts_are_new && self.settled.is_some() && !self.plan_is_new() {
+        if !is_news && (!self.changed.is_empty() || self.plan_is_new()) {
+            self.report_drift();
+            self.begin_programming();
+        } else if self.facts_are_new && self.in_force.is_some() && !self.plan_is_new() {
             self.publish();
         }
     }
 
     /// Tells what was found, if it is not what was told before.
-    fn hand_out(&mut self, found: Discovery) -> bool {
-        let is_news = self.handed.as_deref() != Some(&found);
+    fn publish_discovery(&mut self, found: Discovery) -> bool {
+        let is_news = self.last_discovery.as_deref() != Some(&found);
         if is_news {
-            self.handed = Some(Box::new(found.clone()));
-            self.tell(Event::Discovered(Box::new(found)));
+            self.last_discovery = Some(Box::new(found.clone()));
+            self.emit(SmEvent::Discovered(Box::new(found)));
         }
         is_news
     }
@@ -405,30 +405,30 @@ impl Manager {
         }
     }
 
-    pub(crate) fn read(&mut self, place: Place) {
-        self.ask_for(place, Purpose::Read { place });
+    pub(crate) fn read(&mut self, target: AttributeRef) {
+        self.request_get(target, Purpose::Read { target });
     }
 
     /// Reads what is known: who holds something else is compared with the plan.
-    pub(crate) fn audit(&mut self, place: Place) {
-        self.ask_for(place, Purpose::Audit { place });
+    pub(crate) fn audit(&mut self, target: AttributeRef) {
+        self.request_get(target, Purpose::Audit { target });
     }
 
-    pub(crate) fn write(&mut self, place: Place, data: [u8; SMP_DATA_LEN]) {
-        self.ask(Method::SET, place, data, Purpose::Write { place });
+    pub(crate) fn write(&mut self, target: AttributeRef, data: [u8; SMP_DATA_LEN]) {
+        self.request(Method::SET, target, data, Purpose::Write { target });
     }
 
-    pub(crate) fn ask_for(&mut self, place: Place, purpose: Purpose) {
-        self.ask(Method::GET, place, [0; SMP_DATA_LEN], purpose);
+    pub(crate) fn request_get(&mut self, target: AttributeRef, purpose: Purpose) {
+        self.request(Method::GET, target, [0; SMP_DATA_LEN], purpose);
     }
 
-    fn ask(&mut self, method: Method, place: Place, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
-        let (node, port, key) = place;
+    fn request(&mut self, method: Method, target: AttributeRef, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
+        let (node, port, key) = target;
         let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mut mad = Mad::directed(method, key.0, key.1, route);
         *mad.smp_data_mut() = data;
         mad.set_m_key(self.key_of(node));
-        self.exchange.ask(node, mad, purpose);
+        self.window.request(node, mad, purpose);
     }
 
     /// The key to present. A node that is not under it yet takes any.
@@ -436,108 +436,108 @@ impl Manager {
         self.secret.as_ref().map(|secret| secret.key(node))
     }
 
-    fn take_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
+    fn handle_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
         for purpose in silent {
             match purpose {
                 // Not the node that was met there before, or it lost its key: ask as a stranger would.
                 Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
                 Purpose::Probe { from, .. } => {
                     let last = self.bound.node(from);
-                    if self.unmet.insert(from, None) != Some(None) {
-                        self.tell(Event::SilentLocation { location: from, last });
+                    if self.unresolved.insert(from, None) != Some(None) {
+                        self.emit(SmEvent::SilentLocation { location: from, last });
                     }
                 }
-                Purpose::ForeignManager { node, port } => self.note_silent_manager(node, port),
-                Purpose::Read { place }
-                | Purpose::Audit { place }
-                | Purpose::Glance { place }
-                | Purpose::Suspect { place }
-                | Purpose::Write { place } => self.take_silence_of(now, place),
+                Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
+                Purpose::Read { target }
+                | Purpose::Audit { target }
+                | Purpose::LightSweep { target }
+                | Purpose::Recheck { target }
+                | Purpose::Write { target } => self.handle_silent_attribute(now, target),
             }
         }
     }
 
     /// A node that answered before does not: in a look it counts as gone, in a pass it is looked at.
-    fn take_silence_of(&mut self, now: Duration, place: Place) {
-        let (guid, port, key) = place;
-        self.tell(Event::Silent { node: guid, attribute: key.0 });
-        let is_looking = self.is_looking();
+    fn handle_silent_attribute(&mut self, now: Duration, target: AttributeRef) {
+        let (guid, port, key) = target;
+        self.emit(SmEvent::NodeSilent { node: guid, attribute: key.0 });
+        let is_discovering = self.is_discovering();
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         // Whether it did what it did not confirm is not known.
         node.tables.remove(&(port, key));
         node.strikes = node.strikes.saturating_add(1);
-        if is_looking || node.strikes >= STRIKES_MAX {
+        if is_discovering || node.strikes >= STRIKES_MAX {
             self.observed.disconnect_all(guid);
         }
-        if !is_looking {
+        if !is_discovering {
             self.silent.insert(guid);
-            self.watch.suspect(now, guid);
+            self.sweeps.schedule_recheck(now, guid);
         }
     }
 
-    fn understand(&mut self, purpose: Purpose, asked: &Mad, mad: &Mad) {
+    fn handle_answer(&mut self, purpose: Purpose, asked: &Mad, mad: &Mad) {
         let data = mad.smp_data();
         let is_ok = mad.status() == Status::OK;
         match purpose {
             Purpose::Probe { from, route, expected } => {
                 if let Some(info) = NodeInfo::decode(data).ok().filter(|_| is_ok) {
-                    self.meet(info, from, route, expected);
+                    self.register_node(info, from, route, expected);
                 }
             }
-            Purpose::ForeignManager { node, port } => self.note_foreign_manager(node, port, data),
-            Purpose::Read { place } => {
-                let understood = is_ok && self.note(place, data);
-                self.expect(understood, place, mad);
+            Purpose::ForeignManager { node, port } => self.record_foreign_manager(node, port, data),
+            Purpose::Read { target } => {
+                let understood = is_ok && self.record(target, data);
+                self.expect(understood, target, mad);
             }
-            Purpose::Audit { place } => {
-                self.compare_with_known(place, data);
-                let understood = is_ok && self.note(place, data);
-                self.expect(understood, place, mad);
+            Purpose::Audit { target } => {
+                self.compare_with_known(target, data);
+                let understood = is_ok && self.record(target, data);
+                self.expect(understood, target, mad);
             }
-            Purpose::Glance { place } => {
-                let understood = is_ok && self.note_switch(place, data, false);
-                self.expect(understood, place, mad);
+            Purpose::LightSweep { target } => {
+                let understood = is_ok && self.record_switch(target, data, false);
+                self.expect(understood, target, mad);
             }
-            Purpose::Suspect { place } => {
-                let understood = is_ok && self.note_switch(place, data, true);
-                self.expect(understood, place, mad);
+            Purpose::Recheck { target } => {
+                let understood = is_ok && self.record_switch(target, data, true);
+                self.expect(understood, target, mad);
             }
-            Purpose::Write { place } => {
-                self.learn(place, asked, mad);
-                let understood = is_ok && self.note(place, data);
-                self.expect(understood, place, mad);
+            Purpose::Write { target } => {
+                self.learn(target, asked, mad);
+                let understood = is_ok && self.record(target, data);
+                self.expect(understood, target, mad);
             }
         }
     }
 
     /// Notes what a Set left as it was.
-    fn learn(&mut self, place: Place, asked: &Mad, mad: &Mad) {
-        let (guid, port, key) = place;
+    fn learn(&mut self, target: AttributeRef, asked: &Mad, mad: &Mad) {
+        let (guid, port, key) = target;
         if mad.smp_data() == asked.smp_data() {
             return;
         }
         let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
         if let Some(before) = before.filter(|_| mad.status() == Status::OK)
-            && self.unsupported.learn(place, &before, asked.smp_data(), mad.smp_data())
+            && self.unsupported.learn(target, &before, asked.smp_data(), mad.smp_data())
         {
             self.has_learned = true;
-            self.tell(Event::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
+            self.emit(SmEvent::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
         }
     }
 
-    fn compare_with_known(&mut self, place: Place, data: &[u8; SMP_DATA_LEN]) {
-        let (guid, port, key) = place;
+    fn compare_with_known(&mut self, target: AttributeRef, data: &[u8; SMP_DATA_LEN]) {
+        let (guid, port, key) = target;
         let known = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
         if known.is_none_or(|known| known != *data) {
-            self.touched.insert(guid);
+            self.changed.insert(guid);
         }
     }
 
-    fn expect(&mut self, understood: bool, place: Place, mad: &Mad) {
+    fn expect(&mut self, understood: bool, target: AttributeRef, mad: &Mad) {
         if !understood {
-            let (node, _, (attribute, modifier)) = place;
+            let (node, _, (attribute, modifier)) = target;
             let status = Some(mad.status()).filter(|status| *status != Status::OK);
-            self.tell(Event::Refused { node, attribute, modifier, status });
+            self.emit(SmEvent::RequestRefused { node, attribute, modifier, status });
             if self.phase == Phase::Writing(Stage::Active) {
                 // It was ready and is not any more: it may have restarted, and lost its tables.
                 self.silent.insert(node);
@@ -545,8 +545,8 @@ impl Manager {
         }
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
-        if self.events.len() < EVENTS_MAX || !matches!(event, Event::Trapped { .. }) {
+    pub(crate) fn emit(&mut self, event: SmEvent) {
+        if self.events.len() < EVENTS_MAX || !matches!(event, SmEvent::TrapReceived { .. }) {
             self.events.push_back(event);
         }
     }

@@ -8,10 +8,10 @@ use ib_wire::{
     PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
-use crate::administration::NodeFacts;
+use crate::sa::NodeFacts;
 
 /// A table of a node, or a part of one: the attribute and the modifier that selects it.
-pub(crate) type TableKey = (Attribute, u32);
+pub(crate) type AttributeKey = (Attribute, u32);
 
 /// A node as far as it answered.
 #[derive(Clone, Debug)]
@@ -26,9 +26,9 @@ pub(crate) struct ObservedNode {
     /// The other end of each cable that was followed.
     pub links: BTreeMap<PortNum, (Guid, PortNum)>,
     /// Tables that were read or written, as blocks: of a switch under port 0, of an adapter under the port they belong to.
-    pub tables: BTreeMap<(PortNum, TableKey), [u8; SMP_DATA_LEN]>,
+    pub tables: BTreeMap<(PortNum, AttributeKey), [u8; SMP_DATA_LEN]>,
     /// The look in which it was last met and asked about itself.
-    pub met: u64,
+    pub seen_in_run: u64,
     /// Passes in a row in which it did not answer to a Set.
     pub strikes: u8,
 }
@@ -45,7 +45,7 @@ impl ObservedNode {
             port_guids: BTreeMap::new(),
             links: BTreeMap::new(),
             tables: BTreeMap::new(),
-            met: 0,
+            seen_in_run: 0,
             strikes: 0,
         }
     }
@@ -60,7 +60,7 @@ impl ObservedNode {
     }
 
     /// What an attribute held when it was last read or written.
-    pub fn held(&self, port: PortNum, key: TableKey) -> Option<[u8; SMP_DATA_LEN]> {
+    pub fn held(&self, port: PortNum, key: AttributeKey) -> Option<[u8; SMP_DATA_LEN]> {
         match key.0 {
             Attribute::PORT_INFO => {
                 PortInfo::port_of_modifier(key.1).and_then(|port| self.ports.get(&port)).map(PortInfo::encode)

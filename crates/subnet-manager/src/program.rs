@@ -1,7 +1,7 @@
 //! What has to be read and written for a plan.
 
 mod attributes;
-mod outputs;
+mod sl_to_vl;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +13,16 @@ use ib_wire::{
 };
 
 use crate::keys::SiteSecret;
-use crate::observed::{ObservedNode, TableKey};
+use crate::observed::{AttributeKey, ObservedNode};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
-use crate::unsupported::{Place, Unsupported};
+use crate::unsupported::{AttributeRef, Unsupported};
 pub(crate) use attributes::without_state;
 use attributes::{
     address, carries_data, close, enforced_ports, enforces, group_blocks, keys, low_first, port_info,
     shared_ports, shrunk_keys, step, switch_info,
 };
-pub(crate) use outputs::turns;
+pub(crate) use sl_to_vl::hops;
 
 /// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
 /// anything new begins, nothing is reachable before its partition is enforced, and nothing becomes active before
@@ -47,7 +47,7 @@ pub(crate) enum Stage {
     /// Which lane each service level takes.
     Lanes,
     /// The service level by which ports talk to the manager.
-    Level,
+    SmServiceLevel,
     /// In steps of its own.
     Routes,
     Groups,
@@ -68,7 +68,7 @@ impl Stage {
         Self::Enforced,
         Self::Weights,
         Self::Lanes,
-        Self::Level,
+        Self::SmServiceLevel,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -83,7 +83,7 @@ impl Stage {
         Self::Enforced,
         Self::Weights,
         Self::Lanes,
-        Self::Level,
+        Self::SmServiceLevel,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -92,7 +92,7 @@ impl Stage {
 
     /// Whether it writes PortInfo and leaves the state of the port alone.
     pub const fn keeps_state(self) -> bool {
-        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::Level | Self::Released)
+        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::SmServiceLevel | Self::Released)
     }
 
     pub fn next(self) -> Option<Self> {
@@ -106,12 +106,12 @@ pub(crate) struct Write {
     pub node: Guid,
     /// Of an adapter, the port that is reached; of a switch, port 0.
     pub port: PortNum,
-    pub key: TableKey,
+    pub key: AttributeKey,
     pub data: [u8; SMP_DATA_LEN],
 }
 
 impl Write {
-    pub fn place(&self) -> Place {
+    pub fn target(&self) -> AttributeRef {
         (self.node, self.port, self.key)
     }
 }
@@ -119,24 +119,24 @@ impl Write {
 /// A part of an arbitration table, and what it is to hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WeightWrite {
-    pub place: Place,
+    pub target: AttributeRef,
     pub block: VlArbBlock,
 }
 
 impl WeightWrite {
     fn of(write: &Write) -> Self {
-        Self { place: write.place(), block: VlArbBlock::decode(&write.data) }
+        Self { target: write.target(), block: VlArbBlock::decode(&write.data) }
     }
 
     /// Whether it is a part of a high-priority table.
     fn is_high(&self) -> bool {
-        VlArbPart::from_modifier(self.place.2.1).is_some_and(|(part, _)| part.is_high())
+        VlArbPart::from_modifier(self.target.2.1).is_some_and(|(part, _)| part.is_high())
     }
 
     /// Whether they are the two parts of a low-priority table.
     fn is_followed_by(&self, next: &Self) -> bool {
-        let part = |write: &Self| VlArbPart::from_modifier(write.place.2.1);
-        let same = (self.place.0, self.place.1) == (next.place.0, next.place.1);
+        let part = |write: &Self| VlArbPart::from_modifier(write.target.2.1);
+        let same = (self.target.0, self.target.1) == (next.target.0, next.target.1);
         match (part(self), part(next)) {
             (Some((VlArbPart::LowFirst, a)), Some((VlArbPart::LowSecond, b))) => same && a == b,
             _ => false,
@@ -156,16 +156,16 @@ pub(crate) struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// Tables that have to be known before anything is compared. A switch whose table is empty needs no reading.
-    pub fn reads(&self) -> Vec<Place> {
+    pub fn reads(&self) -> Vec<AttributeRef> {
         let stages = [Stage::Weights, Stage::Lanes, Stage::Routes, Stage::Groups, Stage::Keys];
         let tables = stages.into_iter().flat_map(|stage| self.wanted(stage));
-        tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
+        tables.filter(|write| !self.is_known(write)).map(|write| write.target()).collect()
     }
 
     /// Everything that the plan says what it is to hold.
-    pub fn places(&self) -> BTreeSet<Place> {
+    pub fn targets(&self) -> BTreeSet<AttributeRef> {
         let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
-        Stage::TABLES.into_iter().flat_map(wanted).map(|write| write.place()).collect()
+        Stage::TABLES.into_iter().flat_map(wanted).map(|write| write.target()).collect()
     }
 
     /// What devices are known to hold that they should not.
@@ -202,7 +202,7 @@ impl Comparison<'_> {
             writes.retain(|write| self.differs(write));
         }
         match stage {
-            Stage::Shrunk | Stage::Lanes => outputs::together(writes, self.nodes),
+            Stage::Shrunk | Stage::Lanes => sl_to_vl::together(writes, self.nodes),
             _ => writes,
         }
     }
@@ -216,11 +216,11 @@ impl Comparison<'_> {
     pub fn weight_steps(&self) -> Vec<Vec<WeightWrite>> {
         let writes: Vec<WeightWrite> = self.wanted(Stage::Weights).iter().map(WeightWrite::of).collect();
         let held = |write: &WeightWrite| {
-            let (node, port, key) = write.place;
+            let (node, port, key) = write.target;
             self.nodes.get(&node)?.held(port, key).map(|data| VlArbBlock::decode(&data))
         };
         let differs = |write: &WeightWrite| {
-            let (node, port, key) = write.place;
+            let (node, port, key) = write.target;
             self.differs(&Write { node, port, key, data: write.block.encode() })
         };
         // What went before all others does so until these have their entries.
@@ -240,8 +240,8 @@ impl Comparison<'_> {
                 changed().for_each(|part| add(0, *part));
                 continue;
             };
-            let passage = lanes::passage(&before, &[parts[0].block, parts[1].block]);
-            for (step, table) in passage.into_iter().enumerate() {
+            let intermediate_tables = lanes::intermediate_tables(&before, &[parts[0].block, parts[1].block]);
+            for (step, table) in intermediate_tables.into_iter().enumerate() {
                 for at in (0..2).filter(|at| before[*at] != table[*at]) {
                     add(step, WeightWrite { block: table[at], ..*parts[at] });
                 }
@@ -269,7 +269,7 @@ impl Comparison<'_> {
 
     fn differs(&self, write: &Write) -> bool {
         let held = self.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
-        held.is_none_or(|held| self.unsupported.differs(write.place(), &held, &write.data))
+        held.is_none_or(|held| self.unsupported.differs(write.target(), &held, &write.data))
     }
 
     /// Routes of a switch that has none yet are written without having been read.
@@ -311,7 +311,7 @@ impl Comparison<'_> {
                     node.ports.keys().copied().filter(stray).filter_map(|it| close(node, it)).map(own),
                 );
             }
-            Stage::Shrunk | Stage::Level => {}
+            Stage::Shrunk | Stage::SmServiceLevel => {}
             Stage::Links => {
                 let wanted = |port: &SwitchPortPlan| {
                     port_info(node, port.number, |info| {
@@ -354,7 +354,7 @@ impl Comparison<'_> {
             }
             Stage::Lanes => {
                 for (port, sharing, _) in shared_ports(plan, node) {
-                    writes.extend(lanes::turns(sharing, port, node.info.port_count).map(own));
+                    writes.extend(lanes::hops(sharing, port, node.info.port_count).map(own));
                 }
             }
             Stage::Routes => {
@@ -409,7 +409,7 @@ impl Comparison<'_> {
                 };
                 writes.extend(port_info(node, port, wanted).map(own));
             }
-            Stage::Level => {
+            Stage::SmServiceLevel => {
                 let wanted = |info: &mut PortInfo| info.master_sm_sl = self.plan.management_level();
                 writes.extend(port_info(node, port, wanted).map(own));
             }

@@ -14,24 +14,24 @@ use ib_wire::{
     SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,
 };
 
-use crate::backlog::{Job, Work};
-use crate::event::Event;
+use crate::backlog::{Job, JobKind};
+use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
 use crate::scope::Scope;
 use crate::transition::lanes;
 
 impl Manager {
-    /// Reads every table that the plan in force speaks of; [`Event::ReadBack`] tells them. What is found to differ is
+    /// Reads every table that the plan in force speaks of; [`SmEvent::ReadBack`] tells them. What is found to differ is
     /// repaired afterwards. False, and nothing is read, while something else is going on.
     pub fn read_back(&mut self, now: Duration) -> bool {
-        let settled = self.settled.clone().filter(|_| self.phase == Phase::Watching && !self.plan_is_new());
-        let Some(plan) = settled else { return false };
+        let in_force = self.in_force.clone().filter(|_| self.phase == Phase::Idle && !self.plan_is_new());
+        let Some(plan) = in_force else { return false };
         let scope = Scope::between(None, &plan, &BTreeSet::new(), &self.observed.nodes);
-        let places = self.comparison(&plan, &scope).places();
-        self.begin_look();
+        let targets = self.comparison(&plan, &scope).targets();
+        self.begin_discovery_run();
         self.is_reading_back = true;
-        self.backlog.fill(places.into_iter().map(|place| Job { place, work: Work::Audit }));
+        self.backlog.fill(targets.into_iter().map(|target| Job { target, kind: JobKind::Audit }));
         self.proceed(now);
         true
     }
@@ -39,10 +39,10 @@ impl Manager {
     /// Tells what was read, if that was asked for.
     pub(crate) fn conclude_reading_back(&mut self) {
         if std::mem::take(&mut self.is_reading_back)
-            && let Some(plan) = &self.settled
+            && let Some(plan) = &self.in_force
         {
             let held = held(plan, &self.observed.nodes);
-            self.tell(Event::ReadBack(Box::new(held)));
+            self.emit(SmEvent::ReadBack(Box::new(held)));
         }
     }
 }
@@ -124,8 +124,9 @@ fn multicast(node: &ObservedNode) -> MulticastTable {
     let mut exits: BTreeMap<MulticastLid, PortSet> = BTreeMap::new();
     for (modifier, data) in node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING) {
         let (block, position) = MulticastBlock::from_modifier(modifier);
-        for (place, mask) in MulticastBlock::decode(data).0.iter().enumerate() {
-            let group = usize::from(MulticastLid::MIN) + usize::from(block) * MulticastBlock::ENTRIES + place;
+        for (target, mask) in MulticastBlock::decode(data).0.iter().enumerate() {
+            let group =
+                usize::from(MulticastLid::MIN) + usize::from(block) * MulticastBlock::ENTRIES + target;
             let group = u16::try_from(group).ok().and_then(MulticastLid::from_wire);
             let ports = (0..16).filter(|bit| mask.0 & 1 << bit != 0);
             for port in ports.filter_map(|bit| PortNum::new(16 * position + bit)) {

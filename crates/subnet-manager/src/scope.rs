@@ -22,16 +22,16 @@ impl Scope {
     /// What differs between a plan that is in force and the next, and nodes that may have lost something. Devices that
     /// were not seen are left out.
     pub fn between(
-        settled: Option<&FabricPlan>,
+        in_force: Option<&FabricPlan>,
         plan: &FabricPlan,
         dirty: &BTreeSet<Guid>,
         nodes: &BTreeMap<Guid, ObservedNode>,
     ) -> Self {
-        let touched = touched(settled, plan);
+        let changed = changed_devices(in_force, plan);
         let of_dirty = |guid: &Guid| dirty.contains(guid) && plan.switch(*guid).is_some();
         let mut switches: BTreeSet<Guid> = dirty.iter().copied().filter(of_dirty).collect();
-        switches.extend(touched.switches);
-        let mut ports: BTreeSet<Guid> = touched.adapter_ports.into_iter().collect();
+        switches.extend(changed.switches);
+        let mut ports: BTreeSet<Guid> = changed.adapter_ports.into_iter().collect();
         if !dirty.is_empty() {
             let dirty = plan.adapter_ports().filter(|port| dirty.contains(&port.name.node));
             ports.extend(dirty.map(|port| port.guid));
@@ -47,7 +47,7 @@ impl Scope {
 
 /// Devices for which two plans say something different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct ChangedDevices {
     /// Node GUIDs.
     pub switches: Vec<Guid>,
     /// Port GUIDs.
@@ -56,28 +56,31 @@ pub struct Touched {
 
 /// What differs between a plan that is in force and the next: everything, if there is none or the manager sits elsewhere.
 /// What both plans share is not looked into.
-pub fn touched(settled: Option<&FabricPlan>, plan: &FabricPlan) -> Touched {
-    let Some(settled) = settled.filter(|settled| settled.manager() == plan.manager()) else {
+pub fn changed_devices(in_force: Option<&FabricPlan>, plan: &FabricPlan) -> ChangedDevices {
+    let Some(in_force) = in_force.filter(|in_force| in_force.manager() == plan.manager()) else {
         let switches = plan.switches().map(|switch| switch.guid).collect();
-        return Touched { switches, adapter_ports: plan.adapter_ports().map(|port| port.guid).collect() };
+        return ChangedDevices {
+            switches,
+            adapter_ports: plan.adapter_ports().map(|port| port.guid).collect(),
+        };
     };
-    let mut touched = Touched::default();
-    let places = settled.shared_switches();
+    let mut changed = ChangedDevices::default();
+    let places = in_force.shared_switches();
     for (place, switch) in plan.shared_switches().iter().enumerate() {
         // Mostly it stands where it stood.
         let there = places.get(place).filter(|old| old.guid == switch.guid).map(|old| &**old);
-        let old = there.or_else(|| settled.switch(switch.guid));
+        let old = there.or_else(|| in_force.switch(switch.guid));
         if old.is_none_or(|old| !std::ptr::eq(old, &**switch) && !same_switch(old, switch)) {
-            touched.switches.push(switch.guid);
+            changed.switches.push(switch.guid);
         }
     }
-    for difference in plan.shared_adapter_ports().differences(settled.shared_adapter_ports()) {
+    for difference in plan.shared_adapter_ports().differences(in_force.shared_adapter_ports()) {
         let Some((_, port)) = difference.after else { continue };
         if difference.before.is_none_or(|old| !same_port(old, port)) {
-            touched.adapter_ports.push(port.guid);
+            changed.adapter_ports.push(port.guid);
         }
     }
-    touched
+    changed
 }
 
 /// Whether two plans of a switch are the same, by the tables they share rather than entry by entry.

@@ -6,7 +6,7 @@ use fabric_model::FabricPlan;
 use ib_wire::notice::Notice;
 use ib_wire::{Attribute, Datagram, Guid, LidAddress, Mad, ManagementClass, Method, SmInfo, SmState, Status};
 
-use crate::event::Event;
+use crate::event::SmEvent;
 use crate::manager::Manager;
 
 /// Datagrams that wait to be sent as answers; more are not given.
@@ -36,9 +36,9 @@ impl Manager {
         mad.set_method(Method::TRAP_REPRESS);
         mad.set_m_key(None);
         self.answer(Datagram::subnet_management(manager, datagram.slid, mad));
-        self.watch.suspect(now, node);
+        self.sweeps.schedule_recheck(now, node);
         if let Some(trap) = notice.trap() {
-            self.tell(Event::Trapped { node, trap: trap.clone() });
+            self.emit(SmEvent::TrapReceived { node, trap: trap.clone() });
         }
     }
 

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use ib_wire::{Attribute, Guid, PortNum, SMP_DATA_LEN};
 use serde::{Deserialize, Serialize};
 
-use crate::observed::TableKey;
+use crate::observed::AttributeKey;
 
 /// Where a device keeps something: node, the port it belongs to, attribute and modifier.
-pub(crate) type Place = (Guid, PortNum, TableKey);
+pub(crate) type AttributeRef = (Guid, PortNum, AttributeKey);
 
 /// Bits of attributes that devices did not take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Entry>", into = "Vec<Entry>")]
 pub struct Unsupported {
-    places: BTreeMap<Place, [u8; SMP_DATA_LEN]>,
+    targets: BTreeMap<AttributeRef, [u8; SMP_DATA_LEN]>,
 }
 
 /// One line of the list, as it is stored.
@@ -32,18 +32,18 @@ impl Unsupported {
     /// Notes which of the bits that a Set was to change did not change; whether that is news.
     pub(crate) fn learn(
         &mut self,
-        place: Place,
+        target: AttributeRef,
         before: &[u8; SMP_DATA_LEN],
         asked: &[u8; SMP_DATA_LEN],
         answered: &[u8; SMP_DATA_LEN],
     ) -> bool {
-        let counts = mask_that_counts(place.2.0);
+        let counts = mask_that_counts(target.2.0);
         let stayed: [u8; SMP_DATA_LEN] =
             std::array::from_fn(|i| (asked[i] ^ before[i]) & (asked[i] ^ answered[i]) & counts[i]);
         if stayed == [0; SMP_DATA_LEN] {
             return false;
         }
-        let known = self.places.entry(place).or_insert([0; SMP_DATA_LEN]);
+        let known = self.targets.entry(target).or_insert([0; SMP_DATA_LEN]);
         let all: [u8; SMP_DATA_LEN] = std::array::from_fn(|i| known[i] | stayed[i]);
         std::mem::replace(known, all) != all
     }
@@ -51,12 +51,12 @@ impl Unsupported {
     /// Whether what a device holds differs from what it is to hold in anything it takes.
     pub(crate) fn differs(
         &self,
-        place: Place,
+        target: AttributeRef,
         held: &[u8; SMP_DATA_LEN],
         wanted: &[u8; SMP_DATA_LEN],
     ) -> bool {
         held != wanted
-            && match self.places.get(&place) {
+            && match self.targets.get(&target) {
                 None => true,
                 Some(mask) => (0..SMP_DATA_LEN).any(|i| (held[i] ^ wanted[i]) & !mask[i] != 0),
             }
@@ -64,12 +64,12 @@ impl Unsupported {
 
     /// How many attributes of devices it speaks of.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.targets.len()
     }
 
     /// Whether every device takes everything.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.targets.is_empty()
     }
 }
 
@@ -91,7 +91,7 @@ fn mask_that_counts(attribute: Attribute) -> [u8; SMP_DATA_LEN] {
 
 impl From<Vec<Entry>> for Unsupported {
     fn from(entries: Vec<Entry>) -> Self {
-        let mut places = BTreeMap::new();
+        let mut targets = BTreeMap::new();
         for entry in entries {
             let mut mask = [0; SMP_DATA_LEN];
             for (offset, bits) in entry.bits {
@@ -99,22 +99,22 @@ impl From<Vec<Entry>> for Unsupported {
                     *byte = bits;
                 }
             }
-            places.insert((entry.node, entry.port, (Attribute(entry.attribute), entry.modifier)), mask);
+            targets.insert((entry.node, entry.port, (Attribute(entry.attribute), entry.modifier)), mask);
         }
-        Self { places }
+        Self { targets }
     }
 }
 
 impl From<Unsupported> for Vec<Entry> {
     fn from(unsupported: Unsupported) -> Self {
-        let entry = |((node, port, key), mask): (Place, [u8; SMP_DATA_LEN])| Entry {
+        let entry = |((node, port, key), mask): (AttributeRef, [u8; SMP_DATA_LEN])| Entry {
             node,
             port,
             attribute: key.0.0,
             modifier: key.1,
             bits: (0..).zip(mask).filter(|(_, bits)| *bits != 0).collect(),
         };
-        unsupported.places.into_iter().map(entry).collect()
+        unsupported.targets.into_iter().map(entry).collect()
     }
 }
 
@@ -122,24 +122,24 @@ impl From<Unsupported> for Vec<Entry> {
 mod tests {
     use super::*;
 
-    fn place(attribute: Attribute) -> Place {
+    fn target(attribute: Attribute) -> AttributeRef {
         (Guid::from_wire(7).unwrap(), PortNum::MANAGEMENT, (attribute, 3))
     }
 
     #[test]
     fn what_stays_as_it_was_after_a_set_does_not_differ_any_more() {
         let mut unsupported = Unsupported::default();
-        let place = place(Attribute::PORT_INFO);
+        let target = target(Attribute::PORT_INFO);
         let (before, mut asked, mut answered) = ([0; 64], [0; 64], [0; 64]);
         asked[36] = 0x40;
         asked[16] = 9;
         answered[16] = 9;
-        assert!(unsupported.differs(place, &before, &asked));
-        assert!(unsupported.learn(place, &before, &asked, &answered));
-        assert!(!unsupported.learn(place, &before, &asked, &answered), "no news");
-        assert!(!unsupported.differs(place, &answered, &asked));
+        assert!(unsupported.differs(target, &before, &asked));
+        assert!(unsupported.learn(target, &before, &asked, &answered));
+        assert!(!unsupported.learn(target, &before, &asked, &answered), "no news");
+        assert!(!unsupported.differs(target, &answered, &asked));
         answered[16] = 8;
-        assert!(unsupported.differs(place, &answered, &asked), "what it takes still counts");
+        assert!(unsupported.differs(target, &answered, &asked), "what it takes still counts");
 
         let json = serde_json::to_string(&unsupported).unwrap();
         assert_eq!(serde_json::from_str::<Unsupported>(&json).unwrap(), unsupported);
@@ -150,7 +150,7 @@ mod tests {
         let mut unsupported = Unsupported::default();
         let mut asked = [0; 64];
         (asked[32], asked[33], asked[45], asked[51]) = (0x03, 0x50, 1, 0x80);
-        assert!(!unsupported.learn(place(Attribute::PORT_INFO), &[0; 64], &asked, &[0; 64]));
-        assert!(unsupported.learn(place(Attribute::PKEY_TABLE), &[0; 64], &asked, &[0; 64]));
+        assert!(!unsupported.learn(target(Attribute::PORT_INFO), &[0; 64], &asked, &[0; 64]));
+        assert!(unsupported.learn(target(Attribute::PKEY_TABLE), &[0; 64], &asked, &[0; 64]));
     }
 }

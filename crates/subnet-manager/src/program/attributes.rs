@@ -7,7 +7,7 @@ use ib_wire::{
 };
 
 use super::Stage;
-use crate::observed::{ObservedNode, TableKey};
+use crate::observed::{AttributeKey, ObservedNode};
 use crate::transition;
 
 /// How long a subnet may take, as an exponent of 4.096 µs: a little over a second.
@@ -50,7 +50,7 @@ pub(super) fn shrunk_keys(
     port: u16,
     wanted: &PkeyTable,
     capacity: u16,
-) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
     let key = move |block| (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
     let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
     let writes = transition::pkeys(held, wanted, capacity).shrink;
@@ -80,7 +80,7 @@ pub(super) fn port_info(
     node: &ObservedNode,
     port: PortNum,
     change: impl FnOnce(&mut PortInfo),
-) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut wanted = node.ports.get(&port)?.clone();
     change(&mut wanted);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), wanted.encode()))
@@ -100,7 +100,7 @@ pub(super) fn step(
     node: &ObservedNode,
     port: PortNum,
     stage: Stage,
-) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let (below, wanted) = match stage {
         Stage::Armed => (PortState::Initialize, PortState::Armed),
         _ => (PortState::Armed, PortState::Active),
@@ -111,14 +111,14 @@ pub(super) fn step(
 }
 
 /// The Set that stops a port from carrying data, if it does: its link trains again and stays in its first state.
-pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.ports.get(&port).filter(|_| carries_data(node, port))?.clone();
     (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
 /// SwitchInfo with another top. PortStateChange is cleared by writing it.
-pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
     info.linear_fdb_top = top;
     Some(((Attribute::SWITCH_INFO, 0), info.encode()))
@@ -129,7 +129,7 @@ pub(super) fn keys(
     table: &PkeyTable,
     port: u16,
     capacity: u16,
-) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
     (0..capacity.div_ceil(PkeyBlock::ENTRIES as u16)).map(move |block| {
         let modifier = PkeyPosition { port, block }.to_modifier();
         ((Attribute::PKEY_TABLE, modifier), table.block(block).encode())

@@ -41,7 +41,7 @@ pub type TwoParts = [VlArbBlock; 2];
 /// written in either order. All the while a lane that is served before and after has all the entries it had, or all it is
 /// to have, or as many as it had at the same distances; best effort has an entry. If lanes have to change places and no
 /// other entries are free, these lanes have for an instant only what they keep.
-pub fn passage(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
+pub fn intermediate_tables(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
     let (mut now, wanted) = (Entries::of(held), Entries::of(wanted));
     let mut homes = now.by_lane();
     homes[0] = lowest(homes[0]);
@@ -132,7 +132,7 @@ impl Entries {
 }
 
 /// The lanes of service levels on every turn of a switch that leaves by a port.
-pub fn turns(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
+pub fn hops(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
     let inputs = (0..=port_count).filter_map(PortNum::new).filter(move |input| *input != output);
     inputs.map(move |input| {
         let map = sharing.by_input.get(&input).unwrap_or(&sharing.otherwise);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_turn_has_its_own_map_but_the_one_back() {
-        let tables: Vec<Table> = turns(&sharing(), PortNum::new(3).unwrap(), 4).collect();
+        let tables: Vec<Table> = hops(&sharing(), PortNum::new(3).unwrap(), 4).collect();
         let modifiers: Vec<u32> = tables.iter().map(|((_, modifier), _)| *modifier).collect();
         assert_eq!(modifiers, [0x003, 0x103, 0x203, 0x403]);
         assert_eq!(decode(&tables[2].1).0[4], lane(2));
@@ -280,10 +280,10 @@ mod tests {
     }
 
     /// Every table that may stand on the way, whichever part is written first.
-    fn instants(held: &TwoParts, passage: &[TwoParts]) -> Vec<TwoParts> {
+    fn instants(held: &TwoParts, intermediate_tables: &[TwoParts]) -> Vec<TwoParts> {
         let mut before = *held;
         let mut all = Vec::new();
-        for next in passage {
+        for next in intermediate_tables {
             all.extend([[next[0], before[1]], [before[0], next[1]], *next]);
             before = *next;
         }
@@ -322,10 +322,10 @@ mod tests {
             let held = changed(&Sequences(vec![None; 8]), &first);
             let wanted = changed(&held, &then);
             let (held, wanted) = (held.table(), wanted.table());
-            let passage = passage(&held, &wanted);
-            prop_assert_eq!(passage.last().unwrap_or(&held), &wanted);
+            let intermediate_tables = intermediate_tables(&held, &wanted);
+            prop_assert_eq!(intermediate_tables.last().unwrap_or(&held), &wanted);
             let [before, after] = [&held, &wanted].map(|table| Entries::of(table).by_lane());
-            for table in instants(&held, &passage) {
+            for table in instants(&held, &intermediate_tables) {
                 let served = Entries::of(&table).by_lane();
                 for lane in (0..9).filter(|lane| before[*lane] != 0 && after[*lane] != 0) {
                     // Best effort may lend entries, but not the first.
@@ -342,9 +342,9 @@ mod tests {
     fn two_lanes_change_places_by_way_of_entries_of_best_effort() {
         let held = Sequences(vec![Some((1, 4)), Some((2, 4))]).table();
         let wanted = Sequences(vec![Some((2, 4)), Some((1, 4))]).table();
-        let passage = passage(&held, &wanted);
-        assert_eq!(passage.last(), Some(&wanted));
-        for table in instants(&held, &passage) {
+        let intermediate_tables = intermediate_tables(&held, &wanted);
+        assert_eq!(intermediate_tables.last(), Some(&wanted));
+        for table in instants(&held, &intermediate_tables) {
             assert!([1, 2].iter().all(|lane| gap(&table, *lane) <= 15), "{table:?}");
         }
     }
@@ -352,10 +352,10 @@ mod tests {
     #[test]
     fn a_lane_that_comes_or_goes_alone_needs_no_table_in_between() {
         let [without, with] = [None, Some((1, 4))].map(|own| Sequences(vec![Some((2, 8)), own]).table());
-        assert_eq!(passage(&without, &with), [with]);
-        assert_eq!(passage(&with, &without), [without]);
-        assert!(passage(&with, &with).is_empty());
+        assert_eq!(intermediate_tables(&without, &with), [with]);
+        assert_eq!(intermediate_tables(&with, &without), [without]);
+        assert!(intermediate_tables(&with, &with).is_empty());
         let empty = [VlArbBlock([VlArbEntry::default(); 32]); 2];
-        assert_eq!(passage(&empty, &with), [with]);
+        assert_eq!(intermediate_tables(&empty, &with), [with]);
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | [`pkeys`], [`groups`] | shrink everywhere, then grow | first what was allowed before, then what the plan allows |
 //! | [`lanes`] | discard levels that lose their lane, then weights, then lanes | no lane is used without weight |
-//! | [`lanes::passage`] | new entries, then old ones away | no lane waits longer than before or after |
+//! | [`lanes::intermediate_tables`] | new entries, then old ones away | no lane waits longer than before or after |
 //! | [`route_steps`] | withdraw, move by distance, restore, raise tops | no new forwarding loop, no new credit loop |
 //!
 //! All together: keys and lanes shrink, enforcement goes on, groups shrink, weights, lanes grow, routes in their steps, groups grow, keys grow,

@@ -6,7 +6,7 @@ use fabric_model::FabricPlan;
 use fabric_model::plan::{LinearTable, SwitchPlan};
 use ib_wire::Guid;
 
-use super::turns::{Column, Due, Graph, NO_PORT, Place};
+use super::turns::{Column, Due, Graph, NO_PORT, SwitchIndex};
 
 /// Entries of a block.
 pub const LINEAR_BLOCK: usize = LinearTable::BLOCK;
@@ -71,13 +71,13 @@ pub fn route_steps(
     dirty: impl IntoIterator<Item = Guid>,
 ) -> Vec<RouteStep> {
     let switches: Vec<&SwitchPlan> = plan.switches().collect();
-    let mut dirty: Vec<Place> = (dirty.into_iter())
+    let mut dirty: Vec<SwitchIndex> = (dirty.into_iter())
         .filter_map(|guid| switches.binary_search_by_key(&guid, |switch| switch.guid).ok())
         .collect();
     dirty.sort_unstable();
     dirty.dedup();
     let mut work = Work { plan, switches, graph: None, column: Column::default(), steps: BTreeMap::new() };
-    let dirty: Vec<(Place, u16)> =
+    let dirty: Vec<(SwitchIndex, u16)> =
         dirty.into_iter().map(|place| (place, held.top(work.switches[place].guid))).collect();
     let blocks = work.switches.iter().map(|switch| switch.linear.block_count()).max().unwrap_or(0);
     for block in 0..blocks {
@@ -97,7 +97,7 @@ const RESTORE: Slot = Slot::MAX;
 /// A block of a switch on its way from what it holds to what it is to hold.
 #[derive(Clone, Debug)]
 struct Entries {
-    place: Place,
+    place: SwitchIndex,
     /// What the device holds; empty if nobody knows.
     held: [u8; LINEAR_BLOCK],
     /// The same, with what does not count counted as right: nobody follows it until the top is raised.
@@ -117,7 +117,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// A block, if it has to be written.
-    fn differing(&self, held: &impl HeldRoutes, place: Place, top: u16, block: u16) -> Option<Entries> {
+    fn differing(&self, held: &impl HeldRoutes, place: SwitchIndex, top: u16, block: u16) -> Option<Entries> {
         let switch = self.switches[place];
         let (read, wanted) = (held.block(switch.guid, block), switch.linear_block(block));
         if read == Some(wanted) {
@@ -142,7 +142,8 @@ impl Work<'_> {
             let writes = differing.iter().map(whole);
             return self.steps.entry(FIRST_MOVE).or_default().extend(writes);
         }
-        let mut work: BTreeMap<Place, Entries> = differing.into_iter().map(|one| (one.place, one)).collect();
+        let mut work: BTreeMap<SwitchIndex, Entries> =
+            differing.into_iter().map(|one| (one.place, one)).collect();
         self.order_columns(block, hazards, &mut work);
         for entries in work.values() {
             let switch = self.switches[entries.place].guid;
@@ -154,7 +155,7 @@ impl Work<'_> {
     }
 
     /// Orders the columns of a block in which an exit is replaced or removed.
-    fn order_columns(&mut self, block: u16, hazards: u64, work: &mut BTreeMap<Place, Entries>) {
+    fn order_columns(&mut self, block: u16, hazards: u64, work: &mut BTreeMap<SwitchIndex, Entries>) {
         let graph = self.graph.get_or_insert_with(|| Graph::of(self.plan));
         let wanted: Vec<_> = self.switches.iter().map(|switch| switch.linear_block(block)).collect();
         let mut held = wanted.clone();
@@ -170,9 +171,9 @@ impl Work<'_> {
         }
     }
 
-    fn into_steps(mut self, dirty: &[(Place, u16)]) -> Vec<RouteStep> {
+    fn into_steps(mut self, dirty: &[(SwitchIndex, u16)]) -> Vec<RouteStep> {
         let tops = |keep: fn(u16, u16) -> bool| -> Vec<(Guid, u16)> {
-            let wanted = |place: Place| (self.switches[place].guid, self.switches[place].linear.top());
+            let wanted = |place: SwitchIndex| (self.switches[place].guid, self.switches[place].linear.top());
             let with_held = dirty.iter().map(|(place, held)| (wanted(*place), *held));
             with_held.filter(|((_, wanted), held)| keep(*held, *wanted)).map(|(top, _)| top).collect()
         };
@@ -206,7 +207,7 @@ fn hazards(differing: &[Entries]) -> u64 {
 }
 
 impl Entries {
-    fn unchanged(place: Place, wanted: [u8; LINEAR_BLOCK]) -> Self {
+    fn unchanged(place: SwitchIndex, wanted: [u8; LINEAR_BLOCK]) -> Self {
         Self { place, held: wanted, counted: wanted, wanted, due: [None; LINEAR_BLOCK] }
     }
 

@@ -32,7 +32,7 @@ use ib_wire::Guid;
 pub(super) const NO_PORT: u8 = 0xff;
 
 /// A switch, by its place in the plan.
-pub(super) type Place = usize;
+pub(super) type SwitchIndex = usize;
 
 /// Where an exit leads to no other switch.
 const NOWHERE: u16 = u16::MAX;
@@ -73,8 +73,8 @@ impl Graph {
         graph
     }
 
-    fn mark_tree(&mut self, turn: Option<Place>) {
-        let mut open: Vec<Place> = turn.into_iter().collect();
+    fn mark_tree(&mut self, turn: Option<SwitchIndex>) {
+        let mut open: Vec<SwitchIndex> = turn.into_iter().collect();
         while let Some(place) = open.pop() {
             if !std::mem::replace(&mut self.tree[place], true) {
                 let above = (0..=u8::MAX).filter_map(|exit| self.next(place, exit));
@@ -83,12 +83,12 @@ impl Graph {
         }
     }
 
-    fn next(&self, place: Place, exit: u8) -> Option<Place> {
+    fn next(&self, place: SwitchIndex, exit: u8) -> Option<SwitchIndex> {
         let next = self.behind[place << 8 | usize::from(exit)];
         (next != NOWHERE).then_some(usize::from(next))
     }
 
-    fn is_above(&self, a: Place, b: Place) -> bool {
+    fn is_above(&self, a: SwitchIndex, b: SwitchIndex) -> bool {
         self.rank[a] > self.rank[b]
     }
 }
@@ -107,20 +107,20 @@ pub(super) enum Due {
 /// What happens with one column, and the memory to find it out.
 #[derive(Debug, Default)]
 pub(super) struct Column {
-    ways: Vec<Way>,
-    path: Vec<Place>,
+    entries: Vec<ColumnEntry>,
+    path: Vec<SwitchIndex>,
     /// Whether packets may be waiting that came by a turn which the plan does not allow.
     pub drain: bool,
 }
 
 /// One switch's entry of a column.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct ColumnEntry {
     wanted: u8,
     changed: bool,
     /// The next switch as it is held and as it is wanted.
-    old: Option<Step>,
-    new: Option<Step>,
+    old: Option<NextSwitch>,
+    new: Option<NextSwitch>,
     /// Somebody comes down to it by the old tables.
     entered_from_above: bool,
     withdrawn: bool,
@@ -130,8 +130,8 @@ struct Way {
 
 /// The next switch of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
-    to: Place,
+struct NextSwitch {
+    to: SwitchIndex,
     up: bool,
 }
 
@@ -149,21 +149,21 @@ impl Column {
         &mut self,
         graph: &Graph,
         entries: impl Iterator<Item = (u8, u8)>,
-    ) -> impl Iterator<Item = (Place, Due)> {
+    ) -> impl Iterator<Item = (SwitchIndex, Due)> {
         self.load(graph, entries);
-        for place in 0..self.ways.len() {
-            self.ways[place].withdrawn = self.must_be_withdrawn(graph, place);
+        for place in 0..self.entries.len() {
+            self.entries[place].withdrawn = self.must_be_withdrawn(graph, place);
         }
-        for place in 0..self.ways.len() {
-            if self.ways[place].moves() {
+        for place in 0..self.entries.len() {
+            if self.entries[place].moves() {
                 self.count_moves(place);
             }
         }
-        self.ways.iter().enumerate().filter_map(|(place, way)| {
-            let due = match (way.withdrawn, way.moves) {
-                _ if way.changed && way.wanted == NO_PORT => Due::Withdrawn,
+        self.entries.iter().enumerate().filter_map(|(place, entry)| {
+            let due = match (entry.withdrawn, entry.moves) {
+                _ if entry.changed && entry.wanted == NO_PORT => Due::Withdrawn,
                 (true, _) => Due::Restored,
-                (false, Moves::Counted(number)) if way.changed => Due::Moved(number),
+                (false, Moves::Counted(number)) if entry.changed => Due::Moved(number),
                 (false, _) => return None,
             };
             Some((place, due))
@@ -171,60 +171,60 @@ impl Column {
     }
 
     fn load(&mut self, graph: &Graph, entries: impl Iterator<Item = (u8, u8)>) {
-        let step = |from: Place, exit: u8| {
-            graph.next(from, exit).map(|to| Step { to, up: graph.is_above(to, from) })
+        let step = |from: SwitchIndex, exit: u8| {
+            graph.next(from, exit).map(|to| NextSwitch { to, up: graph.is_above(to, from) })
         };
-        self.ways.clear();
-        self.ways.extend(entries.enumerate().map(|(place, (held, wanted))| {
+        self.entries.clear();
+        self.entries.extend(entries.enumerate().map(|(place, (held, wanted))| {
             let new = step(place, wanted);
             let old = if held == wanted { new } else { step(place, held) };
-            Way { wanted, changed: held != wanted, old, new, ..Way::default() }
+            ColumnEntry { wanted, changed: held != wanted, old, new, ..ColumnEntry::default() }
         }));
-        for place in 0..self.ways.len() {
-            if let Some(Step { to, up: false }) = self.ways[place].old {
-                self.ways[to].entered_from_above = true;
+        for place in 0..self.entries.len() {
+            if let Some(NextSwitch { to, up: false }) = self.entries[place].old {
+                self.entries[to].entered_from_above = true;
             }
         }
     }
 
-    fn must_be_withdrawn(&mut self, graph: &Graph, place: Place) -> bool {
-        let way = self.ways[place];
-        let goes_up = |step: Option<Step>| step.is_some_and(|step| step.up);
-        let below = way.old.filter(|step| !step.up).map(|step| &self.ways[step.to]);
-        let leaves_turn = below.is_some_and(|next| goes_up(next.old) && (way.changed || next.changed));
-        let rises = way.changed && goes_up(way.new) && !goes_up(way.old) && way.entered_from_above;
-        let by_tree = || way.old.is_some_and(|step| graph.tree[place] && graph.tree[step.to]);
+    fn must_be_withdrawn(&mut self, graph: &Graph, place: SwitchIndex) -> bool {
+        let entry = self.entries[place];
+        let goes_up = |step: Option<NextSwitch>| step.is_some_and(|step| step.up);
+        let below = entry.old.filter(|step| !step.up).map(|step| &self.entries[step.to]);
+        let leaves_turn = below.is_some_and(|next| goes_up(next.old) && (entry.changed || next.changed));
+        let rises = entry.changed && goes_up(entry.new) && !goes_up(entry.old) && entry.entered_from_above;
+        let by_tree = || entry.old.is_some_and(|step| graph.tree[place] && graph.tree[step.to]);
         self.drain |= leaves_turn && !by_tree();
         leaves_turn || rises
     }
 
     /// Counts the entries that move on the new way from a switch, up to the first empty one.
-    fn count_moves(&mut self, from: Place) {
+    fn count_moves(&mut self, from: SwitchIndex) {
         self.path.clear();
         let mut here = Some(from);
         let mut count = 0;
         while let Some(place) = here {
-            let way = &mut self.ways[place];
-            if let Moves::Counted(known) = way.moves {
+            let entry = &mut self.entries[place];
+            if let Moves::Counted(known) = entry.moves {
                 count = known;
                 break;
             }
-            if way.withdrawn {
+            if entry.withdrawn {
                 break;
             }
             // A plan whose ways go in circles would bring us here again: then the count is 0 and the walk ends.
-            way.moves = Moves::Counted(0);
+            entry.moves = Moves::Counted(0);
             self.path.push(place);
-            here = way.new.map(|step| step.to);
+            here = entry.new.map(|step| step.to);
         }
         while let Some(place) = self.path.pop() {
-            count += u16::from(self.ways[place].moves());
-            self.ways[place].moves = Moves::Counted(count);
+            count += u16::from(self.entries[place].moves());
+            self.entries[place].moves = Moves::Counted(count);
         }
     }
 }
 
-impl Way {
+impl ColumnEntry {
     /// Whether the entry gets another exit without being empty in between.
     fn moves(&self) -> bool {
         self.changed && !self.withdrawn && self.wanted != NO_PORT

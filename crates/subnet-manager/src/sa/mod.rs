@@ -1,6 +1,6 @@
 //! Subnet administration: answers what ports ask about the subnet, and tells each only of those it could talk to.
 //!
-//! An [`Administration`] is a machine without I/O. It answers from a [`Directory`], which is made from a plan and never
+//! An [`SubnetAdministration`] is a machine without I/O. It answers from a [`Directory`], which is made from a plan and never
 //! changes; a new plan is a new directory. Who asks is known by the address the datagram came from, and has to be a port
 //! of the plan that holds the partition key the datagram came with; what anybody else sends is dropped. A port that the
 //! asker shares no partition with is answered as if it did not exist. The subnet manager's own port, and no other, sees
@@ -11,18 +11,18 @@
 //! | `directory` | a plan and what nodes said, indexed |
 //! | `membership` | which partitions two ports share |
 //! | `routes` | the way a packet takes, and what its links can do |
-//! | `question` | a request and who asks; the records found so far, and when to stop |
+//! | `query` | a request and who asks; the records found so far, and when to stop |
 //! | `paths`, `inventory`, `tables`, `groups` | the records |
 //! | `transfers` | answers of several datagrams |
 
 mod directory;
 mod groups;
 mod inventory;
-mod levels;
 mod membership;
 mod paths;
-mod question;
+mod query;
 mod routes;
+mod service_levels;
 mod tables;
 mod transfers;
 
@@ -39,7 +39,7 @@ use ib_wire::{
 pub use directory::{Directory, ManagerFacts, NodeFacts};
 
 use directory::EndPort;
-use question::{Answer, Question};
+use query::{Answer, Query};
 use transfers::Transfers;
 
 /// Answers that wait to be sent. Callers send after each datagram they hand in; what comes beyond is dropped, and asked
@@ -53,7 +53,7 @@ const EXAMINED_FREE: usize = 64;
 
 /// What was asked and answered so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdministrationCounts {
+pub struct SaCounts {
     /// Requests of ports of the plan.
     pub requests: u64,
     /// Requests for paths among them.
@@ -75,7 +75,7 @@ pub struct AdministrationCounts {
 /// Answers requests from a directory. Feed it with the `handle_` verbs; after each, empty `poll_transmit` and come back
 /// at `poll_timeout`.
 #[derive(Debug, Default)]
-pub struct Administration {
+pub struct SubnetAdministration {
     /// What is answered from: the published directory, or what it has in common with the announced one.
     directory: Option<Arc<Directory>>,
     announced: Option<Arc<Directory>>,
@@ -83,11 +83,11 @@ pub struct Administration {
     transfers: Transfers,
     /// Reused from request to request.
     answer: Answer,
-    work: Work,
-    counts: AdministrationCounts,
+    work: QueryBudget,
+    counts: SaCounts,
 }
 
-impl Administration {
+impl SubnetAdministration {
     /// Answers nobody until a directory is published.
     pub fn new() -> Self {
         Self::default()
@@ -103,7 +103,7 @@ impl Administration {
         self.directory = Some(directory);
     }
 
-    /// A change is under way: until the next [`Administration::publish`], only what both the current and the next directory
+    /// A change is under way: until the next [`SubnetAdministration::publish`], only what both the current and the next directory
     /// allow is answered.
     pub fn announce(&mut self, next: Arc<Directory>) {
         self.transfers.abort_all();
@@ -117,16 +117,16 @@ impl Administration {
             self.counts.dropped += 1;
             return;
         };
-        let Some(asker) = Asker::of(&directory, datagram) else {
+        let Some(requester) = Requester::of(&directory, datagram) else {
             self.counts.dropped += 1;
             return;
         };
         if is_about_transfer(&datagram.mad) {
-            self.transfers.handle(now, (asker.port.guid, datagram.mad.transaction()), &datagram.mad);
+            self.transfers.handle(now, (requester.port.guid, datagram.mad.transaction()), &datagram.mad);
         } else if !is_request(datagram.mad.method()) || self.answers.len() >= ANSWERS_MAX {
             self.counts.dropped += 1;
         } else {
-            self.handle_request(now, &directory, &asker, datagram);
+            self.handle_request(now, &directory, &requester, datagram);
         }
     }
 
@@ -143,43 +143,43 @@ impl Administration {
         })
     }
 
-    /// When to call [`Administration::handle_timeout`].
+    /// When to call [`SubnetAdministration::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.transfers.poll_timeout()
     }
 
     /// What was asked and answered so far.
-    pub fn counts(&self) -> AdministrationCounts {
-        AdministrationCounts { transfers_failed: self.transfers.failed(), ..self.counts }
+    pub fn counts(&self) -> SaCounts {
+        SaCounts { transfers_failed: self.transfers.failed(), ..self.counts }
     }
 
     fn handle_request(
         &mut self,
         now: Duration,
         directory: &Directory,
-        asker: &Asker<'_>,
+        requester: &Requester<'_>,
         datagram: &Datagram,
     ) {
         self.counts.requests += 1;
         self.counts.path_requests += u64::from(datagram.mad.attribute() == Attribute::PATH_RECORD);
         let request = &datagram.mad;
-        let sees_all = asker.is_manager || directory.is_open;
-        let question = Question { directory, asker: asker.port, is_manager: sees_all, request };
-        let budget = if asker.is_manager { usize::MAX } else { self.work.left(now, asker.port.guid) };
+        let sees_all = requester.is_manager || directory.is_open;
+        let query = Query { directory, requester: requester.port, is_manager: sees_all, request };
+        let budget = if requester.is_manager { usize::MAX } else { self.work.left(now, requester.port.guid) };
         // Two records answer a Get as well as more do: too many. Of paths, any one will do.
-        let enough = match (question.wants_table(), request.attribute()) {
+        let enough = match (query.wants_table(), request.attribute()) {
             (true, _) => usize::MAX,
             (false, Attribute::PATH_RECORD) => 1,
             (false, _) => 2,
         };
         self.answer.start(enough, budget);
-        let found = find(&question, &mut self.answer);
-        if !asker.is_manager {
-            self.work.spend(now, asker.port.guid, self.answer.examined());
+        let found = find(&query, &mut self.answer);
+        if !requester.is_manager {
+            self.work.spend(now, requester.port.guid, self.answer.examined());
         }
-        let headers = asker.reply(directory, datagram);
-        let sent = found.and_then(|()| match question.wants_table() {
-            true => self.send_table(now, asker.port, headers.clone()),
+        let headers = requester.reply(directory, datagram);
+        let sent = found.and_then(|()| match query.wants_table() {
+            true => self.send_table(now, requester.port, headers.clone()),
             false => self.send_one(headers.clone()),
         });
         if let Err(status) = sent {
@@ -240,8 +240,8 @@ impl Administration {
 }
 
 /// Looks for what a request asks for.
-fn find(question: &Question<'_>, answer: &mut Answer) -> Result<(), Status> {
-    let request = question.request;
+fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
+    let request = query.request;
     if !request.has_known_versions() {
         return Err(Status::BAD_VERSION);
     }
@@ -254,24 +254,24 @@ fn find(question: &Question<'_>, answer: &mut Answer) -> Result<(), Status> {
         (Method::SET | Method::DELETE, _) => return Err(Status::UNSUPPORTED_ATTRIBUTE),
         _ => return Err(Status::UNSUPPORTED_METHOD),
     }
-    let hidden = !question.is_manager;
+    let hidden = !query.is_manager;
     let _ = match request.attribute() {
-        Attribute::PATH_RECORD => return paths::find(question, answer),
-        Attribute::NODE_RECORD => inventory::nodes(question, answer),
-        Attribute::PORT_INFO_RECORD => inventory::port_infos(question, answer),
-        Attribute::SM_INFO_RECORD => inventory::managers(question, answer),
-        Attribute::GUID_INFO_RECORD => inventory::guids(question, answer),
-        Attribute::PKEY_TABLE_RECORD => tables::pkey_tables(question, answer),
-        Attribute::MC_MEMBER_RECORD => groups::members(question, answer),
+        Attribute::PATH_RECORD => return paths::find(query, answer),
+        Attribute::NODE_RECORD => inventory::nodes(query, answer),
+        Attribute::PORT_INFO_RECORD => inventory::port_infos(query, answer),
+        Attribute::SM_INFO_RECORD => inventory::managers(query, answer),
+        Attribute::GUID_INFO_RECORD => inventory::guids(query, answer),
+        Attribute::PKEY_TABLE_RECORD => tables::pkey_tables(query, answer),
+        Attribute::MC_MEMBER_RECORD => groups::members(query, answer),
         // How the fabric is built is nobody's business: there is none to be seen.
         Attribute::SWITCH_INFO_RECORD | Attribute::LINK_RECORD | Attribute::LINEAR_FORWARDING_RECORD
             if hidden =>
         {
             ControlFlow::Continue(())
         }
-        Attribute::SWITCH_INFO_RECORD => inventory::switches(question, answer),
-        Attribute::LINK_RECORD => inventory::links(question, answer),
-        Attribute::LINEAR_FORWARDING_RECORD => tables::linear_tables(question, answer),
+        Attribute::SWITCH_INFO_RECORD => inventory::switches(query, answer),
+        Attribute::LINK_RECORD => inventory::links(query, answer),
+        Attribute::LINEAR_FORWARDING_RECORD => tables::linear_tables(query, answer),
         _ => return Err(Status::UNSUPPORTED_ATTRIBUTE),
     };
     Ok(())
@@ -292,14 +292,14 @@ fn is_request(method: Method) -> bool {
 
 /// Who asks.
 #[derive(Debug)]
-struct Asker<'a> {
+struct Requester<'a> {
     port: &'a EndPort,
     is_manager: bool,
     /// The key of the manager's port for the answer.
     key: Pkey,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> Requester<'a> {
     /// The sender of a datagram; `None` for a stranger. It has to be a port of the plan by its LID, by its GID too if the
     /// datagram has one, and be in the partition the datagram came in. Only the partition of the key counts: where the key
     /// comes from an index of the receiver's table, its membership is the receiver's.
@@ -351,12 +351,12 @@ impl<'a> Asker<'a> {
 
 /// What ports had looked at in the current second.
 #[derive(Debug, Default)]
-struct Work {
+struct QueryBudget {
     second: u64,
     spent: BTreeMap<Guid, usize>,
 }
 
-impl Work {
+impl QueryBudget {
     /// What a port may have looked at now.
     fn left(&mut self, now: Duration, port: Guid) -> usize {
         if self.spent.is_empty() {

@@ -29,7 +29,7 @@ pub(super) struct Routes {
 struct Switch {
     lid: Lid,
     /// What its own port 0 can take.
-    own: Ability,
+    own: PathCapability,
     linear: Arc<LinearTable>,
     first_link: usize,
     port_count: usize,
@@ -38,28 +38,28 @@ struct Switch {
 /// A cable as seen from one of its ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
-    to: Peer,
-    able: Ability,
+    to: LinkEnd,
+    capability: PathCapability,
 }
 
 /// What a cable leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
-    Nobody,
+enum LinkEnd {
+    Unknown,
     Switch(u32),
     Adapter(Lid),
 }
 
 /// What a link, or all links of a path, can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ability {
-    /// Place in the list of rates by speed; [`Ability::UNKNOWN`] where neither end said.
+pub(super) struct PathCapability {
+    /// Place in the list of rates by speed; [`PathCapability::UNKNOWN`] where neither end said.
     speed: u8,
     /// Code of the largest packet.
     mtu: u8,
 }
 
-impl Ability {
+impl PathCapability {
     const UNKNOWN: u8 = u8::MAX;
     /// What a path without links can do.
     const ANY: Self = Self { speed: Self::UNKNOWN, mtu: Mtu::B4096.to_wire() };
@@ -92,7 +92,7 @@ impl Ability {
 
 /// Where a path starts.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Start {
+pub(super) enum PathStart {
     /// An adapter port, at its cable.
     Adapter(Link),
     /// Port 0 of a switch.
@@ -108,11 +108,11 @@ impl Routes {
             plan.adapter_ports().map(|port| (port.name, port.lid)).collect();
         let link = |from: PortName, to: PortName, mtu| Link {
             to: match (places.get(&to.node), adapters.get(&to)) {
-                (Some(place), _) => Peer::Switch(*place),
-                (None, Some(lid)) => Peer::Adapter(*lid),
-                (None, None) => Peer::Nobody,
+                (Some(place), _) => LinkEnd::Switch(*place),
+                (None, Some(lid)) => LinkEnd::Adapter(*lid),
+                (None, None) => LinkEnd::Unknown,
             },
-            able: Ability::new([from, to].map(|end| rate(nodes, end)), mtu),
+            capability: PathCapability::new([from, to].map(|end| rate(nodes, end)), mtu),
         };
         let mut routes = Self {
             switches: Vec::new(),
@@ -125,7 +125,10 @@ impl Routes {
         for switch in plan.switches() {
             let port_count = switch.ports.iter().map(|port| port.number.index() + 1).max().unwrap_or(0);
             let first_link = routes.links.len();
-            routes.links.resize(first_link + port_count, Link { to: Peer::Nobody, able: Ability::ANY });
+            routes.links.resize(
+                first_link + port_count,
+                Link { to: LinkEnd::Unknown, capability: PathCapability::ANY },
+            );
             for port in switch.ports.iter() {
                 let from = PortName { node: switch.guid, port: port.number };
                 routes.links[first_link + port.number.index()] = link(from, port.peer, port.mtu);
@@ -133,7 +136,7 @@ impl Routes {
             let port_0 = nodes.get(&switch.guid).and_then(|facts| facts.ports.get(&PortNum::MANAGEMENT));
             routes.switches.push(Switch {
                 lid: switch.lid,
-                own: port_0.map_or(Ability::ANY, |info| Ability::new([None; 2], info.mtu_cap)),
+                own: port_0.map_or(PathCapability::ANY, |info| PathCapability::new([None; 2], info.mtu_cap)),
                 linear: Arc::clone(&switch.linear),
                 first_link,
                 port_count,
@@ -143,44 +146,44 @@ impl Routes {
     }
 
     /// Where paths from an adapter port start; `None` if the plan has no such port.
-    pub fn start_of_adapter(&self, lid: Lid) -> Option<Start> {
-        self.adapters.get(&lid).copied().map(Start::Adapter)
+    pub fn start_of_adapter(&self, lid: Lid) -> Option<PathStart> {
+        self.adapters.get(&lid).copied().map(PathStart::Adapter)
     }
 
     /// What the path from a port to a LID can do; `None` if packets do not get there.
     #[inline]
-    pub fn walk(&self, start: Start, to: Lid) -> Option<Ability> {
-        let (mut at, mut able) = match start {
-            Start::Adapter(link) => match link.to {
-                Peer::Switch(place) => (place, link.able),
-                Peer::Adapter(lid) => return (lid == to).then_some(link.able),
-                Peer::Nobody => return None,
+    pub fn walk(&self, start: PathStart, to: Lid) -> Option<PathCapability> {
+        let (mut at, mut capability) = match start {
+            PathStart::Adapter(link) => match link.to {
+                LinkEnd::Switch(place) => (place, link.capability),
+                LinkEnd::Adapter(lid) => return (lid == to).then_some(link.capability),
+                LinkEnd::Unknown => return None,
             },
-            Start::Switch(place) => (place, self.switches.get(place as usize)?.own),
+            PathStart::Switch(place) => (place, self.switches.get(place as usize)?.own),
         };
         for _ in 0..HOPS_MAX {
             let switch = self.switches.get(at as usize)?;
             let exit = switch.linear.exit(to)?;
             if exit == PortNum::MANAGEMENT {
-                return (switch.lid == to).then(|| able.and(switch.own));
+                return (switch.lid == to).then(|| capability.and(switch.own));
             }
             let link = self.exit(switch, exit)?;
-            able = able.and(link.able);
+            capability = capability.and(link.capability);
             match link.to {
-                Peer::Switch(next) => at = next,
-                Peer::Adapter(lid) => return (lid == to).then_some(able),
-                Peer::Nobody => return None,
+                LinkEnd::Switch(next) => at = next,
+                LinkEnd::Adapter(lid) => return (lid == to).then_some(capability),
+                LinkEnd::Unknown => return None,
             }
         }
         None
     }
 
     /// What a port can do when it talks to itself.
-    pub fn own(&self, start: Start) -> Ability {
+    pub fn own(&self, start: PathStart) -> PathCapability {
         match start {
-            Start::Adapter(link) => link.able,
-            Start::Switch(place) => {
-                self.switches.get(place as usize).map_or(Ability::ANY, |switch| switch.own)
+            PathStart::Adapter(link) => link.capability,
+            PathStart::Switch(place) => {
+                self.switches.get(place as usize).map_or(PathCapability::ANY, |switch| switch.own)
             }
         }
     }

@@ -17,10 +17,7 @@ fn open() -> World {
 
 #[test]
 fn class_port_info_tells_what_there_is() {
-    let answer = ask(
-        &mut open().administration(),
-        &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)),
-    );
+    let answer = ask(&mut open().sa(), &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));
     let answer = answer.unwrap().mad;
     let info = ClassPortInfo::decode(answer.sa_data()).unwrap();
     assert_eq!((info.base_version, info.class_version, answer.sa_record_len()), (1, 2, 0));
@@ -32,11 +29,10 @@ fn class_port_info_tells_what_there_is() {
 #[test]
 fn a_node_is_found_by_any_of_its_components() {
     let world = open();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut found = |pattern: &[(usize, &[u8])], mask| {
         let mad = question::<NodeRecord>(Method::GET, pattern, mask);
-        get::<NodeRecord>(&mut administration, &request(2, 0x7fff, mad))
-            .map(|node| node.lid.unwrap().to_wire())
+        get::<NodeRecord>(&mut sa, &request(2, 0x7fff, mad)).map(|node| node.lid.unwrap().to_wire())
     };
     let host = world.topology.end_nodes().nth(4).unwrap().1.clone();
     let port_guid = world.guid(5).to_wire().to_be_bytes();
@@ -63,7 +59,7 @@ fn a_node_is_found_by_any_of_its_components() {
 fn a_node_record_speaks_of_the_port_it_stands_for() {
     let world = open();
     let mad = question::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
-    let node: NodeRecord = get(&mut world.administration(), &request(2, 0x7fff, mad)).unwrap();
+    let node: NodeRecord = get(&mut world.sa(), &request(2, 0x7fff, mad)).unwrap();
     assert_eq!(node.node_info.port_guid, world.guid(5));
     assert_eq!(node.node_info.local_port, PortNum::new(1).unwrap());
 }
@@ -71,10 +67,9 @@ fn a_node_record_speaks_of_the_port_it_stands_for() {
 #[test]
 fn port_infos_tell_no_key_and_the_plan_s_addresses() {
     let world = open();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let everything = question::<PortInfoRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
-    let all: Vec<PortInfoRecord> =
-        table(&mut administration, &request(1, 0xffff, everything.clone())).unwrap();
+    let all: Vec<PortInfoRecord> = table(&mut sa, &request(1, 0xffff, everything.clone())).unwrap();
     assert_eq!(all.len(), 16 + 6 * 9, "every host port, and every port of every switch");
     assert!(all.iter().all(|record| record.port_info.m_key.is_none()));
     let host = all.iter().find(|record| record.lid == Lid::from_wire(5).map(Into::into)).unwrap();
@@ -84,35 +79,35 @@ fn port_infos_tell_no_key_and_the_plan_s_addresses() {
     let mut guess = everything;
     guess.sa_data_mut()[4..12].copy_from_slice(&M_KEY.to_be_bytes());
     guess.set_component_mask(PortInfoRecord::M_KEY);
-    let found: Vec<PortInfoRecord> = table(&mut administration, &request(1, 0xffff, guess)).unwrap();
+    let found: Vec<PortInfoRecord> = table(&mut sa, &request(1, 0xffff, guess)).unwrap();
     assert_eq!(found, []);
     let one = question::<PortInfoRecord>(
         Method::GET,
         &[(0, &[0, 17]), (2, &[3])],
         PortInfoRecord::LID | PortInfoRecord::PORT,
     );
-    let port: PortInfoRecord = get(&mut administration, &request(2, 0x7fff, one)).unwrap();
+    let port: PortInfoRecord = get(&mut sa, &request(2, 0x7fff, one)).unwrap();
     assert_eq!((port.lid.unwrap().to_wire(), port.port), (17, 3));
 }
 
 #[test]
 fn the_manager_is_found_by_its_capability() {
-    let mut administration = open().administration();
+    let mut sa = open().sa();
     // What `saquery -s` sends: the bit IsSM, and in the modifier that bits count one by one.
     let mut mad =
         question::<PortInfoRecord>(Method::GET_TABLE, &[(24, &[0, 0, 0, 2])], PortInfoRecord::CAPABILITY);
     mad.set_modifier(1 << 31);
-    let found: Vec<PortInfoRecord> = table(&mut administration, &request(2, 0x7fff, mad.clone())).unwrap();
+    let found: Vec<PortInfoRecord> = table(&mut sa, &request(2, 0x7fff, mad.clone())).unwrap();
     assert_eq!(found.iter().map(|record| record.lid.unwrap().to_wire()).collect::<Vec<_>>(), [1]);
     mad.sa_data_mut()[27] = 0;
-    let all: Vec<PortInfoRecord> = table(&mut administration, &request(2, 0x7fff, mad.clone())).unwrap();
+    let all: Vec<PortInfoRecord> = table(&mut sa, &request(2, 0x7fff, mad.clone())).unwrap();
     assert!(all.len() > 1, "no bit is asked for");
     mad.set_modifier(0);
-    let without: Vec<PortInfoRecord> = table(&mut administration, &request(2, 0x7fff, mad)).unwrap();
+    let without: Vec<PortInfoRecord> = table(&mut sa, &request(2, 0x7fff, mad)).unwrap();
     assert_eq!(without.len(), all.len() - 1, "the whole mask compares");
 
     let mad = question::<SmInfoRecord>(Method::GET, &[], ComponentMask::NONE);
-    let manager: SmInfoRecord = get(&mut administration, &request(2, 0x7fff, mad)).unwrap();
+    let manager: SmInfoRecord = get(&mut sa, &request(2, 0x7fff, mad)).unwrap();
     assert_eq!(manager.lid.unwrap().to_wire(), 1);
     let info = manager.sm_info;
     assert_eq!((info.sm_key, info.activity, info.priority, info.state), (None, 227, 5, SmState::Master));
@@ -122,24 +117,23 @@ fn the_manager_is_found_by_its_capability() {
 fn tables_are_those_of_the_plan() {
     let world = overlapping().with(0x8001, 1..=22);
     let plan = world.plan();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let all = |attribute: Attribute| request(1, 0xffff, plain(Method::GET_TABLE, attribute));
     let forwarding: Vec<LinearForwardingRecord> =
-        table(&mut administration, &all(Attribute::LINEAR_FORWARDING_RECORD)).unwrap();
+        table(&mut sa, &all(Attribute::LINEAR_FORWARDING_RECORD)).unwrap();
     for record in forwarding {
         let switch = plan.switches().find(|switch| Some(switch.lid.into()) == record.lid).unwrap();
         assert_eq!(record.ports.encode(), switch.linear_block(record.block));
     }
-    let keys: Vec<PkeyTableRecord> = table(&mut administration, &all(Attribute::PKEY_TABLE_RECORD)).unwrap();
+    let keys: Vec<PkeyTableRecord> = table(&mut sa, &all(Attribute::PKEY_TABLE_RECORD)).unwrap();
     assert_eq!(keys.len(), 22 + 16, "every end port, and every switch port before a host");
     let own = plan.adapter_port(world.guid(5)).unwrap();
     let record = keys.iter().find(|record| record.lid == Some(own.lid.into())).unwrap();
     assert_eq!((record.port, record.block, record.pkeys), (1, 0, own.pkeys.block(0)));
 
-    let switches: Vec<SwitchInfoRecord> =
-        table(&mut administration, &all(Attribute::SWITCH_INFO_RECORD)).unwrap();
+    let switches: Vec<SwitchInfoRecord> = table(&mut sa, &all(Attribute::SWITCH_INFO_RECORD)).unwrap();
     assert!(switches.iter().all(|switch| switch.switch_info.linear_fdb_top == 22));
-    let links: Vec<LinkRecord> = table(&mut administration, &all(Attribute::LINK_RECORD)).unwrap();
+    let links: Vec<LinkRecord> = table(&mut sa, &all(Attribute::LINK_RECORD)).unwrap();
     for link in &links {
         let back = |other: &&LinkRecord| {
             (other.from_lid, other.from_port, other.to_lid, other.to_port)
@@ -147,7 +141,7 @@ fn tables_are_those_of_the_plan() {
         };
         assert_eq!(links.iter().filter(back).count(), 1, "every cable has two directions");
     }
-    let guids: Vec<GuidInfoRecord> = table(&mut administration, &all(Attribute::GUID_INFO_RECORD)).unwrap();
+    let guids: Vec<GuidInfoRecord> = table(&mut sa, &all(Attribute::GUID_INFO_RECORD)).unwrap();
     let of_host: Vec<&GuidInfoRecord> =
         guids.iter().filter(|record| record.lid == Some(own.lid.into())).collect();
     assert_eq!(of_host.iter().map(|record| record.block).collect::<Vec<_>>(), [0, 1, 2], "20 GUIDs");
@@ -158,7 +152,7 @@ fn tables_are_those_of_the_plan() {
 #[test]
 fn an_empty_table_is_one_segment_with_no_distance_between_records() {
     let mad = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 99])], NodeRecord::LID);
-    let answer = ask(&mut open().administration(), &request(2, 0x7fff, mad)).unwrap().mad;
+    let answer = ask(&mut open().sa(), &request(2, 0x7fff, mad)).unwrap().mad;
     assert_eq!((answer.status(), answer.method()), (Status::OK, Method::GET_TABLE_RESP));
     let header = answer.rmpp();
     assert_eq!((header.version, header.flags.0, header.segment, header.payload_length()), (1, 7, 1, 20));
@@ -167,9 +161,9 @@ fn an_empty_table_is_one_segment_with_no_distance_between_records() {
 
 #[test]
 fn what_is_not_offered_is_refused_with_the_status_that_says_why() {
-    let mut administration = open().administration();
+    let mut sa = open().sa();
     let mut status = |method: Method, attribute: Attribute| {
-        ask(&mut administration, &request(2, 0x7fff, plain(method, attribute))).map(|answer| {
+        ask(&mut sa, &request(2, 0x7fff, plain(method, attribute))).map(|answer| {
             assert_eq!(answer.mad.rmpp().version, 0, "a refusal is no table");
             assert!(answer.mad.method().is_response());
             answer.mad.status()
@@ -192,8 +186,8 @@ fn what_is_not_offered_is_refused_with_the_status_that_says_why() {
     }
     let mut old = plain(Method::GET, path);
     old.0[2] = 1;
-    assert_eq!(ask(&mut administration, &request(2, 0x7fff, old)).unwrap().mad.status(), Status::BAD_VERSION);
-    let counts = administration.counts();
+    assert_eq!(ask(&mut sa, &request(2, 0x7fff, old)).unwrap().mad.status(), Status::BAD_VERSION);
+    let counts = sa.counts();
     assert_eq!((counts.requests, counts.records, counts.refused, counts.dropped), (11, 1, 10, 5));
 }
 
@@ -203,16 +197,16 @@ fn a_node_that_said_nothing_has_paths_but_no_record() {
     let silent = world.topology.end_nodes().nth(4).unwrap().1.guid;
     let facts = world.facts().into_iter().filter(|facts| facts.info.node_guid != silent);
     let manager = subnet_manager::ManagerFacts { priority: 0, activity: 0 };
-    let mut administration = subnet_manager::Administration::new();
-    administration.publish(subnet_manager::Directory::new(world.plan().into(), manager, facts).into());
+    let mut sa = subnet_manager::SubnetAdministration::new();
+    sa.publish(subnet_manager::Directory::new(world.plan().into(), manager, facts).into());
     let node = question::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
-    let status = get::<NodeRecord>(&mut administration, &request(2, 0x7fff, node)).map(|_| ());
+    let status = get::<NodeRecord>(&mut sa, &request(2, 0x7fff, node)).map(|_| ());
     assert_eq!(status, Err(Status::SA_NO_RECORDS));
     let path = question::<sa::PathRecord>(
         Method::GET,
         &[(40, &[0, 5]), (42, &[0, 2])],
         sa::PathRecord::DLID | sa::PathRecord::SLID,
     );
-    let path: sa::PathRecord = get(&mut administration, &request(2, 0x7fff, path)).unwrap();
+    let path: sa::PathRecord = get(&mut sa, &request(2, 0x7fff, path)).unwrap();
     assert_eq!(path.rate, sa::Rate::G100, "its switch knows how fast the cable is");
 }

@@ -12,17 +12,17 @@ use crate::observed::ObservedNode;
 pub(crate) fn topology(nodes: &BTreeMap<Guid, ObservedNode>) -> Result<(Topology, Capabilities), BuildError> {
     let mut builder = TopologyBuilder::new();
     let mut capabilities = Capabilities::default();
-    let mut places: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
+    let mut indices: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
     for (guid, node) in nodes {
-        places.insert(*guid, builder.add_node(new_node(*guid, node))?);
+        indices.insert(*guid, builder.add_node(new_node(*guid, node))?);
         node.add_capabilities(&mut capabilities);
     }
     for (guid, node) in nodes {
         for (port, port_guid) in node.port_guids.iter().filter(|_| !node.is_switch()) {
-            builder.set_port_guid(Endpoint::new(places[guid], *port), *port_guid)?;
+            builder.set_port_guid(Endpoint::new(indices[guid], *port), *port_guid)?;
         }
         for (port, (peer, peer_port)) in &node.links {
-            let (here, there) = (Endpoint::new(places[guid], *port), peer_end(&places, *peer, *peer_port));
+            let (here, there) = (Endpoint::new(indices[guid], *port), peer_end(&indices, *peer, *peer_port));
             // A cable is seen from both of its ends; it is put in once.
             if let Some(there) = there.filter(|there| here < *there) {
                 builder.connect(here, there, None)?;
@@ -45,6 +45,6 @@ fn new_node(guid: Guid, node: &ObservedNode) -> NewNode {
     new
 }
 
-fn peer_end(places: &BTreeMap<Guid, NodeIndex>, peer: Guid, port: ib_wire::PortNum) -> Option<Endpoint> {
-    places.get(&peer).map(|place| Endpoint::new(*place, port))
+fn peer_end(indices: &BTreeMap<Guid, NodeIndex>, peer: Guid, port: ib_wire::PortNum) -> Option<Endpoint> {
+    indices.get(&peer).map(|index| Endpoint::new(*index, port))
 }

@@ -8,7 +8,7 @@ use ib_wire::{Gid, Membership, Mtu};
 
 use super::inventory::add_if;
 use super::paths::{PACKET_LIFE_TIME, is_selected};
-use super::question::{Answer, Question};
+use super::query::{Answer, Query};
 
 /// Components with a selector; they do not compare bit by bit.
 const SELECTED: [ComponentMask; 6] = [
@@ -22,16 +22,16 @@ const SELECTED: [ComponentMask; 6] = [
 
 /// Groups of partitions the asker is in. A record stands for a group, or for a member where a member was asked for:
 /// by its GID, or all of them by the manager's own port with an SM_Key.
-pub(super) fn members(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<McMemberRecord>::of(question.request);
+pub(super) fn members(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<McMemberRecord>::of(query.request);
     let selected = SELECTED.into_iter().fold(ComponentMask::NONE, ComponentMask::bitor);
     let matcher = pattern.without(selected).matcher();
-    let directory = question.directory;
+    let directory = query.directory;
     let named = pattern.value::<Gid>(McMemberRecord::PORT_GID).filter(|gid| *gid != Gid::default());
-    let all = question.is_manager && question.request.sm_key().is_some();
+    let all = query.is_manager && query.request.sm_key().is_some();
     for group in directory.groups() {
         answer.examine()?;
-        let told = question.is_manager || directory.is_member(question.asker, group.partition);
+        let told = query.is_manager || directory.is_member(query.requester, group.partition);
         if !told || !is_wanted(&pattern, group) {
             continue;
         }
@@ -41,7 +41,7 @@ pub(super) fn members(question: &Question<'_>, answer: &mut Answer) -> ControlFl
         }
         for guid in &group.members {
             answer.examine()?;
-            let Some(port) = directory.port_by_guid(*guid).filter(|port| question.sees(port)) else {
+            let Some(port) = directory.port_by_guid(*guid).filter(|port| query.sees(port)) else {
                 continue;
             };
             add_if(&matcher, &record(group, port.gid(), JoinState::FULL).encode(), answer)?;

@@ -5,7 +5,7 @@ use fabric_model::generate::FatTree;
 use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairLevel, SlMode};
 use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
 use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLane};
-use subnet_manager::{Administration, Directory, ManagerFacts};
+use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 use crate::visibility::overlapping;
 use crate::world::{World, get, question, request, table};
@@ -20,7 +20,7 @@ fn one_partition() -> World {
 
 /// A Get of the path from one host to another, with more of the record than its ends.
 fn path_with(
-    administration: &mut Administration,
+    sa: &mut SubnetAdministration,
     from: u16,
     to: u16,
     more: &[(usize, &[u8])],
@@ -30,18 +30,18 @@ fn path_with(
     let mut pattern: Vec<(usize, &[u8])> = vec![(40, &dlid), (42, &slid)];
     pattern.extend(more);
     let mad = question::<P>(Method::GET, &pattern, mask | P::DLID | P::SLID);
-    get(administration, &request(from, 0x7fff, mad))
+    get(sa, &request(from, 0x7fff, mad))
 }
 
-fn path(administration: &mut Administration, from: u16, to: u16) -> Result<PathRecord, Status> {
-    path_with(administration, from, to, &[], ComponentMask::NONE)
+fn path(sa: &mut SubnetAdministration, from: u16, to: u16) -> Result<PathRecord, Status> {
+    path_with(sa, from, to, &[], ComponentMask::NONE)
 }
 
 #[test]
 fn a_path_says_what_the_plan_and_its_links_say() {
     let mut world = one_partition();
     world.groups = vec![(0x101, 3)];
-    let found = path(&mut world.administration(), 2, 16).unwrap();
+    let found = path(&mut world.sa(), 2, 16).unwrap();
     assert_eq!((found.sgid, found.dgid), (world.gid(2), world.gid(16)));
     assert_eq!(found.slid.map(|lid| lid.to_wire()), Some(2));
     assert_eq!(found.dlid.map(|lid| lid.to_wire()), Some(16));
@@ -59,7 +59,7 @@ fn what_goes_to_and_from_the_manager_has_the_level_of_management() {
     let level = |world: &World, from, to, key: u16| {
         let key = key.to_be_bytes();
         let more: &[(usize, &[u8])] = &[(50, &key)];
-        path_with(&mut world.administration(), from, to, more, P::PKEY).map(|path| path.sl.to_wire())
+        path_with(&mut world.sa(), from, to, more, P::PKEY).map(|path| path.sl.to_wire())
     };
     assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(0), Ok(0)));
     world.decisions.management = ServiceLevel::from_wire(15);
@@ -69,7 +69,7 @@ fn what_goes_to_and_from_the_manager_has_the_level_of_management() {
     let default = 0x7fff_u16.to_be_bytes();
     let at_level = |raw: u8| {
         let more: &[(usize, &[u8])] = &[(50, &default), (53, &[raw])];
-        path_with(&mut world.administration(), 2, 1, more, P::PKEY | P::SL).is_ok()
+        path_with(&mut world.sa(), 2, 1, more, P::PKEY | P::SL).is_ok()
     };
     assert!(at_level(15) && !at_level(0), "who asks for paths at another level finds none");
 }
@@ -96,18 +96,16 @@ fn paths_inside_a_guaranteed_cluster_have_its_level() {
         pairs: Vec::new(),
     };
     world.decisions.clusters.insert("c".to_owned(), decision.into());
-    let level = |administration: &mut Administration, from, to| {
-        path(administration, from, to).map(|path| path.sl.to_wire())
-    };
-    let mut administration = world.administration();
-    assert_eq!([(2, 16), (16, 2)].map(|(a, b)| level(&mut administration, a, b)), [Ok(5), Ok(5)]);
-    assert_eq!([(2, 3), (3, 16)].map(|(a, b)| level(&mut administration, a, b)), [Ok(0), Ok(0)]);
+    let level = |sa: &mut SubnetAdministration, from, to| path(sa, from, to).map(|path| path.sl.to_wire());
+    let mut sa = world.sa();
+    assert_eq!([(2, 16), (16, 2)].map(|(a, b)| level(&mut sa, a, b)), [Ok(5), Ok(5)]);
+    assert_eq!([(2, 3), (3, 16)].map(|(a, b)| level(&mut sa, a, b)), [Ok(0), Ok(0)]);
     // While it comes or goes, nobody is told a level that may have no lane.
-    administration.announce(before.clone());
-    assert_eq!(level(&mut administration, 2, 16), Ok(0));
-    administration.publish(before);
-    administration.announce(world.directory());
-    assert_eq!(level(&mut administration, 2, 16), Ok(0));
+    sa.announce(before.clone());
+    assert_eq!(level(&mut sa, 2, 16), Ok(0));
+    sa.publish(before);
+    sa.announce(world.directory());
+    assert_eq!(level(&mut sa, 2, 16), Ok(0));
 }
 
 #[test]
@@ -136,19 +134,18 @@ fn where_every_two_switches_have_a_level_both_directions_are_told_it() {
         links: Vec::new(),
         pairs,
     };
-    let told =
-        |administration: &mut Administration, from, to| path(administration, from, to).map(|path| path.sl);
+    let told = |sa: &mut SubnetAdministration, from, to| path(sa, from, to).map(|path| path.sl);
     world.decisions.clusters.insert("c".to_owned(), decision.clone().into());
     let before = world.directory();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut seen = std::collections::BTreeSet::new();
     for (from, a) in hosts.iter().zip(&ports) {
         for (to, b) in hosts.iter().zip(&ports) {
             let own = decision.level_between(switch(&world, *a), switch(&world, *b)).unwrap();
-            assert_eq!(told(&mut administration, *from, *to), Ok(own), "{from} to {to}");
+            assert_eq!(told(&mut sa, *from, *to), Ok(own), "{from} to {to}");
             seen.insert(own);
         }
-        assert_eq!(told(&mut administration, *from, 4), Ok(level(0)), "nobody else is told one");
+        assert_eq!(told(&mut sa, *from, 4), Ok(level(0)), "nobody else is told one");
     }
     assert_eq!(seen.len(), decision.pairs.len());
 
@@ -158,13 +155,13 @@ fn where_every_two_switches_have_a_level_both_directions_are_told_it() {
     let changed = after.pairs.iter_mut().find(|pair| pair.switches == apart).unwrap();
     changed.service_level = level(14);
     world.decisions.clusters.insert("c".to_owned(), after.into());
-    administration.publish(before);
-    administration.announce(world.directory());
-    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut administration, a, b)), [Ok(level(0)); 2]);
+    sa.publish(before);
+    sa.announce(world.directory());
+    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut sa, a, b)), [Ok(level(0)); 2]);
     let stays = decision.level_between(switch(&world, ports[0]), switch(&world, ports[2])).unwrap();
-    assert_eq!([(2, 8), (8, 3)].map(|(a, b)| told(&mut administration, a, b)), [Ok(stays); 2]);
-    administration.publish(world.directory());
-    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut administration, a, b)), [Ok(level(14)); 2]);
+    assert_eq!([(2, 8), (8, 3)].map(|(a, b)| told(&mut sa, a, b)), [Ok(stays); 2]);
+    sa.publish(world.directory());
+    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut sa, a, b)), [Ok(level(14)); 2]);
 }
 
 #[test]
@@ -177,9 +174,9 @@ fn the_smallest_and_the_slowest_link_count_and_no_other() {
     let slow_facts = facts.iter_mut().find(|facts| facts.info.node_guid == slow.guid).unwrap();
     slow_facts.ports.values_mut().for_each(|info| info.link_width_active = LinkWidth::X1);
     let manager = ManagerFacts { priority: 0, activity: 0 };
-    let mut administration = Administration::new();
-    administration.publish(Directory::new(world.plan().into(), manager, facts).into());
-    let mut able = |from, to| path(&mut administration, from, to).map(|path| (path.mtu, path.rate)).unwrap();
+    let mut sa = SubnetAdministration::new();
+    sa.publish(Directory::new(world.plan().into(), manager, facts).into());
+    let mut able = |from, to| path(&mut sa, from, to).map(|path| (path.mtu, path.rate)).unwrap();
     assert_eq!(able(2, 3), (Mtu::B4096, Rate::G100), "on one switch");
     assert_eq!(able(2, 15), (Mtu::B1024, Rate::G100), "over a trunk");
     assert_eq!(able(2, 16), (Mtu::B1024, Rate::G25), "over a trunk to a slow host");
@@ -208,24 +205,24 @@ fn where_the_tables_do_not_lead_there_is_no_path() {
     }
     let manager = ManagerFacts { priority: 0, activity: 0 };
     let plan = fabric_model::FabricPlan::from_parts(plan);
-    let mut administration = Administration::new();
-    administration.publish(Directory::new(plan.into(), manager, world.facts()).into());
-    assert_eq!(path(&mut administration, 2, 16), Err(Status::SA_NO_RECORDS));
-    assert_eq!(path(&mut administration, 2, 15), Err(Status::SA_NO_RECORDS));
+    let mut sa = SubnetAdministration::new();
+    sa.publish(Directory::new(plan.into(), manager, world.facts()).into());
+    assert_eq!(path(&mut sa, 2, 16), Err(Status::SA_NO_RECORDS));
+    assert_eq!(path(&mut sa, 2, 15), Err(Status::SA_NO_RECORDS));
     // The way out still leads somewhere, but not the way back.
-    assert_eq!(path(&mut administration, 16, 2).map(|path| path.is_reversible), Ok(false));
-    let reversible = path_with(&mut administration, 16, 2, &[(49, &[0x80])], P::IS_REVERSIBLE);
+    assert_eq!(path(&mut sa, 16, 2).map(|path| path.is_reversible), Ok(false));
+    let reversible = path_with(&mut sa, 16, 2, &[(49, &[0x80])], P::IS_REVERSIBLE);
     assert_eq!(reversible, Err(Status::SA_NO_RECORDS));
-    let either = path_with(&mut administration, 16, 2, &[(49, &[0])], P::IS_REVERSIBLE);
+    let either = path_with(&mut sa, 16, 2, &[(49, &[0])], P::IS_REVERSIBLE);
     assert!(either.is_ok(), "0 does not ask for anything");
-    assert!(path(&mut administration, 2, 3).unwrap().is_reversible);
+    assert!(path(&mut sa, 2, 3).unwrap().is_reversible);
 }
 
 #[test]
 fn a_key_that_was_asked_for_is_answered_if_both_ends_may_use_it() {
-    let mut administration = overlapping().administration();
+    let mut sa = overlapping().sa();
     let mut keyed = |from, to, key: u16| {
-        path_with(&mut administration, from, to, &[(50, &key.to_be_bytes())], P::PKEY)
+        path_with(&mut sa, from, to, &[(50, &key.to_be_bytes())], P::PKEY)
             .map(|path| path.pkey.unwrap().to_wire())
     };
     assert_eq!(keyed(2, 3, 0x8101), Ok(0x8101));
@@ -241,9 +238,8 @@ fn a_key_that_was_asked_for_is_answered_if_both_ends_may_use_it() {
 
 #[test]
 fn selectors_hold_on_the_wire() {
-    let mut administration = one_partition().administration();
-    let mut ask =
-        |place: usize, byte: u8, mask| path_with(&mut administration, 2, 16, &[(place, &[byte])], mask);
+    let mut sa = one_partition().sa();
+    let mut ask = |place: usize, byte: u8, mask| path_with(&mut sa, 2, 16, &[(place, &[byte])], mask);
     let mtu = P::MTU | P::MTU_SELECTOR;
     assert_eq!(ask(54, 0x03, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "more than 1024");
     assert_eq!(ask(54, 0x04, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "more than 2048");
@@ -268,11 +264,11 @@ fn selectors_hold_on_the_wire() {
 #[test]
 fn ends_may_be_named_by_gid_or_lid_and_have_to_agree() {
     let world = one_partition();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut ask = |dgid: Gid, dlid: u16, mask| {
         let pattern: [(usize, &[u8]); 3] = [(8, &dgid.0), (40, &dlid.to_be_bytes()), (42, &[0, 2])];
         let mad = question::<P>(Method::GET, &pattern, mask | P::SLID);
-        get::<P>(&mut administration, &request(2, 0x7fff, mad)).map(|path| path.dlid.unwrap().to_wire())
+        get::<P>(&mut sa, &request(2, 0x7fff, mad)).map(|path| path.dlid.unwrap().to_wire())
     };
     assert_eq!(ask(world.gid(5), 0, P::DGID), Ok(5));
     assert_eq!(ask(world.gid(5), 5, P::DGID | P::DLID), Ok(5));
@@ -286,10 +282,10 @@ fn ends_may_be_named_by_gid_or_lid_and_have_to_agree() {
 
 #[test]
 fn a_table_has_every_path_and_no_more_than_were_asked_for() {
-    let mut administration = one_partition().administration();
+    let mut sa = one_partition().sa();
     let mut count = |pattern: &[(usize, &[u8])], mask| {
         let mad = question::<P>(Method::GET_TABLE, pattern, mask);
-        table::<P>(&mut administration, &request(2, 0x7fff, mad)).unwrap().len()
+        table::<P>(&mut sa, &request(2, 0x7fff, mad)).unwrap().len()
     };
     // 15 in the partition, and the manager.
     assert_eq!(count(&[(42, &[0, 2])], P::SLID), 16);

@@ -7,33 +7,33 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use ib_wire::Guid;
 
-use crate::administration::{Directory, ManagerFacts};
-use crate::backlog::{Job, Work};
-use crate::event::Event;
+use crate::backlog::{Job, JobKind};
+use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
 use crate::program::{Stage, WeightWrite, without_state};
+use crate::sa::{Directory, ManagerFacts};
 use crate::scope::Scope;
 
 impl Manager {
     pub(crate) fn plan_is_new(&self) -> bool {
-        match (&self.plan, &self.settled) {
-            (Some(plan), Some(settled)) => !Arc::ptr_eq(plan, settled),
+        match (&self.plan, &self.in_force) {
+            (Some(plan), Some(in_force)) => !Arc::ptr_eq(plan, in_force),
             (plan, _) => plan.is_some(),
         }
     }
 
     /// Tells what nodes hold that should not, unless they are as if new or the plan is.
-    pub(crate) fn tell_drift(&mut self) {
-        let Some(plan) = self.settled.clone() else { return };
-        let touched = self.touched.difference(&self.fresh).copied().collect();
-        let scope = Scope::between(Some(&plan), &plan, &touched, &self.observed.nodes);
+    pub(crate) fn report_drift(&mut self) {
+        let Some(plan) = self.in_force.clone() else { return };
+        let changed = self.changed.difference(&self.fresh).copied().collect();
+        let scope = Scope::between(Some(&plan), &plan, &changed, &self.observed.nodes);
         let differences = self.comparison(&plan, &scope).known_differences();
         let drifts = differences.into_iter().map(|write| {
             let (attribute, modifier) = write.key;
-            Event::Drift { node: write.node, attribute, modifier }
+            SmEvent::Drift { node: write.node, attribute, modifier }
         });
-        drifts.for_each(|drift| self.tell(drift));
+        drifts.for_each(|drift| self.emit(drift));
     }
 
     /// Whether every node of a plan is there. If not, the fabric has changed and another plan has to come.
@@ -43,34 +43,34 @@ impl Manager {
             && plan.adapter_ports().all(|port| nodes.contains_key(&port.name.node))
     }
 
-    pub(crate) fn begin_pass(&mut self) {
+    pub(crate) fn begin_programming(&mut self) {
         let Some(plan) = self.plan.clone().filter(|plan| self.can_reach_all_of(plan)) else { return };
         self.phase = Phase::Reading;
-        self.sets_before = self.exchange.counts.sets;
-        self.scope = Scope::between(self.settled.as_deref(), &plan, &self.touched, &self.observed.nodes);
+        self.sets_before = self.window.counts.sets;
+        self.scope = Scope::between(self.in_force.as_deref(), &plan, &self.changed, &self.observed.nodes);
         let scope = std::mem::take(&mut self.scope);
         let reads = self.comparison(&plan, &scope).reads();
         self.scope = scope;
-        self.backlog.fill(reads.into_iter().map(|place| Job { place, work: Work::Read }));
+        self.backlog.fill(reads.into_iter().map(|target| Job { target, kind: JobKind::Read }));
     }
 
     /// A pass ends before its end: what it has written, and what is still under way, need not be what the next plan says.
-    pub(crate) fn doubt_pass(&mut self) {
+    pub(crate) fn distrust_interrupted_run(&mut self) {
         if let (Phase::Writing(_), Some(plan)) = (self.phase, &self.plan) {
             let ports = self.scope.adapter_ports.iter().filter_map(|port| plan.adapter_port(*port));
-            self.touched.extend(ports.map(|port| port.name.node));
-            self.touched.extend(&self.scope.switches);
+            self.changed.extend(ports.map(|port| port.name.node));
+            self.changed.extend(&self.scope.switches);
         }
     }
 
     /// Everything is known: what was decided has to be safe before it is done.
-    pub(crate) fn remember(&mut self, now: Duration) {
+    pub(crate) fn persist_decisions(&mut self, now: Duration) {
         if !self.silent.is_empty() {
             return self.interrupt(now);
         }
         self.announce();
-        if self.memory_is_new {
-            self.phase = Phase::Remembering;
+        if self.state_is_new {
+            self.phase = Phase::Persisting;
         } else {
             self.begin_stage(Stage::ALL[0]);
         }
@@ -80,7 +80,7 @@ impl Manager {
     fn announce(&mut self) {
         if let (Some(directory), Some(plan), true) = (&self.directory, &self.plan, self.plan_is_new()) {
             let next = Arc::new(directory.after(Arc::clone(plan)));
-            self.administration.announce(Arc::clone(&next));
+            self.sa.announce(Arc::clone(&next));
             self.directory = Some(next);
         }
     }
@@ -94,7 +94,7 @@ impl Manager {
             self.directory = Some(Arc::new(Directory::new(Arc::clone(plan), facts, nodes)));
         }
         if let Some(directory) = &self.directory {
-            self.administration.publish(Arc::clone(directory));
+            self.sa.publish(Arc::clone(directory));
         }
     }
 
@@ -103,7 +103,7 @@ impl Manager {
         self.phase = Phase::Writing(stage);
         let Some(plan) = self.plan.clone() else { return };
         if stage == Stage::ALL[0] {
-            self.persistence.note_safe(&plan);
+            self.persistence.record_safe_plan(&plan);
         }
         let comparison = self.comparison(&plan, &self.scope);
         if stage == Stage::Routes {
@@ -117,15 +117,17 @@ impl Manager {
         let writes = comparison.writes(stage);
         let data = |data| if stage.keeps_state() { without_state(data) } else { data };
         self.backlog.fill(
-            writes.into_iter().map(|write| Job { place: write.place(), work: Work::Write(data(write.data)) }),
+            writes
+                .into_iter()
+                .map(|write| Job { target: write.target(), kind: JobKind::Write(data(write.data)) }),
         );
     }
 
     /// Begins the next step by which arbitration tables change; whether there is one.
     fn begin_weight_step(&mut self) -> bool {
         let Some(step) = self.weight_steps.pop_front() else { return false };
-        let work = |write: WeightWrite| Work::Write(write.block.encode());
-        self.backlog.fill(step.into_iter().map(|write| Job { place: write.place, work: work(write) }));
+        let kind = |write: WeightWrite| JobKind::Write(write.block.encode());
+        self.backlog.fill(step.into_iter().map(|write| Job { target: write.target, kind: kind(write) }));
         true
     }
 
@@ -136,7 +138,7 @@ impl Manager {
         };
         let writes = self.comparison(&plan, &self.scope).writes_of_step(&step);
         self.backlog.fill(
-            writes.into_iter().map(|write| Job { place: write.place(), work: Work::Write(write.data) }),
+            writes.into_iter().map(|write| Job { target: write.target(), kind: JobKind::Write(write.data) }),
         );
         if step.drain {
             self.drained = Some(now + self.settings.drain);
@@ -157,19 +159,19 @@ impl Manager {
         }
         match stage.next() {
             Some(next) => self.begin_stage(next),
-            None => self.conclude_pass(now),
+            None => self.conclude_programming(now),
         }
     }
 
     /// A step may rely on the one before: nothing goes on before everybody did it.
     fn interrupt(&mut self, now: Duration) {
         for node in std::mem::take(&mut self.silent) {
-            self.touched.insert(node);
-            self.watch.suspect(now, node);
+            self.changed.insert(node);
+            self.sweeps.schedule_recheck(now, node);
         }
-        self.settled = None;
-        self.phase = Phase::Watching;
-        self.tell(Event::Interrupted);
+        self.in_force = None;
+        self.phase = Phase::Idle;
+        self.emit(SmEvent::Interrupted);
     }
 
     /// Nodes with ports that should be active and are not: their links went down meanwhile. The next look tries again.
@@ -180,24 +182,24 @@ impl Manager {
         steps.map(|write| write.node).collect()
     }
 
-    fn conclude_pass(&mut self, now: Duration) {
-        self.phase = Phase::Watching;
-        let is_news = self.plan_is_new() || self.exchange.counts.sets > self.sets_before;
+    fn conclude_programming(&mut self, now: Duration) {
+        self.phase = Phase::Idle;
+        let is_news = self.plan_is_new() || self.window.counts.sets > self.sets_before;
         if is_news {
             self.publish();
         }
-        self.settled = self.plan.clone();
-        self.memory_is_new |= std::mem::take(&mut self.has_learned);
+        self.in_force = self.plan.clone();
+        self.state_is_new |= std::mem::take(&mut self.has_learned);
         self.fresh.clear();
-        for guid in std::mem::take(&mut self.touched) {
+        for guid in std::mem::take(&mut self.changed) {
             if let Some(node) = self.observed.nodes.get_mut(&guid) {
                 node.strikes = 0;
             }
         }
-        self.touched = self.not_active();
+        self.changed = self.not_active();
         if is_news {
-            self.watch.put_off_sweep(now);
-            self.tell(Event::Programmed(self.exchange.counts));
+            self.sweeps.put_off_sweep(now);
+            self.emit(SmEvent::Programmed(self.window.counts));
         }
     }
 }

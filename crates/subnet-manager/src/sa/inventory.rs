@@ -14,7 +14,7 @@ use ib_wire::{
 };
 
 use super::directory::EndPort;
-use super::question::{Answer, Question};
+use super::query::{Answer, Query};
 
 /// How long an answer may take, as an exponent: 268 ms, what opensm says.
 const RESPONSE_TIME: u8 = 16;
@@ -58,25 +58,21 @@ pub(super) fn class_port_info(answer: &mut Answer) {
 }
 
 /// The ports a request for `R` may mean, judged by its LID component.
-fn ports<'a, R: Record>(
-    question: &Question<'a>,
-    pattern: &Pattern<'_, R>,
-    lid: ComponentMask,
-) -> &'a [EndPort] {
-    question.ports_at(pattern.value::<Option<LidAddress>>(lid).flatten(), !pattern.asks_for(lid))
+fn ports<'a, R: Record>(query: &Query<'a>, pattern: &Pattern<'_, R>, lid: ComponentMask) -> &'a [EndPort] {
+    query.ports_at(pattern.value::<Option<LidAddress>>(lid).flatten(), !pattern.asks_for(lid))
 }
 
 /// Nodes, one record for each end port.
-pub(super) fn nodes(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<NodeRecord>::of(question.request);
+pub(super) fn nodes(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<NodeRecord>::of(query.request);
     let matcher = pattern.matcher();
     let ports = match pattern.value::<Option<Guid>>(NodeRecord::PORT_GUID).flatten() {
-        Some(guid) => question.directory.port_by_guid(guid).map_or(&[][..], std::slice::from_ref),
-        None => ports(question, &pattern, NodeRecord::LID),
+        Some(guid) => query.directory.port_by_guid(guid).map_or(&[][..], std::slice::from_ref),
+        None => ports(query, &pattern, NodeRecord::LID),
     };
     for port in ports {
         answer.examine()?;
-        let Some(facts) = question.directory.facts(port.node).filter(|_| question.sees(port)) else {
+        let Some(facts) = query.directory.facts(port.node).filter(|_| query.sees(port)) else {
             continue;
         };
         let node_info = NodeInfo { port_guid: port.guid, local_port: port.number, ..facts.info.clone() };
@@ -87,9 +83,9 @@ pub(super) fn nodes(question: &Question<'_>, answer: &mut Answer) -> ControlFlow
 }
 
 /// Ports, those of switches included; who sees port 0 of a switch sees them.
-pub(super) fn port_infos(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<PortInfoRecord>::of(question.request);
-    let by_bits = |flag, component| match question.request.modifier() & flag {
+pub(super) fn port_infos(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<PortInfoRecord>::of(query.request);
+    let by_bits = |flag, component| match query.request.modifier() & flag {
         0 => ComponentMask::NONE,
         _ => component,
     };
@@ -103,9 +99,9 @@ pub(super) fn port_infos(question: &Question<'_>, answer: &mut Answer) -> Contro
             && (!bitwise.has(PortInfoRecord::CAPABILITY2)
                 || second.is_none_or(|wanted| info.capability2 & wanted == wanted))
     };
-    for port in ports(question, &pattern, PortInfoRecord::LID) {
+    for port in ports(query, &pattern, PortInfoRecord::LID) {
         answer.examine()?;
-        let Some(facts) = question.directory.facts(port.node).filter(|_| question.sees(port)) else {
+        let Some(facts) = query.directory.facts(port.node).filter(|_| query.sees(port)) else {
             continue;
         };
         for (number, info) in &facts.ports {
@@ -113,7 +109,7 @@ pub(super) fn port_infos(question: &Question<'_>, answer: &mut Answer) -> Contro
                 continue;
             }
             answer.examine()?;
-            let port_info = as_told(question, port, *number, info);
+            let port_info = as_reported(query, port, *number, info);
             if has_bits(&port_info) {
                 let record = PortInfoRecord {
                     lid: Some(port.lid.into()),
@@ -129,25 +125,25 @@ pub(super) fn port_infos(question: &Question<'_>, answer: &mut Answer) -> Contro
 }
 
 /// What is told of a port: never its key, and the addresses of the plan.
-fn as_told(question: &Question<'_>, port: &EndPort, number: PortNum, info: &PortInfo) -> PortInfo {
-    let manager = question.directory.plan.manager();
-    let mut told = PortInfo { m_key: None, ..info.clone() };
+fn as_reported(query: &Query<'_>, port: &EndPort, number: PortNum, info: &PortInfo) -> PortInfo {
+    let manager = query.directory.plan.manager();
+    let mut reported = PortInfo { m_key: None, ..info.clone() };
     if number == port.number {
-        told.lid = Some(port.lid);
-        told.master_sm_lid = Some(manager.lid);
+        reported.lid = Some(port.lid);
+        reported.master_sm_lid = Some(manager.lid);
     }
     if port.guid == manager.guid && !port.is_switch {
-        told.capability = told.capability.with(Capability::IS_SM);
+        reported.capability = reported.capability.with(Capability::IS_SM);
     }
-    told
+    reported
 }
 
 /// The subnet manager.
-pub(super) fn managers(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let Some(port) = question.directory.manager_port().filter(|port| question.sees(port)) else {
+pub(super) fn managers(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let Some(port) = query.directory.manager_port().filter(|port| query.sees(port)) else {
         return ControlFlow::Continue(());
     };
-    let facts = question.directory.manager;
+    let facts = query.directory.manager;
     let sm_info = SmInfo {
         guid: Some(port.guid),
         sm_key: None,
@@ -156,17 +152,17 @@ pub(super) fn managers(question: &Question<'_>, answer: &mut Answer) -> ControlF
         state: SmState::Master,
     };
     let record = SmInfoRecord { lid: Some(port.lid.into()), sm_info };
-    add_if(&Pattern::<SmInfoRecord>::of(question.request).matcher(), &record.encode(), answer)
+    add_if(&Pattern::<SmInfoRecord>::of(query.request).matcher(), &record.encode(), answer)
 }
 
 /// GUIDs of ports: as many blocks as the port can hold. The first GUID is the port's own; others nobody gave it.
-pub(super) fn guids(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<GuidInfoRecord>::of(question.request);
+pub(super) fn guids(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<GuidInfoRecord>::of(query.request);
     let matcher = pattern.matcher();
-    for port in ports(question, &pattern, GuidInfoRecord::LID) {
+    for port in ports(query, &pattern, GuidInfoRecord::LID) {
         answer.examine()?;
-        let info = question.directory.facts(port.node).and_then(|facts| facts.ports.get(&port.number));
-        let Some(info) = info.filter(|_| question.sees(port)) else { continue };
+        let info = query.directory.facts(port.node).and_then(|facts| facts.ports.get(&port.number));
+        let Some(info) = info.filter(|_| query.sees(port)) else { continue };
         for block in 0..info.guid_cap.div_ceil(GuidBlock::ENTRIES as u8).max(1) {
             answer.examine()?;
             let mut guids = GuidBlock([None; GuidBlock::ENTRIES]);
@@ -181,13 +177,13 @@ pub(super) fn guids(question: &Question<'_>, answer: &mut Answer) -> ControlFlow
 }
 
 /// Switches. For the manager's own port only.
-pub(super) fn switches(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<SwitchInfoRecord>::of(question.request);
+pub(super) fn switches(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<SwitchInfoRecord>::of(query.request);
     let matcher = pattern.matcher();
-    for port in ports(question, &pattern, SwitchInfoRecord::LID).iter().filter(|port| port.is_switch) {
+    for port in ports(query, &pattern, SwitchInfoRecord::LID).iter().filter(|port| port.is_switch) {
         answer.examine()?;
         let (Some(facts), Some(switch)) =
-            (question.directory.facts(port.node), question.directory.plan.switch(port.node))
+            (query.directory.facts(port.node), query.directory.plan.switch(port.node))
         else {
             continue;
         };
@@ -200,16 +196,16 @@ pub(super) fn switches(question: &Question<'_>, answer: &mut Answer) -> ControlF
 }
 
 /// Cables, one record for each direction. For the manager's own port only.
-pub(super) fn links(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let plan = &question.directory.plan;
+pub(super) fn links(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let plan = &query.directory.plan;
     let adapters: BTreeMap<PortName, Lid> = plan.adapter_ports().map(|port| (port.name, port.lid)).collect();
     let lid_of = |end: PortName| match plan.switch(end.node) {
         Some(switch) => Some(switch.lid),
         None => adapters.get(&end).copied(),
     };
-    let pattern = Pattern::<LinkRecord>::of(question.request);
+    let pattern = Pattern::<LinkRecord>::of(query.request);
     let matcher = pattern.matcher();
-    for port in ports(question, &pattern, LinkRecord::FROM_LID) {
+    for port in ports(query, &pattern, LinkRecord::FROM_LID) {
         answer.examine()?;
         let cables: Vec<(PortNum, PortName)> = match plan.switch(port.node).filter(|_| port.is_switch) {
             Some(switch) => switch.ports.iter().map(|cable| (cable.number, cable.peer)).collect(),

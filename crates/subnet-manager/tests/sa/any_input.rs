@@ -3,7 +3,7 @@
 use ib_wire::{Datagram, Gid, Grh, LidAddress, Mad, Pkey, QKey, QueuePair, ServiceLevel, Status};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use subnet_manager::Administration;
+use subnet_manager::SubnetAdministration;
 
 use crate::visibility::overlapping;
 use crate::world::NOW;
@@ -73,10 +73,10 @@ proptest! {
     #[test]
     fn nothing_that_arrives_does_harm(datagrams in vec(datagrams(), 1..60)) {
         let world = overlapping();
-        let mut administration = world.administration();
+        let mut sa = world.sa();
         let mut now = NOW;
         for datagram in &datagrams {
-            administration.handle_datagram(now, datagram);
+            sa.handle_datagram(now, datagram);
             let asker = match datagram.slid {
                 LidAddress::Unicast(lid) => world.keys.get(&lid.to_wire()),
                 _ => None,
@@ -85,7 +85,7 @@ proptest! {
                 keys.iter().any(|key| key & 0x7fff == datagram.pkey.partition().to_wire())
             });
             let mut sent = 0;
-            while let Some(answer) = administration.poll_transmit(now) {
+            while let Some(answer) = sa.poll_transmit(now) {
                 prop_assert!(answer.mad.method().is_response() || answer.mad.rmpp().version == 1);
                 prop_assert!(world.keys.contains_key(&answer.dlid.to_wire()));
                 if answer.dlid == datagram.slid && answer.mad.transaction() == datagram.mad.transaction() {
@@ -94,21 +94,21 @@ proptest! {
                 sent += 1;
             }
             prop_assert!(sent <= 2000, "an answer has an end");
-            if sent == 0 && let Some(next) = administration.poll_timeout() {
+            if sent == 0 && let Some(next) = sa.poll_timeout() {
                 now = now.max(next);
-                administration.handle_timeout(now);
+                sa.handle_timeout(now);
             }
         }
-        prop_assert!(administration.counts().requests <= datagrams.len() as u64);
+        prop_assert!(sa.counts().requests <= datagrams.len() as u64);
     }
 
     #[test]
     fn nobody_who_is_not_in_the_plan_is_answered(datagrams in vec(datagrams(), 1..60)) {
-        let mut administration = overlapping().administration();
+        let mut sa = overlapping().sa();
         for datagram in datagrams {
             let stranger = Datagram { slid: LidAddress::from_wire(0x1234).unwrap(), ..datagram };
-            administration.handle_datagram(NOW, &stranger);
-            prop_assert_eq!(administration.poll_transmit(NOW), None);
+            sa.handle_datagram(NOW, &stranger);
+            prop_assert_eq!(sa.poll_transmit(NOW), None);
         }
     }
 }
@@ -118,12 +118,11 @@ fn the_datagrams_of_this_test_are_answered_and_refused() {
     // Otherwise the properties above would hold for nothing.
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let (mut administration, mut statuses): (Administration, Vec<Status>) =
-        (overlapping().administration(), Vec::new());
+    let (mut sa, mut statuses): (SubnetAdministration, Vec<Status>) = (overlapping().sa(), Vec::new());
     for _ in 0..5000 {
         let datagram = datagrams().new_tree(&mut runner).unwrap().current();
-        administration.handle_datagram(NOW, &datagram);
-        while let Some(answer) = administration.poll_transmit(NOW) {
+        sa.handle_datagram(NOW, &datagram);
+        while let Some(answer) = sa.poll_transmit(NOW) {
             statuses.push(answer.mad.status());
         }
     }
@@ -132,5 +131,5 @@ fn the_datagrams_of_this_test_are_answered_and_refused() {
     {
         assert!(statuses.contains(&status), "{status:?} was never answered");
     }
-    assert!(administration.counts().transfers > 0 && administration.counts().dropped > 0);
+    assert!(sa.counts().transfers > 0 && sa.counts().dropped > 0);
 }

@@ -6,7 +6,7 @@ use fabric_model::generate::FatTree;
 use ib_wire::rmpp::{Receiver, RmppKind};
 use ib_wire::sa::{self, ComponentMask, NodeRecord, PathRecord};
 use ib_wire::{Attribute, Datagram, Method, Status, TransactionId};
-use subnet_manager::Administration;
+use subnet_manager::SubnetAdministration;
 
 use crate::world::{NOW, World, plain, question, request, table};
 
@@ -25,13 +25,13 @@ fn nodes_wanted(asker: u16, transaction: u64) -> Datagram {
 /// Carries datagrams both ways, losing those `lose` says, until both are quiet: how many records arrived.
 fn transfer(
     asked: &Datagram,
-    administration: &mut Administration,
+    sa: &mut SubnetAdministration,
     mut lose: impl FnMut(u32) -> bool,
 ) -> Option<usize> {
     let (mut receiver, mut now, mut carried, mut arrived) = (Receiver::new(), NOW, 0, None);
-    administration.handle_datagram(now, asked);
+    sa.handle_datagram(now, asked);
     loop {
-        while let Some(answer) = administration.poll_transmit(now) {
+        while let Some(answer) = sa.poll_transmit(now) {
             carried += 1;
             if lose(carried) {
                 continue;
@@ -40,7 +40,7 @@ fn transfer(
             if let Some(mad) = receiver.poll_transmit() {
                 carried += 1;
                 if !lose(carried) {
-                    administration.handle_datagram(now, &Datagram { mad, ..asked.clone() });
+                    sa.handle_datagram(now, &Datagram { mad, ..asked.clone() });
                 }
             }
             if let Some(message) = message {
@@ -48,86 +48,80 @@ fn transfer(
                 arrived = Some(sa::records::<NodeRecord>(&message.data, step).count());
             }
         }
-        let Some(next) = administration.poll_timeout() else { return arrived };
+        let Some(next) = sa.poll_timeout() else { return arrived };
         now = next;
-        administration.handle_timeout(now);
+        sa.handle_timeout(now);
     }
 }
 
 #[test]
 fn a_long_table_arrives_whichever_datagram_is_lost() {
     let world = many();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let segments = (128 * 112_u32).div_ceil(200);
     for lost in 0..=segments + 3 {
         let asked = nodes_wanted(2, u64::from(lost));
-        assert_eq!(
-            transfer(&asked, &mut administration, |number| number == lost),
-            Some(128),
-            "{lost} was lost"
-        );
+        assert_eq!(transfer(&asked, &mut sa, |number| number == lost), Some(128), "{lost} was lost");
     }
-    assert_eq!(transfer(&nodes_wanted(2, 999), &mut administration, |number| number % 10 == 7), Some(128));
-    assert_eq!(administration.counts().transfers_failed, 0);
+    assert_eq!(transfer(&nodes_wanted(2, 999), &mut sa, |number| number % 10 == 7), Some(128));
+    assert_eq!(sa.counts().transfers_failed, 0);
 }
 
 #[test]
 fn a_port_that_never_acknowledges_is_given_up_and_told_so() {
-    let mut administration = many().administration();
-    assert_eq!(administration.poll_timeout(), None);
-    administration.handle_datagram(NOW, &nodes_wanted(2, 1));
+    let mut sa = many().sa();
+    assert_eq!(sa.poll_timeout(), None);
+    sa.handle_datagram(NOW, &nodes_wanted(2, 1));
     let mut kinds = Vec::new();
     let mut now = NOW;
     loop {
-        kinds.extend(
-            std::iter::from_fn(|| administration.poll_transmit(now)).map(|sent| sent.mad.rmpp().kind),
-        );
-        let Some(next) = administration.poll_timeout() else { break };
+        kinds.extend(std::iter::from_fn(|| sa.poll_transmit(now)).map(|sent| sent.mad.rmpp().kind));
+        let Some(next) = sa.poll_timeout() else { break };
         assert!(next > now, "time has to pass");
         now = next;
-        administration.handle_timeout(now);
+        sa.handle_timeout(now);
     }
     assert_eq!(kinds, [RmppKind::Data, RmppKind::Data, RmppKind::Data, RmppKind::Data, RmppKind::Abort]);
-    assert_eq!(administration.counts().transfers_failed, 1);
+    assert_eq!(sa.counts().transfers_failed, 1);
 }
 
 #[test]
 fn a_table_of_one_datagram_waits_for_nobody() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     let mad = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
-    administration.handle_datagram(NOW, &request(2, 0x7fff, mad));
-    assert!(administration.poll_transmit(NOW).is_some());
-    assert_eq!((administration.poll_transmit(NOW), administration.poll_timeout()), (None, None));
-    assert_eq!(administration.counts().transfers, 0);
+    sa.handle_datagram(NOW, &request(2, 0x7fff, mad));
+    assert!(sa.poll_transmit(NOW).is_some());
+    assert_eq!((sa.poll_transmit(NOW), sa.poll_timeout()), (None, None));
+    assert_eq!(sa.counts().transfers, 0);
 }
 
 #[test]
 fn a_port_that_asks_again_gets_its_table_again_from_the_start() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     for _ in 0..20 {
-        administration.handle_datagram(NOW, &nodes_wanted(2, 5));
-        let first = administration.poll_transmit(NOW).unwrap();
+        sa.handle_datagram(NOW, &nodes_wanted(2, 5));
+        let first = sa.poll_transmit(NOW).unwrap();
         assert_eq!((first.mad.status(), first.mad.rmpp().segment), (Status::OK, 1));
-        assert_eq!(administration.poll_transmit(NOW), None, "the old transfer is gone");
+        assert_eq!(sa.poll_transmit(NOW), None, "the old transfer is gone");
     }
-    assert_eq!(transfer(&nodes_wanted(2, 5), &mut administration, |_| false), Some(128));
+    assert_eq!(transfer(&nodes_wanted(2, 5), &mut sa, |_| false), Some(128));
 }
 
 #[test]
 fn software_that_does_not_acknowledge_may_ask_as_often_as_it_likes() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     for transaction in 0..50 {
-        administration.handle_datagram(NOW, &nodes_wanted(2, transaction));
-        let first = administration.poll_transmit(NOW).unwrap();
+        sa.handle_datagram(NOW, &nodes_wanted(2, transaction));
+        let first = sa.poll_transmit(NOW).unwrap();
         assert_eq!((first.mad.status(), first.mad.transaction()), (Status::OK, TransactionId(transaction)));
     }
 }
 
 /// Has the first segment of a transfer acknowledged, so that it counts as under way.
-fn begin(administration: &mut Administration, asked: &Datagram) -> Status {
-    administration.handle_datagram(NOW, asked);
+fn begin(sa: &mut SubnetAdministration, asked: &Datagram) -> Status {
+    sa.handle_datagram(NOW, asked);
     let mut status = None;
-    while let Some(answer) = administration.poll_transmit(NOW) {
+    while let Some(answer) = sa.poll_transmit(NOW) {
         if answer.mad.transaction() != asked.mad.transaction() || answer.dlid != asked.slid {
             continue;
         }
@@ -135,7 +129,7 @@ fn begin(administration: &mut Administration, asked: &Datagram) -> Status {
         let mut receiver = Receiver::new();
         if answer.mad.rmpp().segment == 1 && receiver.handle(&answer.mad).is_ok() {
             let mad = receiver.poll_transmit().unwrap();
-            administration.handle_datagram(NOW, &Datagram { mad, ..asked.clone() });
+            sa.handle_datagram(NOW, &Datagram { mad, ..asked.clone() });
         }
     }
     status.unwrap()
@@ -143,50 +137,46 @@ fn begin(administration: &mut Administration, asked: &Datagram) -> Status {
 
 #[test]
 fn transfers_under_way_are_bounded_for_each_port_and_for_all() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     let statuses: Vec<Status> =
-        (0..6).map(|transaction| begin(&mut administration, &nodes_wanted(2, transaction))).collect();
+        (0..6).map(|transaction| begin(&mut sa, &nodes_wanted(2, transaction))).collect();
     assert_eq!(statuses, [Status::OK, Status::OK, Status::OK, Status::OK, Status::BUSY, Status::BUSY]);
-    assert_eq!(begin(&mut administration, &nodes_wanted(3, 1)), Status::OK, "another port has its own");
-    let started =
-        (4..=128).filter(|port| begin(&mut administration, &nodes_wanted(*port, 1)) == Status::OK).count();
+    assert_eq!(begin(&mut sa, &nodes_wanted(3, 1)), Status::OK, "another port has its own");
+    let started = (4..=128).filter(|port| begin(&mut sa, &nodes_wanted(*port, 1)) == Status::OK).count();
     assert_eq!(started, 64 - 5);
-    assert_eq!(administration.counts().busy, 2 + 125 - 59);
+    assert_eq!(sa.counts().busy, 2 + 125 - 59);
     // Short answers do not need a place.
     let one = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
-    assert_eq!(
-        table::<NodeRecord>(&mut administration, &request(100, 0x7fff, one)).map(|nodes| nodes.len()),
-        Ok(1)
-    );
+    assert_eq!(table::<NodeRecord>(&mut sa, &request(100, 0x7fff, one)).map(|nodes| nodes.len()), Ok(1));
     // Time makes room again.
     let mut now = NOW;
-    while let Some(next) = administration.poll_timeout() {
+    while let Some(next) = sa.poll_timeout() {
         now = next;
-        administration.handle_timeout(now);
-        while administration.poll_transmit(now).is_some() {}
+        sa.handle_timeout(now);
+        while sa.poll_transmit(now).is_some() {}
     }
     assert!(now < NOW + Duration::from_secs(10));
-    assert_eq!(begin(&mut administration, &nodes_wanted(2, 9)), Status::OK);
+    assert_eq!(begin(&mut sa, &nodes_wanted(2, 9)), Status::OK);
 }
 
 #[test]
 fn nobody_acknowledges_for_another_port() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     let asked = nodes_wanted(2, 1);
-    administration.handle_datagram(NOW, &asked);
-    let first = administration.poll_transmit(NOW).unwrap();
+    sa.handle_datagram(NOW, &asked);
+    let first = sa.poll_transmit(NOW).unwrap();
     let mut receiver = Receiver::new();
     receiver.handle(&first.mad).unwrap();
     let acknowledged = receiver.poll_transmit().unwrap();
-    administration.handle_datagram(NOW, &request(3, 0x7fff, acknowledged.clone()));
-    assert_eq!(administration.poll_transmit(NOW), None);
-    administration.handle_datagram(NOW, &Datagram { mad: acknowledged, ..asked });
-    assert!(administration.poll_transmit(NOW).is_some());
+    sa.handle_datagram(NOW, &request(3, 0x7fff, acknowledged.clone()));
+    assert_eq!(sa.poll_transmit(NOW), None);
+    sa.handle_datagram(NOW, &Datagram { mad: acknowledged, ..asked });
+    assert!(sa.poll_transmit(NOW).is_some());
 }
 
 #[test]
 fn a_port_that_has_too_much_looked_at_is_told_to_wait() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     // All pairs of 128 hosts and all 152 ports, none with this packet size: much work, no answer to send.
     let nothing = question::<PathRecord>(
         Method::GET_TABLE,
@@ -196,8 +186,7 @@ fn a_port_that_has_too_much_looked_at_is_told_to_wait() {
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(
-            table::<PathRecord>(&mut administration, &request(2, 0x7fff, nothing.clone()))
-                .map(|paths| paths.len()),
+            table::<PathRecord>(&mut sa, &request(2, 0x7fff, nothing.clone())).map(|paths| paths.len()),
         );
     }
     let answered = statuses.iter().filter(|status| **status == Ok(0)).count();
@@ -208,26 +197,19 @@ fn a_port_that_has_too_much_looked_at_is_told_to_wait() {
         &[(40, &[0, 3]), (42, &[0, 2])],
         PathRecord::SLID | PathRecord::DLID,
     );
-    assert_eq!(
-        table::<PathRecord>(&mut administration, &request(2, 0x7fff, one)).map(|paths| paths.len()),
-        Ok(1)
-    );
-    assert!(
-        table::<PathRecord>(&mut administration, &request(3, 0x7fff, nothing.clone())).is_ok(),
-        "another port"
-    );
-    administration.handle_datagram(NOW + Duration::from_secs(1), &request(2, 0x7fff, nothing));
-    let later = administration.poll_transmit(NOW + Duration::from_secs(1)).unwrap();
+    assert_eq!(table::<PathRecord>(&mut sa, &request(2, 0x7fff, one)).map(|paths| paths.len()), Ok(1));
+    assert!(table::<PathRecord>(&mut sa, &request(3, 0x7fff, nothing.clone())).is_ok(), "another port");
+    sa.handle_datagram(NOW + Duration::from_secs(1), &request(2, 0x7fff, nothing));
+    let later = sa.poll_transmit(NOW + Duration::from_secs(1)).unwrap();
     assert_eq!(later.mad.status(), Status::OK, "a second later");
 }
 
 #[test]
 fn answers_that_nobody_fetches_do_not_pile_up() {
-    let mut administration = many().administration();
+    let mut sa = many().sa();
     for _ in 0..10_000 {
-        administration
-            .handle_datagram(NOW, &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));
+        sa.handle_datagram(NOW, &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));
     }
-    assert_eq!(std::iter::from_fn(|| administration.poll_transmit(NOW)).count(), 4096);
-    assert_eq!(administration.counts().dropped, 10_000 - 4096);
+    assert_eq!(std::iter::from_fn(|| sa.poll_transmit(NOW)).count(), 4096);
+    assert_eq!(sa.counts().dropped, 10_000 - 4096);
 }

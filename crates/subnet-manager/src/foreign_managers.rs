@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use ib_wire::{Attribute, Guid, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo, SmState};
 
-use crate::event::Event;
-use crate::exchange::Patience;
+use crate::event::SmEvent;
+use crate::mad_window::RetryPolicy;
 use crate::manager::{Manager, Purpose};
 
 /// The first pause before a silent manager is asked again. It doubles with every question in vain.
@@ -33,45 +33,45 @@ pub(crate) enum ForeignManager {
 
 impl Manager {
     /// Notes whether a subnet manager runs behind a port, and asks a new one who it is.
-    pub(crate) fn note_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
+    pub(crate) fn record_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
         let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
         if !is_manager || own {
             if self.managers.remove(&(node, port)).is_some() {
-                self.tell(Event::ForeignManagerGone { node, port });
+                self.emit(SmEvent::ForeignManagerGone { node, port });
             }
         } else if let Entry::Vacant(unknown) = self.managers.entry((node, port)) {
             unknown.insert(ForeignManager::New);
-            self.ask_manager(node, port, Patience::Usual);
+            self.query_manager(node, port, RetryPolicy::Limits);
         }
     }
 
     /// Asks all other managers what they are doing now. Silent ones get one datagram, and only when their pause is over.
-    pub(crate) fn ask_managers(&mut self) {
+    pub(crate) fn query_managers(&mut self) {
         let now = self.now;
         let due = |known: &ForeignManager| match *known {
-            ForeignManager::New | ForeignManager::Known { .. } => Some(Patience::Usual),
-            ForeignManager::Silent { next, .. } => (next <= now).then_some(Patience::Once),
+            ForeignManager::New | ForeignManager::Known { .. } => Some(RetryPolicy::Limits),
+            ForeignManager::Silent { next, .. } => (next <= now).then_some(RetryPolicy::Once),
         };
         let asked: Vec<_> =
             self.managers.iter().filter_map(|(place, known)| Some((*place, due(known)?))).collect();
-        for ((node, port), patience) in asked {
-            self.ask_manager(node, port, patience);
+        for ((node, port), retry) in asked {
+            self.query_manager(node, port, retry);
         }
     }
 
     /// Another manager told who it is, or what it is doing now.
-    pub(crate) fn note_foreign_manager(&mut self, node: Guid, port: PortNum, data: &[u8; SMP_DATA_LEN]) {
-        let Ok(info) = SmInfo::decode(data) else { return self.note_silent_manager(node, port) };
+    pub(crate) fn record_foreign_manager(&mut self, node: Guid, port: PortNum, data: &[u8; SMP_DATA_LEN]) {
+        let Ok(info) = SmInfo::decode(data) else { return self.record_silent_manager(node, port) };
         let says = ForeignManager::Known { state: info.state, priority: info.priority };
         if let Some(known) = self.managers.get_mut(&(node, port))
             && std::mem::replace(known, says) != says
         {
-            self.tell(Event::ForeignManager { node, port, info: Some(info) });
+            self.emit(SmEvent::ForeignManager { node, port, info: Some(info) });
         }
     }
 
     /// Another manager did not answer, or answered nonsense.
-    pub(crate) fn note_silent_manager(&mut self, node: Guid, port: PortNum) {
+    pub(crate) fn record_silent_manager(&mut self, node: Guid, port: PortNum) {
         let now = self.now;
         let Some(known) = self.managers.get_mut(&(node, port)) else { return };
         let (pause, is_news) = match *known {
@@ -80,14 +80,14 @@ impl Manager {
         };
         *known = ForeignManager::Silent { pause, next: now + pause };
         if is_news {
-            self.tell(Event::ForeignManager { node, port, info: None });
+            self.emit(SmEvent::ForeignManager { node, port, info: None });
         }
     }
 
     /// Asks a manager who it is, without a key on any transport.
-    fn ask_manager(&mut self, node: Guid, port: PortNum, patience: Patience) {
+    fn query_manager(&mut self, node: Guid, port: PortNum, retry: RetryPolicy) {
         let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mad = Mad::directed(Method::GET, Attribute::SM_INFO, 0, route);
-        self.exchange.ask_with(patience, node, mad, Purpose::ForeignManager { node, port });
+        self.window.request_with(retry, node, mad, Purpose::ForeignManager { node, port });
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ib_wire::{Attribute, Guid, PortNum, SlToVlSelector};
 
 use super::Write;
-use crate::observed::{ObservedNode, TableKey};
+use crate::observed::{AttributeKey, ObservedNode};
 
 /// One write for all inputs of an output, where a switch takes that and all are to hold the same. Other writes stay. One for
 /// all turns of a switch would also change what comes to its own port, of which plans say nothing.
@@ -28,17 +28,20 @@ pub(super) fn together(writes: Vec<Write>, nodes: &BTreeMap<Guid, ObservedNode>)
 }
 
 /// The turns that a write of a map stands for.
-pub(crate) fn turns(node: &ObservedNode, key: TableKey) -> Option<impl Iterator<Item = TableKey> + use<>> {
+pub(crate) fn hops(
+    node: &ObservedNode,
+    key: AttributeKey,
+) -> Option<impl Iterator<Item = AttributeKey> + use<>> {
     let SlToVlSelector::AllInputs { output } = SlToVlSelector::from_modifier(key.1)? else { return None };
-    let is_turn = key.0 == Attribute::SL_TO_VL && node.is_switch();
-    is_turn.then(|| inputs(node, output).map(move |input| turn(input, output)))
+    let is_hop = key.0 == Attribute::SL_TO_VL && node.is_switch();
+    is_hop.then(|| inputs(node, output).map(move |input| hop(input, output)))
 }
 
 /// What all inputs are to hold, if it is the same and more than one has to be written.
 fn joined(node: &ObservedNode, output: u8, writes: &[Write]) -> Option<Write> {
     let first = writes.first().filter(|_| writes.len() > 1)?;
     let is_same = |input: u8| {
-        let key = turn(input, output);
+        let key = hop(input, output);
         let wanted = writes.iter().find(|write| write.key == key).map(|write| write.data);
         wanted.or_else(|| node.held(PortNum::MANAGEMENT, key)) == Some(first.data)
     };
@@ -58,7 +61,7 @@ fn output(write: &Write) -> Option<u8> {
     }
 }
 
-fn turn(input: u8, output: u8) -> TableKey {
+fn hop(input: u8, output: u8) -> AttributeKey {
     (Attribute::SL_TO_VL, SlToVlSelector::Turn { input, output }.to_modifier())
 }
 

@@ -7,7 +7,7 @@ use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, TransactionId};
 
 /// How much a manager asks at once and how long it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MadLimits {
     /// Requests in flight altogether.
     pub window: usize,
     /// Requests in flight towards one device: lane 15 has no credits, a device drops what it cannot queue.
@@ -18,7 +18,7 @@ pub struct Limits {
     pub retries: u8,
 }
 
-impl Default for Limits {
+impl Default for MadLimits {
     fn default() -> Self {
         Self { window: 64, device_window: 4, timeout: Duration::from_millis(500), retries: 5 }
     }
@@ -26,7 +26,7 @@ impl Default for Limits {
 
 /// Datagrams sent, repetitions included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct MadCounts {
     /// Reads.
     pub gets: u64,
     /// Writes.
@@ -37,17 +37,17 @@ pub struct Counts {
 
 /// How often a request is sent before it is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Once, and as often again as the [`Limits`] say.
-    Usual,
+pub(crate) enum RetryPolicy {
+    /// Once, and as often again as the [`MadLimits`] say.
+    Limits,
     /// Once.
     Once,
 }
 
 /// Requests with what each is for.
 #[derive(Debug)]
-pub(crate) struct Exchange<P> {
-    limits: Limits,
+pub(crate) struct MadWindow<P> {
+    limits: MadLimits,
     devices: HashMap<Guid, Queue<P>>,
     /// Devices with something to send and room in their window, each once.
     ready: VecDeque<Guid>,
@@ -56,13 +56,13 @@ pub(crate) struct Exchange<P> {
     transactions: u32,
     /// Requests that were not sent yet.
     waiting: usize,
-    pub counts: Counts,
-    pub progress: Progress,
+    pub counts: MadCounts,
+    pub progress: MadProgress,
 }
 
 /// How much of what was asked since the last pause is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct MadProgress {
     /// Requests answered or given up.
     pub done: usize,
     /// Requests known to be needed so far.
@@ -103,8 +103,8 @@ struct InFlight<P> {
     due: Duration,
 }
 
-impl<P> Exchange<P> {
-    pub fn new(limits: Limits) -> Self {
+impl<P> MadWindow<P> {
+    pub fn new(limits: MadLimits) -> Self {
         Self {
             limits,
             devices: HashMap::new(),
@@ -113,25 +113,25 @@ impl<P> Exchange<P> {
             deadlines: BTreeMap::new(),
             transactions: 0,
             waiting: 0,
-            counts: Counts::default(),
-            progress: Progress::default(),
+            counts: MadCounts::default(),
+            progress: MadProgress::default(),
         }
     }
 
     /// Queues a request towards a device.
-    pub fn ask(&mut self, device: Guid, mad: Mad, purpose: P) {
-        self.ask_with(Patience::Usual, device, mad, purpose);
+    pub fn request(&mut self, device: Guid, mad: Mad, purpose: P) {
+        self.request_with(RetryPolicy::Limits, device, mad, purpose);
     }
 
     /// Queues a request towards a device that may be given up sooner than others.
-    pub fn ask_with(&mut self, patience: Patience, device: Guid, mad: Mad, purpose: P) {
+    pub fn request_with(&mut self, retry: RetryPolicy, device: Guid, mad: Mad, purpose: P) {
         if self.is_idle() {
-            self.progress = Progress::default();
+            self.progress = MadProgress::default();
         }
         self.progress.total += 1;
-        let retries_left = match patience {
-            Patience::Usual => self.limits.retries,
-            Patience::Once => 0,
+        let retries_left = match retry {
+            RetryPolicy::Limits => self.limits.retries,
+            RetryPolicy::Once => 0,
         };
         let request = Request { mad: Box::new(mad), purpose, retries_left };
         self.devices.entry(device).or_default().waiting.push_back(request);
@@ -261,8 +261,8 @@ mod tests {
     use super::*;
     use ib_wire::{Attribute, DirectedRoute};
 
-    fn exchange(window: usize, device_window: usize) -> Exchange<u32> {
-        Exchange::new(Limits { window, device_window, timeout: Duration::from_secs(1), retries: 1 })
+    fn window(window: usize, device_window: usize) -> MadWindow<u32> {
+        MadWindow::new(MadLimits { window, device_window, timeout: Duration::from_secs(1), retries: 1 })
     }
 
     fn device(raw: u64) -> Guid {
@@ -275,40 +275,40 @@ mod tests {
 
     #[test]
     fn windows_bound_what_is_in_flight() {
-        let mut exchange = exchange(5, 2);
+        let mut window = window(5, 2);
         for index in 0..8 {
-            exchange.ask(device(1 + index % 2), request(), index as u32);
+            window.request(device(1 + index % 2), request(), index as u32);
         }
-        let sent = std::iter::from_fn(|| exchange.poll_transmit(Duration::ZERO)).count();
+        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).count();
         assert_eq!(sent, 4, "two towards each of two devices");
-        exchange.ask(device(3), request(), 8);
-        exchange.ask(device(4), request(), 9);
-        let sent = std::iter::from_fn(|| exchange.poll_transmit(Duration::ZERO)).count();
+        window.request(device(3), request(), 8);
+        window.request(device(4), request(), 9);
+        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).count();
         assert_eq!(sent, 1, "five altogether");
     }
 
     #[test]
     fn an_answer_makes_room_and_counts_once() {
-        let mut exchange = exchange(1, 1);
-        exchange.ask(device(1), request(), 7);
-        exchange.ask(device(1), request(), 8);
-        let first = exchange.poll_transmit(Duration::ZERO).unwrap();
-        assert!(exchange.poll_transmit(Duration::ZERO).is_none());
-        assert_eq!(exchange.answered(&first.mad).map(|answer| answer.purpose), Some(7));
-        assert!(exchange.answered(&first.mad).is_none(), "a duplicate");
-        assert!(exchange.poll_transmit(Duration::ZERO).is_some());
+        let mut window = window(1, 1);
+        window.request(device(1), request(), 7);
+        window.request(device(1), request(), 8);
+        let first = window.poll_transmit(Duration::ZERO).unwrap();
+        assert!(window.poll_transmit(Duration::ZERO).is_none());
+        assert_eq!(window.answered(&first.mad).map(|answer| answer.purpose), Some(7));
+        assert!(window.answered(&first.mad).is_none(), "a duplicate");
+        assert!(window.poll_transmit(Duration::ZERO).is_some());
     }
 
     #[test]
     fn a_silent_device_is_asked_again_and_then_given_up() {
-        let mut exchange = exchange(4, 4);
-        exchange.ask(device(1), request(), 7);
-        exchange.poll_transmit(Duration::ZERO).unwrap();
-        assert!(exchange.handle_timeout(Duration::from_millis(999)).is_empty());
-        assert!(exchange.handle_timeout(Duration::from_secs(1)).is_empty(), "sent again");
-        let again = exchange.poll_transmit(Duration::from_secs(1)).unwrap();
-        assert_eq!(exchange.lost(again.mad.transaction()), Some(7), "given up");
-        assert!(exchange.is_idle());
-        assert_eq!(exchange.counts, Counts { gets: 2, sets: 0, retries: 1 });
+        let mut window = window(4, 4);
+        window.request(device(1), request(), 7);
+        window.poll_transmit(Duration::ZERO).unwrap();
+        assert!(window.handle_timeout(Duration::from_millis(999)).is_empty());
+        assert!(window.handle_timeout(Duration::from_secs(1)).is_empty(), "sent again");
+        let again = window.poll_transmit(Duration::from_secs(1)).unwrap();
+        assert_eq!(window.lost(again.mad.transaction()), Some(7), "given up");
+        assert!(window.is_idle());
+        assert_eq!(window.counts, MadCounts { gets: 2, sets: 0, retries: 1 });
     }
 }

@@ -8,24 +8,23 @@ use ib_wire::{ForwardingBlock, LidAddress, PortNum};
 
 use super::directory::EndPort;
 use super::inventory::add_if;
-use super::question::{Answer, Question};
+use super::query::{Answer, Query};
 
 /// P_Key tables: a port is told its own, the manager's own port every one, those of switch ports that enforce included.
 ///
 /// The number of a block travels in wire order. opensm 3.3.23 leaves it in its host's order and saquery prints it so: a
 /// block other than 0 is answered right and printed wrong by that tool.
-pub(super) fn pkey_tables(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<PkeyTableRecord>::of(question.request);
+pub(super) fn pkey_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<PkeyTableRecord>::of(query.request);
     let matcher = pattern.matcher();
     let lid = pattern.value::<Option<LidAddress>>(PkeyTableRecord::LID).flatten();
-    for port in question.ports_at(lid, !pattern.asks_for(PkeyTableRecord::LID)) {
+    for port in query.ports_at(lid, !pattern.asks_for(PkeyTableRecord::LID)) {
         answer.examine()?;
-        if !question.is_manager && port.guid != question.asker.guid {
+        if !query.is_manager && port.guid != query.requester.guid {
             continue;
         }
         blocks(port, port.number, &port.pkeys, &matcher, answer)?;
-        let switch =
-            question.directory.plan.switch(port.node).filter(|_| question.is_manager && port.is_switch);
+        let switch = query.directory.plan.switch(port.node).filter(|_| query.is_manager && port.is_switch);
         for external in switch.iter().flat_map(|switch| switch.ports.iter()) {
             if let Enforcement::Both(table) = &external.enforcement {
                 blocks(port, external.number, table, &matcher, answer)?;
@@ -52,13 +51,13 @@ fn blocks(
 }
 
 /// Forwarding tables of switches. For the manager's own port only.
-pub(super) fn linear_tables(question: &Question<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<LinearForwardingRecord>::of(question.request);
+pub(super) fn linear_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
+    let pattern = Pattern::<LinearForwardingRecord>::of(query.request);
     let matcher = pattern.matcher();
     let lid = pattern.value::<Option<LidAddress>>(LinearForwardingRecord::LID).flatten();
-    for port in question.ports_at(lid, !pattern.asks_for(LinearForwardingRecord::LID)) {
+    for port in query.ports_at(lid, !pattern.asks_for(LinearForwardingRecord::LID)) {
         answer.examine()?;
-        let switch = question.directory.plan.switch(port.node).filter(|_| port.is_switch);
+        let switch = query.directory.plan.switch(port.node).filter(|_| port.is_switch);
         let Some(linear) = switch.map(|switch| &switch.linear) else { continue };
         for block in 0..linear.block_count() {
             answer.examine()?;

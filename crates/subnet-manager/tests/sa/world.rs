@@ -19,7 +19,7 @@ use ib_wire::{
     ManagementClass, Method, Mtu, MulticastLid, NodeDescription, NodeInfo, PartitionNumber, Pkey, PortInfo,
     PortNum, QKey, ServiceLevel, Status, SwitchInfo, TransactionId,
 };
-use subnet_manager::{Administration, Directory, ManagerFacts, NodeFacts};
+use subnet_manager::{Directory, ManagerFacts, NodeFacts, SubnetAdministration};
 
 pub const NOW: Duration = Duration::from_secs(100);
 
@@ -69,10 +69,10 @@ impl World {
     }
 
     /// A subnet administration that answers from it.
-    pub fn administration(&self) -> Administration {
-        let mut administration = Administration::new();
-        administration.publish(self.directory());
-        administration
+    pub fn sa(&self) -> SubnetAdministration {
+        let mut sa = SubnetAdministration::new();
+        sa.publish(self.directory());
+        sa
     }
 
     pub fn lid(&self, node: NodeIndex) -> u16 {
@@ -287,16 +287,16 @@ pub fn plain(method: Method, attribute: Attribute) -> Mad {
 }
 
 /// The one answer to a request; nothing else may be sent.
-pub fn ask(administration: &mut Administration, datagram: &Datagram) -> Option<Datagram> {
-    administration.handle_datagram(NOW, datagram);
-    let answer = administration.poll_transmit(NOW);
-    assert_eq!(administration.poll_transmit(NOW), None);
+pub fn ask(sa: &mut SubnetAdministration, datagram: &Datagram) -> Option<Datagram> {
+    sa.handle_datagram(NOW, datagram);
+    let answer = sa.poll_transmit(NOW);
+    assert_eq!(sa.poll_transmit(NOW), None);
     answer
 }
 
 /// The status of a Get, and its record if there is one.
-pub fn get<R: Record>(administration: &mut Administration, datagram: &Datagram) -> Result<R, Status> {
-    let answer = ask(administration, datagram).expect("an answer");
+pub fn get<R: Record>(sa: &mut SubnetAdministration, datagram: &Datagram) -> Result<R, Status> {
+    let answer = ask(sa, datagram).expect("an answer");
     match answer.mad.status() {
         Status::OK => {
             assert_eq!(answer.mad.sa_record_len(), R::LEN);
@@ -307,21 +307,21 @@ pub fn get<R: Record>(administration: &mut Administration, datagram: &Datagram) 
 }
 
 /// The records of a table of any length: the asker acknowledges what it gets.
-pub fn table<R: Record>(administration: &mut Administration, datagram: &Datagram) -> Result<Vec<R>, Status> {
-    administration.handle_datagram(NOW, datagram);
+pub fn table<R: Record>(sa: &mut SubnetAdministration, datagram: &Datagram) -> Result<Vec<R>, Status> {
+    sa.handle_datagram(NOW, datagram);
     let mut receiver = Receiver::new();
-    while let Some(answer) = administration.poll_transmit(NOW) {
+    while let Some(answer) = sa.poll_transmit(NOW) {
         if answer.mad.status() != Status::OK {
             return Err(answer.mad.status());
         }
         assert_eq!(answer.dlid, datagram.slid);
         let message = receiver.handle(&answer.mad).unwrap();
         if let Some(mad) = receiver.poll_transmit() {
-            administration.handle_datagram(NOW, &Datagram { mad, ..datagram.clone() });
+            sa.handle_datagram(NOW, &Datagram { mad, ..datagram.clone() });
         }
         if let Some(message) = message {
             assert!(message.header.rmpp().version == 1, "tables have an RMPP header");
-            assert!(message.data.len() <= SEGMENT_DATA_LEN || administration.poll_transmit(NOW).is_none());
+            assert!(message.data.len() <= SEGMENT_DATA_LEN || sa.poll_transmit(NOW).is_none());
             let records = sa::records(&message.data, message.header.sa_record_len());
             return Ok(records.collect::<Result<_, _>>().unwrap());
         }

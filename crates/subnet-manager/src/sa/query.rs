@@ -13,20 +13,22 @@ pub(super) const EXAMINED_MAX: usize = 1 << 17;
 
 /// A request, and who asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct Query<'a> {
     pub directory: &'a Directory,
     /// The port that asks.
-    pub asker: &'a EndPort,
+    pub requester: &'a EndPort,
     /// The subnet manager's own port asks, or one that may see as much: it sees everything.
     pub is_manager: bool,
     pub request: &'a Mad,
 }
 
-impl<'a> Question<'a> {
+impl<'a> Query<'a> {
     /// Whether the asker may know of a port: they could talk, or it is itself.
     #[inline]
     pub fn sees(&self, port: &EndPort) -> bool {
-        self.is_manager || port.guid == self.asker.guid || self.directory.shared(self.asker, port).is_some()
+        self.is_manager
+            || port.guid == self.requester.guid
+            || self.directory.shared(self.requester, port).is_some()
     }
 
     /// Whether a table is asked for, not a single record.

@@ -10,14 +10,14 @@ use ib_wire::{Guid, ServiceLevel};
 
 /// What guaranteed clusters send at.
 #[derive(Debug, Default)]
-pub(super) struct Levels {
+pub(super) struct ServiceLevels {
     /// By port GUID.
-    ports: HashMap<Guid, Seat>,
+    ports: HashMap<Guid, ClusterPort>,
 }
 
 /// The cluster of a port, and its switch by node GUID.
 #[derive(Clone, Debug)]
-struct Seat {
+struct ClusterPort {
     cluster: Arc<Cluster>,
     switch: Guid,
 }
@@ -31,7 +31,7 @@ struct Cluster {
     pairs: HashMap<(Guid, Guid), ServiceLevel>,
 }
 
-impl Levels {
+impl ServiceLevels {
     /// By the decisions of a plan.
     pub fn of(plan: &FabricPlan) -> Self {
         let mut ports = HashMap::new();
@@ -39,7 +39,7 @@ impl Levels {
             let cluster = Arc::new(Cluster::of(name, decision));
             for port in &decision.ports {
                 if let Some(planned) = plan.adapter_port(*port) {
-                    let seat = Seat { cluster: Arc::clone(&cluster), switch: planned.peer.node };
+                    let seat = ClusterPort { cluster: Arc::clone(&cluster), switch: planned.peer.node };
                     ports.insert(*port, seat);
                 }
             }
@@ -70,7 +70,7 @@ impl Levels {
                 let name = seat.cluster.name.as_str();
                 both.entry(name).or_insert_with(|| Arc::new(seat.cluster.restricted_to(&after.cluster)))
             })?;
-            Some((*port, Seat { cluster: Arc::clone(cluster), switch: seat.switch }))
+            Some((*port, ClusterPort { cluster: Arc::clone(cluster), switch: seat.switch }))
         });
         Self { ports: seats.collect() }
     }

@@ -26,7 +26,7 @@ const EMPTY_HERE: [&str; 3] =
 fn requests_of_stock_tools_are_answered_in_the_form_they_know() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0x8001, 1..=22);
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let offered = [
         Attribute::CLASS_PORT_INFO,
         Attribute::NODE_RECORD,
@@ -41,7 +41,7 @@ fn requests_of_stock_tools_are_answered_in_the_form_they_know() {
     let mut compared = 0;
     for (name, asked, theirs) in captured() {
         let is_read = [Method::GET, Method::GET_TABLE].contains(&asked.method());
-        let answer = ask(&mut administration, &request(1, 0xffff, asked.clone())).unwrap().mad;
+        let answer = ask(&mut sa, &request(1, 0xffff, asked.clone())).unwrap().mad;
         if !is_read || !offered.contains(&asked.attribute()) {
             continue;
         }
@@ -69,7 +69,7 @@ fn a_path_reads_as_one_of_opensm() {
     let (_, asked, theirs) = captured().into_iter().find(|(name, ..)| name == "gettable-pathrecord").unwrap();
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0xffff, 5..=6);
-    let ours = ask(&mut world.administration(), &request(5, 0xffff, asked)).unwrap().mad;
+    let ours = ask(&mut world.sa(), &request(5, 0xffff, asked)).unwrap().mad;
     let mut expected = *theirs.sa_data();
     expected[8..24].copy_from_slice(&world.gid(6).0);
     expected[24..40].copy_from_slice(&world.gid(5).0);

@@ -1,6 +1,6 @@
 //! What the next manager has to know, and the rule that it is safe before anything that depends on it is written.
 //!
-//! A pass over the fabric waits in [`Phase::Remembering`] until its caller has kept what [`Manager::poll_persist`] gave
+//! A pass over the fabric waits in [`Phase::Persisting`] until its caller has kept what [`Manager::poll_persist`] gave
 //! out. If that fails, a full disk for example, the new plan is *held back*: the manager returns to the plan whose
 //! decisions are safe, keeps the fabric equal to that one and answers queries from it, and tries again later. Nothing
 //! that depends on what is not safe is written meanwhile, so a manager may be killed at any time as before.
@@ -22,14 +22,14 @@ const PERSIST_RETRY: Duration = Duration::from_secs(5);
 /// What the next manager has to know. It holds no secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Memory {
+pub struct PersistentState {
     /// What was decided.
     pub decisions: Decisions,
     /// Which node was met where: without it, nodes under a key stay silent.
     pub bindings: Bindings,
     /// What devices do not take.
     pub unsupported: Unsupported,
-    /// Tells the site secret from others; [`SiteSecret::mark`].
+    /// Tells the site secret from others; [`SiteSecret::fingerprint`].
     pub secret: Option<u64>,
 }
 
@@ -37,9 +37,9 @@ pub struct Memory {
 #[derive(Debug, Default)]
 pub(crate) struct Persistence {
     /// What was given out and not confirmed yet.
-    offered: Option<Memory>,
+    offered: Option<PersistentState>,
     /// What was last confirmed to be safe.
-    safe: Option<Memory>,
+    safe: Option<PersistentState>,
     /// The plan with the decisions in it.
     safe_plan: Option<Arc<FabricPlan>>,
     /// A plan whose decisions could not be kept.
@@ -50,7 +50,7 @@ pub(crate) struct Persistence {
 
 impl Persistence {
     /// A plan is about to be written: its decisions are safe.
-    pub(crate) fn note_safe(&mut self, plan: &Arc<FabricPlan>) {
+    pub(crate) fn record_safe_plan(&mut self, plan: &Arc<FabricPlan>) {
         self.safe_plan = Some(Arc::clone(plan));
     }
 }
@@ -58,14 +58,14 @@ impl Persistence {
 impl Manager {
     /// What has to be safe before anything else is written to the fabric; answer with [`Manager::handle_persisted`] or
     /// [`Manager::handle_not_persisted`].
-    pub fn poll_persist(&mut self) -> Option<Memory> {
-        if !self.has_memory() {
+    pub fn poll_persist(&mut self) -> Option<PersistentState> {
+        if !self.has_state_to_persist() {
             return None;
         }
-        self.memory_is_new = false;
-        let memory = self.memory();
-        self.persistence.offered = Some(memory.clone());
-        Some(memory)
+        self.state_is_new = false;
+        let state = self.state();
+        self.persistence.offered = Some(state.clone());
+        Some(state)
     }
 
     /// What [`Manager::poll_persist`] gave out is safe: what depends on it may leave.
@@ -76,7 +76,7 @@ impl Manager {
         if let Some(plan) = self.persistence.held_back.take() {
             return self.apply(now, plan);
         }
-        if self.phase == Phase::Remembering && !self.memory_is_new {
+        if self.phase == Phase::Persisting && !self.state_is_new {
             self.begin_stage(Stage::ALL[0]);
         }
         self.proceed(now);
@@ -87,9 +87,9 @@ impl Manager {
     pub fn handle_not_persisted(&mut self, now: Duration) {
         self.persistence.offered = None;
         self.persistence.retry_at = Some(now + PERSIST_RETRY);
-        self.memory_is_new = true;
-        if self.phase == Phase::Remembering && self.persistence.safe_plan.is_some() {
-            self.phase = Phase::Watching;
+        self.state_is_new = true;
+        if self.phase == Phase::Persisting && self.persistence.safe_plan.is_some() {
+            self.phase = Phase::Idle;
             self.hold_back();
         }
         self.proceed(now);
@@ -107,7 +107,7 @@ impl Manager {
             return;
         }
         self.persistence.held_back = self.plan.replace(safe);
-        self.memory_is_new = Some(self.memory()) != self.persistence.safe;
+        self.state_is_new = Some(self.state()) != self.persistence.safe;
         if !self.plan_is_new() {
             // Queries were narrowed to what both plans allow; the new one is not coming for now.
             self.facts_are_new = true;
@@ -130,24 +130,24 @@ impl Manager {
     }
 
     /// Whether something has to be safe. While a plan is only looked at, nothing was decided.
-    pub(crate) fn has_memory(&self) -> bool {
+    pub(crate) fn has_state_to_persist(&self) -> bool {
         let is_due = self.persistence.retry_at.is_none_or(|at| at <= self.now);
-        self.memory_is_new && is_due && self.plan.is_some() && self.phase != Phase::Comparing
+        self.state_is_new && is_due && self.plan.is_some() && self.phase != Phase::Comparing
     }
 
     /// When something that could not be kept is tried again.
     pub(crate) fn persist_timeout(&self) -> Option<Duration> {
-        let is_waiting = self.memory_is_new || self.persistence.held_back.is_some();
+        let is_waiting = self.state_is_new || self.persistence.held_back.is_some();
         // Once it is due, it waits for nothing but what is going on.
         self.persistence.retry_at.filter(|at| is_waiting && *at > self.now)
     }
 
-    fn memory(&mut self) -> Memory {
-        Memory {
+    fn state(&mut self) -> PersistentState {
+        PersistentState {
             decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
             bindings: self.bound.list(),
             unsupported: self.unsupported.clone(),
-            secret: self.secret.as_ref().map(SiteSecret::mark),
+            secret: self.secret.as_ref().map(SiteSecret::fingerprint),
         }
     }
 }

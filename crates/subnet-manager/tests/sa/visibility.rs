@@ -9,7 +9,7 @@ use ib_wire::sa::{
 };
 use ib_wire::{Attribute, Datagram, Gid, Grh, LidAddress, Mad, Method, SmKey, Status};
 use proptest::prelude::*;
-use subnet_manager::Administration;
+use subnet_manager::SubnetAdministration;
 
 use crate::world::{World, ask, get, plain, question, request, table};
 
@@ -35,31 +35,31 @@ fn known_to(world: &World, asker: u16) -> BTreeSet<u16> {
 }
 
 fn lids_of<R: Record>(
-    administration: &mut Administration,
+    sa: &mut SubnetAdministration,
     asker: u16,
     key: u16,
     lid: fn(&R) -> Option<LidAddress>,
 ) -> BTreeSet<u16> {
     let everything = question::<R>(Method::GET_TABLE, &[], ComponentMask::NONE);
-    let records: Vec<R> = table(administration, &request(asker, key, everything)).unwrap();
+    let records: Vec<R> = table(sa, &request(asker, key, everything)).unwrap();
     records.iter().map(|record| lid(record).unwrap().to_wire()).collect()
 }
 
 #[test]
 fn every_table_names_exactly_the_ports_its_asker_could_talk_to() {
     let world = overlapping();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     for asker in 2..=16 {
         let known = known_to(&world, asker);
         assert!(known.len() < world.keys.len(), "somebody has to be hidden");
-        assert_eq!(lids_of::<NodeRecord>(&mut administration, asker, 0x7fff, |r| r.lid), known);
-        assert_eq!(lids_of::<PortInfoRecord>(&mut administration, asker, 0x7fff, |r| r.lid), known);
-        assert_eq!(lids_of::<GuidInfoRecord>(&mut administration, asker, 0x7fff, |r| r.lid), known);
-        assert_eq!(lids_of::<SmInfoRecord>(&mut administration, asker, 0x7fff, |r| r.lid), [1].into());
-        assert_eq!(lids_of::<PkeyTableRecord>(&mut administration, asker, 0x7fff, |r| r.lid), [asker].into());
+        assert_eq!(lids_of::<NodeRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known);
+        assert_eq!(lids_of::<PortInfoRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known);
+        assert_eq!(lids_of::<GuidInfoRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known);
+        assert_eq!(lids_of::<SmInfoRecord>(&mut sa, asker, 0x7fff, |r| r.lid), [1].into());
+        assert_eq!(lids_of::<PkeyTableRecord>(&mut sa, asker, 0x7fff, |r| r.lid), [asker].into());
         let slid = asker.to_be_bytes();
         let own = question::<PathRecord>(Method::GET_TABLE, &[(42, &slid)], PathRecord::SLID);
-        let paths: Vec<PathRecord> = table(&mut administration, &request(asker, 0x7fff, own)).unwrap();
+        let paths: Vec<PathRecord> = table(&mut sa, &request(asker, 0x7fff, own)).unwrap();
         let reached: BTreeSet<u16> = paths.iter().map(|path| path.dlid.unwrap().to_wire()).collect();
         let itself = world.keys[&asker].iter().any(|key| key & 0x8000 != 0);
         let expected: BTreeSet<u16> = known.into_iter().filter(|lid| *lid != asker || itself).collect();
@@ -79,11 +79,11 @@ fn limited_members_know_of_full_ones_only() {
 #[test]
 fn a_hidden_port_is_answered_byte_for_byte_as_one_that_does_not_exist() {
     let world = overlapping();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let (hidden, absent, seen) = (9u16, 999u16, 3u16);
     let mut answers = |mad: &dyn Fn(u16) -> Mad| {
         [hidden, absent, seen].map(|lid| {
-            let mut answer = ask(&mut administration, &request(2, 0x7fff, mad(lid))).unwrap().mad;
+            let mut answer = ask(&mut sa, &request(2, 0x7fff, mad(lid))).unwrap().mad;
             answer.set_component_mask(ComponentMask::NONE);
             answer
         })
@@ -109,7 +109,7 @@ fn a_hidden_port_is_answered_byte_for_byte_as_one_that_does_not_exist() {
     let mut by_gid = |dgid: Gid| {
         let pattern: [(usize, &[u8]); 2] = [(8, &dgid.0), (24, &world.gid(2).0)];
         let mad = question::<PathRecord>(Method::GET, &pattern, PathRecord::DGID | PathRecord::SGID);
-        get::<PathRecord>(&mut administration, &request(2, 0x7fff, mad))
+        get::<PathRecord>(&mut sa, &request(2, 0x7fff, mad))
     };
     assert_eq!(by_gid(hidden), Err(Status::SA_NO_RECORDS));
     assert_eq!(by_gid(absent), Err(Status::SA_NO_RECORDS));
@@ -120,7 +120,7 @@ fn a_hidden_port_is_answered_byte_for_byte_as_one_that_does_not_exist() {
 fn of_two_it_knows_nobody_learns_of_a_partition_it_is_not_in() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0x8001, [2, 3]).with(0x8002, [2, 3, 6]);
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut path = |asker: u16, key: Option<u16>| {
         let key_asked = key.unwrap_or(0).to_be_bytes();
         let pattern: [(usize, &[u8]); 3] =
@@ -128,8 +128,7 @@ fn of_two_it_knows_nobody_learns_of_a_partition_it_is_not_in() {
         let mask = PathRecord::DLID | PathRecord::SLID;
         let mask = if key.is_some() { mask | PathRecord::PKEY } else { mask };
         let mad = question::<PathRecord>(Method::GET, &pattern, mask);
-        get::<PathRecord>(&mut administration, &request(asker, 0x7fff, mad))
-            .map(|path| path.pkey.unwrap().to_wire())
+        get::<PathRecord>(&mut sa, &request(asker, 0x7fff, mad)).map(|path| path.pkey.unwrap().to_wire())
     };
     assert_eq!((path(2, None), path(2, Some(0x8001))), (Ok(0x8001), Ok(0x8001)), "its own path");
     assert_eq!(path(6, None), Ok(0x8002), "of paths between others only what it shares");
@@ -141,12 +140,11 @@ fn of_two_it_knows_nobody_learns_of_a_partition_it_is_not_in() {
 #[test]
 fn nobody_learns_of_paths_between_others() {
     let world = overlapping();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut path = |asker: u16, from: u16, to: u16| {
         let pattern: [(usize, &[u8]); 2] = [(40, &to.to_be_bytes()), (42, &from.to_be_bytes())];
         let mad = question::<PathRecord>(Method::GET, &pattern, PathRecord::DLID | PathRecord::SLID);
-        get::<PathRecord>(&mut administration, &request(asker, 0x7fff, mad))
-            .map(|path| path.pkey.unwrap().to_wire())
+        get::<PathRecord>(&mut sa, &request(asker, 0x7fff, mad)).map(|path| path.pkey.unwrap().to_wire())
     };
     // 2 knows 5 and 5 knows 6, but 2 does not know 6.
     assert_eq!(path(2, 5, 6), Err(Status::SA_NO_RECORDS));
@@ -164,17 +162,15 @@ fn nobody_learns_of_paths_between_others() {
 #[test]
 fn how_the_fabric_is_built_is_told_to_the_manager_s_port_only() {
     let world = overlapping().with(0xffff, [2]);
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut count = |asker: u16, attribute: Attribute| {
         let mut mad = plain(Method::GET_TABLE, attribute);
         mad.set_sm_key(SmKey::from_wire(1));
         let answer = request(asker, 0xffff, mad);
         match attribute {
-            Attribute::SWITCH_INFO_RECORD => {
-                table::<SwitchInfoRecord>(&mut administration, &answer).unwrap().len()
-            }
-            Attribute::LINK_RECORD => table::<LinkRecord>(&mut administration, &answer).unwrap().len(),
-            _ => table::<LinearForwardingRecord>(&mut administration, &answer).unwrap().len(),
+            Attribute::SWITCH_INFO_RECORD => table::<SwitchInfoRecord>(&mut sa, &answer).unwrap().len(),
+            Attribute::LINK_RECORD => table::<LinkRecord>(&mut sa, &answer).unwrap().len(),
+            _ => table::<LinearForwardingRecord>(&mut sa, &answer).unwrap().len(),
         }
     };
     for (attribute, all) in [
@@ -187,7 +183,7 @@ fn how_the_fabric_is_built_is_told_to_the_manager_s_port_only() {
         assert_eq!(count(2, attribute), 0, "{attribute:?}");
         assert_eq!(count(1, attribute), all, "{attribute:?}");
     }
-    let keys = lids_of::<PkeyTableRecord>(&mut administration, 1, 0xffff, |r| r.lid);
+    let keys = lids_of::<PkeyTableRecord>(&mut sa, 1, 0xffff, |r| r.lid);
     assert_eq!(keys, world.keys.keys().copied().collect());
 }
 
@@ -196,27 +192,27 @@ fn in_a_subnet_of_one_owner_everybody_is_told_how_it_is_built() {
     let world = overlapping();
     let manager = subnet_manager::ManagerFacts { priority: 0, activity: 0 };
     let directory = subnet_manager::Directory::new(world.plan().into(), manager, world.facts()).open();
-    let mut administration = Administration::new();
-    administration.publish(directory.into());
+    let mut sa = SubnetAdministration::new();
+    sa.publish(directory.into());
     let cables = request(2, 0x7fff, plain(Method::GET_TABLE, Attribute::LINK_RECORD));
-    assert_eq!(table::<LinkRecord>(&mut administration, &cables).unwrap().len(), 64);
+    assert_eq!(table::<LinkRecord>(&mut sa, &cables).unwrap().len(), 64);
     let all: BTreeSet<u16> = world.keys.keys().copied().collect();
-    assert_eq!(lids_of::<NodeRecord>(&mut administration, 2, 0x7fff, |r| r.lid), all);
+    assert_eq!(lids_of::<NodeRecord>(&mut sa, 2, 0x7fff, |r| r.lid), all);
     // A stranger is none of the owner's.
     let mut stranger = cables;
     stranger.slid = LidAddress::from_wire(99).unwrap();
-    assert_eq!(ask(&mut administration, &stranger), None);
+    assert_eq!(ask(&mut sa, &stranger), None);
 }
 
 #[test]
 fn groups_are_told_to_ports_of_their_partition() {
     let mut world = overlapping();
     world.groups = vec![(0x101, 3), (0x7fff, 0)];
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mut groups = |asker: u16, sm_key: u64, pattern: &[(usize, &[u8])], mask| {
         let mut mad = question::<McMemberRecord>(Method::GET_TABLE, pattern, mask);
         mad.set_sm_key(SmKey::from_wire(sm_key));
-        let records = table::<McMemberRecord>(&mut administration, &request(asker, 0x7fff, mad)).unwrap();
+        let records = table::<McMemberRecord>(&mut sa, &request(asker, 0x7fff, mad)).unwrap();
         let told = records.iter().map(|group| (group.pkey.unwrap().to_wire(), group.port_gid));
         told.collect::<Vec<_>>()
     };
@@ -240,7 +236,7 @@ fn groups_are_told_to_ports_of_their_partition() {
 #[test]
 fn strangers_get_no_answer() {
     let world = overlapping();
-    let mut administration = world.administration();
+    let mut sa = world.sa();
     let mad = || plain(Method::GET, Attribute::CLASS_PORT_INFO);
     let grh = |lid: u16| Grh {
         source: world.gid(lid),
@@ -250,7 +246,7 @@ fn strangers_get_no_answer() {
         hop_limit: 1,
     };
     let known = request(2, 0x7fff, mad());
-    let mut answered = |datagram: &Datagram| ask(&mut administration, datagram);
+    let mut answered = |datagram: &Datagram| ask(&mut sa, datagram);
     assert!(answered(&known).is_some());
     assert!(answered(&request(2, 0xffff, mad())).is_some(), "the key of the receiver's own table");
     assert!(answered(&request(500, 0x7fff, mad())).is_none(), "nobody has that LID");
@@ -260,8 +256,8 @@ fn strangers_get_no_answer() {
     let answer = answered(&Datagram { grh: Some(grh(2)), ..known.clone() }).unwrap();
     assert_eq!(answer.grh.map(|grh| (grh.source, grh.destination)), Some((world.gid(1), world.gid(2))));
     assert!(answered(&Datagram { grh: Some(grh(3)), ..known.clone() }).is_none(), "LID and GID of two ports");
-    assert_eq!(administration.counts().dropped, 5);
-    assert_eq!(ask(&mut Administration::new(), &known), None, "nothing was published");
+    assert_eq!(sa.counts().dropped, 5);
+    assert_eq!(ask(&mut SubnetAdministration::new(), &known), None, "nothing was published");
 }
 
 #[test]
@@ -269,7 +265,7 @@ fn answers_go_back_where_the_request_came_from() {
     let world = overlapping();
     let mut asked = request(4, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO));
     asked.sqp = ib_wire::QueuePair::from_wire(77).unwrap();
-    let answer = ask(&mut world.administration(), &asked).unwrap();
+    let answer = ask(&mut world.sa(), &asked).unwrap();
     assert_eq!((answer.dlid, answer.dqp, answer.slid), (asked.slid, asked.sqp, asked.dlid));
     assert_eq!(answer.pkey.to_wire(), 0xffff, "a key of the manager's own table");
     assert_eq!(answer.mad.transaction(), asked.mad.transaction());
@@ -285,12 +281,12 @@ proptest! {
         let world = memberships.iter().fold(World::new(tree), |world, (lid, partition, full)| {
             world.with(partition | if *full { 0x8000 } else { 0 }, [*lid])
         });
-        let mut administration = world.administration();
+        let mut sa = world.sa();
         for asker in 2..=16 {
             let known = known_to(&world, asker);
-            prop_assert_eq!(lids_of::<NodeRecord>(&mut administration, asker, 0x7fff, |r| r.lid), known.clone());
+            prop_assert_eq!(lids_of::<NodeRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known.clone());
             let everything = question::<PathRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
-            let paths: Vec<PathRecord> = table(&mut administration, &request(asker, 0x7fff, everything)).unwrap();
+            let paths: Vec<PathRecord> = table(&mut sa, &request(asker, 0x7fff, everything)).unwrap();
             for path in paths {
                 let (from, to) = (path.slid.unwrap().to_wire(), path.dlid.unwrap().to_wire());
                 prop_assert!(known.contains(&from) && known.contains(&to));

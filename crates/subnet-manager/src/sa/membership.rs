@@ -10,12 +10,12 @@ use ib_wire::{Membership, PartitionNumber, Pkey, ServiceLevel};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KeySet {
     /// By number of the partition, so that two sets are compared in one pass; the default partition comes last.
-    held: Vec<Held>,
+    held: Vec<HeldPartition>,
 }
 
 /// A partition of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+struct HeldPartition {
     partition: PartitionNumber,
     full: bool,
     limited: bool,
@@ -23,7 +23,7 @@ struct Held {
     sl: ServiceLevel,
 }
 
-impl Held {
+impl HeldPartition {
     /// Whether the ports could talk: not both limited.
     fn reaches(&self, other: &Self) -> bool {
         self.full || other.full
@@ -36,7 +36,7 @@ impl Held {
 
 /// A partition two ports share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shared {
+pub(super) struct SharedPartition {
     /// The key the first of them uses; the full one if it has both.
     pub key: Pkey,
     /// Service level of the partition.
@@ -46,11 +46,12 @@ pub(super) struct Shared {
 impl KeySet {
     /// The keys of a table, with the service levels of partitions that have one.
     pub fn of(table: &PkeyTable, levels: &BTreeMap<PartitionNumber, ServiceLevel>) -> Self {
-        let mut held: BTreeMap<PartitionNumber, Held> = BTreeMap::new();
+        let mut held: BTreeMap<PartitionNumber, HeldPartition> = BTreeMap::new();
         for key in table.keys() {
             let partition = key.partition();
             let sl = levels.get(&partition).copied().unwrap_or_default();
-            let entry = held.entry(partition).or_insert(Held { partition, full: false, limited: false, sl });
+            let entry =
+                held.entry(partition).or_insert(HeldPartition { partition, full: false, limited: false, sl });
             match key.membership() {
                 Membership::Full => entry.full = true,
                 Membership::Limited => entry.limited = true,
@@ -63,11 +64,14 @@ impl KeySet {
     pub fn intersection(&self, other: &Self) -> Self {
         let kept = self.held.iter().filter_map(|held| {
             let after = other.get(held.partition)?;
-            let both =
-                Held { full: held.full && after.full, limited: held.limited && after.limited, ..*held };
+            let both = HeldPartition {
+                full: held.full && after.full,
+                limited: held.limited && after.limited,
+                ..*held
+            };
             // A port that turns from limited to full, or back, is a limited member as long as either may hold.
             let limited = both.limited || !both.full;
-            Some(Held { limited, ..both })
+            Some(HeldPartition { limited, ..both })
         });
         Self { held: kept.collect() }
     }
@@ -80,20 +84,24 @@ impl KeySet {
     /// The partition to talk in where nobody named one: the lowest number that both are in and may use. opensm chooses
     /// so too; the default partition has the highest number and is taken last.
     #[inline]
-    pub fn shared(&self, other: &Self) -> Option<Shared> {
+    pub fn shared(&self, other: &Self) -> Option<SharedPartition> {
         self.shared_where(other, |_| true)
     }
 
     /// The same, of the partitions that may be spoken of.
     #[inline]
-    pub fn shared_where(&self, other: &Self, may: impl Fn(PartitionNumber) -> bool) -> Option<Shared> {
+    pub fn shared_where(
+        &self,
+        other: &Self,
+        may: impl Fn(PartitionNumber) -> bool,
+    ) -> Option<SharedPartition> {
         let (mut ours, mut theirs) = (self.held.as_slice(), other.held.as_slice());
         while let ([first, rest @ ..], [second, others @ ..]) = (ours, theirs) {
             match first.partition.cmp(&second.partition) {
                 Ordering::Less => ours = rest,
                 Ordering::Greater => theirs = others,
                 Ordering::Equal if first.reaches(second) && may(first.partition) => {
-                    return Some(Shared { key: first.key(), sl: first.sl });
+                    return Some(SharedPartition { key: first.key(), sl: first.sl });
                 }
                 Ordering::Equal => (ours, theirs) = (rest, others),
             }
@@ -102,12 +110,12 @@ impl KeySet {
     }
 
     /// This partition, if both are in it and may use it.
-    pub fn shared_in(&self, other: &Self, partition: PartitionNumber) -> Option<Shared> {
+    pub fn shared_in(&self, other: &Self, partition: PartitionNumber) -> Option<SharedPartition> {
         let (first, second) = (self.get(partition)?, other.get(partition)?);
-        first.reaches(second).then(|| Shared { key: first.key(), sl: first.sl })
+        first.reaches(second).then(|| SharedPartition { key: first.key(), sl: first.sl })
     }
 
-    fn get(&self, partition: PartitionNumber) -> Option<&Held> {
+    fn get(&self, partition: PartitionNumber) -> Option<&HeldPartition> {
         let place = self.held.binary_search_by_key(&partition, |held| held.partition).ok()?;
         self.held.get(place)
     }

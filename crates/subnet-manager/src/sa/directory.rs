@@ -9,9 +9,9 @@ use ib_wire::{
     Gid, Guid, Lid, NodeDescription, NodeInfo, PartitionNumber, PortInfo, PortNum, ServiceLevel, SwitchInfo,
 };
 
-use super::levels::Levels;
-use super::membership::{KeySet, Shared};
-use super::routes::{Routes, Start};
+use super::membership::{KeySet, SharedPartition};
+use super::routes::{PathStart, Routes};
+use super::service_levels::ServiceLevels;
 
 /// What a node said about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Directory {
     pub(super) routes: Arc<Routes>,
     /// By LID.
     ports: Vec<EndPort>,
-    /// Place in `ports` by LID, [`NOWHERE`] for none.
+    /// Place in `ports` by LID, [`NO_INDEX`] for none.
     by_lid: Vec<u32>,
     by_guid: HashMap<Guid, u32>,
     /// The different sets of keys; ports name theirs by its place.
@@ -54,12 +54,12 @@ pub struct Directory {
     /// Multicast groups that may be told of.
     groups: Vec<GroupPlan>,
     /// What guaranteed clusters send at.
-    levels: Levels,
+    levels: ServiceLevels,
     /// Every port of the plan may see everything.
     pub(super) is_open: bool,
 }
 
-const NOWHERE: u32 = u32::MAX;
+const NO_INDEX: u32 = u32::MAX;
 
 /// Whether two plans lead packets alike: by the tables they share rather than entry by entry.
 fn same_routes(old: &FabricPlan, new: &FabricPlan) -> bool {
@@ -85,7 +85,7 @@ pub(super) struct EndPort {
     pub number: PortNum,
     pub is_switch: bool,
     pub pkeys: Arc<PkeyTable>,
-    pub start: Start,
+    pub start: PathStart,
     keys: u32,
 }
 
@@ -158,12 +158,12 @@ impl Directory {
                 number: PortNum::MANAGEMENT,
                 is_switch: true,
                 pkeys: Arc::clone(&switch.pkeys),
-                start: Start::Switch(place),
+                start: PathStart::Switch(place),
                 keys: sets.place(KeySet::of(&switch.pkeys, &levels)),
             });
         }
         let groups = plan.groups().cloned().collect();
-        let told = Levels::of(&plan);
+        let told = ServiceLevels::of(&plan);
         Self { levels: told, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
     }
 
@@ -204,7 +204,7 @@ impl Directory {
     ) -> Self {
         ports.sort_by_key(|port| port.lid);
         let top = ports.last().map_or(0, |port| usize::from(port.lid.to_wire()));
-        let mut by_lid = vec![NOWHERE; top + 1];
+        let mut by_lid = vec![NO_INDEX; top + 1];
         let mut by_guid = HashMap::with_capacity(ports.len());
         for (port, place) in ports.iter().zip(0..) {
             by_lid[usize::from(port.lid.to_wire())] = place;
@@ -220,7 +220,7 @@ impl Directory {
             by_guid,
             key_sets: sets.sets,
             groups,
-            levels: Levels::default(),
+            levels: ServiceLevels::default(),
             is_open: false,
         }
     }
@@ -269,14 +269,19 @@ impl Directory {
 
     /// The partition in which a port may talk to another, see [`KeySet::shared`].
     #[inline]
-    pub(super) fn shared(&self, from: &EndPort, to: &EndPort) -> Option<Shared> {
+    pub(super) fn shared(&self, from: &EndPort, to: &EndPort) -> Option<SharedPartition> {
         self.keys(from).shared(self.keys(to))
     }
 
     /// The partition in which a port talks to another, as far as a third that is in it may know.
-    pub(super) fn shared_before(&self, asker: &EndPort, from: &EndPort, to: &EndPort) -> Option<Shared> {
-        let asker = self.keys(asker);
-        self.keys(from).shared_where(self.keys(to), |partition| asker.has(partition))
+    pub(super) fn shared_before(
+        &self,
+        requester: &EndPort,
+        from: &EndPort,
+        to: &EndPort,
+    ) -> Option<SharedPartition> {
+        let requester = self.keys(requester);
+        self.keys(from).shared_where(self.keys(to), |partition| requester.has(partition))
     }
 
     /// A partition, if a port may talk to another in it.
@@ -285,14 +290,14 @@ impl Directory {
         from: &EndPort,
         to: &EndPort,
         partition: PartitionNumber,
-    ) -> Option<Shared> {
+    ) -> Option<SharedPartition> {
         self.keys(from).shared_in(self.keys(to), partition)
     }
 
     /// The service level of packets from a port to another in a partition that both share: that of the guaranteed cluster both
     /// belong to, if there is one. What asks the manager, and what it answers, goes in the default partition.
     #[inline]
-    pub(super) fn level(&self, from: &EndPort, to: &EndPort, shared: Shared) -> ServiceLevel {
+    pub(super) fn level(&self, from: &EndPort, to: &EndPort, shared: SharedPartition) -> ServiceLevel {
         let manager = self.plan.manager().guid;
         let is_management = shared.key.partition() == PartitionNumber::DEFAULT
             && (from.guid == manager || to.guid == manager);

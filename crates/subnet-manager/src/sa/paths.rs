@@ -6,8 +6,8 @@ use ib_wire::sa::{ComponentMask, PathRecord, Pattern, Rate, Selector};
 use ib_wire::{Gid, LidAddress, Mtu, Pkey, ServiceLevel, Status};
 
 use super::directory::EndPort;
-use super::question::{Answer, Question};
-use super::routes::Ability;
+use super::query::{Answer, Query};
+use super::routes::PathCapability;
 
 /// How long a packet may be under way, as an exponent: 1.07 s. opensm answers the same unless told otherwise.
 pub(super) const PACKET_LIFE_TIME: u8 = 18;
@@ -15,31 +15,31 @@ pub(super) const PACKET_LIFE_TIME: u8 = 18;
 /// Finds paths. What a path can do is what all its links can do, there and back; its key and service level are those of
 /// a partition that both ends share; in the default partition, what goes to or from the manager has management's level. Service, flow label, hop limit, traffic class and quality of service class of a
 /// request make no difference: every path of a subnet serves them.
-pub(super) fn find(question: &Question<'_>, answer: &mut Answer) -> Result<(), Status> {
-    let pattern = Pattern::<PathRecord>::of(question.request);
-    let from = ends(question, &pattern, PathRecord::SGID, PathRecord::SLID)?;
-    let to = ends(question, &pattern, PathRecord::DGID, PathRecord::DLID)?;
-    if let Some(wish) = Wish::read(question, &pattern) {
-        let _ = collect(question, &wish, from, to, answer);
+pub(super) fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
+    let pattern = Pattern::<PathRecord>::of(query.request);
+    let from = ends(query, &pattern, PathRecord::SGID, PathRecord::SLID)?;
+    let to = ends(query, &pattern, PathRecord::DGID, PathRecord::DLID)?;
+    if let Some(criteria) = PathCriteria::read(query, &pattern) {
+        let _ = collect(query, &criteria, from, to, answer);
     }
     Ok(())
 }
 
 fn collect(
-    question: &Question<'_>,
-    wish: &Wish,
+    query: &Query<'_>,
+    criteria: &PathCriteria,
     from: &[EndPort],
     to: &[EndPort],
     answer: &mut Answer,
 ) -> ControlFlow<()> {
     for source in from {
-        if !question.sees(source) {
+        if !query.sees(source) {
             answer.examine()?;
             continue;
         }
         for destination in to {
             answer.examine()?;
-            if let Some(record) = path(question, wish, source, destination) {
+            if let Some(record) = path(query, criteria, source, destination) {
                 answer.add(&record.encode())?;
             }
         }
@@ -50,46 +50,46 @@ fn collect(
 /// The ports that a request may mean as one end of a path. A port the asker may not know of is sorted out later, with
 /// those that do not exist.
 fn ends<'a>(
-    question: &Question<'a>,
+    query: &Query<'a>,
     pattern: &Pattern<'_, PathRecord>,
     gid: ComponentMask,
     lid: ComponentMask,
 ) -> Result<&'a [EndPort], Status> {
     let at = || pattern.value::<Option<LidAddress>>(lid).flatten();
     if !pattern.asks_for(gid) {
-        return Ok(question.ports_at(at(), !pattern.asks_for(lid)));
+        return Ok(query.ports_at(at(), !pattern.asks_for(lid)));
     }
     let gid: Gid = pattern.value(gid).unwrap_or_default();
     if gid.prefix() != Gid::DEFAULT_PREFIX && !gid.is_multicast() {
         return Err(Status::SA_INVALID_GID);
     }
-    let port = question.directory.port_by_gid(gid);
+    let port = query.directory.port_by_gid(gid);
     let port = port.filter(|port| !pattern.asks_for(lid) || at() == Some(port.lid.into()));
     Ok(port.map_or(&[], std::slice::from_ref))
 }
 
 #[inline]
-fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> Option<PathRecord> {
-    let directory = question.directory;
+fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort) -> Option<PathRecord> {
+    let directory = query.directory;
     // Who asks about its own paths knows both ends, if they share a partition. Of others it may know what it shares.
-    let is_own = question.is_manager || [from.guid, to.guid].contains(&question.asker.guid);
-    let shared = match wish.pkey {
-        Some(key) if is_own || directory.is_member(question.asker, key.partition()) => {
+    let is_own = query.is_manager || [from.guid, to.guid].contains(&query.requester.guid);
+    let shared = match criteria.pkey {
+        Some(key) if is_own || directory.is_member(query.requester, key.partition()) => {
             directory.shared_in(from, to, key.partition())?
         }
         Some(_) => return None,
         None if is_own => directory.shared(from, to)?,
-        None => directory.shared_before(question.asker, from, to)?,
+        None => directory.shared_before(query.requester, from, to)?,
     };
-    if from.guid != question.asker.guid && !question.sees(to) {
+    if from.guid != query.requester.guid && !query.sees(to) {
         return None;
     }
     let sl = directory.level(from, to, shared);
-    if wish.sl.is_some_and(|wanted| wanted != sl) {
+    if criteria.sl.is_some_and(|wanted| wanted != sl) {
         return None;
     }
     let is_loopback = from.guid == to.guid;
-    let (able, is_reversible) = if is_loopback {
+    let (capability, is_reversible) = if is_loopback {
         (directory.routes.own(from.start), true)
     } else {
         let there = directory.routes.walk(from.start, to.lid)?;
@@ -98,10 +98,10 @@ fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> O
             None => (there, false),
         }
     };
-    if wish.reversible && !is_reversible {
+    if criteria.reversible && !is_reversible {
         return None;
     }
-    let offer = wish.offer(able, if is_loopback { 0 } else { PACKET_LIFE_TIME })?;
+    let offer = criteria.offer(capability, if is_loopback { 0 } else { PACKET_LIFE_TIME })?;
     Some(PathRecord {
         service_id: 0,
         dgid: to.gid(),
@@ -116,7 +116,7 @@ fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> O
         path_count: 0,
         // Who asks for a key gets that key, whatever its membership bit says: opensm does so, and software looks the key
         // up in its table without regard to the bit.
-        pkey: Some(wish.pkey.unwrap_or(shared.key)),
+        pkey: Some(criteria.pkey.unwrap_or(shared.key)),
         qos_class: 0,
         sl,
         mtu_selector: Selector::Exactly,
@@ -131,7 +131,7 @@ fn path(question: &Question<'_>, wish: &Wish, from: &EndPort, to: &EndPort) -> O
 
 /// What a request demands of a path besides its ends.
 #[derive(Debug)]
-struct Wish {
+struct PathCriteria {
     pkey: Option<Pkey>,
     sl: Option<ServiceLevel>,
     reversible: bool,
@@ -148,11 +148,11 @@ struct Offer {
     life_time: u8,
 }
 
-impl Wish {
+impl PathCriteria {
     /// Reads a request; `None` if no path can be what it asks for.
-    fn read(question: &Question<'_>, pattern: &Pattern<'_, PathRecord>) -> Option<Self> {
+    fn read(query: &Query<'_>, pattern: &Pattern<'_, PathRecord>) -> Option<Self> {
         type P = PathRecord;
-        let refuses_all = question.wants_table() && pattern.value(P::PATH_COUNT) == Some(0u8)
+        let refuses_all = query.wants_table() && pattern.value(P::PATH_COUNT) == Some(0u8)
             || pattern.value(P::IS_RAW) == Some(true)
             || pattern.value::<u8>(P::PREFERENCE).is_some_and(|preference| preference != 0);
         if refuses_all {
@@ -175,14 +175,14 @@ impl Wish {
 
     /// What a path offers; `None` if that is not what was asked for. A path may be used with smaller packets and at a
     /// lower rate than it allows, but a packet is under way for as long as it takes.
-    fn offer(&self, able: Ability, life_time: u8) -> Option<Offer> {
+    fn offer(&self, capability: PathCapability, life_time: u8) -> Option<Offer> {
         Some(Offer {
-            mtu: self
-                .mtu
-                .map_or(Some(able.mtu()), |(selector, wanted)| lower_mtu(able.mtu(), selector, wanted))?,
-            rate: self
-                .rate
-                .map_or(Some(able.rate()), |(selector, wanted)| lower_rate(able.rate(), selector, wanted))?,
+            mtu: self.mtu.map_or(Some(capability.mtu()), |(selector, wanted)| {
+                lower_mtu(capability.mtu(), selector, wanted)
+            })?,
+            rate: self.rate.map_or(Some(capability.rate()), |(selector, wanted)| {
+                lower_rate(capability.rate(), selector, wanted)
+            })?,
             life_time: self
                 .life_time
                 .is_none_or(|(selector, wanted)| is_selected(life_time, selector, wanted))
@@ -206,30 +206,31 @@ pub(super) fn is_selected<T: Ord>(value: T, selector: Selector, wanted: T) -> bo
     }
 }
 
-/// The largest packet up to `able` that a selector allows.
-fn lower_mtu(able: Mtu, selector: Selector, wanted: Mtu) -> Option<Mtu> {
+/// The largest packet up to `capability` that a selector allows.
+fn lower_mtu(capability: Mtu, selector: Selector, wanted: Mtu) -> Option<Mtu> {
     let sizes = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
-    highest(&sizes, able, selector, wanted, |mtu| mtu.bytes().into())
+    highest(&sizes, capability, selector, wanted, |mtu| mtu.bytes().into())
 }
 
-/// The fastest rate up to `able` that a selector allows.
-fn lower_rate(able: Rate, selector: Selector, wanted: Rate) -> Option<Rate> {
-    highest(&Rate::SLOWEST_FIRST, able, selector, wanted, Rate::nominal_mbps)
+/// The fastest rate up to `capability` that a selector allows.
+fn lower_rate(capability: Rate, selector: Selector, wanted: Rate) -> Option<Rate> {
+    highest(&Rate::SLOWEST_FIRST, capability, selector, wanted, Rate::nominal_mbps)
 }
 
 fn highest<T: Copy>(
     ascending: &[T],
-    able: T,
+    capability: T,
     selector: Selector,
     wanted: T,
     size: fn(T) -> u32,
 ) -> Option<T> {
     if selector == Selector::Best {
-        return Some(able);
+        return Some(capability);
     }
     // What has no size is not on the list; everything would be greater.
     let wanted = Some(size(wanted)).filter(|wanted| *wanted > 0)?;
-    let allowed = |value: &&T| size(**value) <= size(able) && is_selected(size(**value), selector, wanted);
+    let allowed =
+        |value: &&T| size(**value) <= size(capability) && is_selected(size(**value), selector, wanted);
     ascending.iter().rev().find(allowed).copied()
 }
 
