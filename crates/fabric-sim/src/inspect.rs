@@ -337,12 +337,11 @@ impl Fabric {
     }
 }
 
-fn hop_view(turns: &LazyTable<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
+fn hop_view(hops: &LazyTable<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
     let width = usize::from(port_count) + 1;
-    turns
-        .filled()
-        .map(|(index, turn)| {
-            let lanes = SlToVl::decode(&turn).0.iter().map(|lane| lane.to_wire()).collect();
+    hops.filled()
+        .map(|(index, hop)| {
+            let lanes = SlToVl::decode(&hop).0.iter().map(|lane| lane.to_wire()).collect();
             (format!("{}>{}", index / width, index % width), lanes)
         })
         .collect()

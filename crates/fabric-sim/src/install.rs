@@ -194,8 +194,8 @@ impl Fabric {
             if part.first_entry() >= capacity {
                 continue;
             }
-            let entry = |place| sharing.low.get(part.first_entry() + place).filter(|_| !part.is_high());
-            let block = VlArbBlock(std::array::from_fn(|place| entry(place).copied().unwrap_or_default()));
+            let entry = |offset| sharing.low.get(part.first_entry() + offset).filter(|_| !part.is_high());
+            let block = VlArbBlock(std::array::from_fn(|offset| entry(offset).copied().unwrap_or_default()));
             self.write(end, Attribute::VL_ARBITRATION, part.to_modifier(number), block.encode())?;
         }
         Ok(())

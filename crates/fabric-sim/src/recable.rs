@@ -80,15 +80,15 @@ impl Fabric {
                 builder.disconnect(end)?;
             }
         }
-        let mut places = std::collections::HashMap::new();
+        let mut indices = std::collections::HashMap::new();
         for (_, node) in topology.nodes() {
-            let place = match before.by_guid(node.guid) {
-                Some(place) => {
-                    let known = &before[place];
+            let index = match before.by_guid(node.guid) {
+                Some(index) => {
+                    let known = &before[index];
                     if (known.kind, known.port_count()) != (node.kind, node.port_count()) {
                         return Err(RecableError::OtherDevice(node.guid));
                     }
-                    place
+                    index
                 }
                 None => builder.add_node(NewNode {
                     id: node.id.clone(),
@@ -102,12 +102,12 @@ impl Fabric {
                     port_0: node.port_0,
                 })?,
             };
-            places.insert(node.guid, place);
+            indices.insert(node.guid, index);
         }
         for link in topology.links() {
             let cable = cable_of(topology, link.a, link.b);
             if !old.contains(&cable) {
-                let [a, b] = cable.map(|(guid, port)| Endpoint::new(places[&guid], port));
+                let [a, b] = cable.map(|(guid, port)| Endpoint::new(indices[&guid], port));
                 builder.connect(a, b, link.rate)?;
             }
         }

@@ -93,7 +93,7 @@ struct Request<P> {
 #[derive(Debug)]
 pub(crate) struct Answered<P> {
     pub purpose: P,
-    pub asked: Box<Mad>,
+    pub request: Box<Mad>,
 }
 
 #[derive(Debug)]
@@ -189,13 +189,13 @@ impl<P> MadWindow<P> {
     pub fn answered(&mut self, mad: &Mad) -> Option<Answered<P>> {
         // Transports own the upper half of a transaction.
         let transaction = mad.transaction().0 as u32;
-        let asked = &self.in_flight.get(&transaction)?.request.mad;
-        if (asked.attribute(), asked.modifier()) != (mad.attribute(), mad.modifier()) {
+        let request = &self.in_flight.get(&transaction)?.request.mad;
+        if (request.attribute(), request.modifier()) != (mad.attribute(), mad.modifier()) {
             return None;
         }
-        let Request { purpose, mad: asked, .. } = self.take(transaction)?.request;
+        let Request { purpose, mad: request, .. } = self.take(transaction)?.request;
         self.progress.done += 1;
-        Some(Answered { purpose, asked })
+        Some(Answered { purpose, request })
     }
 
     /// A request will not be answered: it is sent again, or given up; then what it was for is returned.

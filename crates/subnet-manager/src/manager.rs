@@ -37,7 +37,7 @@ pub struct ManagerSettings {
     /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
     pub sm_key: Option<SmKey>,
     /// How long packets may be under way: so long it waits where new routes could block old ones.
-    pub drain: Duration,
+    pub drain_time: Duration,
 }
 
 impl Default for ManagerSettings {
@@ -45,7 +45,7 @@ impl Default for ManagerSettings {
         let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
         // What opensm has where nobody chose another: it yields only to a manager that has the same.
         let sm_key = SmKey::from_wire(1);
-        Self { limits, sweeps, priority: 15, sm_key, drain: Duration::from_millis(500) }
+        Self { limits, sweeps, priority: 15, sm_key, drain_time: Duration::from_millis(500) }
     }
 }
 
@@ -75,7 +75,7 @@ pub struct Manager {
     /// How routes change from here on.
     pub(crate) route_steps: VecDeque<RouteStep>,
     /// Until then, packets are given time to leave by the old routes.
-    pub(crate) drained: Option<Duration>,
+    pub(crate) drained_at: Option<Duration>,
     /// Counts looks at the fabric.
     pub(crate) discovery_run: u64,
     /// Nodes that were met in this look as if for the first time.
@@ -171,7 +171,7 @@ impl Manager {
             is_reading_back: false,
             weight_steps: VecDeque::new(),
             route_steps: VecDeque::new(),
-            drained: None,
+            drained_at: None,
             discovery_run: 0,
             fresh: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -236,8 +236,8 @@ impl Manager {
         }
         if !mad.method().is_response() {
             self.handle_request(now, datagram);
-        } else if let Some(Answered { purpose, asked }) = self.window.answered(mad) {
-            self.handle_answer(purpose, &asked, mad);
+        } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
+            self.handle_answer(purpose, &request, mad);
         }
         self.proceed(now);
     }
@@ -273,7 +273,7 @@ impl Manager {
     /// When [`Manager::handle_timeout`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
-        let others = [watch, self.drained, self.sa.poll_timeout(), self.persist_timeout()];
+        let others = [watch, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
         self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -316,7 +316,7 @@ impl Manager {
                 Phase::Comparing => self.conclude_comparison(),
                 Phase::Reading => self.persist_decisions(now),
                 Phase::Persisting => return,
-                Phase::Writing(_) if self.drained.is_some_and(|drained| now < drained) => return,
+                Phase::Writing(_) if self.drained_at.is_some_and(|drained_at| now < drained_at) => return,
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
             }
         }
@@ -475,7 +475,7 @@ impl Manager {
         }
     }
 
-    fn handle_answer(&mut self, purpose: Purpose, asked: &Mad, mad: &Mad) {
+    fn handle_answer(&mut self, purpose: Purpose, request: &Mad, mad: &Mad) {
         let data = mad.smp_data();
         let is_ok = mad.status() == Status::OK;
         match purpose {
@@ -503,7 +503,7 @@ impl Manager {
                 self.expect(understood, target, mad);
             }
             Purpose::Write { target } => {
-                self.learn(target, asked, mad);
+                self.learn(target, request, mad);
                 let understood = is_ok && self.record(target, data);
                 self.expect(understood, target, mad);
             }
@@ -511,14 +511,14 @@ impl Manager {
     }
 
     /// Notes what a Set left as it was.
-    fn learn(&mut self, target: AttributeRef, asked: &Mad, mad: &Mad) {
+    fn learn(&mut self, target: AttributeRef, request: &Mad, mad: &Mad) {
         let (guid, port, key) = target;
-        if mad.smp_data() == asked.smp_data() {
+        if mad.smp_data() == request.smp_data() {
             return;
         }
         let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
         if let Some(before) = before.filter(|_| mad.status() == Status::OK)
-            && self.unsupported.learn(target, &before, asked.smp_data(), mad.smp_data())
+            && self.unsupported.learn(target, &before, request.smp_data(), mad.smp_data())
         {
             self.has_learned = true;
             self.emit(SmEvent::Unsupported { node: guid, attribute: key.0, modifier: key.1 });

@@ -463,7 +463,7 @@ impl Comparison<'_> {
         let wanted = self.wanted(Stage::Lanes).into_iter();
         let shrunk = wanted.filter_map(|write| {
             let held = self.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
-            let phases = lanes::lanes(held.as_ref().map(lanes::decode), lanes::decode(&write.data));
+            let phases = lanes::sl_to_vl(held.as_ref().map(lanes::decode), lanes::decode(&write.data));
             phases.shrink.first().map(|map| Write { data: lanes::encode(map), ..write })
         });
         shrunk.collect()

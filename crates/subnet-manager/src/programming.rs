@@ -141,13 +141,13 @@ impl Manager {
             writes.into_iter().map(|write| Job { target: write.target(), kind: JobKind::Write(write.data) }),
         );
         if step.drain {
-            self.drained = Some(now + self.settings.drain);
+            self.drained_at = Some(now + self.settings.drain_time);
         }
         true
     }
 
     pub(crate) fn conclude_stage(&mut self, now: Duration, stage: Stage) {
-        self.drained = None;
+        self.drained_at = None;
         if !self.silent.is_empty() {
             return self.interrupt(now);
         }

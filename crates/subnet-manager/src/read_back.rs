@@ -149,11 +149,11 @@ pub(crate) fn pkeys(node: &ObservedNode, reached: PortNum, port: u16) -> PkeyTab
 /// How a port of a switch shares its link. What the switch's own port has counts for all that have nothing else.
 fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> PortSharing {
     let inputs = (0..=node.info.port_count).filter_map(PortNum::new).filter(|input| *input != output);
-    let turn = |input: PortNum| {
+    let hop_map = |input: PortNum| {
         let selector = SlToVlSelector::Turn { input: input.to_wire(), output: output.to_wire() };
         lane_map(node, PortNum::MANAGEMENT, selector.to_modifier())
     };
-    let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, turn(input))).collect();
+    let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, hop_map(input))).collect();
     let otherwise = maps.get(&PortNum::MANAGEMENT).copied().unwrap_or(DISCARDED);
     let by_input = maps.into_iter().filter(|(_, map)| *map != otherwise).collect();
     let own = PortNum::MANAGEMENT;

@@ -65,10 +65,10 @@ pub fn changed_devices(in_force: Option<&FabricPlan>, plan: &FabricPlan) -> Chan
         };
     };
     let mut changed = ChangedDevices::default();
-    let places = in_force.shared_switches();
-    for (place, switch) in plan.shared_switches().iter().enumerate() {
+    let switches = in_force.shared_switches();
+    for (index, switch) in plan.shared_switches().iter().enumerate() {
         // Mostly it stands where it stood.
-        let there = places.get(place).filter(|old| old.guid == switch.guid).map(|old| &**old);
+        let there = switches.get(index).filter(|old| old.guid == switch.guid).map(|old| &**old);
         let old = there.or_else(|| in_force.switch(switch.guid));
         if old.is_none_or(|old| !std::ptr::eq(old, &**switch) && !same_switch(old, switch)) {
             changed.switches.push(switch.guid);

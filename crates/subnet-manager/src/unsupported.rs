@@ -34,12 +34,12 @@ impl Unsupported {
         &mut self,
         target: AttributeRef,
         before: &[u8; SMP_DATA_LEN],
-        asked: &[u8; SMP_DATA_LEN],
+        requested: &[u8; SMP_DATA_LEN],
         answered: &[u8; SMP_DATA_LEN],
     ) -> bool {
         let counts = mask_that_counts(target.2.0);
         let stayed: [u8; SMP_DATA_LEN] =
-            std::array::from_fn(|i| (asked[i] ^ before[i]) & (asked[i] ^ answered[i]) & counts[i]);
+            std::array::from_fn(|i| (requested[i] ^ before[i]) & (requested[i] ^ answered[i]) & counts[i]);
         if stayed == [0; SMP_DATA_LEN] {
             return false;
         }
@@ -130,16 +130,16 @@ mod tests {
     fn what_stays_as_it_was_after_a_set_does_not_differ_any_more() {
         let mut unsupported = Unsupported::default();
         let target = target(Attribute::PORT_INFO);
-        let (before, mut asked, mut answered) = ([0; 64], [0; 64], [0; 64]);
-        asked[36] = 0x40;
-        asked[16] = 9;
+        let (before, mut requested, mut answered) = ([0; 64], [0; 64], [0; 64]);
+        requested[36] = 0x40;
+        requested[16] = 9;
         answered[16] = 9;
-        assert!(unsupported.differs(target, &before, &asked));
-        assert!(unsupported.learn(target, &before, &asked, &answered));
-        assert!(!unsupported.learn(target, &before, &asked, &answered), "no news");
-        assert!(!unsupported.differs(target, &answered, &asked));
+        assert!(unsupported.differs(target, &before, &requested));
+        assert!(unsupported.learn(target, &before, &requested, &answered));
+        assert!(!unsupported.learn(target, &before, &requested, &answered), "no news");
+        assert!(!unsupported.differs(target, &answered, &requested));
         answered[16] = 8;
-        assert!(unsupported.differs(target, &answered, &asked), "what it takes still counts");
+        assert!(unsupported.differs(target, &answered, &requested), "what it takes still counts");
 
         let json = serde_json::to_string(&unsupported).unwrap();
         assert_eq!(serde_json::from_str::<Unsupported>(&json).unwrap(), unsupported);
@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn states_and_counters_are_not_taken_for_lack_of_support() {
         let mut unsupported = Unsupported::default();
-        let mut asked = [0; 64];
-        (asked[32], asked[33], asked[45], asked[51]) = (0x03, 0x50, 1, 0x80);
-        assert!(!unsupported.learn(target(Attribute::PORT_INFO), &[0; 64], &asked, &[0; 64]));
-        assert!(unsupported.learn(target(Attribute::PKEY_TABLE), &[0; 64], &asked, &[0; 64]));
+        let mut requested = [0; 64];
+        (requested[32], requested[33], requested[45], requested[51]) = (0x03, 0x50, 1, 0x80);
+        assert!(!unsupported.learn(target(Attribute::PORT_INFO), &[0; 64], &requested, &[0; 64]));
+        assert!(unsupported.learn(target(Attribute::PKEY_TABLE), &[0; 64], &requested, &[0; 64]));
     }
 }

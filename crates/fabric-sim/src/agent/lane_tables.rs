@@ -48,8 +48,8 @@ impl Fabric {
         let first = inputs.start * width + outputs.start;
         let switch = self.device_of_mut(end).switch.as_mut().ok_or(Status::UNSUPPORTED_ATTRIBUTE)?;
         if operation == Operation::Set {
-            for turn in inputs.flat_map(|input| outputs.clone().map(move |output| input * width + output)) {
-                switch.sl_to_vl.put(turn, wanted);
+            for hop in inputs.flat_map(|input| outputs.clone().map(move |output| input * width + output)) {
+                switch.sl_to_vl.put(hop, wanted);
             }
         }
         Ok(switch.sl_to_vl.get(first))

@@ -36,27 +36,27 @@ impl Fabric {
     }
 
     fn port_counters(&mut self, arrival: Arrival, mad: &mut Mad) -> Result<(), Status> {
-        let asked = PortCounters::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
-        let ports = self.counted_ports(arrival, asked.port)?;
+        let requested = PortCounters::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
+        let ports = self.counted_ports(arrival, requested.port)?;
         if mad.method() == Method::SET {
             for port in &ports {
-                reset(&mut self.port_mut(*port).counters, asked.select);
+                reset(&mut self.port_mut(*port).counters, requested.select);
             }
         }
-        let answer = narrow(&self.sum(&ports), asked.port, asked.select);
+        let answer = narrow(&self.sum(&ports), requested.port, requested.select);
         mad.perf_data_mut()[..PortCounters::LEN].copy_from_slice(&answer.encode());
         Ok(())
     }
 
     fn port_counters_extended(&mut self, arrival: Arrival, mad: &mut Mad) -> Result<(), Status> {
-        let asked = PortCountersExtended::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
-        let ports = self.counted_ports(arrival, asked.port)?;
+        let requested = PortCountersExtended::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
+        let ports = self.counted_ports(arrival, requested.port)?;
         if mad.method() == Method::SET {
             for port in &ports {
-                reset_extended(&mut self.port_mut(*port).counters, asked.select);
+                reset_extended(&mut self.port_mut(*port).counters, requested.select);
             }
         }
-        let answer = wide(&self.sum(&ports), asked.port, asked.select);
+        let answer = wide(&self.sum(&ports), requested.port, requested.select);
         mad.perf_data_mut()[..PortCountersExtended::LEN].copy_from_slice(&answer.encode());
         Ok(())
     }

@@ -28,7 +28,7 @@ pub struct SimCluster {
     /// What it is called.
     pub name: String,
     /// Its nodes.
-    pub seats: Vec<ClusterNode>,
+    pub nodes: Vec<ClusterNode>,
     /// The key of its partition.
     pub pkey: Pkey,
     /// The level of its packets, unless every two switches have their own.
@@ -38,7 +38,7 @@ pub struct SimCluster {
     /// What every node was promised.
     pub guarantee: Option<Bandwidth>,
     /// By when a packet that finds its lane empty has arrived.
-    pub bound: Option<Time>,
+    pub latency_bound: Option<Time>,
     /// The largest weight that it has in an arbitration table, in units of 64 bytes.
     pub weight: u8,
 }
@@ -58,8 +58,8 @@ pub struct ClusterNode {
 
 impl SimCluster {
     /// The level of packets between two of its nodes.
-    pub(super) fn level(&self, from: usize, to: usize) -> ServiceLevel {
-        let switches = self.seats[from].switch.zip(self.seats[to].switch);
+    pub(super) fn service_level(&self, from: usize, to: usize) -> ServiceLevel {
+        let switches = self.nodes[from].switch.zip(self.nodes[to].switch);
         let pair = switches.and_then(|(a, b)| self.pairs.get(&PairLevel::between(a, b)).copied());
         pair.unwrap_or(self.sl)
     }
@@ -86,14 +86,14 @@ impl ClusterSet {
     pub fn of(
         fabric: &Fabric,
         plan: &FabricPlan,
-        seats: &BTreeMap<String, Vec<Guid>>,
+        nodes: &BTreeMap<String, Vec<Guid>>,
     ) -> Result<Self, ClusterSetError> {
         let all = || fabric.device_ids().flat_map(|device| fabric.ports_of(device));
         let by_guid: HashMap<Guid, PortId> =
             all().filter(|port| !fabric.is_switch(*port)).map(|port| (fabric.guid_of(port), port)).collect();
         let mut taken: HashMap<PortId, u8> = HashMap::new();
         let mut clusters = Vec::new();
-        for (name, ports) in seats {
+        for (name, ports) in nodes {
             let mut nodes = Vec::with_capacity(ports.len());
             for guid in ports {
                 let found = by_guid.get(guid).and_then(|port| Some((*port, fabric.lid(*port)?)));
@@ -134,18 +134,18 @@ pub fn without_classes(plan: &FabricPlan) -> FabricPlan {
     for port in adapters {
         draft.adapter_port(port).into_iter().for_each(|port| port.sharing = None);
     }
-    for place in 0..plan.shared_switches().len() {
-        let ports = draft.switch(place).into_iter().flat_map(|switch| Arc::make_mut(&mut switch.ports));
+    for index in 0..plan.shared_switches().len() {
+        let ports = draft.switch(index).into_iter().flat_map(|switch| Arc::make_mut(&mut switch.ports));
         ports.for_each(|port| port.sharing = None);
     }
     draft.finish()
 }
 
-fn party(plan: &FabricPlan, name: &str, seats: Vec<ClusterNode>) -> Result<SimCluster, ClusterSetError> {
+fn party(plan: &FabricPlan, name: &str, nodes: Vec<ClusterNode>) -> Result<SimCluster, ClusterSetError> {
     let decisions = plan.decisions();
     let decision = decisions.clusters.get(name);
     let own = decisions.partitions.get(name).map(|number| number.key(Membership::Full));
-    let first = seats.first().and_then(|seat| seat.keys.first().copied());
+    let first = nodes.first().and_then(|node| node.keys.first().copied());
     let pkey = own.or(first).ok_or_else(|| ClusterSetError::NoKey(name.to_owned()))?;
     let guarantee = decision.and_then(|decision| match decision.class {
         Class::Guaranteed { bandwidth, .. } if bandwidth > Bandwidth::ZERO => Some(bandwidth),
@@ -155,12 +155,12 @@ fn party(plan: &FabricPlan, name: &str, seats: Vec<ClusterNode>) -> Result<SimCl
     let weights = decision.into_iter().flat_map(|decision| decision.links.iter().map(|link| link.weight));
     Ok(SimCluster {
         name: name.to_owned(),
-        seats,
+        nodes,
         pkey,
         sl: decision.and_then(|decision| decision.service_level()).unwrap_or_default(),
         pairs: pairs.map(|pair| (pair.switches, pair.service_level)).collect(),
         guarantee,
-        bound: decision.map(|decision| Time::from_ns(decision.bound_ns)),
+        latency_bound: decision.map(|decision| Time::from_ns(decision.bound_ns)),
         weight: weights.max().unwrap_or(1),
     })
 }

@@ -160,33 +160,33 @@ const MESSAGE_MAX: u64 = 64 << 20;
 
 impl Scenario {
     /// Whether it can be played by a cast; otherwise what is wrong with it.
-    pub fn check(&self, cast: &ClusterSet) -> Result<(), ScenarioError> {
+    pub fn check(&self, clusters: &ClusterSet) -> Result<(), ScenarioError> {
         if self.duration == Span::default() {
             return Err(ScenarioError::NoTime);
         }
-        for act in &self.workloads {
-            let cluster = || act.cluster.clone();
-            let clusters: Vec<&SimCluster> = self.clusters(cast, act).collect();
-            if clusters.is_empty() && act.cluster != EVERYBODY {
+        for spec in &self.workloads {
+            let cluster = || spec.cluster.clone();
+            let clusters: Vec<&SimCluster> = self.clusters(clusters, spec).collect();
+            if clusters.is_empty() && spec.cluster != ALL_OTHERS {
                 return Err(ScenarioError::NoCluster(cluster()));
             }
             let is_size = |size: &Size| (1..=MESSAGE_MAX).contains(&size.bytes());
-            if act.message.is_empty() || !act.message.iter().all(is_size) {
+            if spec.message.is_empty() || !spec.message.iter().all(is_size) {
                 return Err(ScenarioError::Message(cluster()));
             }
-            if act.percent > 100 {
+            if spec.percent > 100 {
                 return Err(ScenarioError::Percent(cluster()));
             }
-            if act.bursts.is_some_and(|bursts| bursts.on == Span::default()) {
+            if spec.bursts.is_some_and(|bursts| bursts.on == Span::default()) {
                 return Err(ScenarioError::Bursts(cluster()));
             }
             let names_node =
-                matches!(act.send, SendPattern::Incast | SendPattern::Hotspot | SendPattern::Stall);
+                matches!(spec.send, SendPattern::Incast | SendPattern::Hotspot | SendPattern::Stall);
             for party in clusters {
-                if names_node && !(1..=party.seats.len()).contains(&(act.to as usize)) {
-                    return Err(ScenarioError::NoNode { cluster: party.name.clone(), node: act.to });
+                if names_node && !(1..=party.nodes.len()).contains(&(spec.to as usize)) {
+                    return Err(ScenarioError::NoNode { cluster: party.name.clone(), node: spec.to });
                 }
-                if act.rate == SendRate::Guaranteed && party.guarantee.is_none() {
+                if spec.rate == SendRate::Guaranteed && party.guarantee.is_none() {
                     return Err(ScenarioError::NoGuarantee(party.name.clone()));
                 }
             }
@@ -197,12 +197,12 @@ impl Scenario {
     /// Who plays an act.
     fn clusters<'a>(
         &'a self,
-        cast: &'a ClusterSet,
-        act: &'a WorkloadSpec,
+        clusters: &'a ClusterSet,
+        spec: &'a WorkloadSpec,
     ) -> impl Iterator<Item = &'a SimCluster> {
-        let is_named = |party: &SimCluster| self.workloads.iter().any(|act| act.cluster == party.name);
-        cast.clusters.iter().filter(move |party| match act.cluster.as_str() {
-            EVERYBODY => !is_named(party),
+        let is_named = |party: &SimCluster| self.workloads.iter().any(|spec| spec.cluster == party.name);
+        clusters.clusters.iter().filter(move |party| match spec.cluster.as_str() {
+            ALL_OTHERS => !is_named(party),
             name => party.name == name,
         })
     }
@@ -215,4 +215,4 @@ impl Scenario {
 }
 
 /// All clusters that no other act names.
-const EVERYBODY: &str = "*";
+const ALL_OTHERS: &str = "*";

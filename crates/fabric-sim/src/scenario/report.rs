@@ -46,15 +46,15 @@ pub struct ClusterReport {
     /// What each was promised.
     pub guarantee: Option<Bandwidth>,
     /// By when a packet that finds its lane empty was to arrive.
-    pub bound: Option<Time>,
+    pub latency_bound: Option<Time>,
     /// What arrived of a node's packets, with headers: the least of all nodes.
-    pub least: Bandwidth,
+    pub min_rate: Bandwidth,
     /// The mean of all nodes.
-    pub mean: Bandwidth,
+    pub mean_rate: Bandwidth,
     /// What arrived of a node's packets since all began to send, with headers: the least of all nodes.
     pub min_bytes: u64,
     /// How long all of them have been sending.
-    pub sending: Time,
+    pub sending_time: Time,
     /// Whether its nodes sent as much as they were promised.
     pub is_tested: bool,
     /// The part of the promise that packets of its size can carry: arbitration counts blocks of 64 bytes, the last one of a
@@ -79,7 +79,7 @@ impl ClusterReport {
     /// What the node that got the least got of the promise since it began to send, as far as its packets can carry that;
     /// `None` if it was not promised anything.
     pub fn rate_fraction(&self) -> Option<f64> {
-        let promised = self.guarantee?.bits_per_s() as f64 * self.fill * self.sending.s();
+        let promised = self.guarantee?.bits_per_s() as f64 * self.fill * self.sending_time.s();
         Some(self.min_bytes as f64 * 8.0 / promised)
     }
 
@@ -88,30 +88,30 @@ impl ClusterReport {
     /// sent more than that whenever it has posted one, and pauses then.
     pub fn meets_rate(&self) -> Option<bool> {
         let guarantee = self.guarantee.filter(|_| self.is_tested)?.bits_per_s() as f64 * self.fill;
-        let wait = self.bound.unwrap_or(Time::ZERO).s();
-        let least = guarantee * (self.sending.s() - wait) - LAG_PACKETS * PACKET_BITS;
+        let wait = self.latency_bound.unwrap_or(Time::ZERO).s();
+        let least = guarantee * (self.sending_time.s() - wait) - LAG_PACKETS * PACKET_BITS;
         Some(self.min_bytes as f64 * 8.0 >= least)
     }
 
     /// Whether no packet that found its lane empty came later than the bound; `None` if there is none, or no such packet.
     pub fn meets_latency_bound(&self) -> Option<bool> {
-        Some(self.uncontended.max()? <= self.bound?)
+        Some(self.uncontended.max()? <= self.latency_bound?)
     }
 }
 
 impl ScenarioReport {
     /// Whether everybody who was promised something got it.
     pub fn meets_all_guarantees(&self) -> bool {
-        let kept = |party: &ClusterReport| {
-            party.meets_rate() != Some(false) && party.meets_latency_bound() != Some(false)
+        let kept = |cluster: &ClusterReport| {
+            cluster.meets_rate() != Some(false) && cluster.meets_latency_bound() != Some(false)
         };
         self.clusters.iter().all(kept)
     }
 }
 
 /// What is known of a cluster besides what was measured.
-pub(super) struct Played<'a> {
-    pub party: &'a SimCluster,
+pub(super) struct JobResult<'a> {
+    pub cluster: &'a SimCluster,
     pub is_hostile: bool,
     pub is_tested: bool,
     /// Whether each node sent the same to all others.
@@ -124,7 +124,7 @@ pub(super) struct Played<'a> {
     pub rounds: Option<Histogram>,
 }
 
-impl Played<'_> {
+impl JobResult<'_> {
     /// What it got, while ports sent so many bytes.
     pub fn report(self, simulation: &Simulation, sent: &[u64], duration: Time) -> ClusterReport {
         let mut all = Measure::default();
@@ -143,15 +143,15 @@ impl Played<'_> {
         let nodes = self.tags.len();
         let rate = |bytes: f64| Bandwidth::from_bits_per_s((bytes * 8.0 / duration.s()) as u64);
         ClusterReport {
-            name: self.party.name.clone(),
+            name: self.cluster.name.clone(),
             is_hostile: self.is_hostile,
             nodes,
-            guarantee: self.party.guarantee,
-            bound: self.party.bound,
-            least: rate(if nodes == 0 { 0.0 } else { least as f64 }),
-            mean: rate(sum as f64 / nodes.max(1) as f64),
+            guarantee: self.cluster.guarantee,
+            latency_bound: self.cluster.latency_bound,
+            min_rate: rate(if nodes == 0 { 0.0 } else { least as f64 }),
+            mean_rate: rate(sum as f64 / nodes.max(1) as f64),
             min_bytes: if nodes == 0 { 0 } else { min_bytes },
-            sending: simulation.now().saturating_sub(STAGGER),
+            sending_time: simulation.now().saturating_sub(STAGGER),
             is_tested: self.is_tested,
             fill: self.fill,
             leftover_share: self
@@ -167,7 +167,7 @@ impl Played<'_> {
     }
 }
 
-impl Played<'_> {
+impl JobResult<'_> {
     /// What it took of what others left on the tightest link of its ways. Nodes have sent so many bytes, to all others the same.
     fn leftover_share(
         &self,
@@ -178,10 +178,10 @@ impl Played<'_> {
     ) -> Option<f64> {
         let network = simulation.network();
         let mut own: BTreeMap<PortId, f64> = BTreeMap::new();
-        let seats = &self.party.seats;
-        for (from, bytes) in seats.iter().zip(by_node) {
-            for to in seats.iter().filter(|to| to.function.port() != from.function.port()) {
-                let part = *bytes as f64 / (seats.len() - 1) as f64;
+        let nodes = &self.cluster.nodes;
+        for (from, bytes) in nodes.iter().zip(by_node) {
+            for to in nodes.iter().filter(|to| to.function.port() != from.function.port()) {
+                let part = *bytes as f64 / (nodes.len() - 1) as f64;
                 network
                     .path(from.function.port(), to.lid)
                     .for_each(|port| *own.entry(port).or_default() += part);

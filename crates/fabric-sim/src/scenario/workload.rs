@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::clusters::{ClusterSet, SimCluster};
-use super::report::{Played, ScenarioReport, is_stalled, link_loads};
+use super::report::{JobResult, ScenarioReport, is_stalled, link_loads};
 use super::rounds::Rounds;
 use super::{Scenario, ScenarioError, SendPattern, SendRate, WorkloadSpec};
 use crate::fabric::DropReason;
@@ -24,26 +24,26 @@ pub(super) const STAGGER: Time = Time::from_us(1);
 const SMALL_PAYLOAD: u16 = (BLOCK_BYTES - HEADER_BYTES) as u16;
 
 /// Service levels there are.
-const LEVELS: u8 = 16;
+const SERVICE_LEVELS: u8 = 16;
 
 /// Plays a scenario on a network, and tells what everybody got.
 pub fn run_scenario(
     network: TrafficNetwork,
-    cast: &ClusterSet,
+    clusters: &ClusterSet,
     scenario: &Scenario,
     seed: u64,
 ) -> Result<ScenarioReport, ScenarioError> {
-    scenario.check(cast)?;
+    scenario.check(clusters)?;
     let mut simulation = Simulation::new(network, scenario.settings())?;
-    let mut player = Player::new(cast, scenario, seed);
+    let mut workload = ScenarioWorkload::new(clusters, scenario, seed);
     let warm_up = scenario.warm_up.time();
-    simulation.run(&mut player, warm_up);
+    simulation.run(&mut workload, warm_up);
     let ports: Vec<u64> = simulation.network().ports().map(|port| simulation.sent_bytes(port)).collect();
-    let before: Vec<u64> = (0..player.tags)
+    let before: Vec<u64> = (0..workload.tags)
         .map(|tag| simulation.measure(Tag(tag)).map_or(0, |measure| measure.wire_bytes))
         .collect();
     let duration = scenario.duration.time();
-    let outcome = simulation.run(&mut player, warm_up + duration);
+    let outcome = simulation.run(&mut workload, warm_up + duration);
     let sent: Vec<u64> = simulation
         .network()
         .ports()
@@ -51,7 +51,7 @@ pub fn run_scenario(
         .map(|(port, before)| simulation.sent_bytes(port) - before)
         .collect();
     let clusters =
-        player.played(&before).into_iter().map(|played| played.report(&simulation, &sent, duration));
+        workload.results(&before).into_iter().map(|results| results.report(&simulation, &sent, duration));
     Ok(ScenarioReport {
         clusters: clusters.collect(),
         totals: simulation.totals(),
@@ -63,15 +63,15 @@ pub fn run_scenario(
 }
 
 /// A node that plays an act.
-struct Role<'a> {
-    act: &'a WorkloadSpec,
-    party: &'a SimCluster,
+struct Sender<'a> {
+    spec: &'a WorkloadSpec,
+    cluster: &'a SimCluster,
     /// Its place among the nodes.
     node: usize,
     tag: Tag,
-    level: ServiceLevel,
+    sl: ServiceLevel,
     /// The troupe it belongs to.
-    troupe: usize,
+    job: usize,
     /// Messages so far.
     count: u64,
     /// The message that has not left yet.
@@ -81,33 +81,33 @@ struct Role<'a> {
 }
 
 /// All nodes of a cluster that play an act.
-struct Troupe<'a> {
-    party: &'a SimCluster,
-    act: &'a WorkloadSpec,
-    first_role: usize,
+struct Job<'a> {
+    cluster: &'a SimCluster,
+    spec: &'a WorkloadSpec,
+    first_sender: usize,
     rounds: Rounds,
 }
 
-struct Player<'a> {
-    cast: &'a ClusterSet,
-    roles: Vec<Role<'a>>,
-    troupes: Vec<Troupe<'a>>,
+struct ScenarioWorkload<'a> {
+    clusters: &'a ClusterSet,
+    senders: Vec<Sender<'a>>,
+    jobs: Vec<Job<'a>>,
     tags: u16,
     random: Pcg64,
 }
 
 /// What somebody is woken for.
 #[derive(Clone, Copy)]
-enum Cue {
+enum Wakeup {
     /// To send the next message.
     Next,
     /// To end computing.
     Computed,
 }
 
-impl Cue {
-    fn token(self, role: usize) -> u64 {
-        (role as u64) << 1 | u64::from(matches!(self, Self::Computed))
+impl Wakeup {
+    fn token(self, sender: usize) -> u64 {
+        (sender as u64) << 1 | u64::from(matches!(self, Self::Computed))
     }
 
     fn of(token: u64) -> (Self, usize) {
@@ -115,58 +115,71 @@ impl Cue {
     }
 }
 
-impl<'a> Player<'a> {
-    fn new(cast: &'a ClusterSet, scenario: &'a Scenario, seed: u64) -> Self {
-        let mut player = Self {
-            cast,
-            roles: Vec::new(),
-            troupes: Vec::new(),
+impl<'a> ScenarioWorkload<'a> {
+    fn new(clusters: &'a ClusterSet, scenario: &'a Scenario, seed: u64) -> Self {
+        let mut workload = Self {
+            clusters,
+            senders: Vec::new(),
+            jobs: Vec::new(),
             tags: 0,
             random: Pcg64::seed_from_u64(seed),
         };
-        for act in &scenario.workloads {
-            for party in scenario.clusters(cast, act) {
-                player.engage(act, party);
+        for spec in &scenario.workloads {
+            for cluster in scenario.clusters(clusters, spec) {
+                workload.add_job(spec, cluster);
             }
         }
-        player
+        workload
     }
 
-    fn engage(&mut self, act: &'a WorkloadSpec, party: &'a SimCluster) {
-        let troupe = self.troupes.len();
-        self.troupes.push(Troupe { party, act, first_role: self.roles.len(), rounds: Rounds::default() });
-        let rate = rate_of(act, party);
-        for node in 0..party.seats.len() {
+    fn add_job(&mut self, spec: &'a WorkloadSpec, cluster: &'a SimCluster) {
+        let job = self.jobs.len();
+        self.jobs.push(Job { cluster, spec, first_sender: self.senders.len(), rounds: Rounds::default() });
+        let rate = rate_of(spec, cluster);
+        for node in 0..cluster.nodes.len() {
             let tag = Tag(self.tags);
             self.tags = self.tags.saturating_add(1);
             // A hostile guest does not ask which level it was given.
-            let levels = if act.send == SendPattern::Everything { 0..LEVELS } else { 0..1 };
-            for level in levels {
-                let level = match act.send {
-                    SendPattern::Everything => ServiceLevel::from_wire(level).unwrap_or_default(),
-                    _ => party.sl,
+            let levels = if spec.send == SendPattern::Everything { 0..SERVICE_LEVELS } else { 0..1 };
+            for sl in levels {
+                let sl = match spec.send {
+                    SendPattern::Everything => ServiceLevel::from_wire(sl).unwrap_or_default(),
+                    _ => cluster.sl,
                 };
-                self.roles.push(Role { act, party, node, tag, level, troupe, count: 0, pending: None, rate });
+                self.senders.push(Sender {
+                    spec,
+                    cluster,
+                    node,
+                    tag,
+                    sl,
+                    job,
+                    count: 0,
+                    pending: None,
+                    rate,
+                });
             }
         }
     }
 
-    fn played(&self, before: &[u64]) -> Vec<Played<'a>> {
-        self.troupes
+    fn results(&self, before: &[u64]) -> Vec<JobResult<'a>> {
+        self.jobs
             .iter()
             .enumerate()
-            .map(|(place, troupe)| {
-                let mut tags: Vec<Tag> =
-                    self.roles.iter().filter(|role| role.troupe == place).map(|role| role.tag).collect();
+            .map(|(index, job)| {
+                let mut tags: Vec<Tag> = self
+                    .senders
+                    .iter()
+                    .filter(|sender| sender.job == index)
+                    .map(|sender| sender.tag)
+                    .collect();
                 tags.dedup();
-                let rounds =
-                    (troupe.act.send == SendPattern::BulkSynchronous).then(|| troupe.rounds.took.clone());
-                Played {
-                    party: troupe.party,
-                    is_hostile: troupe.act.send.is_hostile(),
-                    is_tested: is_test(troupe.act),
-                    is_uniform: troupe.act.send == SendPattern::AllToAll,
-                    fill: fill(troupe.act),
+                let rounds = (job.spec.send == SendPattern::BulkSynchronous).then(|| job.rounds.took.clone());
+                JobResult {
+                    cluster: job.cluster,
+                    is_hostile: job.spec.send.is_hostile(),
+                    is_tested: is_test(job.spec),
+                    is_uniform: job.spec.send == SendPattern::AllToAll,
+                    fill: fill(job.spec),
                     before: tags.iter().map(|tag| before[usize::from(tag.0)]).collect(),
                     tags,
                     rounds,
@@ -181,136 +194,138 @@ impl<'a> Player<'a> {
     }
 
     /// The next message of a role, if it has anybody to send to.
-    fn message(&mut self, place: usize) -> Option<Message> {
-        let role = &self.roles[place];
-        let (act, party, node, count) = (role.act, role.party, role.node, role.count);
-        let (mut level, tag, seats) = (role.level, role.tag, &party.seats);
-        let mut pkey = party.pkey;
-        let others =
-            seats.len().checked_sub(1).filter(|others| *others > 0 || act.send == SendPattern::Everything)?;
+    fn message(&mut self, index: usize) -> Option<Message> {
+        let sender = &self.senders[index];
+        let (spec, cluster, node, count) = (sender.spec, sender.cluster, sender.node, sender.count);
+        let (mut sl, tag, nodes) = (sender.sl, sender.tag, &cluster.nodes);
+        let mut pkey = cluster.pkey;
+        let others = nodes
+            .len()
+            .checked_sub(1)
+            .filter(|others| *others > 0 || spec.send == SendPattern::Everything)?;
         // All others get messages of one size before the next size comes, or some would get all that are large.
-        let lap = if act.send == SendPattern::AllToAll { others.max(1) as u64 } else { 1 };
-        let size = act.message[(count / lap % act.message.len() as u64) as usize].bytes();
+        let lap = if spec.send == SendPattern::AllToAll { others.max(1) as u64 } else { 1 };
+        let size = spec.message[(count / lap % spec.message.len() as u64) as usize].bytes();
         let (mut bytes, mut packet_bytes) = (size, None);
-        let target = (act.to as usize).saturating_sub(1);
+        let target = (spec.to as usize).saturating_sub(1);
         // The one that others send to sends to them in turn.
         let to_target = if node == target { in_turn(node, count, others) } else { target };
-        let to = match act.send {
+        let to = match spec.send {
             SendPattern::AllToAll | SendPattern::Overshoot => in_turn(node, count, others),
-            SendPattern::Shift => (node + act.to as usize % seats.len()) % seats.len(),
+            SendPattern::Shift => (node + spec.to as usize % nodes.len()) % nodes.len(),
             SendPattern::Incast | SendPattern::Stall if node == target => return None,
             SendPattern::Incast | SendPattern::Stall => to_target,
-            SendPattern::Hotspot if self.draw(100) < usize::from(act.percent) => to_target,
+            SendPattern::Hotspot if self.draw(100) < usize::from(spec.percent) => to_target,
             SendPattern::Hotspot | SendPattern::Random => in_turn(node, self.draw(others) as u64, others),
             SendPattern::BulkSynchronous => in_turn(node, count, others),
             SendPattern::Everything => node,
         };
-        if to == node && act.send != SendPattern::Everything {
+        if to == node && spec.send != SendPattern::Everything {
             return None;
         }
-        if act.send != SendPattern::Everything {
-            level = party.level(node, to);
+        if spec.send != SendPattern::Everything {
+            sl = cluster.service_level(node, to);
         }
-        let mut lid: Lid = seats[to].lid;
-        match act.send {
+        let mut lid: Lid = nodes[to].lid;
+        match spec.send {
             SendPattern::Everything => {
-                lid = self.cast.addresses[self.draw(self.cast.addresses.len())];
-                let keys: &[Pkey] = &seats[node].keys;
+                lid = self.clusters.addresses[self.draw(self.clusters.addresses.len())];
+                let keys: &[Pkey] = &nodes[node].keys;
                 pkey = keys.get(self.draw(keys.len())).copied().unwrap_or(pkey);
                 bytes = 1 + self.draw(size as usize) as u64;
             }
             // Weight is used up to the last unit by the smallest packets, then the largest one goes.
-            SendPattern::Overshoot if count % 2 == 0 && party.weight > 1 => {
-                bytes = u64::from(SMALL_PAYLOAD) * u64::from(party.weight - 1);
+            SendPattern::Overshoot if count % 2 == 0 && cluster.weight > 1 => {
+                bytes = u64::from(SMALL_PAYLOAD) * u64::from(cluster.weight - 1);
                 packet_bytes = Some(SMALL_PAYLOAD);
             }
             SendPattern::Overshoot => bytes = PAYLOAD_BYTES_MAX.into(),
             _ => {}
         }
-        let role = &mut self.roles[place];
-        role.count += 1;
-        let from = party.seats[node].function;
-        let token = (place as u64) << 32 | role.count & 0xffff_ffff;
-        Some(Message { from, to: lid, service: Service::Data(level), pkey, bytes, packet_bytes, tag, token })
+        let sender = &mut self.senders[index];
+        sender.count += 1;
+        let from = cluster.nodes[node].function;
+        let token = (index as u64) << 32 | sender.count & 0xffff_ffff;
+        Some(Message { from, to: lid, service: Service::Data(sl), pkey, bytes, packet_bytes, tag, token })
     }
 
     /// Sends the next message, now or when the next burst begins.
-    fn next(&mut self, now: Time, place: usize, actions: &mut WorkloadActions) {
-        let role = &self.roles[place];
-        if let Some(bursts) = role.act.bursts {
+    fn next(&mut self, now: Time, index: usize, actions: &mut WorkloadActions) {
+        let sender = &self.senders[index];
+        if let Some(bursts) = sender.spec.bursts {
             let (on, off) = (bursts.on.time().ps(), bursts.off.time().ps());
             let phase = now.ps() % (on + off).max(1);
             if phase >= on {
-                return actions.wake(now + Time::from_ps(on + off - phase), Cue::Next.token(place));
+                return actions.wake(now + Time::from_ps(on + off - phase), Wakeup::Next.token(index));
             }
         }
-        let rate = role.rate;
-        let Some(message) = self.message(place) else { return };
-        self.roles[place].pending = Some(message.token as u32);
+        let rate = sender.rate;
+        let Some(message) = self.message(index) else { return };
+        self.senders[index].pending = Some(message.token as u32);
         actions.post(message);
         if let Some(rate) = rate {
             let ps = wire_bytes(message.bytes) as f64 * 8e12 / rate;
-            actions.wake(now + Time::from_ps(ps as u64), Cue::Next.token(place));
+            actions.wake(now + Time::from_ps(ps as u64), Wakeup::Next.token(index));
         }
     }
 
     /// A message has left, or was dropped before; whether it is the one that was waited for.
     fn is_gone(&mut self, message: &Message) -> Option<usize> {
-        let place = (message.token >> 32) as usize;
-        let role = &mut self.roles[place];
+        let index = (message.token >> 32) as usize;
+        let sender = &mut self.senders[index];
         let is_it =
-            role.pending == Some(message.token as u32) && role.act.send != SendPattern::BulkSynchronous;
-        is_it.then(|| role.pending = None).map(|()| place)
+            sender.pending == Some(message.token as u32) && sender.spec.send != SendPattern::BulkSynchronous;
+        is_it.then(|| sender.pending = None).map(|()| index)
     }
 
-    fn begin_round(&mut self, now: Time, troupe: usize, actions: &mut WorkloadActions) {
-        let Troupe { party, act, first_role, .. } = self.troupes[troupe];
-        let nodes = party.seats.len();
+    fn begin_round(&mut self, now: Time, job: usize, actions: &mut WorkloadActions) {
+        let Job { cluster, spec, first_sender, .. } = self.jobs[job];
+        let nodes = cluster.nodes.len();
         if nodes < 2 {
             return;
         }
-        self.troupes[troupe].rounds.begin(nodes, nodes as u64 - 1);
-        for role in first_role..first_role + nodes {
-            actions.wake(now + act.compute.time(), Cue::Computed.token(role));
+        self.jobs[job].rounds.begin(nodes, nodes as u64 - 1);
+        for sender in first_sender..first_sender + nodes {
+            actions.wake(now + spec.compute.time(), Wakeup::Computed.token(sender));
         }
     }
 
     /// A message of a round has arrived, or never will.
     fn count_round(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
-        let role = &self.roles[(message.token >> 32) as usize];
-        let troupe = role.troupe;
-        if role.act.send == SendPattern::BulkSynchronous && self.troupes[troupe].rounds.ended(now) {
-            self.begin_round(now, troupe, actions);
+        let sender = &self.senders[(message.token >> 32) as usize];
+        let job = sender.job;
+        if sender.spec.send == SendPattern::BulkSynchronous && self.jobs[job].rounds.ended(now) {
+            self.begin_round(now, job, actions);
         }
     }
 }
 
-impl Workload for Player<'_> {
+impl Workload for ScenarioWorkload<'_> {
     fn start(&mut self, actions: &mut WorkloadActions) {
-        for troupe in 0..self.troupes.len() {
-            let Troupe { act, party, .. } = self.troupes[troupe];
-            match act.send {
-                SendPattern::BulkSynchronous => self.begin_round(Time::ZERO, troupe, actions),
+        for job in 0..self.jobs.len() {
+            let Job { spec, cluster, .. } = self.jobs[job];
+            match spec.send {
+                SendPattern::BulkSynchronous => self.begin_round(Time::ZERO, job, actions),
                 SendPattern::Stall => {
-                    let seat = party.seats.get((act.to as usize).saturating_sub(1));
-                    seat.into_iter().for_each(|seat| actions.stop_draining(seat.function.port()));
+                    let node = cluster.nodes.get((spec.to as usize).saturating_sub(1));
+                    node.into_iter().for_each(|node| actions.stop_draining(node.function.port()));
                 }
                 _ => {}
             }
         }
-        for place in 0..self.roles.len() {
-            if self.roles[place].act.send != SendPattern::BulkSynchronous {
+        for index in 0..self.senders.len() {
+            if self.senders[index].spec.send != SendPattern::BulkSynchronous {
                 let begin = Time::from_ps(self.random.random_range(0..STAGGER.ps()));
-                actions.wake(begin, Cue::Next.token(place));
+                actions.wake(begin, Wakeup::Next.token(index));
             }
         }
     }
 
     fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
-        if let Some(place) = self.is_gone(message)
-            && self.roles[place].rate.is_none()
+        if let Some(index) = self.is_gone(message)
+            && self.senders[index].rate.is_none()
         {
-            self.next(now, place, actions);
+            self.next(now, index, actions);
         }
     }
 
@@ -320,22 +335,22 @@ impl Workload for Player<'_> {
 
     fn lost(&mut self, now: Time, message: &Message, _: DropReason, actions: &mut WorkloadActions) {
         // Those that were dropped before they left are tried again, but not at once: time has to pass.
-        if let Some(place) = self.is_gone(message)
-            && self.roles[place].rate.is_none()
+        if let Some(index) = self.is_gone(message)
+            && self.senders[index].rate.is_none()
         {
-            actions.wake(now + RETRY, Cue::Next.token(place));
+            actions.wake(now + RETRY, Wakeup::Next.token(index));
         }
         self.count_round(now, message, actions);
     }
 
     fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
-        match Cue::of(token) {
-            (Cue::Next, place) => self.next(now, place, actions),
-            (Cue::Computed, place) => {
-                let troupe = self.roles[place].troupe;
-                self.troupes[troupe].rounds.computed(now);
-                for _ in 1..self.roles[place].party.seats.len() {
-                    self.message(place).into_iter().for_each(|message| actions.post(message));
+        match Wakeup::of(token) {
+            (Wakeup::Next, index) => self.next(now, index, actions),
+            (Wakeup::Computed, index) => {
+                let job = self.senders[index].job;
+                self.jobs[job].rounds.computed(now);
+                for _ in 1..self.senders[index].cluster.nodes.len() {
+                    self.message(index).into_iter().for_each(|message| actions.post(message));
                 }
             }
         }
@@ -343,8 +358,8 @@ impl Workload for Player<'_> {
 }
 
 /// Whether an act asks for what was promised, in the way it was promised.
-fn is_test(act: &WorkloadSpec) -> bool {
-    act.send == SendPattern::AllToAll && act.rate == SendRate::Guaranteed && act.bursts.is_none()
+fn is_test(spec: &WorkloadSpec) -> bool {
+    spec.send == SendPattern::AllToAll && spec.rate == SendRate::Guaranteed && spec.bursts.is_none()
 }
 
 /// Bytes of a message's packets with their headers.
@@ -354,8 +369,8 @@ fn wire_bytes(bytes: u64) -> u64 {
 
 /// The part of a promise that a cluster's packets can carry. Arbitration and buffers count blocks of 64 bytes, the last one of
 /// a packet whole: who sends small packets uses up its turns with fewer bytes. What full-size packets carry is all of it.
-fn fill(act: &WorkloadSpec) -> f64 {
-    let sum = |of: fn(u64) -> u64| act.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
+fn fill(spec: &WorkloadSpec) -> f64 {
+    let sum = |of: fn(u64) -> u64| spec.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
     let full = u64::from(PAYLOAD_BYTES_MAX);
     let of_full = wire_bytes(full) as f64 / wire_blocks(full) as f64;
     (sum(wire_bytes) / sum(wire_blocks) / of_full).min(1.0)
@@ -370,10 +385,10 @@ fn wire_blocks(bytes: u64) -> u64 {
 }
 
 /// What a node sends, in bits per second with headers; `None` as much as it can.
-fn rate_of(act: &WorkloadSpec, party: &SimCluster) -> Option<f64> {
-    match act.rate {
+fn rate_of(spec: &WorkloadSpec, cluster: &SimCluster) -> Option<f64> {
+    match spec.rate {
         SendRate::Full => None,
-        SendRate::Guaranteed => party.guarantee.map(|guarantee| guarantee.bits_per_s() as f64 * fill(act)),
+        SendRate::Guaranteed => cluster.guarantee.map(|guarantee| guarantee.bits_per_s() as f64 * fill(spec)),
         SendRate::Fixed(rate) => Some(rate.bits_per_s() as f64),
     }
 }

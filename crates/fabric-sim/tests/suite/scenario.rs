@@ -15,7 +15,7 @@ use crate::planned::{Design, sharing, sl};
 /// Two clusters of four nodes on eight hosts behind two leaves, each with a lane and a level of its own.
 struct Stage {
     design: Design,
-    seats: BTreeMap<String, Vec<Guid>>,
+    nodes: BTreeMap<String, Vec<Guid>>,
 }
 
 impl Stage {
@@ -25,30 +25,30 @@ impl Stage {
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect();
         let every_second = |first: usize| ports.iter().skip(first).step_by(2).copied().collect();
-        let seats = [("calm", every_second(0)), ("loud", every_second(1))];
+        let nodes = [("calm", every_second(0)), ("loud", every_second(1))];
         let mut design = Design::new(topology);
         design.sharing = Some(sharing(3, &[(0, 65), (1, 65), (2, 65)]));
-        Self { design, seats: seats.map(|(name, ports)| (name.to_owned(), ports)).into() }
+        Self { design, nodes: nodes.map(|(name, ports)| (name.to_owned(), ports)).into() }
     }
 
-    fn cast(&self) -> ClusterSet {
+    fn clusters(&self) -> ClusterSet {
         let fabric = self.design.fabric();
-        let mut cast = ClusterSet::of(&fabric, &self.design.plan(), &self.seats).unwrap();
-        for (party, level) in cast.clusters.iter_mut().zip(1..) {
-            party.sl = sl(level);
+        let mut clusters = ClusterSet::of(&fabric, &self.design.plan(), &self.nodes).unwrap();
+        for (cluster, level) in clusters.clusters.iter_mut().zip(1..) {
+            cluster.sl = sl(level);
         }
-        cast
+        clusters
     }
 
     fn run(&self, workloads: Vec<WorkloadSpec>, seed: u64) -> Result<ScenarioReport, ScenarioError> {
         let us = |us| Span::from_time(Time::from_us(us));
         let scenario =
             Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-        run_scenario(TrafficNetwork::of(&self.design.fabric()), &self.cast(), &scenario, seed)
+        run_scenario(TrafficNetwork::of(&self.design.fabric()), &self.clusters(), &scenario, seed)
     }
 }
 
-fn act(cluster: &str, send: SendPattern) -> WorkloadSpec {
+fn spec(cluster: &str, send: SendPattern) -> WorkloadSpec {
     WorkloadSpec {
         cluster: cluster.to_owned(),
         send,
@@ -62,8 +62,8 @@ fn act(cluster: &str, send: SendPattern) -> WorkloadSpec {
 }
 
 fn gbps(report: &ScenarioReport, name: &str) -> f64 {
-    let party = report.clusters.iter().find(|party| party.name == name).unwrap();
-    party.mean.bits_per_s() as f64 / 1e9
+    let cluster = report.clusters.iter().find(|cluster| cluster.name == name).unwrap();
+    cluster.mean_rate.bits_per_s() as f64 / 1e9
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn patterns_deliver_what_their_links_can_carry() {
         (SendPattern::Incast, 20.0, 26.0),
         (SendPattern::Hotspot, 20.0, 80.0),
     ] {
-        let report = stage.run(vec![act("calm", send)], 1).unwrap();
+        let report = stage.run(vec![spec("calm", send)], 1).unwrap();
         let got = gbps(&report, "calm");
         assert!((least..most).contains(&got), "{send:?}: {got} Gb/s of 100");
         assert_eq!(report.totals.dropped, 0, "{send:?}");
@@ -87,7 +87,7 @@ fn patterns_deliver_what_their_links_can_carry() {
 #[test]
 fn a_rate_is_kept_to_and_bursts_pause() {
     let stage = Stage::new();
-    let paced = WorkloadSpec { rate: "10G".parse().unwrap(), ..act("calm", SendPattern::AllToAll) };
+    let paced = WorkloadSpec { rate: "10G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     let report = stage.run(vec![paced.clone()], 1).unwrap();
     assert!((9.5..10.5).contains(&gbps(&report, "calm")), "{}", gbps(&report, "calm"));
     let us = |us| Span::from_time(Time::from_us(us));
@@ -99,11 +99,11 @@ fn a_rate_is_kept_to_and_bursts_pause() {
 #[test]
 fn hostile_clusters_take_nothing_from_a_lane_that_is_not_theirs() {
     let stage = Stage::new();
-    let calm = || WorkloadSpec { rate: "20G".parse().unwrap(), ..act("calm", SendPattern::AllToAll) };
+    let calm = || WorkloadSpec { rate: "20G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     for send in [SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall] {
-        let report = stage.run(vec![calm(), act("loud", send)], 1).unwrap();
+        let report = stage.run(vec![calm(), spec("loud", send)], 1).unwrap();
         assert!((19.0..21.0).contains(&gbps(&report, "calm")), "{send:?}: {}", gbps(&report, "calm"));
-        let loud = report.clusters.iter().find(|party| party.name == "loud").unwrap();
+        let loud = report.clusters.iter().find(|cluster| cluster.name == "loud").unwrap();
         assert!(loud.is_hostile && (loud.latency.count() > 0 || report.totals.in_flight > 50), "{send:?}");
     }
 }
@@ -111,22 +111,22 @@ fn hostile_clusters_take_nothing_from_a_lane_that_is_not_theirs() {
 #[test]
 fn in_one_lane_who_floods_a_link_takes_it_from_the_others() {
     let stage = Stage::new();
-    let scenario = |cast: &ClusterSet| {
+    let scenario = |clusters: &ClusterSet| {
         let us = |us| Span::from_time(Time::from_us(us));
         let workloads = vec![
-            WorkloadSpec { rate: "20G".parse().unwrap(), ..act("calm", SendPattern::Incast) },
-            act("loud", SendPattern::Incast),
+            WorkloadSpec { rate: "20G".parse().unwrap(), ..spec("calm", SendPattern::Incast) },
+            spec("loud", SendPattern::Incast),
         ];
         let scenario =
             Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-        run_scenario(TrafficNetwork::of(&stage.design.fabric()), cast, &scenario, 1).unwrap()
+        run_scenario(TrafficNetwork::of(&stage.design.fabric()), clusters, &scenario, 1).unwrap()
     };
-    let mut cast = stage.cast();
+    let mut clusters = stage.clusters();
     // The loud ones aim at the node that the calm ones send to.
-    let target = cast.clusters[0].seats[0].clone();
-    cast.clusters[1].seats[0] = target;
-    let apart = gbps(&scenario(&cast), "calm");
-    let together = gbps(&scenario(&cast.on_default_service_level()), "calm");
+    let target = clusters.clusters[0].nodes[0].clone();
+    clusters.clusters[1].nodes[0] = target;
+    let apart = gbps(&scenario(&clusters), "calm");
+    let together = gbps(&scenario(&clusters.on_default_service_level()), "calm");
     // Three of four nodes send: half of the link is 12.5 Gb/s each, in the mean.
     assert!(apart > 12.3 && together < apart * 0.85, "{apart} {together}");
 }
@@ -137,8 +137,8 @@ fn rounds_take_as_long_as_their_exchange() {
     let compute = Span::from_time(Time::from_us(5));
     let rounds = |message: u64| {
         let messages = vec![Size::from_bytes(message)];
-        let act = WorkloadSpec { message: messages, compute, ..act("calm", SendPattern::BulkSynchronous) };
-        let report = stage.run(vec![act], 1).unwrap();
+        let spec = WorkloadSpec { message: messages, compute, ..spec("calm", SendPattern::BulkSynchronous) };
+        let report = stage.run(vec![spec], 1).unwrap();
         report.clusters[0].rounds.clone().unwrap()
     };
     let (small, large) = (rounds(1 << 10), rounds(1 << 16));
@@ -152,44 +152,44 @@ fn rounds_take_as_long_as_their_exchange() {
 #[test]
 fn the_same_seed_gives_the_same_report_and_nonsense_is_refused() {
     let stage = Stage::new();
-    let workloads = || vec![act("calm", SendPattern::Random), act("*", SendPattern::Everything)];
+    let workloads = || vec![spec("calm", SendPattern::Random), spec("*", SendPattern::Everything)];
     let [one, two, other] = [7, 7, 8].map(|seed| stage.run(workloads(), seed).unwrap());
     assert_eq!(one.totals, two.totals);
     assert_ne!(one.totals, other.totals);
     let bad = [
-        (act("nobody", SendPattern::Shift), "no cluster is called nobody"),
+        (spec("nobody", SendPattern::Shift), "no cluster is called nobody"),
         (
-            WorkloadSpec { message: vec![], ..act("calm", SendPattern::Shift) },
+            WorkloadSpec { message: vec![], ..spec("calm", SendPattern::Shift) },
             "calm: messages have 1 byte to 64 MiB",
         ),
-        (WorkloadSpec { to: 9, ..act("calm", SendPattern::Incast) }, "calm: there is no node 9"),
-        (WorkloadSpec { percent: 101, ..act("calm", SendPattern::Hotspot) }, "calm: percent is 0 to 100"),
+        (WorkloadSpec { to: 9, ..spec("calm", SendPattern::Incast) }, "calm: there is no node 9"),
+        (WorkloadSpec { percent: 101, ..spec("calm", SendPattern::Hotspot) }, "calm: percent is 0 to 100"),
         (
-            WorkloadSpec { rate: SendRate::Guaranteed, ..act("calm", SendPattern::AllToAll) },
+            WorkloadSpec { rate: SendRate::Guaranteed, ..spec("calm", SendPattern::AllToAll) },
             "calm: nothing was promised to it, so it cannot send that much",
         ),
     ];
-    for (act, why) in bad {
-        assert_eq!(stage.run(vec![act], 1).unwrap_err().to_string(), why);
+    for (spec, why) in bad {
+        assert_eq!(stage.run(vec![spec], 1).unwrap_err().to_string(), why);
     }
 }
 
 /// What the calm cluster got of a promise, while the loud one is hostile: of what its packets can carry, and of all of it.
 fn kept(message: u64, guarantee: &str) -> (f64, f64) {
     let stage = Stage::new();
-    let mut cast = stage.cast();
-    cast.clusters[0].guarantee = Some(guarantee.parse().unwrap());
+    let mut clusters = stage.clusters();
+    clusters.clusters[0].guarantee = Some(guarantee.parse().unwrap());
     let us = |us| Span::from_time(Time::from_us(us));
     let sizes = vec![Size::from_bytes(message)];
     let calm =
-        WorkloadSpec { rate: SendRate::Guaranteed, message: sizes, ..act("calm", SendPattern::AllToAll) };
-    let workloads = vec![calm, act("loud", SendPattern::Overshoot)];
+        WorkloadSpec { rate: SendRate::Guaranteed, message: sizes, ..spec("calm", SendPattern::AllToAll) };
+    let workloads = vec![calm, spec("loud", SendPattern::Overshoot)];
     let scenario =
         Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-    let report = run_scenario(TrafficNetwork::of(&stage.design.fabric()), &cast, &scenario, 1).unwrap();
-    let party = &report.clusters[0];
-    assert!(party.is_tested);
-    (party.rate_fraction().unwrap(), party.rate_fraction().unwrap() * party.fill)
+    let report = run_scenario(TrafficNetwork::of(&stage.design.fabric()), &clusters, &scenario, 1).unwrap();
+    let cluster = &report.clusters[0];
+    assert!(cluster.is_tested);
+    (cluster.rate_fraction().unwrap(), cluster.rate_fraction().unwrap() * cluster.fill)
 }
 
 #[test]
@@ -209,13 +209,13 @@ fn sizes_of_messages_take_turns_without_making_all_to_all_uneven() {
     let stage = Stage::new();
     let sizes = [64 << 10, 4, 4].map(Size::from_bytes).to_vec();
     let calm =
-        WorkloadSpec { message: sizes, rate: "5G".parse().unwrap(), ..act("calm", SendPattern::AllToAll) };
+        WorkloadSpec { message: sizes, rate: "5G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     let report = stage.run(vec![calm], 1).unwrap();
     // As many sizes as other nodes: counted by message, one of them would get all that is large.
     let into = |place: usize| {
-        let cast = stage.cast();
+        let clusters = stage.clusters();
         let network = TrafficNetwork::of(&stage.design.fabric());
-        let port = network.peer(cast.clusters[0].seats[place].function.port()).unwrap();
+        let port = network.peer(clusters.clusters[0].nodes[place].function.port()).unwrap();
         report.links.iter().find(|(link, _)| *link == port).map_or(0.0, |(_, load)| *load)
     };
     let loads: Vec<f64> = (0..4).map(into).collect();
@@ -227,30 +227,30 @@ fn best_effort_takes_what_others_leave_on_its_tightest_link() {
     let stage = Stage::new();
     let leftover_share = |workloads: Vec<WorkloadSpec>, name: &str| {
         let report = stage.run(workloads, 1).unwrap();
-        report.clusters.iter().find(|party| party.name == name).unwrap().leftover_share
+        report.clusters.iter().find(|cluster| cluster.name == name).unwrap().leftover_share
     };
     let calm =
-        |rate: &str| WorkloadSpec { rate: rate.parse().unwrap(), ..act("calm", SendPattern::AllToAll) };
+        |rate: &str| WorkloadSpec { rate: rate.parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     for workloads in [
-        vec![act("calm", SendPattern::AllToAll)],
-        vec![act("calm", SendPattern::AllToAll), act("loud", SendPattern::AllToAll)],
-        vec![act("calm", SendPattern::AllToAll), act("loud", SendPattern::Overshoot)],
+        vec![spec("calm", SendPattern::AllToAll)],
+        vec![spec("calm", SendPattern::AllToAll), spec("loud", SendPattern::AllToAll)],
+        vec![spec("calm", SendPattern::AllToAll), spec("loud", SendPattern::Overshoot)],
     ] {
         let part = leftover_share(workloads, "calm").unwrap();
         assert!((0.95..=1.0).contains(&part), "{part}");
     }
     let part = leftover_share(vec![calm("10G")], "calm").unwrap();
     assert!((0.05..0.45).contains(&part), "who asks for little takes little: {part}");
-    assert_eq!(leftover_share(vec![act("loud", SendPattern::Stall)], "loud"), None);
+    assert_eq!(leftover_share(vec![spec("loud", SendPattern::Stall)], "loud"), None);
 }
 
 #[test]
 fn ways_lead_from_port_to_port_until_the_last_switch() {
     let stage = Stage::new();
     let network = TrafficNetwork::of(&stage.design.fabric());
-    let cast = stage.cast();
-    let seats: Vec<_> = cast.clusters.iter().flat_map(|party| &party.seats).collect();
-    for (from, to) in seats.iter().flat_map(|from| seats.iter().map(move |to| (from, to))) {
+    let clusters = stage.clusters();
+    let nodes: Vec<_> = clusters.clusters.iter().flat_map(|cluster| &cluster.nodes).collect();
+    for (from, to) in nodes.iter().flat_map(|from| nodes.iter().map(move |to| (from, to))) {
         let way: Vec<_> = network.path(from.function.port(), to.lid).collect();
         if from.lid != to.lid {
             let last = *way.last().unwrap();

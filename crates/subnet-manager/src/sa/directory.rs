@@ -69,10 +69,10 @@ fn same_routes(old: &FabricPlan, new: &FabricPlan) -> bool {
             && Arc::ptr_eq(&old.linear, &new.linear)
             && old.ports.iter().map(link).eq(new.ports.iter().map(link))
     };
-    let place = |port: &AdapterPortPlan| (port.name, port.lid, port.peer, port.mtu);
+    let index = |port: &AdapterPortPlan| (port.name, port.lid, port.peer, port.mtu);
     old.switches().len() == new.switches().len()
         && old.switches().zip(new.switches()).all(same_switch)
-        && old.adapter_ports().map(place).eq(new.adapter_ports().map(place))
+        && old.adapter_ports().map(index).eq(new.adapter_ports().map(index))
 }
 
 /// An end port: a port of an adapter, or port 0 of a switch.
@@ -147,10 +147,10 @@ impl Directory {
                 is_switch: false,
                 pkeys: Arc::clone(&port.pkeys),
                 start,
-                keys: sets.place(KeySet::of(&port.pkeys, &levels)),
+                keys: sets.intern(KeySet::of(&port.pkeys, &levels)),
             });
         }
-        for (switch, place) in plan.switches().zip(0..) {
+        for (switch, index) in plan.switches().zip(0..) {
             ports.push(EndPort {
                 guid: switch.port_guid,
                 lid: switch.lid,
@@ -158,13 +158,13 @@ impl Directory {
                 number: PortNum::MANAGEMENT,
                 is_switch: true,
                 pkeys: Arc::clone(&switch.pkeys),
-                start: PathStart::Switch(place),
-                keys: sets.place(KeySet::of(&switch.pkeys, &levels)),
+                start: PathStart::Switch(index),
+                keys: sets.intern(KeySet::of(&switch.pkeys, &levels)),
             });
         }
         let groups = plan.groups().cloned().collect();
-        let told = ServiceLevels::of(&plan);
-        Self { levels: told, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
+        let service_levels = ServiceLevels::of(&plan);
+        Self { levels: service_levels, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
     }
 
     /// What both this directory and the next one allow: ports that keep their LID, keys that stay, groups that stay.
@@ -179,7 +179,7 @@ impl Directory {
             };
             let keys = *both
                 .entry((port.keys, after.keys))
-                .or_insert_with(|| sets.place(self.keys(port).intersection(next.keys(after))));
+                .or_insert_with(|| sets.intern(self.keys(port).intersection(next.keys(after))));
             ports.push(EndPort { keys, ..port.clone() });
         }
         let stays = |group: &&GroupPlan| {
@@ -206,9 +206,9 @@ impl Directory {
         let top = ports.last().map_or(0, |port| usize::from(port.lid.to_wire()));
         let mut by_lid = vec![NO_INDEX; top + 1];
         let mut by_guid = HashMap::with_capacity(ports.len());
-        for (port, place) in ports.iter().zip(0..) {
-            by_lid[usize::from(port.lid.to_wire())] = place;
-            by_guid.insert(port.guid, place);
+        for (port, index) in ports.iter().zip(0..) {
+            by_lid[usize::from(port.lid.to_wire())] = index;
+            by_guid.insert(port.guid, index);
         }
         Self {
             plan,
@@ -233,8 +233,8 @@ impl Directory {
     /// The end port with a LID.
     #[inline]
     pub(super) fn port_by_lid(&self, lid: Lid) -> Option<&EndPort> {
-        let place = *self.by_lid.get(usize::from(lid.to_wire()))?;
-        self.ports.get(place as usize)
+        let index = *self.by_lid.get(usize::from(lid.to_wire()))?;
+        self.ports.get(index as usize)
     }
 
     /// The end port with a GUID.
@@ -297,7 +297,12 @@ impl Directory {
     /// The service level of packets from a port to another in a partition that both share: that of the guaranteed cluster both
     /// belong to, if there is one. What asks the manager, and what it answers, goes in the default partition.
     #[inline]
-    pub(super) fn level(&self, from: &EndPort, to: &EndPort, shared: SharedPartition) -> ServiceLevel {
+    pub(super) fn service_level(
+        &self,
+        from: &EndPort,
+        to: &EndPort,
+        shared: SharedPartition,
+    ) -> ServiceLevel {
         let manager = self.plan.manager().guid;
         let is_management = shared.key.partition() == PartitionNumber::DEFAULT
             && (from.guid == manager || to.guid == manager);
@@ -327,14 +332,14 @@ fn service_levels(plan: &FabricPlan) -> BTreeMap<PartitionNumber, ServiceLevel> 
 #[derive(Debug, Default)]
 struct KeySets {
     sets: Vec<KeySet>,
-    places: BTreeMap<KeySet, u32>,
+    indices: BTreeMap<KeySet, u32>,
 }
 
 impl KeySets {
     /// Where a set is.
-    fn place(&mut self, set: KeySet) -> u32 {
-        let Self { sets, places } = self;
-        *places.entry(set).or_insert_with_key(|set| {
+    fn intern(&mut self, set: KeySet) -> u32 {
+        let Self { sets, indices } = self;
+        *indices.entry(set).or_insert_with_key(|set| {
             sets.push(set.clone());
             sets.len() as u32 - 1
         })

@@ -116,8 +116,8 @@ impl KeySet {
     }
 
     fn get(&self, partition: PartitionNumber) -> Option<&HeldPartition> {
-        let place = self.held.binary_search_by_key(&partition, |held| held.partition).ok()?;
-        self.held.get(place)
+        let index = self.held.binary_search_by_key(&partition, |held| held.partition).ok()?;
+        self.held.get(index)
     }
 }
 

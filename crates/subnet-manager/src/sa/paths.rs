@@ -84,7 +84,7 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
     if from.guid != query.requester.guid && !query.sees(to) {
         return None;
     }
-    let sl = directory.level(from, to, shared);
+    let sl = directory.service_level(from, to, shared);
     if criteria.sl.is_some_and(|wanted| wanted != sl) {
         return None;
     }

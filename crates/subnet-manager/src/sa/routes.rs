@@ -65,9 +65,9 @@ impl PathCapability {
     const ANY: Self = Self { speed: Self::UNKNOWN, mtu: Mtu::B4096.to_wire() };
 
     fn new(ends: [Option<Rate>; 2], mtu: Mtu) -> Self {
-        let place = |rate: Rate| Rate::SLOWEST_FIRST.iter().position(|listed| *listed == rate);
+        let index = |rate: Rate| Rate::SLOWEST_FIRST.iter().position(|listed| *listed == rate);
         let speeds =
-            ends.into_iter().flatten().filter_map(place).filter_map(|place| u8::try_from(place).ok());
+            ends.into_iter().flatten().filter_map(index).filter_map(|index| u8::try_from(index).ok());
         // Every port takes 256 bytes, whatever it says.
         let mtu = if mtu.bytes() == 0 { Mtu::B256 } else { mtu };
         Self { speed: speeds.min().unwrap_or(Self::UNKNOWN), mtu: mtu.to_wire() }
@@ -102,13 +102,13 @@ pub(super) enum PathStart {
 impl Routes {
     /// The switches and cables of a plan; how fast they are is what the nodes say.
     pub fn new(plan: &FabricPlan, nodes: &BTreeMap<Guid, NodeFacts>) -> Self {
-        let places: BTreeMap<Guid, u32> =
-            plan.switches().zip(0..).map(|(switch, place)| (switch.guid, place)).collect();
+        let indices: BTreeMap<Guid, u32> =
+            plan.switches().zip(0..).map(|(switch, index)| (switch.guid, index)).collect();
         let adapters: BTreeMap<PortName, Lid> =
             plan.adapter_ports().map(|port| (port.name, port.lid)).collect();
         let link = |from: PortName, to: PortName, mtu| Link {
-            to: match (places.get(&to.node), adapters.get(&to)) {
-                (Some(place), _) => LinkEnd::Switch(*place),
+            to: match (indices.get(&to.node), adapters.get(&to)) {
+                (Some(index), _) => LinkEnd::Switch(*index),
                 (None, Some(lid)) => LinkEnd::Adapter(*lid),
                 (None, None) => LinkEnd::Unknown,
             },
@@ -155,11 +155,11 @@ impl Routes {
     pub fn walk(&self, start: PathStart, to: Lid) -> Option<PathCapability> {
         let (mut at, mut capability) = match start {
             PathStart::Adapter(link) => match link.to {
-                LinkEnd::Switch(place) => (place, link.capability),
+                LinkEnd::Switch(index) => (index, link.capability),
                 LinkEnd::Adapter(lid) => return (lid == to).then_some(link.capability),
                 LinkEnd::Unknown => return None,
             },
-            PathStart::Switch(place) => (place, self.switches.get(place as usize)?.own),
+            PathStart::Switch(index) => (index, self.switches.get(index as usize)?.own),
         };
         for _ in 0..HOPS_MAX {
             let switch = self.switches.get(at as usize)?;
@@ -182,8 +182,8 @@ impl Routes {
     pub fn own(&self, start: PathStart) -> PathCapability {
         match start {
             PathStart::Adapter(link) => link.capability,
-            PathStart::Switch(place) => {
-                self.switches.get(place as usize).map_or(PathCapability::ANY, |switch| switch.own)
+            PathStart::Switch(index) => {
+                self.switches.get(index as usize).map_or(PathCapability::ANY, |switch| switch.own)
             }
         }
     }

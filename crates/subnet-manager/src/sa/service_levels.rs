@@ -87,12 +87,11 @@ impl Cluster {
     }
 
     fn restricted_to(&self, next: &Self) -> Self {
-        let stays =
-            |(switches, level): &(&(Guid, Guid), &ServiceLevel)| next.pairs.get(*switches) == Some(*level);
+        let stays = |(switches, sl): &(&(Guid, Guid), &ServiceLevel)| next.pairs.get(*switches) == Some(*sl);
         Self {
             name: self.name.clone(),
-            one: self.one.filter(|level| next.one == Some(*level)),
-            pairs: self.pairs.iter().filter(stays).map(|(switches, level)| (*switches, *level)).collect(),
+            one: self.one.filter(|sl| next.one == Some(*sl)),
+            pairs: self.pairs.iter().filter(stays).map(|(switches, sl)| (*switches, *sl)).collect(),
         }
     }
 }

@@ -22,11 +22,11 @@ pub fn weights(sharing: &PortSharing, port: PortNum, low: u8, high: u8) -> impl 
     let is_there =
         move |part: &VlArbPart| part.first_entry() < usize::from(if part.is_high() { high } else { low });
     parts.into_iter().filter(is_there).map(move |part| {
-        let entry = |place: usize| match part.is_high() {
+        let entry = |position: usize| match part.is_high() {
             true => None,
-            false => sharing.low.get(part.first_entry() + place).copied(),
+            false => sharing.low.get(part.first_entry() + position).copied(),
         };
-        let block = VlArbBlock(std::array::from_fn(|place| entry(place).unwrap_or_default()));
+        let block = VlArbBlock(std::array::from_fn(|position| entry(position).unwrap_or_default()));
         ((Attribute::VL_ARBITRATION, part.to_modifier(port)), block.encode())
     })
 }
@@ -147,7 +147,7 @@ pub fn injection(sharing: &PortSharing) -> Table {
 }
 
 /// One map, by way of what is held and wanted both: levels that change their lane are discarded in between.
-pub fn lanes(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
+pub fn sl_to_vl(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
     let common = |held: &SlToVl| {
         let both = |sl: usize| if held.0[sl] == wanted.0[sl] { held.0[sl] } else { VirtualLane::MANAGEMENT };
         SlToVl(std::array::from_fn(both))
@@ -188,7 +188,8 @@ mod tests {
         otherwise.0[0] = lane(0);
         let mut granted = otherwise;
         granted.0[4] = lane(2);
-        let low = (0..40).map(|place| VlArbEntry { lane: lane(place % 3), weight: place + 1 }).collect();
+        let low =
+            (0..40).map(|position| VlArbEntry { lane: lane(position % 3), weight: position + 1 }).collect();
         PortSharing {
             by_input: [(PortNum::new(2).unwrap(), granted)].into(),
             otherwise,
@@ -223,12 +224,12 @@ mod tests {
         let before = SlToVl(std::array::from_fn(|sl| lane(sl as u8 % 8)));
         let mut wanted = before;
         (wanted.0[3], wanted.0[5]) = (lane(1), VirtualLane::MANAGEMENT);
-        let TwoPhases { shrink, grow } = lanes(Some(before), wanted);
+        let TwoPhases { shrink, grow } = sl_to_vl(Some(before), wanted);
         let mut between = wanted;
         between.0[3] = VirtualLane::MANAGEMENT;
         assert_eq!((shrink, grow), (vec![between], vec![wanted]));
-        assert!(lanes(Some(wanted), wanted).is_empty());
-        assert_eq!(lanes(None, wanted).shrink, []);
+        assert!(sl_to_vl(Some(wanted), wanted).is_empty());
+        assert_eq!(sl_to_vl(None, wanted).shrink, []);
     }
 
     /// Lanes at equal distances, position 0 for best effort.

@@ -78,11 +78,11 @@ pub fn route_steps(
     dirty.dedup();
     let mut work = Work { plan, switches, graph: None, column: Column::default(), steps: BTreeMap::new() };
     let dirty: Vec<(SwitchIndex, u16)> =
-        dirty.into_iter().map(|place| (place, held.top(work.switches[place].guid))).collect();
+        dirty.into_iter().map(|index| (index, held.top(work.switches[index].guid))).collect();
     let blocks = work.switches.iter().map(|switch| switch.linear.block_count()).max().unwrap_or(0);
     for block in 0..blocks {
         let differing: Vec<Entries> =
-            dirty.iter().filter_map(|(place, top)| work.differing(held, *place, *top, block)).collect();
+            dirty.iter().filter_map(|(index, top)| work.differing(held, *index, *top, block)).collect();
         work.schedule(block, differing);
     }
     work.into_steps(&dirty)
@@ -97,7 +97,7 @@ const RESTORE: Slot = Slot::MAX;
 /// A block of a switch on its way from what it holds to what it is to hold.
 #[derive(Clone, Debug)]
 struct Entries {
-    place: SwitchIndex,
+    index: SwitchIndex,
     /// What the device holds; empty if nobody knows.
     held: [u8; LINEAR_BLOCK],
     /// The same, with what does not count counted as right: nobody follows it until the top is raised.
@@ -117,8 +117,8 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// A block, if it has to be written.
-    fn differing(&self, held: &impl HeldRoutes, place: SwitchIndex, top: u16, block: u16) -> Option<Entries> {
-        let switch = self.switches[place];
+    fn differing(&self, held: &impl HeldRoutes, index: SwitchIndex, top: u16, block: u16) -> Option<Entries> {
+        let switch = self.switches[index];
         let (read, wanted) = (held.block(switch.guid, block), switch.linear_block(block));
         if read == Some(wanted) {
             return None;
@@ -128,7 +128,7 @@ impl Work<'_> {
         let counted = std::array::from_fn(|entry| {
             if first_lid + entry > usize::from(top) { wanted[entry] } else { held[entry] }
         });
-        Some(Entries { place, held, counted, wanted, due: [None; LINEAR_BLOCK] })
+        Some(Entries { index, held, counted, wanted, due: [None; LINEAR_BLOCK] })
     }
 
     /// Finds out in which steps a block of some switches is written.
@@ -136,17 +136,17 @@ impl Work<'_> {
         let hazards = hazards(&differing);
         if hazards == 0 {
             let whole = |entries: &Entries| {
-                let switch = self.switches[entries.place].guid;
+                let switch = self.switches[entries.index].guid;
                 BlockWrite { switch, block, exits: entries.wanted }
             };
             let writes = differing.iter().map(whole);
             return self.steps.entry(FIRST_MOVE).or_default().extend(writes);
         }
         let mut work: BTreeMap<SwitchIndex, Entries> =
-            differing.into_iter().map(|one| (one.place, one)).collect();
+            differing.into_iter().map(|one| (one.index, one)).collect();
         self.order_columns(block, hazards, &mut work);
         for entries in work.values() {
-            let switch = self.switches[entries.place].guid;
+            let switch = self.switches[entries.index].guid;
             for slot in entries.slots() {
                 let exits = entries.at(slot);
                 self.steps.entry(slot).or_default().push(BlockWrite { switch, block, exits });
@@ -160,21 +160,21 @@ impl Work<'_> {
         let wanted: Vec<_> = self.switches.iter().map(|switch| switch.linear_block(block)).collect();
         let mut held = wanted.clone();
         for entries in work.values() {
-            held[entries.place] = entries.counted;
+            held[entries.index] = entries.counted;
         }
         for entry in (0..LINEAR_BLOCK).filter(|entry| hazards >> entry & 1 == 1) {
             let column = held.iter().zip(&wanted).map(|(held, wanted)| (held[entry], wanted[entry]));
-            for (place, due) in self.column.schedule(graph, column) {
-                let unchanged = || Entries::unchanged(place, wanted[place]);
-                work.entry(place).or_insert_with(unchanged).due[entry] = Some(due);
+            for (index, due) in self.column.schedule(graph, column) {
+                let unchanged = || Entries::unchanged(index, wanted[index]);
+                work.entry(index).or_insert_with(unchanged).due[entry] = Some(due);
             }
         }
     }
 
     fn into_steps(mut self, dirty: &[(SwitchIndex, u16)]) -> Vec<RouteStep> {
         let tops = |keep: fn(u16, u16) -> bool| -> Vec<(Guid, u16)> {
-            let wanted = |place: SwitchIndex| (self.switches[place].guid, self.switches[place].linear.top());
-            let with_held = dirty.iter().map(|(place, held)| (wanted(*place), *held));
+            let wanted = |index: SwitchIndex| (self.switches[index].guid, self.switches[index].linear.top());
+            let with_held = dirty.iter().map(|(index, held)| (wanted(*index), *held));
             with_held.filter(|((_, wanted), held)| keep(*held, *wanted)).map(|(top, _)| top).collect()
         };
         let (lowered, raised) = (tops(|held, wanted| held > wanted), tops(|held, wanted| held < wanted));
@@ -207,8 +207,8 @@ fn hazards(differing: &[Entries]) -> u64 {
 }
 
 impl Entries {
-    fn unchanged(place: SwitchIndex, wanted: [u8; LINEAR_BLOCK]) -> Self {
-        Self { place, held: wanted, counted: wanted, wanted, due: [None; LINEAR_BLOCK] }
+    fn unchanged(index: SwitchIndex, wanted: [u8; LINEAR_BLOCK]) -> Self {
+        Self { index, held: wanted, counted: wanted, wanted, due: [None; LINEAR_BLOCK] }
     }
 
     /// When the block is written, in order.

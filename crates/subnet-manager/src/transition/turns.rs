@@ -50,41 +50,41 @@ pub(super) struct Graph {
 
 impl Graph {
     pub fn of(plan: &FabricPlan) -> Self {
-        let places: HashMap<Guid, u16> = plan.switches().map(|switch| switch.guid).zip(0..NOWHERE).collect();
-        let mut behind = vec![NOWHERE; places.len() << 8];
-        for (place, switch) in plan.switches().enumerate().take(places.len()) {
+        let indices: HashMap<Guid, u16> = plan.switches().map(|switch| switch.guid).zip(0..NOWHERE).collect();
+        let mut behind = vec![NOWHERE; indices.len() << 8];
+        for (index, switch) in plan.switches().enumerate().take(indices.len()) {
             for port in switch.ports.iter() {
-                if let Some(peer) = places.get(&port.peer.node) {
-                    behind[place << 8 | port.number.index()] = *peer;
+                if let Some(peer) = indices.get(&port.peer.node) {
+                    behind[index << 8 | port.number.index()] = *peer;
                 }
             }
         }
         let heights = &plan.decisions().routing.switches;
         let height = |guid: Guid| heights.get(&guid).map_or(0, |switch| switch.height);
-        let mut ascending: Vec<(i32, Guid)> = places.keys().map(|guid| (height(*guid), *guid)).collect();
+        let mut ascending: Vec<(i32, Guid)> = indices.keys().map(|guid| (height(*guid), *guid)).collect();
         ascending.sort_unstable();
-        let mut rank = vec![0; places.len()];
+        let mut rank = vec![0; indices.len()];
         for ((_, guid), number) in ascending.into_iter().zip(0..) {
-            rank[usize::from(places[&guid])] = number;
+            rank[usize::from(indices[&guid])] = number;
         }
-        let mut graph = Self { behind, rank, tree: vec![false; places.len()] };
-        let turn = plan.decisions().routing.turn.and_then(|guid| places.get(&guid));
-        graph.mark_tree(turn.map(|place| usize::from(*place)));
+        let mut graph = Self { behind, rank, tree: vec![false; indices.len()] };
+        let pivot = plan.decisions().routing.turn.and_then(|guid| indices.get(&guid));
+        graph.mark_tree(pivot.map(|index| usize::from(*index)));
         graph
     }
 
-    fn mark_tree(&mut self, turn: Option<SwitchIndex>) {
-        let mut open: Vec<SwitchIndex> = turn.into_iter().collect();
-        while let Some(place) = open.pop() {
-            if !std::mem::replace(&mut self.tree[place], true) {
-                let above = (0..=u8::MAX).filter_map(|exit| self.next(place, exit));
-                open.extend(above.filter(|next| self.is_above(*next, place)));
+    fn mark_tree(&mut self, pivot: Option<SwitchIndex>) {
+        let mut open: Vec<SwitchIndex> = pivot.into_iter().collect();
+        while let Some(index) = open.pop() {
+            if !std::mem::replace(&mut self.tree[index], true) {
+                let above = (0..=u8::MAX).filter_map(|exit| self.next(index, exit));
+                open.extend(above.filter(|next| self.is_above(*next, index)));
             }
         }
     }
 
-    fn next(&self, place: SwitchIndex, exit: u8) -> Option<SwitchIndex> {
-        let next = self.behind[place << 8 | usize::from(exit)];
+    fn next(&self, index: SwitchIndex, exit: u8) -> Option<SwitchIndex> {
+        let next = self.behind[index << 8 | usize::from(exit)];
         (next != NOWHERE).then_some(usize::from(next))
     }
 
@@ -151,22 +151,22 @@ impl Column {
         entries: impl Iterator<Item = (u8, u8)>,
     ) -> impl Iterator<Item = (SwitchIndex, Due)> {
         self.load(graph, entries);
-        for place in 0..self.entries.len() {
-            self.entries[place].withdrawn = self.must_be_withdrawn(graph, place);
+        for index in 0..self.entries.len() {
+            self.entries[index].withdrawn = self.must_be_withdrawn(graph, index);
         }
-        for place in 0..self.entries.len() {
-            if self.entries[place].moves() {
-                self.count_moves(place);
+        for index in 0..self.entries.len() {
+            if self.entries[index].moves() {
+                self.count_moves(index);
             }
         }
-        self.entries.iter().enumerate().filter_map(|(place, entry)| {
+        self.entries.iter().enumerate().filter_map(|(index, entry)| {
             let due = match (entry.withdrawn, entry.moves) {
                 _ if entry.changed && entry.wanted == NO_PORT => Due::Withdrawn,
                 (true, _) => Due::Restored,
                 (false, Moves::Counted(number)) if entry.changed => Due::Moved(number),
                 (false, _) => return None,
             };
-            Some((place, due))
+            Some((index, due))
         })
     }
 
@@ -175,25 +175,25 @@ impl Column {
             graph.next(from, exit).map(|to| NextSwitch { to, up: graph.is_above(to, from) })
         };
         self.entries.clear();
-        self.entries.extend(entries.enumerate().map(|(place, (held, wanted))| {
-            let new = step(place, wanted);
-            let old = if held == wanted { new } else { step(place, held) };
+        self.entries.extend(entries.enumerate().map(|(index, (held, wanted))| {
+            let new = step(index, wanted);
+            let old = if held == wanted { new } else { step(index, held) };
             ColumnEntry { wanted, changed: held != wanted, old, new, ..ColumnEntry::default() }
         }));
-        for place in 0..self.entries.len() {
-            if let Some(NextSwitch { to, up: false }) = self.entries[place].old {
+        for index in 0..self.entries.len() {
+            if let Some(NextSwitch { to, up: false }) = self.entries[index].old {
                 self.entries[to].entered_from_above = true;
             }
         }
     }
 
-    fn must_be_withdrawn(&mut self, graph: &Graph, place: SwitchIndex) -> bool {
-        let entry = self.entries[place];
+    fn must_be_withdrawn(&mut self, graph: &Graph, index: SwitchIndex) -> bool {
+        let entry = self.entries[index];
         let goes_up = |step: Option<NextSwitch>| step.is_some_and(|step| step.up);
         let below = entry.old.filter(|step| !step.up).map(|step| &self.entries[step.to]);
         let leaves_turn = below.is_some_and(|next| goes_up(next.old) && (entry.changed || next.changed));
         let rises = entry.changed && goes_up(entry.new) && !goes_up(entry.old) && entry.entered_from_above;
-        let by_tree = || entry.old.is_some_and(|step| graph.tree[place] && graph.tree[step.to]);
+        let by_tree = || entry.old.is_some_and(|step| graph.tree[index] && graph.tree[step.to]);
         self.drain |= leaves_turn && !by_tree();
         leaves_turn || rises
     }
@@ -203,8 +203,8 @@ impl Column {
         self.path.clear();
         let mut here = Some(from);
         let mut count = 0;
-        while let Some(place) = here {
-            let entry = &mut self.entries[place];
+        while let Some(index) = here {
+            let entry = &mut self.entries[index];
             if let Moves::Counted(known) = entry.moves {
                 count = known;
                 break;
@@ -214,12 +214,12 @@ impl Column {
             }
             // A plan whose ways go in circles would bring us here again: then the count is 0 and the walk ends.
             entry.moves = Moves::Counted(0);
-            self.path.push(place);
+            self.path.push(index);
             here = entry.new.map(|step| step.to);
         }
-        while let Some(place) = self.path.pop() {
-            count += u16::from(self.entries[place].moves());
-            self.entries[place].moves = Moves::Counted(count);
+        while let Some(index) = self.path.pop() {
+            count += u16::from(self.entries[index].moves());
+            self.entries[index].moves = Moves::Counted(count);
         }
     }
 }
