@@ -1,28 +1,29 @@
-//! What an adapter makes of what the software behind it hands over: the software says where to, the adapter says who.
+//! Datagrams as the adapter of a port sends them: the software names the destination, the adapter fills in
+//! the source.
 
 use ib_wire::{Datagram, LidAddress, Mad, ManagementClass, Pkey, QueuePair};
 
 use crate::device::PortId;
 use crate::fabric::Fabric;
 
-/// A datagram of software that knows of LIDs and queue pairs only.
+/// A MAD from software that supplies LIDs and queue pairs but no other headers, such as an ibsim client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BareDatagram {
-    /// The sender it claims to be, if it says so.
+    /// Source LID that the software claims. Used only if the port owns it.
     pub slid: Option<LidAddress>,
-    /// Where to; may be left out of what goes by a directed route.
+    /// Destination. May be absent for a directed route; a datagram of another class without a destination is
+    /// not sent.
     pub dlid: Option<LidAddress>,
-    /// Sending queue pair.
     pub sqp: QueuePair,
-    /// Receiving queue pair.
     pub dqp: QueuePair,
-    /// The datagram itself.
     pub mad: Mad,
 }
 
 impl Fabric {
-    /// A bare datagram as the adapter of a port sends it: from an address of its own, with the partition key of table index
-    /// 0. `None` if it cannot be sent.
+    /// Completes a MAD with the headers that the adapter of `port` would send: a source LID that the port
+    /// owns and, for general management, the P_Key at index 0 of its table.
+    ///
+    /// Returns `None` if there is no destination, or if general management has no P_Key to send with.
     pub fn complete_datagram(&self, port: PortId, bare: BareDatagram) -> Option<Datagram> {
         let class = bare.mad.class();
         let directed = class == ManagementClass::SUBNET_DIRECTED;
@@ -39,8 +40,9 @@ impl Fabric {
         Some(Datagram { sqp, dqp, ..Datagram::general_management(slid, dlid, pkey, bare.mad) })
     }
 
-    /// A whole datagram as the adapter of a port sends it: from an address of its own, whatever it says. `None` if its
-    /// partition key is not one that the port holds.
+    /// Replaces the source LID by one that `port` owns, whatever the datagram claims.
+    ///
+    /// Returns `None` if the datagram is general management and the port does not hold its P_Key.
     pub fn with_own_source(&self, port: PortId, mut datagram: Datagram) -> Option<Datagram> {
         let general = !datagram.mad.class().is_subnet_management();
         if general && !self.holds_pkey(port, datagram.pkey) {
@@ -52,7 +54,7 @@ impl Fabric {
         Some(datagram)
     }
 
-    /// Who a port really is: the address it claims if that is one of its own.
+    /// The claimed source if the port owns it, else the base LID of the port, else the permissive LID.
     fn source(&self, port: PortId, claimed: Option<LidAddress>) -> LidAddress {
         match (claimed, self.lid(port)) {
             (Some(LidAddress::Unicast(lid)), _) if self.owns(port, lid) => lid.into(),

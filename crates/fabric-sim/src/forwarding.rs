@@ -1,5 +1,7 @@
-//! The way of a packet, link by link: what management sends and what virtual functions send pass the same ports and
-//! tables, by the code of this file and no other.
+//! The forwarding pipeline: how a packet crosses ports, switches and links.
+//!
+//! Management datagrams and frames of virtual functions both pass through this module, so that the same
+//! tables apply to them.
 
 use ib_wire::{
     Datagram, Lid, LidAddress, MulticastLid, PhysicalState, PortNum, PortState, SlToVl, VirtualLane,
@@ -10,38 +12,39 @@ use crate::device::{DEFAULT_SL_TO_VL, PortId, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::notices::Flow;
 
-/// Switches a LID-routed packet may pass. Real packets have no such limit and circle until their lifetime ends;
-/// longer than any sane path, short enough to stop a loop at once.
+/// Limit on the switches that a LID-routed packet passes. Longer than any sensible path; stops a forwarding
+/// loop. Real packets have no hop limit and circulate until their lifetime ends.
 pub(crate) const HOPS_MAX: usize = 64;
 
-/// Copies one multicast packet may turn into: bounds the work of a looping multicast tree.
+/// Limit on the copies of one multicast packet: bounds the work of a looping multicast tree.
 const MULTICAST_COPIES_MAX: usize = 65_536;
 
-/// Where a packet ended up.
+/// Where a packet arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// The port it came in by, or the sending port itself.
+    /// The port through which it entered the device, or the sending port itself.
     pub entered: PortId,
-    /// The end port it is for: port 0 of a switch, else `entered`.
+    /// The end port that it addresses: port 0 of a switch, else `entered`.
     pub end: PortId,
 }
 
-/// What a packet needs to pass a port.
+/// What the ports on its path check of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PacketKind {
-    /// Subnet management: lane 15, passes as soon as the link is up, knows no partition.
+    /// Subnet management: lane 15, passes any link that is up, has no partition.
     Management,
-    /// Everything else: needs active ports, its partition, room for its payload, and a lane on every turn.
+    /// All other packets: they need active ports, partition membership, an MTU for the payload and a lane on
+    /// every hop.
     Data {
         flow: Flow,
         cast: CastKind,
-        /// Bytes of payload.
+        /// Size in bytes.
         payload: usize,
     },
 }
 
 impl PacketKind {
-    /// A general management datagram.
+    /// A general management datagram as a packet.
     pub fn of(datagram: &Datagram) -> Self {
         let cast = match datagram.dlid {
             LidAddress::Multicast(_) => CastKind::Multicast,
@@ -59,7 +62,7 @@ impl PacketKind {
 }
 
 impl Fabric {
-    /// Carries a packet to the port that owns a LID, through the forwarding tables.
+    /// Carries a packet along the linear forwarding tables to the port that owns `dlid`.
     pub(crate) fn route(
         &mut self,
         from: PortId,
@@ -95,8 +98,8 @@ impl Fabric {
         Err(DropReason::HopLimit)
     }
 
-    /// Carries a packet along the multicast tables and notes the end ports it comes to, the sender's never; `lost` is
-    /// told of every copy that comes to nothing.
+    /// Carries a packet along the multicast forwarding tables. Adds the end ports that it arrives at to
+    /// `reached`, never the sender; calls `lost` for every copy that is dropped.
     pub(crate) fn replicate(
         &mut self,
         from: PortId,
@@ -148,7 +151,7 @@ impl Fabric {
         }
     }
 
-    /// An end port accepts only what carries a partition key it holds.
+    /// Checks the P_Key of a packet at its end port.
     pub(crate) fn accept_partition(&mut self, end: PortId, flow: &Flow) -> Result<(), DropReason> {
         if self.port(end).accepts(flow.pkey) {
             return Ok(());
@@ -156,12 +159,12 @@ impl Fabric {
         Err(self.refuse_partition(end, flow))
     }
 
-    /// Counts and reports a packet that found no partition key in common at its end.
+    /// Counts and reports a packet whose P_Key the end port does not accept.
     pub(crate) fn refuse_partition(&mut self, end: PortId, flow: &Flow) -> DropReason {
         let port = self.port_mut(end);
         port.info.pkey_violations = port.info.pkey_violations.saturating_add(1);
         self.report_bad_pkey(end, *flow);
-        // The report was a packet too.
+        // The trap was a packet, too, and moved `reached`.
         self.reached = end;
         DropReason::PartitionAtReceiver
     }
@@ -174,7 +177,7 @@ impl Fabric {
         Err(DropReason::WrongPort)
     }
 
-    /// A switch sends a packet that came in by one port out by another.
+    /// Forwards a packet inside a switch from an input to an output port and across the link behind it.
     fn relay(&mut self, input: PortId, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
         self.reached = out;
         self.map_lane(input, out, packet)?;
@@ -182,7 +185,7 @@ impl Fabric {
         self.cross_link(out, packet)
     }
 
-    /// The exit port of a switch for a LID.
+    /// The output port of a switch for a LID.
     fn next_hop(&mut self, at: PortId, dlid: Lid) -> Result<PortId, DropReason> {
         match self.device_of(at).exit(dlid) {
             Some(out) => Ok(out),
@@ -193,21 +196,21 @@ impl Fabric {
         }
     }
 
-    /// An adapter puts data on the lane of its service level.
+    /// Checks that the sending adapter has a lane for the service level.
     fn inject(&mut self, from: PortId, packet: &PacketKind) -> Result<(), DropReason> {
         let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
         let lane = self.port(from).injection_lane(flow.sl);
         self.check_lane(from, lane)
     }
 
-    /// A switch maps the service level of data to a lane of the exit port.
+    /// Checks that the hop from `input` to `output` has a lane for the service level.
     fn map_lane(&mut self, input: PortId, output: PortId, packet: &PacketKind) -> Result<(), DropReason> {
         let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
         let mapping = self.hop_mapping(self.port(input).number, output);
         self.check_lane(output, SlToVl::decode(&mapping).lane(flow.sl))
     }
 
-    /// The service levels to lanes from an input to an output port of the same switch.
+    /// The SLtoVLMappingTable of the hop from an input to an output port of the same switch.
     pub(crate) fn hop_mapping(&self, input: PortNum, output: PortId) -> [u8; SlToVl::LEN] {
         let device = self.device_of(output);
         let width = usize::from(device.info.port_count) + 1;
@@ -223,7 +226,7 @@ impl Fabric {
         Err(DropReason::ServiceLevel)
     }
 
-    /// A switch port lets only its partitions pass, in the directions in which it enforces them.
+    /// Applies the partition enforcement of a switch port in one direction.
     fn enforce(&mut self, port: PortId, packet: &PacketKind, direction: Direction) -> Result<(), DropReason> {
         let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
         let state = self.port(port);
@@ -245,7 +248,8 @@ impl Fabric {
         Err(DropReason::PartitionAtSwitch)
     }
 
-    /// Crosses the link behind a port.
+    /// Carries a packet across the link behind a port and counts it at both ends. Returns the port at the
+    /// other end.
     pub(crate) fn cross_link(&mut self, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
         let peer = match self.other_end(out, packet) {
             Ok(peer) => peer,
@@ -264,7 +268,7 @@ impl Fabric {
         Ok(peer)
     }
 
-    /// The port behind a link, if the link carries such a packet now.
+    /// The port at the other end of a link, if the link can carry the packet now.
     fn other_end(&self, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
         let peer = self.linked_port(out).ok_or(DropReason::LinkDown)?;
         match packet {
@@ -274,7 +278,7 @@ impl Fabric {
         }
     }
 
-    /// The port behind a link that is up.
+    /// The port at the other end of a link that is up.
     pub(crate) fn linked_port(&self, out: PortId) -> Option<PortId> {
         let sender = self.port(out);
         let up = |info: &ib_wire::PortInfo| {
@@ -283,18 +287,18 @@ impl Fabric {
         sender.peer.filter(|peer| sender.plugged && up(&sender.info) && up(&self.port(*peer).info))
     }
 
-    /// Data leaves active ports only; an armed port already receives it.
+    /// Whether a link carries data: the sender must be active, the receiver armed or active.
     pub(crate) fn carries_data(&self, out: PortId, peer: PortId) -> bool {
         self.port(out).info.state == PortState::Active
             && matches!(self.port(peer).info.state, PortState::Active | PortState::Armed)
     }
 
-    /// Whether a payload is no larger than what the manager lets the port send.
+    /// Whether a payload fits the NeighborMTU of a port.
     pub(crate) fn has_room(&self, out: PortId, payload: usize) -> bool {
         payload <= usize::from(self.port(out).info.neighbor_mtu.bytes())
     }
 
-    /// The exit ports of a switch for a group, without the one the packet came in by; `None` if it knows no such group.
+    /// The output ports of a switch for a group, without the input port; `None` if the group has no entry.
     fn multicast_exits(&self, at: PortId, group: MulticastLid) -> Option<Vec<PortId>> {
         let device = self.device_of(at);
         let table = &device.switch.as_ref()?.multicast;

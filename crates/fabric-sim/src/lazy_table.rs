@@ -1,30 +1,27 @@
-//! Tables that are stored only as far as something was written: most entries of a large fabric never are.
+//! Tables of which only a prefix is stored, because most entries of a large fabric are never written.
 //!
-//! Whoever reads one asks for an entry and gets a value, whether it is stored or not. There is no way to ask for a
-//! range of stored entries: the end of what is stored says nothing about a device.
+//! A read returns a value for every index, stored or not. The length of the stored prefix says nothing about
+//! the device.
 
 use ib_wire::PortNum;
 
-/// A table whose entries beyond the stored ones hold `empty`.
+/// A table in which entries beyond the stored prefix have the value `empty`.
 #[derive(Clone, Debug)]
 pub(crate) struct LazyTable<T> {
-    /// Ends with an entry that is not empty, if there is one.
+    /// Its last entry is not `empty`.
     stored: Vec<T>,
     empty: T,
 }
 
 impl<T: Copy + PartialEq> LazyTable<T> {
-    /// A table of empty entries.
     pub const fn new(empty: T) -> Self {
         Self { stored: Vec::new(), empty }
     }
 
-    /// The entry at an index.
     pub fn get(&self, index: usize) -> T {
         self.stored.get(index).copied().unwrap_or(self.empty)
     }
 
-    /// Writes an entry.
     pub fn put(&mut self, index: usize, value: T) {
         if index >= self.stored.len() {
             if value == self.empty {
@@ -38,56 +35,57 @@ impl<T: Copy + PartialEq> LazyTable<T> {
         }
     }
 
-    /// The entries that are not empty, each with its index.
+    /// The entries that are not `empty`, with their indices.
     pub fn filled(&self) -> impl Iterator<Item = (usize, T)> {
         self.stored.iter().copied().enumerate().filter(|(_, value)| *value != self.empty)
     }
 
-    /// All entries up to the last one that is not empty.
+    /// The stored prefix: all entries up to the last that is not `empty`.
     pub fn stored(&self) -> &[T] {
         &self.stored
     }
 }
 
-/// Ports in a word of a multicast table.
+/// Ports in one mask of a multicast table.
 const PORTS_PER_MASK: usize = 16;
 
-/// The multicast forwarding table of a switch: the exit ports of each group.
+/// The multicast forwarding table of a switch: a set of output ports for each group.
 #[derive(Clone, Debug)]
 pub(crate) struct MulticastTable {
-    /// Words of a group: as many as it takes for a bit per port, port 0 included.
+    /// Masks per group, enough for one bit per port including port 0.
     positions: usize,
     masks: LazyTable<u16>,
 }
 
 impl MulticastTable {
-    /// The table of a switch with this many ports, without any group.
+    /// The table of a switch with this many external ports, without groups.
     pub fn new(port_count: u8) -> Self {
         Self { positions: usize::from(port_count) / PORTS_PER_MASK + 1, masks: LazyTable::new(0) }
     }
 
-    /// Words of a group.
+    /// Masks per group.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Sixteen ports of a group, the lowest in the lowest bit. `position` is below [`MulticastTable::positions`].
+    /// One mask of a group, the lowest port in the lowest bit. `position` must be below
+    /// [`MulticastTable::positions`].
     pub fn mask(&self, group: usize, position: usize) -> u16 {
         self.masks.get(group * self.positions + position)
     }
 
-    /// Writes sixteen ports of a group. `position` is below [`MulticastTable::positions`].
+    /// Writes one mask of a group. `position` must be below [`MulticastTable::positions`].
     pub fn put_mask(&mut self, group: usize, position: usize, mask: u16) {
         self.masks.put(group * self.positions + position, mask);
     }
 
-    /// Whether packets to a group leave by a port.
+    /// Whether a port is an output port of a group.
     pub fn has_exit(&self, group: usize, port: PortNum) -> bool {
         let (position, bit) = (port.index() / PORTS_PER_MASK, port.index() % PORTS_PER_MASK);
         position < self.positions && self.mask(group, position) >> bit & 1 == 1
     }
 
-    /// One more than the highest group that has an exit.
+    /// One more than the highest group that has an output port.
     pub fn group_end(&self) -> usize {
         self.masks.stored().len().div_ceil(self.positions)
     }
@@ -109,7 +107,7 @@ mod tests {
         assert_eq!((table.get(2), table.stored()), (0xff, &[][..]));
     }
 
-    /// The defect this type exists for: all members on low ports, so the higher words were never stored.
+    /// Regression: with all members on low ports, the higher masks are never stored.
     #[test]
     fn the_last_group_is_found_whichever_ports_it_has() {
         for port_count in [1, 15, 16, 36, 64, 254] {

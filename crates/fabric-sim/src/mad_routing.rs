@@ -1,4 +1,4 @@
-//! How datagrams travel: along directed routes, forwarding tables, or both, to an agent and back.
+//! Routing of management datagrams: LID-routed, directed-route or mixed, to an agent and back.
 
 use ib_wire::{
     DIRECTED_HOPS_MAX, Datagram, Lid, LidAddress, Mad, ManagementClass, MulticastLid, Pkey, PortNum, QKey,
@@ -11,17 +11,17 @@ use crate::fabric::{DropReason, Fabric, FabricOutput};
 use crate::forwarding::{Arrival, PacketKind};
 use crate::notices::Flow;
 
-/// Whether a datagram is on its way once, or a second time because a fault duplicated it.
+/// Whether a datagram is the copy that the duplication fault made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duplicate {
-    /// There is one of it, or this is the one that counts.
     Original,
-    /// It is handled like the other, but its sender hears nothing of it.
+    /// Processed like the original, but its outcome is not reported to the sender.
     Copy,
 }
 
 impl Fabric {
-    /// Carries a datagram from the software behind `from` to its end, lets agents answer, and carries the answer back.
+    /// Carries a datagram from the software behind `from` to its destination, has an agent respond, and
+    /// carries the response back.
     pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, twin: Duplicate) {
         let asked = datagram.mad.method();
         let outcome = if datagram.mad.class().is_subnet_management() {
@@ -32,14 +32,14 @@ impl Fabric {
             self.carry_general(from, &mut datagram)
         };
         match outcome {
-            // The sender's adapter knows nothing any more of a request that was answered, and drops a second answer.
+            // The adapter has already matched the first response to the request and drops the second one.
             Ok(Some(_)) if twin == Duplicate::Copy && datagram.mad.method() != asked => {}
             Ok(Some(port)) => self.push_output(FabricOutput::Deliver { port, datagram }),
             Ok(None) => {}
             Err(reason) => {
                 self.count_drop(reason);
                 if twin == Duplicate::Original {
-                    // Lost may be the answer; what its sender misses is the request.
+                    // If the response was dropped, the sender still misses the response to its request.
                     datagram.mad.set_method(asked);
                     self.push_output(FabricOutput::Lost { port: from, datagram, reason });
                 }
@@ -47,7 +47,8 @@ impl Fabric {
         }
     }
 
-    /// Subnet management: to an agent and back, or to the software behind a port. `None` if it was used up.
+    /// Carries a subnet management datagram to an agent and back, or to the software behind a port. Returns
+    /// the port to deliver at; `None` if the agent consumed the datagram.
     pub(crate) fn carry_subnet_management(
         &mut self,
         from: PortId,
@@ -84,7 +85,8 @@ impl Fabric {
         }
     }
 
-    /// General management: checked for its partition everywhere, answered by the performance agent or the software.
+    /// Carries a general management datagram; partitions apply on the whole path. The performance agent or
+    /// the software at the destination responds.
     fn carry_general(&mut self, from: PortId, datagram: &mut Datagram) -> Result<Option<PortId>, DropReason> {
         let packet = PacketKind::of(datagram);
         let arrival = self.route(from, unicast(datagram.dlid)?, &packet)?;
@@ -101,7 +103,7 @@ impl Fabric {
         Ok(Some(back.end))
     }
 
-    /// Swaps the addresses and carries an answer back to where the request came from.
+    /// Swaps the addresses and carries a response back to the requester.
     fn return_by_lid(
         &mut self,
         from: PortId,
@@ -121,12 +123,12 @@ impl Fabric {
         self.route(arrival.end, lid, packet)
     }
 
-    /// Follows the initial path of a directed route, with the LID-routed parts before and behind it.
+    /// Follows the initial path of a directed route, and the LID-routed parts before and after it.
     fn follow_route(&mut self, from: PortId, datagram: &mut Datagram) -> Result<Arrival, DropReason> {
         let count = hop_count(&datagram.mad)?;
         let origin = match (datagram.mad.directed_source(), datagram.dlid) {
             (Some(LidAddress::Permissive), _) => from,
-            // The route starts at a switch further away: LID-routed up to there.
+            // The directed part starts at a remote switch: LID-routed up to there.
             (Some(LidAddress::Unicast(_)), LidAddress::Unicast(start)) => {
                 self.route(from, start, &PacketKind::Management)?.end
             }
@@ -146,7 +148,8 @@ impl Fabric {
                 Ok(Arrival { entered: at, end: self.end_port(at) })
             }
             Some(LidAddress::Unicast(lid)) => {
-                // The switch at the end of the path sends it on under its own LID: the answer has to find back to it.
+                // The switch at the end of the directed part sends on with its own LID as source, so that the
+                // response returns to it.
                 let turn = self.end_port(at);
                 let own = self.port(turn).info.lid.ok_or(DropReason::NoReturnAddress)?;
                 (datagram.slid, datagram.dlid) = (own.into(), lid.into());
@@ -156,8 +159,8 @@ impl Fabric {
         }
     }
 
-    /// The port by which a directed route leaves the node it has reached: only switches let it pass, and an adapter
-    /// sends by the port the sender sits on.
+    /// The port through which a directed route leaves a node. Only switches forward; an adapter sends only
+    /// through the port of the sender.
     fn directed_exit(&self, at: PortId, origin: PortId, exit: Option<PortNum>) -> Result<PortId, DropReason> {
         let exit = exit.filter(|exit| *exit != PortNum::MANAGEMENT).ok_or(DropReason::BadDirectedRoute)?;
         let out = self.device_of(at).port(exit).ok_or(DropReason::BadDirectedRoute)?;
@@ -168,7 +171,7 @@ impl Fabric {
         }
     }
 
-    /// Follows the return path of a directed route, with the LID-routed parts before and behind it.
+    /// Follows the return path of a directed route, and the LID-routed parts before and after it.
     fn return_along_route(&mut self, from: PortId, datagram: &mut Datagram) -> Result<Arrival, DropReason> {
         let count = hop_count(&datagram.mad)?;
         let origin = match datagram.mad.directed_destination() {
@@ -200,7 +203,7 @@ impl Fabric {
         }
     }
 
-    /// An end port accepts general management only with a partition key it holds and the queue key of its queue pair.
+    /// Checks P_Key and Q_Key of a general management datagram at its end port.
     fn accept(&mut self, end: PortId, datagram: &Datagram) -> Result<(), DropReason> {
         self.accept_partition(end, &Flow::of(datagram))?;
         if datagram.dqp == QueuePair::GENERAL_MANAGEMENT && datagram.qkey != QKey::GENERAL_MANAGEMENT {
@@ -212,12 +215,12 @@ impl Fabric {
         Ok(())
     }
 
-    /// The key with which an end port answers in the partition of a key it accepted.
+    /// The P_Key of a response: the port's own key in the partition of the request.
     fn answering_key(&self, end: PortId, asked: Pkey) -> Pkey {
         self.port(end).keys().find(|held| asked.is_accepted_by(*held)).unwrap_or(asked)
     }
 
-    /// Carries a multicast datagram along the multicast tables to every member that holds its partition.
+    /// Carries a multicast datagram to every member of the group that accepts its P_Key.
     fn carry_multicast(&mut self, from: PortId, group: MulticastLid, datagram: Datagram) {
         let mut reached = Vec::new();
         let packet = PacketKind::of(&datagram);

@@ -1,11 +1,11 @@
-//! Frames of virtual functions: Ethernet goes in and comes out, and in between are the tables that management programs.
+//! Ethernet frames of virtual functions.
 //!
-//! A function sits on a port of an adapter, with an address that says where it is, the partition keys it may use and one
-//! service level. What it sends is one packet on that level, or on level 0 if it is for many, carried by the code that
-//! carries management ([`crate::forwarding`]): nothing reaches a function but through link states, forwarding tables, lanes and
-//! partition keys as they are at that moment.
+//! A virtual function has a MAC address that encodes the LID of its adapter port and its number there, a set
+//! of P_Keys and one service level. A unicast frame becomes one packet on that service level, a multicast
+//! frame one packet per group on service level 0. The packets pass the same [`crate::forwarding`] pipeline as
+//! management datagrams: link states, forwarding tables, lanes and P_Keys apply as they are at that moment.
 //!
-//! Faults that lose packets lose frames too; those that duplicate and delay are for management only.
+//! Injected loss applies to frames; injected duplication and delay apply to management only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::fabric::{DropReason, Fabric};
 use crate::forwarding::PacketKind;
 use crate::notices::Flow;
 
-/// A virtual function: its port, and its number there.
+/// A virtual function of an adapter port: the port and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionId {
     port: PortId,
@@ -30,59 +30,56 @@ pub struct FunctionId {
 }
 
 impl FunctionId {
-    /// The function with this number at a port, whether it is attached or not.
+    /// The function with this number, attached or not.
     pub const fn new(port: PortId, number: u8) -> Self {
         Self { port, number }
     }
 
-    /// The port it sits on.
     pub const fn port(self) -> PortId {
         self.port
     }
 
-    /// Its number there.
     pub const fn number(self) -> u8 {
         self.number
     }
 }
 
-/// A partition that a function is in.
+/// A partition that a function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionKey {
-    /// The key it sends with and accepts by. Counts only while it stands in the table of the port.
+    /// The P_Key for sending and receiving. Has effect only while the port's table contains it.
     pub pkey: Pkey,
-    /// Where frames for many go, and from where it takes them.
+    /// The multicast group that the function sends multicast frames to and receives them from.
     #[serde(default)]
     pub group: Option<MulticastLid>,
 }
 
-/// Keys of a function: what a port of the field sets aside for one at least.
+/// P_Keys of a function: the minimum that real adapters reserve per function.
 pub const FUNCTION_KEYS_MAX: usize = 16;
 
-/// What a virtual function is.
+/// Configuration of a virtual function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualFunction {
-    /// Where it is.
     pub id: FunctionId,
-    /// Its address: the one it may send from, and the one it is reached by.
+    /// MAC address. Frames with another source address are dropped.
     pub mac: MacAddress,
-    /// The partitions it is in, in the order of its own table.
+    /// Its partitions, in order of preference for sending.
     pub keys: Arc<[FunctionKey]>,
-    /// The level of what it sends to one other.
+    /// Service level of unicast frames.
     pub sl: ServiceLevel,
 }
 
-/// What a function has sent and received, or all of them together.
+/// Frame counters of one function, or of all together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FrameCounters {
-    /// Frames it sent, whatever became of them.
+    /// Frames that it sent, delivered or not.
     pub sent: u64,
-    /// Frames that reached it.
+    /// Frames delivered to it.
     pub received: u64,
-    /// Frames it sent, or copies of them, that came to nothing, by reason.
+    /// Frames that it sent, or copies of them, that were dropped.
     pub drops: BTreeMap<DropReason, u64>,
-    /// The port at which the last of them stopped, by reason.
+    /// The port at which the last frame was dropped, by reason.
     #[serde(skip)]
     pub stops: BTreeMap<DropReason, PortId>,
 }
@@ -97,35 +94,30 @@ impl FrameCounters {
 /// Why a function cannot be attached.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AttachFunctionError {
-    /// The port is a switch's.
+    /// The port belongs to a switch.
     #[error("a virtual function sits on a port of an adapter, and this is a switch")]
     Switch,
-    /// Nobody could send to that address.
+    /// The address does not encode a LID, so that no frame could be routed to it.
     #[error(
         "{mac} says no place: the address of a virtual function is 02, the LID of its port, its number, 00:00"
     )]
-    BadAddress {
-        /// The address.
-        mac: MacAddress,
-    },
-    /// Another function of the port has it.
+    BadAddress { mac: MacAddress },
+    /// Another function of the port has this address.
     #[error("{mac} is the address of function {owner} of the same port")]
     AddressTaken {
-        /// The address.
         mac: MacAddress,
-        /// Who has it.
+        /// Number of the function that has the address.
         owner: u8,
     },
-    /// It has more keys than it can hold.
     #[error("a virtual function holds {FUNCTION_KEYS_MAX} partition keys at most")]
     TooManyKeys,
 }
 
-/// All attached functions.
+/// The attached functions.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
     attached: BTreeMap<FunctionId, AttachedFunction>,
-    /// What all of them did, those that are gone included.
+    /// Totals over all functions, detached ones included.
     total: FrameCounters,
 }
 
@@ -136,7 +128,7 @@ struct AttachedFunction {
 }
 
 impl Functions {
-    /// The functions at a port, without one that asks.
+    /// The functions of a port except `but`.
     fn others(&self, port: PortId, but: FunctionId) -> impl Iterator<Item = &VirtualFunction> {
         let all = FunctionId::new(port, 0)..=FunctionId::new(port, u8::MAX);
         self.attached
@@ -157,17 +149,17 @@ impl Functions {
     }
 }
 
-/// Destination, source and type.
+/// Bytes of an Ethernet header: destination, source, type.
 const HEADER_BYTES: usize = 14;
 
-/// Reports of violations name a function by this queue pair and those that follow.
+/// Violation reports name function `n` by this queue pair number plus `n`.
 const FIRST_QUEUE_PAIR: u32 = 0x100;
 
-/// What every sender to a group addresses.
+/// The queue pair that multicast packets address.
 const GROUP_QUEUE_PAIR: QueuePair = QueuePair::from_wire(0xff_ffff).expect("24 bits");
 
 impl Fabric {
-    /// Whether a virtual function can be attached.
+    /// Checks whether a function could be attached now.
     pub fn check_function(&self, function: &VirtualFunction) -> Result<(), AttachFunctionError> {
         let VirtualFunction { id, mac, .. } = *function;
         if self.is_switch(id.port) {
@@ -185,8 +177,8 @@ impl Fabric {
         }
     }
 
-    /// Attaches a virtual function in place of what was attached there under its number. Attaching the same again
-    /// changes nothing; anything else counts from 0.
+    /// Attaches a virtual function. It replaces the function with the same port and number; unless both are
+    /// equal, its counters start at 0.
     pub fn attach(&mut self, function: VirtualFunction) -> Result<(), AttachFunctionError> {
         self.check_function(&function)?;
         let id = function.id;
@@ -198,19 +190,20 @@ impl Fabric {
         Ok(())
     }
 
-    /// Detaches a function; whether it was attached.
+    /// Detaches a function. Returns whether it was attached.
     pub fn detach(&mut self, id: FunctionId) -> bool {
         self.functions.attached.remove(&id).is_some()
     }
 
-    /// The attached functions and what they counted, by port and number.
+    /// The attached functions and their counters, by port and number.
     pub fn functions(&self) -> impl Iterator<Item = (&VirtualFunction, &FrameCounters)> {
         self.functions.attached.values().map(|attached| (&attached.function, &attached.counters))
     }
 
-    /// Carries a frame that a function sends, and tells in `receivers` to which others it comes.
+    /// Carries a frame that an attached function sends. Replaces the content of `receivers` by the functions
+    /// that it was delivered to, each once; a sender that is not attached sends nothing.
     ///
-    /// Violations on the way are counted and reported as those of datagrams are: empty [`Fabric::poll_output`] after it.
+    /// Violations are counted and may raise traps: call [`Fabric::poll_output`] until `None` afterwards.
     pub fn send_frame(
         &mut self,
         now: Duration,
@@ -257,7 +250,7 @@ impl Fabric {
         }
     }
 
-    /// To the port that the address names, and there to the function that has it.
+    /// Carries a frame to the port that the address encodes, and to the function there that has the address.
     fn carry_to_one(
         &mut self,
         sender: &VirtualFunction,
@@ -277,8 +270,8 @@ impl Fabric {
         if self.takes(receiver, key) { Ok(receiver.id) } else { Err(self.refuse_partition(end, &flow)) }
     }
 
-    /// The key for what goes to an address: of those that the port holds the first by which the two may talk, as a path
-    /// record would tell, else the first.
+    /// The P_Key for frames to an address: of the sender's keys that its port holds, the first that the
+    /// receiver accepts, else the first.
     fn key_toward(&self, sender: &VirtualFunction, destination: MacAddress) -> Option<Pkey> {
         let mut held =
             sender.keys.iter().map(|key| key.pkey).filter(|key| self.holds_pkey(sender.id.port, *key));
@@ -293,7 +286,7 @@ impl Fabric {
         [first].into_iter().chain(rest).find(fits).or(Some(first))
     }
 
-    /// To every function that has joined a group of the sender's: inside the adapter, and wherever the tables lead.
+    /// Carries a frame to the members of all groups of the sender.
     fn carry_to_groups(
         &mut self,
         sender: &VirtualFunction,
@@ -308,7 +301,7 @@ impl Fabric {
                 groups += 1;
             }
         }
-        // Who shares several partitions with the sender hears it once.
+        // A function that shares several partitions with the sender receives the frame once.
         receivers.sort_unstable();
         receivers.dedup();
         if groups > 0 { Ok(()) } else { Err(DropReason::NoGroup) }
@@ -337,7 +330,7 @@ impl Fabric {
         }
     }
 
-    /// Adds the functions of a port that take what somebody else sends to a group.
+    /// Adds the functions of a port that are members of a group and accept the P_Key.
     fn join(
         &self,
         sender: &VirtualFunction,
@@ -350,7 +343,7 @@ impl Fabric {
         to.extend(others.filter(|it| it.keys.iter().any(has_joined)).map(|it| it.id));
     }
 
-    /// Whether a function takes packets with a key: one of its own is of the same partition, and stands in its port's table.
+    /// Whether a function accepts a P_Key: one of its own keys matches, and its port holds that one.
     fn takes(&self, receiver: &VirtualFunction, key: Pkey) -> bool {
         receiver.keys.iter().any(|own| self.is_taken_by(receiver.id.port, own.pkey, key))
     }
@@ -385,7 +378,7 @@ impl Fabric {
     }
 }
 
-/// Whom a frame is for, and from whom it says to be.
+/// Destination and source address of a frame.
 fn addresses(frame: &[u8]) -> Option<(MacAddress, MacAddress)> {
     let (header, _) = frame.split_first_chunk::<HEADER_BYTES>()?;
     let (destination, rest) = header.split_first_chunk::<6>()?;
@@ -393,7 +386,7 @@ fn addresses(frame: &[u8]) -> Option<(MacAddress, MacAddress)> {
     Some((MacAddress::from_bytes(*destination), MacAddress::from_bytes(*source)))
 }
 
-/// The queue pair of a function, as reports name it.
+/// The queue pair number of a function in violation reports.
 fn queue_pair(number: u8) -> QueuePair {
     QueuePair::from_wire(FIRST_QUEUE_PAIR + u32::from(number)).expect("a byte above it is below 24 bits")
 }

@@ -1,4 +1,4 @@
-//! Service-level and arbitration tables.
+//! SLtoVLMappingTable and VLArbitrationTable.
 
 use ib_wire::{SlToVl, SlToVlSelector, Status, VlArbBlock, VlArbEntry, VlArbPart};
 

@@ -1,4 +1,4 @@
-//! Who plays: clusters of a plan on a fabric that holds it.
+//! Clusters of a plan as endpoints on a fabric that holds it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,51 +13,47 @@ use crate::fabric::Fabric;
 use crate::traffic::Time;
 use crate::vf_frames::FunctionId;
 
-/// All clusters.
+/// The clusters that take part in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSet {
-    /// In order of their names.
+    /// In ascending order of their names.
     pub clusters: Vec<SimCluster>,
-    /// The LIDs of all adapters: what a hostile guest may address.
+    /// LIDs of all adapter ports: what a hostile guest can address.
     pub addresses: Vec<Lid>,
 }
 
-/// A cluster.
+/// A cluster that takes part in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimCluster {
-    /// What it is called.
     pub name: String,
-    /// Its nodes.
     pub nodes: Vec<ClusterNode>,
-    /// The key of its partition.
+    /// The P_Key of its partition, with full membership.
     pub pkey: Pkey,
-    /// The level of its packets, unless every two switches have their own.
+    /// Service level of its packets, unless `pairs` has one for the two switches.
     pub sl: ServiceLevel,
-    /// The levels between its switches, by node GUID.
+    /// Service levels by pair of switches, as node GUIDs.
     pub pairs: BTreeMap<(Guid, Guid), ServiceLevel>,
-    /// What every node was promised.
+    /// Guaranteed rate of each node.
     pub guarantee: Option<Bandwidth>,
-    /// By when a packet that finds its lane empty has arrived.
+    /// Upper bound on the latency of a packet that finds its lane empty on the whole path.
     pub latency_bound: Option<Time>,
-    /// The largest weight that it has in an arbitration table, in units of 64 bytes.
+    /// Its largest weight in a VL arbitration table, in units of 64 bytes.
     pub weight: u8,
 }
 
-/// A node of a cluster.
+/// A node of a cluster: a virtual function on an adapter port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterNode {
-    /// Its virtual function.
     pub function: FunctionId,
-    /// The address of its port.
     pub lid: Lid,
-    /// All keys that its port can send with.
+    /// All P_Keys of its port.
     pub keys: Vec<Pkey>,
-    /// Its switch, by node GUID.
+    /// Node GUID of the switch that its port is connected to.
     pub switch: Option<Guid>,
 }
 
 impl SimCluster {
-    /// The level of packets between two of its nodes.
+    /// The service level of packets between two nodes, by their indices.
     pub(super) fn service_level(&self, from: usize, to: usize) -> ServiceLevel {
         let switches = self.nodes[from].switch.zip(self.nodes[to].switch);
         let pair = switches.and_then(|(a, b)| self.pairs.get(&PairLevel::between(a, b)).copied());
@@ -65,24 +61,20 @@ impl SimCluster {
     }
 }
 
-/// Why there is no cast.
+/// Why clusters cannot be found on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClusterSetError {
-    /// A port that the fabric does not have, or that has no address.
+    /// The fabric has no adapter port with this GUID, or the port has no LID.
     #[error("cluster {cluster}: no port {port} with an address is on the fabric")]
-    NoPort {
-        /// The cluster.
-        cluster: String,
-        /// GUID of the port.
-        port: Guid,
-    },
-    /// A cluster without a key.
+    NoPort { cluster: String, port: Guid },
+    /// The plan has no partition for the cluster, and its ports hold no P_Key.
     #[error("cluster {0}: its ports have no partition key")]
     NoKey(String),
 }
 
 impl ClusterSet {
-    /// The clusters with these seats, by name and port GUID, on a fabric that holds a plan.
+    /// Locates clusters on a fabric that holds `plan`. `seats` has the port GUIDs of the nodes of each
+    /// cluster, by cluster name.
     pub fn of(
         fabric: &Fabric,
         plan: &FabricPlan,
@@ -114,7 +106,8 @@ impl ClusterSet {
 }
 
 impl ClusterSet {
-    /// The same clusters where nobody tells them apart: all packets are on level 0.
+    /// The same clusters with all packets on service level 0, for a fabric that does not distinguish
+    /// clusters.
     #[must_use]
     pub fn on_default_service_level(mut self) -> Self {
         for party in &mut self.clusters {
@@ -126,8 +119,8 @@ impl ClusterSet {
     }
 }
 
-/// A plan with the same addresses, routes and partitions, in which all share all lanes: what a fabric does that nobody has
-/// told about clusters.
+/// A plan with the same LIDs, routes and partitions, but without lane sharing: every port keeps the factory
+/// defaults for service levels and arbitration.
 pub fn without_classes(plan: &FabricPlan) -> FabricPlan {
     let mut draft = plan.draft();
     let adapters: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();

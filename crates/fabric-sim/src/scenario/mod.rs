@@ -1,8 +1,9 @@
-//! Scenarios: who sends what to whom on a planned fabric, and whether everybody got what was promised.
+//! Scenarios: workloads of clusters on a planned fabric, and whether their guarantees were met.
 //!
-//! A [`Scenario`] says what clusters do; a [`ClusterSet`] says who they are on a fabric that holds a plan. [`play`] moves their
-//! packets and returns a [`ScenarioReport`]. Tenants are not believed to be kind: an act may send everything everywhere, choose
-//! packets against one victim, or stop draining.
+//! A [`Scenario`] describes the workloads, usually read from a TOML file. A [`ClusterSet`] locates the
+//! clusters on a fabric that holds a plan. [`run_scenario`] simulates the packets and returns a
+//! [`ScenarioReport`]. Workloads may be hostile: send to all addresses on all service levels, choose packet
+//! sizes against a victim, or stop draining.
 
 mod clusters;
 mod quantities;
@@ -20,88 +21,90 @@ pub use workload::run_scenario;
 
 use crate::traffic::{BadTrafficSettings, Buffer, TrafficSettings};
 
-/// What clusters do on a fabric.
+/// Workloads of clusters, and how long they run.
+///
+/// In a file, sizes are numbers or texts such as `64k`, and times are texts such as `50us`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// How long it is measured.
+    /// Measured time; must not be 0.
     pub duration: Span,
-    /// How long it runs before that.
+    /// Simulated time before the measurement starts.
     #[serde(default)]
     pub warm_up: Span,
-    /// Buffer of every lane of every port.
+    /// Receive buffer of every lane of every port.
     #[serde(default = "usual_buffer")]
     pub buffer: Size,
-    /// What the clusters do; one may do several things.
+    /// The workloads. A cluster may have several.
     pub workloads: Vec<WorkloadSpec>,
 }
 
-/// What a cluster does.
+/// What a cluster sends.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
-    /// Which cluster; `*` for all that no other act names.
+    /// Name of the cluster; `*` means all clusters that no other workload names.
     pub cluster: String,
-    /// In which way.
     pub send: SendPattern,
-    /// Sizes of messages, which take turns.
+    /// Message sizes, used in turn. 1 byte to 64 MiB each.
     #[serde(default = "usual_messages")]
     pub message: Vec<Size>,
-    /// How much each node sends.
+    /// Rate of each node.
     #[serde(default)]
     pub rate: SendRate,
-    /// `shift`: how many nodes further; `incast` and `hotspot`: which node gets it all, from 1.
+    /// `shift`: distance to the receiver in nodes. `incast`, `hotspot` and `stall`: number of the receiver,
+    /// starting at 1.
     #[serde(default = "first")]
     pub to: u32,
-    /// `hotspot`: the part of messages that go there, in percent.
+    /// `hotspot`: part of the messages that go to the receiver `to`, in percent.
     #[serde(default = "half")]
     pub percent: u8,
-    /// For how long a node sends, and then does not, again and again.
+    /// Alternates between sending and pausing.
     #[serde(default)]
     pub bursts: Option<Bursts>,
-    /// `bulk-synchronous`: how long a node computes before it sends.
+    /// `bulk-synchronous`: computing time of a node before it sends.
     #[serde(default)]
     pub compute: Span,
 }
 
-/// In which way a cluster sends.
+/// Which nodes of a cluster send to which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SendPattern {
-    /// Every node to all others in turn.
+    /// Every node sends to all others in turn.
     AllToAll,
-    /// Every node to the one some places further.
+    /// Every node sends to the node at a fixed distance.
     Shift,
-    /// All nodes to one.
+    /// All nodes send to one.
     Incast,
-    /// All to all, but a part of everything to one.
+    /// A part of all messages goes to one node, the rest to random ones.
     Hotspot,
-    /// Every node to others at random.
+    /// Every node sends to random others.
     Random,
-    /// All compute, then every node sends a message to all others; the next round begins when everything has arrived.
+    /// All nodes compute, then each sends one message to every other; the next round begins when all have
+    /// arrived.
     BulkSynchronous,
-    /// Hostile: everything to everybody, on all service levels at once, in packets of any size.
+    /// Hostile: sends to all addresses on all service levels at once, with random P_Keys and packet sizes.
     Everything,
-    /// Hostile: its own lanes as full as can be, in packets that take the most of every turn.
+    /// Hostile: keeps its lanes full, with packet sizes that exceed the arbitration weight of every visit by
+    /// as much as possible.
     Overshoot,
-    /// Hostile: all nodes fill the buffers towards one that takes nothing out of them.
+    /// Hostile: all nodes fill the buffers towards one that does not drain them.
     Stall,
 }
 
 impl SendPattern {
-    /// Whether it is meant to harm others.
+    /// Whether the pattern is meant to harm other clusters.
     pub const fn is_hostile(self) -> bool {
         matches!(self, Self::Everything | Self::Overshoot | Self::Stall)
     }
 }
 
-/// Sending and pausing in turn.
+/// Alternating periods of sending and pausing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
-    /// How long a node sends.
     pub on: Span,
-    /// How long it does not.
     pub off: Span,
 }
 
@@ -121,45 +124,34 @@ const fn half() -> u8 {
     50
 }
 
-/// Why a scenario cannot be played.
+/// Why a scenario cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScenarioError {
-    /// Nothing would be measured.
     #[error("duration must be more than nothing")]
     NoTime,
-    /// An act names nobody.
+    /// A workload names a cluster that is not in the [`ClusterSet`].
     #[error("no cluster is called {0}")]
     NoCluster(String),
-    /// An act has no message, or one of no bytes or of too many.
     #[error("{0}: messages have 1 byte to 64 MiB")]
     Message(String),
-    /// A node that is not there.
     #[error("{cluster}: there is no node {node}")]
-    NoNode {
-        /// The cluster.
-        cluster: String,
-        /// The number.
-        node: u32,
-    },
-    /// More than all.
+    NoNode { cluster: String, node: u32 },
     #[error("{0}: percent is 0 to 100")]
     Percent(String),
-    /// A rate that nobody was promised.
+    /// The workload sends at the guaranteed rate of a cluster that has none.
     #[error("{0}: nothing was promised to it, so it cannot send that much")]
     NoGuarantee(String),
-    /// Bursts of no length.
     #[error("{0}: bursts have a length")]
     Bursts(String),
-    /// Buffers that cannot be.
     #[error("buffer: {0}")]
     TrafficSettings(#[from] BadTrafficSettings),
 }
 
-/// Bytes of a message at most.
+/// Largest message in bytes.
 const MESSAGE_MAX: u64 = 64 << 20;
 
 impl Scenario {
-    /// Whether it can be played by a cast; otherwise what is wrong with it.
+    /// Checks the scenario against the clusters that take part. Reports the first problem.
     pub fn check(&self, clusters: &ClusterSet) -> Result<(), ScenarioError> {
         if self.duration == Span::default() {
             return Err(ScenarioError::NoTime);
@@ -194,7 +186,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Who plays an act.
+    /// The clusters that a workload applies to.
     fn clusters<'a>(
         &'a self,
         clusters: &'a ClusterSet,
@@ -214,5 +206,5 @@ impl Scenario {
     }
 }
 
-/// All clusters that no other act names.
+/// Cluster name that means all clusters without a workload of their own.
 const ALL_OTHERS: &str = "*";

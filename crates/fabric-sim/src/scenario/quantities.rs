@@ -1,4 +1,4 @@
-//! Quantities as people write them.
+//! Quantities in scenario files: sizes, times, rates.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,17 +8,15 @@ use serde::{Deserialize, Deserializer};
 
 use crate::traffic::Time;
 
-/// Bytes: a number, or a text such as `64k` or `1M`.
+/// A size in bytes. Written as a number, or as text with the binary suffix `k` or `M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u64);
 
 impl Size {
-    /// So many bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// Bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
@@ -37,17 +35,15 @@ impl FromStr for Size {
     }
 }
 
-/// A span of network time, such as `50us` or `1ms`.
+/// A length of simulated time, written as text such as `50us` or `1ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(Time);
 
 impl Span {
-    /// As long as this.
     pub const fn from_time(time: Time) -> Self {
         Self(time)
     }
 
-    /// The time.
     pub const fn time(self) -> Time {
         self.0
     }
@@ -62,15 +58,15 @@ impl FromStr for Span {
     }
 }
 
-/// How much a node sends.
+/// The rate of each node of a workload. Written as `full`, `guaranteed` or a rate such as `10G`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendRate {
-    /// As much as it can.
+    /// As much as the fabric accepts.
     #[default]
     Full,
-    /// What its cluster was promised.
+    /// The guaranteed rate of the cluster.
     Guaranteed,
-    /// So much.
+    /// This many bits per second, headers included.
     Fixed(Bandwidth),
 }
 
@@ -88,7 +84,7 @@ impl FromStr for SendRate {
     }
 }
 
-/// A number or a text.
+/// A number or text in a file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

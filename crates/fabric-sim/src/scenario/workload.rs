@@ -1,4 +1,4 @@
-//! Plays a scenario: every node of every act keeps messages going.
+//! Runs a scenario: every node of every workload keeps messages posted.
 
 use ib_wire::{Lid, Pkey, ServiceLevel};
 use rand::{RngExt, SeedableRng};
@@ -14,19 +14,21 @@ use crate::traffic::{
     Workload, WorkloadActions,
 };
 
-/// When somebody whose packet was dropped before it left tries again.
+/// Delay before a node retries a message that its own adapter dropped.
 const RETRY: Time = Time::from_us(1);
 
-/// Nodes begin at different moments within this.
+/// Nodes start at random times within this.
 pub(super) const STAGGER: Time = Time::from_us(1);
 
-/// Packets of one block that a hostile sender puts into one message.
+/// Payload of a packet that fills exactly one block.
 const SMALL_PAYLOAD: u16 = (BLOCK_BYTES - HEADER_BYTES) as u16;
 
-/// Service levels there are.
 const SERVICE_LEVELS: u8 = 16;
 
-/// Plays a scenario on a network, and tells what everybody got.
+/// Runs a scenario on a network and reports the results.
+///
+/// `seed` determines start times and random destinations; the same arguments give the same report. Fails
+/// before the simulation starts if the scenario does not fit the clusters.
 pub fn run_scenario(
     network: TrafficNetwork,
     clusters: &ClusterSet,
@@ -62,25 +64,25 @@ pub fn run_scenario(
     })
 }
 
-/// A node that plays an act.
+/// A node that runs a workload, on one service level.
 struct Sender<'a> {
     spec: &'a WorkloadSpec,
     cluster: &'a SimCluster,
-    /// Its place among the nodes.
+    /// Index among the nodes of the cluster.
     node: usize,
     tag: Tag,
     sl: ServiceLevel,
-    /// The troupe it belongs to.
+    /// Index of its job.
     job: usize,
-    /// Messages so far.
+    /// Messages posted so far.
     count: u64,
-    /// The message that has not left yet.
+    /// Number of the message that has not left yet.
     pending: Option<u32>,
-    /// Bits per second on the wire, if it does not send as much as it can.
+    /// Bits per second, headers included; `None` sends as much as possible.
     rate: Option<f64>,
 }
 
-/// All nodes of a cluster that play an act.
+/// A workload of one cluster.
 struct Job<'a> {
     cluster: &'a SimCluster,
     spec: &'a WorkloadSpec,
@@ -96,12 +98,10 @@ struct ScenarioWorkload<'a> {
     random: Pcg64,
 }
 
-/// What somebody is woken for.
+/// Why a sender is woken.
 #[derive(Clone, Copy)]
 enum Wakeup {
-    /// To send the next message.
     Next,
-    /// To end computing.
     Computed,
 }
 
@@ -139,7 +139,7 @@ impl<'a> ScenarioWorkload<'a> {
         for node in 0..cluster.nodes.len() {
             let tag = Tag(self.tags);
             self.tags = self.tags.saturating_add(1);
-            // A hostile guest does not ask which level it was given.
+            // A hostile guest uses every service level, not only its own.
             let levels = if spec.send == SendPattern::Everything { 0..SERVICE_LEVELS } else { 0..1 };
             for sl in levels {
                 let sl = match spec.send {
@@ -188,12 +188,12 @@ impl<'a> ScenarioWorkload<'a> {
             .collect()
     }
 
-    /// A number below another.
+    /// A random number below `below`.
     fn draw(&mut self, below: usize) -> usize {
         self.random.random_range(0..below.max(1) as u64) as usize
     }
 
-    /// The next message of a role, if it has anybody to send to.
+    /// The next message of a sender; `None` if it has no receiver.
     fn message(&mut self, index: usize) -> Option<Message> {
         let sender = &self.senders[index];
         let (spec, cluster, node, count) = (sender.spec, sender.cluster, sender.node, sender.count);
@@ -203,12 +203,13 @@ impl<'a> ScenarioWorkload<'a> {
             .len()
             .checked_sub(1)
             .filter(|others| *others > 0 || spec.send == SendPattern::Everything)?;
-        // All others get messages of one size before the next size comes, or some would get all that are large.
+        // Every receiver gets one size before the next size is used; otherwise one receiver could get all
+        // large messages.
         let lap = if spec.send == SendPattern::AllToAll { others.max(1) as u64 } else { 1 };
         let size = spec.message[(count / lap % spec.message.len() as u64) as usize].bytes();
         let (mut bytes, mut packet_bytes) = (size, None);
         let target = (spec.to as usize).saturating_sub(1);
-        // The one that others send to sends to them in turn.
+        // The receiver itself sends to all others in turn.
         let to_target = if node == target { in_turn(node, count, others) } else { target };
         let to = match spec.send {
             SendPattern::AllToAll | SendPattern::Overshoot => in_turn(node, count, others),
@@ -234,7 +235,7 @@ impl<'a> ScenarioWorkload<'a> {
                 pkey = keys.get(self.draw(keys.len())).copied().unwrap_or(pkey);
                 bytes = 1 + self.draw(size as usize) as u64;
             }
-            // Weight is used up to the last unit by the smallest packets, then the largest one goes.
+            // The smallest packets use the weight up to the last unit, then a full-size packet exceeds it.
             SendPattern::Overshoot if count % 2 == 0 && cluster.weight > 1 => {
                 bytes = u64::from(SMALL_PAYLOAD) * u64::from(cluster.weight - 1);
                 packet_bytes = Some(SMALL_PAYLOAD);
@@ -249,7 +250,7 @@ impl<'a> ScenarioWorkload<'a> {
         Some(Message { from, to: lid, service: Service::Data(sl), pkey, bytes, packet_bytes, tag, token })
     }
 
-    /// Sends the next message, now or when the next burst begins.
+    /// Posts the next message, now or at the start of the next burst.
     fn next(&mut self, now: Time, index: usize, actions: &mut WorkloadActions) {
         let sender = &self.senders[index];
         if let Some(bursts) = sender.spec.bursts {
@@ -269,7 +270,8 @@ impl<'a> ScenarioWorkload<'a> {
         }
     }
 
-    /// A message has left, or was dropped before; whether it is the one that was waited for.
+    /// Handles a message that left its function or was dropped before. Returns its sender, if the sender was
+    /// waiting for it.
     fn is_gone(&mut self, message: &Message) -> Option<usize> {
         let index = (message.token >> 32) as usize;
         let sender = &mut self.senders[index];
@@ -290,7 +292,7 @@ impl<'a> ScenarioWorkload<'a> {
         }
     }
 
-    /// A message of a round has arrived, or never will.
+    /// Counts a message of a round as arrived or lost.
     fn count_round(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         let sender = &self.senders[(message.token >> 32) as usize];
         let job = sender.job;
@@ -334,7 +336,7 @@ impl Workload for ScenarioWorkload<'_> {
     }
 
     fn lost(&mut self, now: Time, message: &Message, _: DropReason, actions: &mut WorkloadActions) {
-        // Those that were dropped before they left are tried again, but not at once: time has to pass.
+        // Retry later: a retry at the same moment would never end.
         if let Some(index) = self.is_gone(message)
             && self.senders[index].rate.is_none()
         {
@@ -357,18 +359,18 @@ impl Workload for ScenarioWorkload<'_> {
     }
 }
 
-/// Whether an act asks for what was promised, in the way it was promised.
+/// Whether a workload tests the guarantee in the way it is defined.
 fn is_test(spec: &WorkloadSpec) -> bool {
     spec.send == SendPattern::AllToAll && spec.rate == SendRate::Guaranteed && spec.bursts.is_none()
 }
 
-/// Bytes of a message's packets with their headers.
+/// Bytes of the packets of a message, headers included.
 fn wire_bytes(bytes: u64) -> u64 {
     bytes + bytes.div_ceil(PAYLOAD_BYTES_MAX.into()).max(1) * u64::from(HEADER_BYTES)
 }
 
-/// The part of a promise that a cluster's packets can carry. Arbitration and buffers count blocks of 64 bytes, the last one of
-/// a packet whole: who sends small packets uses up its turns with fewer bytes. What full-size packets carry is all of it.
+/// The part of a guaranteed rate that packets of these sizes can use. Arbitration and buffers count blocks of
+/// 64 bytes and round up, so small packets use up the weight with fewer bytes. Full-size packets define 1.
 fn fill(spec: &WorkloadSpec) -> f64 {
     let sum = |of: fn(u64) -> u64| spec.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
     let full = u64::from(PAYLOAD_BYTES_MAX);
@@ -376,7 +378,7 @@ fn fill(spec: &WorkloadSpec) -> f64 {
     (sum(wire_bytes) / sum(wire_blocks) / of_full).min(1.0)
 }
 
-/// Blocks of a message's packets, each last one counted whole.
+/// Blocks of the packets of a message, the last block of each counted whole.
 fn wire_blocks(bytes: u64) -> u64 {
     let full = u64::from(PAYLOAD_BYTES_MAX);
     let blocks = |payload: u64| (payload + u64::from(HEADER_BYTES)).div_ceil(BLOCK_BYTES.into());
@@ -384,7 +386,7 @@ fn wire_blocks(bytes: u64) -> u64 {
     bytes.saturating_sub(1) / full * blocks(full) + blocks(last)
 }
 
-/// What a node sends, in bits per second with headers; `None` as much as it can.
+/// The rate of a node in bits per second, headers included; `None` means as much as possible.
 fn rate_of(spec: &WorkloadSpec, cluster: &SimCluster) -> Option<f64> {
     match spec.rate {
         SendRate::Full => None,
@@ -393,7 +395,7 @@ fn rate_of(spec: &WorkloadSpec, cluster: &SimCluster) -> Option<f64> {
     }
 }
 
-/// The node that another one sends to in turn, never itself.
+/// The receiver of message `count` if a node sends to all others in turn.
 fn in_turn(node: usize, count: u64, others: usize) -> usize {
     (node + 1 + (count % others.max(1) as u64) as usize) % (others + 1)
 }

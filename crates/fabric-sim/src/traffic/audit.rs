@@ -1,4 +1,4 @@
-//! A look at what waits, and whether everything is accounted for.
+//! Checks on a simulation: blocked buffers, credit loops, conservation of packets and credits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,47 +11,35 @@ use super::simulation::Simulation;
 use super::state::{LANES, Packet};
 use crate::device::PortId;
 
-/// Packets in a buffer that wait for room behind a link.
+/// Packets in a receive buffer that wait for credits of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockedBuffer {
-    /// The port and lane they came by.
+    /// The port and lane of the buffer.
     pub at: (PortId, VirtualLane),
-    /// The port and lane they are to leave by.
+    /// The port and lane that they wait to leave through.
     pub out: (PortId, VirtualLane),
 }
 
-/// Something that is not accounted for: a defect of the simulation.
+/// A violated invariant: a defect of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AuditError {
-    /// Packets are neither delivered nor dropped nor inside.
+    /// Packets are neither delivered nor dropped nor in flight, or are counted twice.
     #[error("{created} packets were made, {accounted} are accounted for")]
-    Packets {
-        /// Packets that were made.
-        created: u64,
-        /// Packets that arrived, were dropped, or are in a buffer or on a link.
-        accounted: u64,
-    },
-    /// A lane has more or less room than its buffer.
+    Packets { created: u64, accounted: u64 },
+    /// The credits of a lane do not add up to its buffer.
     #[error("a lane of {capacity} blocks has {found}")]
     Credits {
-        /// Blocks of its buffer.
         capacity: u16,
-        /// Blocks that are free, taken, or on their way back.
+        /// Blocks that are free, occupied, or on the way back to the sender.
         found: u32,
     },
-    /// A link is idle while a packet waits for it that has room behind it.
+    /// A link is idle although a packet with sufficient credits waits for it.
     #[error("the link of port {} is idle, and lane {lane} could send", .port.0)]
-    Idle {
-        /// The port that does not send.
-        port: PortId,
-        /// The lane in which a packet waits.
-        lane: u8,
-    },
+    Idle { port: PortId, lane: u8 },
 }
 
 impl Simulation {
-    /// Packets at switches that wait for room behind a link: by which lane they came, and by which they are to leave. In
-    /// order, each once.
+    /// The buffers at switches that wait for credits, each once, in ascending order.
     pub fn blocked(&self) -> impl Iterator<Item = BlockedBuffer> {
         let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
         let mut blocked = BTreeSet::new();
@@ -68,15 +56,17 @@ impl Simulation {
         blocked.into_iter()
     }
 
-    /// Packets in a row.
+    /// The packets of a queue.
     fn waiting(&self, first: u32) -> impl Iterator<Item = &Packet> {
         let is_one = |id: &u32| *id != NONE;
         let next = move |id: &u32| Some(self.queue_entries[*id as usize].next).filter(is_one);
         std::iter::successors(Some(first).filter(is_one), next).map(|id| &self.packets[id])
     }
 
-    /// Buffers that wait for each other in a ring, if there are any: packets of each for room in the next, of the last for
-    /// room in the first. If nothing else in them can leave, they wait for ever.
+    /// Finds buffers that wait for each other in a ring: each for credits of the next, the last for credits
+    /// of the first. If no other packet can leave them, this is a deadlock.
+    ///
+    /// The method is a depth-first search over the blocked buffers.
     pub fn credit_loop(&self) -> Option<Vec<BlockedBuffer>> {
         let mut waits: BTreeMap<u32, Vec<BlockedBuffer>> = BTreeMap::new();
         for blocked in self.blocked() {
@@ -104,21 +94,21 @@ impl Simulation {
         None
     }
 
-    /// The buffer behind the link that a packet waits for.
+    /// The buffer at the other end of the link that a packet waits for.
     fn behind(&self, blocked: BlockedBuffer) -> u32 {
         self.outputs[blocked.out.0.index()].to * LANES + u32::from(blocked.out.1.to_wire())
     }
 
-    /// Counts every packet and every block of room anew, and compares. Looks for links that are idle while somebody could
-    /// send.
+    /// Counts all packets and credits anew and compares them with the running totals. Also finds links that
+    /// are idle although a packet could be sent. Takes time linear in the number of ports and packets.
     pub fn audit(&self) -> Result<(), AuditError> {
         self.audit_links()?;
         let inputs = self.network.ports.len() * LANES as usize;
-        // Blocks of the buffer of each lane of each port that are not free.
+        // Occupied blocks of the buffer of each lane of each port.
         let mut taken = vec![0; inputs];
         let mut inside = 0;
         for (fifo, queue) in self.fifos.iter().enumerate() {
-            // The queue of a function has one packet at most, which is in no row.
+            // The queue of a function holds at most one packet, which is not linked.
             let most = if fifo < inputs { usize::MAX } else { 1 };
             for packet in self.waiting(queue.first).take(most) {
                 inside += 1;

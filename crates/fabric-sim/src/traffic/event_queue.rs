@@ -1,70 +1,68 @@
-//! What happens next: events in the order of their time.
+//! The event queue: events in order of time.
 //!
-//! Events of the near future lie in buckets of equal width, which are sorted when their time comes; those further away
-//! lie in a heap. Two events of the same moment are in the order of what they are, so that the order does not depend on
-//! who asked first.
+//! Events of the near future are in buckets of equal width, which are sorted when they become current; later
+//! events are in a heap (a calendar queue). Events at the same time are ordered by their codes, so that the
+//! order does not depend on the order of insertion.
 //!
-//! A large fabric has tens of thousands of them, and who adds one finds its bucket at random: so they are kept small. In
-//! a bucket an event is one number, with what the bucket does not tell of its time before all else, and buckets are rows
-//! of short lists that are used again as soon as they are free.
+//! A large fabric has tens of thousands of pending events, and an insertion touches a random bucket. So
+//! events are small: in a bucket, an event is one number, with the time within the bucket in the highest
+//! bits. Buckets are linked lists of cache lines, which are reused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something that happens: when, in picoseconds, and what.
+/// The time of an event in picoseconds, and its code.
 pub(crate) type Event = (u64, u64);
 
-/// Width of a bucket as a power of two: a quarter of a nanosecond. A fabric of thousands of busy links has dozens of
-/// events in each.
+/// Width of a bucket as a power of two, in picoseconds: a quarter of a nanosecond. With thousands of busy
+/// links, a bucket has dozens of events.
 const WIDTH_BITS: u32 = 8;
 
-/// Bits that tell what happens; the others tell when within a bucket.
+/// Bits of an event code; the other bits are the time within the bucket.
 pub(crate) const CODE_BITS: u32 = u64::BITS - WIDTH_BITS;
 
-/// Buckets: together they hold a microsecond, more than a full-size packet takes on most links.
+/// Together the buckets cover a microsecond, longer than a full-size packet takes on most links.
 const BUCKETS: usize = 4096;
 
-/// Bits of a word that tells which buckets are in use.
 const WORD: usize = u64::BITS as usize;
 
-/// Events of a list: as many as make it one line of the cache.
+/// Events of a list, so that a list is one cache line.
 const LIST_EVENTS: usize = 7;
 
-/// Buckets beyond the current one that are looked into for what comes: where few events are in each, a batch or two.
+/// Buckets after the current one that `coming` looks into.
 const AHEAD: u64 = 8;
 
-/// No list.
 const NONE: u32 = u32::MAX;
 
-/// Some events of a bucket.
+/// A part of a bucket.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct List {
     events: [u64; LIST_EVENTS],
     count: u32,
-    /// The next one of the same bucket, or the next that is free.
+    /// The next list of the same bucket or of the free list.
     next: u32,
 }
 
 const _: () = assert!(size_of::<List>() == 64);
 
-/// Events that have not happened yet.
+/// Pending events.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
-    /// Number of the bucket whose events are in `current`: a time in units of the width.
+    /// Number of the current bucket: its time in units of the width.
     number: u64,
-    /// The events of that bucket, in order.
+    /// The events of the current bucket in order.
     current: Vec<u64>,
-    /// How many of them have happened.
+    /// How many events of `current` were taken.
     taken: usize,
     /// The first list of each bucket.
     buckets: Vec<u32>,
     lists: Vec<List>,
-    /// The first list that is free.
+    /// The first free list.
     free: u32,
-    /// Which buckets are in use.
+    /// One bit per bucket in use.
     used: [u64; BUCKETS / WORD],
-    /// Events beyond the buckets.
+    /// Events after the last bucket.
     far: BinaryHeap<Reverse<Event>>,
 }
 
@@ -82,7 +80,8 @@ impl EventQueue {
         }
     }
 
-    /// Adds an event, which is not before the last one taken, nor before the last moment that was asked for in vain.
+    /// Adds an event. Its time must not be before the last event taken, nor before the last `until` for which
+    /// `pop` returned `None`.
     #[inline]
     pub fn push(&mut self, time: u64, code: u64) {
         let number = time >> WIDTH_BITS;
@@ -98,7 +97,7 @@ impl EventQueue {
         }
     }
 
-    /// Takes the next event, if it happens no later than this.
+    /// Takes the next event, if its time is at most `until`.
     #[inline]
     pub fn pop(&mut self, until: u64) -> Option<Event> {
         loop {
@@ -114,8 +113,8 @@ impl EventQueue {
         }
     }
 
-    /// Shows events that come after so many others: so many of the current bucket, or at least so many of those that follow
-    /// soon. Nearly in order: of other buckets not sorted yet, to the nearest list.
+    /// Calls `see` for events that follow after `after` others, about `count` of them. Approximate: other
+    /// buckets are not sorted, and lists are taken whole.
     #[inline]
     pub fn coming(&self, after: usize, count: usize, mut see: impl FnMut(u64)) {
         let current = &self.current[self.taken..];
@@ -141,7 +140,7 @@ impl EventQueue {
         self.taken == self.current.len() && self.far.is_empty() && self.used.iter().all(|word| *word == 0)
     }
 
-    /// What will happen, in no order.
+    /// All pending events, unordered.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         let near = (0..BUCKETS).flat_map(|place| self.bucket(place));
         let next = self.current[self.taken..].iter().map(|event| unpack(0, *event).1);
@@ -174,7 +173,7 @@ impl EventQueue {
         self.put_first(event, place);
     }
 
-    /// Begins a list of a bucket.
+    /// Starts a new list in a bucket.
     fn put_first(&mut self, event: u64, place: usize) {
         let next = std::mem::replace(&mut self.buckets[place], self.free);
         let list = List { events: [event; LIST_EVENTS], count: 1, next };
@@ -188,10 +187,11 @@ impl EventQueue {
         self.used[place / WORD] |= 1 << (place % WORD);
     }
 
-    /// Goes to the next bucket with events, if it begins no later than this. Whether there is one.
+    /// Advances to the next bucket that has events, if it begins no later than `until`. Returns whether there
+    /// is one.
     fn advance(&mut self, until: u64) -> bool {
         let far = self.far.peek().map(|Reverse((time, _))| time >> WIDTH_BITS);
-        // What is far away is later than all buckets.
+        // Events in the heap are later than those in all buckets.
         let next = self.next_used().or(far).filter(|number| *number <= until >> WIDTH_BITS);
         let Some(number) = next else { return false };
         self.number = number;
@@ -211,7 +211,7 @@ impl EventQueue {
         true
     }
 
-    /// Takes all events out of a bucket.
+    /// Moves the events of a bucket to `current`.
     fn take(&mut self, place: usize) {
         let mut next = std::mem::replace(&mut self.buckets[place], NONE);
         while let Some(list) = self.lists.get_mut(next as usize) {
@@ -222,7 +222,7 @@ impl EventQueue {
         self.used[place / WORD] &= !(1 << (place % WORD));
     }
 
-    /// Number of the first bucket in use behind the current one.
+    /// Number of the first bucket in use after the current one.
     fn next_used(&self) -> Option<u64> {
         let first = (self.number as usize + 1) % BUCKETS;
         let (word, bit) = (first / WORD, first % WORD);
@@ -231,7 +231,7 @@ impl EventQueue {
         let place = if ahead != 0 {
             word * WORD + ahead.trailing_zeros() as usize
         } else {
-            // Once around: the first word again at the end, for the places before the first.
+            // Wraps around: the first word is looked at again for the buckets before the first.
             let next = (1..=words).map(|step| (word + step) % words).find(|word| self.used[*word] != 0)?;
             next * WORD + self.used[next].trailing_zeros() as usize
         };
@@ -239,7 +239,7 @@ impl EventQueue {
     }
 }
 
-/// An event in its bucket.
+/// An event as stored in its bucket.
 #[inline]
 const fn pack(time: u64, code: u64) -> u64 {
     time << CODE_BITS | code
@@ -275,7 +275,7 @@ mod tests {
                     assert_eq!(queue.pop(until), next);
                     now = match next {
                         Some((time, _)) => list.pop().map_or(time, |event| event.0),
-                        // Nothing is added before a moment that has passed.
+                        // Nothing may be added before `until` now.
                         None => until,
                     };
                 }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn most_of_what_comes_is_seen_batch_by_batch_before_it_happens() {
         const BATCH: usize = 16;
-        // All at the same moment, or a few dozen in each bucket.
+        // All at the same time, or a few dozen in each bucket.
         for step in [0, 10] {
             let (mut queue, mut seen, mut unseen) = (EventQueue::new(), Vec::new(), 0);
             (0..1000).for_each(|code| queue.push(300 + code * step, code));

@@ -1,4 +1,4 @@
-//! How packets move: what happens at each event.
+//! The events of the simulation, and how packets move.
 
 use super::event_queue::CODE_BITS;
 use super::network::{MANAGEMENT, NONE, NextHop, PortKind};
@@ -9,41 +9,43 @@ use super::time::Time;
 use crate::fabric::DropReason;
 use crate::forwarding::HOPS_MAX;
 
-/// The lane of packets that stay inside an adapter.
+/// Pseudo lane of packets between functions of the same adapter port.
 pub(super) const LOOPBACK: u8 = 16;
 
-/// Bytes that a lane counts before it puts them down: a packet more, and its counter would not have room.
+/// Bytes after which a lane carries its counter over, so that the counter cannot overflow with the next
+/// packet.
 const LANE_BYTES_MAX: u32 = u32::MAX - (1 << 16);
 
-/// What happens, in the order in which it does at the same moment: a link that falls free knows of all that has come by
-/// then. Of packets that come to a free link at the same moment, the first in the order of ports begins.
+/// An event. At the same time, events happen in the order of the variants, then of their fields: a link that
+/// becomes free sees all packets that have arrived by then. If packets arrive at a free link at the same
+/// time, the one from the lowest port is sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketEvent {
-    /// Room is given back to a lane of an output.
+    /// Credits return to a lane of an output.
     Credit { lane: u32, blocks: u8 },
-    /// The head of a packet is at a switch, or all of it at an adapter.
+    /// The head of a packet is at a switch, or its tail at an adapter.
     Arrive { port: u32, packet: u32 },
-    /// A packet has come as far as it has to before it may leave.
+    /// Enough of a packet has arrived for it to leave through its output.
     Ready { packet: u32 },
-    /// All of a packet is at a switch that it is for.
+    /// The tail of a packet is at the switch that it addresses.
     Take { packet: u32 },
-    /// A workload wants to know.
+    /// A wakeup that the workload requested.
     Wake { place: u32 },
-    /// A packet has left by an output.
+    /// The tail of a packet has left an output.
     Left { output: u32 },
 }
 
-/// Bits of a packet's number: half a billion at the same time are 16 GiB of packets.
+/// Bits of a packet number: 2^29 packets would take 16 GiB.
 const PACKET_BITS: u32 = 29;
 
-/// Bits of a port's number: eight million, hundreds for each address that a subnet has.
+/// Bits of a port number: 8 million ports, hundreds for each LID of a subnet.
 const PORT_BITS: u32 = KIND_SHIFT - PACKET_BITS;
 
-/// Where the kind of an event begins.
+/// Position of the event kind in a code.
 const KIND_SHIFT: u32 = CODE_BITS - 3;
 
 impl PacketEvent {
-    /// A number in as many bits as the queue has for it: the kind first.
+    /// The event as a code; the kind is in the highest bits.
     #[inline]
     fn pack(self) -> u64 {
         let (kind, rest) = match self {
@@ -105,12 +107,12 @@ impl Simulation {
         self.at(at.max(self.now), PacketEvent::Wake { place });
     }
 
-    /// Number of the first queue that is a function's.
+    /// Number of the first queue that belongs to a function.
     pub(super) fn first_source(&self) -> u32 {
         self.network.ports.len() as u32 * LANES
     }
 
-    /// The first packet of a function's queue waits for its turn. The output by which it leaves.
+    /// Queues the first packet of a function's queue at its output. Returns the output.
     pub(super) fn enqueue(&mut self, fifo: u32) -> u32 {
         let waiting = &mut self.fifos[fifo as usize];
         (waiting.status, waiting.next) = (QueueStatus::Waiting, NONE);
@@ -127,7 +129,7 @@ impl Simulation {
         out
     }
 
-    /// A packet at a switch waits for its turn. The output by which it leaves.
+    /// Queues a packet at a switch at its output. Returns the output.
     fn wait(&mut self, id: u32) -> u32 {
         let packet = &mut self.packets[id];
         let out = packet.out;
@@ -142,7 +144,7 @@ impl Simulation {
         out
     }
 
-    /// Begins to send, if the output is free and somebody may.
+    /// Starts a transmission, if the output is idle and a packet may go.
     #[inline]
     pub(super) fn try_send(&mut self, out: u32) {
         let output = &mut self.outputs[out as usize];
@@ -160,12 +162,12 @@ impl Simulation {
         }
     }
 
-    /// Begins to send the packet whose turn it is in a lane.
+    /// Starts to send the first packet of a lane.
     fn begin(&mut self, out: u32, lane: u8) {
         let output = &mut self.outputs[out as usize];
         let state = self.lanes.get_mut(out, lane);
         let waiting = state.first;
-        // Where it comes from, and who is next.
+        // The packet, its buffer, and the next in the queue.
         let (id, QueueEntry { next, fifo, bytes, next_blocks }) = if output.is_switch {
             (waiting, self.queue_entries[waiting as usize])
         } else {
@@ -212,7 +214,7 @@ impl Simulation {
         }
     }
 
-    /// A packet has left: its room is given back, and the next one may go.
+    /// A packet has left: returns its credits and starts the next transmission.
     fn left(&mut self, out: u32) {
         let output = &mut self.outputs[out as usize];
         output.is_busy = false;
@@ -229,7 +231,7 @@ impl Simulation {
         self.try_send(out);
     }
 
-    /// Gives room of a port's lane back to who sends there.
+    /// Returns the credits of a packet to the sender on the link.
     fn release(&mut self, port: u32, lane: u8, blocks: u8, when: u64) {
         match lane {
             LOOPBACK => {}
@@ -272,7 +274,7 @@ impl Simulation {
             }
             *held += 1;
         }
-        // When all of it is here: so much of it has come.
+        // When the tail arrives; the routed headers are already here.
         let rest = lookup.pace.time(packet.bytes().into()) - lookup.pace.time(ROUTED_BYTES.into());
         let tail = self.now + rest;
         let step = match usize::from(packet.hops) <= HOPS_MAX {
@@ -292,16 +294,17 @@ impl Simulation {
         }
     }
 
-    /// Whether a packet that is on its way stays inside an adapter.
+    /// Whether a packet stays inside an adapter.
     pub(super) fn is_loopback(&self, packet: u32) -> bool {
         self.packets[packet].out as usize >= self.network.ports.len()
     }
 
-    /// Keeps a packet in the buffer of the lane it came by until its turn comes at an output. All of it is there at a moment.
+    /// Queues a packet at its output once that can send it without waiting for bytes. The tail of the packet
+    /// arrives at `tail`.
     fn store(&mut self, id: u32, tail: u64) {
         let packet = &self.packets[id];
         let takes = self.outputs[packet.out as usize].pace.time(packet.bytes().into());
-        // Begun at this moment or later, it never has to wait for its own bytes.
+        // If it starts now or later, the output never runs ahead of the arriving bytes.
         let ready = tail.saturating_sub(takes);
         if ready > self.now {
             return self.at(ready, PacketEvent::Ready { packet: id });
@@ -337,7 +340,7 @@ impl Simulation {
         }
     }
 
-    /// Keeps a packet in its buffer until its receiver drains.
+    /// Keeps a packet in its buffer until the receiver drains.
     fn park(&mut self, id: u32) {
         let packet = &mut self.packets[id];
         packet.uncontended = false;
@@ -391,7 +394,7 @@ impl Simulation {
         self.close(packet.message, None);
     }
 
-    /// Drops a packet that has room at a port, which is given back when all of it has come.
+    /// Drops a packet that occupies a buffer. Its credits return when its tail has arrived.
     fn drop_at_port(&mut self, id: u32, reason: DropReason, tail: u64) {
         let packet = &self.packets[id];
         self.release(packet.at, packet.lane, packet.blocks(), tail);
@@ -407,7 +410,7 @@ impl Simulation {
         self.close(message, Some(reason));
     }
 
-    /// A packet of a message is done with.
+    /// Closes one packet of a message; after the last one the workload is notified.
     fn close(&mut self, id: u32, lost: Option<DropReason>) {
         let posted = &mut self.messages[id];
         posted.lost = posted.lost.or(lost);

@@ -1,8 +1,7 @@
-//! What the tables of a fabric say at one moment, laid out for looking up: who is behind which link, where packets
-//! leave, on which lane, and who stops them.
+//! A snapshot of the tables of a fabric, laid out for fast lookup: peers, output ports, lanes, filters.
 //!
-//! It has no rules of its own. Where packets go is asked of the devices by the questions that datagrams and frames pass
-//! by (`way`), once for every answer there is.
+//! This module has no forwarding rules of its own. It evaluates those of `forwarding` and the devices once
+//! for every possible case.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,31 +19,30 @@ use crate::rates;
 /// No port, packet or queue.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a forwarding table says where it has no port.
+/// Entry of a forwarding table without an output port.
 const NO_PORT: u8 = 0xff;
 
-/// A fabric as packets see it.
+/// A snapshot of the forwarding state of a fabric. Later changes of the fabric have no effect on it.
 ///
-/// A snapshot: what a manager changes later is not in it. A port whose arbitration was never written has the tables its
-/// device comes with, lane 0 in the high-priority table and all others in the low one with equal weights, and every
-/// service level in the lane of its number.
+/// A port whose arbitration tables were never written has the factory defaults: lane 0 in the high-priority
+/// table, all others in the low-priority one with equal weights, and each service level on the lane of its
+/// number.
 #[derive(Debug)]
 pub struct TrafficNetwork {
     pub(crate) lookups: Vec<PortLookup>,
     pub(crate) ports: Vec<PortTables>,
     devices: Vec<DeviceTables>,
-    /// Partition keys of all ports.
+    /// P_Keys of all ports.
     keys: Vec<Pkey>,
-    /// Exit numbers of all switches by LID.
+    /// Output port numbers of all switches by LID.
     exits: Vec<u8>,
-    /// Which map each turn has, of all switches.
+    /// Index into `maps` for each hop of all switches.
     hop_maps: Vec<u32>,
-    /// Lanes by service level, four bits each.
+    /// Distinct SLtoVLMappingTables: the lane of each service level in four bits.
     maps: Vec<u64>,
     owners: HashMap<Lid, PortId>,
 }
 
-/// What kind of port it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortKind {
     Adapter,
@@ -53,17 +51,16 @@ pub(crate) enum PortKind {
     External,
 }
 
-/// What every packet asks of a port. Small, so that those of a large fabric stay in the cache.
+/// The properties of a port that every packet needs. Compact, so that a large fabric stays in the cache.
 #[derive(Debug)]
 pub(crate) struct PortLookup {
-    /// The port behind its link, if that is up.
+    /// The port at the other end of a link that is up, or [`NONE`].
     pub to: u32,
-    /// How fast bytes come from there.
+    /// Time per byte of packets that arrive.
     pub pace: Pace,
     device: u32,
-    /// Largest payload it sends.
+    /// Largest payload that it sends.
     pub mtu: u16,
-    /// Data lanes it operates.
     pub lanes: u8,
     number: u8,
     pub kind: PortKind,
@@ -73,13 +70,13 @@ pub(crate) struct PortLookup {
     enforces_out: bool,
 }
 
-/// What a port holds besides.
+/// The other properties of a port.
 #[derive(Debug)]
 pub(crate) struct PortTables {
     keys: (u32, u32),
     lid: Option<Lid>,
     lid_count: u16,
-    /// Lanes by service level when an adapter sends.
+    /// SLtoVLMappingTable of an adapter, as in `maps`.
     injection: u64,
     pub rate: LinkRate,
     pub pace: Pace,
@@ -93,39 +90,39 @@ struct DeviceTables {
     hop_maps: HopMaps,
 }
 
-/// Which map of service levels to lanes each turn of a switch has.
+/// Which SLtoVLMappingTable each hop of a switch has.
 #[derive(Debug)]
 enum HopMaps {
-    /// All the same.
+    /// The same for all hops: an index into `maps`.
     Uniform(u32),
-    /// By input and output, from a place on; as many outputs as this.
+    /// Individual: the first index into `hop_maps`, and the number of outputs per input.
     Each(u32, u32),
 }
 
-/// What a packet says of itself.
+/// The headers of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
     pub to: Lid,
     pub pkey: Pkey,
-    /// `None` for management.
+    /// `None` for subnet management.
     pub sl: Option<ServiceLevel>,
     pub payload: u16,
 }
 
-/// Where a packet goes from a switch.
+/// The next hop of a packet at a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextHop {
-    /// Out by a port, on a lane.
+    /// Through this port, on this lane.
     Out(u32, u8),
-    /// To the switch itself.
+    /// To port 0 of the switch.
     Local(u32),
 }
 
-/// The lane of management.
+/// The lane of subnet management.
 pub(crate) const MANAGEMENT: u8 = 15;
 
 impl TrafficNetwork {
-    /// Reads the tables of a fabric.
+    /// Takes a snapshot of a fabric.
     pub fn of(fabric: &Fabric) -> Self {
         let mut builder = Builder::default();
         let mut devices = Vec::with_capacity(fabric.devices.len());
@@ -160,12 +157,12 @@ impl TrafficNetwork {
         self.owners.get(&lid).copied()
     }
 
-    /// The first LID of a port.
+    /// The base LID of a port.
     pub fn lid(&self, port: PortId) -> Option<Lid> {
         self.ports[port.index()].lid
     }
 
-    /// The ports of adapters that have a link that carries data.
+    /// The adapter ports with a link that carries data.
     pub fn adapter_ports(&self) -> impl Iterator<Item = PortId> {
         let ports = self.lookups.iter().enumerate();
         ports
@@ -173,17 +170,17 @@ impl TrafficNetwork {
             .map(|(id, _)| PortId(id as u32))
     }
 
-    /// All ports, in order.
+    /// All ports in ascending order.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<> {
         (0..self.lookups.len() as u32).map(PortId)
     }
 
-    /// What a port's link runs at.
+    /// The rate of a port's link.
     pub fn rate(&self, port: PortId) -> LinkRate {
         self.ports[port.index()].rate
     }
 
-    /// The largest payload a port sends.
+    /// The largest payload that a port sends, in bytes.
     pub fn mtu(&self, port: PortId) -> u16 {
         self.lookups[port.index()].mtu
     }
@@ -194,8 +191,8 @@ impl TrafficNetwork {
         (to != NONE).then_some(PortId(to))
     }
 
-    /// The ports by which a packet leaves, one after the other, that an adapter's port sends to a LID: as far as forwarding
-    /// tables lead it.
+    /// The ports that a packet from adapter port `from` to LID `to` leaves through, in order, as far as the
+    /// forwarding tables lead.
     pub fn path(&self, from: PortId, to: Lid) -> impl Iterator<Item = PortId> {
         let next = move |out: &PortId| {
             let at = self.peer(*out).filter(|at| self.lookups[at.index()].kind == PortKind::External)?;
@@ -204,23 +201,23 @@ impl TrafficNetwork {
         std::iter::successors(Some(from), next).take(HOPS_MAX)
     }
 
-    /// How lanes take turns at a port.
+    /// The VL arbitration tables of a port.
     pub fn arbitration(&self, port: PortId) -> &Arc<ArbitrationTables> {
         &self.ports[port.index()].tables
     }
 
-    /// Whether a port answers to a LID.
+    /// Whether a LID is one of the LIDs of a port.
     pub(crate) fn owns(&self, port: u32, lid: Lid) -> bool {
         let port = &self.ports[port as usize];
         port.lid.is_some_and(|base| lid.to_wire().wrapping_sub(base.to_wire()) < port.lid_count)
     }
 
-    /// Whether an adapter may send with a key.
+    /// Whether an adapter may send with a P_Key.
     pub(crate) fn holds(&self, port: u32, key: Pkey) -> bool {
         self.keys_of(port).contains(&key)
     }
 
-    /// Whether an end port accepts a key.
+    /// Whether an end port accepts a P_Key.
     pub(crate) fn accepts(&self, port: u32, key: Pkey) -> bool {
         self.keys_of(port).iter().any(|held| key.is_accepted_by(*held))
     }
@@ -230,7 +227,7 @@ impl TrafficNetwork {
         &self.keys[start as usize..end as usize]
     }
 
-    /// On which lane an adapter sends a packet that is not for itself.
+    /// The lane on which an adapter sends a packet to another port.
     pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<u8, DropReason> {
         let (map, lanes) = (self.ports[port as usize].injection, self.lookups[port as usize].lanes);
         let lane = match headers.sl {
@@ -241,7 +238,7 @@ impl TrafficNetwork {
         Ok(lane)
     }
 
-    /// By which port a packet to a LID leaves the switch of a port.
+    /// The output port for a LID at the switch of port `at`.
     #[inline]
     pub(crate) fn exit(&self, at: u32, to: Lid) -> Option<u32> {
         let device = &self.devices[self.lookups[at as usize].device as usize];
@@ -250,7 +247,7 @@ impl TrafficNetwork {
         (exit != NO_PORT).then(|| device.first_port + u32::from(exit))
     }
 
-    /// Where a packet goes that came to a switch by a port.
+    /// The next hop of a packet that arrived at a switch port.
     #[inline]
     pub(crate) fn next_hop(&self, at: u32, headers: &Headers) -> Result<NextHop, DropReason> {
         let input = &self.lookups[at as usize];
@@ -335,7 +332,7 @@ fn packed(map: [u8; SlToVl::LEN]) -> u64 {
     lanes.iter().rev().fold(0, |packed, lane| packed << 4 | u64::from(lane.to_wire()))
 }
 
-/// What ports and devices have in common.
+/// Tables that ports and devices share.
 #[derive(Default)]
 struct Builder {
     keys: Vec<Pkey>,
@@ -379,7 +376,7 @@ impl Builder {
         HopMaps::Each(start as u32, u32::from(device.info.port_count) + 1)
     }
 
-    /// The number of a map; most turns have one of few.
+    /// The index of an SLtoVLMappingTable in `maps`. Most hops share one of a few.
     fn map(&mut self, map: u64) -> u32 {
         let next = self.maps.len() as u32;
         let number = *self.map_numbers.entry(map).or_insert(next);

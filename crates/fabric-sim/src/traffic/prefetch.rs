@@ -1,37 +1,39 @@
-//! Looking ahead. A large network does not fit into the cache, and memory answers many questions in the time of one: so
-//! what packets that will arrive ask for is read for a batch of events together, before their time comes. The packet is
-//! read first, where it goes a batch later, and so on: nobody waits for an answer to ask the next question. Nothing
-//! depends on it but the time it takes.
+//! Software prefetching of the state that coming events will need.
 //!
-//! Batches are of events, not of time: adapters that began together have thousands of events at the same moment, and then
-//! none for many buckets of the queue.
+//! A large network does not fit into the cache, but memory can serve many independent reads at the same time.
+//! So the reads for a batch of coming events are issued together before the events happen: first the packets,
+//! one batch later the outputs and messages that they refer to. This changes only the running time, no
+//! result.
+//!
+//! A batch is a number of events, not a length of time: adapters that start together have thousands of events
+//! at one moment and then none for many buckets of the event queue.
 
 use super::events::PacketEvent;
 use super::network::PortKind;
 use super::simulation::Simulation;
 
-/// Networks of fewer ports are in the cache anyway.
+/// Smaller networks fit into the cache.
 const PORTS_MIN: usize = 2048;
 
-/// Events of a batch: about as many questions as memory answers at a time.
+/// Events per batch: about the number of reads that memory serves in parallel.
 const BATCH: usize = 32;
 
-/// Events before the batch whose packets are read: those of the two batches that are looked at further.
+/// Events before the batch whose packets are read: the two batches that are already being processed.
 const AFTER: usize = 2 * BATCH;
 
-/// What was seen of packets that will arrive, and is to be read next.
+/// State that was read and refers to what is read next.
 #[derive(Debug, Default)]
 pub(super) struct Prefetch {
-    /// Ports and packets that arrive there, both of which were read.
+    /// Ports and packets that arrive there; both were read.
     arrivals: Vec<(u32, u32)>,
-    /// The lanes of outputs that packets of the batch before will wait for.
+    /// Outputs and lanes that packets of the previous batch will wait for.
     lanes: Vec<(u32, u8)>,
-    /// The messages of those that are at their end.
+    /// Messages of packets that reach their destination.
     messages: Vec<u32>,
 }
 
 impl Simulation {
-    /// Reads what coming events will ask for, if a batch of events has happened.
+    /// Reads the state for coming events after every batch of events.
     #[inline]
     pub(super) fn prefetch(&mut self) {
         if self.totals.events.is_multiple_of(BATCH as u64) && self.network.lookups.len() >= PORTS_MIN {
@@ -53,7 +55,7 @@ impl Simulation {
             if self.network.lookups[port as usize].kind == PortKind::Adapter {
                 messages.push(packet.message);
             } else if let Some(out) = self.network.exit(port, packet.headers.to) {
-                // Most packets stay in their lane.
+                // Most packets stay on their lane.
                 lanes.push((out, packet.out_lane));
             }
         }

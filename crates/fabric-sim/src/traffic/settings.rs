@@ -1,59 +1,60 @@
-//! What no table tells: buffers and delays.
+//! Parameters of the simulation that no table contains: buffers and delays.
 
 use fabric_model::tenancy::Bandwidth;
 use thiserror::Error;
 
 use super::time::Time;
 
-/// Bytes of a block: the unit of buffers, credits and arbitration weights.
+/// The unit of buffers, credits and arbitration weights, in bytes.
 pub const BLOCK_BYTES: u32 = 64;
 
 /// Bytes of a packet besides its payload: LRH 8, BTH 12, ICRC 4, VCRC 2.
 pub const HEADER_BYTES: u32 = 26;
 
-/// Bytes of a packet that a switch has to have before it can send it on: LRH and BTH, which has the partition key.
+/// Bytes that a switch must have before it can forward a packet: LRH and BTH, which contains the P_Key.
 pub const ROUTED_BYTES: u32 = 20;
 
-/// Payload of the largest packet there is.
+/// Payload of the largest packet, in bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 4096;
 
-/// Payload of the largest message there is, as adapters have it: 2 GiB.
+/// Payload of the largest message, in bytes: 2 GiB, the limit of the IBA.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
-/// Blocks of the largest packet there is.
+/// Size of the largest packet, in blocks.
 pub(crate) const PACKET_BLOCKS_MAX: u32 = (PAYLOAD_BYTES_MAX + HEADER_BYTES).div_ceil(BLOCK_BYTES);
 
-/// The receive buffer of a port, in blocks of 64 bytes.
+/// Receive buffer of a port, in blocks of 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// So many for each data lane.
+    /// For each data lane.
     PerLane(u32),
-    /// So many altogether, which the port divides evenly over the lanes it operates.
+    /// For the whole port, divided evenly over the lanes that it operates.
     PerPort(u32),
 }
 
-/// What no table tells.
+/// Parameters of the simulation that no table contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrafficSettings {
-    /// The receive buffer of every port.
+    /// Receive buffer of every port.
     pub buffer: Buffer,
-    /// From the arrival of a packet's head at a switch until it can leave, or of its tail at an adapter until it counts
-    /// as delivered, if nothing is in its way.
+    /// Delay of a device: at a switch from the arrival of a packet's head until it can leave, at an adapter
+    /// from the arrival of its tail until it counts as delivered.
     pub device: Time,
-    /// Along a cable.
+    /// Propagation delay of a cable.
     pub cable: Time,
-    /// From the moment a packet has left a buffer until its sender may be told, the cable not counted.
+    /// Delay from the moment a packet has left a buffer until its credits are sent back; the cable delay
+    /// comes on top.
     pub credit: Time,
-    /// Management packets that a port can hold; what comes beyond is dropped.
+    /// Buffers for subnet management of a port, in packets. Packets beyond are dropped.
     pub management_packets: u16,
-    /// How fast an adapter moves packets between its own functions; `None` is as fast as its link.
+    /// Rate between functions of the same adapter port; `None` means the rate of the link. Must not be 0.
     pub loopback_rate: Option<Bandwidth>,
-    /// The length of the slices for which delivered bytes are told apart.
+    /// Length of the intervals in which delivered bytes are counted; must not be 0.
     pub interval: Time,
 }
 
-/// Buffers of 64 KiB a lane, as public simulators have them (1000 to 4532 blocks in ib_flit_sim); delays that add up
-/// to the passage that latency bounds count with (A-LANE-13).
+/// Buffers of 64 KiB per lane, similar to public simulators (1000 to 4532 blocks in ib_flit_sim). The delays
+/// add up to the device delay that latency bounds assume (A-LANE-13).
 impl Default for TrafficSettings {
     fn default() -> Self {
         Self {
@@ -68,34 +69,27 @@ impl Default for TrafficSettings {
     }
 }
 
-/// Settings with which no simulation runs.
+/// Settings that no simulation can run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadTrafficSettings {
-    /// A packet would never fit.
+    /// The buffer of a lane is smaller than the largest packet.
     #[error("a buffer of {blocks} blocks a lane: the largest packet needs {PACKET_BLOCKS_MAX}")]
-    Buffer {
-        /// Blocks of a lane.
-        blocks: u32,
-    },
-    /// More credits than flow control can count.
+    Buffer { blocks: u32 },
+    /// The buffer of a lane is larger than flow control can count.
     #[error("a buffer of {blocks} blocks a lane: flow control counts {CREDITS_MAX} at most")]
-    Credits {
-        /// Blocks of a lane.
-        blocks: u32,
-    },
-    /// Slices without length.
+    Credits { blocks: u32 },
     #[error("slices of no length")]
     Interval,
-    /// Nothing would ever move inside adapters.
     #[error("no rate inside adapters")]
     LoopbackRate,
 }
 
-/// Blocks that a sender may have outstanding on a lane: what the 12-bit counters of flow control can tell apart.
+/// Blocks that a sender may have outstanding on a lane: half the range of the 12-bit counters of flow
+/// control.
 pub const CREDITS_MAX: u32 = 2048;
 
 impl TrafficSettings {
-    /// Blocks of each data lane of a port that operates so many.
+    /// Blocks of each data lane of a port that operates `lanes` lanes.
     pub(crate) fn lane_blocks(&self, lanes: u8) -> Result<u16, BadTrafficSettings> {
         let blocks = match self.buffer {
             Buffer::PerLane(blocks) => blocks,

@@ -1,4 +1,4 @@
-//! The simulation as its users see it: a workload goes in, measures come out.
+//! The simulation: a workload goes in, measurements come out.
 
 use serde::Serialize;
 
@@ -15,39 +15,36 @@ use crate::device::PortId;
 use crate::fabric::DropReason;
 use ib_wire::VirtualLane;
 
-/// Room where nobody counts it.
+/// Credits of an output without flow control.
 const ENDLESS: u16 = u16::MAX;
 
-/// Why a simulation came back.
+/// Why [`Simulation::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
-    /// The time is up.
+    /// The time limit was reached; events are still pending.
     TimeLimit,
-    /// Everything was delivered or dropped, and nobody asked to be woken.
+    /// All messages were delivered or dropped, and no wakeup is pending.
     Done,
-    /// Nothing can happen any more, and packets are still inside: they wait in a ring, for a receiver that does not drain,
-    /// or in a lane that no arbitration table serves.
+    /// No event is pending, but packets remain: in a deadlock, for a receiver that does not drain, or on a
+    /// lane that no arbitration table serves.
     Stalled,
 }
 
-/// What became of all packets.
+/// Totals over all packets since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Packets that were made.
     pub created: u64,
-    /// Packets that arrived.
     pub delivered: u64,
-    /// Packets that were dropped.
     pub dropped: u64,
-    /// Packets on their way.
+    /// Packets in queues, in buffers and on links.
     pub in_flight: u64,
-    /// Things that happened: an arrival, the end of a transmission, room given back, a call for the workload.
+    /// Processed events: arrivals, ends of transmissions, returned credits, wakeups.
     pub events: u64,
-    /// Transmissions that were begun, one for each packet and link.
+    /// Transmissions started, one per packet and link.
     pub hops: u64,
 }
 
-/// What a workload is to be told.
+/// A notification for the workload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WorkloadNotice {
     Sent(Message),
@@ -56,7 +53,26 @@ pub(super) enum WorkloadNotice {
     Woken(u64),
 }
 
-/// Packets on their way through a network.
+/// A running simulation.
+///
+/// # Verbs
+///
+/// 1. [`Simulation::new`] takes a snapshot of a fabric and the settings; nothing is in flight.
+/// 2. [`run`](Self::run) simulates until a moment and may be called again with a later one. Always pass the
+///    same workload: the first call starts it, all calls notify it.
+/// 3. Between calls of `run`, read the results: [`totals`](Self::totals), [`measure`](Self::measure),
+///    [`measures`](Self::measures), [`sent_bytes`](Self::sent_bytes), [`lane_bytes`](Self::lane_bytes); and
+///    the state: [`blocked`](Self::blocked), [`credit_loop`](Self::credit_loop), [`audit`](Self::audit).
+///
+/// # Promises
+///
+/// * The same network, settings and workload give the same results, however the time is divided into calls of
+///   `run`. Events at the same time have a fixed order.
+/// * The workload is notified in the order of events; the actions of each notification are carried out before
+///   the next one.
+/// * `created == delivered + dropped + in_flight` holds between calls, the credits of every lane are
+///   conserved, and no link is idle while a packet could be sent on it. `audit` checks all three.
+/// * After [`RunOutcome::TimeLimit`] the time is exactly `until`; otherwise it is the time of the last event.
 #[derive(Debug)]
 pub struct Simulation {
     pub(super) network: TrafficNetwork,
@@ -64,7 +80,7 @@ pub struct Simulation {
     pub(super) now: u64,
     pub(super) queue: EventQueue,
     pub(super) packets: Slab<Packet>,
-    /// Where packets wait at switches, by their numbers.
+    /// Queue entries of the packets at switches, by packet number.
     pub(super) queue_entries: Vec<QueueEntry>,
     pub(super) messages: Slab<Posted>,
     /// A queue for each lane of each port, then one for each source.
@@ -72,12 +88,12 @@ pub struct Simulation {
     pub(super) sources: Vec<Source>,
     /// Numbers of the sources of each port, by function and lane.
     pub(super) sources_of: Vec<Vec<u32>>,
-    /// One for each port, then one inside each port of an adapter.
+    /// One for each port, then one for the loopback of each adapter port.
     pub(super) outputs: Vec<Output>,
     pub(super) lanes: Lanes,
-    /// Number of the output inside each port, if it is an adapter's.
+    /// The loopback output of each adapter port, else [`NONE`].
     pub(super) loopback_outputs: Vec<u32>,
-    /// Room behind each output, in blocks a lane.
+    /// Buffer at the other end of each output, in blocks per lane.
     pub(super) capacity: Vec<u16>,
     /// Management packets that each port holds.
     pub(super) held: Vec<u16>,
@@ -86,14 +102,15 @@ pub struct Simulation {
     pub(super) notices: Vec<WorkloadNotice>,
     pub(super) wakes: Slab<u64>,
     pub(super) totals: Totals,
-    /// What was seen by looking ahead.
+    /// State of the prefetcher.
     pub(super) prefetch: Prefetch,
     actions: WorkloadActions,
     has_started: bool,
 }
 
 impl Simulation {
-    /// Nothing is on its way yet.
+    /// A simulation at time 0 with nothing in flight. Fails if a buffer does not fit the largest packet or
+    /// flow control.
     pub fn new(network: TrafficNetwork, settings: TrafficSettings) -> Result<Self, BadTrafficSettings> {
         settings.check()?;
         let ports = network.ports.len();
@@ -173,8 +190,8 @@ impl Simulation {
         self.capacity.push(blocks);
     }
 
-    /// Lets time pass until a moment, or until nothing happens any more. The first call starts the workload; later ones go
-    /// on from where the last one ended.
+    /// Simulates until the time `until`, or until no event is pending. The first call starts the workload;
+    /// later calls continue.
     pub fn run<W: Workload>(&mut self, workload: &mut W, until: Time) -> RunOutcome {
         if !self.has_started {
             self.has_started = true;
@@ -198,7 +215,7 @@ impl Simulation {
         if self.messages.len() == 0 { RunOutcome::Done } else { RunOutcome::Stalled }
     }
 
-    /// Tells the workload what has happened, and does what it says, until it has nothing more to say.
+    /// Notifies the workload and carries out its actions, until there are no more notifications.
     fn notify<W: Workload>(&mut self, workload: &mut W) {
         let now = Time::from_ps(self.now);
         let mut delivered = 0;
@@ -230,43 +247,41 @@ impl Simulation {
         self.actions.list = actions;
     }
 
-    /// What time it is.
+    /// The current simulated time.
     pub fn now(&self) -> Time {
         Time::from_ps(self.now)
     }
 
-    /// The network it runs on.
     pub fn network(&self) -> &TrafficNetwork {
         &self.network
     }
 
-    /// The settings it runs with.
     pub fn settings(&self) -> &TrafficSettings {
         &self.settings
     }
 
-    /// What became of all packets.
+    /// Totals over all packets since the start.
     pub fn totals(&self) -> Totals {
         Totals { in_flight: self.packets.len() as u64, ..self.totals }
     }
 
-    /// What became of the packets of an account; `None` if nothing was posted to it.
+    /// Measurements of a tag; `None` if nothing was posted with it.
     pub fn measure(&self, tag: Tag) -> Option<&Measure> {
         self.measures.get(usize::from(tag.0)).filter(|measure| measure.created > 0)
     }
 
-    /// The accounts to which something was posted, in order.
+    /// All tags that something was posted with, in ascending order, and their measurements.
     pub fn measures(&self) -> impl Iterator<Item = (Tag, &Measure)> {
         let all = self.measures.iter().enumerate();
         all.filter(|(_, measure)| measure.created > 0).map(|(tag, measure)| (Tag(tag as u16), measure))
     }
 
-    /// Bytes that a port has begun to send, with headers and checks.
+    /// Bytes that a port has started to send, headers and CRCs included.
     pub fn sent_bytes(&self, port: PortId) -> u64 {
         (0..LANES as u8).map(|lane| self.lanes.bytes(port.0, lane)).sum()
     }
 
-    /// Those on one lane.
+    /// Bytes that a port has started to send on one lane.
     pub fn lane_bytes(&self, port: PortId, lane: VirtualLane) -> u64 {
         self.lanes.bytes(port.0, lane.to_wire())
     }

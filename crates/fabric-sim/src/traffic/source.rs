@@ -1,4 +1,4 @@
-//! How messages become packets: the queues of an adapter's functions.
+//! Message queues of the functions of an adapter.
 
 use super::events::LOOPBACK;
 use super::message::{Message, Service};
@@ -11,11 +11,11 @@ use crate::fabric::DropReason;
 /// Payload of the largest management packet.
 const MANAGEMENT_BYTES_MAX: u16 = 256;
 
-/// Lanes of a function: those of its link, and the way inside.
+/// Lanes of a function: those of the link, and the loopback.
 const SOURCE_LANES: usize = 17;
 
 impl Simulation {
-    /// Takes a message into the queue of its function, or drops all of it at once.
+    /// Queues a message at its function, or drops it whole.
     pub(super) fn post(&mut self, message: Message) {
         let tag = usize::from(message.tag.0);
         if tag >= self.measures.len() {
@@ -73,7 +73,7 @@ impl Simulation {
         }
     }
 
-    /// By which output and lane an adapter sends a packet.
+    /// The output and lane through which an adapter sends a packet.
     fn way_out(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
         let lookup = &self.network.lookups[port as usize];
         if lookup.kind != PortKind::Adapter {
@@ -107,7 +107,7 @@ impl Simulation {
         numbers[place]
     }
 
-    /// Makes the next packet of a function's queue, if there is one to make.
+    /// Cuts the next packet from the messages of a function's queue, if there is one.
     pub(super) fn fill(&mut self, fifo: u32) {
         let number = fifo - self.first_source();
         let source = &mut self.sources[number as usize];
@@ -146,7 +146,7 @@ impl Simulation {
     }
 }
 
-/// What a packet of a message says of itself.
+/// The headers of a packet of a message.
 fn headers(message: &Message, payload: u16) -> Headers {
     let sl = match message.service {
         Service::Data(sl) => Some(sl),
