@@ -49,7 +49,7 @@ impl Default for Capacities {
 
 /// A capacity outside its valid range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{what} cannot be {value}: {allowed}")]
+#[error("{what} must be {allowed}, got {value}")]
 pub struct BadCapacity {
     pub what: &'static str,
     pub value: u32,
@@ -62,17 +62,27 @@ impl Capacities {
         let within = |what, value: u32, allowed_range: std::ops::RangeInclusive<u32>, allowed| {
             if allowed_range.contains(&value) { Ok(()) } else { Err(BadCapacity { what, value, allowed }) }
         };
-        within("number of data lanes", self.lanes.count().into(), 1..=15, "1, 2, 4, 8 or 15")?;
-        within("P_Key table", self.pkeys.into(), 1..=32768, "1 to 32768 entries")?;
-        within("P_Key table of switch port 0", self.switch_pkeys.into(), 1..=32768, "1 to 32768 entries")?;
-        within("arbitration table", self.arbitration_entries.into(), 1..=64, "1 to 64 entries")?;
-        within("linear forwarding table", self.linear_forwarding.into(), 1..=49152, "1 to 49152 entries")?;
+        within("the number of data lanes", self.lanes.count().into(), 1..=15, "1, 2, 4, 8 or 15")?;
+        within("the P_Key table", self.pkeys.into(), 1..=32768, "1 to 32768 entries")?;
         within(
-            "multicast forwarding table",
+            "the P_Key table of switch port 0",
+            self.switch_pkeys.into(),
+            1..=32768,
+            "1 to 32768 entries",
+        )?;
+        within("a VL arbitration table", self.arbitration_entries.into(), 1..=64, "1 to 64 entries")?;
+        within(
+            "the linear forwarding table",
+            self.linear_forwarding.into(),
+            1..=49152,
+            "1 to 49152 entries",
+        )?;
+        within(
+            "the multicast forwarding table",
             self.multicast_forwarding.into(),
             0..=16383,
             "0 to 16383 entries",
         )?;
-        within("GUID table", self.guids.into(), 1..=255, "1 to 255 entries")
+        within("the GUID table", self.guids.into(), 1..=255, "1 to 255 entries")
     }
 }

@@ -356,7 +356,7 @@ impl Fabric {
     pub(crate) fn model_port(&self, id: PortId) -> &model::Port {
         let port = self.port(id);
         let node = self.model_node(port.device);
-        node.port(port.number).expect("the fabric has the ports of its model")
+        node.port(port.number).expect("the fabric has all ports of its topology")
     }
 
     pub(crate) fn model_node(&self, device: DeviceId) -> &model::Node {

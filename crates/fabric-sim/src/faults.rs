@@ -19,7 +19,7 @@ const MILLION: u32 = 1_000_000;
 
 /// A number outside 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[error("{0} is not a probability: 0 to 1")]
+#[error("a probability must be between 0 and 1, got {0}")]
 pub struct InvalidProbability(f64);
 
 impl Probability {

@@ -23,13 +23,13 @@ const SUBNET_TIMEOUT: u8 = 18;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InstallError {
     /// The plan names a node that the fabric does not have.
-    #[error("no node of the fabric has the GUID {0}")]
+    #[error("the fabric has no node {0}")]
     NoSuchNode(Guid),
     /// The plan names a port that the node does not have.
-    #[error("the node {node} has no port {port}")]
+    #[error("node {node} has no port {port}")]
     NoSuchPort { node: Guid, port: PortNum },
     /// The device rejected a Set: the table is larger than its capacity or has an invalid entry.
-    #[error("the node {node} refuses {attribute:?} with modifier {modifier:#x}: {status:?}")]
+    #[error("node {node} rejected a Set of {attribute:?} with modifier {modifier:#x}: {status:?}")]
     Refused { node: Guid, attribute: Attribute, modifier: u32, status: Status },
 }
 

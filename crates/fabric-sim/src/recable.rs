@@ -14,7 +14,7 @@ use crate::fabric::Fabric;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RecableError {
     /// A node has another kind or number of ports than the node with the same GUID in the fabric.
-    #[error("the node {0} is another device than before")]
+    #[error("node {0} must keep its kind and number of ports")]
     OtherDevice(Guid),
     /// The combination of old and new nodes is not a valid topology.
     #[error(transparent)]

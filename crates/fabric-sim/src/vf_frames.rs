@@ -95,22 +95,20 @@ impl FrameCounters {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AttachFunctionError {
     /// The port belongs to a switch.
-    #[error("a virtual function sits on a port of an adapter, and this is a switch")]
+    #[error("a virtual function needs an adapter port, but this port belongs to a switch")]
     Switch,
     /// The address does not encode a LID, so that no frame could be routed to it.
-    #[error(
-        "{mac} says no place: the address of a virtual function is 02, the LID of its port, its number, 00:00"
-    )]
+    #[error("{mac} is not the address of a virtual function: 02, the LID of its port, its number, 00:00")]
     BadAddress { mac: MacAddress },
     /// Another function of the port has this address.
-    #[error("{mac} is the address of function {owner} of the same port")]
+    #[error("{mac} is already the address of function {owner} of the same port")]
     AddressTaken {
         mac: MacAddress,
         /// Number of the function that has the address.
         owner: u8,
     },
-    #[error("a virtual function holds {FUNCTION_KEYS_MAX} partition keys at most")]
-    TooManyKeys,
+    #[error("a virtual function can have at most {FUNCTION_KEYS_MAX} P_Keys, got {count}")]
+    TooManyKeys { count: usize },
 }
 
 /// The attached functions.
@@ -169,7 +167,7 @@ impl Fabric {
             return Err(AttachFunctionError::BadAddress { mac });
         }
         if function.keys.len() > FUNCTION_KEYS_MAX {
-            return Err(AttachFunctionError::TooManyKeys);
+            return Err(AttachFunctionError::TooManyKeys { count: function.keys.len() });
         }
         match self.functions.others(id.port, id).find(|other| other.mac == mac) {
             Some(owner) => Err(AttachFunctionError::AddressTaken { mac, owner: owner.id.number }),

@@ -65,10 +65,10 @@ impl SimCluster {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClusterSetError {
     /// The fabric has no adapter port with this GUID, or the port has no LID.
-    #[error("cluster {cluster}: no port {port} with an address is on the fabric")]
+    #[error("cluster {cluster}: the fabric has no adapter port {port} with a LID")]
     NoPort { cluster: String, port: Guid },
     /// The plan has no partition for the cluster, and its ports hold no P_Key.
-    #[error("cluster {0}: its ports have no partition key")]
+    #[error("cluster {0}: neither the plan nor its ports have a P_Key for it")]
     NoKey(String),
 }
 

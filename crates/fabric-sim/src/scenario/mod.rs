@@ -6,6 +6,7 @@
 //! sizes against a victim, or stop draining.
 
 mod clusters;
+mod file;
 mod quantities;
 mod report;
 mod rounds;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use clusters::{ClusterNode, ClusterSet, ClusterSetError, SimCluster, without_classes};
-pub use quantities::{SendRate, Size, Span};
+pub use quantities::{QuantityError, SendRate, Size, Span};
 pub use report::{ClusterReport, ScenarioReport};
 pub use workload::run_scenario;
 
@@ -23,17 +24,16 @@ use crate::traffic::{BadTrafficSettings, Buffer, TrafficSettings};
 
 /// Workloads of clusters, and how long they run.
 ///
-/// In a file, sizes are numbers or texts such as `64k`, and times are texts such as `50us`.
+/// Deserializes from a table with the field names as keys; `warm_up` (0) and `buffer` (64 KiB) are optional. Sizes
+/// are numbers or texts such as `64k`, times are texts such as `50us`. Unknown keys are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "file::ScenarioFile")]
 pub struct Scenario {
     /// Measured time; must not be 0.
     pub duration: Span,
     /// Simulated time before the measurement starts.
-    #[serde(default)]
     pub warm_up: Span,
     /// Receive buffer of every lane of every port.
-    #[serde(default = "usual_buffer")]
     pub buffer: Size,
     /// The workloads. A cluster may have several.
     pub workloads: Vec<WorkloadSpec>,
@@ -127,23 +127,25 @@ const fn half() -> u8 {
 /// Why a scenario cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScenarioError {
-    #[error("duration must be more than nothing")]
-    NoTime,
+    #[error("duration must be greater than 0")]
+    NoDuration,
     /// A workload names a cluster that is not in the [`ClusterSet`].
-    #[error("no cluster is called {0}")]
+    #[error("cluster {0} does not exist")]
     NoCluster(String),
-    #[error("{0}: messages have 1 byte to 64 MiB")]
-    Message(String),
-    #[error("{cluster}: there is no node {node}")]
-    NoNode { cluster: String, node: u32 },
-    #[error("{0}: percent is 0 to 100")]
-    Percent(String),
+    #[error("cluster {0}: a workload needs at least one message size")]
+    NoMessage(String),
+    #[error("cluster {cluster}: a message must have 1 byte to 64 MiB, got {bytes} bytes")]
+    MessageSize { cluster: String, bytes: u64 },
+    #[error("cluster {cluster}: `to` must be between 1 and {nodes}, got {node}")]
+    NoNode { cluster: String, node: u32, nodes: usize },
+    #[error("cluster {cluster}: percent must be between 0 and 100, got {percent}")]
+    Percent { cluster: String, percent: u8 },
     /// The workload sends at the guaranteed rate of a cluster that has none.
-    #[error("{0}: nothing was promised to it, so it cannot send that much")]
+    #[error("cluster {0}: the rate cannot be `guaranteed`, because the plan guarantees it none")]
     NoGuarantee(String),
-    #[error("{0}: bursts have a length")]
+    #[error("cluster {0}: `on` of bursts must be greater than 0")]
     Bursts(String),
-    #[error("buffer: {0}")]
+    #[error(transparent)]
     TrafficSettings(#[from] BadTrafficSettings),
 }
 
@@ -154,7 +156,7 @@ impl Scenario {
     /// Checks the scenario against the clusters that take part. Reports the first problem.
     pub fn check(&self, clusters: &ClusterSet) -> Result<(), ScenarioError> {
         if self.duration == Span::default() {
-            return Err(ScenarioError::NoTime);
+            return Err(ScenarioError::NoDuration);
         }
         for spec in &self.workloads {
             let cluster = || spec.cluster.clone();
@@ -162,24 +164,28 @@ impl Scenario {
             if clusters.is_empty() && spec.cluster != ALL_OTHERS {
                 return Err(ScenarioError::NoCluster(cluster()));
             }
-            let is_size = |size: &Size| (1..=MESSAGE_MAX).contains(&size.bytes());
-            if spec.message.is_empty() || !spec.message.iter().all(is_size) {
-                return Err(ScenarioError::Message(cluster()));
+            if spec.message.is_empty() {
+                return Err(ScenarioError::NoMessage(cluster()));
+            }
+            let mut sizes = spec.message.iter().map(|size| size.bytes());
+            if let Some(bytes) = sizes.find(|bytes| !(1..=MESSAGE_MAX).contains(bytes)) {
+                return Err(ScenarioError::MessageSize { cluster: cluster(), bytes });
             }
             if spec.percent > 100 {
-                return Err(ScenarioError::Percent(cluster()));
+                return Err(ScenarioError::Percent { cluster: cluster(), percent: spec.percent });
             }
             if spec.bursts.is_some_and(|bursts| bursts.on == Span::default()) {
                 return Err(ScenarioError::Bursts(cluster()));
             }
             let names_node =
                 matches!(spec.send, SendPattern::Incast | SendPattern::Hotspot | SendPattern::Stall);
-            for party in clusters {
-                if names_node && !(1..=party.nodes.len()).contains(&(spec.to as usize)) {
-                    return Err(ScenarioError::NoNode { cluster: party.name.clone(), node: spec.to });
+            for member in clusters {
+                let (name, nodes) = (|| member.name.clone(), member.nodes.len());
+                if names_node && !(1..=nodes).contains(&(spec.to as usize)) {
+                    return Err(ScenarioError::NoNode { cluster: name(), node: spec.to, nodes });
                 }
-                if spec.rate == SendRate::Guaranteed && party.guarantee.is_none() {
-                    return Err(ScenarioError::NoGuarantee(party.name.clone()));
+                if spec.rate == SendRate::Guaranteed && member.guarantee.is_none() {
+                    return Err(ScenarioError::NoGuarantee(name()));
                 }
             }
         }
@@ -192,10 +198,10 @@ impl Scenario {
         clusters: &'a ClusterSet,
         spec: &'a WorkloadSpec,
     ) -> impl Iterator<Item = &'a SimCluster> {
-        let is_named = |party: &SimCluster| self.workloads.iter().any(|spec| spec.cluster == party.name);
-        clusters.clusters.iter().filter(move |party| match spec.cluster.as_str() {
-            ALL_OTHERS => !is_named(party),
-            name => party.name == name,
+        let is_named = |cluster: &SimCluster| self.workloads.iter().any(|spec| spec.cluster == cluster.name);
+        clusters.clusters.iter().filter(move |cluster| match spec.cluster.as_str() {
+            ALL_OTHERS => !is_named(cluster),
+            name => cluster.name == name,
         })
     }
 

@@ -3,10 +3,24 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fabric_model::tenancy::{Bandwidth, Latency};
+use fabric_model::tenancy::{Bandwidth, Latency, NotALatency};
 use serde::{Deserialize, Deserializer};
+use thiserror::Error;
 
 use crate::traffic::Time;
+
+/// Why a text in a scenario file is not a quantity.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QuantityError {
+    #[error("a size must be a number of bytes such as 4096, 64k or 1M, got {0:?}")]
+    Size(String),
+    #[error(transparent)]
+    Time(#[from] NotALatency),
+    #[error("a rate must be `full`, `guaranteed` or greater than 0 such as 10G, got {0:?}")]
+    Rate(String),
+    #[error("the rate `promised` was renamed to `guaranteed`")]
+    RenamedRate,
+}
 
 /// A size in bytes. Written as a number, or as text with the binary suffix `k` or `M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,15 +37,15 @@ impl Size {
 }
 
 impl FromStr for Size {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
         let (number, shift) = match text.trim().strip_suffix(['k', 'K']) {
             Some(number) => (number, 10),
             None => text.trim().strip_suffix('M').map_or((text.trim(), 0), |number| (number, 20)),
         };
         let bytes: Option<u64> = number.trim().parse().ok();
         let bytes = bytes.and_then(|bytes| bytes.checked_mul(1 << shift));
-        bytes.map(Self).ok_or_else(|| format!("{text:?} is not a size such as 4096, 64k or 1M"))
+        bytes.map(Self).ok_or_else(|| QuantityError::Size(text.to_owned()))
     }
 }
 
@@ -50,10 +64,9 @@ impl Span {
 }
 
 impl FromStr for Span {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let latency: Latency =
-            text.parse().map_err(|error: fabric_model::tenancy::NotALatency| error.to_string())?;
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let latency: Latency = text.parse()?;
         Ok(Self(Time::from_ns(latency.ns())))
     }
 }
@@ -71,14 +84,15 @@ pub enum SendRate {
 }
 
 impl FromStr for SendRate {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
         match text {
             "full" => Ok(Self::Full),
-            "promised" => Ok(Self::Guaranteed),
+            "guaranteed" => Ok(Self::Guaranteed),
+            "promised" => Err(QuantityError::RenamedRate),
             rate => match rate.parse::<Bandwidth>() {
                 Ok(rate) if rate > Bandwidth::ZERO => Ok(Self::Fixed(rate)),
-                _ => Err(format!("{rate:?} is neither full, promised nor a rate such as 10G")),
+                _ => Err(QuantityError::Rate(rate.to_owned())),
             },
         }
     }
@@ -87,21 +101,23 @@ impl FromStr for SendRate {
 /// A number or text in a file.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum NumberOrText {
     Number(u64),
     Text(String),
 }
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Written::deserialize(deserializer)? {
-            Written::Number(bytes) => Ok(Self(bytes)),
-            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(bytes) => Ok(Self(bytes)),
+            NumberOrText::Text(text) => text.parse().map_err(serde::de::Error::custom),
         }
     }
 }
 
-fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(deserializer: D) -> Result<T, D::Error> {
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = QuantityError>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
@@ -128,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_read_as_people_write_them() {
+    fn quantities_parse_from_text() {
         assert_eq!("64k".parse(), Ok(Size(65536)));
         assert_eq!("1M".parse(), Ok(Size(1 << 20)));
         assert_eq!(" 4096 ".parse(), Ok(Size(4096)));
@@ -138,7 +154,8 @@ mod tests {
         assert_eq!("1ms".parse(), Ok(Span(Time::from_us(1000))));
         "1 hour".parse::<Span>().unwrap_err();
         assert_eq!("full".parse(), Ok(SendRate::Full));
-        assert_eq!("promised".parse(), Ok(SendRate::Guaranteed));
+        assert_eq!("guaranteed".parse(), Ok(SendRate::Guaranteed));
+        assert_eq!("promised".parse::<SendRate>(), Err(QuantityError::RenamedRate));
         assert_eq!("2.5G".parse(), Ok(SendRate::Fixed(Bandwidth::from_bits_per_s(2_500_000_000))));
         "0".parse::<SendRate>().unwrap_err();
     }

@@ -24,17 +24,17 @@ pub struct BlockedBuffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AuditError {
     /// Packets are neither delivered nor dropped nor in flight, or are counted twice.
-    #[error("{created} packets were made, {accounted} are accounted for")]
+    #[error("{created} packets were created, but {accounted} are delivered, dropped or in flight")]
     Packets { created: u64, accounted: u64 },
     /// The credits of a lane do not add up to its buffer.
-    #[error("a lane of {capacity} blocks has {found}")]
+    #[error("the credits of a lane add up to {found} blocks, but its buffer has {capacity}")]
     Credits {
         capacity: u16,
         /// Blocks that are free, occupied, or on the way back to the sender.
         found: u32,
     },
     /// A link is idle although a packet with sufficient credits waits for it.
-    #[error("the link of port {} is idle, and lane {lane} could send", .port.0)]
+    #[error("the link of port {} is idle although lane {lane} could send", .port.0)]
     Idle { port: PortId, lane: u8 },
 }
 

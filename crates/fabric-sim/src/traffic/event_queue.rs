@@ -85,7 +85,10 @@ impl EventQueue {
     #[inline]
     pub fn push(&mut self, time: u64, code: u64) {
         let number = time >> WIDTH_BITS;
-        debug_assert!(number >= self.number && code >> CODE_BITS == 0, "what has not happened yet");
+        debug_assert!(
+            number >= self.number && code >> CODE_BITS == 0,
+            "an event is in the future and its code fits"
+        );
         if number <= self.number {
             let event = pack(time, code);
             let place = self.current[self.taken..].partition_point(|other| *other < event);

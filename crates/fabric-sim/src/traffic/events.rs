@@ -51,7 +51,10 @@ impl PacketEvent {
         let (kind, rest) = match self {
             Self::Credit { lane, blocks } => (0, u64::from(lane) << 8 | u64::from(blocks)),
             Self::Arrive { port, packet } => {
-                debug_assert!(port >> PORT_BITS == 0 && packet >> PACKET_BITS == 0, "numbers have room");
+                debug_assert!(
+                    port >> PORT_BITS == 0 && packet >> PACKET_BITS == 0,
+                    "port and packet numbers fit their bits"
+                );
                 (1, u64::from(port) << PACKET_BITS | u64::from(packet))
             }
             Self::Ready { packet } => (2, packet.into()),
@@ -186,7 +189,7 @@ impl Simulation {
         (output.is_busy, output.lane, output.blocks) = (true, lane, blocks);
         (output.fifo, output.until) = (fifo, until);
         if lane != MANAGEMENT && !output.is_loopback {
-            debug_assert!(state.credits >= blocks.into(), "a packet is begun only with room for it");
+            debug_assert!(state.credits >= blocks.into(), "a packet starts only with credits for all of it");
             state.credits -= u16::from(blocks);
             output.arbiter.sent(blocks.into());
         }
@@ -251,7 +254,10 @@ impl Simulation {
         let (out, lane) = (lane / LANES, (lane % LANES) as u8);
         let state = self.lanes.get_mut(out, lane);
         state.credits += u16::from(blocks);
-        debug_assert!(state.credits <= self.capacity[out as usize], "no more room than there is");
+        debug_assert!(
+            state.credits <= self.capacity[out as usize],
+            "a lane has at most the credits of its buffer"
+        );
         if state.first != NONE {
             self.outputs[out as usize].set_ready(lane, state.has_room());
             self.try_send(out);

@@ -73,14 +73,14 @@ impl Default for TrafficSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadTrafficSettings {
     /// The buffer of a lane is smaller than the largest packet.
-    #[error("a buffer of {blocks} blocks a lane: the largest packet needs {PACKET_BLOCKS_MAX}")]
+    #[error("the buffer of a lane must have at least {PACKET_BLOCKS_MAX} blocks of 64 bytes, got {blocks}")]
     Buffer { blocks: u32 },
     /// The buffer of a lane is larger than flow control can count.
-    #[error("a buffer of {blocks} blocks a lane: flow control counts {CREDITS_MAX} at most")]
+    #[error("the buffer of a lane must have at most {CREDITS_MAX} blocks of 64 bytes, got {blocks}")]
     Credits { blocks: u32 },
-    #[error("slices of no length")]
+    #[error("the measuring interval must not be 0")]
     Interval,
-    #[error("no rate inside adapters")]
+    #[error("the loopback rate of adapters must not be 0")]
     LoopbackRate,
 }
 

@@ -150,23 +150,38 @@ fn rounds_take_as_long_as_their_exchange() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_report_and_nonsense_is_refused() {
+fn the_same_seed_gives_the_same_report() {
     let stage = Stage::new();
     let workloads = || vec![spec("calm", SendPattern::Random), spec("*", SendPattern::Everything)];
     let [one, two, other] = [7, 7, 8].map(|seed| stage.run(workloads(), seed).unwrap());
     assert_eq!(one.totals, two.totals);
     assert_ne!(one.totals, other.totals);
+}
+
+#[test]
+fn a_scenario_that_does_not_fit_the_clusters_is_rejected() {
+    let stage = Stage::new();
     let bad = [
-        (spec("nobody", SendPattern::Shift), "no cluster is called nobody"),
+        (spec("nobody", SendPattern::Shift), "cluster nobody does not exist"),
         (
             WorkloadSpec { message: vec![], ..spec("calm", SendPattern::Shift) },
-            "calm: messages have 1 byte to 64 MiB",
+            "cluster calm: a workload needs at least one message size",
         ),
-        (WorkloadSpec { to: 9, ..spec("calm", SendPattern::Incast) }, "calm: there is no node 9"),
-        (WorkloadSpec { percent: 101, ..spec("calm", SendPattern::Hotspot) }, "calm: percent is 0 to 100"),
+        (
+            WorkloadSpec { message: vec![Size::from_bytes(0)], ..spec("calm", SendPattern::Shift) },
+            "cluster calm: a message must have 1 byte to 64 MiB, got 0 bytes",
+        ),
+        (
+            WorkloadSpec { to: 9, ..spec("calm", SendPattern::Incast) },
+            "cluster calm: `to` must be between 1 and 4, got 9",
+        ),
+        (
+            WorkloadSpec { percent: 101, ..spec("calm", SendPattern::Hotspot) },
+            "cluster calm: percent must be between 0 and 100, got 101",
+        ),
         (
             WorkloadSpec { rate: SendRate::Guaranteed, ..spec("calm", SendPattern::AllToAll) },
-            "calm: nothing was promised to it, so it cannot send that much",
+            "cluster calm: the rate cannot be `guaranteed`, because the plan guarantees it none",
         ),
     ];
     for (spec, why) in bad {
@@ -174,7 +189,8 @@ fn the_same_seed_gives_the_same_report_and_nonsense_is_refused() {
     }
 }
 
-/// What the calm cluster got of a promise, while the loud one is hostile: of what its packets can carry, and of all of it.
+/// The rate of the calm cluster while the loud one is hostile, relative to the part of the guarantee that its packets can use,
+/// and to all of it.
 fn kept(message: u64, guarantee: &str) -> (f64, f64) {
     let stage = Stage::new();
     let mut clusters = stage.clusters();
@@ -193,7 +209,7 @@ fn kept(message: u64, guarantee: &str) -> (f64, f64) {
 }
 
 #[test]
-fn small_packets_carry_what_fits_into_the_blocks_that_were_promised() {
+fn small_packets_use_only_part_of_the_guaranteed_blocks() {
     // 30 bytes in a block of 64, where full-size packets have 4122 in 65.
     for (message, fill) in [(4, 30.0 / 64.0), (38, 1.0), (39, 65.0 / 128.0), (4096, 1.0), (65536, 1.0)] {
         let whole: f64 = 4122.0 / (65.0 * 64.0);
