@@ -1,4 +1,5 @@
-//! Looking at the fabric: who is there, what it says of itself, and whether that is what was known.
+//! A discovery run: probes locations, registers the nodes that answer, reads their attributes and compares
+//! them with the known values.
 
 use ib_wire::{
     Attribute, Capability, DirectedRoute, Guid, Mad, Method, NodeDescription, NodeInfo, NodeKind, PortInfo,
@@ -15,13 +16,13 @@ use crate::program::hops;
 use crate::unsupported::AttributeRef;
 
 impl Manager {
-    /// Begins a look at everything from the manager's own port on.
+    /// Starts a discovery run over the whole fabric, from the manager's own port.
     pub(crate) fn discover_all(&mut self) {
         self.begin_discovery_run();
         self.probe(None, DirectedRoute::default());
     }
 
-    /// Asks a node about itself and its ports, because there is a reason to.
+    /// Reads the attributes of a node and its ports again.
     pub(crate) fn recheck_node(&mut self, guid: Guid) {
         let Some(node) = self.observed.nodes.get(&guid) else { return };
         if node.is_switch() {
@@ -36,8 +37,8 @@ impl Manager {
         }
     }
 
-    /// Asks every switch whether something changed at its ports, knocks where nobody answered, and compares a part of
-    /// all tables with what they should hold.
+    /// Starts a light sweep: asks every switch for PortStateChange, probes locations that did not answer
+    /// before, and audits a part of all known attributes.
     pub(crate) fn sweep(&mut self) {
         if self.observed.own.is_none() {
             return self.discover_all();
@@ -69,14 +70,15 @@ impl Manager {
         }
     }
 
-    /// Asks who is at a location, as the node that was met there before if it is under a key.
+    /// Asks which node is at a location. If the node that was last seen there has an M_Key, the key is
+    /// presented.
     pub(crate) fn probe(&mut self, from: Option<Location>, route: DirectedRoute) {
         let expected = self.secret.as_ref().and_then(|_| self.bound.node(from));
         self.probe_as(from, route, expected);
     }
 
     pub(crate) fn probe_as(&mut self, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
-        /// Stands for the device behind which nothing is known yet, before the first answer.
+        /// Stands for the unknown neighbour before the first answer.
         const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
             Some(guid) => guid,
             None => unreachable!(),
@@ -87,7 +89,7 @@ impl Manager {
         self.window.request(near, mad, Purpose::Probe { from, route, expected });
     }
 
-    /// A node answered a probe.
+    /// Handles the answer to a probe.
     pub(crate) fn register_node(
         &mut self,
         info: NodeInfo,
@@ -118,12 +120,12 @@ impl Manager {
         let is_new_adapter_port = !is_switch && !node.port_guids.contains_key(&entered);
         node.port_guids.insert(entered, port_guid);
         if is_new {
-            // It may have been restarted, or replaced, since: nothing is taken for granted.
+            // The node may have restarted or been replaced: nothing known about it is trusted.
             (node.info, node.seen_in_run) = (info, self.discovery_run);
             node.tables.clear();
             node.routes.clear();
             if !is_switch {
-                // Its cable was just followed: that its port went down with it is known.
+                // The lost link of this port is already known, because the cable was just followed.
                 node.ports.remove(&entered);
             }
             self.fresh.insert(guid);
@@ -133,7 +135,7 @@ impl Manager {
         }
         if let Some(location) = from {
             self.observed.connect((location.near, location.port), (guid, entered));
-            // A cable leads both ways: if another one fails, it may be followed from its other end.
+            // If another cable fails, this one may be followed from its other end.
             let back = Location { near: guid, port: entered };
             self.state_is_new |= self.bound.bind(Some(back), location.near);
         }
@@ -144,8 +146,8 @@ impl Manager {
         }
     }
 
-    /// Whether somebody answers as a node that sits elsewhere, without having its key: to show it the key would give it
-    /// away.
+    /// Whether a device without the M_Key claims the GUID of a node that is bound to another location.
+    /// Presenting the key would disclose it.
     fn is_stranger(
         &self,
         guid: Guid,
@@ -160,7 +162,7 @@ impl Manager {
         self.bound.is_sealed(guid) || self.observed.nodes.get(&guid).is_some_and(is_taken)
     }
 
-    /// Notes what an attribute holds; false if the bytes make no sense.
+    /// Records the value of an attribute. Returns false if the data cannot be decoded.
     pub(crate) fn record(&mut self, target: AttributeRef, data: &[u8; SMP_DATA_LEN]) -> bool {
         let (guid, port, key) = target;
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return false };
@@ -188,7 +190,7 @@ impl Manager {
         true
     }
 
-    /// Notes the state of a port, and follows its cable if that is new.
+    /// Records PortInfo and follows the cable of the port if that is new.
     fn record_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         let (is_up, state, is_manager) = (is_up(&info), info.state, info.capability.has(Capability::IS_SM));
@@ -214,21 +216,22 @@ impl Manager {
         }
     }
 
-    /// Nobody silent or strange is at a location any more.
+    /// A location no longer has a silent device or a stranger.
     fn forget_unresolved(&mut self, location: Option<Location>) {
         if self.unresolved.remove(&location).is_some() {
             self.emit(SmEvent::LocationRecovered { location });
         }
     }
 
-    /// A cable is gone. It may be back any moment, while the trap that tells so is held back by the one before.
+    /// Removes a cable. Schedules a recheck, because the cable may come back while the trap for it is
+    /// suppressed by the previous one.
     fn lose_link(&mut self, guid: Guid, number: PortNum) {
         if self.observed.disconnect(guid, number) {
             self.sweeps.schedule_recheck(self.now, guid);
         }
     }
 
-    /// A switch said whether something changed at its ports.
+    /// Records SwitchInfo; if PortStateChange is set, reads all ports of the switch.
     pub(crate) fn record_switch(
         &mut self,
         target: AttributeRef,
@@ -244,9 +247,9 @@ impl Manager {
         {
             self.changed.insert(guid);
         }
-        // Before there is a plan, nothing is written: then it is read every time.
+        // Without a plan nothing is written, so the bit stays set and the ports are read in every sweep.
         if has_changed && self.plan.is_some() {
-            // First cleared, then read: what changes after this is told again.
+            // Cleared before the ports are read, so that a later change sets it again.
             self.write(target, *data);
         }
         self.record(target, data);
@@ -260,7 +263,8 @@ impl Manager {
     }
 }
 
-/// What to ask a node that was not met in this look: its name, and every port that the answering one can speak for.
+/// The attributes to read of a node that is new in this run: description, SwitchInfo, and PortInfo of every
+/// port that the answering one gives access to.
 fn reads_of_node(info: &NodeInfo) -> Vec<(PortNum, AttributeKey)> {
     let name = (info.local_port, (Attribute::NODE_DESCRIPTION, 0));
     if info.kind != NodeKind::Switch {

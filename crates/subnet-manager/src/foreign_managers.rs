@@ -1,9 +1,10 @@
-//! Other subnet managers on the fabric: found by the IsSM bit of their ports, asked who they are, never obeyed.
+//! Other subnet managers on the fabric: found by the IsSM bit of their ports, queried with SMInfo, never
+//! obeyed.
 //!
-//! SMInfo is answered by software, not by the agent of a device. Whoever is root on a host could claim to be a subnet
-//! manager and would read the M_Key of its port from the question, and own the port from then on. So the question
-//! never carries a key. A device that drops it for that reason (A-MKEY-7) makes the manager behind it *silent*: it is
-//! reported as such, and asked ever more rarely.
+//! Software answers SMInfo, not the agent of the device. Root on a host could claim to be a subnet manager,
+//! read the M_Key of its port from the request and control the port from then on. So the request never
+//! carries a key. A device that drops it for that reason (A-MKEY-7) makes the manager behind it *silent*: it
+//! is reported as such and queried with increasing intervals.
 
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -14,25 +15,31 @@ use crate::event::SmEvent;
 use crate::mad_window::RetryPolicy;
 use crate::manager::{Manager, Purpose};
 
-/// The first pause before a silent manager is asked again. It doubles with every question in vain.
+/// First interval between queries of a silent manager. Doubles with every query without answer.
 const SILENT_PAUSE_MIN: Duration = Duration::from_secs(20);
 
-/// The longest pause: a manager that begins to answer is noticed within ten minutes, at the cost of six datagrams an hour.
+/// Longest interval: a manager that starts to answer is noticed within ten minutes, at the cost of six
+/// datagrams an hour.
 const SILENT_PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Another subnet manager, by what became of the last question to it.
+/// Another subnet manager, by the outcome of the last query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForeignManager {
-    /// It was not asked yet, or has not answered yet.
+    /// Not queried or not answered yet.
     New,
-    /// It answered.
-    Known { state: SmState, priority: u8 },
-    /// It answers none of the questions; after `pause` it is asked again, at `next` at the earliest.
-    Silent { pause: Duration, next: Duration },
+    Known {
+        state: SmState,
+        priority: u8,
+    },
+    /// Does not answer; queried again at `next`.
+    Silent {
+        pause: Duration,
+        next: Duration,
+    },
 }
 
 impl Manager {
-    /// Notes whether a subnet manager runs behind a port, and asks a new one who it is.
+    /// Records whether a subnet manager runs behind a port, and queries a new one.
     pub(crate) fn record_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
         let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
         if !is_manager || own {
@@ -45,7 +52,7 @@ impl Manager {
         }
     }
 
-    /// Asks all other managers what they are doing now. Silent ones get one datagram, and only when their pause is over.
+    /// Queries all other managers. A silent one gets a single datagram, when its interval is over.
     pub(crate) fn query_managers(&mut self) {
         let now = self.now;
         let due = |known: &ForeignManager| match *known {
@@ -59,7 +66,7 @@ impl Manager {
         }
     }
 
-    /// Another manager told who it is, or what it is doing now.
+    /// Handles the SMInfo of another manager.
     pub(crate) fn record_foreign_manager(&mut self, node: Guid, port: PortNum, data: &[u8; SMP_DATA_LEN]) {
         let Ok(info) = SmInfo::decode(data) else { return self.record_silent_manager(node, port) };
         let says = ForeignManager::Known { state: info.state, priority: info.priority };
@@ -70,7 +77,7 @@ impl Manager {
         }
     }
 
-    /// Another manager did not answer, or answered nonsense.
+    /// Another manager did not answer, or its answer cannot be decoded.
     pub(crate) fn record_silent_manager(&mut self, node: Guid, port: PortNum) {
         let now = self.now;
         let Some(known) = self.managers.get_mut(&(node, port)) else { return };
@@ -84,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// Asks a manager who it is, without a key on any transport.
+    /// Sends SMInfo without an M_Key.
     fn query_manager(&mut self, node: Guid, port: PortNum, retry: RetryPolicy) {
         let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mad = Mad::directed(Method::GET, Attribute::SM_INFO, 0, route);

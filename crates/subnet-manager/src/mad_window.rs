@@ -1,18 +1,18 @@
-//! Requests in flight: a window for the whole fabric and one for each device, retries, time limits.
+//! Outstanding MADs: a window for the whole fabric and one per device, retries and timeouts.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, TransactionId};
 
-/// How much a manager asks at once and how long it waits.
+/// Limits on outstanding requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadLimits {
-    /// Requests in flight altogether.
+    /// Outstanding requests in total.
     pub window: usize,
-    /// Requests in flight towards one device: lane 15 has no credits, a device drops what it cannot queue.
+    /// Outstanding requests per device. Lane 15 has no flow control: a device drops what it cannot queue.
     pub device_window: usize,
-    /// How long an answer may take.
+    /// Time after which a request without response is sent again or given up.
     pub timeout: Duration,
     /// How often a request is sent again before its device counts as silent.
     pub retries: u8,
@@ -24,32 +24,29 @@ impl Default for MadLimits {
     }
 }
 
-/// Datagrams sent, repetitions included.
+/// Requests sent since the start, retries included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadCounts {
-    /// Reads.
     pub gets: u64,
-    /// Writes.
     pub sets: u64,
-    /// Sent again.
     pub retries: u64,
 }
 
-/// How often a request is sent before it is given up.
+/// How often a request without response is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryPolicy {
-    /// Once, and as often again as the [`MadLimits`] say.
+    /// As often as [`MadLimits::retries`] says.
     Limits,
-    /// Once.
+    /// Never.
     Once,
 }
 
-/// Requests with what each is for.
+/// The requests of a subnet manager, each with its purpose `P`.
 #[derive(Debug)]
 pub(crate) struct MadWindow<P> {
     limits: MadLimits,
     devices: HashMap<Guid, Queue<P>>,
-    /// Devices with something to send and room in their window, each once.
+    /// Devices with a waiting request and room in their window, each once.
     ready: VecDeque<Guid>,
     in_flight: BTreeMap<u32, InFlight<P>>,
     deadlines: BTreeMap<(Duration, u32), ()>,
@@ -60,12 +57,12 @@ pub(crate) struct MadWindow<P> {
     pub progress: MadProgress,
 }
 
-/// How much of what was asked since the last pause is done.
+/// Progress since the window was last empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadProgress {
     /// Requests answered or given up.
     pub done: usize,
-    /// Requests known to be needed so far.
+    /// Requests known so far, answered ones included.
     pub total: usize,
 }
 
@@ -89,7 +86,7 @@ struct Request<P> {
     retries_left: u8,
 }
 
-/// An answer's request.
+/// A request that was answered.
 #[derive(Debug)]
 pub(crate) struct Answered<P> {
     pub purpose: P,
@@ -118,12 +115,12 @@ impl<P> MadWindow<P> {
         }
     }
 
-    /// Queues a request towards a device.
+    /// Queues a request to a device.
     pub fn request(&mut self, device: Guid, mad: Mad, purpose: P) {
         self.request_with(RetryPolicy::Limits, device, mad, purpose);
     }
 
-    /// Queues a request towards a device that may be given up sooner than others.
+    /// Queues a request to a device with its own retry policy.
     pub fn request_with(&mut self, retry: RetryPolicy, device: Guid, mad: Mad, purpose: P) {
         if self.is_idle() {
             self.progress = MadProgress::default();
@@ -139,12 +136,12 @@ impl<P> MadWindow<P> {
         self.list(device);
     }
 
-    /// How many requests were not sent yet.
+    /// Number of requests that were not sent yet.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Forgets what has not been sent yet; what is in flight stays so.
+    /// Discards requests that were not sent yet. Those in flight remain.
     pub fn drop_waiting(&mut self) {
         self.ready.clear();
         self.waiting = 0;
@@ -154,12 +151,12 @@ impl<P> MadWindow<P> {
         }
     }
 
-    /// Whether everything was answered or given up.
+    /// Whether every request was answered or given up.
     pub fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.ready.is_empty()
     }
 
-    /// The next datagram that may leave.
+    /// The next datagram that the windows permit to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
         if self.in_flight.len() >= self.limits.window {
             return None;
@@ -185,9 +182,9 @@ impl<P> MadWindow<P> {
         Some(datagram)
     }
 
-    /// Whether an answer belongs to a request, and what that was for. A second answer belongs to none.
+    /// Matches a response to its request. A duplicate response matches none.
     pub fn answered(&mut self, mad: &Mad) -> Option<Answered<P>> {
-        // Transports own the upper half of a transaction.
+        // The upper half of a transaction id belongs to the transport.
         let transaction = mad.transaction().0 as u32;
         let request = &self.in_flight.get(&transaction)?.request.mad;
         if (request.attribute(), request.modifier()) != (mad.attribute(), mad.modifier()) {
@@ -198,12 +195,12 @@ impl<P> MadWindow<P> {
         Some(Answered { purpose, request })
     }
 
-    /// A request will not be answered: it is sent again, or given up; then what it was for is returned.
+    /// A request will not be answered. Returns its purpose if it is given up, `None` if it is sent again.
     pub fn lost(&mut self, transaction: TransactionId) -> Option<P> {
         self.give_up(transaction.0 as u32)
     }
 
-    /// Requests whose time is over and that are not sent again.
+    /// Handles timeouts. Returns the purposes of the requests that are given up.
     pub fn handle_timeout(&mut self, now: Duration) -> Vec<P> {
         let mut silent = Vec::new();
         while let Some(((due, transaction), ())) =
@@ -217,7 +214,7 @@ impl<P> MadWindow<P> {
         silent
     }
 
-    /// When the next request runs out of time.
+    /// The next timeout.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadlines.first_key_value().map(|((due, _), ())| *due)
     }
@@ -246,7 +243,7 @@ impl<P> MadWindow<P> {
         Some(flight)
     }
 
-    /// Lists a device as ready if it has something to send and room in its window.
+    /// Puts a device on the ready list if it has a waiting request and room in its window.
     fn list(&mut self, device: Guid) {
         let Some(queue) = self.devices.get_mut(&device) else { return };
         if !queue.listed && !queue.waiting.is_empty() && queue.in_flight < self.limits.device_window {

@@ -1,4 +1,4 @@
-//! The phases of a manager, and the verbs its caller uses.
+//! The phases of the subnet manager, and the verbs of its caller.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,32 +25,87 @@ use crate::topology;
 use crate::transition::RouteStep;
 use crate::unsupported::{AttributeRef, Unsupported};
 
-/// How a manager works.
+/// Settings of a subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerSettings {
-    /// How much it asks at once.
     pub limits: MadLimits,
-    /// How closely it watches.
     pub sweeps: SweepSettings,
-    /// What it tells other subnet managers, 0..=15: the higher is master.
+    /// SMInfo priority, 0 to 15; the highest becomes master.
     pub priority: u8,
-    /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
+    /// SM_Key in SMInfo, by which subnet managers recognise each other. It protects nothing, because every
+    /// port can read it.
     pub sm_key: Option<SmKey>,
-    /// How long packets may be under way: so long it waits where new routes could block old ones.
+    /// Drain time: after withdrawing routes, wait this long for packets in flight before installing routes
+    /// that could deadlock with them.
     pub drain_time: Duration,
 }
 
 impl Default for ManagerSettings {
     fn default() -> Self {
         let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
-        // What opensm has where nobody chose another: it yields only to a manager that has the same.
+        // OpenSM's default. OpenSM yields only to a manager with the same SM_Key.
         let sm_key = SmKey::from_wire(1);
         Self { limits, sweeps, priority: 15, sm_key, drain_time: Duration::from_millis(500) }
     }
 }
 
-/// A subnet manager. Feed it with the `handle_` verbs; after each, empty `poll_persist`, `poll_transmit` and
-/// `poll_event` and come back at `poll_timeout`.
+/// A subnet manager, as a state machine without I/O, clock or threads. It makes a fabric equal to a plan and
+/// keeps it so.
+///
+/// # Life
+///
+/// 1. [`Manager::new`] starts a discovery run. [`SmEvent::Discovered`] has the topology.
+/// 2. The caller compiles a plan and calls [`apply`](Self::apply). The manager reads the tables of the
+///    devices that the plan concerns, waits until its state is persisted, and writes the differences stage by
+///    stage. [`SmEvent::Programmed`] ends the run.
+/// 3. While idle it sweeps, answers traps and serves subnet administration queries. If the fabric has
+///    changed, it reports `Discovered` again and waits for the next plan. If a device holds other values than
+///    the plan, it reports [`SmEvent::Drift`] and restores them.
+///
+/// # Verbs
+///
+/// | verb | effect |
+/// |---|---|
+/// | [`handle_datagram`](Self::handle_datagram) | a datagram arrived at the manager's port |
+/// | [`handle_lost`](Self::handle_lost) | the transport knows that a request gets no response |
+/// | [`handle_timeout`](Self::handle_timeout) | time passes |
+/// | [`handle_persisted`](Self::handle_persisted), [`handle_not_persisted`](Self::handle_not_persisted) | storing the state succeeded or failed |
+/// | [`apply`](Self::apply) | make the fabric equal to a plan |
+/// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
+/// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them, without writing |
+///
+/// # Order of calls
+///
+/// After every verb:
+///
+/// 1. Call [`poll_persist`](Self::poll_persist). If it returns a state, store it durably and answer with
+///    exactly one of `handle_persisted` and `handle_not_persisted`.
+/// 2. Send everything that [`poll_transmit`](Self::poll_transmit) returns, until `None`.
+/// 3. Handle everything that [`poll_event`](Self::poll_event) returns, until `None`.
+/// 4. Call `handle_timeout` no later than [`poll_timeout`](Self::poll_timeout).
+///
+/// `now` is the time since any fixed moment of the caller's choice and must not decrease. `apply` may be
+/// called at any time: it ends a programming run at the current write, and the next run starts from what the
+/// devices hold. `rediscover`, `rebind`, `survey`, `compare` and `read_back` start only while the manager is
+/// idle, that is after `Discovered` without a plan, or after `Programmed`. `survey` and `compare` are for a
+/// manager that was not given a plan to apply.
+///
+/// # Promises
+///
+/// * Nothing is written before the first `apply`.
+/// * Nothing is written that depends on decisions that are not persisted. So the process may be killed at any
+///   time, and the next one continues from the stored [`PersistentState`].
+/// * Only attributes that differ from the plan are written. After every single write the fabric is safe: no
+///   partition reaches further than the old or the new plan allows, no packet is on a lane without weight,
+///   and there is no new forwarding or credit loop ([`transition`](crate::transition)). Ports become active
+///   last.
+/// * Subnet administration answers only what the plan in force allows; during a change, only what both plans
+///   allow.
+/// * An M_Key is sent only to the location of its node. No key is in an event, in `PersistentState` or in
+///   `Debug` output.
+/// * A node that does not answer in three programming runs in a row is left out, so that it cannot block the
+///   others.
+/// * Requests in flight, queued answers and queued trap events have limits.
 #[derive(Debug)]
 pub struct Manager {
     pub(crate) settings: ManagerSettings,
@@ -62,97 +117,113 @@ pub struct Manager {
     pub(crate) observed: Observed,
     pub(crate) sweeps: SweepSchedule,
     pub(crate) plan: Option<Arc<FabricPlan>>,
-    /// The plan that the fabric was last seen to be equal to.
+    /// The plan that the fabric was last found to be equal to.
     pub(crate) in_force: Option<Arc<FabricPlan>>,
-    /// The fabric as it was last handed out.
+    /// The last discovery that was reported.
     pub(crate) last_discovery: Option<Box<Discovery>>,
     pub(crate) phase: Phase,
     pub(crate) scope: Scope,
-    /// What is read in this look is to be told.
+    /// Whether the tables read in this discovery run are to be reported.
     pub(crate) is_reading_back: bool,
-    /// How arbitration tables change from here on.
+    /// The remaining steps of the VL arbitration tables.
     pub(crate) weight_steps: VecDeque<Vec<WeightWrite>>,
-    /// How routes change from here on.
+    /// The remaining steps of the routes.
     pub(crate) route_steps: VecDeque<RouteStep>,
-    /// Until then, packets are given time to leave by the old routes.
+    /// End of the current drain time.
     pub(crate) drained_at: Option<Duration>,
-    /// Counts looks at the fabric.
+    /// Number of the current discovery run.
     pub(crate) discovery_run: u64,
-    /// Nodes that were met in this look as if for the first time.
+    /// Nodes that were registered in this discovery run.
     pub(crate) fresh: BTreeSet<Guid>,
-    /// Nodes that may hold something else than the plan says.
+    /// Nodes whose attributes may differ from the plan.
     pub(crate) changed: BTreeSet<Guid>,
-    /// Nodes that did not answer in this pass.
+    /// Nodes that did not answer in this programming run.
     pub(crate) silent: BTreeSet<Guid>,
-    /// Locations where somebody is who does not answer, or answers as somebody else; each is told once.
+    /// Locations with a silent device (`None`) or a stranger (the GUID it claims). Each is reported once.
     pub(crate) unresolved: BTreeMap<Option<Location>, Option<Guid>>,
-    /// Sets sent when the present pass began.
+    /// Sets sent before the current programming run.
     pub(crate) sets_before: u64,
-    /// Other subnet managers, by node and port.
+    /// Other subnet managers by node and port.
     pub(crate) managers: BTreeMap<(Guid, PortNum), ForeignManager>,
-    /// What has to be on disk is not what was last written there.
+    /// Whether the state differs from what was last persisted.
     pub(crate) state_is_new: bool,
     pub(crate) persistence: Persistence,
     pub(crate) sa: SubnetAdministration,
-    /// What the administration answers from, or will.
+    /// The directory that subnet administration answers from, or will after the change.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Nodes say something else of themselves than the directory knows.
+    /// Whether nodes report other facts than `directory` has.
     pub(crate) facts_are_new: bool,
-    /// It was seen what devices do not take: kept when the pass is over, since losing it costs a few writes and no more.
+    /// Whether unsupported bits were found. They are persisted at the end of the programming run, because
+    /// losing them costs only a few writes.
     pub(crate) has_learned: bool,
-    /// When the last verb was used.
+    /// Time of the last verb.
     pub(crate) now: Duration,
-    /// Counts up while the manager lives.
+    /// ActCount of SMInfo.
     pub(crate) activity: u32,
     pub(crate) answers: VecDeque<Datagram>,
     events: VecDeque<SmEvent>,
 }
 
-/// What is going on until the exchange is idle.
+/// What the manager does until the MAD window is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Finding out what is there.
     Discovering,
-    /// Nothing: the fabric is as it should be, or nobody has said yet how it should be.
+    /// Nothing: the fabric holds the plan, or there is no plan yet.
     Idle,
-    /// Reading what there is, to tell it.
+    /// Reading the tables of all nodes, to report them.
     Surveying,
-    /// Reading the tables that a plan speaks of, to tell how they differ.
+    /// Reading the tables that a plan names, to report the differences.
     Comparing,
-    /// Reading the tables that a plan speaks of.
+    /// Reading the tables that a plan names, before programming.
     Reading,
-    /// Nothing is written before the memory of it is safe.
+    /// Waiting until the state is persisted.
     Persisting,
     Writing(Stage),
 }
 
-/// What a request was for.
+/// What a request is for.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
-    /// Who is there? Asked with the key of the node that was met there before, or without one.
-    Probe { from: Option<Location>, route: DirectedRoute, expected: Option<Guid> },
-    /// An attribute is read.
-    Read { target: AttributeRef },
-    /// An attribute is read that should hold what is known.
-    Audit { target: AttributeRef },
-    /// Has anything changed at this switch?
-    LightSweep { target: AttributeRef },
-    /// Something has changed at this switch.
-    Recheck { target: AttributeRef },
-    /// An attribute is written.
-    Write { target: AttributeRef },
-    /// Who is this other manager, or what has become of it?
-    ForeignManager { node: Guid, port: PortNum },
+    /// Which node is at a location? Presents the M_Key of the expected node, if there is one.
+    Probe {
+        from: Option<Location>,
+        route: DirectedRoute,
+        expected: Option<Guid>,
+    },
+    Read {
+        target: AttributeRef,
+    },
+    /// Read an attribute and compare it with the known value.
+    Audit {
+        target: AttributeRef,
+    },
+    /// Has the state of a port of this switch changed?
+    LightSweep {
+        target: AttributeRef,
+    },
+    /// Check a switch for which there is a reason.
+    Recheck {
+        target: AttributeRef,
+    },
+    Write {
+        target: AttributeRef,
+    },
+    /// Query another subnet manager.
+    ForeignManager {
+        node: Guid,
+        port: PortNum,
+    },
 }
 
-/// Passes in a row that a node may interrupt by not answering before it is left out.
+/// Programming runs in a row that a silent node may interrupt before it is left out.
 const STRIKES_MAX: u8 = 3;
 
-/// Events that wait to be told; further traps are not.
+/// Limit on queued events. Beyond it, traps are not reported.
 const EVENTS_MAX: usize = 65_536;
 
 impl Manager {
-    /// A manager that starts to look at the fabric. With a secret, it puts every node under a key of its own.
+    /// Creates a manager and starts a discovery run. With a secret, every node gets an M_Key of its own.
+    /// `state` is what a former manager persisted, or the default.
     pub fn new(settings: ManagerSettings, secret: Option<SiteSecret>, state: &PersistentState) -> Self {
         let mut manager = Self {
             settings,
@@ -194,7 +265,10 @@ impl Manager {
         manager
     }
 
-    /// Makes the fabric equal to a plan; [`SmEvent::Programmed`] tells when it is.
+    /// Makes the fabric equal to a plan and keeps it so. [`SmEvent::Programmed`] reports the end of the run.
+    /// Replaces an earlier plan, even in the middle of a programming run.
+    ///
+    /// If a node of the plan is missing, nothing is programmed until the next discovery.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         self.forget_held_back();
         let before = self.plan.as_ref().map(|plan| plan.decisions());
@@ -210,7 +284,7 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// Looks at the whole fabric again.
+    /// Discovers the whole fabric again. Has no effect unless the manager is idle.
     pub fn rediscover(&mut self, now: Duration) {
         if self.phase == Phase::Idle {
             self.discover_all();
@@ -218,13 +292,15 @@ impl Manager {
         }
     }
 
-    /// Says that a node was moved: its key may be shown at `location` from now on. `None` is where the manager sits.
+    /// Accepts that a node was moved: its M_Key may be presented at `location` from now on (`None` is the
+    /// manager's own node). Then discovers the fabric again.
     pub fn rebind(&mut self, now: Duration, location: Option<Location>, node: Guid) {
         self.state_is_new |= self.bound.bind(location, node);
         self.rediscover(now);
     }
 
-    /// Takes a datagram that reached the manager's port.
+    /// Handles a datagram that arrived at the manager's port. Datagrams of other classes than subnet
+    /// management and subnet administration are ignored.
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
         self.now = now;
         let mad = &datagram.mad;
@@ -242,7 +318,8 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// A transport knows that a request will not be answered.
+    /// Handles a request that gets no response, as the transport knows. It is sent again or given up without
+    /// waiting for its timeout.
     pub fn handle_lost(&mut self, now: Duration, transaction: TransactionId) {
         self.now = now;
         let silent = self.window.lost(transaction);
@@ -250,7 +327,7 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// Lets time pass.
+    /// Handles timeouts, sweeps and retries that are due at `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
         self.sa.handle_timeout(now);
@@ -259,46 +336,48 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// The next datagram to send.
+    /// The next datagram to send: first responses, then requests as the windows permit.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
         let answer = self.answers.pop_front().or_else(|| self.sa.poll_transmit(now));
         answer.or_else(|| self.window.poll_transmit(now))
     }
 
-    /// The next thing to tell.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<SmEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Manager::handle_timeout`] has to be called at the latest.
+    /// When [`Manager::handle_timeout`] must be called at the latest; `None` if only a datagram or a
+    /// persisted state can continue the work.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
         let others = [watch, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
         self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// Whether something can be done at once, without waiting for time or datagrams.
+    /// Whether an event, a response or a state to persist is waiting. They do not need a datagram or a
+    /// timeout to become available.
     pub fn has_more(&self) -> bool {
         !self.events.is_empty() || !self.answers.is_empty() || self.has_state_to_persist()
     }
 
-    /// Datagrams sent so far.
+    /// Requests sent since the start.
     pub fn counts(&self) -> MadCounts {
         self.window.counts
     }
 
-    /// What was asked of the subnet administration so far.
+    /// Counters of subnet administration since the start.
     pub fn sa_counts(&self) -> SaCounts {
         self.sa.counts()
     }
 
-    /// How far what is going on has got.
+    /// Progress of the current phase.
     pub fn progress(&self) -> MadProgress {
         let MadProgress { done, total } = self.window.progress;
         MadProgress { done, total: total + self.backlog.len() }
     }
 
-    /// Goes on to the next phase once everything of this one was answered or given up.
+    /// Continues with the next phase once every request of this one was answered or given up.
     pub(crate) fn proceed(&mut self, now: Duration) {
         loop {
             self.refill();
@@ -322,7 +401,8 @@ impl Manager {
         }
     }
 
-    /// Looks at what is due; whether anything is.
+    /// Starts what is due while idle: a held-back plan, rechecks or a sweep. Returns whether there was
+    /// anything.
     fn start_due_work(&mut self, now: Duration) -> bool {
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
@@ -349,7 +429,8 @@ impl Manager {
         self.phase == Phase::Discovering
     }
 
-    /// Everybody answered or did not: has the fabric changed, or does anybody hold what it should not?
+    /// Ends a discovery run: reports a changed fabric, or starts programming if attributes differ from the
+    /// plan.
     fn conclude_discovery_run(&mut self, now: Duration) {
         self.phase = Phase::Idle;
         self.conclude_reading_back();
@@ -361,7 +442,7 @@ impl Manager {
             return self.emit(SmEvent::LocalNodeSilent);
         };
         if self.observed.nodes.len() == 1 {
-            // Cut off: nobody can tell when that is over.
+            // The manager is cut off, and no trap can tell when that ends.
             self.sweeps.schedule_recheck(now, own.node);
         }
         self.changed.extend(self.fresh.iter().copied());
@@ -376,7 +457,7 @@ impl Manager {
                 Err(error) => self.emit(SmEvent::Inconsistent(error)),
             }
         }
-        // If the fabric has changed, the next plan is about to come.
+        // If the fabric has changed, a new plan will follow.
         if !is_news && (!self.changed.is_empty() || self.plan_is_new()) {
             self.report_drift();
             self.begin_programming();
@@ -385,7 +466,7 @@ impl Manager {
         }
     }
 
-    /// Tells what was found, if it is not what was told before.
+    /// Reports a discovery, unless it equals the last one. Returns whether it was reported.
     fn publish_discovery(&mut self, found: Discovery) -> bool {
         let is_news = self.last_discovery.as_deref() != Some(&found);
         if is_news {
@@ -409,7 +490,7 @@ impl Manager {
         self.request_get(target, Purpose::Read { target });
     }
 
-    /// Reads what is known: who holds something else is compared with the plan.
+    /// Reads a known attribute. If the value differs, the node is compared with the plan.
     pub(crate) fn audit(&mut self, target: AttributeRef) {
         self.request_get(target, Purpose::Audit { target });
     }
@@ -431,7 +512,7 @@ impl Manager {
         self.window.request(node, mad, purpose);
     }
 
-    /// The key to present. A node that is not under it yet takes any.
+    /// The M_Key to present. A node without a key accepts any.
     fn key_of(&self, node: Guid) -> Option<MKey> {
         self.secret.as_ref().map(|secret| secret.key(node))
     }
@@ -439,7 +520,7 @@ impl Manager {
     fn handle_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
         for purpose in silent {
             match purpose {
-                // Not the node that was met there before, or it lost its key: ask as a stranger would.
+                // Another node, or the node lost its key: probe without a key.
                 Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
                 Purpose::Probe { from, .. } => {
                     let last = self.bound.node(from);
@@ -457,13 +538,13 @@ impl Manager {
         }
     }
 
-    /// A node that answered before does not: in a look it counts as gone, in a pass it is looked at.
+    /// A node does not answer. In a discovery run it counts as gone; in a programming run it is rechecked.
     fn handle_silent_attribute(&mut self, now: Duration, target: AttributeRef) {
         let (guid, port, key) = target;
         self.emit(SmEvent::NodeSilent { node: guid, attribute: key.0 });
         let is_discovering = self.is_discovering();
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
-        // Whether it did what it did not confirm is not known.
+        // It is unknown whether an unconfirmed Set took effect.
         node.tables.remove(&(port, key));
         node.strikes = node.strikes.saturating_add(1);
         if is_discovering || node.strikes >= STRIKES_MAX {
@@ -510,7 +591,7 @@ impl Manager {
         }
     }
 
-    /// Notes what a Set left as it was.
+    /// Records bits that a Set left unchanged.
     fn learn(&mut self, target: AttributeRef, request: &Mad, mad: &Mad) {
         let (guid, port, key) = target;
         if mad.smp_data() == request.smp_data() {
@@ -539,7 +620,7 @@ impl Manager {
             let status = Some(mad.status()).filter(|status| *status != Status::OK);
             self.emit(SmEvent::RequestRefused { node, attribute, modifier, status });
             if self.phase == Phase::Writing(Stage::Active) {
-                // It was ready and is not any more: it may have restarted, and lost its tables.
+                // It was armed and is not any more: it may have restarted and lost its tables.
                 self.silent.insert(node);
             }
         }

@@ -1,9 +1,11 @@
-//! What the next manager has to know, and the rule that it is safe before anything that depends on it is written.
+//! The state that must survive a restart, and the rule that it is stored before anything that depends on it
+//! is written.
 //!
-//! A pass over the fabric waits in [`Phase::Persisting`] until its caller has kept what [`Manager::poll_persist`] gave
-//! out. If that fails, a full disk for example, the new plan is *held back*: the manager returns to the plan whose
-//! decisions are safe, keeps the fabric equal to that one and answers queries from it, and tries again later. Nothing
-//! that depends on what is not safe is written meanwhile, so a manager may be killed at any time as before.
+//! A programming run waits in [`Phase::Persisting`] until the caller has stored what
+//! [`Manager::poll_persist`] returned. If that fails, for example because the disk is full, the new plan is
+//! *held back*: the manager returns to the plan whose decisions are stored, keeps the fabric equal to that
+//! one, answers queries from it, and tries again later. Nothing that depends on unsaved decisions is written
+//! meanwhile, so the process may be killed at any time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,48 +18,46 @@ use crate::manager::{Manager, Phase};
 use crate::program::Stage;
 use crate::unsupported::Unsupported;
 
-/// How long to wait before what could not be kept is given out again.
+/// Time before a state that could not be stored is offered again.
 const PERSIST_RETRY: Duration = Duration::from_secs(5);
 
-/// What the next manager has to know. It holds no secret.
+/// The state of a manager that must survive a restart. It contains no secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PersistentState {
-    /// What was decided.
     pub decisions: Decisions,
-    /// Which node was met where: without it, nodes under a key stay silent.
+    /// Without them, nodes that hold an M_Key do not answer.
     pub bindings: Bindings,
-    /// What devices do not take.
     pub unsupported: Unsupported,
-    /// Tells the site secret from others; [`SiteSecret::fingerprint`].
+    /// [`SiteSecret::fingerprint`] of the site secret; `None` without M_Keys.
     pub secret: Option<u64>,
 }
 
-/// How far what a manager knows is safe.
+/// How much of the state is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Persistence {
-    /// What was given out and not confirmed yet.
+    /// The state that was offered and not confirmed yet.
     offered: Option<PersistentState>,
-    /// What was last confirmed to be safe.
+    /// The state that was last confirmed.
     safe: Option<PersistentState>,
-    /// The plan with the decisions in it.
+    /// The plan of the confirmed decisions.
     safe_plan: Option<Arc<FabricPlan>>,
-    /// A plan whose decisions could not be kept.
+    /// A plan whose decisions could not be stored.
     held_back: Option<Arc<FabricPlan>>,
-    /// Keeping failed; nothing is given out before.
+    /// After a failure, nothing is offered before.
     retry_at: Option<Duration>,
 }
 
 impl Persistence {
-    /// A plan is about to be written: its decisions are safe.
+    /// Records that a plan is about to be written: its decisions are stored.
     pub(crate) fn record_safe_plan(&mut self, plan: &Arc<FabricPlan>) {
         self.safe_plan = Some(Arc::clone(plan));
     }
 }
 
 impl Manager {
-    /// What has to be safe before anything else is written to the fabric; answer with [`Manager::handle_persisted`] or
-    /// [`Manager::handle_not_persisted`].
+    /// The state that must be stored before anything else is written; `None` if nothing has changed. Answer
+    /// with [`Manager::handle_persisted`] or [`Manager::handle_not_persisted`].
     pub fn poll_persist(&mut self) -> Option<PersistentState> {
         if !self.has_state_to_persist() {
             return None;
@@ -68,7 +68,7 @@ impl Manager {
         Some(state)
     }
 
-    /// What [`Manager::poll_persist`] gave out is safe: what depends on it may leave.
+    /// The state of the last [`Manager::poll_persist`] is stored durably. Writing continues.
     pub fn handle_persisted(&mut self, now: Duration) {
         self.persistence.safe = self.persistence.offered.take();
         self.persistence.safe_plan.clone_from(&self.plan);
@@ -82,8 +82,9 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// What [`Manager::poll_persist`] gave out could not be kept. It is given out again after a while; until then
-    /// nothing is written that depends on it, and the fabric is kept equal to the plan that is safe, if there is one.
+    /// The state of the last [`Manager::poll_persist`] could not be stored. It is offered again after 5 s;
+    /// until then nothing that depends on it is written, and the fabric is kept equal to the plan whose
+    /// decisions are stored, if there is one.
     pub fn handle_not_persisted(&mut self, now: Duration) {
         self.persistence.offered = None;
         self.persistence.retry_at = Some(now + PERSIST_RETRY);
@@ -95,12 +96,12 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// Whether a plan waits because its decisions cannot be kept.
+    /// Whether a plan is held back because its decisions could not be stored.
     pub fn is_holding_back(&self) -> bool {
         self.persistence.held_back.is_some()
     }
 
-    /// Returns to the plan that is safe.
+    /// Returns to the plan whose decisions are stored.
     fn hold_back(&mut self) {
         let Some(safe) = self.persistence.safe_plan.clone() else { return };
         if self.plan.as_ref().is_some_and(|plan| Arc::ptr_eq(plan, &safe)) {
@@ -109,13 +110,13 @@ impl Manager {
         self.persistence.held_back = self.plan.replace(safe);
         self.state_is_new = Some(self.state()) != self.persistence.safe;
         if !self.plan_is_new() {
-            // Queries were narrowed to what both plans allow; the new one is not coming for now.
+            // Queries were restricted to what both plans allow; that ends, because the new plan is held back.
             self.facts_are_new = true;
             self.publish();
         }
     }
 
-    /// Tries a plan again that was held back; whether it is time to.
+    /// Tries a held-back plan again, if it is time. Returns whether it did.
     pub(crate) fn resume_held_back(&mut self, now: Duration) -> bool {
         let is_due = self.persistence.retry_at.is_none_or(|at| at <= now);
         let Some(plan) = self.persistence.held_back.take_if(|_| is_due) else { return false };
@@ -123,22 +124,22 @@ impl Manager {
         true
     }
 
-    /// A plan was given: it takes the place of one that was held back, and keeping it is tried at once.
+    /// Drops a held-back plan, because a newer one was given.
     pub(crate) fn forget_held_back(&mut self) {
         self.persistence.held_back = None;
         self.persistence.retry_at = None;
     }
 
-    /// Whether something has to be safe. While a plan is only looked at, nothing was decided.
+    /// Whether there is a state to store. During a comparison nothing was decided.
     pub(crate) fn has_state_to_persist(&self) -> bool {
         let is_due = self.persistence.retry_at.is_none_or(|at| at <= self.now);
         self.state_is_new && is_due && self.plan.is_some() && self.phase != Phase::Comparing
     }
 
-    /// When something that could not be kept is tried again.
+    /// When a state that could not be stored is offered again.
     pub(crate) fn persist_timeout(&self) -> Option<Duration> {
         let is_waiting = self.state_is_new || self.persistence.held_back.is_some();
-        // Once it is due, it waits for nothing but what is going on.
+        // Once it is due, it waits only for the current phase.
         self.persistence.retry_at.filter(|at| is_waiting && *at > self.now)
     }
 

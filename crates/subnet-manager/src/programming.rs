@@ -1,4 +1,4 @@
-//! A pass over the fabric: from what devices hold to what a plan says, step by step.
+//! A programming run: from the tables that devices hold to those of a plan, stage by stage.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Manager {
         }
     }
 
-    /// Tells what nodes hold that should not, unless they are as if new or the plan is.
+    /// Reports attributes that something else changed; not those of new nodes or of a new plan.
     pub(crate) fn report_drift(&mut self) {
         let Some(plan) = self.in_force.clone() else { return };
         let changed = self.changed.difference(&self.fresh).copied().collect();
@@ -36,7 +36,7 @@ impl Manager {
         drifts.for_each(|drift| self.emit(drift));
     }
 
-    /// Whether every node of a plan is there. If not, the fabric has changed and another plan has to come.
+    /// Whether every node of a plan is known. If not, the fabric has changed, and another plan has to follow.
     fn can_reach_all_of(&self, plan: &FabricPlan) -> bool {
         let nodes = &self.observed.nodes;
         plan.switches().all(|switch| nodes.contains_key(&switch.guid))
@@ -54,7 +54,8 @@ impl Manager {
         self.backlog.fill(reads.into_iter().map(|target| Job { target, kind: JobKind::Read }));
     }
 
-    /// A pass ends before its end: what it has written, and what is still under way, need not be what the next plan says.
+    /// Before a run is abandoned: marks the devices in its scope as changed, because they may hold parts of
+    /// it.
     pub(crate) fn distrust_interrupted_run(&mut self) {
         if let (Phase::Writing(_), Some(plan)) = (self.phase, &self.plan) {
             let ports = self.scope.adapter_ports.iter().filter_map(|port| plan.adapter_port(*port));
@@ -63,7 +64,7 @@ impl Manager {
         }
     }
 
-    /// Everything is known: what was decided has to be safe before it is done.
+    /// All tables are read: waits until the state is stored, then starts writing.
     pub(crate) fn persist_decisions(&mut self, now: Duration) {
         if !self.silent.is_empty() {
             return self.interrupt(now);
@@ -76,7 +77,7 @@ impl Manager {
         }
     }
 
-    /// From now on nobody is told what the next plan does not allow.
+    /// Restricts subnet administration to what the plan in force and the next plan both allow.
     fn announce(&mut self) {
         if let (Some(directory), Some(plan), true) = (&self.directory, &self.plan, self.plan_is_new()) {
             let next = Arc::new(directory.after(Arc::clone(plan)));
@@ -85,7 +86,7 @@ impl Manager {
         }
     }
 
-    /// From now on everybody may be told what the plan allows.
+    /// Subnet administration answers from the plan now.
     pub(crate) fn publish(&mut self) {
         let Some(plan) = &self.plan else { return };
         if std::mem::take(&mut self.facts_are_new) || self.directory.is_none() {
@@ -123,7 +124,7 @@ impl Manager {
         );
     }
 
-    /// Begins the next step by which arbitration tables change; whether there is one.
+    /// Starts the next step of the VL arbitration tables. Returns whether there is one.
     fn begin_weight_step(&mut self) -> bool {
         let Some(step) = self.weight_steps.pop_front() else { return false };
         let kind = |write: WeightWrite| JobKind::Write(write.block.encode());
@@ -131,7 +132,7 @@ impl Manager {
         true
     }
 
-    /// Begins the next step by which routes change; whether there is one.
+    /// Starts the next step of the linear forwarding tables. Returns whether there is one.
     fn begin_route_step(&mut self, now: Duration) -> bool {
         let (Some(plan), Some(step)) = (self.plan.clone(), self.route_steps.pop_front()) else {
             return false;
@@ -163,7 +164,7 @@ impl Manager {
         }
     }
 
-    /// A step may rely on the one before: nothing goes on before everybody did it.
+    /// Ends the run because a node did not answer: a step relies on the completion of the one before.
     fn interrupt(&mut self, now: Duration) {
         for node in std::mem::take(&mut self.silent) {
             self.changed.insert(node);
@@ -174,7 +175,8 @@ impl Manager {
         self.emit(SmEvent::Interrupted);
     }
 
-    /// Nodes with ports that should be active and are not: their links went down meanwhile. The next look tries again.
+    /// Nodes with ports that should be active and are not, because their links went down meanwhile. The next
+    /// discovery run tries again.
     fn not_active(&self) -> BTreeSet<Guid> {
         let Some(plan) = &self.plan else { return BTreeSet::new() };
         let comparison = self.comparison(plan, &self.scope);

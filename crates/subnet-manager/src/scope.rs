@@ -1,4 +1,4 @@
-//! Which devices a pass over the fabric has to look at.
+//! The devices that a programming run concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ib_wire::Guid;
 
 use crate::observed::ObservedNode;
 
-/// Devices whose tables may differ from a plan; all others are known to hold what it says.
+/// Devices whose tables may differ from a plan; all others are known to hold it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     /// Node GUIDs.
@@ -19,8 +19,8 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// What differs between a plan that is in force and the next, and nodes that may have lost something. Devices that
-    /// were not seen are left out.
+    /// The devices that differ between the plan in force and the next one, and those in `dirty`. Unknown
+    /// devices are excluded.
     pub fn between(
         in_force: Option<&FabricPlan>,
         plan: &FabricPlan,
@@ -45,7 +45,7 @@ impl Scope {
     }
 }
 
-/// Devices for which two plans say something different.
+/// Devices for which two plans have different tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedDevices {
     /// Node GUIDs.
@@ -54,8 +54,8 @@ pub struct ChangedDevices {
     pub adapter_ports: Vec<Guid>,
 }
 
-/// What differs between a plan that is in force and the next: everything, if there is none or the manager sits elsewhere.
-/// What both plans share is not looked into.
+/// The devices that differ between the plan in force and the next one: all, if there is none in force or the
+/// manager's port differs. Tables that both plans share are compared by identity.
 pub fn changed_devices(in_force: Option<&FabricPlan>, plan: &FabricPlan) -> ChangedDevices {
     let Some(in_force) = in_force.filter(|in_force| in_force.manager() == plan.manager()) else {
         let switches = plan.switches().map(|switch| switch.guid).collect();
@@ -67,7 +67,7 @@ pub fn changed_devices(in_force: Option<&FabricPlan>, plan: &FabricPlan) -> Chan
     let mut changed = ChangedDevices::default();
     let switches = in_force.shared_switches();
     for (index, switch) in plan.shared_switches().iter().enumerate() {
-        // Mostly it stands where it stood.
+        // Usually it has the same index in both plans.
         let there = switches.get(index).filter(|old| old.guid == switch.guid).map(|old| &**old);
         let old = there.or_else(|| in_force.switch(switch.guid));
         if old.is_none_or(|old| !std::ptr::eq(old, &**switch) && !same_switch(old, switch)) {
@@ -83,7 +83,7 @@ pub fn changed_devices(in_force: Option<&FabricPlan>, plan: &FabricPlan) -> Chan
     changed
 }
 
-/// Whether two plans of a switch are the same, by the tables they share rather than entry by entry.
+/// Whether two plans of a switch are equal. Shared tables are compared by identity first.
 fn same_switch(old: &SwitchPlan, new: &SwitchPlan) -> bool {
     old.lid == new.lid
         && same(&old.linear, &new.linear)

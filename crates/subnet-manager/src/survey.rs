@@ -1,4 +1,4 @@
-//! Looking without touching: what devices hold, and how that differs from a plan.
+//! Reads the fabric without writing: the tables of devices, and their differences to a plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,20 @@ use crate::observed::ObservedNode;
 use crate::read_back::{linear, pkeys};
 use crate::unsupported::AttributeRef;
 
-/// Something that a device holds and should not. Management keys are left out.
+/// An attribute whose value differs from a plan. M_Keys are blanked out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeDifference {
-    /// The node.
     pub node: Guid,
-    /// The attribute.
     pub attribute: Attribute,
-    /// The modifier.
     pub modifier: u32,
-    /// What it holds; `None` if that was not read because it is blank.
+    /// The current value; `None` if the table was not read because it is blank.
     pub held: Option<[u8; SMP_DATA_LEN]>,
-    /// What it is to hold.
     pub wanted: [u8; SMP_DATA_LEN],
 }
 
 impl Manager {
-    /// Reads every LID, route and partition key there is; [`SmEvent::Surveyed`] tells them. Nothing is written.
+    /// Reads all LIDs, linear forwarding tables and P_Keys; [`SmEvent::Surveyed`] has the result. Has no
+    /// effect unless the manager is idle.
     pub fn survey(&mut self, now: Duration) {
         if self.phase != Phase::Idle {
             return;
@@ -42,7 +39,8 @@ impl Manager {
         self.proceed(now);
     }
 
-    /// Compares the fabric with a plan; [`SmEvent::Compared`] tells how it differs. Nothing is written.
+    /// Compares the fabric with a plan; [`SmEvent::Compared`] has the differences. Forgets any plan that was
+    /// applied before. Has no effect unless the manager is idle and all nodes of the plan are known.
     pub fn compare(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         if self.phase != Phase::Idle {
             return;
@@ -95,7 +93,7 @@ fn without_key(attribute: Attribute, mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_D
     data
 }
 
-/// The tables of a node that say where packets go and who may talk.
+/// The linear forwarding table and the P_Key tables of a node.
 fn tables(guid: Guid, node: &ObservedNode) -> Vec<AttributeRef> {
     let blocks = node.info.partition_capacity.div_ceil(PkeyBlock::ENTRIES as u16);
     let keys = |port: PortNum| {

@@ -1,4 +1,4 @@
-//! When to look at what: sweeps, and nodes that somebody gave a reason to look at.
+//! The schedule of sweeps and rechecks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use ib_wire::Guid;
 
 use crate::unsupported::AttributeRef;
 
-/// How closely a manager watches.
+/// Settings of sweeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepSettings {
-    /// Time between sweeps, which find what no trap told.
+    /// Time between light sweeps, which find changes that no trap reported.
     pub interval: Duration,
-    /// Attributes that each sweep compares with what they should hold; sweeps take turns until all were compared.
+    /// Attributes that each sweep audits. Consecutive sweeps cover all of them in turn.
     pub audit_attributes: usize,
-    /// How soon a node may be looked at again because of traps: they are not authenticated.
+    /// Minimum time between two rechecks of a node caused by traps, which are not authenticated.
     pub trap_spacing: Duration,
 }
 
@@ -28,16 +28,15 @@ impl Default for SweepSettings {
     }
 }
 
-/// What is to be looked at, and when.
 #[derive(Debug)]
 pub(crate) struct SweepSchedule {
     settings: SweepSettings,
     next_sweep: Duration,
-    /// Nodes that should be looked at, and from when on they may be.
+    /// Nodes to be rechecked, and the earliest time for each.
     rechecks: BTreeMap<Guid, Duration>,
-    /// When nodes were last looked at because of a trap.
+    /// Time of the last recheck of each node.
     last_recheck: BTreeMap<Guid, Duration>,
-    /// What is left of the present round of comparisons, last first.
+    /// Attributes that remain to be audited in this round, the next one last.
     round: Vec<AttributeRef>,
 }
 
@@ -47,14 +46,14 @@ impl SweepSchedule {
         Self { settings, next_sweep: Duration::ZERO, rechecks, last_recheck, round: Vec::new() }
     }
 
-    /// Somebody gave a reason to look at a node.
+    /// Schedules a recheck of a node.
     pub fn schedule_recheck(&mut self, now: Duration, node: Guid) {
         let earliest =
             self.last_recheck.get(&node).map_or(now, |last| now.max(*last + self.settings.trap_spacing));
         self.rechecks.entry(node).or_insert(earliest);
     }
 
-    /// Nodes that may be looked at now.
+    /// Takes the nodes whose recheck is due.
     pub fn take_rechecks(&mut self, now: Duration) -> Vec<Guid> {
         let due: Vec<Guid> =
             self.rechecks.iter().filter(|(_, due)| **due <= now).map(|(node, _)| *node).collect();
@@ -66,7 +65,7 @@ impl SweepSchedule {
         due
     }
 
-    /// Whether it is time to sweep; the next time counts from now.
+    /// Whether a sweep is due. If so, schedules the next one.
     pub fn take_sweep(&mut self, now: Duration) -> bool {
         let due = self.next_sweep <= now;
         if due {
@@ -75,12 +74,12 @@ impl SweepSchedule {
         due
     }
 
-    /// Everything was just seen: the next sweep has time.
+    /// Postpones the next sweep by a full interval, because everything was just read.
     pub fn put_off_sweep(&mut self, now: Duration) {
         self.next_sweep = now + self.settings.interval;
     }
 
-    /// What a sweep compares; `all` makes a new round when the present one is used up.
+    /// Takes the attributes that this sweep audits. `all` starts a new round when the current one is used up.
     pub fn take_audit(&mut self, all: impl FnOnce() -> Vec<AttributeRef>) -> Vec<AttributeRef> {
         if self.round.is_empty() {
             self.round = all();
@@ -90,7 +89,7 @@ impl SweepSchedule {
         self.round.split_off(rest)
     }
 
-    /// When there will be something to look at.
+    /// When a recheck or sweep is due.
     pub fn poll_timeout(&self) -> Duration {
         self.rechecks.values().copied().fold(self.next_sweep, Duration::min)
     }

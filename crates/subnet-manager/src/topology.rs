@@ -1,4 +1,4 @@
-//! From answers to a topology.
+//! From observed nodes to a topology.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use ib_wire::{Guid, NodeKind};
 
 use crate::observed::ObservedNode;
 
-/// Everything found, as the words that compilers use.
+/// The topology and the capabilities of the observed nodes.
 pub(crate) fn topology(nodes: &BTreeMap<Guid, ObservedNode>) -> Result<(Topology, Capabilities), BuildError> {
     let mut builder = TopologyBuilder::new();
     let mut capabilities = Capabilities::default();
@@ -23,7 +23,7 @@ pub(crate) fn topology(nodes: &BTreeMap<Guid, ObservedNode>) -> Result<(Topology
         }
         for (port, (peer, peer_port)) in &node.links {
             let (here, there) = (Endpoint::new(indices[guid], *port), peer_end(&indices, *peer, *peer_port));
-            // A cable is seen from both of its ends; it is put in once.
+            // A cable is observed from both ends, but added once.
             if let Some(there) = there.filter(|there| here < *there) {
                 builder.connect(here, there, None)?;
             }

@@ -1,4 +1,5 @@
-//! What devices do not take: bits that stayed as they were right after a Set. They are written down once and not fought.
+//! Bits that devices do not support: those that stayed unchanged after a Set. They are recorded once and not
+//! written again.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::observed::AttributeKey;
 
-/// Where a device keeps something: node, the port it belongs to, attribute and modifier.
+/// An attribute of a device: node, port, attribute id and modifier.
 pub(crate) type AttributeRef = (Guid, PortNum, AttributeKey);
 
-/// Bits of attributes that devices did not take.
+/// Bits of attributes that devices do not support.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Entry>", into = "Vec<Entry>")]
 pub struct Unsupported {
     targets: BTreeMap<AttributeRef, [u8; SMP_DATA_LEN]>,
 }
 
-/// One line of the list, as it is stored.
+/// One entry of the list, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     node: Guid,
     port: PortNum,
     attribute: u16,
     modifier: u32,
-    /// Bytes with bits that the device did not take: offset and mask.
+    /// Byte offsets and masks of the unsupported bits.
     bits: Vec<(u8, u8)>,
 }
 
 impl Unsupported {
-    /// Notes which of the bits that a Set was to change did not change; whether that is news.
+    /// Records the bits that a Set should have changed and did not. Returns whether any of them is new.
     pub(crate) fn learn(
         &mut self,
         target: AttributeRef,
@@ -48,7 +49,7 @@ impl Unsupported {
         std::mem::replace(known, all) != all
     }
 
-    /// Whether what a device holds differs from what it is to hold in anything it takes.
+    /// Whether a held value differs from the wanted one in a supported bit.
     pub(crate) fn differs(
         &self,
         target: AttributeRef,
@@ -62,18 +63,18 @@ impl Unsupported {
             }
     }
 
-    /// How many attributes of devices it speaks of.
+    /// Number of attributes with unsupported bits.
     pub fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Whether every device takes everything.
+    /// Whether no unsupported bit is known.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 }
 
-/// Bits that say what a Set left behind. States and one-time commands do not.
+/// Bits that show whether a Set took effect. States, counters and one-time commands do not.
 fn mask_that_counts(attribute: Attribute) -> [u8; SMP_DATA_LEN] {
     let mut mask = [0xff; SMP_DATA_LEN];
     match attribute {

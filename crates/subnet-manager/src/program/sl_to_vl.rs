@@ -1,4 +1,4 @@
-//! Maps of service levels that a switch takes at once.
+//! Combined writes of SLtoVL maps for switches with optimized programming.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,9 @@ use ib_wire::{Attribute, Guid, PortNum, SlToVlSelector};
 use super::Write;
 use crate::observed::{AttributeKey, ObservedNode};
 
-/// One write for all inputs of an output, where a switch takes that and all are to hold the same. Other writes stay. One for
-/// all turns of a switch would also change what comes to its own port, of which plans say nothing.
+/// Replaces the writes of all inputs of an output by one, if the switch supports that and all values are
+/// equal. Other writes stay. A single write for all hops would also change those to port 0, which plans do
+/// not define.
 pub(super) fn together(writes: Vec<Write>, nodes: &BTreeMap<Guid, ObservedNode>) -> Vec<Write> {
     let mut outputs: BTreeMap<(Guid, u8), Vec<Write>> = BTreeMap::new();
     let mut all = Vec::with_capacity(writes.len());
@@ -27,7 +28,7 @@ pub(super) fn together(writes: Vec<Write>, nodes: &BTreeMap<Guid, ObservedNode>)
     all
 }
 
-/// The turns that a write of a map stands for.
+/// The hops that a combined write stands for.
 pub(crate) fn hops(
     node: &ObservedNode,
     key: AttributeKey,
@@ -37,7 +38,7 @@ pub(crate) fn hops(
     is_hop.then(|| inputs(node, output).map(move |input| hop(input, output)))
 }
 
-/// What all inputs are to hold, if it is the same and more than one has to be written.
+/// The combined write of an output, if all inputs get the same value and more than one has to be written.
 fn joined(node: &ObservedNode, output: u8, writes: &[Write]) -> Option<Write> {
     let first = writes.first().filter(|_| writes.len() > 1)?;
     let is_same = |input: u8| {
@@ -65,7 +66,7 @@ fn hop(input: u8, output: u8) -> AttributeKey {
     (Attribute::SL_TO_VL, SlToVlSelector::Turn { input, output }.to_modifier())
 }
 
-/// The inputs from which packets come to an output: all but the output itself.
+/// All inputs of an output.
 fn inputs(node: &ObservedNode, output: u8) -> impl Iterator<Item = u8> + use<> {
     (0..=node.info.port_count).filter(move |input| *input != output)
 }

@@ -1,4 +1,4 @@
-//! What is answered from: a plan and what the nodes said about themselves, indexed.
+//! The data that subnet administration answers from: a plan and the facts of the nodes, indexed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,55 +13,54 @@ use super::membership::{KeySet, SharedPartition};
 use super::routes::{PathStart, Routes};
 use super::service_levels::ServiceLevels;
 
-/// What a node said about itself.
+/// Attributes that a node reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// What it is.
     pub info: NodeInfo,
-    /// What it is called.
     pub description: NodeDescription,
-    /// What it can do, of a switch.
+    /// `None` for an adapter.
     pub switch: Option<SwitchInfo>,
-    /// Its ports, of a switch also port 0.
+    /// PortInfo by port number, including port 0 of a switch.
     pub ports: BTreeMap<PortNum, PortInfo>,
     /// GUIDs of its end ports.
     pub port_guids: BTreeMap<PortNum, Guid>,
 }
 
-/// What is told about the subnet manager itself. Its port is the plan's.
+/// SMInfo values of the subnet manager. Its port is in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerFacts {
-    /// 0..=15, the higher becomes master.
+    /// 0 to 15; the highest becomes master.
     pub priority: u8,
-    /// How much it did so far.
+    /// ActCount.
     pub activity: u32,
 }
 
-/// Who is where, who may know of whom, and how packets travel: made once for a plan, then only read.
+/// An index over a plan: end ports, partition membership and paths. Immutable; a new plan needs a new
+/// directory.
 #[derive(Debug)]
 pub struct Directory {
     pub(super) plan: Arc<FabricPlan>,
     pub(super) manager: ManagerFacts,
     pub(super) nodes: Arc<BTreeMap<Guid, NodeFacts>>,
     pub(super) routes: Arc<Routes>,
-    /// By LID.
+    /// In ascending order of their LIDs.
     ports: Vec<EndPort>,
-    /// Place in `ports` by LID, [`NO_INDEX`] for none.
+    /// Index into `ports` by LID, or [`NO_INDEX`].
     by_lid: Vec<u32>,
     by_guid: HashMap<Guid, u32>,
-    /// The different sets of keys; ports name theirs by its place.
+    /// The distinct P_Key sets; end ports refer to them by index.
     key_sets: Vec<KeySet>,
-    /// Multicast groups that may be told of.
+    /// Multicast groups that may be reported.
     groups: Vec<GroupPlan>,
-    /// What guaranteed clusters send at.
+    /// Service levels of guaranteed clusters.
     levels: ServiceLevels,
-    /// Every port of the plan may see everything.
+    /// Whether every port may see everything.
     pub(super) is_open: bool,
 }
 
 const NO_INDEX: u32 = u32::MAX;
 
-/// Whether two plans lead packets alike: by the tables they share rather than entry by entry.
+/// Whether two plans have the same routes. Compares shared tables by identity, not by entry.
 fn same_routes(old: &FabricPlan, new: &FabricPlan) -> bool {
     let same_switch = |(old, new): (&SwitchPlan, &SwitchPlan)| {
         let link = |port: &SwitchPortPlan| (port.number, port.peer, port.mtu);
@@ -75,12 +74,11 @@ fn same_routes(old: &FabricPlan, new: &FabricPlan) -> bool {
         && old.adapter_ports().map(index).eq(new.adapter_ports().map(index))
 }
 
-/// An end port: a port of an adapter, or port 0 of a switch.
+/// An adapter port, or port 0 of a switch.
 #[derive(Clone, Debug)]
 pub(super) struct EndPort {
     pub guid: Guid,
     pub lid: Lid,
-    /// Its node.
     pub node: Guid,
     pub number: PortNum,
     pub is_switch: bool,
@@ -90,7 +88,6 @@ pub(super) struct EndPort {
 }
 
 impl EndPort {
-    /// Its address.
     #[inline]
     pub fn gid(&self) -> Gid {
         Gid::unicast(Gid::DEFAULT_PREFIX, self.guid)
@@ -98,7 +95,7 @@ impl EndPort {
 }
 
 impl Directory {
-    /// Indexes a plan. `nodes` is what is known of its nodes: one that said nothing has no record, but paths to it.
+    /// Indexes a plan. A node without facts has no records, but paths to it exist.
     pub fn new(
         plan: Arc<FabricPlan>,
         manager: ManagerFacts,
@@ -110,14 +107,15 @@ impl Directory {
         Self::of(plan, manager, Arc::new(nodes), Arc::new(routes))
     }
 
-    /// The same directory for a subnet that belongs to one owner: every port of the plan sees what otherwise only the
-    /// manager's own does.
+    /// The same directory for a subnet with a single owner: every port of the plan sees what otherwise only
+    /// the manager's port does.
     #[must_use]
     pub fn open(self) -> Self {
         Self { is_open: true, ..self }
     }
 
-    /// The directory of another plan for nodes that say what they said. If packets travel as before, that is taken over.
+    /// The directory of another plan with the same node facts. Reuses the path index if the routes are the
+    /// same.
     #[must_use]
     pub fn after(&self, plan: Arc<FabricPlan>) -> Self {
         let routes = match same_routes(&self.plan, &plan) {
@@ -167,7 +165,8 @@ impl Directory {
         Self { levels: service_levels, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
     }
 
-    /// What both this directory and the next one allow: ports that keep their LID, keys that stay, groups that stay.
+    /// What both this directory and the next one allow: ports that keep their LID, P_Keys and groups that are
+    /// in both.
     #[must_use]
     pub fn restricted_to(&self, next: &Self) -> Self {
         let mut sets = KeySets::default();
@@ -225,25 +224,21 @@ impl Directory {
         }
     }
 
-    /// The end ports by LID.
     pub(super) fn ports(&self) -> &[EndPort] {
         &self.ports
     }
 
-    /// The end port with a LID.
     #[inline]
     pub(super) fn port_by_lid(&self, lid: Lid) -> Option<&EndPort> {
         let index = *self.by_lid.get(usize::from(lid.to_wire()))?;
         self.ports.get(index as usize)
     }
 
-    /// The end port with a GUID.
     #[inline]
     pub(super) fn port_by_guid(&self, guid: Guid) -> Option<&EndPort> {
         self.ports.get(*self.by_guid.get(&guid)? as usize)
     }
 
-    /// The end port with an address.
     #[inline]
     pub(super) fn port_by_gid(&self, gid: Gid) -> Option<&EndPort> {
         if gid.prefix() != Gid::DEFAULT_PREFIX {
@@ -252,28 +247,27 @@ impl Directory {
         self.port_by_guid(gid.guid()?)
     }
 
-    /// The subnet manager's port.
     pub(super) fn manager_port(&self) -> Option<&EndPort> {
         self.port_by_lid(self.plan.manager().lid)
     }
 
-    /// What a node said.
+    /// The facts of a node.
     pub(super) fn facts(&self, node: Guid) -> Option<&NodeFacts> {
         self.nodes.get(&node)
     }
 
-    /// The multicast groups by GID.
+    /// In ascending order of their GIDs.
     pub(super) fn groups(&self) -> &[GroupPlan] {
         &self.groups
     }
 
-    /// The partition in which a port may talk to another, see [`KeySet::shared`].
+    /// The partition for packets between two ports, see [`KeySet::shared`].
     #[inline]
     pub(super) fn shared(&self, from: &EndPort, to: &EndPort) -> Option<SharedPartition> {
         self.keys(from).shared(self.keys(to))
     }
 
-    /// The partition in which a port talks to another, as far as a third that is in it may know.
+    /// The partition for packets between two ports, of those that a third port is in.
     pub(super) fn shared_before(
         &self,
         requester: &EndPort,
@@ -284,7 +278,7 @@ impl Directory {
         self.keys(from).shared_where(self.keys(to), |partition| requester.has(partition))
     }
 
-    /// A partition, if a port may talk to another in it.
+    /// A given partition, if two ports can communicate in it.
     pub(super) fn shared_in(
         &self,
         from: &EndPort,
@@ -294,8 +288,9 @@ impl Directory {
         self.keys(from).shared_in(self.keys(to), partition)
     }
 
-    /// The service level of packets from a port to another in a partition that both share: that of the guaranteed cluster both
-    /// belong to, if there is one. What asks the manager, and what it answers, goes in the default partition.
+    /// The service level of packets between two ports in a shared partition: that of the guaranteed cluster
+    /// of both, if there is one, else that of the partition. Packets to and from the manager in the default
+    /// partition have the management service level.
     #[inline]
     pub(super) fn service_level(
         &self,
@@ -312,7 +307,6 @@ impl Directory {
         self.levels.between(from.guid, to.guid).unwrap_or(shared.sl)
     }
 
-    /// Whether a port is in a partition.
     pub(super) fn is_member(&self, port: &EndPort, partition: PartitionNumber) -> bool {
         self.keys(port).has(partition)
     }
@@ -323,12 +317,12 @@ impl Directory {
     }
 }
 
-/// The service level of each partition that has one: that of its broadcast group. Others use the one that always works.
+/// The service level of each partition with a broadcast group: that of the group. Others use level 0.
 fn service_levels(plan: &FabricPlan) -> BTreeMap<PartitionNumber, ServiceLevel> {
     plan.groups().map(|group| (group.partition, group.sl)).collect()
 }
 
-/// Sets of keys, each once.
+/// Distinct P_Key sets.
 #[derive(Debug, Default)]
 struct KeySets {
     sets: Vec<KeySet>,
@@ -336,7 +330,7 @@ struct KeySets {
 }
 
 impl KeySets {
-    /// Where a set is.
+    /// The index of a set; adds it if it is new.
     fn intern(&mut self, set: KeySet) -> u32 {
         let Self { sets, indices } = self;
         *indices.entry(set).or_insert_with_key(|set| {

@@ -1,4 +1,5 @@
-//! MCMemberRecord: the multicast groups of the plan, to be read. Joins would change the plan and are not taken here.
+//! MCMemberRecord, read-only: the multicast groups of the plan. Joins are rejected, because they would change
+//! the plan.
 
 use std::ops::{BitOr, ControlFlow};
 
@@ -10,7 +11,7 @@ use super::inventory::add_if;
 use super::paths::{PACKET_LIFE_TIME, is_selected};
 use super::query::{Answer, Query};
 
-/// Components with a selector; they do not compare bit by bit.
+/// Components with a selector, which are not compared bit by bit.
 const SELECTED: [ComponentMask; 6] = [
     McMemberRecord::MTU_SELECTOR,
     McMemberRecord::MTU,
@@ -20,8 +21,8 @@ const SELECTED: [ComponentMask; 6] = [
     McMemberRecord::PACKET_LIFE_TIME,
 ];
 
-/// Groups of partitions the asker is in. A record stands for a group, or for a member where a member was asked for:
-/// by its GID, or all of them by the manager's own port with an SM_Key.
+/// Groups of the requester's partitions. A record stands for a group. It stands for a member if a port GID is
+/// given, or if the manager's own port asks with an SM_Key.
 pub(super) fn members(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<McMemberRecord>::of(query.request);
     let selected = SELECTED.into_iter().fold(ComponentMask::NONE, ComponentMask::bitor);

@@ -1,4 +1,4 @@
-//! Records of nodes, ports, switches, cables and managers.
+//! Records of nodes, ports, switches, links and subnet managers.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,15 +16,15 @@ use ib_wire::{
 use super::directory::EndPort;
 use super::query::{Answer, Query};
 
-/// How long an answer may take, as an exponent: 268 ms, what opensm says.
+/// RespTimeValue of ClassPortInfo as an exponent of 4.096 µs: 268 ms, as OpenSM.
 const RESPONSE_TIME: u8 = 16;
 
-/// In the modifier of a request for PortInfoRecords: a capability mask matches every port that has all its bits.
+/// Modifier of a PortInfoRecord request: match all ports that have all bits of the capability mask.
 const CAPABILITY_BITS: u32 = 1 << 31;
-/// The same for the second capability mask.
+/// Modifier of a PortInfoRecord request: likewise for CapabilityMask2.
 const CAPABILITY2_BITS: u32 = 1 << 30;
 
-/// What this subnet administration can do.
+/// ClassPortInfo of this subnet administration.
 pub(super) fn class_port_info(answer: &mut Answer) {
     let nobody = Gid::default();
     let info = ClassPortInfo {
@@ -57,12 +57,12 @@ pub(super) fn class_port_info(answer: &mut Answer) {
     let _ = answer.add(&info.encode());
 }
 
-/// The ports a request for `R` may mean, judged by its LID component.
+/// The end ports that the LID component of a request leaves.
 fn ports<'a, R: Record>(query: &Query<'a>, pattern: &Pattern<'_, R>, lid: ComponentMask) -> &'a [EndPort] {
     query.ports_at(pattern.value::<Option<LidAddress>>(lid).flatten(), !pattern.asks_for(lid))
 }
 
-/// Nodes, one record for each end port.
+/// NodeRecord: one for each end port.
 pub(super) fn nodes(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<NodeRecord>::of(query.request);
     let matcher = pattern.matcher();
@@ -82,7 +82,7 @@ pub(super) fn nodes(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Ports, those of switches included; who sees port 0 of a switch sees them.
+/// PortInfoRecord. A requester that sees port 0 of a switch sees all its ports.
 pub(super) fn port_infos(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<PortInfoRecord>::of(query.request);
     let by_bits = |flag, component| match query.request.modifier() & flag {
@@ -124,7 +124,7 @@ pub(super) fn port_infos(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<
     ControlFlow::Continue(())
 }
 
-/// What is told of a port: never its key, and the addresses of the plan.
+/// PortInfo without the M_Key and with the addresses of the plan.
 fn as_reported(query: &Query<'_>, port: &EndPort, number: PortNum, info: &PortInfo) -> PortInfo {
     let manager = query.directory.plan.manager();
     let mut reported = PortInfo { m_key: None, ..info.clone() };
@@ -138,7 +138,7 @@ fn as_reported(query: &Query<'_>, port: &EndPort, number: PortNum, info: &PortIn
     reported
 }
 
-/// The subnet manager.
+/// SMInfoRecord.
 pub(super) fn managers(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let Some(port) = query.directory.manager_port().filter(|port| query.sees(port)) else {
         return ControlFlow::Continue(());
@@ -155,7 +155,7 @@ pub(super) fn managers(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()
     add_if(&Pattern::<SmInfoRecord>::of(query.request).matcher(), &record.encode(), answer)
 }
 
-/// GUIDs of ports: as many blocks as the port can hold. The first GUID is the port's own; others nobody gave it.
+/// GUIDInfoRecord: as many blocks as the port can hold. Only entry 0, the port's own GUID, is set.
 pub(super) fn guids(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<GuidInfoRecord>::of(query.request);
     let matcher = pattern.matcher();
@@ -176,7 +176,7 @@ pub(super) fn guids(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Switches. For the manager's own port only.
+/// SwitchInfoRecord, for the manager's own port only.
 pub(super) fn switches(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<SwitchInfoRecord>::of(query.request);
     let matcher = pattern.matcher();
@@ -195,7 +195,7 @@ pub(super) fn switches(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()
     ControlFlow::Continue(())
 }
 
-/// Cables, one record for each direction. For the manager's own port only.
+/// LinkRecord: one for each direction, for the manager's own port only.
 pub(super) fn links(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let plan = &query.directory.plan;
     let adapters: BTreeMap<PortName, Lid> = plan.adapter_ports().map(|port| (port.name, port.lid)).collect();
@@ -225,7 +225,7 @@ pub(super) fn links(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Adds a record if it is what was asked for.
+/// Adds a record if it matches the request.
 pub(super) fn add_if(matcher: &Matcher, record: &[u8], answer: &mut Answer) -> ControlFlow<()> {
     if matcher.matches(record) { answer.add(record) } else { ControlFlow::Continue(()) }
 }

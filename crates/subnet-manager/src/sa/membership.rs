@@ -1,4 +1,4 @@
-//! Which partitions a port is in, and which of them it shares with another.
+//! Partition membership of ports.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use fabric_model::plan::PkeyTable;
 use ib_wire::{Membership, PartitionNumber, Pkey, ServiceLevel};
 
-/// The keys of a port, one entry a partition. Most ports of a fabric have the same few sets.
+/// The P_Keys of a port, one entry per partition. Most ports of a fabric share a few sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KeySet {
-    /// By number of the partition, so that two sets are compared in one pass; the default partition comes last.
+    /// In ascending order of partition numbers, so that two sets are compared in one pass; the default
+    /// partition is last.
     held: Vec<HeldPartition>,
 }
 
-/// A partition of a port.
+/// A partition that a port is a member of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct HeldPartition {
     partition: PartitionNumber,
     full: bool,
     limited: bool,
-    /// Service level of the partition.
     sl: ServiceLevel,
 }
 
 impl HeldPartition {
-    /// Whether the ports could talk: not both limited.
+    /// Whether two ports can communicate: at least one is a full member.
     fn reaches(&self, other: &Self) -> bool {
         self.full || other.full
     }
@@ -34,17 +34,16 @@ impl HeldPartition {
     }
 }
 
-/// A partition two ports share.
+/// A partition in which two ports can communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedPartition {
-    /// The key the first of them uses; the full one if it has both.
+    /// The P_Key of the first port; the full one if it has both.
     pub key: Pkey,
-    /// Service level of the partition.
     pub sl: ServiceLevel,
 }
 
 impl KeySet {
-    /// The keys of a table, with the service levels of partitions that have one.
+    /// The P_Keys of a table. `levels` has the service levels of partitions.
     pub fn of(table: &PkeyTable, levels: &BTreeMap<PartitionNumber, ServiceLevel>) -> Self {
         let mut held: BTreeMap<PartitionNumber, HeldPartition> = BTreeMap::new();
         for key in table.keys() {
@@ -60,7 +59,7 @@ impl KeySet {
         Self { held: held.into_values().collect() }
     }
 
-    /// The keys that are in both sets, for one port before and after a change.
+    /// The keys that are in both sets, for a port before and after a change.
     pub fn intersection(&self, other: &Self) -> Self {
         let kept = self.held.iter().filter_map(|held| {
             let after = other.get(held.partition)?;
@@ -69,26 +68,25 @@ impl KeySet {
                 limited: held.limited && after.limited,
                 ..*held
             };
-            // A port that turns from limited to full, or back, is a limited member as long as either may hold.
+            // A port that changes between limited and full counts as limited meanwhile.
             let limited = both.limited || !both.full;
             Some(HeldPartition { limited, ..both })
         });
         Self { held: kept.collect() }
     }
 
-    /// Whether the port is in a partition.
     pub fn has(&self, partition: PartitionNumber) -> bool {
         self.get(partition).is_some()
     }
 
-    /// The partition to talk in where nobody named one: the lowest number that both are in and may use. opensm chooses
-    /// so too; the default partition has the highest number and is taken last.
+    /// The partition for two ports if none is requested: the lowest number in which they can communicate, as
+    /// in OpenSM. The default partition has the highest number and comes last.
     #[inline]
     pub fn shared(&self, other: &Self) -> Option<SharedPartition> {
         self.shared_where(other, |_| true)
     }
 
-    /// The same, of the partitions that may be spoken of.
+    /// Like [`Self::shared`], of the partitions that `may` accepts.
     #[inline]
     pub fn shared_where(
         &self,
@@ -109,7 +107,7 @@ impl KeySet {
         None
     }
 
-    /// This partition, if both are in it and may use it.
+    /// A given partition, if the two ports can communicate in it.
     pub fn shared_in(&self, other: &Self, partition: PartitionNumber) -> Option<SharedPartition> {
         let (first, second) = (self.get(partition)?, other.get(partition)?);
         first.reaches(second).then(|| SharedPartition { key: first.key(), sl: first.sl })

@@ -1,19 +1,21 @@
-//! Subnet administration: answers what ports ask about the subnet, and tells each only of those it could talk to.
+//! Subnet administration (SA): answers queries of ports about the subnet.
 //!
-//! An [`SubnetAdministration`] is a machine without I/O. It answers from a [`Directory`], which is made from a plan and never
-//! changes; a new plan is a new directory. Who asks is known by the address the datagram came from, and has to be a port
-//! of the plan that holds the partition key the datagram came with; what anybody else sends is dropped. A port that the
-//! asker shares no partition with is answered as if it did not exist. The subnet manager's own port, and no other, sees
-//! everything: an SM_Key proves nothing here. Only in a subnet of one owner everybody does ([`Directory::open`]).
+//! A [`SubnetAdministration`] is a state machine without I/O. It answers from a [`Directory`], which is made
+//! from a plan and never changes. The requester is identified by the source LID of the datagram. It must be a
+//! port of the plan and a member of the partition of the datagram; other datagrams are dropped. A port that
+//! shares no partition with the requester is treated as if it did not exist. Only the subnet manager's own
+//! port sees everything; an SM_Key proves nothing. In a subnet with a single owner every port sees everything
+//! ([`Directory::open`]).
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | `directory` | a plan and what nodes said, indexed |
-//! | `membership` | which partitions two ports share |
-//! | `routes` | the way a packet takes, and what its links can do |
-//! | `query` | a request and who asks; the records found so far, and when to stop |
+//! | `directory` | a plan and the facts of nodes, indexed |
+//! | `membership` | partitions that two ports share |
+//! | `service_levels` | service levels of guaranteed clusters |
+//! | `routes` | paths, and what their links can carry |
+//! | `query` | a request, its requester, and the records found so far |
 //! | `paths`, `inventory`, `tables`, `groups` | the records |
-//! | `transfers` | answers of several datagrams |
+//! | `transfers` | RMPP responses of several datagrams |
 
 mod directory;
 mod groups;
@@ -42,76 +44,79 @@ use directory::EndPort;
 use query::{Answer, Query};
 use transfers::Transfers;
 
-/// Answers that wait to be sent. Callers send after each datagram they hand in; what comes beyond is dropped, and asked
-/// again.
+/// Limit on queued responses. Callers send after each datagram; requests beyond are dropped, and the
+/// requester retries.
 const ANSWERS_MAX: usize = 4096;
-/// Records that one port may have looked at in a second: 19 questions about all ports of 11,664 hosts. What is beyond
-/// is answered as busy, so that no port takes the time of all.
+/// Records that one port may have examined per second: 19 queries for all ports of 11,664 hosts. Queries
+/// beyond are answered with BUSY, so that no port takes the time of all.
 const PORT_EXAMINED_MAX: usize = 1 << 18;
-/// Questions that look at no more than this are free: they cost less than counting them.
+/// Queries that examine at most this many records are not accounted.
 const EXAMINED_FREE: usize = 64;
 
-/// What was asked and answered so far.
+/// Counters of subnet administration since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaCounts {
-    /// Requests of ports of the plan.
+    /// Requests from ports of the plan.
     pub requests: u64,
-    /// Requests for paths among them.
+    /// PathRecord requests.
     pub path_requests: u64,
-    /// Records answered.
+    /// Records in responses.
     pub records: u64,
-    /// Requests answered with a status other than success, those without a record included.
+    /// Requests with an error status, including those without a matching record.
     pub refused: u64,
-    /// Requests answered as busy among them.
+    /// Requests with status BUSY.
     pub busy: u64,
-    /// Datagrams without an answer: of strangers, of no use, or too many at once.
+    /// Datagrams without response: unknown sender, not a request, or too many queued responses.
     pub dropped: u64,
-    /// Answers of several datagrams that were started.
+    /// RMPP transfers that were started.
     pub transfers: u64,
-    /// Answers of several datagrams that came to nothing.
+    /// RMPP transfers that were aborted or timed out.
     pub transfers_failed: u64,
 }
 
-/// Answers requests from a directory. Feed it with the `handle_` verbs; after each, empty `poll_transmit` and come back
-/// at `poll_timeout`.
+/// Subnet administration as a state machine. After every `handle_` verb call `poll_transmit` until `None`,
+/// and call `handle_timeout` no later than `poll_timeout`.
+///
+/// Answers nothing before the first [`publish`](Self::publish). For a change of the plan call
+/// [`announce`](Self::announce) before the fabric changes and `publish` with the same directory afterwards.
 #[derive(Debug, Default)]
 pub struct SubnetAdministration {
-    /// What is answered from: the published directory, or what it has in common with the announced one.
+    /// The published directory, or what it has in common with the announced one.
     directory: Option<Arc<Directory>>,
     announced: Option<Arc<Directory>>,
     answers: VecDeque<Datagram>,
     transfers: Transfers,
-    /// Reused from request to request.
+    /// Reused between requests.
     answer: Answer,
     work: QueryBudget,
     counts: SaCounts,
 }
 
 impl SubnetAdministration {
-    /// Answers nobody until a directory is published.
+    /// A subnet administration without directory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is answered from now on.
+    /// Answers from this directory from now on. Aborts transfers unless the directory was announced.
     pub fn publish(&mut self, directory: Arc<Directory>) {
         let was_announced = self.announced.take().is_some_and(|next| Arc::ptr_eq(&next, &directory));
         if !was_announced {
-            // What is under way may tell what is not to be known any more.
+            // Transfers in progress may contain what must no longer be disclosed.
             self.transfers.abort_all();
         }
         self.directory = Some(directory);
     }
 
-    /// A change is under way: until the next [`SubnetAdministration::publish`], only what both the current and the next directory
-    /// allow is answered.
+    /// A change begins: until the next [`SubnetAdministration::publish`], only what both the current and the
+    /// next directory allow is answered. Aborts transfers.
     pub fn announce(&mut self, next: Arc<Directory>) {
         self.transfers.abort_all();
         self.directory = self.directory.take().map(|current| Arc::new(current.restricted_to(&next)));
         self.announced = Some(next);
     }
 
-    /// Takes a datagram of the subnet administration class: a request, or word about a transfer.
+    /// Handles a datagram of the subnet administration class: a request, or an acknowledgement of a transfer.
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
         let Some(directory) = self.directory.clone() else {
             self.counts.dropped += 1;
@@ -130,7 +135,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// What is overdue is sent again, or given up.
+    /// Retransmits or aborts transfers that were not acknowledged in time.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.transfers.handle_timeout(now);
     }
@@ -143,12 +148,12 @@ impl SubnetAdministration {
         })
     }
 
-    /// When to call [`SubnetAdministration::handle_timeout`].
+    /// When [`SubnetAdministration::handle_timeout`] must be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.transfers.poll_timeout()
     }
 
-    /// What was asked and answered so far.
+    /// Counters since the start.
     pub fn counts(&self) -> SaCounts {
         SaCounts { transfers_failed: self.transfers.failed(), ..self.counts }
     }
@@ -166,7 +171,7 @@ impl SubnetAdministration {
         let sees_all = requester.is_manager || directory.is_open;
         let query = Query { directory, requester: requester.port, is_manager: sees_all, request };
         let budget = if requester.is_manager { usize::MAX } else { self.work.left(now, requester.port.guid) };
-        // Two records answer a Get as well as more do: too many. Of paths, any one will do.
+        // For a Get, two records are already too many. Of paths, any one is sufficient.
         let enough = match (query.wants_table(), request.attribute()) {
             (true, _) => usize::MAX,
             (false, Attribute::PATH_RECORD) => 1,
@@ -187,7 +192,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Answers a Get.
+    /// Responds to a Get.
     fn send_one(&mut self, mut headers: Datagram) -> Result<(), Status> {
         match self.answer.excess() {
             Some(status) => return Err(status),
@@ -195,7 +200,7 @@ impl SubnetAdministration {
             None if self.answer.records() > 1 => return Err(Status::SA_TOO_MANY_RECORDS),
             None => {}
         }
-        // ClassPortInfo is no record: its answer has no distance between records.
+        // ClassPortInfo is not a record: its response has no AttributeOffset.
         if headers.mad.attribute() != Attribute::CLASS_PORT_INFO {
             headers.mad.set_sa_record_len(self.answer.record_len());
         }
@@ -206,7 +211,8 @@ impl SubnetAdministration {
         Ok(())
     }
 
-    /// Answers a GetTable. What fits into one datagram is sent once, as every other answer: who does not get it asks again.
+    /// Responds to a GetTable. A response of one datagram is sent once without waiting for an
+    /// acknowledgement; the requester retries if it is lost.
     fn send_table(&mut self, now: Duration, port: &EndPort, mut headers: Datagram) -> Result<(), Status> {
         if let Some(status) = self.answer.excess() {
             return Err(status);
@@ -239,7 +245,7 @@ impl SubnetAdministration {
     }
 }
 
-/// Looks for what a request asks for.
+/// Finds the records for a request.
 fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
     let request = query.request;
     if !request.has_known_versions() {
@@ -263,7 +269,7 @@ fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
         Attribute::GUID_INFO_RECORD => inventory::guids(query, answer),
         Attribute::PKEY_TABLE_RECORD => tables::pkey_tables(query, answer),
         Attribute::MC_MEMBER_RECORD => groups::members(query, answer),
-        // How the fabric is built is nobody's business: there is none to be seen.
+        // Tenants must not see the physical topology: for them there are no such records.
         Attribute::SWITCH_INFO_RECORD | Attribute::LINK_RECORD | Attribute::LINEAR_FORWARDING_RECORD
             if hidden =>
         {
@@ -277,32 +283,32 @@ fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether a datagram is word from the receiver of a transfer.
+/// Whether a datagram is an RMPP acknowledgement, stop or abort of a transfer.
 fn is_about_transfer(mad: &Mad) -> bool {
     let header = mad.rmpp();
     header.flags.has(RmppFlags::ACTIVE)
         && matches!(header.kind, RmppKind::Ack | RmppKind::Stop | RmppKind::Abort)
 }
 
-/// Whether a method wants an answer. Traps and reports do not, nor do answers.
+/// Whether a method requires a response.
 fn is_request(method: Method) -> bool {
     !method.is_response()
         && !matches!(method, Method::SEND | Method::TRAP | Method::REPORT | Method::TRAP_REPRESS)
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug)]
 struct Requester<'a> {
     port: &'a EndPort,
     is_manager: bool,
-    /// The key of the manager's port for the answer.
+    /// The P_Key of the response.
     key: Pkey,
 }
 
 impl<'a> Requester<'a> {
-    /// The sender of a datagram; `None` for a stranger. It has to be a port of the plan by its LID, by its GID too if the
-    /// datagram has one, and be in the partition the datagram came in. Only the partition of the key counts: where the key
-    /// comes from an index of the receiver's table, its membership is the receiver's.
+    /// Identifies the sender; `None` for an unknown one. It must be a port of the plan by LID, and by GID if
+    /// the datagram has a GRH, and a member of the partition of the datagram. Only the partition counts: if
+    /// the P_Key comes from an index into the receiver's table, its membership bit is the receiver's.
     fn of(directory: &'a Directory, datagram: &Datagram) -> Option<Self> {
         if datagram.mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
             return None;
@@ -319,14 +325,14 @@ impl<'a> Requester<'a> {
         let is_manager = port.guid == manager.guid;
         let key = match directory.shared_in(manager, port, partition) {
             Some(shared) => shared.key,
-            // To itself a port may talk in any partition.
+            // A port may send to itself in any of its partitions.
             None if is_manager && directory.is_member(port, partition) => datagram.pkey,
             None => return None,
         };
         Some(Self { port, is_manager, key })
     }
 
-    /// The answer to a request, without records: its header turned round.
+    /// The response to a request, without records.
     fn reply(&self, directory: &Directory, request: &Datagram) -> Datagram {
         let asked = &request.mad;
         let method = Method(asked.method().0 | Method::GET_RESP.0 & !Method::GET.0);
@@ -349,7 +355,7 @@ impl<'a> Requester<'a> {
     }
 }
 
-/// What ports had looked at in the current second.
+/// Records examined for each port in the current second.
 #[derive(Debug, Default)]
 struct QueryBudget {
     second: u64,
@@ -357,7 +363,7 @@ struct QueryBudget {
 }
 
 impl QueryBudget {
-    /// What a port may have looked at now.
+    /// The number of records that may still be examined for a port.
     fn left(&mut self, now: Duration, port: Guid) -> usize {
         if self.spent.is_empty() {
             return PORT_EXAMINED_MAX;
@@ -368,7 +374,7 @@ impl QueryBudget {
         PORT_EXAMINED_MAX.saturating_sub(self.spent.get(&port).copied().unwrap_or(0)).max(EXAMINED_FREE)
     }
 
-    /// Counts what was looked at for a port.
+    /// Accounts for examined records.
     fn spend(&mut self, now: Duration, port: Guid, examined: usize) {
         if examined > EXAMINED_FREE {
             self.second = now.as_secs();

@@ -1,4 +1,4 @@
-//! PathRecord: how one port reaches another. Asked far more often than all else together.
+//! PathRecord: the path between two ports. By far the most frequent query.
 
 use std::ops::ControlFlow;
 
@@ -9,12 +9,13 @@ use super::directory::EndPort;
 use super::query::{Answer, Query};
 use super::routes::PathCapability;
 
-/// How long a packet may be under way, as an exponent: 1.07 s. opensm answers the same unless told otherwise.
+/// PacketLifeTime as an exponent of 4.096 µs: 1.07 s, OpenSM's default.
 pub(super) const PACKET_LIFE_TIME: u8 = 18;
 
-/// Finds paths. What a path can do is what all its links can do, there and back; its key and service level are those of
-/// a partition that both ends share; in the default partition, what goes to or from the manager has management's level. Service, flow label, hop limit, traffic class and quality of service class of a
-/// request make no difference: every path of a subnet serves them.
+/// Finds paths. MTU and rate of a path are the minimum over its links in both directions. P_Key and service
+/// level are those of a partition that both ends share; to and from the manager in the default partition it
+/// is the management service level. ServiceID, flow label, hop limit, traffic class and QoS class of a
+/// request are ignored: every path of a subnet serves them.
 pub(super) fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
     let pattern = Pattern::<PathRecord>::of(query.request);
     let from = ends(query, &pattern, PathRecord::SGID, PathRecord::SLID)?;
@@ -47,8 +48,8 @@ fn collect(
     ControlFlow::Continue(())
 }
 
-/// The ports that a request may mean as one end of a path. A port the asker may not know of is sorted out later, with
-/// those that do not exist.
+/// The end ports that a request may mean as one end of a path. Ports that the requester must not see are
+/// excluded later, together with those that do not exist.
 fn ends<'a>(
     query: &Query<'a>,
     pattern: &Pattern<'_, PathRecord>,
@@ -71,7 +72,8 @@ fn ends<'a>(
 #[inline]
 fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort) -> Option<PathRecord> {
     let directory = query.directory;
-    // Who asks about its own paths knows both ends, if they share a partition. Of others it may know what it shares.
+    // For its own paths a requester sees all partitions shared by the ends; for other paths only those that
+    // it is in.
     let is_own = query.is_manager || [from.guid, to.guid].contains(&query.requester.guid);
     let shared = match criteria.pkey {
         Some(key) if is_own || directory.is_member(query.requester, key.partition()) => {
@@ -114,8 +116,8 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
         traffic_class: 0,
         is_reversible,
         path_count: 0,
-        // Who asks for a key gets that key, whatever its membership bit says: opensm does so, and software looks the key
-        // up in its table without regard to the bit.
+        // A requested P_Key is returned unchanged, whatever its membership bit: OpenSM does so, and software
+        // ignores the bit when it looks the key up in its table.
         pkey: Some(criteria.pkey.unwrap_or(shared.key)),
         qos_class: 0,
         sl,
@@ -129,7 +131,7 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
     })
 }
 
-/// What a request demands of a path besides its ends.
+/// The criteria of a request besides the ends of the path.
 #[derive(Debug)]
 struct PathCriteria {
     pkey: Option<Pkey>,
@@ -140,7 +142,7 @@ struct PathCriteria {
     life_time: Option<(Selector, u8)>,
 }
 
-/// What a path offers, lowered to what was asked for.
+/// The properties of a path, lowered to the requested ones.
 #[derive(Debug)]
 struct Offer {
     mtu: Mtu,
@@ -149,7 +151,7 @@ struct Offer {
 }
 
 impl PathCriteria {
-    /// Reads a request; `None` if no path can be what it asks for.
+    /// Reads the criteria of a request; `None` if no path can meet them.
     fn read(query: &Query<'_>, pattern: &Pattern<'_, PathRecord>) -> Option<Self> {
         type P = PathRecord;
         let refuses_all = query.wants_table() && pattern.value(P::PATH_COUNT) == Some(0u8)
@@ -165,7 +167,7 @@ impl PathCriteria {
         Some(Self {
             pkey,
             sl: pattern.value(P::SL),
-            // 0 means that either will do.
+            // 0 means don't care.
             reversible: pattern.value(P::IS_REVERSIBLE) == Some(true),
             mtu: both(pattern.value(P::MTU_SELECTOR), pattern.value(P::MTU)),
             rate: both(pattern.value(P::RATE_SELECTOR), pattern.value(P::RATE)),
@@ -173,8 +175,8 @@ impl PathCriteria {
         })
     }
 
-    /// What a path offers; `None` if that is not what was asked for. A path may be used with smaller packets and at a
-    /// lower rate than it allows, but a packet is under way for as long as it takes.
+    /// The properties of a path under these criteria; `None` if it cannot meet them. A path can be used with
+    /// a smaller MTU and a lower rate, but its packet lifetime is fixed.
     fn offer(&self, capability: PathCapability, life_time: u8) -> Option<Offer> {
         Some(Offer {
             mtu: self.mtu.map_or(Some(capability.mtu()), |(selector, wanted)| {
@@ -191,12 +193,12 @@ impl PathCriteria {
     }
 }
 
-/// A selector without its value, or the other way round, says nothing.
+/// A selector without a value, or a value without a selector, is ignored.
 fn both<T>(selector: Option<Selector>, value: Option<T>) -> Option<(Selector, T)> {
     selector.zip(value)
 }
 
-/// Whether a value is what a selector asks for.
+/// Whether a value meets a selector.
 pub(super) fn is_selected<T: Ord>(value: T, selector: Selector, wanted: T) -> bool {
     match selector {
         Selector::GreaterThan => value > wanted,
@@ -206,13 +208,13 @@ pub(super) fn is_selected<T: Ord>(value: T, selector: Selector, wanted: T) -> bo
     }
 }
 
-/// The largest packet up to `capability` that a selector allows.
+/// The largest MTU up to `capability` that a selector permits.
 fn lower_mtu(capability: Mtu, selector: Selector, wanted: Mtu) -> Option<Mtu> {
     let sizes = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
     highest(&sizes, capability, selector, wanted, |mtu| mtu.bytes().into())
 }
 
-/// The fastest rate up to `capability` that a selector allows.
+/// The highest rate up to `capability` that a selector permits.
 fn lower_rate(capability: Rate, selector: Selector, wanted: Rate) -> Option<Rate> {
     highest(&Rate::SLOWEST_FIRST, capability, selector, wanted, Rate::nominal_mbps)
 }
@@ -227,7 +229,7 @@ fn highest<T: Copy>(
     if selector == Selector::Best {
         return Some(capability);
     }
-    // What has no size is not on the list; everything would be greater.
+    // Unknown codes have size 0; every value would be greater.
     let wanted = Some(size(wanted)).filter(|wanted| *wanted > 0)?;
     let allowed =
         |value: &&T| size(**value) <= size(capability) && is_selected(size(**value), selector, wanted);

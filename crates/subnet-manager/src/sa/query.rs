@@ -1,4 +1,4 @@
-//! A request and who asks, and the records that are found for it.
+//! A query, its requester, and the records found for it.
 
 use std::ops::ControlFlow;
 
@@ -7,23 +7,23 @@ use ib_wire::{LidAddress, Mad, Method, Status};
 
 use super::directory::{Directory, EndPort};
 
-/// Records looked at for one request. The largest question about a fabric of 11,664 hosts, all its 71,604 ports, is
-/// answered; all pairs of more than 362 ports are not, and have to be asked for port by port.
+/// Limit on records examined for one request. Enough for all 71,604 ports of 11,664 hosts, the largest table
+/// of such a fabric; not for all pairs of more than 362 ports, which have to be queried port by port.
 pub(super) const EXAMINED_MAX: usize = 1 << 17;
 
-/// A request, and who asks.
+/// A request and its requester.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<'a> {
     pub directory: &'a Directory,
-    /// The port that asks.
     pub requester: &'a EndPort,
-    /// The subnet manager's own port asks, or one that may see as much: it sees everything.
+    /// Whether the requester sees everything: the subnet manager's own port, or any port of an open
+    /// directory.
     pub is_manager: bool,
     pub request: &'a Mad,
 }
 
 impl<'a> Query<'a> {
-    /// Whether the asker may know of a port: they could talk, or it is itself.
+    /// Whether the requester may see a port: itself, or one that it can communicate with.
     #[inline]
     pub fn sees(&self, port: &EndPort) -> bool {
         self.is_manager
@@ -31,12 +31,12 @@ impl<'a> Query<'a> {
             || self.directory.shared(self.requester, port).is_some()
     }
 
-    /// Whether a table is asked for, not a single record.
+    /// Whether the request is a GetTable.
     pub fn wants_table(&self) -> bool {
         self.request.method() == Method::GET_TABLE
     }
 
-    /// The end ports that a LID component leaves: all if it was `not_asked`.
+    /// The end ports that a LID component selects: all if it was `not_asked`.
     pub fn ports_at(&self, lid: Option<LidAddress>, not_asked: bool) -> &'a [EndPort] {
         match lid {
             _ if not_asked => self.directory.ports(),
@@ -48,29 +48,29 @@ impl<'a> Query<'a> {
     }
 }
 
-/// The records found so far. It says when to stop.
+/// The records found so far, and when to stop searching.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     data: Vec<u8>,
     record_len: usize,
     records: usize,
-    /// Records after which nothing more can change the answer.
+    /// Number of records that ends the search.
     enough: usize,
     examined: usize,
-    /// What the asker may have looked at now.
+    /// Number of records that may be examined for the requester.
     budget: usize,
     excess: Option<Status>,
 }
 
 impl Answer {
-    /// Forgets the last answer. `enough` records end the search; `budget` is what the asker may still have looked at.
+    /// Clears the records. `enough` records end the search; `budget` records may be examined.
     pub fn start(&mut self, enough: usize, budget: usize) {
         self.data.clear();
         (self.record_len, self.records, self.examined, self.excess) = (0, 0, 0, None);
         (self.enough, self.budget) = (enough, budget);
     }
 
-    /// Counts something looked at; stops the search when it was too much.
+    /// Counts an examined record. Stops the search at the limit.
     #[inline]
     pub fn examine(&mut self) -> ControlFlow<()> {
         self.examined += 1;
@@ -82,7 +82,7 @@ impl Answer {
         ControlFlow::Continue(())
     }
 
-    /// Adds a record; stops the search when it is enough.
+    /// Adds a record. Stops the search when there are enough.
     #[inline]
     pub fn add(&mut self, record: &[u8]) -> ControlFlow<()> {
         if self.data.len() + record.len() > RECEIVE_MAX {
@@ -95,32 +95,28 @@ impl Answer {
         if self.records >= self.enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// How much was looked at.
     pub fn examined(&self) -> usize {
         self.examined
     }
 
-    /// How many records there are.
     pub fn records(&self) -> usize {
         self.records
     }
 
-    /// The distance between records; 0 if there are none.
+    /// Size of a record in bytes; 0 if there are none.
     pub fn record_len(&self) -> usize {
         self.record_len
     }
 
-    /// Why there is no answer, if the search was given up.
+    /// The status if the search hit a limit.
     pub fn excess(&self) -> Option<Status> {
         self.excess
     }
 
-    /// The bytes of the records.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// Takes the bytes of the records out.
     pub fn take_data(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.data)
     }

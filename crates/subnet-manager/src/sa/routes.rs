@@ -1,4 +1,4 @@
-//! The ways that packets take, as the forwarding tables of a plan lead, and what the links on them can do.
+//! Paths along the linear forwarding tables of a plan, and what their links can carry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use ib_wire::{Guid, Lid, Mtu, PortNum};
 
 use super::directory::NodeFacts;
 
-/// Switches a packet may pass before its route counts as a loop. Directed routes, the longest ways there are, have 63.
+/// Number of switches after which a path counts as a loop. A directed route has at most 63 hops.
 const HOPS_MAX: usize = 64;
 
-/// The switches and cables of a plan, in flat arrays.
+/// The switches and links of a plan, in flat arrays.
 #[derive(Debug)]
 pub(super) struct Routes {
     switches: Vec<Switch>,
-    /// Cables by switch and port.
+    /// By switch and port.
     links: Vec<Link>,
-    /// The cable of each adapter port, by LID.
+    /// The link of each adapter port, by LID.
     adapters: BTreeMap<Lid, Link>,
 }
 
-/// A switch and where its ports are in the list of links.
+/// A switch, and the range of its ports in the list of links.
 #[derive(Debug)]
 struct Switch {
     lid: Lid,
-    /// What its own port 0 can take.
+    /// Capability of port 0.
     own: PathCapability,
     linear: Arc<LinearTable>,
     first_link: usize,
     port_count: usize,
 }
 
-/// A cable as seen from one of its ends.
+/// A link, as seen from one end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     to: LinkEnd,
     capability: PathCapability,
 }
 
-/// What a cable leads to.
+/// The other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkEnd {
     Unknown,
@@ -50,57 +50,55 @@ enum LinkEnd {
     Adapter(Lid),
 }
 
-/// What a link, or all links of a path, can do.
+/// The capability of a link or of a whole path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathCapability {
-    /// Place in the list of rates by speed; [`PathCapability::UNKNOWN`] where neither end said.
+    /// Index into the list of rates by speed; [`PathCapability::UNKNOWN`] if neither end reported one.
     speed: u8,
-    /// Code of the largest packet.
+    /// MTU code.
     mtu: u8,
 }
 
 impl PathCapability {
     const UNKNOWN: u8 = u8::MAX;
-    /// What a path without links can do.
+    /// The capability of a path without links.
     const ANY: Self = Self { speed: Self::UNKNOWN, mtu: Mtu::B4096.to_wire() };
 
     fn new(ends: [Option<Rate>; 2], mtu: Mtu) -> Self {
         let index = |rate: Rate| Rate::SLOWEST_FIRST.iter().position(|listed| *listed == rate);
         let speeds =
             ends.into_iter().flatten().filter_map(index).filter_map(|index| u8::try_from(index).ok());
-        // Every port takes 256 bytes, whatever it says.
+        // Every port supports an MTU of 256 bytes.
         let mtu = if mtu.bytes() == 0 { Mtu::B256 } else { mtu };
         Self { speed: speeds.min().unwrap_or(Self::UNKNOWN), mtu: mtu.to_wire() }
     }
 
-    /// What both can do.
+    /// The minimum of both.
     #[inline]
     pub fn and(self, other: Self) -> Self {
         Self { speed: self.speed.min(other.speed), mtu: self.mtu.min(other.mtu) }
     }
 
-    /// Largest packet.
     pub fn mtu(self) -> Mtu {
         Mtu::from_wire(self.mtu)
     }
 
-    /// The slowest link. Where no end of any link told its speed it is the slowest there is.
+    /// The rate of the slowest link; the lowest rate if no link reported one.
     pub fn rate(self) -> Rate {
         Rate::SLOWEST_FIRST.get(usize::from(self.speed)).copied().unwrap_or(Rate::G2_5)
     }
 }
 
-/// Where a path starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathStart {
-    /// An adapter port, at its cable.
+    /// The link of an adapter port.
     Adapter(Link),
     /// Port 0 of a switch.
     Switch(u32),
 }
 
 impl Routes {
-    /// The switches and cables of a plan; how fast they are is what the nodes say.
+    /// The switches and links of a plan, with the rates that the nodes reported.
     pub fn new(plan: &FabricPlan, nodes: &BTreeMap<Guid, NodeFacts>) -> Self {
         let indices: BTreeMap<Guid, u32> =
             plan.switches().zip(0..).map(|(switch, index)| (switch.guid, index)).collect();
@@ -145,12 +143,12 @@ impl Routes {
         routes
     }
 
-    /// Where paths from an adapter port start; `None` if the plan has no such port.
+    /// The start of paths from an adapter port; `None` if the plan does not have it.
     pub fn start_of_adapter(&self, lid: Lid) -> Option<PathStart> {
         self.adapters.get(&lid).copied().map(PathStart::Adapter)
     }
 
-    /// What the path from a port to a LID can do; `None` if packets do not get there.
+    /// The capability of the path to a LID; `None` if the forwarding tables do not lead there.
     #[inline]
     pub fn walk(&self, start: PathStart, to: Lid) -> Option<PathCapability> {
         let (mut at, mut capability) = match start {
@@ -178,7 +176,7 @@ impl Routes {
         None
     }
 
-    /// What a port can do when it talks to itself.
+    /// The capability of a port to itself.
     pub fn own(&self, start: PathStart) -> PathCapability {
         match start {
             PathStart::Adapter(link) => link.capability,

@@ -1,4 +1,4 @@
-//! The service levels of guaranteed clusters, as paths inside them have them.
+//! The service levels of guaranteed clusters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::tenancy::PairLevel;
 use ib_wire::{Guid, ServiceLevel};
 
-/// What guaranteed clusters send at.
+/// The service levels of guaranteed clusters, by port.
 #[derive(Debug, Default)]
 pub(super) struct ServiceLevels {
     /// By port GUID.
     ports: HashMap<Guid, ClusterPort>,
 }
 
-/// The cluster of a port, and its switch by node GUID.
+/// The cluster of a port, and the node GUID of its switch.
 #[derive(Clone, Debug)]
 struct ClusterPort {
     cluster: Arc<Cluster>,
@@ -25,14 +25,14 @@ struct ClusterPort {
 #[derive(Debug)]
 struct Cluster {
     name: String,
-    /// The level of all its packets.
+    /// The service level of all its packets.
     one: Option<ServiceLevel>,
-    /// The levels between its switches, where every two have their own.
+    /// The service levels by pair of switches, if each pair has its own.
     pairs: HashMap<(Guid, Guid), ServiceLevel>,
 }
 
 impl ServiceLevels {
-    /// By the decisions of a plan.
+    /// From the decisions of a plan.
     pub fn of(plan: &FabricPlan) -> Self {
         let mut ports = HashMap::new();
         for (name, decision) in &plan.decisions().clusters {
@@ -47,8 +47,8 @@ impl ServiceLevels {
         Self { ports }
     }
 
-    /// The level between two ports, the same in both directions; `None` if they are not in one cluster that has a level for
-    /// them.
+    /// The service level between two ports, the same in both directions; `None` unless both are in one
+    /// cluster that has a service level for them.
     #[inline]
     pub fn between(&self, a: Guid, b: Guid) -> Option<ServiceLevel> {
         let (a, b) = (self.ports.get(&a)?, self.ports.get(&b)?);
@@ -59,8 +59,8 @@ impl ServiceLevels {
         a.cluster.one.or_else(pair)
     }
 
-    /// What both these and the next ones are. A level that is about to be lost has no lane any more, and one that comes has
-    /// none yet.
+    /// The service levels that are the same in both. During a change, a level that is removed has no lane any
+    /// more, and a new one has none yet.
     pub fn restricted_to(&self, next: &Self) -> Self {
         let mut both: HashMap<&str, Arc<Cluster>> = HashMap::new();
         let seats = self.ports.iter().filter_map(|(port, seat)| {
@@ -80,7 +80,7 @@ impl Cluster {
     fn of(name: &str, decision: &ClusterDecision) -> Self {
         let mut pairs = HashMap::with_capacity(decision.pairs.len());
         for pair in &decision.pairs {
-            // The first that is told holds.
+            // The first entry for a pair applies.
             pairs.entry(pair.switches).or_insert(pair.service_level);
         }
         Self { name: name.to_owned(), one: decision.service_level(), pairs }

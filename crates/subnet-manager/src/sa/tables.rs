@@ -1,4 +1,4 @@
-//! Records of the tables that the plan gives to ports and switches.
+//! Records of the tables in the plan.
 
 use std::ops::ControlFlow;
 
@@ -10,10 +10,11 @@ use super::directory::EndPort;
 use super::inventory::add_if;
 use super::query::{Answer, Query};
 
-/// P_Key tables: a port is told its own, the manager's own port every one, those of switch ports that enforce included.
+/// PKeyTableRecord: a port sees its own, the manager's own port all of them, including those of switch ports
+/// that enforce partitions.
 ///
-/// The number of a block travels in wire order. opensm 3.3.23 leaves it in its host's order and saquery prints it so: a
-/// block other than 0 is answered right and printed wrong by that tool.
+/// The block number is in network byte order. OpenSM 3.3.23 leaves it in host byte order and saquery prints
+/// it so: blocks other than 0 are answered correctly but printed wrong by that tool.
 pub(super) fn pkey_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<PkeyTableRecord>::of(query.request);
     let matcher = pattern.matcher();
@@ -50,7 +51,7 @@ fn blocks(
     ControlFlow::Continue(())
 }
 
-/// Forwarding tables of switches. For the manager's own port only.
+/// LFTRecord, for the manager's own port only.
 pub(super) fn linear_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<LinearForwardingRecord>::of(query.request);
     let matcher = pattern.matcher();

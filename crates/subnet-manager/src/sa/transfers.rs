@@ -1,4 +1,4 @@
-//! Answers of several datagrams that are under way.
+//! RMPP transfers in progress: responses of several datagrams.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,24 +7,25 @@ use std::time::Duration;
 use ib_wire::rmpp::{RmppStatus, Sender};
 use ib_wire::{Datagram, Guid, Mad, TransactionId};
 
-/// Transfers under way altogether. Each time something is sent all may have to be looked at.
+/// Limit on transfers. All of them may have to be visited for every datagram sent.
 const TRANSFERS_MAX: usize = 64;
-/// Transfers under way to one port. Software asks for one table at a time; several programs may run.
+/// Limit on transfers to one port. Software queries one table at a time, but several programs may run.
 const PORT_TRANSFERS_MAX: usize = 4;
-/// Bytes of all transfers under way: what 20 ports take that ask for all nodes of 11,664 hosts at once.
+/// Limit on the bytes of all transfers: enough for 20 ports that query all nodes of 11,664 hosts at the same
+/// time.
 const BYTES_MAX: usize = 32 << 20;
-/// How long an acknowledgement may take. Ports answer within milliseconds; a busy machine takes longer.
+/// Time to wait for an acknowledgement. Ports take milliseconds, a busy machine longer.
 const ACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who gets a transfer, and in which transaction.
+/// The receiver of a transfer, and the transaction.
 pub(super) type TransferKey = (Guid, TransactionId);
 
-/// The transfers under way.
+/// The transfers in progress.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     under_way: BTreeMap<TransferKey, Transfer>,
     bytes: usize,
-    /// Who was sent something last: the others are next.
+    /// The transfer that was served last; the next one follows.
     last: Option<TransferKey>,
     failed: u64,
 }
@@ -32,12 +33,12 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 struct Transfer {
     sender: Sender,
-    /// The headers its datagrams travel in.
+    /// The headers of its datagrams.
     headers: Datagram,
     bytes: usize,
     due: Duration,
     started: Duration,
-    /// The other side acknowledged something: it takes part.
+    /// Whether the receiver has acknowledged anything.
     is_heard: bool,
 }
 
@@ -48,8 +49,8 @@ impl Transfer {
 }
 
 impl Transfers {
-    /// Whether a port may have one more. Its own transfers that nobody ever acknowledged give way, the oldest first:
-    /// software that does not speak the protocol shall be able to ask again.
+    /// Whether a port may start another transfer. If it has too many, its oldest transfer that was never
+    /// acknowledged is dropped, so that software without RMPP support can query again.
     pub fn make_room(&mut self, port: Guid) -> bool {
         let own = self.of_port(port);
         if own.len() >= PORT_TRANSFERS_MAX {
@@ -64,8 +65,8 @@ impl Transfers {
         self.under_way.len() < TRANSFERS_MAX && self.bytes < BYTES_MAX
     }
 
-    /// Starts a transfer; one in the same transaction is replaced, for the port asked again. `false` if its bytes would
-    /// be too many, or it can never be sent.
+    /// Starts a transfer. Replaces one with the same transaction, because the request was repeated. Returns
+    /// false if there are too many bytes, or the data cannot be sent.
     pub fn start(&mut self, now: Duration, key: TransferKey, headers: Datagram, data: Vec<u8>) -> bool {
         self.remove(key);
         let bytes = data.len();
@@ -79,7 +80,7 @@ impl Transfers {
         true
     }
 
-    /// Takes what a port says about a transfer.
+    /// Handles an acknowledgement, stop or abort.
     pub fn handle(&mut self, now: Duration, key: TransferKey, mad: &Mad) {
         let Some(transfer) = self.under_way.get_mut(&key) else { return };
         let taken = transfer.sender.handle(mad);
@@ -88,7 +89,7 @@ impl Transfers {
         self.failed += u64::from(taken.is_err());
     }
 
-    /// What was not acknowledged in time is sent again, or given up.
+    /// Retransmits what was not acknowledged in time, or gives up.
     pub fn handle_timeout(&mut self, now: Duration) {
         for transfer in self.under_way.values_mut().filter(|transfer| transfer.due <= now) {
             self.failed += u64::from(transfer.sender.handle_timeout().is_err());
@@ -96,7 +97,7 @@ impl Transfers {
         }
     }
 
-    /// Ends all transfers; the other sides are told.
+    /// Aborts all transfers and notifies the receivers.
     pub fn abort_all(&mut self) {
         for transfer in self.under_way.values_mut().filter(|transfer| !transfer.is_over()) {
             transfer.sender.abort(RmppStatus::Unspecified);
@@ -104,7 +105,7 @@ impl Transfers {
         }
     }
 
-    /// The next datagram of any transfer: they take turns.
+    /// The next datagram; transfers take turns.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let order: Vec<TransferKey> = (self.under_way.range((after, Bound::Unbounded)))
@@ -126,17 +127,16 @@ impl Transfers {
         None
     }
 
-    /// When an acknowledgement is overdue next.
+    /// The next acknowledgement timeout.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.under_way.values().filter(|transfer| !transfer.is_over()).map(|transfer| transfer.due).min()
     }
 
-    /// How many are under way.
     pub fn len(&self) -> usize {
         self.under_way.len()
     }
 
-    /// How many came to nothing.
+    /// Number of transfers that failed.
     pub fn failed(&self) -> u64 {
         self.failed
     }

@@ -1,10 +1,11 @@
-//! How links are shared: arbitration tables and the lanes of service levels.
+//! Lane sharing: VL arbitration tables and SLtoVL maps.
 //!
-//! A level that loses its lane on a turn is discarded there first, before any weight goes; a lane gets its weight before a
-//! level gets the lane. So at no time a packet is on a lane that nobody serves, or on one that belongs to somebody else.
+//! A service level that loses its lane on a hop is discarded there first, before any weight is removed; a
+//! lane gets its weight before a service level gets the lane. So no packet is ever on a lane without weight,
+//! or on a lane of another cluster.
 //!
-//! A table of more than 32 entries is written in two parts. Its lanes get their new entries before they lose old ones, so
-//! that none is served more seldom in between than before or after.
+//! A table of more than 32 entries is written in two blocks. Lanes get their new entries before they lose old
+//! ones, so that no lane is served less often in between than before or after.
 
 use fabric_model::plan::PortSharing;
 use ib_wire::{
@@ -13,10 +14,11 @@ use ib_wire::{
 
 use super::{TwoPhases, two_phases};
 
-/// A table of lanes or weights: its attribute, modifier and bytes.
+/// A table block: attribute, modifier and data.
 type Table = ((Attribute, u32), [u8; SMP_DATA_LEN]);
 
-/// The arbitration tables of a port. What the plan does not name has no weight, and the high-priority table is empty.
+/// The VL arbitration tables of a port with these capacities. Lanes that the plan does not name have no
+/// weight; the high-priority table is empty.
 pub fn weights(sharing: &PortSharing, port: PortNum, low: u8, high: u8) -> impl Iterator<Item = Table> {
     let parts = [VlArbPart::LowFirst, VlArbPart::LowSecond, VlArbPart::HighFirst, VlArbPart::HighSecond];
     let is_there =
@@ -31,16 +33,19 @@ pub fn weights(sharing: &PortSharing, port: PortNum, low: u8, high: u8) -> impl 
     })
 }
 
-/// Entries of a table that is written in two parts.
+/// Entries of a table that is written in two blocks.
 const ENTRIES: usize = 2 * VlArbBlock::ENTRIES;
 
-/// The two parts of a low-priority table.
+/// The two blocks of a low-priority table.
 pub type TwoParts = [VlArbBlock; 2];
 
-/// The tables by which a low-priority table becomes another, the wanted one last. From one to the next the parts may be
-/// written in either order. All the while a lane that is served before and after has all the entries it had, or all it is
-/// to have, or as many as it had at the same distances; best effort has an entry. If lanes have to change places and no
-/// other entries are free, these lanes have for an instant only what they keep.
+/// The sequence of tables from `held` to `wanted`, the latter last. Between two of them the blocks may be
+/// written in either order.
+///
+/// After every single write, a lane that is served before and after has all its old entries, or all its new
+/// ones, or as many entries as before at the same distances; the best-effort lane has at least one entry.
+/// Exception: if lanes have to swap positions and no other entries are free, these lanes have for one step
+/// only the entries that they keep.
 pub fn intermediate_tables(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
     let (mut now, wanted) = (Entries::of(held), Entries::of(wanted));
     let mut homes = now.by_lane();
@@ -58,17 +63,16 @@ pub fn intermediate_tables(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> 
     tables
 }
 
-/// Lanes that can be named.
 const LANES: usize = 16;
 
-/// Positions, as bits.
+/// A set of positions, one bit each.
 type Positions = u64;
 
 fn lowest(positions: Positions) -> Positions {
     positions & positions.wrapping_neg()
 }
 
-/// A table in one piece.
+/// Both blocks as one table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entries([VlArbEntry; ENTRIES]);
 
@@ -82,7 +86,7 @@ impl Entries {
         [part(0), part(VlArbBlock::ENTRIES)]
     }
 
-    /// What serves each lane.
+    /// The positions of the entries of each lane.
     fn by_lane(&self) -> [Positions; LANES] {
         let mut lanes = [0; LANES];
         for (at, entry) in self.0.iter().enumerate().filter(|(_, entry)| entry.weight != 0) {
@@ -91,7 +95,8 @@ impl Entries {
         lanes
     }
 
-    /// Lanes that are served in both tables, and not yet by what they are to have. Best effort needs one entry of it.
+    /// Lanes that are served in both tables and do not have all their new entries yet. For best effort one
+    /// new entry is sufficient.
     fn open_lanes(&self, wanted: &Self) -> [bool; LANES] {
         let (has, wants) = (self.by_lane(), wanted.by_lane());
         std::array::from_fn(|lane| {
@@ -100,7 +105,7 @@ impl Entries {
         })
     }
 
-    /// Everything as wanted, but for entries at home to a lane that has not all it is to have.
+    /// The wanted table, except that lanes without all their new entries keep the entries at home.
     fn towards(&self, wanted: &Self, homes: &[Positions; LANES]) -> Self {
         let (open, has, wants) = (self.open_lanes(wanted), self.by_lane(), wanted.by_lane());
         let kept = (0..LANES).filter(|lane| open[*lane]);
@@ -108,7 +113,8 @@ impl Entries {
         Self(std::array::from_fn(|at| if kept >> at & 1 == 1 { self.0[at] } else { wanted.0[at] }))
     }
 
-    /// A lane that others wait for is served by entries of best effort for a while, as often as at home.
+    /// A lane that others wait for moves to best-effort entries for a while, as many and at the same
+    /// distances.
     fn with_stand_in(
         &self,
         wanted: &Self,
@@ -131,7 +137,7 @@ impl Entries {
     }
 }
 
-/// The lanes of service levels on every turn of a switch that leaves by a port.
+/// The SLtoVL maps of all hops to an output port of a switch.
 pub fn hops(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
     let inputs = (0..=port_count).filter_map(PortNum::new).filter(move |input| *input != output);
     inputs.map(move |input| {
@@ -141,18 +147,20 @@ pub fn hops(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iter
     })
 }
 
-/// The lanes of service levels of an adapter port.
+/// The SLtoVL map of an adapter port.
 pub fn injection(sharing: &PortSharing) -> Table {
     ((Attribute::SL_TO_VL, 0), encode(&sharing.otherwise))
 }
 
-/// One map, by way of what is held and wanted both: levels that change their lane are discarded in between.
+/// The writes of one SLtoVL map: first the service levels that keep their lane, with all others discarded,
+/// then the whole map.
 pub fn sl_to_vl(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
     let common = |held: &SlToVl| {
         let both = |sl: usize| if held.0[sl] == wanted.0[sl] { held.0[sl] } else { VirtualLane::MANAGEMENT };
         SlToVl(std::array::from_fn(both))
     };
-    // A map that nobody has read is left until the lanes have their weights: without it nothing passes.
+    // A map that was not read is written once the lanes have their weights; emptying it would stop all
+    // packets.
     let empty = wanted;
     let (shrink, grow) = two_phases(held, common, wanted, empty);
     TwoPhases {
@@ -161,12 +169,12 @@ pub fn sl_to_vl(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
     }
 }
 
-/// Reads a map as a datagram carries it.
+/// Decodes attribute data.
 pub fn decode(data: &[u8; SMP_DATA_LEN]) -> SlToVl {
     SlToVl::decode(&std::array::from_fn(|byte| data[byte]))
 }
 
-/// The map as a datagram carries it.
+/// Encodes attribute data.
 pub fn encode(map: &SlToVl) -> [u8; SMP_DATA_LEN] {
     let mut data = [0; SMP_DATA_LEN];
     data[..SlToVl::LEN].copy_from_slice(&map.encode());
@@ -232,7 +240,7 @@ mod tests {
         assert_eq!(sl_to_vl(None, wanted).shrink, []);
     }
 
-    /// Lanes at equal distances, position 0 for best effort.
+    /// Lanes with equidistant entries; position 0 belongs to best effort.
     #[derive(Clone, Debug)]
     struct Sequences(Vec<Option<(usize, usize)>>);
 
@@ -241,7 +249,7 @@ mod tests {
             self.0.iter().flatten().fold(1, |taken, (first, count)| taken | class(*first, *count))
         }
 
-        /// Gives a lane so many entries at the first place from some on that is free.
+        /// Gives a lane `count` entries at the first free position from `from` on.
         fn put(&mut self, lane: usize, count: usize, from: usize, taken: u64) {
             let distance = ENTRIES / count;
             let mut places = (0..distance).map(|step| (from + step) % distance);
@@ -267,7 +275,7 @@ mod tests {
         (first..ENTRIES).step_by(ENTRIES / count).fold(0, |all, at| all | 1 << at)
     }
 
-    /// The most entries of others between two of a lane's.
+    /// The largest number of entries of other lanes between two of a lane.
     fn gap(table: &TwoParts, lane: usize) -> usize {
         let served = Entries::of(table).by_lane();
         let all = served.iter().fold(0, |all, positions| all | positions);
@@ -280,7 +288,7 @@ mod tests {
         most
     }
 
-    /// Every table that may stand on the way, whichever part is written first.
+    /// All intermediate tables, for both orders of the two blocks.
     fn instants(held: &TwoParts, intermediate_tables: &[TwoParts]) -> Vec<TwoParts> {
         let mut before = *held;
         let mut all = Vec::new();
@@ -291,12 +299,12 @@ mod tests {
         all
     }
 
-    /// A lane comes, goes or moves: which, to how many entries as a power of two, and where.
+    /// Changes of lanes: which one, number of entries as a power of two, position.
     fn changes(count: usize) -> impl Strategy<Value = Vec<(usize, u32, usize)>> {
         proptest::collection::vec((0..8usize, 0..6u32, 0..ENTRIES), count)
     }
 
-    /// Each lane changes once. Those that move go to entries that were free before, as room is made.
+    /// Changes each lane at most once. A lane that moves gets positions that were free before.
     fn changed(before: &Sequences, changes: &[(usize, u32, usize)]) -> Sequences {
         let mut sequences = before.clone();
         let mut seen = [false; 8];
@@ -329,7 +337,7 @@ mod tests {
             for table in instants(&held, &intermediate_tables) {
                 let served = Entries::of(&table).by_lane();
                 for lane in (0..9).filter(|lane| before[*lane] != 0 && after[*lane] != 0) {
-                    // Best effort may lend entries, but not the first.
+                    // Best effort may lend entries, except the first.
                     let both = before[lane] & after[lane] & if lane == 0 { 1 } else { u64::MAX };
                     prop_assert!(served[lane] != 0 && both & !served[lane] == 0, "lane {}", lane);
                     let most = gap(&held, lane).max(gap(&wanted, lane));

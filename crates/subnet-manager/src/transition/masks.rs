@@ -1,34 +1,34 @@
-//! Multicast tables: which ports of a switch belong to a group.
+//! Multicast forwarding tables.
 
 use fabric_model::plan::MulticastTable;
 use ib_wire::{MulticastBlock, PortMask};
 
 use super::{TwoPhases, two_phases};
 
-/// A block of 32 groups and 16 ports of a multicast table, and what it is to hold.
+/// A write of 32 groups and 16 ports of a multicast table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupBlock {
-    /// Which 32 groups.
+    /// Number of the block of 32 groups.
     pub block: u16,
-    /// Which 16 ports.
+    /// Number of the group of 16 ports.
     pub position: u8,
-    /// The ports of each.
     pub masks: MulticastBlock,
 }
 
-/// How much of a switch's multicast table is looked at.
+/// The part of a multicast table that may be in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     blocks: u16,
     positions: u8,
 }
 
-/// The writes of a switch's multicast table; `held` is `None` for a block and position that was not read. `blocks` is
-/// how many blocks of groups may hold something; those of the plan count anyway.
+/// The writes of a switch's multicast table. `held` is `None` for a block and position that was not read.
+/// `blocks` is the number of blocks that may be in use; those of the plan are included anyway.
 ///
-/// A packet to a group leaves by every port of the entry but the one it came in by, so the ports of a group over all
-/// switches must not close a ring. Those of the old tree do not, those of the new one do not, but some of both may. While
-/// the first phase goes on anywhere, they are some of the old tree; while the second does, some of the new.
+/// A packet to a group leaves through every port of the entry except its input port, so the ports of a group
+/// over all switches must not form a cycle. Those of the old tree do not, those of the new one do not, but a
+/// mixture may. During the first phase they are a subset of the old tree everywhere, during the second a
+/// subset of the new one.
 pub fn groups(
     held: impl Fn(u16, u8) -> Option<MulticastBlock>,
     wanted: &MulticastTable,

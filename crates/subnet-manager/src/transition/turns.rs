@@ -1,50 +1,57 @@
-//! One destination LID on all switches: which entries have to be withdrawn first, and in which order the others change.
+//! One destination LID on all switches: which entries are withdrawn first, and in which order the others
+//! change.
 //!
-//! The channel order gives every cable an upper and a lower end. Packets go up, then down. A *turn* is a switch that
-//! packets come down to and leave upwards. A plan may have turns; its compiler saw to it that these, and everything that
-//! goes up and then down, close no ring of channels. So no credit loop is possible while the tables have turns of the plan
-//! and no others. What follows keeps them so:
+//! The channel order gives every cable an upper and a lower end. Packets go up, then down. A *turn* is a
+//! switch that packets reach downwards and leave upwards (a down-up turn, which plain up*/down* routing
+//! forbids). A plan may have turns; its compiler ensures that these, together with all paths that go up and
+//! then down, form no cycle of channels. So no credit loop is possible while the tables have only turns of
+//! the plan. The three steps preserve that:
 //!
-//! 1. *Withdraw.* Two kinds of entries become empty, which can close no ring. (a) Those that lead down into a turn that is
-//!    not exactly as the plan has it. After that, all turns left are turns of the plan, whatever order the tables followed
-//!    before: a new order, and tables that somebody else wrote, need no rule of their own. (b) Those that will go up and
-//!    do not now, where somebody comes down to them by the old tables.
-//! 2. *Move.* The other entries change, each after all that its new way leads through, up to the first empty one. Suppose
-//!    this made a turn at switch v, entered from u. If u has its new entry, v comes after u on the new way, so it has its
-//!    own new entry: the turn is the plan's. If u holds an old one, v got a new one that goes up. Either it went up
-//!    before: then u led into a turn and was withdrawn by (a). Or it did not: then v was withdrawn by (b).
-//! 3. *Restore.* What was withdrawn gets its new entry, in any order: all others have theirs, so every turn is the plan's.
+//! 1. *Withdraw.* Two kinds of entries become empty, which cannot create a cycle. (a) Those that lead down
+//!    into a turn that is not exactly as in the plan. After that, all remaining turns are turns of the plan,
+//!    whatever order the tables followed before; a new order, and tables that something else wrote, need no
+//!    rule of their own. (b) Those that will go up and do not now, at a switch that the old tables reach
+//!    downwards.
+//! 2. *Move.* The other entries change, each after all entries that its new path leads through, up to the
+//!    first empty one. Suppose this creates a turn at switch v, entered from u. If u has its new entry, v
+//!    follows u on the new path and has its own new entry: the turn is one of the plan. If u has an old
+//!    entry, v got a new one that goes up. Either v went up before: then u led into a turn and was withdrawn
+//!    by (a). Or it did not: then v was withdrawn by (b).
+//! 3. *Restore.* Withdrawn entries get their new value in any order: all others have theirs, so every turn is
+//!    one of the plan.
 //!
-//! No forwarding loop: from a switch with a new entry, the way leads through new entries to the destination or ends at an
-//! empty one. So a loop can only consist of old entries, and then it was there before.
+//! No forwarding loop: from a switch with a new entry, the path leads through new entries to the destination
+//! or ends at an empty one. So a loop can only consist of old entries, and then it existed before.
 //!
-//! Each state this passes through has turns of the old tables only, or of the plan only. It may be left at any write and
-//! taken as what is held on the way to another plan. If an order was followed before, and it is the plan's, nothing was
-//! ever out of it; if not, packets that came by withdrawn turns may still be waiting in buffers, where tables show
-//! nothing of them: see [`RouteStep::drain`](super::RouteStep::drain).
+//! Every intermediate state has turns of the old tables only, or of the plan only. It may be abandoned at any
+//! write and used as the held tables on the way to another plan. If the tables followed the channel order of
+//! the plan before, no packet ever violated it. If not, packets that took withdrawn turns may still wait in
+//! buffers, which tables do not show: see [`RouteStep::drain`](super::RouteStep::drain).
+//!
+//! The cost is linear in the number of switches per destination LID that changes.
 
 use std::collections::HashMap;
 
 use fabric_model::FabricPlan;
 use ib_wire::Guid;
 
-/// An entry of a linear table without an exit.
+/// An entry without output port.
 pub(super) const NO_PORT: u8 = 0xff;
 
-/// A switch, by its place in the plan.
+/// Index of a switch in the plan.
 pub(super) type SwitchIndex = usize;
 
-/// Where an exit leads to no other switch.
+/// No neighbouring switch.
 const NOWHERE: u16 = u16::MAX;
 
-/// The switches of a plan, what is behind their ports, and the channel order.
+/// The switches of a plan, their neighbours, and the channel order.
 #[derive(Debug)]
 pub(super) struct Graph {
-    /// The switch behind each exit, 256 a switch.
+    /// Index of the switch behind each output port, 256 per switch.
     behind: Vec<u16>,
-    /// The higher of two switches has the larger number.
+    /// The higher of two switches has the larger rank.
     rank: Vec<u16>,
-    /// The plan's turn and the switches above it, where packets may always go down and up again.
+    /// The pivot of the plan and the switches above it, where packets may always go down and up again.
     tree: Vec<bool>,
 }
 
@@ -93,42 +100,42 @@ impl Graph {
     }
 }
 
-/// When an entry gets what it is to have.
+/// When an entry gets its new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// At once, and it stays empty.
+    /// First, and it stays empty.
     Withdrawn,
     /// After those with a smaller number.
     Moved(u16),
-    /// It is emptied first and gets its exit after all others.
+    /// It is emptied first and gets its new value after all others.
     Restored,
 }
 
-/// What happens with one column, and the memory to find it out.
+/// The entries of all switches for one destination LID. The memory is reused from column to column.
 #[derive(Debug, Default)]
 pub(super) struct Column {
     entries: Vec<ColumnEntry>,
     path: Vec<SwitchIndex>,
-    /// Whether packets may be waiting that came by a turn which the plan does not allow.
+    /// Whether packets may be in buffers that took a turn which the plan does not allow.
     pub drain: bool,
 }
 
-/// One switch's entry of a column.
+/// The entry of one switch.
 #[derive(Clone, Copy, Debug, Default)]
 struct ColumnEntry {
     wanted: u8,
     changed: bool,
-    /// The next switch as it is held and as it is wanted.
+    /// The next switch by the held and by the wanted entry.
     old: Option<NextSwitch>,
     new: Option<NextSwitch>,
-    /// Somebody comes down to it by the old tables.
+    /// Whether a switch leads down to it by the held tables.
     entered_from_above: bool,
     withdrawn: bool,
-    /// Entries that move on the new way from here, this one included.
+    /// Number of entries that move on the new path from here, this one included.
     moves: Moves,
 }
 
-/// The next switch of a way.
+/// The next switch of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NextSwitch {
     to: SwitchIndex,
@@ -143,7 +150,7 @@ enum Moves {
 }
 
 impl Column {
-    /// Takes each switch's entry, as it is held and as it is wanted, and says when each entry that has to be touched is
+    /// Takes the held and the wanted entry of each switch. Returns when each entry that must be written is
     /// due.
     pub fn schedule(
         &mut self,
@@ -198,7 +205,7 @@ impl Column {
         leaves_turn || rises
     }
 
-    /// Counts the entries that move on the new way from a switch, up to the first empty one.
+    /// Counts the entries that move on the new path from a switch, up to the first empty one.
     fn count_moves(&mut self, from: SwitchIndex) {
         self.path.clear();
         let mut here = Some(from);
@@ -212,7 +219,7 @@ impl Column {
             if entry.withdrawn {
                 break;
             }
-            // A plan whose ways go in circles would bring us here again: then the count is 0 and the walk ends.
+            // A plan with a forwarding loop would return here: then the count is 0 and the walk ends.
             entry.moves = Moves::Counted(0);
             self.path.push(index);
             here = entry.new.map(|step| step.to);
@@ -225,7 +232,7 @@ impl Column {
 }
 
 impl ColumnEntry {
-    /// Whether the entry gets another exit without being empty in between.
+    /// Whether the entry changes without being withdrawn first.
     fn moves(&self) -> bool {
         self.changed && !self.withdrawn && self.wanted != NO_PORT
     }
