@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_beyond_what_is_stored_is_empty() {
+    fn an_entry_beyond_the_stored_prefix_is_empty() {
         let mut table = LazyTable::new(0xff_u8);
         table.put(70, 0xff);
         assert_eq!((table.stored(), table.get(70)), (&[][..], 0xff), "empty entries take no room");
@@ -109,7 +109,7 @@ mod tests {
 
     /// Regression: with all members on low ports, the higher masks are never stored.
     #[test]
-    fn the_last_group_is_found_whichever_ports_it_has() {
+    fn the_last_group_is_found_for_every_member_port() {
         for port_count in [1, 15, 16, 36, 64, 254] {
             for port in (0..=port_count).filter_map(PortNum::new) {
                 let mut table = MulticastTable::new(port_count);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_and_every_site_has_its_own_key() {
+    fn every_node_of_every_site_has_its_own_key() {
         let mut keys = std::collections::BTreeSet::new();
         for site in 0..3 {
             for node in 1..=1000 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_is_refused_and_none_prints() {
+    fn a_short_secret_is_rejected_and_no_secret_prints() {
         assert_eq!(SiteSecret::new(vec![1; 31]).unwrap_err(), SecretTooShort { len: 31 });
         assert_eq!(format!("{:?}", secret(0x41)), "SiteSecret(set)");
     }

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_makes_room_and_counts_once() {
+    fn a_response_frees_the_window_once() {
         let mut window = window(1, 1);
         window.request(device(1), request(), 7);
         window.request(device(1), request(), 8);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_device_is_asked_again_and_then_given_up() {
+    fn a_request_without_response_is_retried_and_given_up() {
         let mut window = window(4, 4);
         window.request(device(1), request(), 7);
         window.poll_transmit(Duration::ZERO).unwrap();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_lead_to_one_look_a_spacing() {
+    fn traps_cause_one_recheck_per_spacing() {
         let mut schedule = SweepSchedule::new(SweepSettings::default());
         let at = Duration::from_millis;
         schedule.put_off_sweep(at(0));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_take_turns_until_everything_was_compared() {
+    fn sweeps_audit_everything_in_turn() {
         let mut schedule =
             SweepSchedule::new(SweepSettings { audit_attributes: 2, ..SweepSettings::default() });
         let target = |raw| (node(raw), PortNum::MANAGEMENT, (Attribute::PORT_INFO, 0));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_was_after_a_set_does_not_differ_any_more() {
+    fn unsupported_bits_no_longer_count_as_different() {
         let mut unsupported = Unsupported::default();
         let target = target(Attribute::PORT_INFO);
         let (before, mut requested, mut answered) = ([0; 64], [0; 64], [0; 64]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn states_and_counters_are_not_taken_for_lack_of_support() {
+    fn states_and_counters_do_not_count_as_unsupported() {
         let mut unsupported = Unsupported::default();
         let mut requested = [0; 64];
         (requested[32], requested[33], requested[45], requested[51]) = (0x03, 0x50, 1, 0x80);

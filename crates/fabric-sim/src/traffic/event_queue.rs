@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_in_the_order_of_a_sorted_list() {
+    fn events_are_taken_in_sorted_order() {
         let mut rng = Pcg64Mcg::seed_from_u64(1);
         for reach in [100, 10_000, 5_000_000, 50_000_000] {
             let (mut queue, mut list, mut now) = (EventQueue::new(), Vec::new(), 0);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_what_comes_is_seen_batch_by_batch_before_it_happens() {
+    fn most_events_are_prefetched_before_they_happen() {
         const BATCH: usize = 16;
         // All at the same time, or a few dozen in each bucket.
         for step in [0, 10] {

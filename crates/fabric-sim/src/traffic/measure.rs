@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_is_in_the_bucket_that_ends_after_it() {
+    fn every_time_is_in_the_bucket_that_covers_it() {
         for ps in (0..70_000).chain((0..50).map(|shift| (1 << shift) + (1 << shift) / 3)) {
             let at = bucket(ps);
             assert!(ps <= end(at), "{ps}");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_times_within_a_bucket() {
+    fn quantiles_are_exact_to_one_bucket() {
         let mut histogram = Histogram::default();
         assert_eq!((histogram.quantile(0.5), histogram.max()), (None, None));
         (1..=1000).for_each(|ns| histogram.record(Time::from_ns(ns)));

@@ -118,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_and_its_cable_take_no_longer_than_latency_bounds_count_with() {
+    fn the_default_delays_match_those_of_latency_bounds() {
         let settings = TrafficSettings::default();
         assert_eq!(settings.device + settings.cable, Time::from_ns(250));
         assert_eq!(settings.check(), Ok(()));
     }
 
     #[test]
-    fn a_buffer_of_a_port_is_divided_over_its_lanes_and_never_more_than_credits_can_count() {
+    fn a_port_buffer_is_divided_over_its_lanes_up_to_the_credit_limit() {
         let blocks =
             |buffer, lanes| TrafficSettings { buffer, ..TrafficSettings::default() }.lane_blocks(lanes);
         assert_eq!(blocks(Buffer::PerPort(1000), 8), Ok(125));

@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_counts_more_bytes_than_its_own_counter_has_room_for() {
+    fn a_lane_counts_more_bytes_than_its_counter_holds() {
         let mut lanes = Lanes::new(&[10, 20]);
         assert_eq!(lanes.of(1).map(|lane| lane.credits).collect::<Vec<_>>(), [20; LANES as usize]);
         lanes.get_mut(1, 3).bytes = u32::MAX;

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_take_as_long_as_the_rate_says() {
+    fn the_time_of_bytes_follows_the_data_rate() {
         for (gbps, ps) in [(2.0, 4000), (8.0, 1000), (32.0, 250), (100.0, 80), (400.0, 20)] {
             assert_eq!(Pace::of(gbps * 1e9).time(4122), 4122 * ps, "{gbps} Gb/s");
         }

@@ -141,7 +141,7 @@ fn frames_reach_their_partition_and_no_other() {
 }
 
 #[test]
-fn a_violation_is_reported_as_a_datagrams_is() {
+fn a_frame_violation_raises_the_same_trap_as_a_datagram() {
     let mut stage = Stage::new();
     stage.world.delivered.clear();
     assert!(!stage.reaches("b", "d"));
@@ -157,7 +157,7 @@ fn a_violation_is_reported_as_a_datagrams_is() {
 }
 
 #[test]
-fn a_key_that_is_taken_away_stops_its_pair_until_it_is_back() {
+fn removing_a_pkey_stops_its_pair_until_it_returns() {
     for (node, told) in [("b", DropReason::PartitionAtSender), ("c", DropReason::PartitionAtReceiver)] {
         let mut stage = Stage::new();
         stage.give("a", 0, &[0xffff, RED]);
@@ -173,7 +173,7 @@ fn a_key_that_is_taken_away_stops_its_pair_until_it_is_back() {
 }
 
 #[test]
-fn a_route_that_is_taken_away_stops_one_direction() {
+fn removing_a_route_stops_one_direction() {
     let mut stage = Stage::new();
     let held = stage.world.get("left", Attribute::LINEAR_FORWARDING, 0).unwrap();
     let mut without = held;
@@ -187,7 +187,7 @@ fn a_route_that_is_taken_away_stops_one_direction() {
 }
 
 #[test]
-fn a_service_level_that_has_no_lane_on_a_turn_is_discarded_there_and_others_are_not() {
+fn only_a_service_level_without_a_lane_on_a_hop_is_discarded() {
     let mut stage = Stage::new();
     let id = stage.id("b", 1);
     let (keys, sl) = ([key(BLUE, Some(group(0)))].into(), ServiceLevel::from_wire(3).unwrap());
@@ -209,7 +209,7 @@ fn a_service_level_that_has_no_lane_on_a_turn_is_discarded_there_and_others_are_
 }
 
 #[test]
-fn links_that_are_down_or_not_active_carry_nothing() {
+fn links_that_are_down_or_not_active_carry_no_frames() {
     let mut stage = Stage::new();
     let uplink = stage.world.port_number("left", 5);
     stage.world.fabric.unplug(stage.world.now, uplink);
@@ -243,7 +243,7 @@ fn switch_ports_enforce_partitions_of_frames_in_both_directions() {
 }
 
 #[test]
-fn functions_of_one_port_are_switched_inside_it_by_the_same_rules() {
+fn functions_of_one_port_reach_each_other_by_the_same_rules() {
     let mut stage = Stage::new();
     stage.give("b", 0, &[0x7fff, BLUE, RED]);
     let one = stage.id("b", 1);
@@ -280,7 +280,7 @@ fn limited_members_reach_full_members_only() {
 }
 
 #[test]
-fn a_function_takes_nothing_by_a_key_that_its_port_does_not_hold() {
+fn a_function_ignores_a_pkey_that_its_port_does_not_hold() {
     let mut stage = Stage::new();
     // The port would accept it: it holds the full key, but the function says it is a limited member.
     stage.attach("c", 1, BLUE_LIMITED, Some(0));
@@ -313,7 +313,7 @@ fn broadcasts_and_multicasts_go_to_the_group_of_the_sender() {
 }
 
 #[test]
-fn a_group_that_the_switch_does_not_know_leads_nowhere() {
+fn a_group_without_a_multicast_entry_is_dropped() {
     let mut stage = Stage::new();
     let b = stage.attach("b", 1, BLUE, Some(7));
     stage.attach("c", 1, BLUE, Some(7));
@@ -326,7 +326,7 @@ fn a_group_that_the_switch_does_not_know_leads_nowhere() {
 
 /// The table of a large switch is stored only as far as something was written, and all members are at low ports.
 #[test]
-fn the_newest_group_is_found_whatever_the_radix_of_the_switch() {
+fn the_highest_group_works_for_every_switch_radix() {
     for radix in [6, 15, 16, 31, 32, 36, 64, 128, 254] {
         let mut stage = Stage::on(World::configured_on(radix));
         for (from, to) in [("b", "c"), ("c", "b")] {
@@ -345,7 +345,7 @@ fn the_newest_group_is_found_whatever_the_radix_of_the_switch() {
 }
 
 #[test]
-fn frames_that_no_adapter_would_send_are_dropped_and_counted() {
+fn malformed_and_spoofed_frames_are_dropped_and_counted() {
     let mut stage = Stage::new();
     let b = stage.id("b", 1);
     let (own, other) = (mac("b", 1), mac("c", 1));
@@ -375,7 +375,7 @@ fn frames_that_no_adapter_would_send_are_dropped_and_counted() {
 }
 
 #[test]
-fn the_smallest_link_of_a_path_is_what_a_frame_has_to_fit() {
+fn a_frame_must_fit_the_smallest_mtu_of_its_path() {
     let mut stage = Stage::new();
     let (b, c) = (stage.id("b", 1), stage.id("c", 1));
     stage.world.change_port_info("left", 5, |info| info.neighbor_mtu = Mtu::B1024);
@@ -385,7 +385,7 @@ fn the_smallest_link_of_a_path_is_what_a_frame_has_to_fit() {
 }
 
 #[test]
-fn frames_count_in_the_counters_of_every_port_they_pass() {
+fn frames_count_at_every_port_they_pass() {
     let mut stage = Stage::new();
     let ports = [("b", 1), ("left", 5), ("right", 1)].map(|(node, port)| stage.world.port_number(node, port));
     let look = |stage: &Stage| ports.map(|port| stage.world.fabric.port_view(port).counters);
@@ -399,7 +399,7 @@ fn frames_count_in_the_counters_of_every_port_they_pass() {
 }
 
 #[test]
-fn lost_packets_include_frames() {
+fn injected_loss_applies_to_frames() {
     let mut stage = Stage::new();
     stage.world.fabric.set_loss(None, fabric_sim::Probability::ALWAYS);
     assert!(!stage.reaches("b", "c"));
@@ -409,7 +409,7 @@ fn lost_packets_include_frames() {
 }
 
 #[test]
-fn a_port_that_loses_data_lets_management_pass() {
+fn data_loss_at_a_port_spares_management() {
     let mut stage = Stage::new();
     let port = stage.world.port_number("right", 1);
     stage.world.fabric.set_data_loss(port, fabric_sim::Probability::ALWAYS);
@@ -420,7 +420,7 @@ fn a_port_that_loses_data_lets_management_pass() {
 }
 
 #[test]
-fn the_port_at_which_frames_stop_is_known_by_reason() {
+fn the_port_of_the_last_drop_is_recorded_per_reason() {
     let mut stage = Stage::new();
     let place = |stage: &Stage, reason| {
         let at = stage.counters(stage.id("b", 1)).stops[&reason];
@@ -447,7 +447,7 @@ fn the_port_at_which_frames_stop_is_known_by_reason() {
 }
 
 #[test]
-fn functions_survive_a_reboot_of_their_adapter_and_have_to_wait_for_its_tables() {
+fn functions_survive_a_reboot_but_need_the_tables_again() {
     let mut stage = Stage::new();
     let c = stage.world.fabric.find_device("c").unwrap();
     stage.world.fabric.reboot(stage.world.now, c);
@@ -464,7 +464,7 @@ fn functions_survive_a_reboot_of_their_adapter_and_have_to_wait_for_its_tables()
 }
 
 #[test]
-fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense() {
+fn attaching_replaces_a_function_or_is_rejected() {
     let mut stage = Stage::new();
     let b = stage.id("b", 1);
     assert!(stage.reaches("b", "c"));
@@ -493,7 +493,7 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
 /// Two nodes of a cluster are in a partition inside it and limited in its own, one is in its own alone, and one limited
 /// there like the two, without being in theirs.
 #[test]
-fn who_is_in_a_partition_inside_a_cluster_talks_there_and_to_full_members_of_the_cluster() {
+fn inner_partition_members_reach_it_and_full_cluster_members() {
     const INNER: u16 = 0x8103;
     let mut stage = Stage { world: World::configured(), receivers: Vec::new() };
     let inner = [(BLUE_LIMITED, Some(0)), (INNER, Some(1))];
@@ -520,7 +520,7 @@ fn who_is_in_a_partition_inside_a_cluster_talks_there_and_to_full_members_of_the
 }
 
 #[test]
-fn whoever_is_detached_neither_sends_nor_receives() {
+fn a_detached_function_neither_sends_nor_receives() {
     let mut stage = Stage::new();
     let (b, c) = (stage.id("b", 1), stage.id("c", 1));
     assert!(stage.reaches("b", "c"));
@@ -601,7 +601,7 @@ proptest! {
 
     /// Every function sends to every other and to everybody. The oracle knows the tables and nothing of the code.
     #[test]
-    fn frames_go_exactly_where_an_independent_walk_of_the_tables_goes(chaos in chaos()) {
+    fn frames_go_exactly_where_an_independent_walk_goes(chaos in chaos()) {
         let mut stage = chaos.stage();
         let senders: Vec<_> = LIDS.iter().flat_map(|(node, _)| [(*node, 1), (*node, 2)]).collect();
         for (node, number) in senders.clone() {
@@ -627,7 +627,7 @@ proptest! {
 
     /// Bytes that are no frames do no harm, and get nowhere under another's name.
     #[test]
-    fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..3000), own in any::<bool>()) {
+    fn arbitrary_frames_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..3000), own in any::<bool>()) {
         let mut stage = Stage::new();
         let b = stage.id("b", 1);
         let mut bytes = bytes;

@@ -64,7 +64,7 @@ fn devices_hold_what_the_plan_says() {
 }
 
 #[test]
-fn installing_again_changes_nothing_and_another_plan_replaces_it() {
+fn installing_again_is_idempotent_and_another_plan_replaces_it() {
     let design = design();
     let mut fabric = design.fabric();
     let views = |fabric: &Fabric| -> Vec<_> {
@@ -84,7 +84,7 @@ fn installing_again_changes_nothing_and_another_plan_replaces_it() {
 }
 
 #[test]
-fn groups_of_the_plan_before_do_not_stay() {
+fn groups_of_the_previous_plan_are_removed() {
     let design = design();
     let mut fabric = design.fabric();
     let with_groups = |count: u16| {
@@ -104,7 +104,7 @@ fn groups_of_the_plan_before_do_not_stay() {
 }
 
 #[test]
-fn links_that_the_plan_does_not_know_carry_no_data() {
+fn links_outside_the_plan_carry_no_data() {
     let design = design();
     let mut fabric = design.fabric();
     let PlanParts { mut switches, .. } = design.plan().parts();
@@ -118,7 +118,7 @@ fn links_that_the_plan_does_not_know_carry_no_data() {
 }
 
 #[test]
-fn what_the_fabric_does_not_have_or_hold_is_named() {
+fn errors_name_the_missing_node_or_rejected_table() {
     let design = design();
     let small = FatTree { radix: 8, ..FatTree::with_hosts(4) }.generate().unwrap();
     let mut fabric = Fabric::new(small, design.capacities(), 1).unwrap();

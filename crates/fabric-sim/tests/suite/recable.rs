@@ -17,7 +17,7 @@ fn changed() -> fabric_model::Topology {
 }
 
 #[test]
-fn what_stays_keeps_its_state_and_its_ids() {
+fn nodes_that_remain_keep_their_state_and_ids() {
     let mut world = World::configured();
     let before = (world.port("c"), world.port_info("c", 1).lid, world.port_info("right", 0).lid);
     world.now += Duration::from_secs(1);
@@ -41,7 +41,7 @@ fn what_stays_keeps_its_state_and_its_ids() {
 }
 
 #[test]
-fn a_node_cannot_become_another_device() {
+fn a_node_cannot_change_its_kind_or_port_count() {
     let mut world = World::configured();
     let text = NET.replace("Switch 6 \"right\"", "Switch 8 \"right\"");
     let other = ibnetdiscover::parse(&text).unwrap();
@@ -53,7 +53,7 @@ fn a_node_cannot_become_another_device() {
 }
 
 #[test]
-fn an_adapter_sends_under_its_own_address_and_keys_only() {
+fn an_adapter_sends_only_with_its_own_lid_and_pkeys() {
     let world = World::configured();
     let (a, own, other) = (world.port("a"), Lid::from_wire(3).unwrap(), Lid::from_wire(4).unwrap());
     let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
@@ -75,7 +75,7 @@ fn an_adapter_sends_under_its_own_address_and_keys_only() {
 }
 
 #[test]
-fn a_manager_that_sent_a_trap_hears_that_it_was_repressed() {
+fn a_manager_that_sent_a_trap_receives_the_repress() {
     let mut world = World::configured();
     let (master, other) = (world.port("a"), world.port("b"));
     let repress = |world: &mut World| {

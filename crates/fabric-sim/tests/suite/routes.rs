@@ -23,7 +23,7 @@ fn guid_of(mad: &Mad) -> u64 {
 }
 
 #[test]
-fn a_directed_route_records_its_way_back() {
+fn a_directed_route_records_its_return_path() {
     let mut world = World::new();
     let mad = world.try_get("c", Attribute::NODE_INFO, 0, None).unwrap();
     assert!(mad.is_returning());
@@ -45,7 +45,7 @@ fn directed_routes_pass_switches_only() {
 }
 
 #[test]
-fn a_directed_route_to_a_port_that_is_not_there_is_lost() {
+fn a_directed_route_to_a_missing_port_is_dropped() {
     let mut world = World::new();
     for hop in [0, 3, 7, 200, 255] {
         let mut request = World::request(Method::GET, "left", Attribute::NODE_INFO, 0, None, [0; 64]);
@@ -105,7 +105,7 @@ fn entries_above_the_top_of_the_table_are_not_used() {
 }
 
 #[test]
-fn a_forwarding_loop_ends() {
+fn a_forwarding_loop_ends_at_the_hop_limit() {
     let mut world = World::configured();
     let mut table = world.get("right", Attribute::LINEAR_FORWARDING, 0).unwrap();
     table[5] = 5;
@@ -181,7 +181,7 @@ fn a_link_that_is_down_loses_packets_until_it_is_up_again() {
 }
 
 #[test]
-fn data_needs_a_lane_on_every_turn() {
+fn data_needs_a_lane_on_every_hop() {
     let mut world = World::configured();
     let message = |sl| {
         let mut datagram = World::message(4, 5, 0xffff);
@@ -240,7 +240,7 @@ fn multicast_follows_its_tables_to_members_of_the_partition() {
 }
 
 #[test]
-fn what_nobody_can_answer_is_reported_to_its_sender() {
+fn a_datagram_without_response_is_reported_as_lost() {
     let mut world = World::configured();
     let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::SM_INFO, 0);
     let from = world.port("b");
@@ -253,7 +253,7 @@ fn what_nobody_can_answer_is_reported_to_its_sender() {
 }
 
 #[test]
-fn subnet_manager_info_reaches_the_software_behind_the_port() {
+fn sm_info_reaches_the_software_behind_the_port() {
     let mut world = World::configured();
     let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::SM_INFO, 0);
     world.send("b", Datagram::subnet_management(unicast(4), unicast(3), mad));
@@ -269,7 +269,7 @@ fn subnet_manager_info_reaches_the_software_behind_the_port() {
 }
 
 #[test]
-fn unknown_attributes_methods_and_versions_are_refused_by_status() {
+fn unknown_attributes_methods_and_versions_get_an_error_status() {
     let mut world = World::configured();
     assert_eq!(world.get("c", Attribute(0x7777), 0), Err(Status::UNSUPPORTED_ATTRIBUTE));
     assert_eq!(world.get("c", Attribute::SWITCH_INFO, 0), Err(Status::UNSUPPORTED_ATTRIBUTE));

@@ -85,7 +85,7 @@ fn patterns_deliver_what_their_links_can_carry() {
 }
 
 #[test]
-fn a_rate_is_kept_to_and_bursts_pause() {
+fn a_rate_is_respected_and_bursts_pause() {
     let stage = Stage::new();
     let paced = WorkloadSpec { rate: "10G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     let report = stage.run(vec![paced.clone()], 1).unwrap();
@@ -97,7 +97,7 @@ fn a_rate_is_kept_to_and_bursts_pause() {
 }
 
 #[test]
-fn hostile_clusters_take_nothing_from_a_lane_that_is_not_theirs() {
+fn hostile_clusters_do_not_affect_other_lanes() {
     let stage = Stage::new();
     let calm = || WorkloadSpec { rate: "20G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     for send in [SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall] {
@@ -109,7 +109,7 @@ fn hostile_clusters_take_nothing_from_a_lane_that_is_not_theirs() {
 }
 
 #[test]
-fn in_one_lane_who_floods_a_link_takes_it_from_the_others() {
+fn in_a_shared_lane_a_flooding_cluster_takes_the_link() {
     let stage = Stage::new();
     let scenario = |clusters: &ClusterSet| {
         let us = |us| Span::from_time(Time::from_us(us));
@@ -132,7 +132,7 @@ fn in_one_lane_who_floods_a_link_takes_it_from_the_others() {
 }
 
 #[test]
-fn rounds_take_as_long_as_their_exchange() {
+fn rounds_last_as_long_as_their_exchange() {
     let stage = Stage::new();
     let compute = Span::from_time(Time::from_us(5));
     let rounds = |message: u64| {
@@ -221,7 +221,7 @@ fn small_packets_use_only_part_of_the_guaranteed_blocks() {
 }
 
 #[test]
-fn sizes_of_messages_take_turns_without_making_all_to_all_uneven() {
+fn alternating_message_sizes_keep_all_to_all_even() {
     let stage = Stage::new();
     let sizes = [64 << 10, 4, 4].map(Size::from_bytes).to_vec();
     let calm =
@@ -239,7 +239,7 @@ fn sizes_of_messages_take_turns_without_making_all_to_all_uneven() {
 }
 
 #[test]
-fn best_effort_takes_what_others_leave_on_its_tightest_link() {
+fn best_effort_uses_what_others_leave_on_its_tightest_link() {
     let stage = Stage::new();
     let leftover_share = |workloads: Vec<WorkloadSpec>, name: &str| {
         let report = stage.run(workloads, 1).unwrap();
@@ -261,7 +261,7 @@ fn best_effort_takes_what_others_leave_on_its_tightest_link() {
 }
 
 #[test]
-fn ways_lead_from_port_to_port_until_the_last_switch() {
+fn a_path_leads_from_port_to_port_to_the_last_switch() {
     let stage = Stage::new();
     let network = TrafficNetwork::of(&stage.design.fabric());
     let clusters = stage.clusters();

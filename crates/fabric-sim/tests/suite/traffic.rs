@@ -44,7 +44,7 @@ fn ps_per_byte(rate: &str) -> f64 {
 }
 
 #[test]
-fn an_idle_path_takes_what_the_formula_says() {
+fn the_latency_of_an_idle_path_is_the_sum_of_its_parts() {
     let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
     for rate in ["4xSDR", "4xDDR", "4xQDR", "4xFDR", "4xEDR", "2xHDR", "4xHDR", "4xNDR", "1xSDR"] {
@@ -67,7 +67,7 @@ fn an_idle_path_takes_what_the_formula_says() {
 }
 
 #[test]
-fn a_faster_link_waits_until_it_can_send_without_a_gap() {
+fn a_faster_link_starts_only_when_it_can_send_without_a_gap() {
     let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
     // Towards the last host from slow to fast: the tail leaves when it has come. Away from it from fast to slow.
@@ -103,7 +103,7 @@ fn messages_are_cut_into_packets_and_arrive_whole() {
 }
 
 #[test]
-fn a_link_is_used_whole_when_buffers_cover_the_round_trip() {
+fn buffers_that_cover_the_round_trip_give_full_rate() {
     for rate in ["4xQDR", "4xEDR", "4xNDR"] {
         let mut simulation = Design::new(row(rate, rate)).simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
@@ -117,7 +117,7 @@ fn a_link_is_used_whole_when_buffers_cover_the_round_trip() {
 }
 
 #[test]
-fn small_buffers_slow_a_long_link_down_to_a_buffer_each_round_trip() {
+fn small_buffers_limit_a_link_to_one_buffer_per_round_trip() {
     let settings = TrafficSettings {
         buffer: Buffer::PerLane(65),
         cable: Time::from_us(10),
@@ -143,7 +143,7 @@ fn lane_bytes(simulation: &Simulation, port: PortId, lanes: u8) -> Vec<u64> {
 }
 
 #[test]
-fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
+fn saturated_lanes_share_by_weight_to_within_a_packet() {
     for payload in [0, 38, 64, 256, 1000, 2048, 4096] {
         for low in [
             vec![(0, 10), (1, 20), (2, 40)],
@@ -180,7 +180,7 @@ fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
 }
 
 #[test]
-fn weights_hold_at_a_switch_whose_inputs_are_others_lanes() {
+fn weights_hold_at_a_switch_that_changes_lanes() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(2, &[(0, 65), (1, 195)]));
     let mut simulation = design.simulation(TrafficSettings::default());
@@ -223,7 +223,7 @@ fn inputs_take_turns_in_a_lane() {
 }
 
 #[test]
-fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
+fn a_slow_link_blocks_only_its_own_lane() {
     let messages = |hosts: &[(PortId, Lid)], level| {
         vec![
             // Three senders for one receiver, and one that shares the way of the first as far as the second switch.
@@ -251,7 +251,7 @@ fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
 }
 
 #[test]
-fn functions_of_an_adapter_take_turns_and_reach_each_other_inside() {
+fn functions_of_an_adapter_share_a_lane_and_use_loopback() {
     let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let from = |number: u8, to, bytes| Message {
@@ -312,7 +312,7 @@ fn across(is_clockwise: bool) -> (Simulation, RunOutcome) {
 }
 
 #[test]
-fn links_that_wait_for_each_other_in_a_ring_stop_for_ever_and_good_routes_flow() {
+fn cyclic_routes_deadlock_and_acyclic_ones_do_not() {
     let (simulation, outcome) = across(true);
     assert_eq!(outcome, RunOutcome::Stalled);
     let ring = simulation.credit_loop().expect("a ring");
@@ -394,7 +394,7 @@ fn the_same_workload_gives_the_same_results() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused() {
+fn invalid_settings_are_rejected() {
     let design = Design::new(row("4xEDR", "4xEDR"));
     let network = || fabric_sim::traffic::TrafficNetwork::of(&design.fabric());
     for buffer in [Buffer::PerLane(64), Buffer::PerPort(64 * 8), Buffer::PerLane(2049)] {
@@ -414,7 +414,7 @@ fn management(from: PortId, to: Lid) -> Message {
 }
 
 #[test]
-fn management_goes_before_data_and_is_dropped_where_nobody_has_room() {
+fn management_has_priority_and_is_dropped_without_a_buffer() {
     // Two hosts flood the third with management, and the first sends data there too.
     let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
@@ -436,7 +436,7 @@ fn management_goes_before_data_and_is_dropped_where_nobody_has_room() {
 }
 
 #[test]
-fn a_packet_that_finds_its_lane_empty_waits_for_one_visit_of_each_other_entry_at_most() {
+fn an_uncontended_packet_waits_at_most_one_arbitration_round() {
     // Lane 1 of four, every lane once in the table: the three others saturate, and one packet now and then comes.
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(4, &[(0, 65), (1, 65), (2, 65), (3, 65)]));

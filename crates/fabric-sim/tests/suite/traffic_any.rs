@@ -175,7 +175,7 @@ proptest! {
 
     /// Every host sends to every LID there is, and one that is not, on some levels with some keys, one at a time.
     #[test]
-    fn packets_arrive_exactly_where_the_fabric_lets_datagrams_arrive(chaos in chaos()) {
+    fn packets_arrive_exactly_where_datagrams_do(chaos in chaos()) {
         let mut fabric = chaos.fabric();
         let mut lids: Vec<Lid> = (1..=chaos.switches as u16 * (1 + u16::from(chaos.hosts)) + 1)
             .map(|raw| Lid::from_wire(raw).unwrap())
@@ -233,7 +233,7 @@ proptest! {
 
     /// Everybody sends at once, more than fits, with receivers that stop now and then. Everything is counted again and again.
     #[test]
-    fn no_packet_is_lost_and_no_room_is_counted_twice(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
+    fn packets_and_credits_are_conserved(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
         let fabric = chaos.fabric();
         let network = TrafficNetwork::of(&fabric);
         let ends = hosts(&network);

@@ -146,7 +146,7 @@ fn packets(lanes: usize, sizes: &[u16], count: usize) -> Vec<Vec<(u16, usize)>> 
 }
 
 #[test]
-fn every_low_table_of_two_lanes_and_six_entries_with_and_without_weight() {
+fn every_low_table_of_two_lanes_and_six_entries() {
     let entries: Vec<Entry> =
         [0, 1].into_iter().flat_map(|lane| [0, 1, 2, 3].map(|weight| (lane, weight))).collect();
     let mut cases = 0;
@@ -204,7 +204,7 @@ fn every_low_table_of_four_lanes_and_eight_entries() {
 }
 
 #[test]
-fn every_low_table_of_eight_entries_with_an_entry_without_weight() {
+fn every_low_table_of_eight_entries_with_a_zero_weight() {
     let entries: Vec<Entry> = vec![(0, 2), (1, 1), (2, 0), (3, 3)];
     for low in lists(&entries, 8) {
         compare(&[], &low, 0, &packets(4, &[1, 3, 2], 4), 18);
@@ -268,7 +268,7 @@ fn every_pattern_of_arrivals_with_both_tables() {
 }
 
 #[test]
-fn long_tables_and_a_lane_at_every_place() {
+fn long_tables_with_a_lane_at_every_position() {
     for length in [32, 63, 64] {
         for own in 0..length {
             let low: Vec<Entry> =

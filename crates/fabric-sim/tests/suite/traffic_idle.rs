@@ -134,7 +134,7 @@ proptest! {
 
     /// With buffers that are always full, nobody with room behind the link waits for a link that is idle.
     #[test]
-    fn who_has_room_behind_an_idle_link_does_not_wait(
+    fn a_packet_with_credits_and_an_idle_link_does_not_wait(
         weights in prop::collection::vec(1u8..=255, 1..8),
         payloads in prop::collection::vec(0u64..=4096, 8),
         blocks in 65u32..140,

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_named_has_to_be_shared_itself() {
+    fn a_requested_partition_must_be_shared() {
         let (first, second) = (set(&[0x8101, 0x102]), set(&[0x101, 0x102]));
         let in_partition = |number| first.shared_in(&second, PartitionNumber::from_wire(number).unwrap());
         assert!(in_partition(0x101).is_some());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn during_a_change_a_port_is_what_it_is_before_and_after() {
+    fn during_a_change_a_port_has_the_keys_of_both_plans() {
         let both = set(&[0x8101, 0x8102, 0x103]).intersection(&set(&[0x101, 0x8102, 0x8104]));
         assert_eq!(both, set(&[0x101, 0x8102]));
     }

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_lowered_to_what_was_asked_for_but_never_raised() {
+    fn a_path_is_lowered_to_the_request_but_never_raised() {
         use Selector::{Best, Exactly, GreaterThan, LessThan};
         let mtu = |selector, wanted| lower_mtu(Mtu::B2048, selector, wanted);
         assert_eq!(mtu(GreaterThan, Mtu::B1024), Some(Mtu::B2048));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_packet_is_under_way_cannot_be_chosen() {
+    fn the_packet_lifetime_cannot_be_chosen() {
         assert!(is_selected(18, Selector::LessThan, 19) && !is_selected(18, Selector::LessThan, 18));
         assert!(is_selected(18, Selector::GreaterThan, 17) && !is_selected(18, Selector::GreaterThan, 18));
         assert!(is_selected(18, Selector::Exactly, 18) && !is_selected(18, Selector::Exactly, 17));

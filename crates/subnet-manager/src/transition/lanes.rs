@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_fill_the_tables_that_a_port_has_and_the_high_one_is_empty() {
+    fn weights_fill_the_low_table_and_the_high_one_is_empty() {
         let port = PortNum::new(9).unwrap();
         let tables: Vec<Table> = weights(&sharing(), port, 64, 32).collect();
         let modifiers: Vec<u32> = tables.iter().map(|((_, modifier), _)| *modifier).collect();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_has_its_own_map_but_the_one_back() {
+    fn every_hop_but_the_one_back_has_its_own_map() {
         let tables: Vec<Table> = hops(&sharing(), PortNum::new(3).unwrap(), 4).collect();
         let modifiers: Vec<u32> = tables.iter().map(|((_, modifier), _)| *modifier).collect();
         assert_eq!(modifiers, [0x003, 0x103, 0x203, 0x403]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_changes_its_lane_is_discarded_in_between() {
+    fn a_service_level_is_discarded_while_it_changes_its_lane() {
         let before = SlToVl(std::array::from_fn(|sl| lane(sl as u8 % 8)));
         let mut wanted = before;
         (wanted.0[3], wanted.0[5]) = (lane(1), VirtualLane::MANAGEMENT);
@@ -324,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_lane_is_served_more_seldom_between_two_writes_than_before_or_after(
+        fn no_lane_is_served_less_often_during_a_change(
             first in changes(8),
             then in changes(5),
         ) {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn two_lanes_change_places_by_way_of_entries_of_best_effort() {
+    fn two_lanes_swap_positions_through_best_effort_entries() {
         let held = Sequences(vec![Some((1, 4)), Some((2, 4))]).table();
         let wanted = Sequences(vec![Some((2, 4)), Some((1, 4))]).table();
         let intermediate_tables = intermediate_tables(&held, &wanted);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_comes_or_goes_alone_needs_no_table_in_between() {
+    fn adding_or_removing_one_lane_needs_no_intermediate_table() {
         let [without, with] = [None, Some((1, 4))].map(|own| Sequences(vec![Some((2, 8)), own]).table());
         assert_eq!(intermediate_tables(&without, &with), [with]);
         assert_eq!(intermediate_tables(&with, &without), [without]);

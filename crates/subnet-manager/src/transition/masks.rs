@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_both_trees_stay_and_those_of_one_come_or_go_in_its_phase() {
+    fn ports_of_both_trees_stay_and_others_change_in_their_phase() {
         let (old, new) = (table(&[1, 2, 20]), table(&[2, 3, 20]));
         let writes = groups(|block, position| Some(old.block(block, position)), &new, 1, 36);
         let expected =
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_beyond_the_plan_are_emptied_where_they_may_be() {
+    fn groups_outside_the_plan_are_emptied() {
         let held = |_, _| Some(MulticastBlock([PortMask(2); 32]));
         let empty = MulticastTable::default();
         let writes = groups(held, &empty, 2, 8);

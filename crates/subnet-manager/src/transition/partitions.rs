@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_in_no_way_more_than_either_table() {
+    fn the_shrunk_table_is_a_subset_of_both() {
         let wanted = PkeyTable::from_keys(keys(&[0xffff, 0x8001, 0x0002, 0x8003, 0x0003]));
         let held = keys(&[0x7fff, 0x0001, 0x8002, 0x0002, 0, 0x8003, 0x8004]);
         assert_eq!(shrunk(&held, &wanted), keys(&[0x7fff, 0x0001, 0x0002, 0x0002, 0, 0x8003, 0]));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_nobody_read_is_emptied_first() {
+    fn an_unread_block_is_emptied_first() {
         let wanted = PkeyTable::from_keys(keys(&[0xffff]));
         let writes = pkeys(|number| (number == 0).then(|| block(&[0xffff])), &wanted, 64);
         assert_eq!(writes.shrink, [PkeyWrite { block: 1, keys: block(&[]) }]);

@@ -71,7 +71,7 @@ fn datagrams() -> impl Strategy<Value = Datagram> {
 
 proptest! {
     #[test]
-    fn nothing_that_arrives_does_harm(datagrams in vec(datagrams(), 1..60)) {
+    fn arbitrary_datagrams_do_no_harm(datagrams in vec(datagrams(), 1..60)) {
         let world = overlapping();
         let mut sa = world.sa();
         let mut now = NOW;
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_who_is_not_in_the_plan_is_answered(datagrams in vec(datagrams(), 1..60)) {
+    fn senders_outside_the_plan_get_no_response(datagrams in vec(datagrams(), 1..60)) {
         let mut sa = overlapping().sa();
         for datagram in datagrams {
             let stranger = Datagram { slid: LidAddress::from_wire(0x1234).unwrap(), ..datagram };
@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn the_datagrams_of_this_test_are_answered_and_refused() {
+fn the_generated_datagrams_cover_success_and_refusal() {
     // Otherwise the properties above would hold for nothing.
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();

@@ -23,7 +23,7 @@ const EMPTY_HERE: [&str; 3] =
     ["gettable-mcmemberrecord-groups", "gettable-mcmemberrecord-members", "gettable-portinforecord"];
 
 #[test]
-fn requests_of_stock_tools_are_answered_in_the_form_they_know() {
+fn captured_requests_of_stock_tools_are_answered() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0x8001, 1..=22);
     let mut sa = world.sa();
@@ -65,7 +65,7 @@ fn requests_of_stock_tools_are_answered_in_the_form_they_know() {
 }
 
 #[test]
-fn a_path_reads_as_one_of_opensm() {
+fn a_path_record_equals_that_of_opensm() {
     let (_, asked, theirs) = captured().into_iter().find(|(name, ..)| name == "gettable-pathrecord").unwrap();
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0xffff, 5..=6);

@@ -24,7 +24,7 @@ fn keys(world: &World, lid: u16) -> Vec<u16> {
 }
 
 #[test]
-fn a_partition_that_grows_is_told_when_it_is_there() {
+fn a_growing_partition_is_visible_once_programmed() {
     let before = overlapping();
     let after = before.clone().with(0x8102, [9]);
     let mut sa = before.sa();
@@ -38,7 +38,7 @@ fn a_partition_that_grows_is_told_when_it_is_there() {
 }
 
 #[test]
-fn a_partition_that_shrinks_is_hidden_before_it_is_gone() {
+fn a_shrinking_partition_is_hidden_at_once() {
     let before = overlapping();
     let mut after = before.clone();
     after.keys.insert(6, vec![0x7fff]);
@@ -69,7 +69,7 @@ fn a_member_that_becomes_limited_counts_as_limited_at_once() {
 }
 
 #[test]
-fn a_partition_that_moves_is_told_by_the_key_that_stays() {
+fn during_a_change_paths_use_the_partition_that_stays() {
     let before = overlapping().with(0x8010, [9, 10]).with(0x8020, [9, 10]);
     let after = overlapping().with(0x8020, [9, 10]).with(0x8005, [9, 10]);
     let mut sa = before.sa();
@@ -81,7 +81,7 @@ fn a_partition_that_moves_is_told_by_the_key_that_stays() {
 }
 
 #[test]
-fn several_changes_announced_one_after_the_other_all_count() {
+fn several_announced_changes_all_apply() {
     let before = overlapping().with(0x8010, [9, 10]).with(0x8020, [9, 10]);
     let first = overlapping().with(0x8020, [9, 10]);
     let second = overlapping().with(0x8010, [9, 10]);
@@ -94,7 +94,7 @@ fn several_changes_announced_one_after_the_other_all_count() {
 }
 
 #[test]
-fn groups_that_go_are_hidden_before() {
+fn removed_groups_are_hidden_at_once() {
     let mut before = overlapping();
     before.groups = vec![(0x101, 0), (0x102, 0)];
     let mut after = before.clone();
@@ -110,7 +110,7 @@ fn groups_that_go_are_hidden_before() {
 }
 
 #[test]
-fn a_table_under_way_does_not_outlive_what_it_tells() {
+fn a_transfer_is_aborted_when_its_records_are_hidden() {
     let before = overlapping().with(0x8001, 2..=16);
     let after = overlapping();
     let mut sa = before.sa();

@@ -38,7 +38,7 @@ fn path(sa: &mut SubnetAdministration, from: u16, to: u16) -> Result<PathRecord,
 }
 
 #[test]
-fn a_path_says_what_the_plan_and_its_links_say() {
+fn a_path_record_follows_the_plan_and_its_links() {
     let mut world = one_partition();
     world.groups = vec![(0x101, 3)];
     let found = path(&mut world.sa(), 2, 16).unwrap();
@@ -53,7 +53,7 @@ fn a_path_says_what_the_plan_and_its_links_say() {
 }
 
 #[test]
-fn what_goes_to_and_from_the_manager_has_the_level_of_management() {
+fn paths_to_and_from_the_manager_have_the_management_sl() {
     let mut world = one_partition().with(0x8101, [1]);
     world.groups = vec![(0x101, 3)];
     let level = |world: &World, from, to, key: u16| {
@@ -75,7 +75,7 @@ fn what_goes_to_and_from_the_manager_has_the_level_of_management() {
 }
 
 #[test]
-fn paths_inside_a_guaranteed_cluster_have_its_level() {
+fn paths_inside_a_guaranteed_cluster_have_its_service_level() {
     let mut world = one_partition();
     let before = world.directory();
     let bandwidth = Bandwidth::from_bits_per_s(1);
@@ -109,7 +109,7 @@ fn paths_inside_a_guaranteed_cluster_have_its_level() {
 }
 
 #[test]
-fn where_every_two_switches_have_a_level_both_directions_are_told_it() {
+fn a_pair_of_switches_has_one_sl_in_both_directions() {
     let mut world = one_partition();
     let level = |raw| ServiceLevel::from_wire(raw).unwrap();
     let hosts = [2, 3, 8, 16];
@@ -165,7 +165,7 @@ fn where_every_two_switches_have_a_level_both_directions_are_told_it() {
 }
 
 #[test]
-fn the_smallest_and_the_slowest_link_count_and_no_other() {
+fn a_path_has_the_smallest_mtu_and_the_slowest_rate() {
     let mut world = one_partition();
     world.trunk_mtu = Mtu::B1024;
     let mut facts = world.facts();
@@ -185,7 +185,7 @@ fn the_smallest_and_the_slowest_link_count_and_no_other() {
 }
 
 #[test]
-fn where_the_tables_do_not_lead_there_is_no_path() {
+fn without_forwarding_entries_there_is_no_path() {
     let world = one_partition();
     let mut plan = fabric_model::plan::PlanParts {
         manager: world.plan().manager(),
@@ -219,7 +219,7 @@ fn where_the_tables_do_not_lead_there_is_no_path() {
 }
 
 #[test]
-fn a_key_that_was_asked_for_is_answered_if_both_ends_may_use_it() {
+fn a_requested_pkey_is_returned_if_both_ends_may_use_it() {
     let mut sa = overlapping().sa();
     let mut keyed = |from, to, key: u16| {
         path_with(&mut sa, from, to, &[(50, &key.to_be_bytes())], P::PKEY)
@@ -237,7 +237,7 @@ fn a_key_that_was_asked_for_is_answered_if_both_ends_may_use_it() {
 }
 
 #[test]
-fn selectors_hold_on_the_wire() {
+fn selectors_work_on_the_wire() {
     let mut sa = one_partition().sa();
     let mut ask = |place: usize, byte: u8, mask| path_with(&mut sa, 2, 16, &[(place, &[byte])], mask);
     let mtu = P::MTU | P::MTU_SELECTOR;
@@ -281,7 +281,7 @@ fn ends_may_be_named_by_gid_or_lid_and_have_to_agree() {
 }
 
 #[test]
-fn a_table_has_every_path_and_no_more_than_were_asked_for() {
+fn a_table_has_every_path_up_to_the_requested_number() {
     let mut sa = one_partition().sa();
     let mut count = |pattern: &[(usize, &[u8])], mask| {
         let mad = question::<P>(Method::GET_TABLE, pattern, mask);

@@ -16,7 +16,7 @@ fn open() -> World {
 }
 
 #[test]
-fn class_port_info_tells_what_there_is() {
+fn class_port_info_lists_the_capabilities() {
     let answer = ask(&mut open().sa(), &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));
     let answer = answer.unwrap().mad;
     let info = ClassPortInfo::decode(answer.sa_data()).unwrap();
@@ -56,7 +56,7 @@ fn a_node_is_found_by_any_of_its_components() {
 }
 
 #[test]
-fn a_node_record_speaks_of_the_port_it_stands_for() {
+fn a_node_record_names_its_port() {
     let world = open();
     let mad = question::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
     let node: NodeRecord = get(&mut world.sa(), &request(2, 0x7fff, mad)).unwrap();
@@ -65,7 +65,7 @@ fn a_node_record_speaks_of_the_port_it_stands_for() {
 }
 
 #[test]
-fn port_infos_tell_no_key_and_the_plan_s_addresses() {
+fn port_infos_hide_the_mkey_and_have_the_planned_lids() {
     let world = open();
     let mut sa = world.sa();
     let everything = question::<PortInfoRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
@@ -150,7 +150,7 @@ fn tables_are_those_of_the_plan() {
 }
 
 #[test]
-fn an_empty_table_is_one_segment_with_no_distance_between_records() {
+fn an_empty_table_is_one_segment_with_offset_0() {
     let mad = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 99])], NodeRecord::LID);
     let answer = ask(&mut open().sa(), &request(2, 0x7fff, mad)).unwrap().mad;
     assert_eq!((answer.status(), answer.method()), (Status::OK, Method::GET_TABLE_RESP));
@@ -160,7 +160,7 @@ fn an_empty_table_is_one_segment_with_no_distance_between_records() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_with_the_status_that_says_why() {
+fn unsupported_requests_get_the_matching_status() {
     let mut sa = open().sa();
     let mut status = |method: Method, attribute: Attribute| {
         ask(&mut sa, &request(2, 0x7fff, plain(method, attribute))).map(|answer| {
@@ -192,7 +192,7 @@ fn what_is_not_offered_is_refused_with_the_status_that_says_why() {
 }
 
 #[test]
-fn a_node_that_said_nothing_has_paths_but_no_record() {
+fn a_node_without_facts_has_paths_but_no_record() {
     let world = open();
     let silent = world.topology.end_nodes().nth(4).unwrap().1.guid;
     let facts = world.facts().into_iter().filter(|facts| facts.info.node_guid != silent);

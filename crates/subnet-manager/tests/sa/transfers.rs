@@ -68,7 +68,7 @@ fn a_long_table_arrives_whichever_datagram_is_lost() {
 }
 
 #[test]
-fn a_port_that_never_acknowledges_is_given_up_and_told_so() {
+fn a_transfer_without_acknowledgements_is_aborted() {
     let mut sa = many().sa();
     assert_eq!(sa.poll_timeout(), None);
     sa.handle_datagram(NOW, &nodes_wanted(2, 1));
@@ -86,7 +86,7 @@ fn a_port_that_never_acknowledges_is_given_up_and_told_so() {
 }
 
 #[test]
-fn a_table_of_one_datagram_waits_for_nobody() {
+fn a_table_of_one_datagram_needs_no_acknowledgement() {
     let mut sa = many().sa();
     let mad = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
     sa.handle_datagram(NOW, &request(2, 0x7fff, mad));
@@ -96,7 +96,7 @@ fn a_table_of_one_datagram_waits_for_nobody() {
 }
 
 #[test]
-fn a_port_that_asks_again_gets_its_table_again_from_the_start() {
+fn a_repeated_request_restarts_its_transfer() {
     let mut sa = many().sa();
     for _ in 0..20 {
         sa.handle_datagram(NOW, &nodes_wanted(2, 5));
@@ -108,7 +108,7 @@ fn a_port_that_asks_again_gets_its_table_again_from_the_start() {
 }
 
 #[test]
-fn software_that_does_not_acknowledge_may_ask_as_often_as_it_likes() {
+fn software_without_acknowledgements_can_query_again() {
     let mut sa = many().sa();
     for transaction in 0..50 {
         sa.handle_datagram(NOW, &nodes_wanted(2, transaction));
@@ -136,7 +136,7 @@ fn begin(sa: &mut SubnetAdministration, asked: &Datagram) -> Status {
 }
 
 #[test]
-fn transfers_under_way_are_bounded_for_each_port_and_for_all() {
+fn transfers_are_limited_per_port_and_in_total() {
     let mut sa = many().sa();
     let statuses: Vec<Status> =
         (0..6).map(|transaction| begin(&mut sa, &nodes_wanted(2, transaction))).collect();
@@ -160,7 +160,7 @@ fn transfers_under_way_are_bounded_for_each_port_and_for_all() {
 }
 
 #[test]
-fn nobody_acknowledges_for_another_port() {
+fn no_port_can_acknowledge_for_another() {
     let mut sa = many().sa();
     let asked = nodes_wanted(2, 1);
     sa.handle_datagram(NOW, &asked);
@@ -175,7 +175,7 @@ fn nobody_acknowledges_for_another_port() {
 }
 
 #[test]
-fn a_port_that_has_too_much_looked_at_is_told_to_wait() {
+fn a_port_beyond_its_budget_gets_busy() {
     let mut sa = many().sa();
     // All pairs of 128 hosts and all 152 ports, none with this packet size: much work, no answer to send.
     let nothing = question::<PathRecord>(
@@ -205,7 +205,7 @@ fn a_port_that_has_too_much_looked_at_is_told_to_wait() {
 }
 
 #[test]
-fn answers_that_nobody_fetches_do_not_pile_up() {
+fn queued_responses_are_limited() {
     let mut sa = many().sa();
     for _ in 0..10_000 {
         sa.handle_datagram(NOW, &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));

@@ -46,7 +46,7 @@ fn lids_of<R: Record>(
 }
 
 #[test]
-fn every_table_names_exactly_the_ports_its_asker_could_talk_to() {
+fn every_table_lists_exactly_the_reachable_ports() {
     let world = overlapping();
     let mut sa = world.sa();
     for asker in 2..=16 {
@@ -68,7 +68,7 @@ fn every_table_names_exactly_the_ports_its_asker_could_talk_to() {
 }
 
 #[test]
-fn limited_members_know_of_full_ones_only() {
+fn limited_members_see_full_members_only() {
     let world = overlapping();
     assert_eq!(known_to(&world, 4), [1, 2, 3, 4].into());
     assert_eq!(known_to(&world, 5), [1, 2, 3, 5, 6].into());
@@ -77,7 +77,7 @@ fn limited_members_know_of_full_ones_only() {
 }
 
 #[test]
-fn a_hidden_port_is_answered_byte_for_byte_as_one_that_does_not_exist() {
+fn a_hidden_port_looks_exactly_like_a_missing_one() {
     let world = overlapping();
     let mut sa = world.sa();
     let (hidden, absent, seen) = (9u16, 999u16, 3u16);
@@ -117,7 +117,7 @@ fn a_hidden_port_is_answered_byte_for_byte_as_one_that_does_not_exist() {
 }
 
 #[test]
-fn of_two_it_knows_nobody_learns_of_a_partition_it_is_not_in() {
+fn a_third_port_does_not_learn_of_foreign_partitions() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0x8001, [2, 3]).with(0x8002, [2, 3, 6]);
     let mut sa = world.sa();
@@ -138,7 +138,7 @@ fn of_two_it_knows_nobody_learns_of_a_partition_it_is_not_in() {
 }
 
 #[test]
-fn nobody_learns_of_paths_between_others() {
+fn paths_between_invisible_ports_are_hidden() {
     let world = overlapping();
     let mut sa = world.sa();
     let mut path = |asker: u16, from: u16, to: u16| {
@@ -160,7 +160,7 @@ fn nobody_learns_of_paths_between_others() {
 }
 
 #[test]
-fn how_the_fabric_is_built_is_told_to_the_manager_s_port_only() {
+fn only_the_managers_port_sees_the_physical_topology() {
     let world = overlapping().with(0xffff, [2]);
     let mut sa = world.sa();
     let mut count = |asker: u16, attribute: Attribute| {
@@ -188,7 +188,7 @@ fn how_the_fabric_is_built_is_told_to_the_manager_s_port_only() {
 }
 
 #[test]
-fn in_a_subnet_of_one_owner_everybody_is_told_how_it_is_built() {
+fn in_an_open_subnet_every_port_sees_the_topology() {
     let world = overlapping();
     let manager = subnet_manager::ManagerFacts { priority: 0, activity: 0 };
     let directory = subnet_manager::Directory::new(world.plan().into(), manager, world.facts()).open();
@@ -205,7 +205,7 @@ fn in_a_subnet_of_one_owner_everybody_is_told_how_it_is_built() {
 }
 
 #[test]
-fn groups_are_told_to_ports_of_their_partition() {
+fn groups_are_visible_in_their_partition_only() {
     let mut world = overlapping();
     world.groups = vec![(0x101, 3), (0x7fff, 0)];
     let mut sa = world.sa();
@@ -234,7 +234,7 @@ fn groups_are_told_to_ports_of_their_partition() {
 }
 
 #[test]
-fn strangers_get_no_answer() {
+fn unknown_senders_get_no_response() {
     let world = overlapping();
     let mut sa = world.sa();
     let mad = || plain(Method::GET, Attribute::CLASS_PORT_INFO);
@@ -261,7 +261,7 @@ fn strangers_get_no_answer() {
 }
 
 #[test]
-fn answers_go_back_where_the_request_came_from() {
+fn responses_return_to_the_sender_of_the_request() {
     let world = overlapping();
     let mut asked = request(4, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO));
     asked.sqp = ib_wire::QueuePair::from_wire(77).unwrap();
@@ -274,7 +274,7 @@ fn answers_go_back_where_the_request_came_from() {
 
 proptest! {
     #[test]
-    fn whatever_partitions_there_are_nobody_learns_of_a_port_it_could_not_talk_to(
+    fn no_port_learns_of_one_that_it_cannot_reach(
         memberships in proptest::collection::vec((2u16..=16, 1u16..=4, any::<bool>()), 0..40),
     ) {
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
