@@ -22,7 +22,7 @@ pub struct Counters {
     pub receive_constraint_errors: u64,
     pub local_integrity_errors: u64,
     pub overrun_errors: u64,
-    /// PortVL15Dropped.
+    /// Subnet management packets dropped for lack of a buffer (VL15Dropped).
     pub management_dropped: u64,
     /// Ticks in which data was ready but no credits were available.
     pub transmit_wait: u64,

@@ -38,7 +38,7 @@ pub(crate) enum PacketKind {
     Data {
         flow: Flow,
         cast: CastKind,
-        /// Size in bytes.
+        /// Size of the payload in bytes.
         payload: usize,
     },
 }

@@ -20,7 +20,7 @@ use crate::vf_frames::FrameCounters;
 /// Counters of the whole fabric since it was built.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Statistics {
-    /// Dropped datagrams.
+    /// Dropped datagrams by reason; frames are counted in `frames`.
     pub drops: BTreeMap<DropReason, u64>,
     /// Traps sent by trap number, repetitions included.
     pub traps: BTreeMap<u16, u64>,
@@ -46,7 +46,6 @@ pub struct PortView {
     pub guid: Guid,
     pub lid: Option<Lid>,
     pub lmc: Lmc,
-    /// Logical state.
     pub state: String,
     pub physical_state: String,
     /// The other end of the cable, as `id[port]`.
@@ -80,7 +79,6 @@ pub struct PortForwarding<'a> {
     pub number: PortNum,
     pub guid: Guid,
     pub lid: Option<Lid>,
-    /// Logical state.
     pub state: PortState,
     /// The other end of the cable, if the cable is plugged in.
     pub peer: Option<PortId>,

@@ -63,7 +63,7 @@ impl MulticastTable {
         Self { positions: usize::from(port_count) / PORTS_PER_MASK + 1, masks: LazyTable::new(0) }
     }
 
-    /// Masks per group.
+    /// Number of masks per group, at least 1.
     pub fn positions(&self) -> usize {
         self.positions
     }

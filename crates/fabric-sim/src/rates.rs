@@ -32,7 +32,7 @@ pub(crate) fn enabled_speed(rate: LinkRate) -> LinkSpeed {
     }
 }
 
-/// LinkSpeedExtEnabled, beyond QDR.
+/// LinkSpeedExtEnabled, for speeds beyond QDR.
 pub(crate) fn enabled_extended_speed(rate: LinkRate) -> ExtendedSpeed {
     let fastest = match rate.speed {
         Speed::Fdr => ExtendedSpeed::FDR,

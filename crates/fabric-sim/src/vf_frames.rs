@@ -111,7 +111,7 @@ pub enum AttachFunctionError {
     TooManyKeys { count: usize },
 }
 
-/// The attached functions.
+/// The attached functions and their counters.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
     attached: BTreeMap<FunctionId, AttachedFunction>,

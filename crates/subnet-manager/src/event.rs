@@ -9,7 +9,7 @@ use crate::keys::Location;
 use crate::mad_window::MadCounts;
 use crate::survey::AttributeDifference;
 
-/// What [`Manager::poll_event`](crate::Manager::poll_event) reports.
+/// An event that [`Manager::poll_event`](crate::Manager::poll_event) reports.
 #[derive(Debug)]
 pub enum SmEvent {
     /// The fabric is known or has changed. Compile a plan for it and call [`apply`](crate::Manager::apply).

@@ -97,7 +97,7 @@ pub(crate) struct BoundNodes {
     nodes: BTreeMap<Location, Guid>,
     /// Nodes that hold their M_Key, or were bound before the start.
     sealed: BTreeSet<Guid>,
-    /// Nodes bound since.
+    /// Nodes bound since the last [`BoundNodes::seal`].
     unsealed: Vec<Guid>,
     /// The list form, cached until the next change.
     listed: Option<Bindings>,

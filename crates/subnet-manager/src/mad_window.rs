@@ -37,7 +37,7 @@ pub struct MadCounts {
 pub(crate) enum RetryPolicy {
     /// As often as [`MadLimits::retries`] says.
     Limits,
-    /// Never.
+    /// Never: it is sent once.
     Once,
 }
 
@@ -214,7 +214,7 @@ impl<P> MadWindow<P> {
         silent
     }
 
-    /// The next timeout.
+    /// When the next request times out.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadlines.first_key_value().map(|((due, _), ())| *due)
     }

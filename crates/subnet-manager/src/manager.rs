@@ -158,7 +158,7 @@ pub struct Manager {
     pub(crate) has_learned: bool,
     /// Time of the last verb.
     pub(crate) now: Duration,
-    /// ActCount of SMInfo.
+    /// ActCount of SMInfo; increases while the manager runs.
     pub(crate) activity: u32,
     pub(crate) answers: VecDeque<Datagram>,
     events: VecDeque<SmEvent>,
@@ -342,7 +342,7 @@ impl Manager {
         answer.or_else(|| self.window.poll_transmit(now))
     }
 
-    /// The next event.
+    /// The next event, in order of occurrence.
     pub fn poll_event(&mut self) -> Option<SmEvent> {
         self.events.pop_front()
     }

@@ -148,7 +148,7 @@ impl Observed {
         port != PortNum::MANAGEMENT && (is_switch || own)
     }
 
-    /// Records a cable.
+    /// Records a cable at both of its ends.
     pub fn connect(&mut self, a: (Guid, PortNum), b: (Guid, PortNum)) {
         for ((guid, port), peer) in [(a, b), (b, a)] {
             if let Some(node) = self.nodes.get_mut(&guid) {

@@ -33,7 +33,7 @@ pub(crate) enum Stage {
     Closed,
     /// P_Keys, multicast groups and SLtoVL maps are reduced to what is both held and wanted.
     Shrunk,
-    /// LIDs and M_Keys.
+    /// LIDs, MasterSMLID and M_Keys.
     Addresses,
     /// MTU, lanes and VLHighLimit of links.
     Links,
@@ -45,7 +45,7 @@ pub(crate) enum Stage {
     Enforced,
     /// VL arbitration tables, in steps of their own.
     Weights,
-    /// SLtoVL maps.
+    /// SLtoVL maps, complete.
     Lanes,
     /// The service level of requests to the subnet manager.
     SmServiceLevel,
@@ -429,7 +429,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Writes of LinearFDBTop.
+    /// The writes of LinearFDBTop.
     fn wanted_top(&self, stage: Stage) -> Vec<Write> {
         let switches = self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid));
         let top = |switch: &SwitchPlan| {

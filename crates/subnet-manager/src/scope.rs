@@ -12,9 +12,9 @@ use crate::observed::ObservedNode;
 /// Devices whose tables may differ from a plan; all others are known to hold it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    /// Node GUIDs.
+    /// Node GUIDs of switches.
     pub switches: Vec<Guid>,
-    /// Port GUIDs.
+    /// Port GUIDs of adapters.
     pub adapter_ports: Vec<Guid>,
 }
 
@@ -48,9 +48,9 @@ impl Scope {
 /// Devices for which two plans have different tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedDevices {
-    /// Node GUIDs.
+    /// Node GUIDs of switches.
     pub switches: Vec<Guid>,
-    /// Port GUIDs.
+    /// Port GUIDs of adapters.
     pub adapter_ports: Vec<Guid>,
 }
 

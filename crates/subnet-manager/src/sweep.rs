@@ -7,7 +7,7 @@ use ib_wire::Guid;
 
 use crate::unsupported::AttributeRef;
 
-/// Settings of sweeps.
+/// How often a subnet manager sweeps the fabric and how much it audits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepSettings {
     /// Time between light sweeps, which find changes that no trap reported.

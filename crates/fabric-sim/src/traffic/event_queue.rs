@@ -46,7 +46,7 @@ struct List {
 
 const _: () = assert!(size_of::<List>() == 64);
 
-/// Pending events.
+/// Pending events, taken in order of time and code.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     /// Number of the current bucket: its time in units of the width.

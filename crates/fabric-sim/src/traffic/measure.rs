@@ -25,7 +25,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Adds a time.
+    /// Adds one time to the histogram.
     pub fn record(&mut self, time: Time) {
         let bucket = bucket(time.ps());
         if bucket >= self.counts.len() {
@@ -117,9 +117,9 @@ pub struct Measure {
     /// far.
     pub created: u64,
     pub delivered: u64,
-    /// Delivered payload.
+    /// Payload bytes delivered.
     pub bytes: u64,
-    /// Delivered bytes, headers and CRCs included.
+    /// Bytes delivered, headers and CRCs included.
     pub wire_bytes: u64,
     pub drops: BTreeMap<DropReason, u64>,
     /// Latency from the posting of the message to the arrival of the packet.

@@ -18,7 +18,7 @@ use ib_wire::VirtualLane;
 /// Credits of an output without flow control.
 const ENDLESS: u16 = u16::MAX;
 
-/// Why [`Simulation::run`] returned.
+/// The reason why [`Simulation::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     /// The time limit was reached; events are still pending.

@@ -91,7 +91,7 @@ const _: () = assert!(size_of::<Output>() == 64 && size_of::<Lane>() == 16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueStatus {
-    /// Empty.
+    /// No packet is queued.
     Idle,
     /// Its first packet waits for the output.
     Waiting,

@@ -31,7 +31,7 @@ pub struct NodeFacts {
 pub struct ManagerFacts {
     /// 0 to 15; the highest becomes master.
     pub priority: u8,
-    /// ActCount.
+    /// ActCount in SMInfo records.
     pub activity: u32,
 }
 
@@ -322,7 +322,7 @@ fn service_levels(plan: &FabricPlan) -> BTreeMap<PartitionNumber, ServiceLevel> 
     plan.groups().map(|group| (group.partition, group.sl)).collect()
 }
 
-/// Distinct P_Key sets.
+/// Interns P_Key sets, so that each is stored once.
 #[derive(Debug, Default)]
 struct KeySets {
     sets: Vec<KeySet>,

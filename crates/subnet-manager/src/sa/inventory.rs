@@ -21,7 +21,7 @@ const RESPONSE_TIME: u8 = 16;
 
 /// Modifier of a PortInfoRecord request: match all ports that have all bits of the capability mask.
 const CAPABILITY_BITS: u32 = 1 << 31;
-/// Modifier of a PortInfoRecord request: likewise for CapabilityMask2.
+/// Modifier of a PortInfoRecord request: match all ports that have all bits of CapabilityMask2.
 const CAPABILITY2_BITS: u32 = 1 << 30;
 
 /// ClassPortInfo of this subnet administration.
@@ -138,7 +138,7 @@ fn as_reported(query: &Query<'_>, port: &EndPort, number: PortNum, info: &PortIn
     reported
 }
 
-/// SMInfoRecord.
+/// SMInfoRecord of the master subnet manager.
 pub(super) fn managers(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let Some(port) = query.directory.manager_port().filter(|port| query.sees(port)) else {
         return ControlFlow::Continue(());

@@ -58,9 +58,9 @@ const EXAMINED_FREE: usize = 64;
 pub struct SaCounts {
     /// Requests from ports of the plan.
     pub requests: u64,
-    /// PathRecord requests.
+    /// Requests for PathRecords among them.
     pub path_requests: u64,
-    /// Records in responses.
+    /// Records in all responses.
     pub records: u64,
     /// Requests with an error status, including those without a matching record.
     pub refused: u64,
@@ -86,7 +86,7 @@ pub struct SubnetAdministration {
     announced: Option<Arc<Directory>>,
     answers: VecDeque<Datagram>,
     transfers: Transfers,
-    /// Reused between requests.
+    /// Its memory is reused between requests.
     answer: Answer,
     work: QueryBudget,
     counts: SaCounts,

@@ -55,7 +55,7 @@ enum LinkEnd {
 pub(super) struct PathCapability {
     /// Index into the list of rates by speed; [`PathCapability::UNKNOWN`] if neither end reported one.
     speed: u8,
-    /// MTU code.
+    /// MTU in its wire encoding.
     mtu: u8,
 }
 

@@ -11,7 +11,6 @@ use ib_wire::{Guid, ServiceLevel};
 /// The service levels of guaranteed clusters, by port.
 #[derive(Debug, Default)]
 pub(super) struct ServiceLevels {
-    /// By port GUID.
     ports: HashMap<Guid, ClusterPort>,
 }
 

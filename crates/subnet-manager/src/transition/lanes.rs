@@ -169,12 +169,12 @@ pub fn sl_to_vl(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
     }
 }
 
-/// Decodes attribute data.
+/// Decodes an SLtoVL map from attribute data.
 pub fn decode(data: &[u8; SMP_DATA_LEN]) -> SlToVl {
     SlToVl::decode(&std::array::from_fn(|byte| data[byte]))
 }
 
-/// Encodes attribute data.
+/// Encodes an SLtoVL map as attribute data.
 pub fn encode(map: &SlToVl) -> [u8; SMP_DATA_LEN] {
     let mut data = [0; SMP_DATA_LEN];
     data[..SlToVl::LEN].copy_from_slice(&map.encode());

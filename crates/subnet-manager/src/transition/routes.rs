@@ -38,7 +38,7 @@ pub struct RouteStep {
 pub enum StepKind {
     /// Entries become empty and tops are lowered.
     Withdraw,
-    /// Entries change.
+    /// Entries change from one output port to another.
     Move,
     /// Withdrawn entries get their new value.
     Restore,
@@ -49,7 +49,7 @@ pub enum StepKind {
 /// A write of a block of a linear forwarding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockWrite {
-    /// Node GUID.
+    /// Node GUID of the switch.
     pub switch: Guid,
     /// Number of the block of 64 LIDs.
     pub block: u16,

@@ -2,7 +2,7 @@
 //! change.
 //!
 //! The channel order gives every cable an upper and a lower end. Packets go up, then down. A *turn* is a
-//! switch that packets reach downwards and leave upwards (a down-up turn, which plain up*/down* routing
+//! switch that packets reach downwards and leave upwards (a down-up turn, which plain `up*/down*` routing
 //! forbids). A plan may have turns; its compiler ensures that these, together with all paths that go up and
 //! then down, form no cycle of channels. So no credit loop is possible while the tables have only turns of
 //! the plan. The three steps preserve that:
@@ -41,7 +41,7 @@ pub(super) const NO_PORT: u8 = 0xff;
 /// Index of a switch in the plan.
 pub(super) type SwitchIndex = usize;
 
-/// No neighbouring switch.
+/// No neighbouring switch behind a port.
 const NOWHERE: u16 = u16::MAX;
 
 /// The switches of a plan, their neighbours, and the channel order.
