@@ -1,7 +1,7 @@
-//! How many path records a second a subnet administration answers: every host of a fat-tree of 4,860 asks for many others.
+//! Path records per second of a subnet administration: every host of a fat-tree of 4,860 queries many others.
 //!
 //! Run it with `cargo run --release -p subnet-manager --example path_records`.
-#![allow(clippy::unwrap_used, reason = "it has nobody to report to")]
+#![allow(clippy::unwrap_used, reason = "an example ends with the error")]
 
 #[path = "../tests/sa/world.rs"]
 mod world;
@@ -12,12 +12,12 @@ use fabric_model::generate::FatTree;
 use ib_wire::sa::PathRecord;
 use ib_wire::{Datagram, Gid, Lid, Method, Status};
 use subnet_manager::SubnetAdministration;
-use world::{World, question, request};
+use world::{World, query, request};
 
 const HOSTS: u16 = 4860;
-/// Partitions, each with every 15th host; everybody is in the default partition besides.
+/// Partitions, each with every 15th host; all hosts are in the default partition as well.
 const TENANTS: u16 = 15;
-/// Other hosts that each host asks for.
+/// Hosts that each host queries.
 const PEERS: u16 = 32;
 const ROUNDS: usize = 20;
 
@@ -32,12 +32,12 @@ fn main() {
         .collect();
     let mut sa = world.sa();
 
-    // What a kernel asks for, in the order in which many hosts would ask at once.
+    // What a kernel queries, in the order in which many hosts would at the same time.
     let mask = PathRecord::DGID | PathRecord::SGID | PathRecord::IS_REVERSIBLE | PathRecord::PATH_COUNT;
     let path = |from: u16, to: u16| {
         let [sgid, dgid] = [from, to].map(|host| &gids[usize::from(host)][..]);
         let pattern = [(8, dgid), (24, sgid), (49, &[0x81][..])];
-        request(from + 1, 0x7fff, question::<PathRecord>(Method::GET, &pattern, mask))
+        request(from + 1, 0x7fff, query::<PathRecord>(Method::GET, &pattern, mask))
     };
     let peer =
         |host: u16, number: u16| (u32::from(host) + u32::from(TENANTS) * u32::from(number * 7 + 1)) % 4860;
@@ -50,7 +50,7 @@ fn main() {
         .flat_map(|number| (1..HOSTS).map(move |host| (host, (host + number * TENANTS + 1) % HOSTS)))
         .map(|(from, to)| path(from, to))
         .collect();
-    measure("to hosts they may not know of", &mut sa, &across);
+    measure("to hosts that are hidden from them", &mut sa, &across);
 }
 
 fn measure(what: &str, sa: &mut SubnetAdministration, requests: &[Datagram]) {
@@ -64,10 +64,10 @@ fn measure(what: &str, sa: &mut SubnetAdministration, requests: &[Datagram]) {
     }
     let seconds = (cpu_time() - start).as_secs_f64();
     let asked = requests.len() * ROUNDS;
-    println!("{what}: {asked} questions, {found} paths, {:.0} a CPU second", asked as f64 / seconds);
+    println!("{what}: {asked} queries, {found} paths, {:.0} per CPU second", asked as f64 / seconds);
 }
 
-/// What this process used of a processor so far.
+/// CPU time of this process.
 fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

@@ -1,4 +1,4 @@
-//! Seeded faults, reboots and flaps; and that no input does harm.
+//! Injected faults, reboots and link flaps; arbitrary input does no harm.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ proptest! {
         let port = world.port(from);
         world.fabric.handle_datagram(Duration::from_secs(1), port, datagram);
         world.wait(Duration::from_secs(20));
-        // Whatever it was, nodes nobody wrote to still answer.
+        // Nodes that got no Set still answer.
         prop_assert!(world.fabric.size() == (6, 18, 6));
     }
 }

@@ -1,4 +1,4 @@
-//! Frames of virtual functions: where the tables let them go, what is counted and reported, and that nothing else passes.
+//! Frames of virtual functions: where the tables let them go, what is counted and reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,14 +44,14 @@ fn frame(from: MacAddress, to: MacAddress, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A configured world with functions on it, and what is needed to play with them.
+/// A configured world with attached functions.
 struct Stage {
     world: World,
     receivers: Vec<FunctionId>,
 }
 
 impl Stage {
-    /// Blue is on `b` and `c`, red on `d`; both have a group that leads everywhere.
+    /// Blue is on `b` and `c`, red on `d`; the groups of both reach all ports.
     fn new() -> Self {
         Self::on(World::configured())
     }
@@ -100,7 +100,7 @@ impl Stage {
         self.world.set(switch, Attribute::MULTICAST_FORWARDING, 0, block.encode()).unwrap();
     }
 
-    /// Sends a frame; who gets it.
+    /// Sends a frame and returns its receivers.
     fn send(&mut self, from: FunctionId, bytes: &[u8]) -> Vec<FunctionId> {
         self.world.fabric.send_frame(self.world.now, from, bytes, &mut self.receivers);
         self.world.collect();
@@ -193,18 +193,18 @@ fn only_a_service_level_without_a_lane_on_a_hop_is_discarded() {
     let (keys, sl) = ([key(BLUE, Some(group(0)))].into(), ServiceLevel::from_wire(3).unwrap());
     let function = VirtualFunction { id, mac: mac("b", 1), keys, sl };
     stage.world.fabric.attach(function).unwrap();
-    // From where b is towards the other switch.
-    let turn = 0x0205;
-    let held = stage.world.get("left", Attribute::SL_TO_VL, turn).unwrap();
+    // The hop from the port of b towards the other switch.
+    let hop = 0x0205;
+    let held = stage.world.get("left", Attribute::SL_TO_VL, hop).unwrap();
     let mut without = held;
     without[1] |= 0x0f;
-    stage.world.set("left", Attribute::SL_TO_VL, turn, without).unwrap();
+    stage.world.set("left", Attribute::SL_TO_VL, hop, without).unwrap();
     assert!(!stage.reaches("b", "c"));
     assert_eq!(stage.drops("b"), [(DropReason::ServiceLevel, 1)].into());
     assert!(stage.reaches("c", "b"), "level 0 the other way goes on");
     let everybody = stage.send(id, &frame(mac("b", 1), EVERYBODY, 100));
     assert_eq!(everybody, [stage.id("c", 1)], "and so do frames for many, which have level 0");
-    stage.world.set("left", Attribute::SL_TO_VL, turn, held).unwrap();
+    stage.world.set("left", Attribute::SL_TO_VL, hop, held).unwrap();
     assert!(stage.reaches("b", "c"));
 }
 
@@ -282,7 +282,7 @@ fn limited_members_reach_full_members_only() {
 #[test]
 fn a_function_ignores_a_pkey_that_its_port_does_not_hold() {
     let mut stage = Stage::new();
-    // The port would accept it: it holds the full key, but the function says it is a limited member.
+    // The port would accept it, because it holds the full key; but the function is a limited member.
     stage.attach("c", 1, BLUE_LIMITED, Some(0));
     assert!(!stage.reaches("b", "c"));
     assert_eq!(stage.drops("b"), [(DropReason::PartitionAtReceiver, 1)].into());
@@ -297,7 +297,7 @@ fn broadcasts_and_multicasts_go_to_the_group_of_the_sender() {
     for to in ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", "01:00:5e:00:00:fb"] {
         assert_eq!(stage.send(b, &frame(mac("b", 1), to.parse().unwrap(), 60)), [c], "{to}");
     }
-    // The tables lead to a and d as well, which do not hold the key: each is a violation.
+    // The group also reaches a and d, which do not hold the key: each is a violation.
     assert_eq!(stage.drops("b"), [(DropReason::PartitionAtReceiver, 6)].into());
 
     stage.lead("left", 0, &[2, 5]);
@@ -324,7 +324,7 @@ fn a_group_without_a_multicast_entry_is_dropped() {
     assert_eq!(stage.send(b, &frame(mac("b", 1), EVERYBODY, 60)), [stage.id("c", 1)]);
 }
 
-/// The table of a large switch is stored only as far as something was written, and all members are at low ports.
+/// The table of a large switch is stored only as a prefix, and all members are at low ports.
 #[test]
 fn the_highest_group_works_for_every_switch_radix() {
     for radix in [6, 15, 16, 31, 32, 36, 64, 128, 254] {
@@ -364,7 +364,7 @@ fn malformed_and_spoofed_frames_are_dropped_and_counted() {
         assert_eq!(stage.send(b, &bytes), [], "{reason:?}");
         assert_eq!(stage.drops("b")[&reason], before + 1, "{reason:?}");
     }
-    // A LID that nobody has, and that of a switch.
+    // A LID that no port has, and that of a switch.
     for (lid, reason) in [(99, DropReason::NoRoute), (1, DropReason::NoFunction)] {
         let to = MacAddress::of_function(Lid::from_wire(lid).unwrap(), 1);
         assert_eq!(stage.send(b, &frame(own, to, 60)), []);
@@ -427,10 +427,10 @@ fn the_port_of_the_last_drop_is_recorded_per_reason() {
         (stage.world.fabric.id_of(at).to_owned(), stage.world.fabric.port_forwarding(at).number.to_wire())
     };
     let name = |stage: &Stage, node| stage.world.fabric.id_of(stage.world.port(node)).to_owned();
-    // To somebody of another partition: at the end of the way.
+    // To a function of another partition: dropped at the receiver.
     assert!(!stage.reaches("b", "d"));
     assert_eq!(place(&stage, DropReason::PartitionAtReceiver), (name(&stage, "d"), 1));
-    // On the way: the port of the switch by which it leaves, then the one by which it comes in.
+    // On the path: at the output port of the switch, then at the input port.
     let port = stage.world.port_number("right", 1);
     stage.world.fabric.set_data_loss(port, fabric_sim::Probability::ALWAYS);
     assert!(!stage.reaches("b", "c"));
@@ -439,7 +439,7 @@ fn the_port_of_the_last_drop_is_recorded_per_reason() {
     let b = stage.id("b", 1);
     assert_eq!(stage.send(b, &frame(mac("b", 1), far, 60)), []);
     assert_eq!(place(&stage, DropReason::NoRoute).0, name(&stage, "left"));
-    // Many receivers: the switch that knows no such group.
+    // Multicast: at the switch without an entry for the group.
     stage.lead("right", 0, &[]);
     let everybody = MacAddress::from_bytes([0xff; 6]);
     assert_eq!(stage.send(b, &frame(mac("b", 1), everybody, 60)), []);
@@ -490,8 +490,8 @@ fn attaching_replaces_a_function_or_is_rejected() {
     assert_eq!(refused, Err(AttachFunctionError::Switch));
 }
 
-/// Two nodes of a cluster are in a partition inside it and limited in its own, one is in its own alone, and one limited
-/// there like the two, without being in theirs.
+/// Two nodes are full members of an inner partition and limited members of their cluster's; one node is only
+/// in the cluster's partition; one is a limited member there without being in the inner one.
 #[test]
 fn inner_partition_members_reach_it_and_full_cluster_members() {
     const INNER: u16 = 0x8103;
@@ -530,7 +530,7 @@ fn a_detached_function_neither_sends_nor_receives() {
     assert_eq!(stage.counters(b).received, 0);
 }
 
-/// Tables at random: everything that decides where frames go.
+/// Random tables: everything that decides where frames go.
 #[derive(Clone, Debug)]
 struct Chaos {
     adapters: [AdapterChaos; 4],
@@ -599,7 +599,8 @@ impl Chaos {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Every function sends to every other and to everybody. The oracle knows the tables and nothing of the code.
+    /// Every function sends to every other and to all. The oracle reads the tables and shares no code with
+    /// the emulation.
     #[test]
     fn frames_go_exactly_where_an_independent_walk_goes(chaos in chaos()) {
         let mut stage = chaos.stage();
@@ -625,7 +626,7 @@ proptest! {
         }
     }
 
-    /// Bytes that are no frames do no harm, and get nowhere under another's name.
+    /// Bytes that are not frames do no harm and cannot spoof an address.
     #[test]
     fn arbitrary_frames_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..3000), own in any::<bool>()) {
         let mut stage = Stage::new();

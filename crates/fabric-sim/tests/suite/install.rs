@@ -1,4 +1,4 @@
-//! A plan put into the devices at once: what they hold afterwards, and what is refused.
+//! Installing a plan: what devices hold afterwards, and what is rejected.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Management keys: who is answered at which level, what is counted, and what a lease does.
+//! M_Keys: access by protection level, violation counters, leases.
 
 use std::time::Duration;
 
@@ -64,9 +64,9 @@ fn at_protection_level_1_reads_hide_the_key() {
         for (attribute, modifier) in reads(name) {
             assert!(world.get(name, *attribute, *modifier).is_ok(), "{name} {attribute:?}");
         }
-        assert_eq!(world.port_info(name, 0).m_key, None, "hidden from those who do not know it");
+        assert_eq!(world.port_info(name, 0).m_key, None, "hidden without the key");
         let shown = world.try_get(name, Attribute::PORT_INFO, 0, key(0xfeed)).map(|mad| status(mad).unwrap());
-        assert_eq!(PortInfo::decode(&shown.unwrap()).unwrap().m_key, key(0xfeed), "shown to those who do");
+        assert_eq!(PortInfo::decode(&shown.unwrap()).unwrap().m_key, key(0xfeed), "shown with the key");
     }
 }
 
@@ -164,14 +164,14 @@ fn mkey_violations_raise_trap_256_once_a_second() {
 fn each_node_answers_only_to_its_own_key() {
     let mut world = World::configured();
     let keys = [("right", 0x1111), ("c", 0x2222), ("d", 0x3333)];
-    // The switch last: behind a closed switch directed routes still pass.
+    // The switch last: directed routes still pass a protected switch.
     for (name, raw) in keys {
         guard(&mut world, name, raw, MKeyProtection::Closed);
     }
     for (name, own) in keys {
         for (_, presented) in keys {
             let answered = world.try_get(name, Attribute::NODE_INFO, 0, key(presented)).is_some();
-            assert_eq!(answered, presented == own, "{name} asked with {presented:#x}");
+            assert_eq!(answered, presented == own, "{name} with key {presented:#x}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Partitions: what passes, where it is stopped, what is counted and reported.
+//! Partitions: which packets pass, where others are dropped, what is counted and reported.
 
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{Attribute, Method, Pkey, PkeyBlock, PkeyPosition, PortInfo, Status};
@@ -102,7 +102,10 @@ fn a_limited_member_cannot_send_as_full_through_an_enforcing_port() {
     assert!(!world.passes("b", "d", World::message(4, 6, BLUE)), "its switch port knows it as limited");
     give(&mut world, "left", 2, &[0x7fff, BLUE]);
     assert!(world.passes("b", "d", World::message(4, 6, BLUE)), "now it is a full member");
-    assert!(world.passes("b", "c", World::message(4, 5, BLUE_LIMITED)), "who may send as a limited one");
+    assert!(
+        world.passes("b", "c", World::message(4, 5, BLUE_LIMITED)),
+        "a full member may send as a limited one"
+    );
 }
 
 #[test]

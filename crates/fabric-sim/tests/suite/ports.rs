@@ -1,4 +1,4 @@
-//! The state machine of a port, and what a Set may and may not change.
+//! The port state machine, and what a Set may change.
 
 use fabric_sim::Capacities;
 use ib_wire::perf::{ALL_PORTS, CounterSelect, PortCounters, PortCountersExtended};

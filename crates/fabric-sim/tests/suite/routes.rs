@@ -1,4 +1,4 @@
-//! How datagrams travel: directed, by LID, mixed; and how they are lost.
+//! LID-routed, directed and mixed routes; and how packets are dropped.
 
 use fabric_sim::{DropReason, FabricOutput};
 use ib_wire::{
@@ -13,7 +13,7 @@ fn unicast(raw: u16) -> LidAddress {
 }
 
 /// Get(NodeInfo) by LID, from `a`.
-fn ask_by_lid(world: &mut World, to: u16) -> Option<Mad> {
+fn get_by_lid(world: &mut World, to: u16) -> Option<Mad> {
     let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::NODE_INFO, 0);
     world.send("a", Datagram::subnet_management(unicast(3), unicast(to), mad)).map(|d| d.mad)
 }
@@ -64,7 +64,7 @@ fn a_directed_route_to_a_missing_port_is_dropped() {
 fn lids_are_reached_through_the_forwarding_tables() {
     let mut world = World::configured();
     let guids: Vec<u64> =
-        (1..=6).map(|lid| guid_of(&ask_by_lid(&mut world, lid).expect("every LID is reached"))).collect();
+        (1..=6).map(|lid| guid_of(&get_by_lid(&mut world, lid).expect("every LID is reached"))).collect();
     let direct: Vec<u64> = ["left", "right", "a", "b", "c", "d"]
         .map(|name| guid_of(&world.try_get(name, Attribute::NODE_INFO, 0, None).unwrap()))
         .to_vec();
@@ -80,18 +80,18 @@ fn a_missing_or_wrong_entry_loses_packets() {
 
     table[5] = 0xff;
     world.set("left", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 5).is_none());
     assert_eq!(lost(&world, DropReason::NoRoute), 1);
     assert_eq!(world.fabric.port_view(world.port_number("left", 1)).counters.relay_errors, 1);
 
     table[5] = 2;
     world.set("left", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none(), "it reaches b, which is not LID 5");
+    assert!(get_by_lid(&mut world, 5).is_none(), "it reaches b, which is not LID 5");
     assert_eq!(lost(&world, DropReason::WrongPort), 1);
 
     table[5] = right;
     world.set("left", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_some(), "restored");
+    assert!(get_by_lid(&mut world, 5).is_some(), "restored");
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn entries_above_the_top_of_the_table_are_not_used() {
     let mut info = world.switch_info("left");
     info.linear_fdb_top = 4;
     world.set("left", Attribute::SWITCH_INFO, 0, info.encode()).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none());
-    assert!(ask_by_lid(&mut world, 4).is_some());
+    assert!(get_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 4).is_some());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_forwarding_loop_ends_at_the_hop_limit() {
     let mut table = world.get("right", Attribute::LINEAR_FORWARDING, 0).unwrap();
     table[5] = 5;
     world.set("right", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 5).is_none());
     assert_eq!(world.fabric.statistics().drops[&DropReason::HopLimit], 1);
 }
 
@@ -161,7 +161,7 @@ fn a_link_that_is_down_loses_packets_until_it_is_up_again() {
     let mut world = World::configured();
     let port = world.port_number("right", 1);
     assert!(world.fabric.unplug(world.now, port));
-    assert!(ask_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 5).is_none());
     assert!(world.try_get("c", Attribute::NODE_INFO, 0, None).is_none());
     world.collect();
     assert_eq!(world.traps(), [128], "the switch reports it");
@@ -193,7 +193,7 @@ fn data_needs_a_lane_on_every_hop() {
     mapping.0[3] = VirtualLane::MANAGEMENT;
     let mut data = [0; 64];
     data[..8].copy_from_slice(&mapping.encode());
-    // The turn from b's port 2 to the cable at port 5.
+    // The hop from b's port 2 to the cable at port 5.
     world.set("left", Attribute::SL_TO_VL, 0x0205, data).unwrap();
     assert!(!world.passes("b", "c", message(3)), "lane 15 discards");
     assert!(world.passes("b", "c", message(2)), "another level passes");

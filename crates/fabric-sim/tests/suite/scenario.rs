@@ -1,4 +1,4 @@
-//! Scenarios on a small tree: who gets what, and what cannot be played.
+//! Scenarios on a small fat-tree: results, and rejected scenarios.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,14 @@ use ib_wire::Guid;
 
 use crate::planned::{Design, sharing, sl};
 
-/// Two clusters of four nodes on eight hosts behind two leaves, each with a lane and a level of its own.
-struct Stage {
+/// Two clusters of four nodes on eight hosts behind two leaves, each with a lane and a service level of its
+/// own.
+struct World {
     design: Design,
     nodes: BTreeMap<String, Vec<Guid>>,
 }
 
-impl Stage {
+impl World {
     fn new() -> Self {
         let size = FatTreeSize::Hosts { hosts: 8, levels: Some(2) };
         let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate().unwrap();
@@ -68,7 +69,7 @@ fn gbps(report: &ScenarioReport, name: &str) -> f64 {
 
 #[test]
 fn patterns_deliver_what_their_links_can_carry() {
-    let stage = Stage::new();
+    let world = World::new();
     for (send, least, most) in [
         (SendPattern::AllToAll, 60.0, 101.0),
         (SendPattern::Shift, 60.0, 101.0),
@@ -76,7 +77,7 @@ fn patterns_deliver_what_their_links_can_carry() {
         (SendPattern::Incast, 20.0, 26.0),
         (SendPattern::Hotspot, 20.0, 80.0),
     ] {
-        let report = stage.run(vec![spec("calm", send)], 1).unwrap();
+        let report = world.run(vec![spec("calm", send)], 1).unwrap();
         let got = gbps(&report, "calm");
         assert!((least..most).contains(&got), "{send:?}: {got} Gb/s of 100");
         assert_eq!(report.totals.dropped, 0, "{send:?}");
@@ -86,22 +87,22 @@ fn patterns_deliver_what_their_links_can_carry() {
 
 #[test]
 fn a_rate_is_respected_and_bursts_pause() {
-    let stage = Stage::new();
+    let world = World::new();
     let paced = WorkloadSpec { rate: "10G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
-    let report = stage.run(vec![paced.clone()], 1).unwrap();
+    let report = world.run(vec![paced.clone()], 1).unwrap();
     assert!((9.5..10.5).contains(&gbps(&report, "calm")), "{}", gbps(&report, "calm"));
     let us = |us| Span::from_time(Time::from_us(us));
     let bursts = Some(Bursts { on: us(10), off: us(30) });
-    let report = stage.run(vec![WorkloadSpec { bursts, ..paced }], 1).unwrap();
+    let report = world.run(vec![WorkloadSpec { bursts, ..paced }], 1).unwrap();
     assert!((2.0..3.5).contains(&gbps(&report, "calm")), "{}", gbps(&report, "calm"));
 }
 
 #[test]
 fn hostile_clusters_do_not_affect_other_lanes() {
-    let stage = Stage::new();
+    let world = World::new();
     let calm = || WorkloadSpec { rate: "20G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
     for send in [SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall] {
-        let report = stage.run(vec![calm(), spec("loud", send)], 1).unwrap();
+        let report = world.run(vec![calm(), spec("loud", send)], 1).unwrap();
         assert!((19.0..21.0).contains(&gbps(&report, "calm")), "{send:?}: {}", gbps(&report, "calm"));
         let loud = report.clusters.iter().find(|cluster| cluster.name == "loud").unwrap();
         assert!(loud.is_hostile && (loud.latency.count() > 0 || report.totals.in_flight > 50), "{send:?}");
@@ -110,7 +111,7 @@ fn hostile_clusters_do_not_affect_other_lanes() {
 
 #[test]
 fn in_a_shared_lane_a_flooding_cluster_takes_the_link() {
-    let stage = Stage::new();
+    let world = World::new();
     let scenario = |clusters: &ClusterSet| {
         let us = |us| Span::from_time(Time::from_us(us));
         let workloads = vec![
@@ -119,26 +120,26 @@ fn in_a_shared_lane_a_flooding_cluster_takes_the_link() {
         ];
         let scenario =
             Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-        run_scenario(TrafficNetwork::of(&stage.design.fabric()), clusters, &scenario, 1).unwrap()
+        run_scenario(TrafficNetwork::of(&world.design.fabric()), clusters, &scenario, 1).unwrap()
     };
-    let mut clusters = stage.clusters();
-    // The loud ones aim at the node that the calm ones send to.
+    let mut clusters = world.clusters();
+    // The loud cluster sends to the node that the calm one sends to.
     let target = clusters.clusters[0].nodes[0].clone();
     clusters.clusters[1].nodes[0] = target;
     let apart = gbps(&scenario(&clusters), "calm");
     let together = gbps(&scenario(&clusters.on_default_service_level()), "calm");
-    // Three of four nodes send: half of the link is 12.5 Gb/s each, in the mean.
+    // Three of four nodes send: half of the link is 12.5 Gb/s each, on average.
     assert!(apart > 12.3 && together < apart * 0.85, "{apart} {together}");
 }
 
 #[test]
 fn rounds_last_as_long_as_their_exchange() {
-    let stage = Stage::new();
+    let world = World::new();
     let compute = Span::from_time(Time::from_us(5));
     let rounds = |message: u64| {
         let messages = vec![Size::from_bytes(message)];
         let spec = WorkloadSpec { message: messages, compute, ..spec("calm", SendPattern::BulkSynchronous) };
-        let report = stage.run(vec![spec], 1).unwrap();
+        let report = world.run(vec![spec], 1).unwrap();
         report.clusters[0].rounds.clone().unwrap()
     };
     let (small, large) = (rounds(1 << 10), rounds(1 << 16));
@@ -151,16 +152,16 @@ fn rounds_last_as_long_as_their_exchange() {
 
 #[test]
 fn the_same_seed_gives_the_same_report() {
-    let stage = Stage::new();
+    let world = World::new();
     let workloads = || vec![spec("calm", SendPattern::Random), spec("*", SendPattern::Everything)];
-    let [one, two, other] = [7, 7, 8].map(|seed| stage.run(workloads(), seed).unwrap());
+    let [one, two, other] = [7, 7, 8].map(|seed| world.run(workloads(), seed).unwrap());
     assert_eq!(one.totals, two.totals);
     assert_ne!(one.totals, other.totals);
 }
 
 #[test]
 fn a_scenario_that_does_not_fit_the_clusters_is_rejected() {
-    let stage = Stage::new();
+    let world = World::new();
     let bad = [
         (spec("nobody", SendPattern::Shift), "cluster nobody does not exist"),
         (
@@ -185,15 +186,15 @@ fn a_scenario_that_does_not_fit_the_clusters_is_rejected() {
         ),
     ];
     for (spec, why) in bad {
-        assert_eq!(stage.run(vec![spec], 1).unwrap_err().to_string(), why);
+        assert_eq!(world.run(vec![spec], 1).unwrap_err().to_string(), why);
     }
 }
 
 /// The rate of the calm cluster while the loud one is hostile, relative to the part of the guarantee that its packets can use,
 /// and to all of it.
 fn kept(message: u64, guarantee: &str) -> (f64, f64) {
-    let stage = Stage::new();
-    let mut clusters = stage.clusters();
+    let world = World::new();
+    let mut clusters = world.clusters();
     clusters.clusters[0].guarantee = Some(guarantee.parse().unwrap());
     let us = |us| Span::from_time(Time::from_us(us));
     let sizes = vec![Size::from_bytes(message)];
@@ -202,7 +203,7 @@ fn kept(message: u64, guarantee: &str) -> (f64, f64) {
     let workloads = vec![calm, spec("loud", SendPattern::Overshoot)];
     let scenario =
         Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-    let report = run_scenario(TrafficNetwork::of(&stage.design.fabric()), &clusters, &scenario, 1).unwrap();
+    let report = run_scenario(TrafficNetwork::of(&world.design.fabric()), &clusters, &scenario, 1).unwrap();
     let cluster = &report.clusters[0];
     assert!(cluster.is_tested);
     (cluster.rate_fraction().unwrap(), cluster.rate_fraction().unwrap() * cluster.fill)
@@ -222,16 +223,16 @@ fn small_packets_use_only_part_of_the_guaranteed_blocks() {
 
 #[test]
 fn alternating_message_sizes_keep_all_to_all_even() {
-    let stage = Stage::new();
+    let world = World::new();
     let sizes = [64 << 10, 4, 4].map(Size::from_bytes).to_vec();
     let calm =
         WorkloadSpec { message: sizes, rate: "5G".parse().unwrap(), ..spec("calm", SendPattern::AllToAll) };
-    let report = stage.run(vec![calm], 1).unwrap();
-    // As many sizes as other nodes: counted by message, one of them would get all that is large.
-    let into = |place: usize| {
-        let clusters = stage.clusters();
-        let network = TrafficNetwork::of(&stage.design.fabric());
-        let port = network.peer(clusters.clusters[0].nodes[place].function.port()).unwrap();
+    let report = world.run(vec![calm], 1).unwrap();
+    // As many sizes as receivers: if sizes alternated per message, one receiver would get all large ones.
+    let into = |index: usize| {
+        let clusters = world.clusters();
+        let network = TrafficNetwork::of(&world.design.fabric());
+        let port = network.peer(clusters.clusters[0].nodes[index].function.port()).unwrap();
         report.links.iter().find(|(link, _)| *link == port).map_or(0.0, |(_, load)| *load)
     };
     let loads: Vec<f64> = (0..4).map(into).collect();
@@ -240,9 +241,9 @@ fn alternating_message_sizes_keep_all_to_all_even() {
 
 #[test]
 fn best_effort_uses_what_others_leave_on_its_tightest_link() {
-    let stage = Stage::new();
+    let world = World::new();
     let leftover_share = |workloads: Vec<WorkloadSpec>, name: &str| {
-        let report = stage.run(workloads, 1).unwrap();
+        let report = world.run(workloads, 1).unwrap();
         report.clusters.iter().find(|cluster| cluster.name == name).unwrap().leftover_share
     };
     let calm =
@@ -256,22 +257,22 @@ fn best_effort_uses_what_others_leave_on_its_tightest_link() {
         assert!((0.95..=1.0).contains(&part), "{part}");
     }
     let part = leftover_share(vec![calm("10G")], "calm").unwrap();
-    assert!((0.05..0.45).contains(&part), "who asks for little takes little: {part}");
+    assert!((0.05..0.45).contains(&part), "a low rate uses a small share: {part}");
     assert_eq!(leftover_share(vec![spec("loud", SendPattern::Stall)], "loud"), None);
 }
 
 #[test]
 fn a_path_leads_from_port_to_port_to_the_last_switch() {
-    let stage = Stage::new();
-    let network = TrafficNetwork::of(&stage.design.fabric());
-    let clusters = stage.clusters();
+    let world = World::new();
+    let network = TrafficNetwork::of(&world.design.fabric());
+    let clusters = world.clusters();
     let nodes: Vec<_> = clusters.clusters.iter().flat_map(|cluster| &cluster.nodes).collect();
     for (from, to) in nodes.iter().flat_map(|from| nodes.iter().map(move |to| (from, to))) {
-        let way: Vec<_> = network.path(from.function.port(), to.lid).collect();
+        let path: Vec<_> = network.path(from.function.port(), to.lid).collect();
         if from.lid != to.lid {
-            let last = *way.last().unwrap();
-            assert_eq!(network.peer(last), Some(to.function.port()), "{way:?}");
-            assert!(way.len() == 2 || way.len() == 4, "{way:?}");
+            let last = *path.last().unwrap();
+            assert_eq!(network.peer(last), Some(to.function.port()), "{path:?}");
+            assert!(path.len() == 2 || path.len() == 4, "{path:?}");
         }
     }
 }

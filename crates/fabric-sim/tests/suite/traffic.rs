@@ -1,4 +1,4 @@
-//! Packets in time: how long they take, who waits for whom, and that none gets lost.
+//! Packet-level simulation: latency, sharing, blocking and conservation.
 
 use fabric_model::generate::{FatTree, Torus};
 use fabric_model::{LinkRate, Topology, ibnetdiscover};
@@ -11,23 +11,24 @@ use ib_wire::{DataLanes, Lid, PortNum};
 
 use crate::planned::{Design, Saturating, Timed, hosts, lane, message, sharing};
 
-/// Four switches in a row, with a host at each end and at each switch, all links of one rate but perhaps one.
+/// Four switches in a row, with a host at each end and at each switch. All links have one rate, except
+/// perhaps the last.
 fn row(rate: &str, last: &str) -> Topology {
     let mut text = String::new();
-    let rates = |place: usize| if place == 3 { last } else { rate };
-    for place in 0..4 {
+    let rates = |index: usize| if index == 3 { last } else { rate };
+    for index in 0..4 {
         text +=
-            &format!("Switch 4 \"s{place}\"\n[1] \"h{place}\"[1] # \"h{place}\" lid 0 {}\n", rates(place));
-        if place > 0 {
-            text += &format!("[2] \"s{}\"[3] # \"s\" lid 0 {rate}\n", place - 1);
+            &format!("Switch 4 \"s{index}\"\n[1] \"h{index}\"[1] # \"h{index}\" lid 0 {}\n", rates(index));
+        if index > 0 {
+            text += &format!("[2] \"s{}\"[3] # \"s\" lid 0 {rate}\n", index - 1);
         }
-        if place < 3 {
-            text += &format!("[3] \"s{}\"[2] # \"s\" lid 0 {rate}\n", place + 1);
+        if index < 3 {
+            text += &format!("[3] \"s{}\"[2] # \"s\" lid 0 {rate}\n", index + 1);
         }
     }
-    for place in 0..4 {
+    for index in 0..4 {
         text +=
-            &format!("Ca 1 \"h{place}\"\n[1] \"s{place}\"[1] # lid 0 lmc 0 \"s\" lid 0 {}\n", rates(place));
+            &format!("Ca 1 \"h{index}\"\n[1] \"s{index}\"[1] # lid 0 lmc 0 \"s\" lid 0 {}\n", rates(index));
     }
     ibnetdiscover::parse(&text).unwrap()
 }
@@ -55,7 +56,7 @@ fn the_latency_of_an_idle_path_is_the_sum_of_its_parts() {
             let sent = message(hosts[0].0, hosts[3].1, 0, bytes);
             let (workload, outcome) = run(&mut simulation, vec![(Time::ZERO, sent)]);
             assert_eq!(outcome, RunOutcome::Done);
-            // Five links; at each switch the head has to come in, and at the end all of it.
+            // Five links: at each switch the head must arrive, at the end the whole packet.
             let wire = (bytes + u64::from(HEADER_BYTES)) as f64;
             let expected = 5.0 * passage + (4.0 * f64::from(ROUTED_BYTES) + wire) * ps_per_byte(rate);
             let taken = workload.delivered[0].0.ps() as f64;
@@ -70,7 +71,8 @@ fn the_latency_of_an_idle_path_is_the_sum_of_its_parts() {
 fn a_faster_link_starts_only_when_it_can_send_without_a_gap() {
     let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
-    // Towards the last host from slow to fast: the tail leaves when it has come. Away from it from fast to slow.
+    // To the last host from a slow to a fast link: the tail leaves when it has arrived. In the other
+    // direction from fast to slow.
     for (from, to) in [(0, 3), (3, 0)] {
         let mut simulation = Design::new(row("4xQDR", "4xNDR")).simulation(settings);
         let hosts = hosts(simulation.network());
@@ -127,7 +129,7 @@ fn small_buffers_limit_a_link_to_one_buffer_per_round_trip() {
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![message(hosts[0].0, hosts[1].1, 0, 4096)]);
     simulation.run(&mut workload, Time::from_us(1000));
-    // A packet is in the buffer from its start until its tail is out again and the credit back.
+    // A packet occupies the buffer from its start until its tail has left and the credit has returned.
     let round = 2 * settings.cable.ps()
         + settings.device.ps()
         + settings.credit.ps()
@@ -156,7 +158,7 @@ fn saturated_lanes_share_by_weight_to_within_a_packet() {
             let mut simulation = design.simulation(TrafficSettings::default());
             let hosts = hosts(simulation.network());
             let lanes: Vec<u8> = (0..3).filter(|raw| low.iter().any(|(lane, _)| lane == raw)).collect();
-            // Two messages each, so that the next packet is there when one has left.
+            // Two messages each, so that the next packet is queued when one has left.
             let messages =
                 lanes.iter().flat_map(|level| [message(hosts[0].0, hosts[1].1, *level, payload); 2]);
             let mut workload = Saturating(messages.collect());
@@ -164,7 +166,7 @@ fn saturated_lanes_share_by_weight_to_within_a_packet() {
             simulation.audit().unwrap();
             let units = (payload + u64::from(HEADER_BYTES)).div_ceil(BLOCK_BYTES.into());
             let sent = lane_bytes(&simulation, hosts[0].0, 3);
-            // Packets of a visit: as many as begin before the weight is used up.
+            // Packets of a visit: as many as start before the weight is used up.
             let visit = |weight: u8| u64::from(weight).div_ceil(units);
             let round = |lane: u8| low.iter().filter(|it| it.0 == lane).map(|it| visit(it.1)).sum::<u64>();
             let rounds = |lane: u8| {
@@ -208,7 +210,7 @@ fn a_lane_without_rivals_gets_the_whole_link() {
 
 #[test]
 fn inputs_take_turns_in_a_lane() {
-    // Three hosts send to the fourth; two of them come by the same link.
+    // Three hosts send to the fourth; two of them share a link.
     let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let messages =
@@ -216,7 +218,7 @@ fn inputs_take_turns_in_a_lane() {
     simulation.run(&mut Saturating(messages.collect()), Time::from_us(2000));
     let bytes = [0, 1, 2].map(|tag| simulation.measure(Tag(tag)).unwrap().bytes as f64);
     let total: f64 = bytes.iter().sum();
-    // Who is nearer gets more: the parking lot.
+    // The parking-lot problem: the nearer sender gets more.
     for (got, part) in bytes.iter().zip([0.25, 0.25, 0.5]) {
         assert!((got / total - part).abs() < 0.01, "{bytes:?}");
     }
@@ -226,7 +228,8 @@ fn inputs_take_turns_in_a_lane() {
 fn a_slow_link_blocks_only_its_own_lane() {
     let messages = |hosts: &[(PortId, Lid)], level| {
         vec![
-            // Three senders for one receiver, and one that shares the way of the first as far as the second switch.
+            // Three senders to one receiver, and one that shares the path of the first up to the second
+            // switch.
             message(hosts[0].0, hosts[3].1, 0, 4096),
             message(hosts[1].0, hosts[3].1, 0, 4096),
             message(hosts[2].0, hosts[3].1, 0, 4096),
@@ -269,7 +272,7 @@ fn functions_of_an_adapter_share_a_lane_and_use_loopback() {
     }
     let possible = (1e9 / 80.0 * 4096.0 / 4122.0) as u64;
     assert!(bytes[..7].iter().sum::<u64>() > possible * 98 / 100, "the link is theirs: {bytes:?}");
-    assert!(bytes[7] > possible * 98 / 100, "what stays inside is in nobody's way: {bytes:?}");
+    assert!(bytes[7] > possible * 98 / 100, "loopback does not affect the link: {bytes:?}");
 }
 
 /// Four switches in a ring with a host at each.
@@ -277,14 +280,15 @@ fn ring() -> Topology {
     Torus { wrap: true, ..Torus::new([4]) }.generate().unwrap()
 }
 
-/// Every host sends to the one across, always clockwise or by the shortest way; three messages of a megabyte.
+/// Every host sends to the opposite one, always clockwise or on the shortest path; three messages of a
+/// megabyte.
 fn across(is_clockwise: bool) -> (Simulation, RunOutcome) {
     let topology = ring();
     let switches: Vec<_> = topology.switches().map(|(index, _)| index).collect();
     let clockwise: Vec<PortNum> = (0..4)
-        .map(|place| {
-            let next = switches[(place + 1) % 4];
-            topology[switches[place]].cabled_ports().find(|(_, peer)| peer.node == next).unwrap().0
+        .map(|index| {
+            let next = switches[(index + 1) % 4];
+            topology[switches[index]].cabled_ports().find(|(_, peer)| peer.node == next).unwrap().0
         })
         .collect();
     let ends: Vec<_> = topology
@@ -295,8 +299,8 @@ fn across(is_clockwise: bool) -> (Simulation, RunOutcome) {
     if is_clockwise {
         design.detour = Box::new(move |at, to| {
             let (_, switch) = ends.iter().find(|(end, _)| *end == to)?;
-            let place = switches.iter().position(|switch| *switch == at)?;
-            (at != *switch).then(|| clockwise[place])
+            let index = switches.iter().position(|switch| *switch == at)?;
+            (at != *switch).then(|| clockwise[index])
         });
     }
     let settings = TrafficSettings { buffer: Buffer::PerLane(130), ..TrafficSettings::default() };
@@ -368,8 +372,8 @@ fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
     }
     let interval_bytes = |tag| simulation.measure(Tag(tag)).unwrap().interval_bytes.clone();
     let (stopped, other, behind) = (interval_bytes(0), interval_bytes(1), interval_bytes(2));
-    assert_eq!(stopped[3..6], [0, 0, 0], "nobody takes it");
-    assert_eq!(behind[4..6], [0, 0], "who shares its lane waits behind it");
+    assert_eq!(stopped[3..6], [0, 0, 0], "the receiver does not drain");
+    assert_eq!(behind[4..6], [0, 0], "packets of the same lane wait behind it");
     let whole = (100e6 / 80.0 * 4096.0 / 4122.0) as u64;
     assert!(
         other[4] > whole * 97 / 100 && other[5] > whole * 97 / 100,
@@ -415,7 +419,7 @@ fn management(from: PortId, to: Lid) -> Message {
 
 #[test]
 fn management_has_priority_and_is_dropped_without_a_buffer() {
-    // Two hosts flood the third with management, and the first sends data there too.
+    // Two hosts flood the third with management, and the first also sends data to it.
     let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![
@@ -432,12 +436,13 @@ fn management_has_priority_and_is_dropped_without_a_buffer() {
     assert!(flood.drops[&DropReason::NoRoom] > 1000, "{:?}", flood.drops);
     assert_eq!(simulation.measure(Tag(0)).unwrap().delivered, 0, "data behind it waits");
     let other = simulation.measure(Tag(1)).unwrap();
-    assert_eq!((other.dropped(), other.delivered > 1100), (0, true), "who goes another way is not hindered");
+    assert_eq!((other.dropped(), other.delivered > 1100), (0, true), "another path is not affected");
 }
 
 #[test]
 fn an_uncontended_packet_waits_at_most_one_arbitration_round() {
-    // Lane 1 of four, every lane once in the table: the three others saturate, and one packet now and then comes.
+    // Lane 1 of four, each lane once in the table: the other three are saturated, and lane 1 has a packet now
+    // and then.
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(4, &[(0, 65), (1, 65), (2, 65), (3, 65)]));
     let mut simulation = design.simulation(TrafficSettings::default());
@@ -449,8 +454,8 @@ fn an_uncontended_packet_waits_at_most_one_arbitration_round() {
     simulation.run(&mut workload, Time::from_us(5000));
     let own = simulation.measure(Tag(1)).unwrap();
     assert_eq!(own.uncontended.count(), own.delivered);
-    // Three visits of a packet each, its own time, and the passage of devices and heads. Only the first link is
-    // contended: at the others packets come one after the other.
+    // Three visits of a packet each, the packet's own time, and the delays of devices and heads. Only the
+    // first link is contended: on the others packets arrive one after the other.
     let settings = TrafficSettings::default();
     let packet = 4122 * 80;
     let passage = 5 * (settings.device + settings.cable).ps() + 4 * u64::from(ROUTED_BYTES) * 80;
@@ -461,7 +466,7 @@ fn an_uncontended_packet_waits_at_most_one_arbitration_round() {
     assert!(most > least + packet && least >= packet + passage, "{least} to {most}");
 }
 
-/// Saturating senders, and a packet every ten microseconds and a bit.
+/// Saturating senders, and a packet about every ten microseconds.
 struct Beside {
     others: Saturating,
     own: Message,

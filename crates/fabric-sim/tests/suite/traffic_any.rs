@@ -1,5 +1,5 @@
-//! Traffic over tables of all kinds, good and bad: nothing gets lost, room never runs below nothing, and packets arrive
-//! exactly where the fabric itself lets datagrams arrive.
+//! Simulation over random tables, valid and invalid: packets and credits are conserved, and packets arrive
+//! exactly where datagrams in the fabric do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn key(raw: u16) -> Pkey {
     Pkey::from_wire(raw).unwrap()
 }
 
-/// What a fabric may be like.
+/// A random fabric.
 #[derive(Clone, Debug)]
 struct Chaos {
     seed: u64,
@@ -40,11 +40,11 @@ struct Chaos {
     lanes: DataLanes,
     mtu: Mtu,
     enforces: bool,
-    /// Of a hundred routes, how many are wrong.
+    /// Wrong routes, in percent.
     wrong: u64,
-    /// Links that are unplugged.
+    /// Number of unplugged links.
     unplugged: usize,
-    /// Whether devices share links as they come.
+    /// Whether devices keep their default arbitration.
     is_plain: bool,
     rate: &'static str,
 }
@@ -83,7 +83,7 @@ fn chaos() -> impl Strategy<Value = Chaos> {
         )
 }
 
-/// A number that depends on all of them.
+/// A hash of the numbers.
 fn mixed(numbers: &[u64]) -> u64 {
     numbers.iter().fold(7, |sum, number| (sum ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }
@@ -101,8 +101,8 @@ impl Chaos {
         let (seed, wrong) = (self.seed, self.wrong);
         design.keys = Box::new(move |host| {
             let number = mixed(&[seed, 1, host.index() as u64]);
-            let held = |place: &usize| number >> place & 1 == 1;
-            (0..KEYS.len()).filter(held).map(|place| key(KEYS[place])).collect()
+            let held = |index: &usize| number >> index & 1 == 1;
+            (0..KEYS.len()).filter(held).map(|index| key(KEYS[index])).collect()
         });
         design.detour = Box::new(move |at: NodeIndex, to: NodeIndex| {
             let number = mixed(&[seed, 2, at.index() as u64, to.index() as u64]);
@@ -112,7 +112,8 @@ impl Chaos {
         design
     }
 
-    /// Some levels discarded, some on lanes that may not be operated, another map for one input, and every lane served.
+    /// Some service levels are discarded, some on lanes that may not be operated, one input has another map,
+    /// and every lane has weight.
     fn sharing(&self) -> Arc<PortSharing> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         let mut map = || SlToVl(std::array::from_fn(|_| lane(rng.random_range(0..16))));
@@ -138,7 +139,7 @@ impl Chaos {
     }
 }
 
-/// What becomes of a datagram that the fabric carries itself.
+/// The outcome of the same packet as a datagram in the fabric.
 fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
     let Service::Data(level) = message.service else { panic!("data only") };
     let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
@@ -155,7 +156,7 @@ fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
     let mut outcome = None;
     while let Some(output) = fabric.poll_output() {
         match output {
-            // Traps of violations are delivered too, by lane 15.
+            // Traps of violations are delivered, too, on lane 15.
             FabricOutput::Deliver { datagram, .. } if !datagram.mad.class().is_subnet_management() => {
                 outcome = Some(Ok(()))
             }
@@ -173,7 +174,8 @@ fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Every host sends to every LID there is, and one that is not, on some levels with some keys, one at a time.
+    /// Every host sends to every LID and to one that does not exist, on some service levels with some P_Keys,
+    /// one at a time.
     #[test]
     fn packets_arrive_exactly_where_datagrams_do(chaos in chaos()) {
         let mut fabric = chaos.fabric();
@@ -196,7 +198,7 @@ proptest! {
                     to: *to,
                     service: Service::Data(sl(if number & 8 == 0 { 0 } else { (number >> 8) as u8 % 16 })),
                     pkey: fabric.first_pkey(*port).filter(|_| number & 16 == 0).unwrap_or(any_key),
-                    // What the payload of a management datagram has.
+                    // The payload of a management datagram.
                     bytes: 256,
                     packet_bytes: Some(256),
                     tag: Tag(0),
@@ -204,8 +206,8 @@ proptest! {
                 });
             }
         }
-        // Far enough apart that nobody is in anybody's way, longest circles included.
-        let spaced = messages.iter().enumerate().map(|(place, it)| (Time::from_us(place as u64 * 200), *it));
+        // Far enough apart that packets do not interfere, even on the longest loops.
+        let spaced = messages.iter().enumerate().map(|(index, it)| (Time::from_us(index as u64 * 200), *it));
         let mut workload = Timed { messages: spaced.collect(), ..Timed::default() };
         let mut simulation = Simulation::new(TrafficNetwork::of(&fabric), TrafficSettings::default()).unwrap();
         simulation.run(&mut workload, Time::MAX);
@@ -218,7 +220,7 @@ proptest! {
                 true => carried(&mut fabric, message),
                 false => Err(DropReason::PartitionAtSender),
             };
-            // A device that shares its link as it comes may not serve all lanes it has: then a packet waits for ever.
+            // A device with default arbitration may have lanes without weight: then a packet waits for ever.
             match results.get(&message.token) {
                 Some(result) => prop_assert_eq!(*result, expected, "{:?}", message),
                 None => prop_assert!(chaos.is_plain && simulation.totals().in_flight > 0, "{:?}", message),
@@ -231,7 +233,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Everybody sends at once, more than fits, with receivers that stop now and then. Everything is counted again and again.
+    /// All send at once, more than fits, with receivers that stop now and then. Audits run repeatedly.
     #[test]
     fn packets_and_credits_are_conserved(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
         let fabric = chaos.fabric();
@@ -257,7 +259,7 @@ proptest! {
             RunOutcome::Stalled => prop_assert!(totals.in_flight > 0),
             RunOutcome::TimeLimit => prop_assert!(false, "ten seconds are enough"),
         }
-        // Good routes with all lanes served always come to an end.
+        // With valid routes and weight on all lanes every run ends.
         if chaos.wrong == 0 && !chaos.is_plain && outcome == RunOutcome::Stalled {
             prop_assert!(simulation.credit_loop().is_some(), "shortest routes may close a ring; nothing else stops packets");
         }
@@ -267,7 +269,7 @@ proptest! {
     }
 }
 
-/// Everybody sends anything to anybody.
+/// Sends random messages to random receivers.
 struct Storm {
     ends: Vec<(fabric_sim::PortId, Lid)>,
     rng: Pcg64Mcg,
@@ -321,13 +323,13 @@ impl Workload for Storm {
         }
     }
 
-    /// A receiver stops, and drains again a while later.
+    /// A receiver stops draining and resumes later.
     fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
-        let place = self.rng.random_range(0..self.ends.len());
+        let index = self.rng.random_range(0..self.ends.len());
         match token {
             0 => {
-                actions.stop_draining(self.ends[place].0);
-                actions.wake(now + Time::from_us(3), place as u64 + 1);
+                actions.stop_draining(self.ends[index].0);
+                actions.wake(now + Time::from_us(3), index as u64 + 1);
             }
             stopped => {
                 actions.drain(self.ends[stopped as usize - 1].0);

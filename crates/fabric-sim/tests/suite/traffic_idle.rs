@@ -1,4 +1,4 @@
-//! Links are not idle while somebody could send: what guaranteed lanes leave is there for the others.
+//! Links are not idle while a packet could be sent: best effort gets what guaranteed lanes leave.
 
 use fabric_model::{Topology, ibnetdiscover};
 use fabric_sim::PortId;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::planned::{Design, Saturating, hosts, lane, message, sharing};
 
-/// How long a byte takes on the links of these tests.
+/// Time per byte on the links of these tests.
 const PS_PER_BYTE: u64 = 80;
 
 /// The largest packet on the wire.
@@ -33,7 +33,7 @@ fn simulation(table: &[(u8, u8)], settings: TrafficSettings) -> Simulation {
     design.simulation(settings)
 }
 
-/// What a link was not used for, in bytes, by nothing but what it has sent.
+/// The unused capacity of a link in bytes, from the bytes it has sent.
 struct Observer {
     port: PortId,
     since: Time,
@@ -51,7 +51,7 @@ impl Observer {
     }
 }
 
-/// Best effort as much as it can, and a guaranteed lane now and then.
+/// Best effort at full rate, and a guaranteed lane now and then.
 struct Beside {
     rest: Saturating,
     guaranteed: Option<(Message, Time)>,
@@ -79,8 +79,8 @@ impl Workload for Beside {
 
 #[test]
 fn best_effort_has_all_that_guaranteed_lanes_leave() {
-    // Best effort has the least weight there is; one guaranteed lane is idle, the other asks for nothing, a third, and three
-    // quarters of the link, which is nearly its share.
+    // Best effort has the smallest weight; one guaranteed lane is idle, the other asks for nothing, a third,
+    // and three quarters of the link, which is nearly its share.
     for pause_ns in [None, Some(1000), Some(440)] {
         let mut simulation = simulation(&[(0, 1), (1, 255), (2, 255)], TrafficSettings::default());
         let hosts = hosts(simulation.network());
@@ -107,7 +107,8 @@ fn best_effort_has_all_that_guaranteed_lanes_leave() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
-    /// Two hosts send to the third on some lanes, in packets of any size: the link to it has always somebody who could send.
+    /// Two hosts send to the third on some lanes, in packets of any size: the link to it always has a packet
+    /// to send.
     #[test]
     fn a_link_for_which_lanes_wait_is_never_idle(
         weights in prop::collection::vec(1u8..=255, 1..8),
@@ -132,7 +133,7 @@ proptest! {
         }
     }
 
-    /// With buffers that are always full, nobody with room behind the link waits for a link that is idle.
+    /// With buffers that are always full, no packet with credits waits for an idle link.
     #[test]
     fn a_packet_with_credits_and_an_idle_link_does_not_wait(
         weights in prop::collection::vec(1u8..=255, 1..8),

@@ -1,4 +1,4 @@
-//! Whatever arrives: no harm, no answer to strangers, never more than one answer at once.
+//! Arbitrary input: no harm, no response to unknown senders, at most one response per request.
 
 use ib_wire::{Datagram, Gid, Grh, LidAddress, Mad, Pkey, QKey, QueuePair, ServiceLevel, Status};
 use proptest::collection::vec;
@@ -12,7 +12,7 @@ const ATTRIBUTES: [u16; 16] =
     [1, 0x11, 0x12, 0x13, 0x14, 0x15, 0x17, 0x18, 0x20, 0x30, 0x31, 0x33, 0x35, 0x36, 0x38, 0xf3];
 const METHODS: [u8; 9] = [1, 2, 3, 5, 6, 0x12, 0x13, 0x14, 0x15];
 
-/// A datagram of any bytes; its header is often one that is understood.
+/// A datagram of random bytes, often with a valid header.
 fn mads() -> impl Strategy<Value = Mad> {
     let attribute = prop_oneof![4 => proptest::sample::select(&ATTRIBUTES[..]), 1 => any::<u16>()];
     let method = prop_oneof![4 => proptest::sample::select(&METHODS[..]), 1 => any::<u8>()];
@@ -77,11 +77,11 @@ proptest! {
         let mut now = NOW;
         for datagram in &datagrams {
             sa.handle_datagram(now, datagram);
-            let asker = match datagram.slid {
+            let requester = match datagram.slid {
                 LidAddress::Unicast(lid) => world.keys.get(&lid.to_wire()),
                 _ => None,
             };
-            let is_member = asker.is_some_and(|keys| {
+            let is_member = requester.is_some_and(|keys| {
                 keys.iter().any(|key| key & 0x7fff == datagram.pkey.partition().to_wire())
             });
             let mut sent = 0;
@@ -115,7 +115,7 @@ proptest! {
 
 #[test]
 fn the_generated_datagrams_cover_success_and_refusal() {
-    // Otherwise the properties above would hold for nothing.
+    // Otherwise the properties above would hold vacuously.
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut sa, mut statuses): (SubnetAdministration, Vec<Status>) = (overlapping().sa(), Vec::new());

@@ -1,11 +1,11 @@
-//! What stock tools sent to opensm, asked here: the answers have the form of opensm's.
+//! Requests that stock tools sent to OpenSM: the responses here have the form of OpenSM's.
 
 use fabric_model::generate::FatTree;
 use ib_wire::{Attribute, Mad, Method, Status};
 
-use crate::world::{World, ask, request};
+use crate::world::{World, exchange, request};
 
-/// The requests of a tool to opensm that was answered, by name.
+/// Captured requests to OpenSM and its responses, by name.
 fn captured() -> Vec<(String, Mad, Mad)> {
     let text = include_str!("../../../../fixtures/mads/sa.json");
     let exchanges: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
@@ -18,7 +18,7 @@ fn captured() -> Vec<(String, Mad, Mad)> {
     exchanges.iter().map(|each| (name(each), mad(each, "request"), mad(each, "response"))).collect()
 }
 
-/// What is asked for here and there but does not lead to a record, and why.
+/// Requests without a record here, and why.
 const EMPTY_HERE: [&str; 3] =
     ["gettable-mcmemberrecord-groups", "gettable-mcmemberrecord-members", "gettable-portinforecord"];
 
@@ -41,11 +41,11 @@ fn captured_requests_of_stock_tools_are_answered() {
     let mut compared = 0;
     for (name, asked, theirs) in captured() {
         let is_read = [Method::GET, Method::GET_TABLE].contains(&asked.method());
-        let answer = ask(&mut sa, &request(1, 0xffff, asked.clone())).unwrap().mad;
+        let answer = exchange(&mut sa, &request(1, 0xffff, asked.clone())).unwrap().mad;
         if !is_read || !offered.contains(&asked.attribute()) {
             continue;
         }
-        // opensm answers P_Key tables by SM_Key, not by who asks.
+        // OpenSM decides about P_Key tables by SM_Key, not by requester.
         if theirs.status() == Status::OK {
             assert_eq!(answer.status(), Status::OK, "{name}");
         }
@@ -69,11 +69,11 @@ fn a_path_record_equals_that_of_opensm() {
     let (_, asked, theirs) = captured().into_iter().find(|(name, ..)| name == "gettable-pathrecord").unwrap();
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0xffff, 5..=6);
-    let ours = ask(&mut world.sa(), &request(5, 0xffff, asked)).unwrap().mad;
+    let ours = exchange(&mut world.sa(), &request(5, 0xffff, asked)).unwrap().mad;
     let mut expected = *theirs.sa_data();
     expected[8..24].copy_from_slice(&world.gid(6).0);
     expected[24..40].copy_from_slice(&world.gid(5).0);
-    // On one leaf with cables for 4096 bytes at 100 Gb/s; there 2048 at 10.
+    // Here on one leaf with an MTU of 4096 at 100 Gb/s; there 2048 at 10.
     (expected[54], expected[55]) = (0x85, 0x90);
     assert_eq!(ours.sa_data()[..64], expected[..64]);
 }

@@ -1,15 +1,15 @@
-//! While a plan changes: only what holds before and after is told.
+//! During a change of plans, only what both plans allow is answered.
 
 use ib_wire::sa::{ComponentMask, McMemberRecord, NodeRecord, PathRecord};
 use ib_wire::{Datagram, Method, Status, TransactionId};
 use subnet_manager::SubnetAdministration;
 
 use crate::visibility::overlapping;
-use crate::world::{NOW, World, get, question, request, table};
+use crate::world::{NOW, World, get, query, request, table};
 
 fn path_key(sa: &mut SubnetAdministration, from: u16, to: u16) -> Option<u16> {
     let pattern: [(usize, &[u8]); 2] = [(40, &to.to_be_bytes()), (42, &from.to_be_bytes())];
-    let mad = question::<PathRecord>(Method::GET, &pattern, PathRecord::DLID | PathRecord::SLID);
+    let mad = query::<PathRecord>(Method::GET, &pattern, PathRecord::DLID | PathRecord::SLID);
     match get::<PathRecord>(sa, &request(from, 0x7fff, mad)) {
         Ok(path) => Some(path.pkey.unwrap().to_wire()),
         Err(status) => {
@@ -32,7 +32,7 @@ fn a_growing_partition_is_visible_once_programmed() {
     assert_eq!(path_key(&mut sa, 6, 9), None);
     sa.announce(next.clone());
     assert_eq!(path_key(&mut sa, 6, 9), None);
-    assert_eq!(path_key(&mut sa, 6, 5), Some(0x8102), "what does not change is told all the time");
+    assert_eq!(path_key(&mut sa, 6, 5), Some(0x8102), "what does not change is always answered");
     sa.publish(next);
     assert_eq!(path_key(&mut sa, 6, 9), Some(0x8102));
 }
@@ -50,7 +50,7 @@ fn a_shrinking_partition_is_hidden_at_once() {
     assert_eq!(path_key(&mut sa, 5, 2), Some(0x101));
     sa.publish(next);
     assert_eq!(path_key(&mut sa, 5, 6), None);
-    // Somebody thinks better of it.
+    // The change is withdrawn.
     sa.publish(before.directory());
     assert_eq!(path_key(&mut sa, 5, 6), Some(0x8102));
 }
@@ -101,7 +101,7 @@ fn removed_groups_are_hidden_at_once() {
     after.groups.pop();
     let mut sa = before.sa();
     let groups = |sa: &mut SubnetAdministration| {
-        let mad = question::<McMemberRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
+        let mad = query::<McMemberRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
         table::<McMemberRecord>(sa, &request(5, 0x7fff, mad)).unwrap().len()
     };
     assert_eq!(groups(&mut sa), 2);
@@ -114,7 +114,7 @@ fn a_transfer_is_aborted_when_its_records_are_hidden() {
     let before = overlapping().with(0x8001, 2..=16);
     let after = overlapping();
     let mut sa = before.sa();
-    let mut mad = question::<NodeRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
+    let mut mad = query::<NodeRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
     mad.set_transaction(TransactionId(7));
     let asked: Datagram = request(9, 0x7fff, mad);
     sa.handle_datagram(NOW, &asked);

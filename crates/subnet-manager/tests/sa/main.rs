@@ -1,4 +1,4 @@
-//! What ports are told about the subnet, and what they are not.
+//! Subnet administration: which records a port gets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod any_input;

@@ -1,4 +1,4 @@
-//! What a path record says, and which are found.
+//! The content of path records, and which are found.
 
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
@@ -8,17 +8,17 @@ use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLa
 use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 use crate::visibility::overlapping;
-use crate::world::{World, get, question, request, table};
+use crate::world::{World, get, query, request, table};
 
 type P = PathRecord;
 
-/// A tree of two levels: hosts 2 and 3 on one leaf, 2 and 16 on two.
+/// A fat-tree of two tiers: hosts 2 and 3 on one leaf, 2 and 16 on different ones.
 fn one_partition() -> World {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     World::new(tree).with(0x8101, 2..=16)
 }
 
-/// A Get of the path from one host to another, with more of the record than its ends.
+/// A Get of the path from one host to another, with further components.
 fn path_with(
     sa: &mut SubnetAdministration,
     from: u16,
@@ -29,7 +29,7 @@ fn path_with(
     let (slid, dlid) = (from.to_be_bytes(), to.to_be_bytes());
     let mut pattern: Vec<(usize, &[u8])> = vec![(40, &dlid), (42, &slid)];
     pattern.extend(more);
-    let mad = question::<P>(Method::GET, &pattern, mask | P::DLID | P::SLID);
+    let mad = query::<P>(Method::GET, &pattern, mask | P::DLID | P::SLID);
     get(sa, &request(from, 0x7fff, mad))
 }
 
@@ -71,7 +71,7 @@ fn paths_to_and_from_the_manager_have_the_management_sl() {
         let more: &[(usize, &[u8])] = &[(50, &default), (53, &[raw])];
         path_with(&mut world.sa(), 2, 1, more, P::PKEY | P::SL).is_ok()
     };
-    assert!(at_level(15) && !at_level(0), "who asks for paths at another level finds none");
+    assert!(at_level(15) && !at_level(0), "there is no path at another service level");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn paths_inside_a_guaranteed_cluster_have_its_service_level() {
     let mut sa = world.sa();
     assert_eq!([(2, 16), (16, 2)].map(|(a, b)| level(&mut sa, a, b)), [Ok(5), Ok(5)]);
     assert_eq!([(2, 3), (3, 16)].map(|(a, b)| level(&mut sa, a, b)), [Ok(0), Ok(0)]);
-    // While it comes or goes, nobody is told a level that may have no lane.
+    // During the change, no response has a service level that may be without lane.
     sa.announce(before.clone());
     assert_eq!(level(&mut sa, 2, 16), Ok(0));
     sa.publish(before);
@@ -145,7 +145,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
             assert_eq!(told(&mut sa, *from, *to), Ok(own), "{from} to {to}");
             seen.insert(own);
         }
-        assert_eq!(told(&mut sa, *from, 4), Ok(level(0)), "nobody else is told one");
+        assert_eq!(told(&mut sa, *from, 4), Ok(level(0)), "other paths have none");
     }
     assert_eq!(seen.len(), decision.pairs.len());
 
@@ -169,7 +169,7 @@ fn a_path_has_the_smallest_mtu_and_the_slowest_rate() {
     let mut world = one_partition();
     world.trunk_mtu = Mtu::B1024;
     let mut facts = world.facts();
-    // Host 16 has a slow cable; its switch says nothing of it.
+    // Host 16 has a slow link; its switch reports no rate.
     let slow = world.topology.end_nodes().nth(15).unwrap().1;
     let slow_facts = facts.iter_mut().find(|facts| facts.info.node_guid == slow.guid).unwrap();
     slow_facts.ports.values_mut().for_each(|info| info.link_width_active = LinkWidth::X1);
@@ -196,7 +196,7 @@ fn without_forwarding_entries_there_is_no_path() {
         findings: Vec::new(),
         decisions: fabric_model::Decisions::default(),
     };
-    // No switch knows where host 16 is; every switch but those of hosts sends packets for host 15 in circles.
+    // No switch has a route to host 16; every switch except leaves sends packets for host 15 in a loop.
     for switch in &mut plan.switches {
         let mut exits = switch.linear.to_exits();
         exits[16] = 0xff;
@@ -209,7 +209,7 @@ fn without_forwarding_entries_there_is_no_path() {
     sa.publish(Directory::new(plan.into(), manager, world.facts()).into());
     assert_eq!(path(&mut sa, 2, 16), Err(Status::SA_NO_RECORDS));
     assert_eq!(path(&mut sa, 2, 15), Err(Status::SA_NO_RECORDS));
-    // The way out still leads somewhere, but not the way back.
+    // The path still exists, but not the return path.
     assert_eq!(path(&mut sa, 16, 2).map(|path| path.is_reversible), Ok(false));
     let reversible = path_with(&mut sa, 16, 2, &[(49, &[0x80])], P::IS_REVERSIBLE);
     assert_eq!(reversible, Err(Status::SA_NO_RECORDS));
@@ -227,7 +227,7 @@ fn a_requested_pkey_is_returned_if_both_ends_may_use_it() {
     };
     assert_eq!(keyed(2, 3, 0x8101), Ok(0x8101));
     assert_eq!(keyed(4, 2, 0x101), Ok(0x101));
-    assert_eq!(keyed(4, 2, 0x8101), Ok(0x8101), "as asked");
+    assert_eq!(keyed(4, 2, 0x8101), Ok(0x8101), "as requested");
     assert_eq!(keyed(2, 3, 0x7fff), Err(Status::SA_NO_RECORDS), "both are limited there");
     assert_eq!(keyed(2, 1, 0x7fff), Ok(0x7fff));
     assert_eq!(keyed(2, 3, 0x8102), Err(Status::SA_NO_RECORDS), "neither is in it");
@@ -239,58 +239,58 @@ fn a_requested_pkey_is_returned_if_both_ends_may_use_it() {
 #[test]
 fn selectors_work_on_the_wire() {
     let mut sa = one_partition().sa();
-    let mut ask = |place: usize, byte: u8, mask| path_with(&mut sa, 2, 16, &[(place, &[byte])], mask);
+    let mut find = |offset: usize, byte: u8, mask| path_with(&mut sa, 2, 16, &[(offset, &[byte])], mask);
     let mtu = P::MTU | P::MTU_SELECTOR;
-    assert_eq!(ask(54, 0x03, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "more than 1024");
-    assert_eq!(ask(54, 0x04, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "more than 2048");
-    assert_eq!(ask(54, 0x43, mtu).map(|path| path.mtu), Ok(Mtu::B512), "less than 1024");
-    assert_eq!(ask(54, 0x83, mtu).map(|path| path.mtu), Ok(Mtu::B1024), "exactly 1024");
-    assert_eq!(ask(54, 0x85, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "exactly 4096");
-    assert_eq!(ask(54, 0xc5, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "the largest there is");
-    assert_eq!(ask(54, 0x05, P::MTU).map(|path| path.mtu), Ok(Mtu::B2048), "no selector");
+    assert_eq!(find(54, 0x03, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "more than 1024");
+    assert_eq!(find(54, 0x04, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "more than 2048");
+    assert_eq!(find(54, 0x43, mtu).map(|path| path.mtu), Ok(Mtu::B512), "less than 1024");
+    assert_eq!(find(54, 0x83, mtu).map(|path| path.mtu), Ok(Mtu::B1024), "exactly 1024");
+    assert_eq!(find(54, 0x85, mtu).map(|path| path.mtu), Err(Status::SA_NO_RECORDS), "exactly 4096");
+    assert_eq!(find(54, 0xc5, mtu).map(|path| path.mtu), Ok(Mtu::B2048), "the largest there is");
+    assert_eq!(find(54, 0x05, P::MTU).map(|path| path.mtu), Ok(Mtu::B2048), "no selector");
     let rate = P::RATE | P::RATE_SELECTOR;
-    assert_eq!(ask(55, 0x13, rate).map(|path| path.rate), Ok(Rate::G100), "more than 28 Gb/s");
-    assert_eq!(ask(55, 0x10, rate).map(|path| path.rate), Err(Status::SA_NO_RECORDS), "more than 100 Gb/s");
-    assert_eq!(ask(55, 0x87, rate).map(|path| path.rate), Ok(Rate::G40), "exactly 40 Gb/s");
+    assert_eq!(find(55, 0x13, rate).map(|path| path.rate), Ok(Rate::G100), "more than 28 Gb/s");
+    assert_eq!(find(55, 0x10, rate).map(|path| path.rate), Err(Status::SA_NO_RECORDS), "more than 100 Gb/s");
+    assert_eq!(find(55, 0x87, rate).map(|path| path.rate), Ok(Rate::G40), "exactly 40 Gb/s");
     let life = P::PACKET_LIFE_TIME | P::PACKET_LIFE_TIME_SELECTOR;
-    assert!(ask(56, 0x40 | 19, life).is_ok() && ask(56, 0x80 | 18, life).is_ok());
-    assert!(ask(56, 0x40 | 18, life).is_err() && ask(56, 0x80 | 17, life).is_err());
-    assert!(ask(53, 0x00, P::SL).is_ok());
-    assert!(ask(53, 0x01, P::SL).is_err(), "the partition has another service level");
-    assert!(ask(44, 0x80, P::IS_RAW).is_err() && ask(44, 0x00, P::IS_RAW).is_ok());
-    assert!(ask(48, 0x20, P::TRAFFIC_CLASS | P::SERVICE_ID_LOW | P::QOS_CLASS | P::HOP_LIMIT).is_ok());
+    assert!(find(56, 0x40 | 19, life).is_ok() && find(56, 0x80 | 18, life).is_ok());
+    assert!(find(56, 0x40 | 18, life).is_err() && find(56, 0x80 | 17, life).is_err());
+    assert!(find(53, 0x00, P::SL).is_ok());
+    assert!(find(53, 0x01, P::SL).is_err(), "the partition has another service level");
+    assert!(find(44, 0x80, P::IS_RAW).is_err() && find(44, 0x00, P::IS_RAW).is_ok());
+    assert!(find(48, 0x20, P::TRAFFIC_CLASS | P::SERVICE_ID_LOW | P::QOS_CLASS | P::HOP_LIMIT).is_ok());
 }
 
 #[test]
 fn ends_may_be_named_by_gid_or_lid_and_have_to_agree() {
     let world = one_partition();
     let mut sa = world.sa();
-    let mut ask = |dgid: Gid, dlid: u16, mask| {
+    let mut exchange = |dgid: Gid, dlid: u16, mask| {
         let pattern: [(usize, &[u8]); 3] = [(8, &dgid.0), (40, &dlid.to_be_bytes()), (42, &[0, 2])];
-        let mad = question::<P>(Method::GET, &pattern, mask | P::SLID);
+        let mad = query::<P>(Method::GET, &pattern, mask | P::SLID);
         get::<P>(&mut sa, &request(2, 0x7fff, mad)).map(|path| path.dlid.unwrap().to_wire())
     };
-    assert_eq!(ask(world.gid(5), 0, P::DGID), Ok(5));
-    assert_eq!(ask(world.gid(5), 5, P::DGID | P::DLID), Ok(5));
-    assert_eq!(ask(world.gid(5), 6, P::DGID | P::DLID), Err(Status::SA_NO_RECORDS));
+    assert_eq!(exchange(world.gid(5), 0, P::DGID), Ok(5));
+    assert_eq!(exchange(world.gid(5), 5, P::DGID | P::DLID), Ok(5));
+    assert_eq!(exchange(world.gid(5), 6, P::DGID | P::DLID), Err(Status::SA_NO_RECORDS));
     let elsewhere = Gid::unicast(0xfec0_0000_0000_0000, world.guid(5));
-    assert_eq!(ask(elsewhere, 0, P::DGID), Err(Status::SA_INVALID_GID), "another subnet");
-    assert_eq!(ask(Gid([0xff; 16]), 0, P::DGID), Err(Status::SA_NO_RECORDS), "a group");
-    assert_eq!(ask(Gid::default(), 0xc000, P::DLID), Err(Status::SA_NO_RECORDS), "a group");
-    assert!(ask(Gid::default(), 0, ComponentMask::NONE).is_ok(), "a Get of any path gets one");
+    assert_eq!(exchange(elsewhere, 0, P::DGID), Err(Status::SA_INVALID_GID), "another subnet");
+    assert_eq!(exchange(Gid([0xff; 16]), 0, P::DGID), Err(Status::SA_NO_RECORDS), "a group");
+    assert_eq!(exchange(Gid::default(), 0xc000, P::DLID), Err(Status::SA_NO_RECORDS), "a group");
+    assert!(exchange(Gid::default(), 0, ComponentMask::NONE).is_ok(), "a Get of any path gets one");
 }
 
 #[test]
 fn a_table_has_every_path_up_to_the_requested_number() {
     let mut sa = one_partition().sa();
     let mut count = |pattern: &[(usize, &[u8])], mask| {
-        let mad = question::<P>(Method::GET_TABLE, pattern, mask);
+        let mad = query::<P>(Method::GET_TABLE, pattern, mask);
         table::<P>(&mut sa, &request(2, 0x7fff, mad)).unwrap().len()
     };
     // 15 in the partition, and the manager.
     assert_eq!(count(&[(42, &[0, 2])], P::SLID), 16);
     assert_eq!(count(&[(40, &[0, 2])], P::DLID), 16);
-    // All pairs of the partition; with the manager only by the default partition, and from there too.
+    // All pairs of the partition; with the manager only in the default partition, in both directions.
     assert_eq!(count(&[], ComponentMask::NONE), 15 * 15 + 2 * 15 + 1);
     assert_eq!(count(&[(42, &[0, 2]), (40, &[0, 3])], P::SLID | P::DLID), 1);
     assert_eq!(count(&[(42, &[0, 2]), (49, &[0x01])], P::SLID | P::PATH_COUNT), 16, "one for each pair");

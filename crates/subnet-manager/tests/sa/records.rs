@@ -1,4 +1,4 @@
-//! What the other records say, and what is refused.
+//! The content of the other records, and unsupported requests.
 
 use fabric_model::generate::FatTree;
 use ib_wire::sa::{
@@ -8,7 +8,7 @@ use ib_wire::sa::{
 use ib_wire::{Attribute, ClassPortInfo, Lid, Method, NodeKind, PortNum, SmState, Status};
 
 use crate::visibility::overlapping;
-use crate::world::{M_KEY, World, ask, get, plain, question, request, table};
+use crate::world::{M_KEY, World, exchange, get, plain, query, request, table};
 
 fn open() -> World {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
@@ -17,7 +17,8 @@ fn open() -> World {
 
 #[test]
 fn class_port_info_lists_the_capabilities() {
-    let answer = ask(&mut open().sa(), &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));
+    let answer =
+        exchange(&mut open().sa(), &request(2, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO)));
     let answer = answer.unwrap().mad;
     let info = ClassPortInfo::decode(answer.sa_data()).unwrap();
     assert_eq!((info.base_version, info.class_version, answer.sa_record_len()), (1, 2, 0));
@@ -31,7 +32,7 @@ fn a_node_is_found_by_any_of_its_components() {
     let world = open();
     let mut sa = world.sa();
     let mut found = |pattern: &[(usize, &[u8])], mask| {
-        let mad = question::<NodeRecord>(Method::GET, pattern, mask);
+        let mad = query::<NodeRecord>(Method::GET, pattern, mask);
         get::<NodeRecord>(&mut sa, &request(2, 0x7fff, mad)).map(|node| node.lid.unwrap().to_wire())
     };
     let host = world.topology.end_nodes().nth(4).unwrap().1.clone();
@@ -58,7 +59,7 @@ fn a_node_is_found_by_any_of_its_components() {
 #[test]
 fn a_node_record_names_its_port() {
     let world = open();
-    let mad = question::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
+    let mad = query::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
     let node: NodeRecord = get(&mut world.sa(), &request(2, 0x7fff, mad)).unwrap();
     assert_eq!(node.node_info.port_guid, world.guid(5));
     assert_eq!(node.node_info.local_port, PortNum::new(1).unwrap());
@@ -68,20 +69,20 @@ fn a_node_record_names_its_port() {
 fn port_infos_hide_the_mkey_and_have_the_planned_lids() {
     let world = open();
     let mut sa = world.sa();
-    let everything = question::<PortInfoRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
+    let everything = query::<PortInfoRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
     let all: Vec<PortInfoRecord> = table(&mut sa, &request(1, 0xffff, everything.clone())).unwrap();
     assert_eq!(all.len(), 16 + 6 * 9, "every host port, and every port of every switch");
     assert!(all.iter().all(|record| record.port_info.m_key.is_none()));
     let host = all.iter().find(|record| record.lid == Lid::from_wire(5).map(Into::into)).unwrap();
     assert_eq!((host.port, host.port_info.lid.unwrap().to_wire()), (1, 5));
     assert_eq!(host.port_info.master_sm_lid.unwrap().to_wire(), 1);
-    // A key cannot be guessed by asking for it either.
+    // An M_Key cannot be guessed by matching it either.
     let mut guess = everything;
     guess.sa_data_mut()[4..12].copy_from_slice(&M_KEY.to_be_bytes());
     guess.set_component_mask(PortInfoRecord::M_KEY);
     let found: Vec<PortInfoRecord> = table(&mut sa, &request(1, 0xffff, guess)).unwrap();
     assert_eq!(found, []);
-    let one = question::<PortInfoRecord>(
+    let one = query::<PortInfoRecord>(
         Method::GET,
         &[(0, &[0, 17]), (2, &[3])],
         PortInfoRecord::LID | PortInfoRecord::PORT,
@@ -93,20 +94,20 @@ fn port_infos_hide_the_mkey_and_have_the_planned_lids() {
 #[test]
 fn the_manager_is_found_by_its_capability() {
     let mut sa = open().sa();
-    // What `saquery -s` sends: the bit IsSM, and in the modifier that bits count one by one.
+    // What `saquery -s` sends: the IsSM bit, and in the modifier that bits match individually.
     let mut mad =
-        question::<PortInfoRecord>(Method::GET_TABLE, &[(24, &[0, 0, 0, 2])], PortInfoRecord::CAPABILITY);
+        query::<PortInfoRecord>(Method::GET_TABLE, &[(24, &[0, 0, 0, 2])], PortInfoRecord::CAPABILITY);
     mad.set_modifier(1 << 31);
     let found: Vec<PortInfoRecord> = table(&mut sa, &request(2, 0x7fff, mad.clone())).unwrap();
     assert_eq!(found.iter().map(|record| record.lid.unwrap().to_wire()).collect::<Vec<_>>(), [1]);
     mad.sa_data_mut()[27] = 0;
     let all: Vec<PortInfoRecord> = table(&mut sa, &request(2, 0x7fff, mad.clone())).unwrap();
-    assert!(all.len() > 1, "no bit is asked for");
+    assert!(all.len() > 1, "no bit is requested");
     mad.set_modifier(0);
     let without: Vec<PortInfoRecord> = table(&mut sa, &request(2, 0x7fff, mad)).unwrap();
     assert_eq!(without.len(), all.len() - 1, "the whole mask compares");
 
-    let mad = question::<SmInfoRecord>(Method::GET, &[], ComponentMask::NONE);
+    let mad = query::<SmInfoRecord>(Method::GET, &[], ComponentMask::NONE);
     let manager: SmInfoRecord = get(&mut sa, &request(2, 0x7fff, mad)).unwrap();
     assert_eq!(manager.lid.unwrap().to_wire(), 1);
     let info = manager.sm_info;
@@ -151,8 +152,8 @@ fn tables_are_those_of_the_plan() {
 
 #[test]
 fn an_empty_table_is_one_segment_with_offset_0() {
-    let mad = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 99])], NodeRecord::LID);
-    let answer = ask(&mut open().sa(), &request(2, 0x7fff, mad)).unwrap().mad;
+    let mad = query::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 99])], NodeRecord::LID);
+    let answer = exchange(&mut open().sa(), &request(2, 0x7fff, mad)).unwrap().mad;
     assert_eq!((answer.status(), answer.method()), (Status::OK, Method::GET_TABLE_RESP));
     let header = answer.rmpp();
     assert_eq!((header.version, header.flags.0, header.segment, header.payload_length()), (1, 7, 1, 20));
@@ -163,7 +164,7 @@ fn an_empty_table_is_one_segment_with_offset_0() {
 fn unsupported_requests_get_the_matching_status() {
     let mut sa = open().sa();
     let mut status = |method: Method, attribute: Attribute| {
-        ask(&mut sa, &request(2, 0x7fff, plain(method, attribute))).map(|answer| {
+        exchange(&mut sa, &request(2, 0x7fff, plain(method, attribute))).map(|answer| {
             assert_eq!(answer.mad.rmpp().version, 0, "a refusal is no table");
             assert!(answer.mad.method().is_response());
             answer.mad.status()
@@ -186,7 +187,7 @@ fn unsupported_requests_get_the_matching_status() {
     }
     let mut old = plain(Method::GET, path);
     old.0[2] = 1;
-    assert_eq!(ask(&mut sa, &request(2, 0x7fff, old)).unwrap().mad.status(), Status::BAD_VERSION);
+    assert_eq!(exchange(&mut sa, &request(2, 0x7fff, old)).unwrap().mad.status(), Status::BAD_VERSION);
     let counts = sa.counts();
     assert_eq!((counts.requests, counts.records, counts.refused, counts.dropped), (11, 1, 10, 5));
 }
@@ -199,10 +200,10 @@ fn a_node_without_facts_has_paths_but_no_record() {
     let manager = subnet_manager::ManagerFacts { priority: 0, activity: 0 };
     let mut sa = subnet_manager::SubnetAdministration::new();
     sa.publish(subnet_manager::Directory::new(world.plan().into(), manager, facts).into());
-    let node = question::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
+    let node = query::<NodeRecord>(Method::GET, &[(0, &[0, 5])], NodeRecord::LID);
     let status = get::<NodeRecord>(&mut sa, &request(2, 0x7fff, node)).map(|_| ());
     assert_eq!(status, Err(Status::SA_NO_RECORDS));
-    let path = question::<sa::PathRecord>(
+    let path = query::<sa::PathRecord>(
         Method::GET,
         &[(40, &[0, 5]), (42, &[0, 2])],
         sa::PathRecord::DLID | sa::PathRecord::SLID,

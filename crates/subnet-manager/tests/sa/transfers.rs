@@ -1,4 +1,4 @@
-//! Answers of several datagrams: losses, silence, too many at once.
+//! RMPP transfers: losses, silence, limits.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use ib_wire::sa::{self, ComponentMask, NodeRecord, PathRecord};
 use ib_wire::{Attribute, Datagram, Method, Status, TransactionId};
 use subnet_manager::SubnetAdministration;
 
-use crate::world::{NOW, World, plain, question, request, table};
+use crate::world::{NOW, World, plain, query, request, table};
 
-/// Hosts enough for tables of many segments; all in one partition.
+/// Enough hosts for tables of many segments; all in one partition.
 fn many() -> World {
     let tree = FatTree { radix: 16, ..FatTree::with_hosts(128) }.generate().unwrap();
     World::new(tree).with(0x8101, 2..=128)
 }
 
-fn nodes_wanted(asker: u16, transaction: u64) -> Datagram {
-    let mut mad = question::<NodeRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
+fn nodes_wanted(requester: u16, transaction: u64) -> Datagram {
+    let mut mad = query::<NodeRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
     mad.set_transaction(TransactionId(transaction));
-    request(asker, 0x7fff, mad)
+    request(requester, 0x7fff, mad)
 }
 
-/// Carries datagrams both ways, losing those `lose` says, until both are quiet: how many records arrived.
+/// Carries datagrams in both directions, dropping those that `lose` selects, until nothing is left to send.
+/// Returns the number of records.
 fn transfer(
     asked: &Datagram,
     sa: &mut SubnetAdministration,
@@ -88,7 +89,7 @@ fn a_transfer_without_acknowledgements_is_aborted() {
 #[test]
 fn a_table_of_one_datagram_needs_no_acknowledgement() {
     let mut sa = many().sa();
-    let mad = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
+    let mad = query::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
     sa.handle_datagram(NOW, &request(2, 0x7fff, mad));
     assert!(sa.poll_transmit(NOW).is_some());
     assert_eq!((sa.poll_transmit(NOW), sa.poll_timeout()), (None, None));
@@ -117,7 +118,7 @@ fn software_without_acknowledgements_can_query_again() {
     }
 }
 
-/// Has the first segment of a transfer acknowledged, so that it counts as under way.
+/// Acknowledges the first segment of a transfer, so that it counts as active.
 fn begin(sa: &mut SubnetAdministration, asked: &Datagram) -> Status {
     sa.handle_datagram(NOW, asked);
     let mut status = None;
@@ -145,10 +146,10 @@ fn transfers_are_limited_per_port_and_in_total() {
     let started = (4..=128).filter(|port| begin(&mut sa, &nodes_wanted(*port, 1)) == Status::OK).count();
     assert_eq!(started, 64 - 5);
     assert_eq!(sa.counts().busy, 2 + 125 - 59);
-    // Short answers do not need a place.
-    let one = question::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
+    // Short responses need no transfer.
+    let one = query::<NodeRecord>(Method::GET_TABLE, &[(0, &[0, 3])], NodeRecord::LID);
     assert_eq!(table::<NodeRecord>(&mut sa, &request(100, 0x7fff, one)).map(|nodes| nodes.len()), Ok(1));
-    // Time makes room again.
+    // Later there is room again.
     let mut now = NOW;
     while let Some(next) = sa.poll_timeout() {
         now = next;
@@ -177,12 +178,9 @@ fn no_port_can_acknowledge_for_another() {
 #[test]
 fn a_port_beyond_its_budget_gets_busy() {
     let mut sa = many().sa();
-    // All pairs of 128 hosts and all 152 ports, none with this packet size: much work, no answer to send.
-    let nothing = question::<PathRecord>(
-        Method::GET_TABLE,
-        &[(54, &[0x05])],
-        PathRecord::MTU | PathRecord::MTU_SELECTOR,
-    );
+    // All pairs of 128 hosts and all 152 ports, none with this MTU: much work, no records.
+    let nothing =
+        query::<PathRecord>(Method::GET_TABLE, &[(54, &[0x05])], PathRecord::MTU | PathRecord::MTU_SELECTOR);
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(
@@ -192,7 +190,7 @@ fn a_port_beyond_its_budget_gets_busy() {
     let answered = statuses.iter().filter(|status| **status == Ok(0)).count();
     assert_eq!(answered, (1 << 18) / (128 * 152 + 24), "the first ones");
     assert!(statuses[answered..].iter().all(|status| *status == Err(Status::BUSY)));
-    let one = question::<PathRecord>(
+    let one = query::<PathRecord>(
         Method::GET_TABLE,
         &[(40, &[0, 3]), (42, &[0, 2])],
         PathRecord::SLID | PathRecord::DLID,

@@ -1,4 +1,4 @@
-//! Who is answered, and about whom.
+//! Which requesters get a response, and about which ports.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use ib_wire::{Attribute, Datagram, Gid, Grh, LidAddress, Mad, Method, SmKey, Sta
 use proptest::prelude::*;
 use subnet_manager::SubnetAdministration;
 
-use crate::world::{World, ask, get, plain, question, request, table};
+use crate::world::{World, exchange, get, plain, query, request, table};
 
 /// Sixteen hosts with overlapping partitions:
 /// 0x101 has the full members 2, 3 and the limited ones 4, 5; 0x102 the full ones 5, 6; 0x103 holds 7 as both, 8 limited.
@@ -25,23 +25,23 @@ pub fn overlapping() -> World {
         .with(0x103, [7, 8])
 }
 
-/// Whom a host may know of, by the rules alone: itself, the manager, and those it could talk to.
-fn known_to(world: &World, asker: u16) -> BTreeSet<u16> {
+/// The ports that a host may see, by the rules alone: itself, the manager, and those it can communicate with.
+fn known_to(world: &World, requester: u16) -> BTreeSet<u16> {
     let keys = |lid: u16| &world.keys[&lid];
     let talk = |a: u16, b: u16| {
         keys(a).iter().any(|x| keys(b).iter().any(|y| x & 0x7fff == y & 0x7fff && (x | y) & 0x8000 != 0))
     };
-    world.keys.keys().copied().filter(|lid| *lid == asker || talk(asker, *lid)).collect()
+    world.keys.keys().copied().filter(|lid| *lid == requester || talk(requester, *lid)).collect()
 }
 
 fn lids_of<R: Record>(
     sa: &mut SubnetAdministration,
-    asker: u16,
+    requester: u16,
     key: u16,
     lid: fn(&R) -> Option<LidAddress>,
 ) -> BTreeSet<u16> {
-    let everything = question::<R>(Method::GET_TABLE, &[], ComponentMask::NONE);
-    let records: Vec<R> = table(sa, &request(asker, key, everything)).unwrap();
+    let everything = query::<R>(Method::GET_TABLE, &[], ComponentMask::NONE);
+    let records: Vec<R> = table(sa, &request(requester, key, everything)).unwrap();
     records.iter().map(|record| lid(record).unwrap().to_wire()).collect()
 }
 
@@ -49,21 +49,21 @@ fn lids_of<R: Record>(
 fn every_table_lists_exactly_the_reachable_ports() {
     let world = overlapping();
     let mut sa = world.sa();
-    for asker in 2..=16 {
-        let known = known_to(&world, asker);
-        assert!(known.len() < world.keys.len(), "somebody has to be hidden");
-        assert_eq!(lids_of::<NodeRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known);
-        assert_eq!(lids_of::<PortInfoRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known);
-        assert_eq!(lids_of::<GuidInfoRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known);
-        assert_eq!(lids_of::<SmInfoRecord>(&mut sa, asker, 0x7fff, |r| r.lid), [1].into());
-        assert_eq!(lids_of::<PkeyTableRecord>(&mut sa, asker, 0x7fff, |r| r.lid), [asker].into());
-        let slid = asker.to_be_bytes();
-        let own = question::<PathRecord>(Method::GET_TABLE, &[(42, &slid)], PathRecord::SLID);
-        let paths: Vec<PathRecord> = table(&mut sa, &request(asker, 0x7fff, own)).unwrap();
+    for requester in 2..=16 {
+        let known = known_to(&world, requester);
+        assert!(known.len() < world.keys.len(), "some ports must be hidden");
+        assert_eq!(lids_of::<NodeRecord>(&mut sa, requester, 0x7fff, |r| r.lid), known);
+        assert_eq!(lids_of::<PortInfoRecord>(&mut sa, requester, 0x7fff, |r| r.lid), known);
+        assert_eq!(lids_of::<GuidInfoRecord>(&mut sa, requester, 0x7fff, |r| r.lid), known);
+        assert_eq!(lids_of::<SmInfoRecord>(&mut sa, requester, 0x7fff, |r| r.lid), [1].into());
+        assert_eq!(lids_of::<PkeyTableRecord>(&mut sa, requester, 0x7fff, |r| r.lid), [requester].into());
+        let slid = requester.to_be_bytes();
+        let own = query::<PathRecord>(Method::GET_TABLE, &[(42, &slid)], PathRecord::SLID);
+        let paths: Vec<PathRecord> = table(&mut sa, &request(requester, 0x7fff, own)).unwrap();
         let reached: BTreeSet<u16> = paths.iter().map(|path| path.dlid.unwrap().to_wire()).collect();
-        let itself = world.keys[&asker].iter().any(|key| key & 0x8000 != 0);
-        let expected: BTreeSet<u16> = known.into_iter().filter(|lid| *lid != asker || itself).collect();
-        assert_eq!(reached, expected, "paths of {asker}");
+        let itself = world.keys[&requester].iter().any(|key| key & 0x8000 != 0);
+        let expected: BTreeSet<u16> = known.into_iter().filter(|lid| *lid != requester || itself).collect();
+        assert_eq!(reached, expected, "paths of {requester}");
     }
 }
 
@@ -83,7 +83,7 @@ fn a_hidden_port_looks_exactly_like_a_missing_one() {
     let (hidden, absent, seen) = (9u16, 999u16, 3u16);
     let mut answers = |mad: &dyn Fn(u16) -> Mad| {
         [hidden, absent, seen].map(|lid| {
-            let mut answer = ask(&mut sa, &request(2, 0x7fff, mad(lid))).unwrap().mad;
+            let mut answer = exchange(&mut sa, &request(2, 0x7fff, mad(lid))).unwrap().mad;
             answer.set_component_mask(ComponentMask::NONE);
             answer
         })
@@ -108,7 +108,7 @@ fn a_hidden_port_looks_exactly_like_a_missing_one() {
     let absent = Gid::unicast(Gid::DEFAULT_PREFIX, ib_wire::Guid::from_wire(0x77).unwrap());
     let mut by_gid = |dgid: Gid| {
         let pattern: [(usize, &[u8]); 2] = [(8, &dgid.0), (24, &world.gid(2).0)];
-        let mad = question::<PathRecord>(Method::GET, &pattern, PathRecord::DGID | PathRecord::SGID);
+        let mad = query::<PathRecord>(Method::GET, &pattern, PathRecord::DGID | PathRecord::SGID);
         get::<PathRecord>(&mut sa, &request(2, 0x7fff, mad))
     };
     assert_eq!(by_gid(hidden), Err(Status::SA_NO_RECORDS));
@@ -121,14 +121,14 @@ fn a_third_port_does_not_learn_of_foreign_partitions() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0x8001, [2, 3]).with(0x8002, [2, 3, 6]);
     let mut sa = world.sa();
-    let mut path = |asker: u16, key: Option<u16>| {
+    let mut path = |requester: u16, key: Option<u16>| {
         let key_asked = key.unwrap_or(0).to_be_bytes();
         let pattern: [(usize, &[u8]); 3] =
             [(40, &3_u16.to_be_bytes()), (42, &2_u16.to_be_bytes()), (50, &key_asked)];
         let mask = PathRecord::DLID | PathRecord::SLID;
         let mask = if key.is_some() { mask | PathRecord::PKEY } else { mask };
-        let mad = question::<PathRecord>(Method::GET, &pattern, mask);
-        get::<PathRecord>(&mut sa, &request(asker, 0x7fff, mad)).map(|path| path.pkey.unwrap().to_wire())
+        let mad = query::<PathRecord>(Method::GET, &pattern, mask);
+        get::<PathRecord>(&mut sa, &request(requester, 0x7fff, mad)).map(|path| path.pkey.unwrap().to_wire())
     };
     assert_eq!((path(2, None), path(2, Some(0x8001))), (Ok(0x8001), Ok(0x8001)), "its own path");
     assert_eq!(path(6, None), Ok(0x8002), "of paths between others only what it shares");
@@ -141,20 +141,20 @@ fn a_third_port_does_not_learn_of_foreign_partitions() {
 fn paths_between_invisible_ports_are_hidden() {
     let world = overlapping();
     let mut sa = world.sa();
-    let mut path = |asker: u16, from: u16, to: u16| {
+    let mut path = |requester: u16, from: u16, to: u16| {
         let pattern: [(usize, &[u8]); 2] = [(40, &to.to_be_bytes()), (42, &from.to_be_bytes())];
-        let mad = question::<PathRecord>(Method::GET, &pattern, PathRecord::DLID | PathRecord::SLID);
-        get::<PathRecord>(&mut sa, &request(asker, 0x7fff, mad)).map(|path| path.pkey.unwrap().to_wire())
+        let mad = query::<PathRecord>(Method::GET, &pattern, PathRecord::DLID | PathRecord::SLID);
+        get::<PathRecord>(&mut sa, &request(requester, 0x7fff, mad)).map(|path| path.pkey.unwrap().to_wire())
     };
-    // 2 knows 5 and 5 knows 6, but 2 does not know 6.
+    // 2 sees 5 and 5 sees 6, but 2 does not see 6.
     assert_eq!(path(2, 5, 6), Err(Status::SA_NO_RECORDS));
     assert_eq!(path(2, 6, 5), Err(Status::SA_NO_RECORDS));
     assert_eq!(path(5, 5, 6), Ok(0x8102));
-    // Of two it knows, as far as they could talk: 4 and 5 are limited.
+    // Between two visible ports, if they can communicate: 4 and 5 are limited members.
     assert_eq!(path(2, 3, 4), Ok(0x8101));
     assert_eq!(path(2, 4, 3), Ok(0x101));
     assert_eq!(path(2, 4, 5), Err(Status::SA_NO_RECORDS));
-    // The manager sees all, but where there is no partition there is no path.
+    // The manager sees all, but without a shared partition there is no path.
     assert_eq!(path(1, 5, 6), Ok(0x8102));
     assert_eq!(path(1, 4, 5), Err(Status::SA_NO_RECORDS));
 }
@@ -163,10 +163,10 @@ fn paths_between_invisible_ports_are_hidden() {
 fn only_the_managers_port_sees_the_physical_topology() {
     let world = overlapping().with(0xffff, [2]);
     let mut sa = world.sa();
-    let mut count = |asker: u16, attribute: Attribute| {
+    let mut count = |requester: u16, attribute: Attribute| {
         let mut mad = plain(Method::GET_TABLE, attribute);
         mad.set_sm_key(SmKey::from_wire(1));
-        let answer = request(asker, 0xffff, mad);
+        let answer = request(requester, 0xffff, mad);
         match attribute {
             Attribute::SWITCH_INFO_RECORD => table::<SwitchInfoRecord>(&mut sa, &answer).unwrap().len(),
             Attribute::LINK_RECORD => table::<LinkRecord>(&mut sa, &answer).unwrap().len(),
@@ -178,8 +178,8 @@ fn only_the_managers_port_sees_the_physical_topology() {
         (Attribute::LINK_RECORD, 64),
         (Attribute::LINEAR_FORWARDING_RECORD, 6),
     ] {
-        // A full member of the default partition sees the ports of switches, but nothing of their tables; an SM_Key does
-        // not help.
+        // A full member of the default partition sees switch ports, but not their tables; an SM_Key does not
+        // help.
         assert_eq!(count(2, attribute), 0, "{attribute:?}");
         assert_eq!(count(1, attribute), all, "{attribute:?}");
     }
@@ -198,10 +198,10 @@ fn in_an_open_subnet_every_port_sees_the_topology() {
     assert_eq!(table::<LinkRecord>(&mut sa, &cables).unwrap().len(), 64);
     let all: BTreeSet<u16> = world.keys.keys().copied().collect();
     assert_eq!(lids_of::<NodeRecord>(&mut sa, 2, 0x7fff, |r| r.lid), all);
-    // A stranger is none of the owner's.
+    // An unknown sender is not a port of the owner.
     let mut stranger = cables;
     stranger.slid = LidAddress::from_wire(99).unwrap();
-    assert_eq!(ask(&mut sa, &stranger), None);
+    assert_eq!(exchange(&mut sa, &stranger), None);
 }
 
 #[test]
@@ -209,10 +209,10 @@ fn groups_are_visible_in_their_partition_only() {
     let mut world = overlapping();
     world.groups = vec![(0x101, 3), (0x7fff, 0)];
     let mut sa = world.sa();
-    let mut groups = |asker: u16, sm_key: u64, pattern: &[(usize, &[u8])], mask| {
-        let mut mad = question::<McMemberRecord>(Method::GET_TABLE, pattern, mask);
+    let mut groups = |requester: u16, sm_key: u64, pattern: &[(usize, &[u8])], mask| {
+        let mut mad = query::<McMemberRecord>(Method::GET_TABLE, pattern, mask);
         mad.set_sm_key(SmKey::from_wire(sm_key));
-        let records = table::<McMemberRecord>(&mut sa, &request(asker, 0x7fff, mad)).unwrap();
+        let records = table::<McMemberRecord>(&mut sa, &request(requester, 0x7fff, mad)).unwrap();
         let told = records.iter().map(|group| (group.pkey.unwrap().to_wire(), group.port_gid));
         told.collect::<Vec<_>>()
     };
@@ -246,10 +246,10 @@ fn unknown_senders_get_no_response() {
         hop_limit: 1,
     };
     let known = request(2, 0x7fff, mad());
-    let mut answered = |datagram: &Datagram| ask(&mut sa, datagram);
+    let mut answered = |datagram: &Datagram| exchange(&mut sa, datagram);
     assert!(answered(&known).is_some());
     assert!(answered(&request(2, 0xffff, mad())).is_some(), "the key of the receiver's own table");
-    assert!(answered(&request(500, 0x7fff, mad())).is_none(), "nobody has that LID");
+    assert!(answered(&request(500, 0x7fff, mad())).is_none(), "no port has that LID");
     assert!(answered(&Datagram { slid: LidAddress::Permissive, ..known.clone() }).is_none());
     assert!(answered(&request(2, 0x8102, mad())).is_none(), "a partition the port is not in");
     assert!(answered(&request(2, 0x8101, mad())).is_none(), "a partition the manager is not in");
@@ -257,7 +257,7 @@ fn unknown_senders_get_no_response() {
     assert_eq!(answer.grh.map(|grh| (grh.source, grh.destination)), Some((world.gid(1), world.gid(2))));
     assert!(answered(&Datagram { grh: Some(grh(3)), ..known.clone() }).is_none(), "LID and GID of two ports");
     assert_eq!(sa.counts().dropped, 5);
-    assert_eq!(ask(&mut SubnetAdministration::new(), &known), None, "nothing was published");
+    assert_eq!(exchange(&mut SubnetAdministration::new(), &known), None, "nothing was published");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn responses_return_to_the_sender_of_the_request() {
     let world = overlapping();
     let mut asked = request(4, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO));
     asked.sqp = ib_wire::QueuePair::from_wire(77).unwrap();
-    let answer = ask(&mut world.sa(), &asked).unwrap();
+    let answer = exchange(&mut world.sa(), &asked).unwrap();
     assert_eq!((answer.dlid, answer.dqp, answer.slid), (asked.slid, asked.sqp, asked.dlid));
     assert_eq!(answer.pkey.to_wire(), 0xffff, "a key of the manager's own table");
     assert_eq!(answer.mad.transaction(), asked.mad.transaction());
@@ -282,11 +282,11 @@ proptest! {
             world.with(partition | if *full { 0x8000 } else { 0 }, [*lid])
         });
         let mut sa = world.sa();
-        for asker in 2..=16 {
-            let known = known_to(&world, asker);
-            prop_assert_eq!(lids_of::<NodeRecord>(&mut sa, asker, 0x7fff, |r| r.lid), known.clone());
-            let everything = question::<PathRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
-            let paths: Vec<PathRecord> = table(&mut sa, &request(asker, 0x7fff, everything)).unwrap();
+        for requester in 2..=16 {
+            let known = known_to(&world, requester);
+            prop_assert_eq!(lids_of::<NodeRecord>(&mut sa, requester, 0x7fff, |r| r.lid), known.clone());
+            let everything = query::<PathRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
+            let paths: Vec<PathRecord> = table(&mut sa, &request(requester, 0x7fff, everything)).unwrap();
             for path in paths {
                 let (from, to) = (path.slid.unwrap().to_wire(), path.dlid.unwrap().to_wire());
                 prop_assert!(known.contains(&from) && known.contains(&to));

@@ -1,4 +1,4 @@
-//! Plans made by hand, and ports that ask about them. Uses nothing of the compiler.
+//! Hand-made plans, and ports that query them. Uses nothing of the compiler.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "the example uses a part of it")]
 
@@ -23,23 +23,22 @@ use subnet_manager::{Directory, ManagerFacts, NodeFacts, SubnetAdministration};
 
 pub const NOW: Duration = Duration::from_secs(100);
 
-/// A fabric that somebody planned by hand: hosts have the LIDs 1, 2, 3 …, in the order of the topology, the manager sits
-/// on the first, and switches come behind.
+/// A hand-planned fabric: hosts have the LIDs 1, 2, 3 … in the order of the topology, the manager is on the
+/// first, and switches follow.
 #[derive(Clone)]
 pub struct World {
     pub topology: Topology,
     pub hosts: usize,
-    /// Keys of each end port, by LID.
+    /// P_Keys of each end port, by LID.
     pub keys: BTreeMap<u16, Vec<u16>>,
-    /// Packets on cables between switches.
+    /// MTU between switches.
     pub trunk_mtu: Mtu,
     pub groups: Vec<(u16, u8)>,
-    /// What was decided.
     pub decisions: Decisions,
 }
 
 impl World {
-    /// Everybody is a limited member of the default partition, the manager a full one.
+    /// Every port is a limited member of the default partition, the manager a full one.
     pub fn new(topology: Topology) -> Self {
         let hosts = topology.end_nodes().count();
         let all = topology.node_count() as u16;
@@ -55,7 +54,7 @@ impl World {
         }
     }
 
-    /// Gives a key to ports.
+    /// Adds a P_Key to ports.
     pub fn with(mut self, key: u16, lids: impl IntoIterator<Item = u16>) -> Self {
         for lid in lids {
             self.keys.get_mut(&lid).unwrap().push(key);
@@ -68,7 +67,7 @@ impl World {
         Arc::new(Directory::new(Arc::new(self.plan()), manager, self.facts()))
     }
 
-    /// A subnet administration that answers from it.
+    /// A subnet administration with this directory.
     pub fn sa(&self) -> SubnetAdministration {
         let mut sa = SubnetAdministration::new();
         sa.publish(self.directory());
@@ -178,7 +177,7 @@ impl World {
         self.groups.iter().map(group).collect()
     }
 
-    /// Shortest ways; of several the destination's LID chooses one.
+    /// Shortest paths; the destination LID selects one of several.
     fn linear_tables(&self, lids: &[u16]) -> BTreeMap<NodeIndex, Vec<u8>> {
         let top = lids.iter().max().unwrap();
         let mut tables: BTreeMap<NodeIndex, Vec<u8>> =
@@ -223,7 +222,7 @@ impl World {
         distances
     }
 
-    /// What the nodes say: every link 4xEDR, every node with a key that nobody may learn.
+    /// Facts of the nodes: every link is 4xEDR, and every node has an M_Key that must not be disclosed.
     pub fn facts(&self) -> Vec<NodeFacts> {
         self.topology.nodes().map(|(_, node)| facts(node)).collect()
     }
@@ -270,8 +269,8 @@ pub fn request(from: u16, key: u16, mad: Mad) -> Datagram {
     Datagram::general_management(lid(from), lid(1), Pkey::from_wire(key).unwrap(), mad)
 }
 
-/// A question for records `R`: the bytes at the places of a pattern, and what counts.
-pub fn question<R: Record>(method: Method, pattern: &[(usize, &[u8])], mask: ComponentMask) -> Mad {
+/// A query for records `R`: bytes at offsets, and the component mask.
+pub fn query<R: Record>(method: Method, pattern: &[(usize, &[u8])], mask: ComponentMask) -> Mad {
     let mut mad = plain(method, R::ATTRIBUTE);
     for (place, bytes) in pattern {
         mad.sa_data_mut()[*place..*place + bytes.len()].copy_from_slice(bytes);
@@ -286,8 +285,8 @@ pub fn plain(method: Method, attribute: Attribute) -> Mad {
     mad
 }
 
-/// The one answer to a request; nothing else may be sent.
-pub fn ask(sa: &mut SubnetAdministration, datagram: &Datagram) -> Option<Datagram> {
+/// The only response to a request; nothing else may be sent.
+pub fn exchange(sa: &mut SubnetAdministration, datagram: &Datagram) -> Option<Datagram> {
     sa.handle_datagram(NOW, datagram);
     let answer = sa.poll_transmit(NOW);
     assert_eq!(sa.poll_transmit(NOW), None);
@@ -296,7 +295,7 @@ pub fn ask(sa: &mut SubnetAdministration, datagram: &Datagram) -> Option<Datagra
 
 /// The status of a Get, and its record if there is one.
 pub fn get<R: Record>(sa: &mut SubnetAdministration, datagram: &Datagram) -> Result<R, Status> {
-    let answer = ask(sa, datagram).expect("an answer");
+    let answer = exchange(sa, datagram).expect("an answer");
     match answer.mad.status() {
         Status::OK => {
             assert_eq!(answer.mad.sa_record_len(), R::LEN);
@@ -306,7 +305,7 @@ pub fn get<R: Record>(sa: &mut SubnetAdministration, datagram: &Datagram) -> Res
     }
 }
 
-/// The records of a table of any length: the asker acknowledges what it gets.
+/// The records of a table of any length; the requester acknowledges all segments.
 pub fn table<R: Record>(sa: &mut SubnetAdministration, datagram: &Datagram) -> Result<Vec<R>, Status> {
     sa.handle_datagram(NOW, datagram);
     let mut receiver = Receiver::new();

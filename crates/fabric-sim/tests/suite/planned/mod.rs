@@ -1,4 +1,4 @@
-//! Plans made by hand for tests of traffic: shortest routes, one key, lanes as a test wants them.
+//! Hand-made plans for traffic tests: shortest paths, one P_Key, configurable lanes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -17,22 +17,22 @@ use fabric_sim::traffic::{
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, Mtu, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
-/// What a plan is made of besides the topology.
+/// The parameters of a plan besides the topology.
 pub struct Design {
     pub topology: Topology,
     pub lanes: DataLanes,
     pub mtu: Mtu,
     pub entries: u8,
-    /// How every link is shared; `None` leaves it to the devices.
+    /// Lane sharing of every link; `None` keeps the factory defaults.
     pub sharing: Option<Arc<PortSharing>>,
     /// Keys of a node's adapter, in order.
     pub keys: Box<dyn Fn(NodeIndex) -> Vec<Pkey>>,
-    /// Whether switches enforce them.
+    /// Whether switches enforce partitions.
     pub enforces: bool,
-    /// Which of equally short ways is taken, counted around: by how many links a switch is above
-    /// the hosts, and the number of the host.
+    /// Which of several shortest paths is used: a number modulo their count, from the tier of the switch and
+    /// the number of the host.
     pub spread: fn(usize, usize) -> usize,
-    /// Exits that are not the shortest: from a switch to a node.
+    /// Output ports off the shortest path, from a switch to a node.
     pub detour: Box<dyn Fn(NodeIndex, NodeIndex) -> Option<PortNum>>,
 }
 
@@ -130,7 +130,7 @@ impl Design {
         }
     }
 
-    /// Exits by LID of every switch: shortest ways, destinations spread over those that are equal.
+    /// Linear forwarding tables of all switches: shortest paths, destinations spread over equal ones.
     fn tables(&self) -> Vec<Vec<u8>> {
         let topology = &self.topology;
         let (count, switches) = (topology.node_count(), topology.switches().count());
@@ -155,7 +155,7 @@ impl Design {
         tables
     }
 
-    /// Links from every node to the nearest of some, through switches only.
+    /// Hops from every node to the nearest of some, through switches only.
     fn distances(&self, to: impl IntoIterator<Item = NodeIndex>) -> Vec<usize> {
         let mut distances = vec![usize::MAX; self.topology.node_count()];
         let mut open: VecDeque<NodeIndex> = to.into_iter().collect();
@@ -192,7 +192,8 @@ pub fn sl(raw: u8) -> ServiceLevel {
     ServiceLevel::from_wire(raw).unwrap()
 }
 
-/// Every level in the lane of its number as far as there are lanes, the others discarded; entries of lane and weight.
+/// Each service level on the lane of its number as far as there are lanes, all others discarded; `low` has
+/// lanes and weights.
 pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortSharing> {
     let map = |level: usize| if level < usize::from(lanes) { lane(level as u8) } else { lane(15) };
     Arc::new(PortSharing {
@@ -208,7 +209,7 @@ pub fn hosts(network: &TrafficNetwork) -> Vec<(PortId, Lid)> {
     network.adapter_ports().map(|port| (port, network.lid(port).unwrap())).collect()
 }
 
-/// A message on a level, with the default key.
+/// A message on a service level, with the default P_Key.
 pub fn message(from: PortId, to: Lid, level: u8, bytes: u64) -> Message {
     Message {
         from: FunctionId::new(from, 0),
@@ -222,7 +223,7 @@ pub fn message(from: PortId, to: Lid, level: u8, bytes: u64) -> Message {
     }
 }
 
-/// Sends each message again as soon as it has left: sources that never pause.
+/// Posts each message again as soon as it has left: saturating sources.
 pub struct Saturating(pub Vec<Message>);
 
 impl Workload for Saturating {
@@ -235,7 +236,7 @@ impl Workload for Saturating {
     }
 }
 
-/// Sends each message once, at its time.
+/// Posts each message once, at its time.
 #[derive(Default)]
 pub struct Timed {
     pub messages: Vec<(Time, Message)>,
