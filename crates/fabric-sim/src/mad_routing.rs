@@ -22,8 +22,8 @@ pub(crate) enum Duplicate {
 impl Fabric {
     /// Carries a datagram from the software behind `from` to its destination, has an agent respond, and
     /// carries the response back.
-    pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, twin: Duplicate) {
-        let asked = datagram.mad.method();
+    pub(crate) fn carry(&mut self, from: PortId, mut datagram: Datagram, duplicate: Duplicate) {
+        let requested = datagram.mad.method();
         let outcome = if datagram.mad.class().is_subnet_management() {
             self.carry_subnet_management(from, &mut datagram)
         } else if let LidAddress::Multicast(group) = datagram.dlid {
@@ -33,14 +33,14 @@ impl Fabric {
         };
         match outcome {
             // The adapter has already matched the first response to the request and drops the second one.
-            Ok(Some(_)) if twin == Duplicate::Copy && datagram.mad.method() != asked => {}
+            Ok(Some(_)) if duplicate == Duplicate::Copy && datagram.mad.method() != requested => {}
             Ok(Some(port)) => self.push_output(FabricOutput::Deliver { port, datagram }),
             Ok(None) => {}
             Err(reason) => {
                 self.count_drop(reason);
-                if twin == Duplicate::Original {
+                if duplicate == Duplicate::Original {
                     // If the response was dropped, the sender still misses the response to its request.
-                    datagram.mad.set_method(asked);
+                    datagram.mad.set_method(requested);
                     self.push_output(FabricOutput::Lost { port: from, datagram, reason });
                 }
             }
@@ -216,8 +216,8 @@ impl Fabric {
     }
 
     /// The P_Key of a response: the port's own key in the partition of the request.
-    fn answering_key(&self, end: PortId, asked: Pkey) -> Pkey {
-        self.port(end).keys().find(|held| asked.is_accepted_by(*held)).unwrap_or(asked)
+    fn answering_key(&self, end: PortId, requested: Pkey) -> Pkey {
+        self.port(end).keys().find(|held| requested.is_accepted_by(*held)).unwrap_or(requested)
     }
 
     /// Carries a multicast datagram to every member of the group that accepts its P_Key.

@@ -63,8 +63,8 @@ fn measure(what: &str, sa: &mut SubnetAdministration, requests: &[Datagram]) {
         }
     }
     let seconds = (cpu_time() - start).as_secs_f64();
-    let asked = requests.len() * ROUNDS;
-    println!("{what}: {asked} queries, {found} paths, {:.0} per CPU second", asked as f64 / seconds);
+    let requested = requests.len() * ROUNDS;
+    println!("{what}: {requested} queries, {found} paths, {:.0} per CPU second", requested as f64 / seconds);
 }
 
 /// CPU time of this process.

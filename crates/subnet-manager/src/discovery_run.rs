@@ -169,8 +169,8 @@ impl Manager {
         match key.0 {
             Attribute::NODE_DESCRIPTION => {
                 let description = NodeDescription(*data);
-                let is_news = node.description.replace(description) != node.description;
-                self.facts_are_new |= is_news;
+                let is_new = node.description.replace(description) != node.description;
+                self.facts_are_new |= is_new;
             }
             Attribute::SWITCH_INFO => match SwitchInfo::decode(data) {
                 Ok(info) => node.switch = Some(info),

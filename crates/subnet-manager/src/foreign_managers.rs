@@ -81,12 +81,12 @@ impl Manager {
     pub(crate) fn record_silent_manager(&mut self, node: Guid, port: PortNum) {
         let now = self.now;
         let Some(known) = self.managers.get_mut(&(node, port)) else { return };
-        let (pause, is_news) = match *known {
+        let (pause, is_new) = match *known {
             ForeignManager::Silent { pause, .. } => ((2 * pause).min(SILENT_PAUSE_MAX), false),
             ForeignManager::New | ForeignManager::Known { .. } => (SILENT_PAUSE_MIN, true),
         };
         *known = ForeignManager::Silent { pause, next: now + pause };
-        if is_news {
+        if is_new {
             self.emit(SmEvent::ForeignManager { node, port, info: None });
         }
     }

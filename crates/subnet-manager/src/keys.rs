@@ -140,12 +140,12 @@ impl BoundNodes {
             None => self.own.replace(node),
             Some(location) => self.nodes.insert(location, node),
         };
-        let is_news = before != Some(node);
-        if is_news {
+        let is_new = before != Some(node);
+        if is_new {
             self.unsealed.push(node);
             self.listed = None;
         }
-        is_news
+        is_new
     }
 
     pub fn list(&mut self) -> Bindings {

@@ -446,19 +446,19 @@ impl Manager {
             self.sweeps.schedule_recheck(now, own.node);
         }
         self.changed.extend(self.fresh.iter().copied());
-        let mut is_news = false;
+        let mut is_new = false;
         if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {
             self.observed.reroute();
             self.observed.changed = false;
             match topology::topology(&self.observed.nodes) {
                 Ok((topology, capabilities)) => {
-                    is_news = self.publish_discovery(Discovery { topology, capabilities, manager: own.guid });
+                    is_new = self.publish_discovery(Discovery { topology, capabilities, manager: own.guid });
                 }
                 Err(error) => self.emit(SmEvent::Inconsistent(error)),
             }
         }
         // If the fabric has changed, a new plan will follow.
-        if !is_news && (!self.changed.is_empty() || self.plan_is_new()) {
+        if !is_new && (!self.changed.is_empty() || self.plan_is_new()) {
             self.report_drift();
             self.begin_programming();
         } else if self.facts_are_new && self.in_force.is_some() && !self.plan_is_new() {
@@ -468,12 +468,12 @@ impl Manager {
 
     /// Reports a discovery, unless it equals the last one. Returns whether it was reported.
     fn publish_discovery(&mut self, found: Discovery) -> bool {
-        let is_news = self.last_discovery.as_deref() != Some(&found);
-        if is_news {
+        let is_new = self.last_discovery.as_deref() != Some(&found);
+        if is_new {
             self.last_discovery = Some(Box::new(found.clone()));
             self.emit(SmEvent::Discovered(Box::new(found)));
         }
-        is_news
+        is_new
     }
 
     pub(crate) fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {

@@ -186,8 +186,8 @@ impl Manager {
 
     fn conclude_programming(&mut self, now: Duration) {
         self.phase = Phase::Idle;
-        let is_news = self.plan_is_new() || self.window.counts.sets > self.sets_before;
-        if is_news {
+        let is_new = self.plan_is_new() || self.window.counts.sets > self.sets_before;
+        if is_new {
             self.publish();
         }
         self.in_force = self.plan.clone();
@@ -199,7 +199,7 @@ impl Manager {
             }
         }
         self.changed = self.not_active();
-        if is_news {
+        if is_new {
             self.sweeps.put_off_sweep(now);
             self.emit(SmEvent::Programmed(self.window.counts));
         }

@@ -73,19 +73,19 @@ pub enum ClusterSetError {
 }
 
 impl ClusterSet {
-    /// Locates clusters on a fabric that holds `plan`. `seats` has the port GUIDs of the nodes of each
-    /// cluster, by cluster name.
+    /// Locates clusters on a fabric that holds `plan`. `port_guids` has the adapter ports of the nodes of each
+    /// cluster, by cluster name; a port may belong to several.
     pub fn of(
         fabric: &Fabric,
         plan: &FabricPlan,
-        nodes: &BTreeMap<String, Vec<Guid>>,
+        port_guids: &BTreeMap<String, Vec<Guid>>,
     ) -> Result<Self, ClusterSetError> {
         let all = || fabric.device_ids().flat_map(|device| fabric.ports_of(device));
         let by_guid: HashMap<Guid, PortId> =
             all().filter(|port| !fabric.is_switch(*port)).map(|port| (fabric.guid_of(port), port)).collect();
         let mut taken: HashMap<PortId, u8> = HashMap::new();
         let mut clusters = Vec::new();
-        for (name, ports) in nodes {
+        for (name, ports) in port_guids {
             let mut nodes = Vec::with_capacity(ports.len());
             for guid in ports {
                 let found = by_guid.get(guid).and_then(|port| Some((*port, fabric.lid(*port)?)));
@@ -97,7 +97,7 @@ impl ClusterSet {
                 let switch = plan.adapter_port(*guid).map(|port| port.peer.node);
                 nodes.push(ClusterNode { function: FunctionId::new(port, *number), lid, keys, switch });
             }
-            clusters.push(party(plan, name, nodes)?);
+            clusters.push(sim_cluster(plan, name, nodes)?);
         }
         let mut addresses: Vec<Lid> = by_guid.values().filter_map(|port| fabric.lid(*port)).collect();
         addresses.sort_unstable();
@@ -110,10 +110,10 @@ impl ClusterSet {
     /// clusters.
     #[must_use]
     pub fn on_default_service_level(mut self) -> Self {
-        for party in &mut self.clusters {
-            party.sl = ServiceLevel::default();
-            party.pairs.clear();
-            party.weight = 1;
+        for cluster in &mut self.clusters {
+            cluster.sl = ServiceLevel::default();
+            cluster.pairs.clear();
+            cluster.weight = 1;
         }
         self
     }
@@ -134,7 +134,11 @@ pub fn without_classes(plan: &FabricPlan) -> FabricPlan {
     draft.finish()
 }
 
-fn party(plan: &FabricPlan, name: &str, nodes: Vec<ClusterNode>) -> Result<SimCluster, ClusterSetError> {
+fn sim_cluster(
+    plan: &FabricPlan,
+    name: &str,
+    nodes: Vec<ClusterNode>,
+) -> Result<SimCluster, ClusterSetError> {
     let decisions = plan.decisions();
     let decision = decisions.clusters.get(name);
     let own = decisions.partitions.get(name).map(|number| number.key(Membership::Full));

@@ -75,48 +75,48 @@ impl Table {
             .iter()
             .take(ENTRIES_MAX)
             .filter(|entry| entry.weight != 0 && entry.lane != VirtualLane::MANAGEMENT);
-        for (place, entry) in served.enumerate() {
+        for (position, entry) in served.enumerate() {
             let lane = entry.lane.to_wire();
-            table.positions[usize::from(lane)] |= 1 << place;
-            (table.lanes[place], table.weights[place]) = (lane, entry.weight);
+            table.positions[usize::from(lane)] |= 1 << position;
+            (table.lanes[position], table.weights[position]) = (lane, entry.weight);
         }
         table
     }
 
     /// Positions of the entries whose lane is in a set.
-    fn places(&self, ready: LaneSet) -> u64 {
-        let (mut places, mut left) = (0, ready);
+    fn positions_of(&self, ready: LaneSet) -> u64 {
+        let (mut positions, mut left) = (0, ready);
         while left != 0 {
-            places |= self.positions[left.trailing_zeros() as usize];
+            positions |= self.positions[left.trailing_zeros() as usize];
             left &= left - 1;
         }
-        places
+        positions
     }
 }
 
 /// The current visit of a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visit {
-    place: u8,
+    position: u8,
     /// Units of weight left; 0 ends the visit.
     left: u16,
 }
 
 impl Visit {
     /// Continues the visit or moves to the next entry with a packet to send. Returns whether there is one.
-    fn go_on(&mut self, table: &Table, ready: LaneSet) -> bool {
-        if self.left > 0 && ready >> table.lanes[usize::from(self.place)] & 1 == 1 {
+    fn advance(&mut self, table: &Table, ready: LaneSet) -> bool {
+        if self.left > 0 && ready >> table.lanes[usize::from(self.position)] & 1 == 1 {
             return true;
         }
         self.left = 0;
-        let places = table.places(ready);
-        if places == 0 {
+        let positions = table.positions_of(ready);
+        if positions == 0 {
             return false;
         }
-        let first = u32::from(self.place) + 1;
-        let step = places.rotate_right(first % 64).trailing_zeros();
-        self.place = ((first + step) % 64) as u8;
-        self.left = table.weights[usize::from(self.place)].into();
+        let first = u32::from(self.position) + 1;
+        let step = positions.rotate_right(first % 64).trailing_zeros();
+        self.position = ((first + step) % 64) as u8;
+        self.left = table.weights[usize::from(self.position)].into();
         true
     }
 }
@@ -140,7 +140,7 @@ impl Arbiter {
     /// An arbiter that starts at the first entries.
     pub fn new(tables: Arc<ArbitrationTables>) -> Self {
         // The position before the first.
-        let start = Visit { place: ENTRIES_MAX as u8 - 1, left: 0 };
+        let start = Visit { position: ENTRIES_MAX as u8 - 1, left: 0 };
         let high_left = tables.limit_units();
         Self { tables, high: start, low: start, high_left, chose_high: false }
     }
@@ -154,9 +154,9 @@ impl Arbiter {
         for is_high in [is_high_first, !is_high_first] {
             let (visit, table) =
                 if is_high { (&mut self.high, &tables.high) } else { (&mut self.low, &tables.low) };
-            if visit.go_on(table, ready) {
+            if visit.advance(table, ready) {
                 self.chose_high = is_high;
-                return Some(table.lanes[usize::from(visit.place)]);
+                return Some(table.lanes[usize::from(visit.position)]);
             }
         }
         None

@@ -91,8 +91,8 @@ impl EventQueue {
         );
         if number <= self.number {
             let event = pack(time, code);
-            let place = self.current[self.taken..].partition_point(|other| *other < event);
-            self.current.insert(self.taken + place, event);
+            let index = self.current[self.taken..].partition_point(|other| *other < event);
+            self.current.insert(self.taken + index, event);
         } else if number - self.number < BUCKETS as u64 {
             self.put(pack(time, code), number);
         } else {
@@ -145,27 +145,27 @@ impl EventQueue {
 
     /// All pending events, unordered.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
-        let near = (0..BUCKETS).flat_map(|place| self.bucket(place));
+        let near = (0..BUCKETS).flat_map(|index| self.bucket(index));
         let next = self.current[self.taken..].iter().map(|event| unpack(0, *event).1);
         near.chain(next).chain(self.far.iter().map(|Reverse((_, code))| *code))
     }
 
-    fn bucket(&self, place: usize) -> impl Iterator<Item = u64> {
-        self.lists_of(place).flatten().map(|event| unpack(0, *event).1)
+    fn bucket(&self, index: usize) -> impl Iterator<Item = u64> {
+        self.lists_of(index).flatten().map(|event| unpack(0, *event).1)
     }
 
     /// The events of a bucket, list by list.
     #[inline]
-    fn lists_of(&self, place: usize) -> impl Iterator<Item = &[u64]> {
+    fn lists_of(&self, index: usize) -> impl Iterator<Item = &[u64]> {
         let list = |number: u32| self.lists.get(number as usize);
-        let lists = std::iter::successors(list(self.buckets[place]), move |before| list(before.next));
+        let lists = std::iter::successors(list(self.buckets[index]), move |before| list(before.next));
         lists.map(|list| &list.events[..list.count as usize])
     }
 
     #[inline]
     fn put(&mut self, event: u64, number: u64) {
-        let place = number as usize % BUCKETS;
-        let first = self.buckets[place];
+        let index = number as usize % BUCKETS;
+        let first = self.buckets[index];
         if let Some(list) = self.lists.get_mut(first as usize)
             && let Some(room) = list.events.get_mut(list.count as usize)
         {
@@ -173,21 +173,21 @@ impl EventQueue {
             list.count += 1;
             return;
         }
-        self.put_first(event, place);
+        self.put_first(event, index);
     }
 
     /// Starts a new list in a bucket.
-    fn put_first(&mut self, event: u64, place: usize) {
-        let next = std::mem::replace(&mut self.buckets[place], self.free);
+    fn put_first(&mut self, event: u64, index: usize) {
+        let next = std::mem::replace(&mut self.buckets[index], self.free);
         let list = List { events: [event; LIST_EVENTS], count: 1, next };
         if let Some(free) = self.lists.get_mut(self.free as usize) {
             self.free = free.next;
             *free = list;
         } else {
-            self.buckets[place] = self.lists.len() as u32;
+            self.buckets[index] = self.lists.len() as u32;
             self.lists.push(list);
         }
-        self.used[place / WORD] |= 1 << (place % WORD);
+        self.used[index / WORD] |= 1 << (index % WORD);
     }
 
     /// Advances to the next bucket that has events, if it begins no later than `until`. Returns whether there
@@ -215,14 +215,14 @@ impl EventQueue {
     }
 
     /// Moves the events of a bucket to `current`.
-    fn take(&mut self, place: usize) {
-        let mut next = std::mem::replace(&mut self.buckets[place], NONE);
+    fn take(&mut self, index: usize) {
+        let mut next = std::mem::replace(&mut self.buckets[index], NONE);
         while let Some(list) = self.lists.get_mut(next as usize) {
             self.current.extend_from_slice(&list.events[..list.count as usize]);
             let after = std::mem::replace(&mut list.next, self.free);
             self.free = std::mem::replace(&mut next, after);
         }
-        self.used[place / WORD] &= !(1 << (place % WORD));
+        self.used[index / WORD] &= !(1 << (index % WORD));
     }
 
     /// Number of the first bucket in use after the current one.
@@ -231,14 +231,14 @@ impl EventQueue {
         let (word, bit) = (first / WORD, first % WORD);
         let ahead = self.used[word] & (u64::MAX << bit);
         let words = self.used.len();
-        let place = if ahead != 0 {
+        let index = if ahead != 0 {
             word * WORD + ahead.trailing_zeros() as usize
         } else {
             // Wraps around: the first word is looked at again for the buckets before the first.
             let next = (1..=words).map(|step| (word + step) % words).find(|word| self.used[*word] != 0)?;
             next * WORD + self.used[next].trailing_zeros() as usize
         };
-        Some(self.number + 1 + ((place + BUCKETS - first) % BUCKETS) as u64)
+        Some(self.number + 1 + ((index + BUCKETS - first) % BUCKETS) as u64)
     }
 }
 

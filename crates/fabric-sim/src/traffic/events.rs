@@ -30,7 +30,7 @@ pub(super) enum PacketEvent {
     /// The tail of a packet is at the switch that it addresses.
     Take { packet: u32 },
     /// A wakeup that the workload requested.
-    Wake { place: u32 },
+    Wake { index: u32 },
     /// The tail of a packet has left an output.
     Left { output: u32 },
 }
@@ -59,7 +59,7 @@ impl PacketEvent {
             }
             Self::Ready { packet } => (2, packet.into()),
             Self::Take { packet } => (3, packet.into()),
-            Self::Wake { place } => (4, place.into()),
+            Self::Wake { index } => (4, index.into()),
             Self::Left { output } => (5, output.into()),
         };
         kind << KIND_SHIFT | rest
@@ -76,7 +76,7 @@ impl PacketEvent {
             },
             2 => Self::Ready { packet: low },
             3 => Self::Take { packet: low },
-            4 => Self::Wake { place: low },
+            4 => Self::Wake { index: low },
             _ => Self::Left { output: low },
         }
     }
@@ -93,9 +93,9 @@ impl Simulation {
                 self.try_send(out);
             }
             PacketEvent::Take { packet } => self.take_at_switch(packet),
-            PacketEvent::Wake { place } => {
-                self.notices.push(WorkloadNotice::Woken(self.wakes[place]));
-                self.wakes.free(place);
+            PacketEvent::Wake { index } => {
+                self.notices.push(WorkloadNotice::Woken(self.wakes[index]));
+                self.wakes.free(index);
             }
             PacketEvent::Left { output } => self.left(output),
         }
@@ -106,8 +106,8 @@ impl Simulation {
     }
 
     pub(super) fn wake(&mut self, at: u64, token: u64) {
-        let place = self.wakes.insert(token);
-        self.at(at.max(self.now), PacketEvent::Wake { place });
+        let index = self.wakes.insert(token);
+        self.at(at.max(self.now), PacketEvent::Wake { index });
     }
 
     /// Number of the first queue that belongs to a function.

@@ -103,10 +103,10 @@ fn bucket(ps: u64) -> usize {
 
 /// The longest time of a bucket.
 fn end(bucket: usize) -> u64 {
-    let Some(place) = (bucket as u64).checked_sub(1) else { return SMALLEST_PS - 1 };
-    let doublings = place / PARTS + u64::from(SMALLEST_PS.ilog2());
+    let Some(index) = (bucket as u64).checked_sub(1) else { return SMALLEST_PS - 1 };
+    let doublings = index / PARTS + u64::from(SMALLEST_PS.ilog2());
     let width = doublings - u64::from(PARTS.ilog2());
-    let end = (u128::from(PARTS + place % PARTS + 1) << width) - 1;
+    let end = (u128::from(PARTS + index % PARTS + 1) << width) - 1;
     u64::try_from(end).unwrap_or(u64::MAX)
 }
 

@@ -242,8 +242,8 @@ impl TrafficNetwork {
     #[inline]
     pub(crate) fn exit(&self, at: u32, to: Lid) -> Option<u32> {
         let device = &self.devices[self.lookups[at as usize].device as usize];
-        let place = device.exits.0 + u32::from(to.to_wire());
-        let exit = if place < device.exits.1 { self.exits[place as usize] } else { NO_PORT };
+        let index = device.exits.0 + u32::from(to.to_wire());
+        let exit = if index < device.exits.1 { self.exits[index as usize] } else { NO_PORT };
         (exit != NO_PORT).then(|| device.first_port + u32::from(exit))
     }
 

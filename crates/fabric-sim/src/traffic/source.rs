@@ -31,12 +31,12 @@ impl Simulation {
         let payload = message.bytes.min(packet_bytes.into()) as u16;
         let headers = headers(&message, payload);
         let packets = message.bytes.div_ceil(packet_bytes.into()).max(1);
-        let way = match message.bytes <= MESSAGE_BYTES_MAX {
-            true => self.way_out(port, &headers),
+        let output = match message.bytes <= MESSAGE_BYTES_MAX {
+            true => self.output_for(port, &headers),
             false => Err(DropReason::TooLarge),
         };
-        let (out, lane) = match way {
-            Ok(way) => way,
+        let (out, lane) = match output {
+            Ok(output) => output,
             Err(reason) => {
                 self.totals.created += packets;
                 self.totals.dropped += packets;
@@ -74,7 +74,7 @@ impl Simulation {
     }
 
     /// The output and lane through which an adapter sends a packet.
-    fn way_out(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
+    fn output_for(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
         let lookup = &self.network.lookups[port as usize];
         if lookup.kind != PortKind::Adapter {
             return Err(DropReason::WrongPort);
@@ -94,17 +94,17 @@ impl Simulation {
     /// The number of a function's queue for a lane.
     fn source(&mut self, port: u32, function: u8, out: u32, lane: u8) -> u32 {
         let numbers = &mut self.sources_of[port as usize];
-        let place = usize::from(function) * SOURCE_LANES + usize::from(lane);
-        if place >= numbers.len() {
-            numbers.resize(place + 1, NONE);
+        let index = usize::from(function) * SOURCE_LANES + usize::from(lane);
+        if index >= numbers.len() {
+            numbers.resize(index + 1, NONE);
         }
-        if numbers[place] == NONE {
-            numbers[place] = self.sources.len() as u32;
+        if numbers[index] == NONE {
+            numbers[index] = self.sources.len() as u32;
             let lane = if lane == LOOPBACK { 0 } else { lane };
             self.sources.push(Source { first: NONE, last: NONE, out, lane });
             self.fifos.push(Fifo::EMPTY);
         }
-        numbers[place]
+        numbers[index]
     }
 
     /// Cuts the next packet from the messages of a function's queue, if there is one.

@@ -184,14 +184,14 @@ impl Lanes {
     /// Carries the byte counter of a lane over.
     #[cold]
     pub fn put_down(&mut self, output: u32, lane: u8) {
-        let place = usize::from(lane) * self.outputs + output as usize;
-        self.bytes[place] += u64::from(std::mem::take(&mut self.lanes[place].bytes));
+        let index = usize::from(lane) * self.outputs + output as usize;
+        self.bytes[index] += u64::from(std::mem::take(&mut self.lanes[index].bytes));
     }
 
     /// Bytes sent on a lane.
     pub fn bytes(&self, output: u32, lane: u8) -> u64 {
-        let place = usize::from(lane) * self.outputs + output as usize;
-        self.bytes[place] + u64::from(self.lanes[place].bytes)
+        let index = usize::from(lane) * self.outputs + output as usize;
+        self.bytes[index] + u64::from(self.lanes[index].bytes)
     }
 
     /// The lanes of an output.
@@ -274,9 +274,9 @@ impl<T> Slab<T> {
 
     pub fn insert(&mut self, item: T) -> u32 {
         match self.free.pop() {
-            Some(place) => {
-                self.items[place as usize] = item;
-                place
+            Some(index) => {
+                self.items[index as usize] = item;
+                index
             }
             None => {
                 self.items.push(item);
@@ -286,8 +286,8 @@ impl<T> Slab<T> {
     }
 
     /// Frees a number. The item keeps its value until the number is reused.
-    pub fn free(&mut self, place: u32) {
-        self.free.push(place);
+    pub fn free(&mut self, index: u32) {
+        self.free.push(index);
     }
 
     pub fn len(&self) -> usize {
@@ -298,15 +298,15 @@ impl<T> Slab<T> {
 impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
     #[inline]
-    fn index(&self, place: u32) -> &T {
-        &self.items[place as usize]
+    fn index(&self, index: u32) -> &T {
+        &self.items[index as usize]
     }
 }
 
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
-    fn index_mut(&mut self, place: u32) -> &mut T {
-        &mut self.items[place as usize]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.items[index as usize]
     }
 }
 

@@ -158,14 +158,14 @@ fn a_frame_violation_raises_the_same_trap_as_a_datagram() {
 
 #[test]
 fn removing_a_pkey_stops_its_pair_until_it_returns() {
-    for (node, told) in [("b", DropReason::PartitionAtSender), ("c", DropReason::PartitionAtReceiver)] {
+    for (node, expected) in [("b", DropReason::PartitionAtSender), ("c", DropReason::PartitionAtReceiver)] {
         let mut stage = Stage::new();
         stage.give("a", 0, &[0xffff, RED]);
         stage.attach("a", 1, RED, Some(1));
         assert!(stage.reaches("b", "c") && stage.reaches("c", "b"));
         stage.give(node, 0, &[0x7fff]);
         assert!(!stage.reaches("b", "c") && !stage.reaches("c", "b"), "{node}");
-        assert_eq!(stage.drops("b"), [(told, 1)].into(), "{node}");
+        assert_eq!(stage.drops("b"), [(expected, 1)].into(), "{node}");
         assert!(stage.reaches("a", "d") && stage.reaches("d", "a"), "others go on");
         stage.give(node, 0, &[0x7fff, BLUE]);
         assert!(stage.reaches("b", "c") && stage.reaches("c", "b"), "restored");
@@ -388,11 +388,11 @@ fn a_frame_must_fit_the_smallest_mtu_of_its_path() {
 fn frames_count_at_every_port_they_pass() {
     let mut stage = Stage::new();
     let ports = [("b", 1), ("left", 5), ("right", 1)].map(|(node, port)| stage.world.port_number(node, port));
-    let look = |stage: &Stage| ports.map(|port| stage.world.fabric.port_view(port).counters);
-    let before = look(&stage);
+    let counters = |stage: &Stage| ports.map(|port| stage.world.fabric.port_view(port).counters);
+    let before = counters(&stage);
     let b = stage.id("b", 1);
     stage.send(b, &frame(mac("b", 1), mac("c", 1), 101));
-    for (before, after) in before.iter().zip(look(&stage)) {
+    for (before, after) in before.iter().zip(counters(&stage)) {
         assert_eq!(after.unicast_transmit_packets, before.unicast_transmit_packets + 1);
         assert_eq!(after.transmit_data, before.transmit_data + 8 + 26, "headers, and the payload in words");
     }
@@ -476,15 +476,15 @@ fn attaching_replaces_a_function_or_is_rejected() {
     let (blue, sl) = (key(BLUE, None), ServiceLevel::default());
     let function = |id, mac| VirtualFunction { id, mac, keys: [blue].into(), sl };
     let mut attach = |id, mac| stage.world.fabric.attach(function(id, mac));
-    let twin = FunctionId::new(b.port(), 2);
+    let second = FunctionId::new(b.port(), 2);
     assert_eq!(
-        attach(twin, mac("b", 1)),
+        attach(second, mac("b", 1)),
         Err(AttachFunctionError::AddressTaken { mac: mac("b", 1), owner: 1 })
     );
     let nowhere = "52:54:00:00:00:01".parse().unwrap();
-    assert_eq!(attach(twin, nowhere), Err(AttachFunctionError::BadAddress { mac: nowhere }));
-    assert_eq!(attach(twin, EVERYBODY), Err(AttachFunctionError::BadAddress { mac: EVERYBODY }));
-    assert_eq!(attach(twin, mac("b", 2)), Ok(()), "the control");
+    assert_eq!(attach(second, nowhere), Err(AttachFunctionError::BadAddress { mac: nowhere }));
+    assert_eq!(attach(second, EVERYBODY), Err(AttachFunctionError::BadAddress { mac: EVERYBODY }));
+    assert_eq!(attach(second, mac("b", 2)), Ok(()), "the control");
     let switch = FunctionId::new(stage.world.port_number("left", 1), 1);
     let refused = stage.world.fabric.attach(function(switch, mac("b", 9)));
     assert_eq!(refused, Err(AttachFunctionError::Switch));

@@ -32,8 +32,8 @@ pub(super) fn members(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()>
     let all = query.is_manager && query.request.sm_key().is_some();
     for group in directory.groups() {
         answer.examine()?;
-        let told = query.is_manager || directory.is_member(query.requester, group.partition);
-        if !told || !is_wanted(&pattern, group) {
+        let is_visible = query.is_manager || directory.is_member(query.requester, group.partition);
+        if !is_visible || !is_wanted(&pattern, group) {
             continue;
         }
         if named.is_none() && !all {

@@ -26,7 +26,7 @@ const CAPABILITY2_BITS: u32 = 1 << 30;
 
 /// ClassPortInfo of this subnet administration.
 pub(super) fn class_port_info(answer: &mut Answer) {
-    let nobody = Gid::default();
+    let no_gid = Gid::default();
     let info = ClassPortInfo {
         base_version: 1,
         class_version: 2,
@@ -36,7 +36,7 @@ pub(super) fn class_port_info(answer: &mut Answer) {
             .with(sa::capability2::EXTENDED_SPEEDS)
             .with(sa::capability2::PORT_INFO_CAPABILITY2_MATCH),
         response_time: RESPONSE_TIME,
-        redirect_gid: nobody,
+        redirect_gid: no_gid,
         redirect_traffic_class: 0,
         redirect_sl: ServiceLevel::default(),
         redirect_flow_label: 0,
@@ -44,7 +44,7 @@ pub(super) fn class_port_info(answer: &mut Answer) {
         redirect_pkey: None,
         redirect_qp: QueuePair::GENERAL_MANAGEMENT,
         redirect_qkey: QKey::GENERAL_MANAGEMENT,
-        trap_gid: nobody,
+        trap_gid: no_gid,
         trap_traffic_class: 0,
         trap_sl: ServiceLevel::default(),
         trap_flow_label: 0,

@@ -334,11 +334,11 @@ impl<'a> Requester<'a> {
 
     /// The response to a request, without records.
     fn reply(&self, directory: &Directory, request: &Datagram) -> Datagram {
-        let asked = &request.mad;
-        let method = Method(asked.method().0 | Method::GET_RESP.0 & !Method::GET.0);
-        let mut mad = Mad::new(asked.class(), method, asked.attribute(), asked.modifier());
-        mad.set_transaction(asked.transaction());
-        mad.set_component_mask(asked.component_mask());
+        let requested = &request.mad;
+        let method = Method(requested.method().0 | Method::GET_RESP.0 & !Method::GET.0);
+        let mut mad = Mad::new(requested.class(), method, requested.attribute(), requested.modifier());
+        mad.set_transaction(requested.transaction());
+        mad.set_component_mask(requested.component_mask());
         let manager = directory.plan.manager();
         let source = ib_wire::Gid::unicast(ib_wire::Gid::DEFAULT_PREFIX, manager.guid);
         Datagram {

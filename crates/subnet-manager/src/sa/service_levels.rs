@@ -38,8 +38,8 @@ impl ServiceLevels {
             let cluster = Arc::new(Cluster::of(name, decision));
             for port in &decision.ports {
                 if let Some(planned) = plan.adapter_port(*port) {
-                    let seat = ClusterPort { cluster: Arc::clone(&cluster), switch: planned.peer.node };
-                    ports.insert(*port, seat);
+                    let member = ClusterPort { cluster: Arc::clone(&cluster), switch: planned.peer.node };
+                    ports.insert(*port, member);
                 }
             }
         }
@@ -62,16 +62,16 @@ impl ServiceLevels {
     /// more, and a new one has none yet.
     pub fn restricted_to(&self, next: &Self) -> Self {
         let mut both: HashMap<&str, Arc<Cluster>> = HashMap::new();
-        let seats = self.ports.iter().filter_map(|(port, seat)| {
+        let members = self.ports.iter().filter_map(|(port, member)| {
             let after = next.ports.get(port)?;
-            let is_same = after.cluster.name == seat.cluster.name && after.switch == seat.switch;
+            let is_same = after.cluster.name == member.cluster.name && after.switch == member.switch;
             let cluster = is_same.then(|| {
-                let name = seat.cluster.name.as_str();
-                both.entry(name).or_insert_with(|| Arc::new(seat.cluster.restricted_to(&after.cluster)))
+                let name = member.cluster.name.as_str();
+                both.entry(name).or_insert_with(|| Arc::new(member.cluster.restricted_to(&after.cluster)))
             })?;
-            Some((*port, ClusterPort { cluster: Arc::clone(cluster), switch: seat.switch }))
+            Some((*port, ClusterPort { cluster: Arc::clone(cluster), switch: member.switch }))
         });
-        Self { ports: seats.collect() }
+        Self { ports: members.collect() }
     }
 }
 

@@ -252,8 +252,8 @@ mod tests {
         /// Gives a lane `count` entries at the first free position from `from` on.
         fn put(&mut self, lane: usize, count: usize, from: usize, taken: u64) {
             let distance = ENTRIES / count;
-            let mut places = (0..distance).map(|step| (from + step) % distance);
-            if let Some(first) = places.find(|first| taken & class(*first, count) == 0) {
+            let mut positions = (0..distance).map(|step| (from + step) % distance);
+            if let Some(first) = positions.find(|first| taken & class(*first, count) == 0) {
                 self.0[lane] = Some((first, count));
             }
         }

@@ -37,7 +37,7 @@ pub fn groups(
 ) -> TwoPhases<GroupBlock> {
     let extent = Extent { blocks: blocks.max(wanted.block_count()), positions: port_count / 16 + 1 };
     let mut writes = TwoPhases { shrink: Vec::new(), grow: Vec::new() };
-    for (block, position) in extent.places() {
+    for (block, position) in extent.positions() {
         let wanted = wanted.block(block, position);
         let common = |held: &MulticastBlock| {
             MulticastBlock(std::array::from_fn(|group| PortMask(held.0[group].0 & wanted.0[group].0)))
@@ -51,7 +51,7 @@ pub fn groups(
 }
 
 impl Extent {
-    fn places(self) -> impl Iterator<Item = (u16, u8)> {
+    fn positions(self) -> impl Iterator<Item = (u16, u8)> {
         (0..self.blocks).flat_map(move |block| (0..self.positions).map(move |position| (block, position)))
     }
 }

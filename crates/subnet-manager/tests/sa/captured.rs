@@ -39,10 +39,10 @@ fn captured_requests_of_stock_tools_are_answered() {
         Attribute::MC_MEMBER_RECORD,
     ];
     let mut compared = 0;
-    for (name, asked, theirs) in captured() {
-        let is_read = [Method::GET, Method::GET_TABLE].contains(&asked.method());
-        let answer = exchange(&mut sa, &request(1, 0xffff, asked.clone())).unwrap().mad;
-        if !is_read || !offered.contains(&asked.attribute()) {
+    for (name, requested, theirs) in captured() {
+        let is_read = [Method::GET, Method::GET_TABLE].contains(&requested.method());
+        let answer = exchange(&mut sa, &request(1, 0xffff, requested.clone())).unwrap().mad;
+        if !is_read || !offered.contains(&requested.attribute()) {
             continue;
         }
         // OpenSM decides about P_Key tables by SM_Key, not by requester.
@@ -54,8 +54,8 @@ fn captured_requests_of_stock_tools_are_answered() {
         assert_eq!(answer.modifier(), theirs.modifier(), "{name}");
         assert_eq!(answer.component_mask(), theirs.component_mask(), "{name}");
         assert_eq!(answer.sm_key(), None, "{name}");
-        assert_eq!(answer.transaction(), asked.transaction(), "{name}");
-        assert_eq!(answer.rmpp().version == 1, asked.method() == Method::GET_TABLE, "{name}");
+        assert_eq!(answer.transaction(), requested.transaction(), "{name}");
+        assert_eq!(answer.rmpp().version == 1, requested.method() == Method::GET_TABLE, "{name}");
         if !EMPTY_HERE.contains(&name.as_str()) && theirs.status() == Status::OK {
             assert_eq!(answer.sa_record_len(), theirs.sa_record_len(), "{name}");
         }
@@ -66,10 +66,11 @@ fn captured_requests_of_stock_tools_are_answered() {
 
 #[test]
 fn a_path_record_equals_that_of_opensm() {
-    let (_, asked, theirs) = captured().into_iter().find(|(name, ..)| name == "gettable-pathrecord").unwrap();
+    let (_, requested, theirs) =
+        captured().into_iter().find(|(name, ..)| name == "gettable-pathrecord").unwrap();
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let world = World::new(tree).with(0xffff, 5..=6);
-    let ours = exchange(&mut world.sa(), &request(5, 0xffff, asked)).unwrap().mad;
+    let ours = exchange(&mut world.sa(), &request(5, 0xffff, requested)).unwrap().mad;
     let mut expected = *theirs.sa_data();
     expected[8..24].copy_from_slice(&world.gid(6).0);
     expected[24..40].copy_from_slice(&world.gid(5).0);

@@ -116,8 +116,8 @@ fn a_transfer_is_aborted_when_its_records_are_hidden() {
     let mut sa = before.sa();
     let mut mad = query::<NodeRecord>(Method::GET_TABLE, &[], ComponentMask::NONE);
     mad.set_transaction(TransactionId(7));
-    let asked: Datagram = request(9, 0x7fff, mad);
-    sa.handle_datagram(NOW, &asked);
+    let requested: Datagram = request(9, 0x7fff, mad);
+    sa.handle_datagram(NOW, &requested);
     let first = sa.poll_transmit(NOW).unwrap();
     sa.announce(after.directory());
     let told = sa.poll_transmit(NOW).unwrap();
@@ -125,7 +125,7 @@ fn a_transfer_is_aborted_when_its_records_are_hidden() {
     let mut receiver = ib_wire::rmpp::Receiver::new();
     receiver.handle(&first.mad).unwrap();
     let mad = receiver.poll_transmit().unwrap();
-    sa.handle_datagram(NOW, &Datagram { mad, ..asked });
+    sa.handle_datagram(NOW, &Datagram { mad, ..requested });
     assert_eq!(sa.poll_transmit(NOW), None, "nothing more of it is sent");
     assert_eq!(sa.poll_timeout(), None);
 }

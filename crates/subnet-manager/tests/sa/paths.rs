@@ -134,7 +134,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
         links: Vec::new(),
         pairs,
     };
-    let told = |sa: &mut SubnetAdministration, from, to| path(sa, from, to).map(|path| path.sl);
+    let answered_sl = |sa: &mut SubnetAdministration, from, to| path(sa, from, to).map(|path| path.sl);
     world.decisions.clusters.insert("c".to_owned(), decision.clone().into());
     let before = world.directory();
     let mut sa = world.sa();
@@ -142,10 +142,10 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
     for (from, a) in hosts.iter().zip(&ports) {
         for (to, b) in hosts.iter().zip(&ports) {
             let own = decision.level_between(switch(&world, *a), switch(&world, *b)).unwrap();
-            assert_eq!(told(&mut sa, *from, *to), Ok(own), "{from} to {to}");
+            assert_eq!(answered_sl(&mut sa, *from, *to), Ok(own), "{from} to {to}");
             seen.insert(own);
         }
-        assert_eq!(told(&mut sa, *from, 4), Ok(level(0)), "other paths have none");
+        assert_eq!(answered_sl(&mut sa, *from, 4), Ok(level(0)), "other paths have none");
     }
     assert_eq!(seen.len(), decision.pairs.len());
 
@@ -157,11 +157,11 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
     world.decisions.clusters.insert("c".to_owned(), after.into());
     sa.publish(before);
     sa.announce(world.directory());
-    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut sa, a, b)), [Ok(level(0)); 2]);
+    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| answered_sl(&mut sa, a, b)), [Ok(level(0)); 2]);
     let stays = decision.level_between(switch(&world, ports[0]), switch(&world, ports[2])).unwrap();
-    assert_eq!([(2, 8), (8, 3)].map(|(a, b)| told(&mut sa, a, b)), [Ok(stays); 2]);
+    assert_eq!([(2, 8), (8, 3)].map(|(a, b)| answered_sl(&mut sa, a, b)), [Ok(stays); 2]);
     sa.publish(world.directory());
-    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| told(&mut sa, a, b)), [Ok(level(14)); 2]);
+    assert_eq!([(2, 16), (16, 3)].map(|(a, b)| answered_sl(&mut sa, a, b)), [Ok(level(14)); 2]);
 }
 
 #[test]

@@ -25,12 +25,12 @@ fn nodes_wanted(requester: u16, transaction: u64) -> Datagram {
 /// Carries datagrams in both directions, dropping those that `lose` selects, until nothing is left to send.
 /// Returns the number of records.
 fn transfer(
-    asked: &Datagram,
+    requested: &Datagram,
     sa: &mut SubnetAdministration,
     mut lose: impl FnMut(u32) -> bool,
 ) -> Option<usize> {
     let (mut receiver, mut now, mut carried, mut arrived) = (Receiver::new(), NOW, 0, None);
-    sa.handle_datagram(now, asked);
+    sa.handle_datagram(now, requested);
     loop {
         while let Some(answer) = sa.poll_transmit(now) {
             carried += 1;
@@ -41,7 +41,7 @@ fn transfer(
             if let Some(mad) = receiver.poll_transmit() {
                 carried += 1;
                 if !lose(carried) {
-                    sa.handle_datagram(now, &Datagram { mad, ..asked.clone() });
+                    sa.handle_datagram(now, &Datagram { mad, ..requested.clone() });
                 }
             }
             if let Some(message) = message {
@@ -61,8 +61,8 @@ fn a_long_table_arrives_whichever_datagram_is_lost() {
     let mut sa = world.sa();
     let segments = (128 * 112_u32).div_ceil(200);
     for lost in 0..=segments + 3 {
-        let asked = nodes_wanted(2, u64::from(lost));
-        assert_eq!(transfer(&asked, &mut sa, |number| number == lost), Some(128), "{lost} was lost");
+        let requested = nodes_wanted(2, u64::from(lost));
+        assert_eq!(transfer(&requested, &mut sa, |number| number == lost), Some(128), "{lost} was lost");
     }
     assert_eq!(transfer(&nodes_wanted(2, 999), &mut sa, |number| number % 10 == 7), Some(128));
     assert_eq!(sa.counts().transfers_failed, 0);
@@ -119,18 +119,18 @@ fn software_without_acknowledgements_can_query_again() {
 }
 
 /// Acknowledges the first segment of a transfer, so that it counts as active.
-fn begin(sa: &mut SubnetAdministration, asked: &Datagram) -> Status {
-    sa.handle_datagram(NOW, asked);
+fn begin(sa: &mut SubnetAdministration, requested: &Datagram) -> Status {
+    sa.handle_datagram(NOW, requested);
     let mut status = None;
     while let Some(answer) = sa.poll_transmit(NOW) {
-        if answer.mad.transaction() != asked.mad.transaction() || answer.dlid != asked.slid {
+        if answer.mad.transaction() != requested.mad.transaction() || answer.dlid != requested.slid {
             continue;
         }
         status.get_or_insert(answer.mad.status());
         let mut receiver = Receiver::new();
         if answer.mad.rmpp().segment == 1 && receiver.handle(&answer.mad).is_ok() {
             let mad = receiver.poll_transmit().unwrap();
-            sa.handle_datagram(NOW, &Datagram { mad, ..asked.clone() });
+            sa.handle_datagram(NOW, &Datagram { mad, ..requested.clone() });
         }
     }
     status.unwrap()
@@ -163,15 +163,15 @@ fn transfers_are_limited_per_port_and_in_total() {
 #[test]
 fn no_port_can_acknowledge_for_another() {
     let mut sa = many().sa();
-    let asked = nodes_wanted(2, 1);
-    sa.handle_datagram(NOW, &asked);
+    let requested = nodes_wanted(2, 1);
+    sa.handle_datagram(NOW, &requested);
     let first = sa.poll_transmit(NOW).unwrap();
     let mut receiver = Receiver::new();
     receiver.handle(&first.mad).unwrap();
     let acknowledged = receiver.poll_transmit().unwrap();
     sa.handle_datagram(NOW, &request(3, 0x7fff, acknowledged.clone()));
     assert_eq!(sa.poll_transmit(NOW), None);
-    sa.handle_datagram(NOW, &Datagram { mad: acknowledged, ..asked });
+    sa.handle_datagram(NOW, &Datagram { mad: acknowledged, ..requested });
     assert!(sa.poll_transmit(NOW).is_some());
 }
 

@@ -263,12 +263,12 @@ fn unknown_senders_get_no_response() {
 #[test]
 fn responses_return_to_the_sender_of_the_request() {
     let world = overlapping();
-    let mut asked = request(4, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO));
-    asked.sqp = ib_wire::QueuePair::from_wire(77).unwrap();
-    let answer = exchange(&mut world.sa(), &asked).unwrap();
-    assert_eq!((answer.dlid, answer.dqp, answer.slid), (asked.slid, asked.sqp, asked.dlid));
+    let mut requested = request(4, 0x7fff, plain(Method::GET, Attribute::CLASS_PORT_INFO));
+    requested.sqp = ib_wire::QueuePair::from_wire(77).unwrap();
+    let answer = exchange(&mut world.sa(), &requested).unwrap();
+    assert_eq!((answer.dlid, answer.dqp, answer.slid), (requested.slid, requested.sqp, requested.dlid));
     assert_eq!(answer.pkey.to_wire(), 0xffff, "a key of the manager's own table");
-    assert_eq!(answer.mad.transaction(), asked.mad.transaction());
+    assert_eq!(answer.mad.transaction(), requested.mad.transaction());
     assert_eq!((answer.mad.method(), answer.mad.status()), (Method::GET_RESP, Status::OK));
 }
 
