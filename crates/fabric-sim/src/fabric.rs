@@ -90,7 +90,7 @@ pub enum DropReason {
 /// | [`send_frame`](Self::send_frame) | a virtual function sends an Ethernet frame |
 /// | [`handle_timeout`](Self::handle_timeout) | time passes: M_Key leases, trap repetitions, delayed datagrams, flapped links |
 /// | [`set_is_sm`](Self::set_is_sm), [`attach`](Self::attach), [`detach`](Self::detach) | software starts or stops behind a port |
-/// | [`plug`](Self::plug), [`unplug`](Self::unplug), [`flap`](Self::flap), [`reboot`](Self::reboot), [`recable`](Self::recable) | the hardware changes |
+/// | [`plug`](Self::plug), [`unplug`](Self::unplug), [`flap`](Self::flap), [`reboot`](Self::reboot), [`rename`](Self::rename), [`recable`](Self::recable) | the hardware changes |
 /// | [`set_loss`](Self::set_loss) and the other fault setters | faults are injected from now on |
 /// | [`install`](Self::install) | a plan is written into all devices at once, without a subnet manager |
 ///

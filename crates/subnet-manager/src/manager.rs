@@ -72,7 +72,7 @@ impl Default for ManagerSettings {
 /// | [`handle_persisted`](Self::handle_persisted), [`handle_not_persisted`](Self::handle_not_persisted) | storing the state succeeded or failed |
 /// | [`apply`](Self::apply) | make the fabric equal to a plan |
 /// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
-/// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them, without writing |
+/// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
 ///
 /// # Order of calls
 ///
@@ -86,9 +86,10 @@ impl Default for ManagerSettings {
 ///
 /// `now` is the time since any fixed moment of the caller's choice and must not decrease. `apply` may be
 /// called at any time: it ends a programming run at the current write, and the next run starts from what the
-/// devices hold. `rediscover`, `rebind`, `survey`, `compare` and `read_back` start only while the manager is
-/// idle, that is after `Discovered` without a plan, or after `Programmed`. `survey` and `compare` are for a
-/// manager that was not given a plan to apply.
+/// devices hold. `rediscover`, `survey`, `compare` and `read_back` have an effect only while the manager is
+/// idle, that is after `Discovered` without a plan, or after `Programmed`. `rebind` always binds the node, but
+/// discovers the fabric again only while idle. `survey` and `compare` are for a manager that was not given a
+/// plan to apply.
 ///
 /// # Promises
 ///

@@ -26,7 +26,7 @@ pub struct ClusterSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimCluster {
     pub name: String,
-    pub nodes: Vec<ClusterNode>,
+    pub nodes: Vec<SimNode>,
     /// The P_Key of its partition, with full membership.
     pub pkey: Pkey,
     /// Service level of its packets, unless `pairs` has one for the two switches.
@@ -43,7 +43,7 @@ pub struct SimCluster {
 
 /// A node of a cluster: a virtual function on an adapter port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClusterNode {
+pub struct SimNode {
     pub function: FunctionId,
     pub lid: Lid,
     /// All P_Keys of its port.
@@ -95,7 +95,7 @@ impl ClusterSet {
                 *number = number.saturating_add(1);
                 let keys = fabric.keys_of(port);
                 let switch = plan.adapter_port(*guid).map(|port| port.peer.node);
-                nodes.push(ClusterNode { function: FunctionId::new(port, *number), lid, keys, switch });
+                nodes.push(SimNode { function: FunctionId::new(port, *number), lid, keys, switch });
             }
             clusters.push(sim_cluster(plan, name, nodes)?);
         }
@@ -134,11 +134,7 @@ pub fn without_classes(plan: &FabricPlan) -> FabricPlan {
     draft.finish()
 }
 
-fn sim_cluster(
-    plan: &FabricPlan,
-    name: &str,
-    nodes: Vec<ClusterNode>,
-) -> Result<SimCluster, ClusterSetError> {
+fn sim_cluster(plan: &FabricPlan, name: &str, nodes: Vec<SimNode>) -> Result<SimCluster, ClusterSetError> {
     let decisions = plan.decisions();
     let decision = decisions.clusters.get(name);
     let own = decisions.partitions.get(name).map(|number| number.key(Membership::Full));

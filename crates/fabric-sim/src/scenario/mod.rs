@@ -15,7 +15,7 @@ mod workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use clusters::{ClusterNode, ClusterSet, ClusterSetError, SimCluster, without_classes};
+pub use clusters::{ClusterSet, ClusterSetError, SimCluster, SimNode, without_classes};
 pub use quantities::{QuantityError, SendRate, Size, Span};
 pub use report::{ClusterReport, ScenarioReport};
 pub use workload::run_scenario;

@@ -110,7 +110,7 @@ fn end(bucket: usize) -> u64 {
     u64::try_from(end).unwrap_or(u64::MAX)
 }
 
-/// Measurements of the packets with one [`Tag`].
+/// Measurements of the packets with one [`Tag`](super::Tag).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Measure {
     /// Packets that entered a queue. A message in a queue counts with the packets that were cut from it so
