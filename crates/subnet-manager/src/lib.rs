@@ -10,6 +10,7 @@
 //! | module | content |
 //! |---|---|
 //! | `manager` | the phases, and the verbs of the caller |
+//! | `answers` | responses, and requests without response |
 //! | `discovery_run` | probes, reads and comparison with the known values |
 //! | `sweep` | schedule of sweeps and rechecks |
 //! | `traps` | traps and SMInfo requests of others |
@@ -27,6 +28,7 @@
 //! | `mad_window`, `backlog` | requests in flight and requests waiting |
 //! | `sa` | subnet administration, a state machine of its own: [`SubnetAdministration`] |
 
+mod answers;
 mod backlog;
 mod discovery_run;
 mod event;
