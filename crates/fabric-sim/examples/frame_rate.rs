@@ -1,4 +1,4 @@
-//! How many frames a second the emulation carries, without sockets: `cargo run --release --example frame_rate`.
+//! Frames per second of the emulation, without sockets: `cargo run --release --example frame_rate`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use ib_wire::{
     SwitchInfo,
 };
 
-/// A path as most are in a tree of two levels: leaf, spine, leaf.
+/// The most common path in a fat-tree of two tiers: leaf, spine, leaf.
 const NET: &str = r#"
 Switch 4 "leaf"
 [1] "a"[1]
@@ -30,10 +30,10 @@ Hca 1 "b"
 [1] "far"[1]
 "#;
 
-/// A node: its LID, the way to it from `a`, and for switches the exits by LID.
+/// A node: its LID, the directed route to it from `a`, and for switches the output ports by LID.
 type Setup = (u16, &'static [u8], Option<[u8; 6]>);
 
-/// From `a` to `b`, in the order of the way.
+/// From `a` to `b`, in the order of the path.
 const NODES: [Setup; 5] = [
     (1, &[], None),
     (2, &[1], Some([0xff, 1, 0, 2, 2, 2])),
@@ -66,7 +66,7 @@ fn main() {
         frame[6..12].copy_from_slice(&a.mac.bytes());
         let (began, mut got, mut receivers) = (Instant::now(), 0, Vec::new());
         for _ in 0..FRAMES {
-            fabric.forward(Duration::ZERO, a.id, &frame, &mut receivers);
+            fabric.send_frame(Duration::ZERO, a.id, &frame, &mut receivers);
             got += receivers.len();
         }
         let seconds = began.elapsed().as_secs_f64();
@@ -124,8 +124,8 @@ fn ask(
     let from = fabric.find_port("a").expect("it is there");
     fabric.handle_datagram(Duration::ZERO, from, datagram);
     let answers = std::iter::from_fn(|| fabric.poll_output()).filter_map(|output| match output {
-        fabric_sim::Output::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
-        fabric_sim::Output::Lost { .. } => None,
+        fabric_sim::FabricOutput::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
+        fabric_sim::FabricOutput::Lost { .. } => None,
     });
     answers.last().expect("an answer")
 }

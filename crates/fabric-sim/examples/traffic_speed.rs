@@ -1,7 +1,9 @@
-//! How fast packets are simulated: `cargo run --release -p fabric-sim --example traffic_speed [-- MICROSECONDS [HOSTS …]]`.
+//! Speed of the packet simulation: `cargo run --release -p fabric-sim --example traffic_speed [--
+//! MICROSECONDS [HOSTS …]]`.
 //!
-//! Every host sends messages of one full packet to hosts drawn at random, without pause: uniform all-to-all. Hosts that begin
-//! together stay in step, so that much happens at the same moment; those that do not are the harder case.
+//! Every host sends messages of one full packet to random hosts without pause: uniform all-to-all. Hosts that
+//! start together stay in step, so that many events happen at the same time; hosts that do not are the harder
+//! case.
 #![allow(clippy::unwrap_used, reason = "an example ends with the error")]
 
 #[path = "../tests/suite/planned/mod.rs"]
@@ -11,22 +13,22 @@ use std::time::Instant;
 
 use fabric_model::generate::FatTree;
 use fabric_sim::PortId;
-use fabric_sim::traffic::{Message, Orders, Settings, Time, Workload};
+use fabric_sim::traffic::{Message, Time, TrafficSettings, Workload, WorkloadActions};
 use ib_wire::Lid;
 use planned::{Design, hosts, message};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Sizes of fat-trees: two levels, and three from 1,944 on.
+/// Sizes of fat-trees: two tiers, and three from 1,944 hosts on.
 const HOSTS: [u32; 4] = [100, 324, 648, 1944];
 
-/// Network time of each run unless told otherwise.
+/// Simulated time of each run by default.
 const MICROSECONDS: u64 = 100;
 
-/// Rounds: machines that others use too are slow at times.
+/// Repetitions, because a shared machine is slow at times.
 const ROUNDS: u32 = 5;
 
-/// How long a full packet takes on the links of these networks, in picoseconds.
+/// Time of a full packet on the links of these networks, in picoseconds.
 const PACKET_PS: u64 = 4122 * 80;
 
 struct AllToAll {
@@ -36,7 +38,7 @@ struct AllToAll {
 }
 
 impl AllToAll {
-    /// The next message of a host; the token says which.
+    /// The next message of a host; the token is the number of the host.
     fn next(&mut self, from: u64) -> Message {
         let count = self.hosts.len() as u64;
         let to = (from + self.rng.random_range(1..count)) % count;
@@ -46,26 +48,26 @@ impl AllToAll {
 }
 
 impl Workload for AllToAll {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for from in 0..self.hosts.len() as u64 {
             if self.in_step {
-                orders.post(self.next(from));
+                actions.post(self.next(from));
             } else {
-                orders.wake(Time::from_ps(self.rng.random_range(0..PACKET_PS)), from);
+                actions.wake(Time::from_ps(self.rng.random_range(0..PACKET_PS)), from);
             }
         }
     }
 
-    fn woken(&mut self, _: Time, from: u64, orders: &mut Orders) {
-        orders.post(self.next(from));
+    fn woken(&mut self, _: Time, from: u64, actions: &mut WorkloadActions) {
+        actions.post(self.next(from));
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        orders.post(self.next(message.token));
+    fn sent(&mut self, _: Time, message: &Message, actions: &mut WorkloadActions) {
+        actions.post(self.next(message.token));
     }
 }
 
-/// What one run did, and the CPU time it took.
+/// The result of a run, and its CPU time.
 struct Run {
     delivered: u64,
     hops: u64,
@@ -83,10 +85,10 @@ impl Run {
 fn run(count: u32, in_step: bool, microseconds: u64) -> Run {
     let mut design = Design::new(FatTree::with_hosts(count).generate().unwrap());
     if count > 648 {
-        // Three levels: the hosts of a leaf over spines, those of a spine over cores.
+        // Three tiers: the hosts of a leaf over spines, those of a spine over cores.
         design.spread = |level, host| if level > 1 { host / 18 } else { host };
     }
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let mut workload =
         AllToAll { hosts: hosts(simulation.network()), in_step, rng: Pcg64Mcg::seed_from_u64(1) };
     let (began, used) = (Instant::now(), cpu_seconds());
@@ -138,7 +140,7 @@ fn main() {
     }
 }
 
-/// Seconds that this program has been running on a core, where the system tells: others may be at work on the machine.
+/// CPU time of this program in seconds, if the system reports it.
 fn cpu_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     let ns: f64 = text.split_whitespace().next()?.parse().ok()?;

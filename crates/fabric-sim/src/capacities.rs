@@ -1,32 +1,36 @@
-//! What the emulated devices can do: the sizes of their tables, and their lanes.
+//! Table sizes and capabilities of the emulated devices.
 
 use ib_wire::{DataLanes, Mtu};
 use thiserror::Error;
 
-/// Sizes and abilities common to all devices of an emulated fabric.
+/// Table sizes and capabilities that all devices of an emulated fabric share.
+///
+/// [`Capacities::check`] states the valid range of each; [`Fabric::new`](crate::Fabric::new) checks them. The
+/// default values are those of ibsim 0.10.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacities {
     /// Data lanes of every port (VLCap).
     pub lanes: DataLanes,
-    /// P_Key table entries of adapter ports and of external switch ports.
+    /// P_Key table entries of adapter ports and external switch ports, 1 to 32768.
     pub pkeys: u16,
-    /// P_Key table entries of a switch's own port 0.
+    /// P_Key table entries of switch port 0, 1 to 32768.
     pub switch_pkeys: u16,
-    /// Entries of each arbitration table, high and low.
+    /// Entries of each VL arbitration table, high and low, 1 to 64.
     pub arbitration_entries: u8,
-    /// Entries of the linear forwarding tables.
+    /// Entries of the linear forwarding table, 1 to 49152.
     pub linear_forwarding: u16,
-    /// Entries of the multicast forwarding tables.
+    /// Entries of the multicast forwarding table, 0 to 16383.
     pub multicast_forwarding: u16,
-    /// GUIDs of an adapter port, the first being its own.
+    /// GUID table entries of an adapter port, 1 to 255. Entry 0 is the port's own GUID.
     pub guids: u8,
-    /// Largest packet.
+    /// MTUCap of adapter ports and external switch ports.
     pub mtu: Mtu,
-    /// Whether switches take the optimised Sets of service-level tables.
+    /// Whether switches support optimized SLtoVLMappingTable programming (one Set for all inputs or all
+    /// hops).
     pub optimised_sl_to_vl: bool,
 }
 
-/// The sizes ibsim 0.10 has, so that stock tools print the same on both.
+/// The sizes of ibsim 0.10, so that stock tools print the same on both.
 impl Default for Capacities {
     fn default() -> Self {
         Self {
@@ -43,35 +47,42 @@ impl Default for Capacities {
     }
 }
 
-/// A size outside what a device may have.
+/// A capacity outside its valid range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{what} cannot be {value}: {allowed}")]
+#[error("{what} must be {allowed}, got {value}")]
 pub struct BadCapacity {
-    /// Which size.
     pub what: &'static str,
-    /// What was asked for.
     pub value: u32,
-    /// What would work.
     pub allowed: &'static str,
 }
 
 impl Capacities {
-    /// Checks every size against what the attribute layouts can express.
+    /// Checks that every size can be expressed in the attribute layouts. Reports the first that cannot.
     pub fn check(&self) -> Result<(), BadCapacity> {
         let within = |what, value: u32, allowed_range: std::ops::RangeInclusive<u32>, allowed| {
             if allowed_range.contains(&value) { Ok(()) } else { Err(BadCapacity { what, value, allowed }) }
         };
-        within("number of data lanes", self.lanes.count().into(), 1..=15, "1, 2, 4, 8 or 15")?;
-        within("P_Key table", self.pkeys.into(), 1..=32768, "1 to 32768 entries")?;
-        within("P_Key table of switch port 0", self.switch_pkeys.into(), 1..=32768, "1 to 32768 entries")?;
-        within("arbitration table", self.arbitration_entries.into(), 1..=64, "1 to 64 entries")?;
-        within("linear forwarding table", self.linear_forwarding.into(), 1..=49152, "1 to 49152 entries")?;
+        within("the number of data lanes", self.lanes.count().into(), 1..=15, "1, 2, 4, 8 or 15")?;
+        within("the P_Key table", self.pkeys.into(), 1..=32768, "1 to 32768 entries")?;
         within(
-            "multicast forwarding table",
+            "the P_Key table of switch port 0",
+            self.switch_pkeys.into(),
+            1..=32768,
+            "1 to 32768 entries",
+        )?;
+        within("a VL arbitration table", self.arbitration_entries.into(), 1..=64, "1 to 64 entries")?;
+        within(
+            "the linear forwarding table",
+            self.linear_forwarding.into(),
+            1..=49152,
+            "1 to 49152 entries",
+        )?;
+        within(
+            "the multicast forwarding table",
             self.multicast_forwarding.into(),
             0..=16383,
             "0 to 16383 entries",
         )?;
-        within("GUID table", self.guids.into(), 1..=255, "1 to 255 entries")
+        within("the GUID table", self.guids.into(), 1..=255, "1 to 255 entries")
     }
 }

@@ -2,97 +2,83 @@
 
 use serde::Serialize;
 
-/// What a port has counted since it was reset. Data is in words of 4 bytes, as the counters of the field are.
+/// Counters of a port since the last reset, named as in PortCounters and PortCountersExtended (IBA 16.1.3).
+/// Data counters are in units of 4 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Bit errors.
     pub symbol_errors: u64,
-    /// Successful recoveries of the link.
     pub link_recoveries: u64,
-    /// Times the link went down.
     pub link_downed: u64,
-    /// Packets received with an error.
     pub receive_errors: u64,
-    /// Packets received marked bad.
+    /// Packets received with the EBP delimiter.
     pub remote_physical_errors: u64,
-    /// Packets a switch could not forward: no route, or back to where they came from.
+    /// Packets that a switch could not forward.
     pub relay_errors: u64,
-    /// Packets not sent: port down, lane discards.
+    /// Packets discarded instead of sent: port down, or no lane for the service level.
     pub transmit_discards: u64,
-    /// Packets not sent because of their partition.
+    /// Packets not sent because of partition enforcement.
     pub transmit_constraint_errors: u64,
-    /// Packets not accepted because of their partition.
+    /// Packets not accepted because of partition enforcement.
     pub receive_constraint_errors: u64,
-    /// Local link integrity threshold exceeded.
     pub local_integrity_errors: u64,
-    /// Buffer overrun threshold exceeded.
     pub overrun_errors: u64,
-    /// Subnet management packets dropped.
+    /// Subnet management packets dropped for lack of a buffer (VL15Dropped).
     pub management_dropped: u64,
-    /// Ticks during which there was something to send and no credit.
+    /// Ticks in which data was ready but no credits were available.
     pub transmit_wait: u64,
-    /// Words sent.
     pub transmit_data: u64,
-    /// Words received.
     pub receive_data: u64,
-    /// Packets sent.
     pub transmit_packets: u64,
-    /// Packets received.
     pub receive_packets: u64,
-    /// Unicast packets sent.
     pub unicast_transmit_packets: u64,
-    /// Unicast packets received.
     pub unicast_receive_packets: u64,
-    /// Multicast packets sent.
     pub multicast_transmit_packets: u64,
-    /// Multicast packets received.
     pub multicast_receive_packets: u64,
 }
 
-/// Whether a packet is for one receiver or for many.
+/// Whether a packet has one receiver or a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cast {
-    Uni,
-    Multi,
+pub(crate) enum CastKind {
+    Unicast,
+    Multicast,
 }
 
-/// Bytes of a management datagram.
+/// Size of a MAD in bytes.
 pub(crate) const MANAGEMENT_PAYLOAD: usize = 256;
 
-/// What a packet has besides its payload: local route 8, base transport 12, datagram extended transport 8, invariant
-/// CRC 4.
+/// Bytes of a packet besides its payload: LRH 8, BTH 12, DETH 8, ICRC 4.
 const PACKET_OVERHEAD: usize = 8 + 12 + 8 + 4;
 
-/// The size of a packet on the wire, in words; payloads are padded to whole ones.
+/// Size of a packet in units of 4 bytes, the payload padded.
 #[inline]
 fn words(payload: usize) -> u64 {
     (PACKET_OVERHEAD + payload).div_ceil(4) as u64
 }
 
 impl Counters {
-    /// Counts a packet that leaves.
+    /// Counts a transmitted packet.
     #[inline]
-    pub(crate) fn sent(&mut self, cast: Cast, payload: usize) {
+    pub(crate) fn sent(&mut self, cast: CastKind, payload: usize) {
         self.transmit_packets += 1;
         self.transmit_data += words(payload);
         match cast {
-            Cast::Uni => self.unicast_transmit_packets += 1,
-            Cast::Multi => self.multicast_transmit_packets += 1,
+            CastKind::Unicast => self.unicast_transmit_packets += 1,
+            CastKind::Multicast => self.multicast_transmit_packets += 1,
         }
     }
 
-    /// Counts a packet that arrives.
+    /// Counts a received packet.
     #[inline]
-    pub(crate) fn received(&mut self, cast: Cast, payload: usize) {
+    pub(crate) fn received(&mut self, cast: CastKind, payload: usize) {
         self.receive_packets += 1;
         self.receive_data += words(payload);
         match cast {
-            Cast::Uni => self.unicast_receive_packets += 1,
-            Cast::Multi => self.multicast_receive_packets += 1,
+            CastKind::Unicast => self.unicast_receive_packets += 1,
+            CastKind::Multicast => self.multicast_receive_packets += 1,
         }
     }
 
-    /// Adds another port's counts; ends at the largest number instead of wrapping.
+    /// Adds the counters of another port; each saturates.
     pub(crate) fn add(&mut self, other: &Self) {
         for (own, more) in self.all_mut().into_iter().zip(other.clone().all_mut()) {
             *own = own.saturating_add(*more);

@@ -1,4 +1,4 @@
-//! The state of emulated devices: what their registers and tables hold, and nothing of what they do.
+//! State of the emulated devices: their registers and tables, without behaviour.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use ib_wire::{
 
 use crate::capacities::Capacities;
 use crate::counters::Counters;
-use crate::grown::{Grown, MulticastTable};
+use crate::lazy_table::{LazyTable, MulticastTable};
 use crate::notices::PendingTraps;
 use crate::rates;
 
-/// A port of the fabric. Stays the same for the life of the fabric.
+/// A port of the fabric. An id stays valid for the life of the fabric, across reboots and recabling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub(crate) u32);
 
@@ -25,7 +25,7 @@ impl PortId {
     }
 }
 
-/// A node of the fabric. Stays the same for the life of the fabric.
+/// A node of the fabric. An id stays valid for the life of the fabric, across reboots and recabling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub(crate) u32);
 
@@ -40,20 +40,19 @@ impl DeviceId {
 pub(crate) struct Device {
     pub id: String,
     pub description: NodeDescription,
-    /// NodeInfo as the device answers it, but for the port that is asked.
+    /// NodeInfo of the device. The fields that depend on the port are filled in per request.
     pub info: NodeInfo,
-    /// The lowest port: 0 on a switch, 1 elsewhere.
+    /// The port with the lowest number: 0 on a switch, 1 on an adapter.
     pub first_port: PortId,
     pub switch: Option<Box<SwitchTables>>,
 }
 
 impl Device {
-    /// The number of the port stored first.
+    /// The number of `first_port`.
     fn lowest_number(&self) -> u32 {
         u32::from(self.switch.is_none())
     }
 
-    /// The port with this number.
     pub fn port(&self, number: PortNum) -> Option<PortId> {
         let number = u32::from(number.to_wire());
         let lowest = self.lowest_number();
@@ -61,7 +60,7 @@ impl Device {
             .then(|| PortId(self.first_port.0 + number - lowest))
     }
 
-    /// The exit port of a switch for a LID, if it has one.
+    /// The output port of a switch for a LID, by its linear forwarding table.
     pub fn exit(&self, dlid: Lid) -> Option<PortId> {
         let switch = self.switch.as_ref()?;
         let counts = dlid.to_wire() <= switch.info.linear_fdb_top;
@@ -69,7 +68,7 @@ impl Device {
         self.port(PortNum::new(exit)?)
     }
 
-    /// All ports, lowest number first.
+    /// All ports in ascending order of their numbers.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<> {
         let count = u32::from(self.info.port_count) + 1 - self.lowest_number();
         let first = self.first_port.0;
@@ -77,63 +76,62 @@ impl Device {
     }
 }
 
-/// What a linear forwarding table says where it has no port.
+/// Entry of a linear forwarding table without an output port.
 pub(crate) const NO_EXIT: u8 = 0xff;
 
-/// The tables only switches have.
+/// Tables that only switches have.
 #[derive(Debug)]
 pub(crate) struct SwitchTables {
     pub info: SwitchInfo,
-    /// Exit port by LID, or [`NO_EXIT`].
-    pub linear: Grown<u8>,
+    /// Output port by LID, or [`NO_EXIT`].
+    pub linear: LazyTable<u8>,
     pub multicast: MulticastTable,
-    /// Service levels to lanes by input port, then by output port.
-    pub sl_to_vl: Grown<[u8; SlToVl::LEN]>,
+    /// SLtoVLMappingTable by input port, then by output port.
+    pub sl_to_vl: LazyTable<[u8; SlToVl::LEN]>,
 }
 
-/// What a port holds.
+/// State of a port.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub device: DeviceId,
     pub number: PortNum,
     pub guid: Guid,
-    /// The other end of the cable.
     pub peer: Option<PortId>,
-    /// Whether the cable is plugged; pulling it is a fault.
+    /// Whether the cable is plugged in. An unplugged cable stays assigned to its ports.
     pub plugged: bool,
     pub info: PortInfo,
-    pub pkeys: Grown<Option<Pkey>>,
-    /// Alias GUIDs, entry 1 of the GUID table first.
-    pub aliases: Grown<Option<Guid>>,
-    /// Service levels to lanes of an adapter port.
+    pub pkeys: LazyTable<Option<Pkey>>,
+    /// Alias GUIDs; index 0 is entry 1 of the GUID table.
+    pub aliases: LazyTable<Option<Guid>>,
+    /// SLtoVLMappingTable of an adapter port.
     pub sl_to_vl: [u8; SlToVl::LEN],
-    /// Arbitration tables, once they were written.
+    /// VL arbitration tables; `None` until they are first written.
     pub arbitration: Option<Box<Arbitration>>,
     pub counters: Counters,
     pub traps: PendingTraps,
-    /// When a lease on the management key runs out, while it is attacked.
+    /// When the M_Key lease expires. `None` while no lease timer runs.
     pub lease_ends: Option<Duration>,
-    /// Whether software behind the port says it is a subnet manager.
+    /// Whether the software behind the port is a subnet manager.
     pub is_sm: bool,
 }
 
 impl Port {
-    /// The keys in the port's table, by index.
+    /// The P_Keys of the port's table in order of their index.
     pub fn keys(&self) -> impl Iterator<Item = Pkey> {
         self.pkeys.filled().filter_map(|(_, key)| key)
     }
 
-    /// Whether a key in the port's table accepts a packet with this key.
+    /// Whether the port's table accepts a packet with this P_Key.
     pub fn accepts(&self, key: Pkey) -> bool {
         self.keys().any(|held| key.is_accepted_by(held))
     }
 
-    /// Whether a key in the table of a switch port lets the port behind it send packets with this key.
+    /// Whether the table of a switch port permits its neighbour to send packets with this P_Key.
     pub fn lets_send(&self, key: Pkey) -> bool {
         self.keys().any(|held| is_allowed_by(key, held))
     }
 
-    /// Whether the port answers to this LID.
+    /// Whether a LID is one of the 2^LMC LIDs of the port.
     pub fn owns(&self, lid: ib_wire::Lid) -> bool {
         self.info.lid.is_some_and(|base| {
             let offset = lid.to_wire().wrapping_sub(base.to_wire());
@@ -141,27 +139,27 @@ impl Port {
         })
     }
 
-    /// The lane a packet takes when it leaves an adapter.
+    /// The lane of a service level when a packet leaves an adapter.
     pub fn injection_lane(&self, sl: ServiceLevel) -> VirtualLane {
         SlToVl::decode(&self.sl_to_vl).lane(sl)
     }
 }
 
-/// Whether an entry in the table of a switch port lets the port behind it send packets with a key: a full entry also
-/// as a limited member, a limited entry only so.
+/// Whether an entry `held` of a switch port's table permits the neighbour to send with `key`. A full-member
+/// entry permits both membership types, a limited one only limited.
 pub(crate) fn is_allowed_by(key: Pkey, held: Pkey) -> bool {
     let is_limited = key.membership() == Membership::Limited;
     held.partition() == key.partition() && (is_limited || held.membership() == Membership::Full)
 }
 
-/// The arbitration tables of a port.
+/// VL arbitration tables of a port.
 #[derive(Clone, Debug)]
 pub(crate) struct Arbitration {
     pub low: [VlArbEntry; 64],
     pub high: [VlArbEntry; 64],
 }
 
-/// As devices come out of the box in ibsim: lane 0 in the high table, all others in the low one.
+/// Factory defaults as in ibsim: lane 0 in the high-priority table, all others in the low-priority one.
 impl Default for Arbitration {
     fn default() -> Self {
         let entry = |lane: usize, weight| VlArbEntry {
@@ -178,16 +176,16 @@ impl Default for Arbitration {
     }
 }
 
-/// Every level to the lane of its number, 15 to lane 7: lane 15 would discard it.
+/// Each service level to the lane of its number; level 15 to lane 7, because lane 15 discards data.
 pub(crate) const DEFAULT_SL_TO_VL: [u8; SlToVl::LEN] = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xe7];
 
 /// CapabilityMask2: width 2x, speed HDR.
 const CAPABILITY2: u16 = 0x30;
 
-/// Revision that every device shows.
+/// Hardware revision in NodeInfo.
 const REVISION: u32 = 0xa1;
 
-/// A device as it comes out of the box.
+/// A device with factory defaults.
 pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Capacities) -> Device {
     let is_switch = node.kind == NodeKind::Switch;
     let info = NodeInfo {
@@ -214,7 +212,7 @@ pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Ca
     }
 }
 
-/// A description with room for the zero that ends it, as stock software keeps it.
+/// Truncates a node description to 63 bytes, so that stock software can append a terminating zero.
 pub(crate) fn cut(description: &str) -> &str {
     let mut end = description.len().min(63);
     while !description.is_char_boundary(end) {
@@ -223,17 +221,17 @@ pub(crate) fn cut(description: &str) -> &str {
     &description[..end]
 }
 
-/// The tables of a switch as it comes out of the box.
+/// The tables of a switch with factory defaults.
 pub(crate) fn new_switch_tables(node: &model::Node, capacities: &Capacities) -> SwitchTables {
     SwitchTables {
         info: switch_info(capacities, node.port_0 == model::PortZero::Enhanced),
-        linear: Grown::new(NO_EXIT),
+        linear: LazyTable::new(NO_EXIT),
         multicast: MulticastTable::new(node.port_count()),
-        sl_to_vl: Grown::new(DEFAULT_SL_TO_VL),
+        sl_to_vl: LazyTable::new(DEFAULT_SL_TO_VL),
     }
 }
 
-/// SwitchInfo of a switch as it comes out of the box.
+/// SwitchInfo with factory defaults.
 pub(crate) fn switch_info(capacities: &Capacities, enhanced_port_0: bool) -> SwitchInfo {
     SwitchInfo {
         linear_fdb_capacity: capacities.linear_forwarding,
@@ -257,7 +255,7 @@ pub(crate) fn switch_info(capacities: &Capacities, enhanced_port_0: bool) -> Swi
     }
 }
 
-/// A port as it comes out of the box, not connected yet.
+/// A port with factory defaults, not connected.
 pub(crate) fn new_port(
     device: DeviceId,
     kind: NodeKind,
@@ -265,7 +263,7 @@ pub(crate) fn new_port(
     port: &model::Port,
     capacities: &Capacities,
 ) -> Port {
-    let mut pkeys = Grown::new(None);
+    let mut pkeys = LazyTable::new(None);
     pkeys.put(0, Some(Pkey::DEFAULT_FULL));
     Port {
         device,
@@ -275,7 +273,7 @@ pub(crate) fn new_port(
         plugged: true,
         info: port_info(kind, number, port, capacities),
         pkeys,
-        aliases: Grown::new(None),
+        aliases: LazyTable::new(None),
         sl_to_vl: DEFAULT_SL_TO_VL,
         arbitration: None,
         counters: Counters::default(),
@@ -285,7 +283,6 @@ pub(crate) fn new_port(
     }
 }
 
-/// What a port is besides its number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PortRole {
     Adapter,
@@ -293,7 +290,7 @@ enum PortRole {
     SwitchExternal,
 }
 
-/// PortInfo of a port as it comes out of the box: an external port down, a switch's own port active.
+/// PortInfo with factory defaults: external ports are down, switch port 0 is active.
 pub(crate) fn port_info(
     kind: NodeKind,
     number: PortNum,
@@ -366,7 +363,7 @@ pub(crate) fn port_info(
     }
 }
 
-/// The masks ibsim's ports show, and trap 259, which its switches do not send.
+/// The capability masks of ibsim's ports; in addition switches send trap 259.
 fn capability(role: PortRole) -> Capability {
     let end_port = Capability::TRAP
         .with(Capability::SL_MAPPING)
@@ -379,7 +376,7 @@ fn capability(role: PortRole) -> Capability {
     }
 }
 
-/// How many data lanes a code stands for, at least one: a port always has lane 0.
+/// Number of data lanes that a code means, at least 1: every port has lane 0.
 pub(crate) fn lane_count(lanes: DataLanes) -> u8 {
     lanes.count().max(1)
 }

@@ -1,4 +1,4 @@
-//! The fabric as a machine: datagrams and time go in, deliveries come out.
+//! The emulated fabric as a state machine: datagrams and time go in, deliveries come out.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -11,85 +11,110 @@ use serde::Serialize;
 use crate::capacities::{BadCapacity, Capacities};
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
-use crate::forward::Functions;
-use crate::travel::Twin;
+use crate::mad_routing::Duplicate;
+use crate::vf_frames::Functions;
 
-/// What the fabric wants done.
+/// An output of the fabric, to be handled by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum FabricOutput {
     /// A datagram arrived at a port and is for the software behind it.
-    Deliver {
-        /// The port.
-        port: PortId,
-        /// What arrived.
-        datagram: Datagram,
-    },
-    /// A datagram that software behind a port sent came to nothing: it or its answer was dropped.
+    Deliver { port: PortId, datagram: Datagram },
+    /// A datagram that software sent was dropped, or its response was. Real adapters report nothing of the
+    /// kind; a transport may use it to end a wait early.
     Lost {
-        /// The port it was sent from.
+        /// The port that the datagram was sent from.
         port: PortId,
-        /// What was left of it.
+        /// The request, with the headers it had where it or its response was dropped.
         datagram: Datagram,
-        /// Why.
         reason: DropReason,
     },
 }
 
-/// Why a datagram or a frame went no further.
+/// Why a datagram or a frame was dropped. Every drop has a reason and is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
-    /// The link has no other end, is unplugged, or is not physically up.
+    /// The port has no cable, the cable is unplugged, or the link is not physically up.
     LinkDown,
-    /// The port's state lets no data pass.
+    /// The port state does not permit data.
     NotActive,
-    /// A switch has no entry for the destination.
+    /// A switch has no forwarding entry for the destination.
     NoRoute,
-    /// It reached a port that does not own the destination LID.
+    /// The packet reached a port that does not own the destination LID.
     WrongPort,
-    /// It went round in circles.
+    /// The packet passed too many switches: a forwarding loop.
     HopLimit,
-    /// A directed route asks for what is not there: a missing port, a hop through an adapter, too many hops.
+    /// A directed route names a missing port, passes through an adapter, or has too many hops.
     BadDirectedRoute,
-    /// It presented the wrong management key.
+    /// The M_Key of a subnet management datagram was wrong.
     ManagementKey,
-    /// A switch port does not let its partition pass.
+    /// Partition enforcement of a switch port filtered the packet.
     PartitionAtSwitch,
-    /// The receiver does not hold its partition key.
+    /// The receiving port does not hold the P_Key of the packet.
     PartitionAtReceiver,
-    /// It does not carry the queue key of the queue pair it is for.
+    /// The Q_Key is not the one of the destination queue pair.
     QueueKey,
-    /// Its service level maps to no lane on a turn.
+    /// The service level has no lane on a hop.
     ServiceLevel,
-    /// A seeded fault took it.
+    /// An injected fault dropped it.
     Injected,
-    /// It needs no answer, or nobody is there to give one.
+    /// The datagram needs no response, or there is no software to respond.
     Unanswered,
-    /// The answer has no address to go to.
+    /// The response has no destination address.
     NoReturnAddress,
-    /// It is not a datagram of any class known here, or too short for a frame.
+    /// The management class is unknown, or a frame is shorter than its header.
     Malformed,
-    /// It does not fit into the largest packet of a link.
+    /// The payload exceeds the MTU of a link.
     TooLarge,
-    /// The next port has no room for management, for which nobody waits.
+    /// The buffer for subnet management of the next port is full; lane 15 has no flow control.
     NoRoom,
-    /// A frame has the source address of somebody else.
+    /// The source address of a frame is not that of the sending function.
     Spoofed,
-    /// A frame's sender has a partition key that its port does not hold.
+    /// The port does not hold any P_Key of the sending function.
     PartitionAtSender,
-    /// A frame is for many, and its sender is in no group.
+    /// A frame is for a group, and the sending function has joined none.
     NoGroup,
-    /// A frame's destination address is not one of a virtual function.
+    /// The destination address of a frame is not that of a virtual function.
     UnknownAddress,
-    /// A frame reached its port, and no function there has its destination address.
+    /// A frame reached its port, and no function of the port has the destination address.
     NoFunction,
 }
 
-/// An emulated fabric.
+/// An emulated InfiniBand fabric, as a state machine without I/O, clock or threads.
 ///
-/// Feed it with [`Fabric::handle_datagram`] and [`Fabric::handle_timeout`]; after either, empty
-/// [`Fabric::poll_output`] and arrange to come back at [`Fabric::poll_timeout`]. It knows no clock: `now` is the time
-/// since any moment of the caller's choosing and must not run backwards.
+/// # Verbs
+///
+/// | verb | effect |
+/// |---|---|
+/// | [`handle_datagram`](Self::handle_datagram) | software behind a port sends a datagram |
+/// | [`send_frame`](Self::send_frame) | a virtual function sends an Ethernet frame |
+/// | [`handle_timeout`](Self::handle_timeout) | time passes: M_Key leases, trap repetitions, delayed datagrams, flapped links |
+/// | [`set_is_sm`](Self::set_is_sm), [`attach`](Self::attach), [`detach`](Self::detach) | software starts or stops behind a port |
+/// | [`plug`](Self::plug), [`unplug`](Self::unplug), [`flap`](Self::flap), [`reboot`](Self::reboot), [`rename`](Self::rename), [`recable`](Self::recable) | the hardware changes |
+/// | [`set_loss`](Self::set_loss) and the other fault setters | faults are injected from now on |
+/// | [`install`](Self::install) | a plan is written into all devices at once, without a subnet manager |
+///
+/// # Order of calls
+///
+/// After every verb that takes `now`, call [`poll_output`](Self::poll_output) until it returns `None`, and
+/// arrange to call `handle_timeout` no later than [`poll_timeout`](Self::poll_timeout). `now` is the time
+/// since any fixed moment of the caller's choice; a `now` before the latest one counts as the latest one.
+/// Each verb that takes `now` first runs the timers that are due, so calling `handle_timeout` before another
+/// verb is not necessary.
+///
+/// # Promises
+///
+/// * The same topology, capacities, seed and sequence of calls give the same outputs, counters and tables.
+/// * A datagram is carried to its end, answered by an agent and carried back within one call. Only the delay
+///   fault defers the resulting output.
+/// * A packet passes a port only as the tables, states and keys of that moment permit. Management datagrams
+///   and frames of virtual functions pass the same code.
+/// * Every packet that is not delivered has a [`DropReason`] and is counted in
+///   [`statistics`](Self::statistics).
+/// * [`PortId`] and [`DeviceId`] stay valid for the life of the fabric. Ids of another fabric must not be
+///   used.
+/// * Work per call is bounded: hops, multicast copies, pending traps and delayed outputs have limits.
+/// * No M_Key leaves through an inspection call.
 #[derive(Debug)]
 pub struct Fabric {
     pub(crate) capacities: Capacities,
@@ -101,34 +126,38 @@ pub struct Fabric {
     pub(crate) traps_sent: BTreeMap<u16, u64>,
     pub(crate) trap_transactions: u64,
     pub(crate) functions: Functions,
-    /// The port that the packet under way has come to: where it stops if it goes no further.
+    /// The port that the current packet has reached. A drop is attributed to it.
     pub(crate) reached: PortId,
-    /// What it was built from, and what reboots restore. Devices have the order of its nodes.
+    /// The topology that the fabric was built from and that reboots restore. Device ids are node indices of
+    /// it.
     blueprint: Topology,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<FabricOutput>,
     timers: BinaryHeap<Reverse<(Duration, u64)>>,
     timer_actions: HashMap<u64, Timer>,
     timers_started: u64,
 }
 
-/// What happens when its time has come.
+/// What a timer triggers.
 #[derive(Debug)]
 pub(crate) enum Timer {
-    /// The lease of a management key may have run out.
+    /// Check whether an M_Key lease has expired.
     Lease(PortId),
-    /// Traps of a port may have to be repeated.
+    /// Repeat the traps of a port that are due.
     Traps(PortId),
-    /// A delayed output is due.
-    Output(Box<Output>),
-    /// A link that was flapped comes back.
+    /// Hand out a delayed output.
+    Output(Box<FabricOutput>),
+    /// A flapped link comes back up.
     LinkUp(PortId),
 }
 
-/// Datagrams a delay fault may hold back at once; more are delivered at once rather than kept without bound.
+/// Limit on datagrams held back by the delay fault. Beyond it they are delivered at once, so that memory
+/// stays bounded.
 const DELAYED_MAX: usize = 65_536;
 
 impl Fabric {
-    /// Builds the fabric: every device as it comes out of the box, every cable plugged.
+    /// Builds a fabric with factory defaults in all devices and all cables plugged in.
+    ///
+    /// `seed` determines the injected faults. Fails if a capacity is out of range.
     pub fn new(topology: Topology, capacities: Capacities, seed: u64) -> Result<Self, BadCapacity> {
         capacities.check()?;
         let mut fabric = Self {
@@ -177,16 +206,17 @@ impl Fabric {
         }
     }
 
-    /// Takes a datagram that software behind `from` sends.
+    /// Carries a datagram that the software behind `from` sends: to its destination, through an agent if it
+    /// addresses one, and back.
     pub fn handle_datagram(&mut self, now: Duration, from: PortId, datagram: Datagram) {
         self.handle_timeout(now);
         if self.faults.duplicates() {
-            self.carry(from, datagram.clone(), Twin::Second);
+            self.carry(from, datagram.clone(), Duplicate::Copy);
         }
-        self.carry(from, datagram, Twin::Only);
+        self.carry(from, datagram, Duplicate::Original);
     }
 
-    /// Lets time pass: leases run out, traps are repeated, delayed datagrams come due.
+    /// Advances time to `now` and runs the timers that are due, in order of their deadlines.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = self.now.max(now);
         while let Some(Reverse((due, key))) = self.timers.peek().copied() {
@@ -204,25 +234,25 @@ impl Fabric {
         }
     }
 
-    /// The next thing to do, if any. Poll until `None` after every call that takes `now`.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    /// The next output. Call until `None` after every verb that takes `now`.
+    pub fn poll_output(&mut self) -> Option<FabricOutput> {
         self.outputs.pop_front()
     }
 
-    /// When [`Fabric::handle_timeout`] has to be called again at the latest.
+    /// When [`Fabric::handle_timeout`] must be called at the latest; `None` while no timer runs.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Starts a timer; it fires in the first `handle_timeout` at or after `due`.
+    /// Starts a timer. It fires in the first `handle_timeout` at or after `due`.
     pub(crate) fn start_timer(&mut self, due: Duration, action: Timer) {
         self.timers_started += 1;
         self.timers.push(Reverse((due, self.timers_started)));
         self.timer_actions.insert(self.timers_started, action);
     }
 
-    /// Hands out an output, now or after the delay that a fault imposes.
-    pub(crate) fn push_output(&mut self, output: Output) {
+    /// Queues an output, now or after the delay that the delay fault imposes.
+    pub(crate) fn push_output(&mut self, output: FabricOutput) {
         let delay = self.faults.delay();
         if delay.is_zero() || self.timer_actions.len() >= DELAYED_MAX {
             self.outputs.push_back(output);
@@ -231,13 +261,15 @@ impl Fabric {
         }
     }
 
-    /// The port software means by a name: a node's id, else its description; an empty name is the first node.
-    /// Of a switch it is port 0, of an adapter the first port.
+    /// The port that a name means for attaching software: port 0 of a switch, the first port of an adapter.
+    ///
+    /// A name is a node's id in the topology file, else its description; the empty name means the first node.
     pub fn find_port(&self, name: &str) -> Option<PortId> {
         self.find_device(name).map(|device| self.devices[device.index()].first_port)
     }
 
-    /// The node by id, else by description, else by its GUID or that of a port; an empty name is the first node.
+    /// The node with this id, else this description, else this node or port GUID. The empty name means the
+    /// first node.
     pub fn find_device(&self, name: &str) -> Option<DeviceId> {
         if name.is_empty() {
             return (!self.devices.is_empty()).then_some(DeviceId(0));
@@ -248,7 +280,8 @@ impl Fabric {
         found.map(|node| DeviceId(node.index() as u32))
     }
 
-    /// All nodes that a name could mean: the one with that id, GUID or port GUID, else those with that description.
+    /// All nodes that a name may mean: the one with this id, node GUID or port GUID, else all with this
+    /// description.
     pub fn find_devices(&self, name: &str) -> impl Iterator<Item = DeviceId> {
         let topology = &self.blueprint;
         let by_guid = || name.parse().ok().and_then(|guid| node_with(topology, guid));
@@ -257,17 +290,16 @@ impl Fabric {
         one.into_iter().chain(described.map(|(index, _)| index)).map(|node| DeviceId(node.index() as u32))
     }
 
-    /// The node with this node GUID.
     pub fn device_by_guid(&self, guid: Guid) -> Option<DeviceId> {
         self.blueprint.by_guid(guid).map(|node| DeviceId(node.index() as u32))
     }
 
-    /// A port of a node by number.
+    /// The port of a node with this number.
     pub fn port_of(&self, device: DeviceId, number: PortNum) -> Option<PortId> {
         self.devices[device.index()].port(number)
     }
 
-    /// How many nodes, ports and plugged links there are.
+    /// The numbers of nodes, ports and cables.
     pub fn size(&self) -> (usize, usize, usize) {
         let links = self.ports.iter().filter(|port| port.peer.is_some()).count() / 2;
         (self.devices.len(), self.ports.len(), links)
@@ -294,13 +326,14 @@ impl Fabric {
         self.device_of(port).switch.is_some()
     }
 
-    /// The port that holds the LID and the management key for this one: a switch's port 0, else the port itself.
+    /// The port that holds the LID and the M_Key for this one: port 0 of a switch, else the port itself.
     pub(crate) fn end_port(&self, port: PortId) -> PortId {
         let device = self.device_of(port);
         if device.switch.is_some() { device.first_port } else { port }
     }
 
-    /// Software behind a port says whether it is a subnet manager.
+    /// Declares whether the software behind a port is a subnet manager. Sets the IsSM bit; a change raises
+    /// trap 144.
     pub fn set_is_sm(&mut self, now: Duration, port: PortId, is_sm: bool) {
         self.handle_timeout(now);
         if self.port(port).is_sm != is_sm {
@@ -315,7 +348,7 @@ impl Fabric {
         }
     }
 
-    /// The port's LID, if it has one.
+    /// The base LID of a port.
     pub fn lid(&self, port: PortId) -> Option<Lid> {
         self.port(port).info.lid
     }
@@ -323,19 +356,18 @@ impl Fabric {
     pub(crate) fn model_port(&self, id: PortId) -> &model::Port {
         let port = self.port(id);
         let node = self.model_node(port.device);
-        node.port(port.number).expect("the fabric has the ports of its model")
+        node.port(port.number).expect("the fabric has all ports of its topology")
     }
 
     pub(crate) fn model_node(&self, device: DeviceId) -> &model::Node {
         &self.blueprint[model::NodeIndex::new(device.0)]
     }
 
-    /// What it was built from, and what reboots restore.
     pub(crate) fn blueprint(&self) -> &Topology {
         &self.blueprint
     }
 
-    /// Another topology, in which every device has its place.
+    /// Replaces the topology. Every device must keep its node index.
     pub(crate) fn set_blueprint(&mut self, topology: Topology) {
         self.blueprint = topology;
     }
@@ -349,7 +381,7 @@ impl Fabric {
     }
 }
 
-/// The node with this GUID, else the one with a port of this GUID.
+/// The node with this node GUID, else the one that has a port with this GUID.
 fn node_with(topology: &Topology, guid: Guid) -> Option<model::NodeIndex> {
     topology.by_guid(guid).or_else(|| topology.by_port_guid(guid).map(|end| end.node))
 }

@@ -1,4 +1,4 @@
-//! Seeded faults: what goes wrong on links, and how often.
+//! Injected faults: loss, duplication and delay, from a seeded generator.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,30 +10,28 @@ use thiserror::Error;
 
 use crate::device::PortId;
 
-/// How often something happens, in parts per million.
+/// A probability, in parts per million. Reads and writes as a number from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Probability(u32);
 
 const MILLION: u32 = 1_000_000;
 
-/// A number that is not a probability.
+/// A number outside 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[error("{0} is not a probability: 0 to 1")]
-pub struct NotAProbability(f64);
+#[error("a probability must be between 0 and 1, got {0}")]
+pub struct InvalidProbability(f64);
 
 impl Probability {
-    /// It never happens.
     pub const NEVER: Self = Self(0);
-    /// It always happens.
     pub const ALWAYS: Self = Self(MILLION);
 }
 
 impl TryFrom<f64> for Probability {
-    type Error = NotAProbability;
-    fn try_from(value: f64) -> Result<Self, NotAProbability> {
+    type Error = InvalidProbability;
+    fn try_from(value: f64) -> Result<Self, InvalidProbability> {
         if !(0.0..=1.0).contains(&value) {
-            return Err(NotAProbability(value));
+            return Err(InvalidProbability(value));
         }
         Ok(Self((value * f64::from(MILLION)).round() as u32))
     }
@@ -45,19 +43,19 @@ impl From<Probability> for f64 {
     }
 }
 
-/// The faults in force. The same seed and the same datagrams give the same faults.
+/// The faults in force. The same seed and the same sequence of packets give the same faults.
 #[derive(Debug)]
 pub(crate) struct Faults {
     rng: Pcg64Mcg,
-    /// Lost on any link.
+    /// Loss on every link.
     loss: Probability,
-    /// Lost when leaving or entering one port.
+    /// Loss of packets that leave or enter one port.
     port_loss: BTreeMap<PortId, Probability>,
-    /// Likewise, of data only: management passes, so that the device looks sound.
+    /// Loss of data packets that leave or enter one port. Management passes, so that the device appears
+    /// healthy.
     data_loss: BTreeMap<PortId, Probability>,
-    /// Handled twice.
     duplication: Probability,
-    /// Longest time a delivered datagram is held back.
+    /// Upper bound of the random delay of a delivery.
     delay_max: Duration,
 }
 
@@ -96,7 +94,7 @@ impl Faults {
         self.delay_max = longest;
     }
 
-    /// Whether a packet that leaves `out` for `into` is lost on the way.
+    /// Whether a packet from `out` to `into` is lost.
     #[inline]
     pub fn loses(&mut self, out: PortId, into: PortId, is_data: bool) -> bool {
         if self.loss == Probability::NEVER && self.port_loss.is_empty() && self.data_loss.is_empty() {
@@ -111,13 +109,13 @@ impl Faults {
         self.happens(worst)
     }
 
-    /// Whether a datagram is handled twice.
+    /// Whether a datagram is duplicated.
     #[inline]
     pub fn duplicates(&mut self) -> bool {
         self.duplication != Probability::NEVER && self.happens(self.duplication)
     }
 
-    /// How long a delivered datagram is held back.
+    /// The delay of the next delivery.
     #[inline]
     pub fn delay(&mut self) -> Duration {
         if self.delay_max.is_zero() {

@@ -1,4 +1,4 @@
-//! What an operator of the emulation may look at and change from outside. No key is ever shown.
+//! Inspection and fault injection for the operator of the emulation. No call returns an M_Key.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,96 +14,82 @@ use crate::counters::Counters;
 use crate::device::{DeviceId, PortId};
 use crate::fabric::{DropReason, Fabric};
 use crate::faults::Probability;
-use crate::forward::FrameCounters;
-use crate::grown::Grown;
+use crate::lazy_table::LazyTable;
+use crate::vf_frames::FrameCounters;
 
-/// What happened since the start.
+/// Counters of the whole fabric since it was built.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Statistics {
-    /// Datagrams dropped, by reason.
+    /// Dropped datagrams by reason; frames are counted in `frames`.
     pub drops: BTreeMap<DropReason, u64>,
-    /// Traps sent, by number, repetitions included.
+    /// Traps sent by trap number, repetitions included.
     pub traps: BTreeMap<u16, u64>,
-    /// Frames of virtual functions.
+    /// Frames of all virtual functions, detached ones included.
     pub frames: FrameCounters,
 }
 
-/// A node and its ports.
+/// A node and its ports, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceView {
-    /// The id in the topology file.
+    /// Id in the topology file.
     pub id: String,
-    /// The node description.
     pub description: String,
-    /// The node GUID.
     pub guid: Guid,
-    /// Its ports, lowest number first.
+    /// In ascending order of their numbers.
     pub ports: Vec<PortView>,
 }
 
-/// A port.
+/// A port, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortView {
-    /// Its number.
     pub number: u8,
-    /// Its GUID.
     pub guid: Guid,
-    /// Its LID.
     pub lid: Option<Lid>,
-    /// Its LID mask control.
     pub lmc: Lmc,
-    /// Logical state.
     pub state: String,
-    /// Physical state.
     pub physical_state: String,
-    /// The other end, as `id[port]`.
+    /// The other end of the cable, as `id[port]`.
     pub peer: Option<String>,
-    /// Whether a management key is set. The key itself is never shown.
+    /// Whether an M_Key is set.
     pub m_key_set: bool,
-    /// Protection level, 0 to 3.
+    /// M_Key protection level, 0 to 3.
     pub m_key_protection: u8,
-    /// Datagrams with a wrong management key.
     pub m_key_violations: u16,
-    /// Packets with a wrong partition key.
     pub pkey_violations: u16,
-    /// What it counted.
     pub counters: Counters,
 }
 
-/// The tables of a node.
+/// The tables of a node, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableView {
-    /// Partition keys by port number; empty entries at the end are left out.
+    /// P_Key tables by port number, without empty entries at the end.
     pub pkeys: BTreeMap<u8, Vec<Option<Pkey>>>,
-    /// Exit port by LID.
+    /// Output port by LID.
     pub linear_forwarding: BTreeMap<u16, u8>,
-    /// Exit ports by multicast LID.
+    /// Output ports by multicast LID.
     pub multicast_forwarding: BTreeMap<u16, Vec<u8>>,
-    /// Turns whose service levels differ from the default, as `input>output`: the lane of each level.
+    /// SLtoVLMappingTable of the hops that differ from the default, by `input>output`: the lane of each
+    /// service level.
     pub sl_to_vl: BTreeMap<String, Vec<u8>>,
 }
 
-/// What decides where the data of a port goes.
+/// The state of a port that decides whether data passes it and where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate<'a> {
-    /// Its number.
+pub struct PortForwarding<'a> {
     pub number: PortNum,
-    /// Its GUID.
     pub guid: Guid,
-    /// Its LID.
     pub lid: Option<Lid>,
-    /// Logical state.
     pub state: PortState,
-    /// The other end of its cable, if that is plugged.
+    /// The other end of the cable, if the cable is plugged in.
     pub peer: Option<PortId>,
-    /// Its partition keys; entries beyond the end are empty.
+    /// P_Key table; entries beyond the end are empty.
     pub keys: &'a [Option<Pkey>],
-    /// Whether a switch port checks the keys of packets that come in, and of those that go out.
+    /// Whether a switch port enforces partitions inbound and outbound.
     pub enforces: (bool, bool),
 }
 
 impl Fabric {
-    /// What happened since the start.
+    /// Counters of the whole fabric since it was built.
     pub fn statistics(&self) -> Statistics {
         Statistics {
             drops: self.drops.clone(),
@@ -112,7 +98,7 @@ impl Fabric {
         }
     }
 
-    /// A node and its ports.
+    /// A node and its ports, for display.
     pub fn device_view(&self, device: DeviceId) -> DeviceView {
         let state = &self.devices[device.index()];
         DeviceView {
@@ -123,7 +109,7 @@ impl Fabric {
         }
     }
 
-    /// A port.
+    /// A port, for display.
     pub fn port_view(&self, id: PortId) -> PortView {
         let port = self.port(id);
         let peer = port.peer.map(|peer| format!("{}[{}]", self.device_of(peer).id, self.port(peer).number));
@@ -143,7 +129,7 @@ impl Fabric {
         }
     }
 
-    /// The tables of a node.
+    /// The tables of a node, for display.
     pub fn table_view(&self, device: DeviceId) -> TableView {
         let state = &self.devices[device.index()];
         let keys = |id| (self.port(id).number.to_wire(), self.port(id).pkeys.stored().to_vec());
@@ -157,16 +143,16 @@ impl Fabric {
             let routed = switch.linear.filled();
             view.linear_forwarding = routed.map(|(lid, exit)| (lid as u16, exit)).collect();
             view.multicast_forwarding = self.groups_of(device);
-            view.sl_to_vl = turn_view(&switch.sl_to_vl, state.info.port_count);
+            view.sl_to_vl = hop_view(&switch.sl_to_vl, state.info.port_count);
         }
         view
     }
 
-    /// What decides where the data of a port goes. Unlike [`Fabric::port_view`], this is quick enough for a look after
-    /// every datagram.
-    pub fn gate(&self, id: PortId) -> Gate<'_> {
+    /// The state of a port that decides whether data passes it and where to. Unlike [`Fabric::port_view`] it
+    /// allocates nothing, so that it can be read after every datagram.
+    pub fn port_forwarding(&self, id: PortId) -> PortForwarding<'_> {
         let port = self.port(id);
-        Gate {
+        PortForwarding {
             number: port.number,
             guid: port.guid,
             lid: port.info.lid,
@@ -177,46 +163,46 @@ impl Fabric {
         }
     }
 
-    /// The nodes in the order of their topology.
+    /// The nodes in the order of the topology.
     pub fn device_ids(&self) -> impl ExactSizeIterator<Item = DeviceId> + use<> {
         (0..self.devices.len() as u32).map(DeviceId)
     }
 
-    /// The ports of a node, lowest number first.
+    /// The ports of a node in ascending order of their numbers.
     pub fn ports_of(&self, device: DeviceId) -> impl Iterator<Item = PortId> + use<> {
         self.devices[device.index()].ports()
     }
 
-    /// The node a port belongs to.
     pub fn device_id_of(&self, port: PortId) -> DeviceId {
         self.port(port).device
     }
 
-    /// The linear table of a switch up to the last LID that has an exit, and the highest LID that counts.
+    /// The linear forwarding table of a switch up to the last LID that has an output port, and LinearFDBTop.
+    /// `None` for an adapter.
     pub fn linear_of(&self, device: DeviceId) -> Option<(&[u8], u16)> {
         let switch = self.devices[device.index()].switch.as_ref()?;
         Some((switch.linear.stored(), switch.info.linear_fdb_top))
     }
 
-    /// What a switch says of itself.
+    /// SwitchInfo; `None` for an adapter.
     pub fn switch_info_of(&self, device: DeviceId) -> Option<&SwitchInfo> {
         self.devices[device.index()].switch.as_ref().map(|switch| &switch.info)
     }
 
-    /// What a node is called.
     pub fn description_of(&self, device: DeviceId) -> NodeDescription {
         self.devices[device.index()].description
     }
 
-    /// The lanes that service levels take out of a port: of a switch by where packets come in, of an adapter always.
+    /// SLtoVLMappingTable of an output port: of a switch for packets from `input`, of an adapter for all
+    /// packets it sends.
     pub fn lanes_of(&self, input: PortNum, output: PortId) -> SlToVl {
         match self.is_switch(output) {
-            true => SlToVl::decode(&self.turn_mapping(input, output)),
+            true => SlToVl::decode(&self.hop_mapping(input, output)),
             false => SlToVl::decode(&self.port(output).sl_to_vl),
         }
     }
 
-    /// The arbitration tables of a port as far as they reach, low and high.
+    /// The VL arbitration tables of a port, low and high priority, up to their capacities.
     pub fn arbitration_of(&self, port: PortId) -> (Vec<VlArbEntry>, Vec<VlArbEntry>) {
         let state = self.port(port);
         let tables = state.arbitration.as_deref().cloned().unwrap_or_default();
@@ -224,7 +210,7 @@ impl Fabric {
         (part(&tables.low, state.info.vl_arb_low_cap), part(&tables.high, state.info.vl_arb_high_cap))
     }
 
-    /// The exit ports of a switch by multicast LID; groups without any are left out.
+    /// The output ports of a switch by multicast LID, without groups that have none.
     pub fn groups_of(&self, device: DeviceId) -> BTreeMap<u16, Vec<u8>> {
         let state = &self.devices[device.index()];
         let Some(switch) = &state.switch else { return BTreeMap::new() };
@@ -236,32 +222,33 @@ impl Fabric {
         members.filter(|(_, exits)| !exits.is_empty()).collect()
     }
 
-    /// Loses datagrams on every link, or on those of one port.
+    /// Drops packets with a probability: on every link, or on the link of one port. [`Probability::NEVER`]
+    /// ends it.
     pub fn set_loss(&mut self, port: Option<PortId>, probability: Probability) {
         self.faults.set_loss(port, probability);
     }
 
-    /// Loses data on the links of one port. Subnet management passes.
+    /// Drops data packets on the link of one port. Subnet management passes.
     pub fn set_data_loss(&mut self, port: PortId, probability: Probability) {
         self.faults.set_data_loss(port, probability);
     }
 
-    /// Handles datagrams twice.
+    /// Processes datagrams twice with a probability.
     pub fn set_duplication(&mut self, probability: Probability) {
         self.faults.set_duplication(probability);
     }
 
-    /// Holds deliveries back for a random time up to `longest`.
+    /// Delays deliveries by a random time from 0 to `longest`.
     pub fn set_delay_max(&mut self, longest: Duration) {
         self.faults.set_delay_max(longest);
     }
 
-    /// NodeInfo as a port answers it, on the wire; for transports that tell a client about its own port.
+    /// NodeInfo as read through a port, in wire format; for transports that present a port to a client.
     pub fn node_info_of(&self, port: PortId) -> [u8; SMP_DATA_LEN] {
         self.node_info(port)
     }
 
-    /// PortInfo of a port of the same node, on the wire, the key hidden; number 0 is the port itself.
+    /// PortInfo of a port of the same node in wire format, the M_Key hidden. Number 0 means the port itself.
     pub fn port_info_of(&self, port: PortId, number: u8) -> Option<[u8; SMP_DATA_LEN]> {
         let selected = match number {
             0 => port,
@@ -270,43 +257,42 @@ impl Fabric {
         Some(self.port_info(selected, port, Access::ReadAllButKey))
     }
 
-    /// The first 32 partition keys of a port, on the wire.
+    /// The first block of 32 P_Keys of a port in wire format.
     pub fn pkeys_of(&self, port: PortId) -> [u8; SMP_DATA_LEN] {
         let keys = &self.port(port).pkeys;
         PkeyBlock(std::array::from_fn(|i| keys.get(i))).encode()
     }
 
-    /// The partition key at index 0: what software that names none sends with.
+    /// The P_Key at index 0, which software uses that names none.
     pub fn first_pkey(&self, port: PortId) -> Option<Pkey> {
         self.port(port).pkeys.get(0)
     }
 
-    /// The number of a port at its node.
     pub fn number_of(&self, port: PortId) -> PortNum {
         self.port(port).number
     }
 
-    /// The partition keys of a port.
+    /// The P_Keys of a port in order of their index.
     pub fn keys_of(&self, port: PortId) -> Vec<Pkey> {
         self.port(port).keys().collect()
     }
 
-    /// Whether a partition key stands in the port's table: an adapter sends with no other.
+    /// Whether a P_Key is in the table of a port. An adapter sends with no other.
     pub fn holds_pkey(&self, port: PortId, key: Pkey) -> bool {
         self.port(port).keys().any(|held| held == key)
     }
 
-    /// Whether a port answers to a LID.
+    /// Whether a LID is one of the 2^LMC LIDs of a port.
     pub fn owns(&self, port: PortId, lid: Lid) -> bool {
         self.port(port).owns(lid)
     }
 
-    /// How many data lanes a port uses: lanes beyond discard what is put on them.
+    /// Number of data lanes that a port operates. Packets on higher lanes are discarded.
     pub fn lane_count_of(&self, port: PortId) -> u8 {
         crate::device::lane_count(self.port(port).info.operational_vls)
     }
 
-    /// Whether software behind a port says that it is a subnet manager.
+    /// Whether the software behind a port is a subnet manager.
     pub fn is_sm(&self, port: PortId) -> bool {
         self.port(port).is_sm
     }
@@ -316,33 +302,31 @@ impl Fabric {
         self.port(port).info.state
     }
 
-    /// GUID of a port.
     pub fn guid_of(&self, port: PortId) -> Guid {
         self.port(port).guid
     }
 
-    /// First GID of a port.
+    /// The GID of a port from its own GUID.
     pub fn gid_of(&self, port: PortId) -> Gid {
         Gid::unicast(self.port(port).info.gid_prefix, self.port(port).guid)
     }
 
-    /// Id of the node a port belongs to, as its topology file spells it.
+    /// Id in the topology file of the node of a port.
     pub fn id_of(&self, port: PortId) -> &str {
         &self.device_of(port).id
     }
 
-    /// NodeInfo of the node a port belongs to.
+    /// NodeInfo of the node of a port.
     pub fn node_of(&self, port: PortId) -> &NodeInfo {
         &self.device_of(port).info
     }
 }
 
-fn turn_view(turns: &Grown<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
+fn hop_view(hops: &LazyTable<[u8; SlToVl::LEN]>, port_count: u8) -> BTreeMap<String, Vec<u8>> {
     let width = usize::from(port_count) + 1;
-    turns
-        .filled()
-        .map(|(index, turn)| {
-            let lanes = SlToVl::decode(&turn).0.iter().map(|lane| lane.to_wire()).collect();
+    hops.filled()
+        .map(|(index, hop)| {
+            let lanes = SlToVl::decode(&hop).0.iter().map(|lane| lane.to_wire()).collect();
             (format!("{}>{}", index / width, index % width), lanes)
         })
         .collect()

@@ -1,7 +1,7 @@
-//! A plan put into the devices at once, for whoever wants a fabric as its manager leaves it and no manager.
+//! Installs a plan in all devices at once, as a subnet manager would leave them.
 //!
-//! Every table goes through the agent that a manager's datagrams reach, so what is refused there is refused here, and
-//! what is in force afterwards is the same. Management keys are the manager's secret: none is set.
+//! Every table goes through the agent that a manager's datagrams reach, so the same values are accepted and
+//! in force. No M_Key is set, because keys are secrets of the subnet manager.
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
@@ -14,43 +14,31 @@ use thiserror::Error;
 use crate::agent::{Access, Operation};
 use crate::device::{DeviceId, PortId};
 use crate::fabric::Fabric;
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
-/// How long a subnet may take, as an exponent of 4.096 µs; what Heddle's manager sets.
+/// SubnetTimeout as an exponent of 4.096 µs, the value that Heddle's subnet manager sets.
 const SUBNET_TIMEOUT: u8 = 18;
 
-/// Why a plan cannot be put into a fabric.
+/// Why a plan cannot be installed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InstallError {
-    /// The plan speaks of a node that the fabric does not have.
-    #[error("no node of the fabric has the GUID {0}")]
+    /// The plan names a node that the fabric does not have.
+    #[error("the fabric has no node {0}")]
     NoSuchNode(Guid),
-    /// The plan speaks of a port that the node does not have.
-    #[error("the node {node} has no port {port}")]
-    NoSuchPort {
-        /// GUID of the node.
-        node: Guid,
-        /// Number of the port.
-        port: PortNum,
-    },
-    /// A device refuses a table: it is larger than what it holds, or names what it does not have.
-    #[error("the node {node} refuses {attribute:?} with modifier {modifier:#x}: {status:?}")]
-    Refused {
-        /// GUID of the node.
-        node: Guid,
-        /// The attribute.
-        attribute: Attribute,
-        /// Which part of it.
-        modifier: u32,
-        /// What the device answers.
-        status: Status,
-    },
+    /// The plan names a port that the node does not have.
+    #[error("node {node} has no port {port}")]
+    NoSuchPort { node: Guid, port: PortNum },
+    /// The device rejected a Set: the table is larger than its capacity or has an invalid entry.
+    #[error("node {node} rejected a Set of {attribute:?} with modifier {modifier:#x}: {status:?}")]
+    Refused { node: Guid, attribute: Attribute, modifier: u32, status: Status },
 }
 
 impl Fabric {
-    /// Makes the devices hold what a plan says, as a manager would leave them: addresses, forwarding tables,
-    /// partitions, groups, lanes and their turns, and all planned links active. Ports with a link that the plan does
-    /// not know carry no data afterwards.
+    /// Installs a plan: LIDs, forwarding tables, P_Keys, multicast groups, lanes and VL arbitration; then
+    /// activates all planned links.
+    ///
+    /// Links that the plan does not contain carry no data afterwards. On an error the devices hold a part of
+    /// the plan.
     pub fn install(&mut self, plan: &FabricPlan) -> Result<(), InstallError> {
         let manager = plan.manager().lid;
         for switch in plan.switches() {
@@ -89,7 +77,7 @@ impl Fabric {
         self.port_of(device, port).ok_or(InstallError::NoSuchPort { node, port })
     }
 
-    /// Ports that the plan does not know stop carrying data.
+    /// Takes links down that the plan does not contain.
     fn close_others(&mut self, device: DeviceId, plan: &SwitchPlan) -> Result<(), InstallError> {
         let ports: Vec<PortId> = self.ports_of(device).collect();
         for id in ports {
@@ -134,7 +122,7 @@ impl Fabric {
         self.write(end, Attribute::SWITCH_INFO, 0, info)
     }
 
-    /// Blocks of groups that a switch holds something in, and words of a group.
+    /// The number of blocks of the multicast table that are in use, and the number of positions of a block.
     fn multicast_extent(&self, device: DeviceId) -> (u16, u8) {
         let table = self.devices[device.index()].switch.as_ref().map(|switch| &switch.multicast);
         table.map_or((0, 0), |table| {
@@ -185,7 +173,8 @@ impl Fabric {
         self.write_keys(id, id, &plan.pkeys)
     }
 
-    /// The arbitration tables of a port. What the plan does not name has no weight, and the high-priority table is empty.
+    /// Writes the VL arbitration tables of a port. Lanes that the plan does not name get no weight; the
+    /// high-priority table becomes empty.
     fn write_weights(&mut self, end: PortId, id: PortId, sharing: &PortSharing) -> Result<(), InstallError> {
         let (number, info) = (self.port(id).number, &self.port(id).info);
         let capacities = (usize::from(info.vl_arb_low_cap), usize::from(info.vl_arb_high_cap));
@@ -194,14 +183,14 @@ impl Fabric {
             if part.first_entry() >= capacity {
                 continue;
             }
-            let entry = |place| sharing.low.get(part.first_entry() + place).filter(|_| !part.is_high());
-            let block = VlArbBlock(std::array::from_fn(|place| entry(place).copied().unwrap_or_default()));
+            let entry = |offset| sharing.low.get(part.first_entry() + offset).filter(|_| !part.is_high());
+            let block = VlArbBlock(std::array::from_fn(|offset| entry(offset).copied().unwrap_or_default()));
             self.write(end, Attribute::VL_ARBITRATION, part.to_modifier(number), block.encode())?;
         }
         Ok(())
     }
 
-    /// All blocks of a P_Key table: what the plan does not name is empty.
+    /// Writes all blocks of a P_Key table; entries that the plan does not name become empty.
     fn write_keys(&mut self, end: PortId, id: PortId, table: &PkeyTable) -> Result<(), InstallError> {
         let port = if self.is_switch(id) { self.port(id).number.to_wire().into() } else { 0 };
         let blocks = self.pkey_capacity(id).div_ceil(PkeyBlock::ENTRIES) as u16;
@@ -212,7 +201,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// One step up, if the port is on the step below.
+    /// Sets the logical state, if the port is in the state before it.
     fn step_up(&mut self, id: PortId, state: PortState) -> Result<(), InstallError> {
         let below = if state == PortState::Armed { PortState::Initialize } else { PortState::Armed };
         if self.port(id).info.state != below {
@@ -221,7 +210,7 @@ impl Fabric {
         self.change_port(id, |info| info.state = state)
     }
 
-    /// Reads, changes and writes PortInfo; the state stays unless it is changed.
+    /// Changes fields of PortInfo; the port state stays unless `change` sets it.
     fn change_port(&mut self, id: PortId, change: impl FnOnce(&mut PortInfo)) -> Result<(), InstallError> {
         let mut info = self.port(id).info.clone();
         (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
@@ -273,7 +262,7 @@ fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
     info.subnet_timeout = SUBNET_TIMEOUT;
 }
 
-/// A map of service levels as a datagram carries it.
+/// An SLtoVLMappingTable as attribute data.
 fn lanes(map: &SlToVl) -> [u8; SMP_DATA_LEN] {
     let mut data = [0; SMP_DATA_LEN];
     data[..SlToVl::LEN].copy_from_slice(&map.encode());

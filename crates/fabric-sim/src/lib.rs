@@ -1,56 +1,59 @@
 //! Emulated InfiniBand switches and adapters.
 //!
-//! A [`Fabric`] is built from a topology and behaves, towards everybody who sends it datagrams, like the devices it
-//! describes: subnet management agents with all their tables, keys and state machines; performance agents; links
-//! that carry a packet only if they are up, routed, in its partition and have a lane for it. It is the ground all of
-//! Heddle is developed and tested on, so it is strict where the field is strict, above all where the public ibsim is
-//! not: management keys, partition enforcement, alias GUIDs (`docs/sim-differences.md` has the whole list).
+//! A [`Fabric`] is built from a topology and behaves like the devices it describes towards all software that
+//! sends it datagrams: subnet management agents with tables, keys and port state machines; performance
+//! agents; links that carry a packet only if they are up, routed, in its partition and have a lane for it. It
+//! is strict where real hardware is strict and ibsim is not: M_Keys, partition enforcement, alias GUIDs.
+//! `docs/sim-differences.md` lists all differences to ibsim.
 //!
-//! It is a machine without I/O: no socket, no clock, no dice but the seeded ones. The same datagrams at the same
-//! times give the same answers.
+//! The crate does no I/O and has no clock; random numbers come from a seed. The same calls give the same
+//! results.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | `fabric` | datagrams and time in, deliveries out |
-//! | `way` | link by link: forwarding tables, partitions and lanes |
-//! | `travel` | how management goes that way, and directed routes |
-//! | `forward` | how frames of virtual functions go that way |
-//! | `agent` | who may ask, what is answered |
+//! | `fabric` | the state machine: datagrams and time in, deliveries out |
+//! | `forwarding` | the forwarding pipeline: ports, forwarding tables, partitions, lanes |
+//! | `mad_routing` | LID-routed and directed-route datagrams, to an agent and back |
+//! | `vf_frames` | Ethernet frames of virtual functions |
+//! | `agent` | subnet management and performance agents |
 //! | `notices` | traps and their repetition |
-//! | [`scenario`] | what clusters send in time, and what they got of what was promised |
-//! | `links`, `recable`, `faults` | what changes underneath |
-//! | `station` | what adapters make of what software hands over |
-//! | `install` | a whole plan written at once, without a manager |
-//! | [`traffic`] | packets in time: how fast, how late, who is in whose way |
-//! | `device`, `grown` | what registers and tables hold |
+//! | `links`, `recable`, `faults` | link training, topology changes, injected faults |
+//! | `adapter_send` | headers that an adapter adds to the MADs of its software |
+//! | `install` | a plan written into all devices, without a subnet manager |
+//! | `inspect` | read access for the operator of the emulation |
+//! | `device`, `lazy_table` | registers and tables |
+//! | [`traffic`] | packet-level simulation in time: flow control, arbitration, latency |
+//! | [`scenario`] | workloads of clusters, and whether their guarantees were met |
 
+mod adapter_send;
 mod agent;
 mod capacities;
 mod counters;
 mod device;
 mod fabric;
 mod faults;
-mod forward;
-mod grown;
+mod forwarding;
 mod inspect;
 mod install;
+mod lazy_table;
 mod links;
+mod mad_routing;
 mod notices;
 mod rates;
 mod recable;
 pub mod scenario;
-mod station;
 pub mod traffic;
-mod travel;
-mod way;
+mod vf_frames;
 
+pub use adapter_send::BareDatagram;
 pub use capacities::{BadCapacity, Capacities};
 pub use counters::Counters;
 pub use device::{DeviceId, PortId};
-pub use fabric::{DropReason, Fabric, Output};
-pub use faults::{NotAProbability, Probability};
-pub use forward::{AttachError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction};
-pub use inspect::{DeviceView, Gate, PortView, Statistics, TableView};
+pub use fabric::{DropReason, Fabric, FabricOutput};
+pub use faults::{InvalidProbability, Probability};
+pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
 pub use recable::RecableError;
-pub use station::BareDatagram;
+pub use vf_frames::{
+    AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
+};

@@ -1,4 +1,4 @@
-//! Links come and go: training, cables pulled and plugged, reboots.
+//! Link training, unplugged cables and reboots.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::fabric::{Fabric, Timer};
 use crate::rates;
 
 impl Fabric {
-    /// Pulls the cable of a port: both ends go down. Returns whether there was a link.
+    /// Unplugs the cable of a port; both ends go down. Returns false if the port has no cable.
     pub fn unplug(&mut self, now: Duration, port: PortId) -> bool {
         self.handle_timeout(now);
         let Some(peer) = self.port(port).peer else { return false };
@@ -19,7 +19,8 @@ impl Fabric {
         true
     }
 
-    /// Plugs the cable of a port again: both ends train and wait in Initialize. Returns whether there is a cable.
+    /// Plugs the cable of a port in again; both ends train to Initialize. Returns false if the port has no
+    /// cable.
     pub fn plug(&mut self, now: Duration, port: PortId) -> bool {
         self.handle_timeout(now);
         if self.port(port).peer.is_none() {
@@ -29,7 +30,8 @@ impl Fabric {
         true
     }
 
-    /// Pulls the cable and plugs it again after a while. Returns whether there was a link.
+    /// Unplugs the cable of a port and plugs it in again after `down_for`. Returns false if the port has no
+    /// cable.
     pub fn flap(&mut self, now: Duration, port: PortId, down_for: Duration) -> bool {
         let linked = self.unplug(now, port);
         if linked {
@@ -38,12 +40,14 @@ impl Fabric {
         linked
     }
 
-    /// Restarts a node: tables, LIDs, keys and counters are as out of the box, and its links train again.
+    /// Restarts a node: tables, LIDs, keys and counters return to factory defaults, and its links train
+    /// again. Nothing survives but cables, attached functions and whether the software behind a port is a
+    /// subnet manager.
     pub fn reboot(&mut self, now: Duration, device: DeviceId) {
         self.handle_timeout(now);
         let ports: Vec<PortId> = self.devices[device.index()].ports().collect();
         for port in &ports {
-            // What has no LID any more sends no traps: only the neighbours report that the links went down.
+            // A port without a LID sends no traps: only the neighbours report the lost links.
             self.port_mut(*port).info.lid = None;
         }
         for port in &ports {
@@ -62,8 +66,8 @@ impl Fabric {
         }
     }
 
-    /// Lets a node call itself something else, as its own software can; its ports report that. Who names the node here goes
-    /// on using its name in the topology.
+    /// Changes the node description, as software on the node can; every port raises a trap.
+    /// [`Fabric::find_device`] still uses the description in the topology.
     pub fn rename(&mut self, now: Duration, device: DeviceId, description: &str) {
         self.handle_timeout(now);
         self.devices[device.index()].description = NodeDescription::new(device::cut(description));
@@ -79,7 +83,7 @@ impl Fabric {
         let port = self.port(id);
         let mut fresh =
             device::new_port(port.device, kind, port.number, self.model_port(id), &self.capacities);
-        // A LID in the topology file is where a fabric starts from; a node that restarted has none.
+        // LIDs in the topology file apply when the fabric is built; a rebooted node has none.
         fresh.info.lid = None;
         fresh.info.lmc = Default::default();
         (fresh.peer, fresh.plugged, fresh.is_sm) = (peer, plugged, is_sm);
@@ -96,7 +100,7 @@ impl Fabric {
         self.train_link(port);
     }
 
-    /// Both ends of a plugged link that are willing find each other: physically up, logically in Initialize.
+    /// Trains a plugged link if both ends poll: physically LinkUp, logically Initialize.
     pub(crate) fn train_link(&mut self, port: PortId) {
         let Some(peer) = self.port(port).peer else { return };
         let willing =
@@ -116,8 +120,7 @@ impl Fabric {
         self.link_changed(port, peer);
     }
 
-    /// Width and speeds both ends allow and the cable carries; at least the narrowest and slowest, which every port can
-    /// do.
+    /// The width and speeds that both ends enable and the cable carries; at least 1x and SDR.
     fn negotiate(&self, port: PortId, peer: PortId) -> (LinkWidth, LinkSpeed, ExtendedSpeed) {
         let [a, b] = [port, peer].map(|end| &self.port(end).info);
         let [x, y] = [port, peer].map(|end| rates::carried_by_cable(self.model_port(end)));
@@ -128,7 +131,7 @@ impl Fabric {
         (width.unwrap_or(LinkWidth::X1), speed.unwrap_or(LinkSpeed::SDR), extended.unwrap_or_default())
     }
 
-    /// Both ends go down; they poll for each other unless they were disabled.
+    /// Takes a link down; both ends poll unless they are disabled.
     pub(crate) fn take_link_down(&mut self, port: PortId) {
         let Some(peer) = self.port(port).peer else { return };
         if self.port(port).info.state == PortState::Down && self.port(peer).info.state == PortState::Down {
@@ -154,7 +157,7 @@ impl Fabric {
         }
     }
 
-    /// The arbitration tables of a port, made when they are first written.
+    /// The VL arbitration tables of a port, created with defaults on first use.
     pub(crate) fn arbitration_mut(&mut self, port: PortId) -> &mut Arbitration {
         self.port_mut(port).arbitration.get_or_insert_default()
     }

@@ -1,7 +1,8 @@
-//! What devices tell their subnet manager unasked: link changes, capability changes, violations.
+//! Traps: link state changes, changes of a port's own attributes, key violations.
 //!
-//! A trap is sent at once, repeated until the manager represses it or the repetitions are used up, and held back
-//! while the same trap of the same port is still waiting: an attacker must not be able to flood the manager.
+//! A trap is sent at once and repeated until the subnet manager represses it or the repetitions are used up.
+//! While it is pending, the same trap of the same port is not raised again, so that an attacker cannot flood
+//! the subnet manager.
 
 use std::time::Duration;
 
@@ -14,20 +15,21 @@ use ib_wire::{
     ServiceLevel, TransactionId,
 };
 
-use crate::agent::Verdict;
+use crate::agent::AgentOutcome;
 use crate::device::PortId;
-use crate::fabric::{DropReason, Fabric, Output, Timer};
+use crate::fabric::{DropReason, Fabric, FabricOutput, Timer};
 
-/// How long a device waits for a TrapRepress before it sends a trap again.
+/// Time between repetitions of a trap that is not repressed.
 const REPEAT_AFTER: Duration = Duration::from_secs(5);
 
-/// How often a device repeats a trap nobody represses.
+/// Number of repetitions of a trap.
 const REPEATS_MAX: u8 = 10;
 
-/// How long a port stays quiet about a kind of violation after it reported one: the manager reads the counters.
+/// Minimum time between two reports of the same kind of violation. The violation counters count all of them.
 const VIOLATION_SPACING: Duration = Duration::from_secs(1);
 
-/// The traps of a port that wait for a TrapRepress, one of each number, and when violations were last reported.
+/// Traps of a port that are not repressed yet, one per trap number, and the times of the last violation
+/// reports.
 #[derive(Debug, Default)]
 pub(crate) struct PendingTraps {
     waiting: Vec<WaitingTrap>,
@@ -43,7 +45,7 @@ struct WaitingTrap {
     repeats_left: u8,
 }
 
-/// What a packet says of itself that a report of its violation names.
+/// The headers of a packet that a violation report contains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub pkey: Pkey,
@@ -72,18 +74,18 @@ impl Flow {
 }
 
 impl Fabric {
-    /// A link of a switch went up or down.
+    /// Raises trap 128: a link of a switch went up or down.
     pub(crate) fn raise_link_state_change(&mut self, end: PortId) {
         let lid = self.port(end).info.lid.map(LidAddress::from);
         self.raise(end, Trap::LinkStateChanged(SwitchEvent { lid }));
     }
 
-    /// The capability mask of a port changed.
+    /// Raises trap 144: the capability mask of a port changed.
     pub(crate) fn raise_capability_change(&mut self, end: PortId) {
         self.raise_local_change(end, Changes::default());
     }
 
-    /// The node behind a port calls itself something else.
+    /// Raises trap 144: the node description changed.
     pub(crate) fn raise_description_change(&mut self, end: PortId) {
         self.raise_local_change(end, Changes::NODE_DESCRIPTION);
     }
@@ -99,7 +101,7 @@ impl Fabric {
         self.raise(end, Trap::LocalChange(change));
     }
 
-    /// A datagram presented the wrong management key.
+    /// Raises trap 256: wrong M_Key.
     pub(crate) fn report_bad_key(&mut self, guard: PortId, source: LidAddress, request: &Mad) {
         let is_directed = request.class() == ManagementClass::SUBNET_DIRECTED;
         let hops = if is_directed { request.hop_count() } else { 0 };
@@ -121,7 +123,7 @@ impl Fabric {
         self.report_violation(guard, Trap::BadMKey(trap));
     }
 
-    /// A packet reached an end port without a partition key in common.
+    /// Raises trap 257: an end port does not accept the P_Key of a packet.
     pub(crate) fn report_bad_pkey(&mut self, end: PortId, flow: Flow) {
         self.report_violation(
             end,
@@ -138,7 +140,7 @@ impl Fabric {
         );
     }
 
-    /// A packet reached a queue pair without its queue key.
+    /// Raises trap 258: wrong Q_Key.
     pub(crate) fn report_bad_qkey(&mut self, end: PortId, flow: Flow, qkey: QKey) {
         self.report_violation(
             end,
@@ -155,9 +157,10 @@ impl Fabric {
         );
     }
 
-    /// A switch port filtered a packet out for its partition.
+    /// Raises trap 259: a switch port filtered a packet for its P_Key.
     pub(crate) fn report_bad_pkey_at_switch(&mut self, port: PortId, flow: Flow) {
-        /// LIDs, key, service level and queue pairs are valid; the GIDs where the packet had them.
+        /// Valid-bits of the trap: LIDs, P_Key, service level and queue pairs are valid; GIDs if the packet
+        /// had a GRH.
         const VALID: u16 = 0xff;
         let end = self.end_port(port);
         let trap = SwitchBadPkey {
@@ -187,7 +190,7 @@ impl Fabric {
         self.raise(end, trap);
     }
 
-    /// Sends a trap to the subnet manager, if the port has an address and knows one.
+    /// Sends a trap to the master subnet manager, if the port has a LID and MasterSMLID is set.
     fn raise(&mut self, end: PortId, trap: Trap) {
         let number = trap.number();
         let info = &self.port(end).info;
@@ -233,31 +236,31 @@ impl Fabric {
         datagram.sl = info.master_sm_sl;
         *self.traps_sent.entry(number).or_default() += 1;
         match self.carry_subnet_management(end, &mut datagram) {
-            Ok(Some(port)) => self.push_output(Output::Deliver { port, datagram }),
+            Ok(Some(port)) => self.push_output(FabricOutput::Deliver { port, datagram }),
             Ok(None) => {}
             Err(reason) => self.count_drop(reason),
         }
     }
 
-    /// The subnet manager has seen a trap. Nobody else may silence one.
-    pub(crate) fn repress_trap(&mut self, end: PortId, source: LidAddress, mad: &Mad) -> Verdict {
+    /// Handles TrapRepress. Only the master subnet manager can repress a trap.
+    pub(crate) fn repress_trap(&mut self, end: PortId, source: LidAddress, mad: &Mad) -> AgentOutcome {
         if self.port(end).info.master_sm_lid.map(LidAddress::from) != Some(source) {
-            return Verdict::Dropped(DropReason::ManagementKey);
+            return AgentOutcome::Dropped(DropReason::ManagementKey);
         }
-        // Transports own the upper half of a transaction.
+        // The upper half of a transaction id belongs to the transport.
         let transaction = mad.transaction().0 as u32;
         let waiting = &mut self.port_mut(end).traps.waiting;
         let before = waiting.len();
         waiting.retain(|trap| trap.transaction != transaction);
         match waiting.len() < before {
-            true => Verdict::UsedUp,
-            // Managers send traps too, and wait until they are repressed.
-            false if self.port(end).is_sm => Verdict::ForSoftware,
-            false => Verdict::Dropped(DropReason::Unanswered),
+            true => AgentOutcome::UsedUp,
+            // The software behind the port is a subnet manager and may have sent the trap itself.
+            false if self.port(end).is_sm => AgentOutcome::ForSoftware,
+            false => AgentOutcome::Dropped(DropReason::Unanswered),
         }
     }
 
-    /// Sends again what is due and was not repressed.
+    /// Repeats the traps of a port that are due.
     pub(crate) fn repeat_traps(&mut self, end: PortId) {
         let now = self.now;
         let mut again = Vec::new();

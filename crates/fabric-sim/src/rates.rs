@@ -1,10 +1,10 @@
-//! Rates as topology files name them, in the codes of PortInfo: a rate enables itself and what is slower.
+//! Link rates of the topology in the encodings of PortInfo. A rate enables itself and all slower ones.
 
 use fabric_model::{LinkRate, Port, Speed, Width};
 use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PortInfo};
 
-/// What the cable at a port carries: the rate its file names, else the masks it sets. A manager that enables more
-/// does not make it faster.
+/// Width and speeds that the cable at a port carries: the rate in the topology, else the enabled masks there.
+/// Enabling more does not make the link faster.
 pub(crate) fn carried_by_cable(port: &Port) -> (LinkWidth, LinkSpeed, ExtendedSpeed) {
     match port.rate {
         Some(rate) => (enabled_width(rate), enabled_speed(rate), enabled_extended_speed(rate)),
@@ -12,7 +12,7 @@ pub(crate) fn carried_by_cable(port: &Port) -> (LinkWidth, LinkSpeed, ExtendedSp
     }
 }
 
-/// The widths a port enables whose link has this rate.
+/// LinkWidthEnabled of a port whose link has this rate.
 pub(crate) fn enabled_width(rate: LinkRate) -> LinkWidth {
     match rate.width {
         Width::X1 => LinkWidth::X1,
@@ -23,7 +23,7 @@ pub(crate) fn enabled_width(rate: LinkRate) -> LinkWidth {
     }
 }
 
-/// The speeds up to QDR it enables.
+/// LinkSpeedEnabled, up to QDR.
 pub(crate) fn enabled_speed(rate: LinkRate) -> LinkSpeed {
     match rate.speed {
         Speed::Sdr => LinkSpeed::SDR,
@@ -32,7 +32,7 @@ pub(crate) fn enabled_speed(rate: LinkRate) -> LinkSpeed {
     }
 }
 
-/// The speeds beyond QDR it enables.
+/// LinkSpeedExtEnabled, for speeds beyond QDR.
 pub(crate) fn enabled_extended_speed(rate: LinkRate) -> ExtendedSpeed {
     let fastest = match rate.speed {
         Speed::Fdr => ExtendedSpeed::FDR,
@@ -41,11 +41,11 @@ pub(crate) fn enabled_extended_speed(rate: LinkRate) -> ExtendedSpeed {
         Speed::Ndr => ExtendedSpeed::NDR,
         _ => return ExtendedSpeed::default(),
     };
-    // One bit a speed, the slowest lowest: all bits up to this one.
+    // One bit per speed in ascending order: this bit and all below.
     ExtendedSpeed(fastest.0 | (fastest.0 - 1))
 }
 
-/// The speeds beyond QDR it could run: whatever is fast is fast up to HDR at least.
+/// LinkSpeedExtSupported. Ports that run an extended speed support all of them up to HDR.
 pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
     const UP_TO_HDR: u8 = ExtendedSpeed::FDR.0 | ExtendedSpeed::EDR.0 | ExtendedSpeed::HDR.0;
     match enabled_extended_speed(rate) {
@@ -54,7 +54,8 @@ pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
     }
 }
 
-/// What a link runs at by the registers of one of its ports. Only Mellanox' own attribute tells FDR10 from QDR.
+/// The rate of a link by the registers of one of its ports. `is_fdr10` comes from the Mellanox vendor
+/// attribute.
 pub(crate) fn active_rate(info: &PortInfo, is_fdr10: bool) -> LinkRate {
     let lanes = info.link_width_active.lanes();
     let width = Width::ALL.into_iter().find(|width| u32::from(width.lanes()) == lanes);

@@ -1,4 +1,4 @@
-//! Nodes and cables come and go for good while the fabric runs.
+//! Adds and removes nodes and cables while the fabric runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,26 +10,27 @@ use thiserror::Error;
 use crate::device::{DeviceId, PortId};
 use crate::fabric::Fabric;
 
-/// Why a fabric cannot become another one.
+/// Why the topology cannot be replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RecableError {
-    /// A node is to be another kind of device than it is, or one with another number of ports.
-    #[error("the node {0} is another device than before")]
+    /// A node has another kind or number of ports than the node with the same GUID in the fabric.
+    #[error("node {0} must keep its kind and number of ports")]
     OtherDevice(Guid),
-    /// What results is no topology.
+    /// The combination of old and new nodes is not a valid topology.
     #[error(transparent)]
     Build(#[from] BuildError),
 }
 
-/// A cable: node GUID and port at both ends, the lower first.
+/// Node GUID and port number of both ends, the lower first.
 type Cable = [(Guid, PortNum); 2];
 
 impl Fabric {
-    /// Makes nodes and cables those of another topology. Nodes are told by GUID: what stays keeps its state and its ids,
-    /// what is new comes out of the box, and what is missing is left behind without cables and without software. Where a
-    /// cable goes or comes, both ends go down or train, and switches report it.
+    /// Replaces the topology. Nodes are identified by GUID: those in both topologies keep their state and
+    /// ids, new ones get factory defaults, and missing ones stay in the fabric without cables or subnet
+    /// manager until a later topology contains them again. Both ends of removed cables go down, those of new
+    /// cables train, and switches raise traps.
     ///
-    /// Nodes that are left behind take memory until they are wanted again.
+    /// On an error the topology is unchanged.
     pub fn recable(&mut self, now: Duration, topology: &Topology) -> Result<(), RecableError> {
         self.handle_timeout(now);
         let (old, new) = (cables(self.blueprint()), cables(topology));
@@ -63,7 +64,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The nodes of before in their places, those that are new behind them, and the cables that are to be.
+    /// The nodes of the fabric at their indices, then the new ones, with the cables of `topology`.
     fn next_blueprint(
         &self,
         topology: &Topology,
@@ -80,15 +81,15 @@ impl Fabric {
                 builder.disconnect(end)?;
             }
         }
-        let mut places = std::collections::HashMap::new();
+        let mut indices = std::collections::HashMap::new();
         for (_, node) in topology.nodes() {
-            let place = match before.by_guid(node.guid) {
-                Some(place) => {
-                    let known = &before[place];
+            let index = match before.by_guid(node.guid) {
+                Some(index) => {
+                    let known = &before[index];
                     if (known.kind, known.port_count()) != (node.kind, node.port_count()) {
                         return Err(RecableError::OtherDevice(node.guid));
                     }
-                    place
+                    index
                 }
                 None => builder.add_node(NewNode {
                     id: node.id.clone(),
@@ -102,12 +103,12 @@ impl Fabric {
                     port_0: node.port_0,
                 })?,
             };
-            places.insert(node.guid, place);
+            indices.insert(node.guid, index);
         }
         for link in topology.links() {
             let cable = cable_of(topology, link.a, link.b);
             if !old.contains(&cable) {
-                let [a, b] = cable.map(|(guid, port)| Endpoint::new(places[&guid], port));
+                let [a, b] = cable.map(|(guid, port)| Endpoint::new(indices[&guid], port));
                 builder.connect(a, b, link.rate)?;
             }
         }

@@ -1,38 +1,37 @@
-//! Reads and writes that wait for their turn: small, because there are hundreds of thousands of them.
+//! Reads and writes that are not handed to the MAD window yet. Compact, because a large fabric has hundreds
+//! of thousands of them.
 
 use ib_wire::SMP_DATA_LEN;
 
 use crate::manager::Manager;
-use crate::unsupported::Place;
+use crate::unsupported::AttributeRef;
 
-/// Requests that are made ready to be sent at most; enough for every device of the largest fabrics to have its share.
+/// Limit on requests waiting in the MAD window: enough to keep the windows of all devices of the largest
+/// fabrics full.
 const READY_MAX: usize = 8192;
 
-/// An attribute, and what is to be done with it.
+/// A read or write of an attribute.
 pub(crate) struct Job {
-    pub place: Place,
-    pub work: Work,
+    pub target: AttributeRef,
+    pub kind: JobKind,
 }
 
-/// What is done with an attribute.
-pub(crate) enum Work {
-    /// It is read.
+pub(crate) enum JobKind {
     Read,
-    /// It is read, and should hold what is known.
+    /// A read whose result is compared with the known value.
     Audit,
-    /// It is to hold this.
     Write([u8; SMP_DATA_LEN]),
 }
 
-/// Jobs, the last one first.
+/// Pending jobs, the next one last.
 #[derive(Default)]
 pub(crate) struct Backlog(Vec<Job>);
 
 impl Backlog {
-    /// Takes jobs of one step, which may be done in any order: devices take turns.
+    /// Adds jobs of one step. They are done in any order; devices take turns.
     pub fn fill(&mut self, jobs: impl IntoIterator<Item = Job>) {
         self.0.extend(jobs);
-        self.0.sort_unstable_by_key(|Job { place: (node, _, key), .. }| std::cmp::Reverse((key.1, *node)));
+        self.0.sort_unstable_by_key(|Job { target: (node, _, key), .. }| std::cmp::Reverse((key.1, *node)));
     }
 
     pub fn len(&self) -> usize {
@@ -45,25 +44,25 @@ impl Backlog {
 }
 
 impl std::fmt::Debug for Backlog {
-    /// What is to be written may be a key.
+    /// Prints only the number of jobs, because data to be written may contain an M_Key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Backlog({})", self.0.len())
     }
 }
 
 impl Manager {
-    /// Makes some of what waits ready to be sent.
+    /// Moves jobs into the MAD window while it has room.
     pub(crate) fn refill(&mut self) {
-        if self.exchange.waiting() > READY_MAX / 2 {
+        if self.window.waiting() > READY_MAX / 2 {
             return;
         }
-        while self.exchange.waiting() < READY_MAX
-            && let Some(Job { place, work }) = self.backlog.0.pop()
+        while self.window.waiting() < READY_MAX
+            && let Some(Job { target, kind }) = self.backlog.0.pop()
         {
-            match work {
-                Work::Read => self.read(place),
-                Work::Audit => self.audit(place),
-                Work::Write(data) => self.write(place, data),
+            match kind {
+                JobKind::Read => self.read(target),
+                JobKind::Audit => self.audit(target),
+                JobKind::Write(data) => self.write(target, data),
             }
         }
     }

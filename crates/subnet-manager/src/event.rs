@@ -1,121 +1,87 @@
-//! What a manager has to tell.
+//! Events of the subnet manager.
 
 use fabric_model::intent::Capabilities;
 use fabric_model::{BuildError, FabricPlan, Found, Topology};
 use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
-use crate::exchange::Counts;
 use crate::keys::Location;
-use crate::survey::Difference;
+use crate::mad_window::MadCounts;
+use crate::survey::AttributeDifference;
 
-/// What a manager has to tell.
+/// An event that [`Manager::poll_event`](crate::Manager::poll_event) reports.
 #[derive(Debug)]
-pub enum Event {
-    /// The fabric is known, or has changed; somebody may compile a plan for it and [`apply`](crate::Manager::apply) it.
+pub enum SmEvent {
+    /// The fabric is known or has changed. Compile a plan for it and call [`apply`](crate::Manager::apply).
     Discovered(Box<Discovery>),
-    /// Not even the node the manager sits on answers.
-    Alone,
-    /// What was found is no fabric: two nodes with one GUID, a cable with three ends.
+    /// Not even the node of the manager's own port answers.
+    LocalNodeSilent,
+    /// The answers contradict each other, for example two nodes with one GUID or a cable with three ends.
     Inconsistent(BuildError),
-    /// What devices hold.
+    /// Result of [`survey`](crate::Manager::survey): the tables that devices hold.
     Surveyed(Box<Found>),
-    /// How devices differ from a plan.
-    Compared(Vec<Difference>),
-    /// The plan in force with the tables that devices hold.
+    /// Result of [`compare`](crate::Manager::compare): the differences to a plan.
+    Compared(Vec<AttributeDifference>),
+    /// Result of [`read_back`](crate::Manager::read_back): the plan in force, with the tables that devices
+    /// hold.
     ReadBack(Box<FabricPlan>),
-    /// The fabric is equal to the plan, but for what was refused.
-    Programmed(Counts),
-    /// Somebody did not answer in the middle of a pass: it is looked at, then the pass begins again.
+    /// The fabric holds the plan, except for requests that were refused. Total MADs sent since the start.
+    Programmed(MadCounts),
+    /// A node did not answer during programming. It is rechecked, then programming starts again.
     Interrupted,
-    /// Somebody is there, but does not answer: broken, or under a key that is not ours.
+    /// A device is connected but does not answer: it is broken, or it has an M_Key of another site.
     SilentLocation {
-        /// Where; `None` is where the manager itself sits.
+        /// `None` means the manager's own node.
         location: Option<Location>,
-        /// Who was last met there.
+        /// The node that was last seen there.
         last: Option<Guid>,
     },
-    /// Somebody who has no key answers as a node that was met elsewhere. It is left out; no key is shown to it.
-    Stranger {
-        /// Where it sits.
-        location: Option<Location>,
-        /// Who it says it is.
-        claims: Guid,
-    },
-    /// Where somebody was silent or a stranger, a node answers as itself now, or nobody is connected any more.
-    Answered {
-        /// Where.
-        location: Option<Location>,
-    },
+    /// A device that does not know the M_Key claims the GUID of a node that was seen elsewhere. It is
+    /// ignored, and no key is sent to it. [`Manager::rebind`](crate::Manager::rebind) accepts a node that was
+    /// moved.
+    Stranger { location: Option<Location>, claims: Guid },
+    /// At a location with a silent device or a stranger, the right node answers now, or nothing is connected
+    /// any more.
+    LocationRecovered { location: Option<Location> },
     /// A node that answered before does not answer any more.
-    Silent {
-        /// The node.
+    NodeSilent { node: Guid, attribute: Attribute },
+    /// A node refused a request, or its answer cannot be decoded.
+    RequestRefused {
         node: Guid,
-        /// What it was asked for.
         attribute: Attribute,
-    },
-    /// A node refused a request, or answered nonsense.
-    Refused {
-        /// The node.
-        node: Guid,
-        /// What it was asked for.
-        attribute: Attribute,
-        /// The modifier.
         modifier: u32,
-        /// Its status; `None` if the answer made no sense.
+        /// `None` if the answer cannot be decoded.
         status: Option<Status>,
     },
-    /// Part of an attribute stayed as it was right after a Set: the node does not support it. Told once.
-    Unsupported {
-        /// The node.
+    /// A Set left bits unchanged: the node does not support them. Reported once per attribute; the bits are
+    /// not written again.
+    Unsupported { node: Guid, attribute: Attribute, modifier: u32 },
+    /// Something other than this manager changed an attribute. It will be restored.
+    Drift { node: Guid, attribute: Attribute, modifier: u32 },
+    /// A node sent a trap. Traps are not authenticated.
+    TrapReceived {
+        /// The node that owns the source LID of the trap.
         node: Guid,
-        /// The attribute.
-        attribute: Attribute,
-        /// The modifier.
-        modifier: u32,
-    },
-    /// Somebody else changed what a node holds; it is repaired.
-    Drift {
-        /// The node.
-        node: Guid,
-        /// The attribute.
-        attribute: Attribute,
-        /// The modifier.
-        modifier: u32,
-    },
-    /// A node reported something. Nobody vouches for it.
-    Trapped {
-        /// The node, by the LID the report came from.
-        node: Guid,
-        /// What it says.
         trap: Trap,
     },
-    /// Another subnet manager runs on the fabric, or says something else than before.
+    /// Another subnet manager runs on the fabric, or its state or priority changed.
     ForeignManager {
-        /// The node it runs on.
         node: Guid,
-        /// The port.
         port: PortNum,
-        /// What it says of itself; `None` if it is silent. No M_Key is ever shown to it, so a device may keep the
-        /// question from it.
+        /// Its SMInfo; `None` if it does not answer. Requests to it carry no M_Key, so a device may drop
+        /// them.
         info: Option<SmInfo>,
     },
-    /// It does not run there any more.
-    ForeignManagerGone {
-        /// The node it ran on.
-        node: Guid,
-        /// The port.
-        port: PortNum,
-    },
+    /// Another subnet manager is gone.
+    ForeignManagerGone { node: Guid, port: PortNum },
 }
 
-/// What discovery found.
+/// The result of a discovery run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovery {
-    /// Nodes and cables.
     pub topology: Topology,
-    /// What devices can hold.
+    /// Table sizes and other limits of the devices.
     pub capabilities: Capabilities,
-    /// The port the manager sits on.
+    /// GUID of the manager's own port.
     pub manager: Guid,
 }

@@ -1,4 +1,5 @@
-//! Every node under a key of its own, all derived from one secret, and each sent only where its node is known to sit.
+//! M_Keys: derived per node from one site secret, and presented only at the location that the node is bound
+//! to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,37 +10,38 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use thiserror::Error;
 
-/// Bytes a site secret has at least: fewer could be guessed.
+/// Minimum length of a site secret in bytes.
 pub const SECRET_LEN_MIN: usize = 32;
 
-/// What all management keys of a site are derived from. It never prints.
+/// The secret that all M_Keys of a site are derived from. It cannot be printed.
 #[derive(Clone)]
 pub struct SiteSecret(Vec<u8>);
 
-/// A secret that could be guessed.
+/// A secret shorter than [`SECRET_LEN_MIN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a site secret of {len} bytes could be guessed: {SECRET_LEN_MIN} random bytes at least")]
+#[error("a site secret must have at least {SECRET_LEN_MIN} random bytes, got {len}")]
 pub struct SecretTooShort {
-    /// What was given.
     pub len: usize,
 }
 
 impl SiteSecret {
-    /// Takes random bytes.
+    /// Takes at least [`SECRET_LEN_MIN`] random bytes.
     pub fn new(bytes: Vec<u8>) -> Result<Self, SecretTooShort> {
         if bytes.len() < SECRET_LEN_MIN { Err(SecretTooShort { len: bytes.len() }) } else { Ok(Self(bytes)) }
     }
 
-    /// The key of a node: different for every node, not to be guessed from any other.
+    /// The M_Key of a node: HMAC-SHA-256 of its GUID under the secret, truncated to 64 bits. Keys of other
+    /// nodes do not reveal it.
     pub fn key(&self, guid: Guid) -> MKey {
-        // Zero is no key; it comes up once in 2^64 nodes.
+        // A key of 0 means no key; the next round is used for 1 in 2^64 nodes.
         (0..=u8::MAX)
             .find_map(|round| self.candidate(guid, round))
             .expect("one of 256 random numbers is not 0")
     }
 
-    /// A number that tells this secret from others and nothing else about it.
-    pub fn mark(&self) -> u64 {
+    /// A number that distinguishes this secret from others and reveals nothing else about it. Stored to
+    /// detect a wrong secret.
+    pub fn fingerprint(&self) -> u64 {
         self.number(&[b"heddle mark 1"])
     }
 
@@ -61,17 +63,16 @@ impl fmt::Debug for SiteSecret {
     }
 }
 
-/// Where a node sits: behind which port of which node. The manager's own node sits nowhere.
+/// The location of a node: the port of a neighbour that leads to it. The manager's own node has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Location {
-    /// The node before it.
+    /// GUID of the neighbour.
     pub near: Guid,
-    /// The port that leads to it.
     pub port: PortNum,
 }
 
-/// Which node was last met where. A key is shown only to whoever sits where its node was met: somebody who plugs in
-/// another device learns nothing.
+/// Which node was last seen at which location. An M_Key is presented only at the location of its node, so
+/// that a device plugged in elsewhere cannot learn it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bindings {
@@ -80,7 +81,8 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Says that a node was moved: its key may be shown at `location` from now on. `None` is where the manager sits.
+    /// Binds a node that was moved to a new location, where its M_Key may be presented from now on. `None` is
+    /// the manager's own node.
     pub fn rebind(&mut self, location: Option<Location>, node: Guid) {
         let mut bound = BoundNodes::new(self);
         bound.bind(location, node);
@@ -88,16 +90,16 @@ impl Bindings {
     }
 }
 
-/// The same, while it is used.
+/// [`Bindings`] in the form that is used while running.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BoundNodes {
     own: Option<Guid>,
     nodes: BTreeMap<Location, Guid>,
-    /// Nodes that were put under their keys, or were bound before this manager began.
+    /// Nodes that hold their M_Key, or were bound before the start.
     sealed: BTreeSet<Guid>,
-    /// Nodes that were bound since.
+    /// Nodes bound since the last [`BoundNodes::seal`].
     unsealed: Vec<Guid>,
-    /// As a list, while nothing changes.
+    /// The list form, cached until the next change.
     listed: Option<Bindings>,
 }
 
@@ -114,17 +116,17 @@ impl BoundNodes {
         bound
     }
 
-    /// Every node that is bound is about to be put under its key: from now on it has to know it.
+    /// Marks all bound nodes as holding their M_Key: it is about to be written.
     pub fn seal(&mut self) {
         self.sealed.extend(self.unsealed.drain(..));
     }
 
-    /// Whether a node was put under its key.
+    /// Whether a node holds its M_Key.
     pub fn is_sealed(&self, node: Guid) -> bool {
         self.sealed.contains(&node)
     }
 
-    /// The node that was last met at a location; `None` is where the manager itself sits.
+    /// The node that was last seen at a location; `None` is the manager's own node.
     pub fn node(&self, location: Option<Location>) -> Option<Guid> {
         match location {
             None => self.own,
@@ -132,18 +134,18 @@ impl BoundNodes {
         }
     }
 
-    /// Binds a node to a location; whether that is news.
+    /// Binds a node to a location. Returns whether that is new.
     pub fn bind(&mut self, location: Option<Location>, node: Guid) -> bool {
         let before = match location {
             None => self.own.replace(node),
             Some(location) => self.nodes.insert(location, node),
         };
-        let is_news = before != Some(node);
-        if is_news {
+        let is_new = before != Some(node);
+        if is_new {
             self.unsealed.push(node);
             self.listed = None;
         }
-        is_news
+        is_new
     }
 
     pub fn list(&mut self) -> Bindings {
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_and_every_site_has_its_own_key() {
+    fn every_node_of_every_site_has_its_own_key() {
         let mut keys = std::collections::BTreeSet::new();
         for site in 0..3 {
             for node in 1..=1000 {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_is_refused_and_none_prints() {
+    fn a_short_secret_is_rejected_and_no_secret_prints() {
         assert_eq!(SiteSecret::new(vec![1; 31]).unwrap_err(), SecretTooShort { len: 31 });
         assert_eq!(format!("{:?}", secret(0x41)), "SiteSecret(set)");
     }

@@ -1,58 +1,62 @@
-//! Makes a fabric equal to a plan, and nothing else: no LID, route or lane is chosen here.
+//! A subnet manager that makes a fabric equal to a plan. It decides nothing: LIDs, routes and lanes come from
+//! the plan.
 //!
-//! A [`Manager`] is a machine without I/O. It looks at the fabric along directed routes, many requests in flight at
-//! once; hands out what it found ([`Event::Discovered`]); takes a [`FabricPlan`](fabric_model::FabricPlan) that somebody
-//! compiled from it ([`Manager::apply`]); reads the tables that are there, and writes those that differ, in an order in
-//! which every step is safe: what is no longer allowed ends before anything new begins, and only when everything is in
-//! place ports become active. Then it watches: traps and sweeps tell it where to look again.
+//! A [`Manager`] is a state machine without I/O. It discovers the fabric along directed routes with many
+//! requests in flight and reports it ([`SmEvent::Discovered`]). The caller compiles a
+//! [`FabricPlan`](fabric_model::FabricPlan) and passes it to [`Manager::apply`]. The manager reads the tables
+//! of the devices and writes those that differ, in an order in which every single write is safe. Afterwards
+//! it keeps the fabric equal to the plan: traps and sweeps tell it what to check again.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | `manager` | the phases, and the verbs the caller uses |
-//! | `backlog` | reads and writes that wait for their turn |
-//! | `exchange` | requests in flight: windows, retries, time limits |
-//! | `keys` | a management key for every node, derived; where each may be shown |
-//! | `look` | looking at the fabric: who is there, what has changed |
-//! | `watch` | when to look at what |
-//! | `traps` | what others send unasked |
-//! | `observed` | what devices were last seen to hold, and how they are connected |
-//! | `discovery` | from what was seen to a topology |
-//! | `pass` | from what devices hold to what a plan says, step by step |
-//! | `scope` | which devices a pass has to look at |
-//! | `survey`, `read_back` | looking without touching, and reading what a plan speaks of |
-//! | `program` | what has to be read and written for a plan |
-//! | [`transition`] | the safe order from tables that are held to those of a plan |
-//! | `unsupported` | what devices do not take |
-//! | `administration` | answers what ports ask about the subnet; a machine of its own, [`Administration`] |
+//! | `manager` | the phases, and the verbs of the caller |
+//! | `answers` | responses, and requests without response |
+//! | `discovery_run` | probes, reads and comparison with the known values |
+//! | `sweep` | schedule of sweeps and rechecks |
+//! | `traps` | traps and SMInfo requests of others |
+//! | `foreign_managers` | other subnet managers |
+//! | `observed` | the last known attributes and cables of all nodes |
+//! | `topology` | from observed nodes to a topology |
+//! | `programming` | a programming run, stage by stage |
+//! | `program` | the attributes to read and write for a plan |
+//! | `scope` | the devices that a programming run concerns |
+//! | [`transition`] | the safe order from held tables to those of a plan |
+//! | `persistence` | the state that must be stored before anything is written |
+//! | `survey`, `read_back` | reading the tables of the fabric without writing |
+//! | `unsupported` | bits that devices do not support |
+//! | `keys` | M_Keys and where each may be presented |
+//! | `mad_window`, `backlog` | requests in flight and requests waiting |
+//! | `sa` | subnet administration, a state machine of its own: [`SubnetAdministration`] |
 
-mod administration;
+mod answers;
 mod backlog;
-mod discovery;
+mod discovery_run;
 mod event;
-mod exchange;
-mod foreign;
+mod foreign_managers;
 mod keys;
-mod look;
+mod mad_window;
 mod manager;
-mod memory;
 mod observed;
-mod pass;
+mod persistence;
 mod program;
+mod programming;
 mod read_back;
+mod sa;
 mod scope;
 mod survey;
+mod sweep;
+mod topology;
 pub mod transition;
 mod traps;
 mod unsupported;
-mod watch;
 
-pub use administration::{Administration, AdministrationCounts, Directory, ManagerFacts, NodeFacts};
-pub use event::{Discovery, Event};
-pub use exchange::{Counts, Limits, Progress};
+pub use event::{Discovery, SmEvent};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
-pub use manager::{Manager, Settings};
-pub use memory::Memory;
-pub use scope::{Touched, touched};
-pub use survey::Difference;
+pub use mad_window::{MadCounts, MadLimits, MadProgress};
+pub use manager::{Manager, ManagerSettings};
+pub use persistence::PersistentState;
+pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
+pub use scope::{ChangedDevices, changed_devices};
+pub use survey::AttributeDifference;
+pub use sweep::SweepSettings;
 pub use unsupported::Unsupported;
-pub use watch::Watchfulness;

@@ -1,4 +1,4 @@
-//! The phases of a manager, and the verbs its caller uses.
+//! The phases of the subnet manager, and the verbs of its caller.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -6,182 +6,251 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use ib_wire::{
-    Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, NodeInfo, PortNum, SMP_DATA_LEN,
-    SmKey, Status, TransactionId,
+    Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey,
+    TransactionId,
 };
 
-use crate::administration::{Administration, AdministrationCounts, Directory};
 use crate::backlog::Backlog;
-use crate::discovery;
-use crate::event::{Discovery, Event};
-use crate::exchange::{Answered, Counts, Exchange, Limits, Progress};
-use crate::foreign::ForeignManager;
+use crate::event::{Discovery, SmEvent};
+use crate::foreign_managers::ForeignManager;
 use crate::keys::{BoundNodes, Location, SiteSecret};
-use crate::memory::{Memory, Persistence};
+use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
 use crate::observed::Observed;
+use crate::persistence::{Persistence, PersistentState};
 use crate::program::{Comparison, Stage, WeightWrite};
+use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
+use crate::sweep::{SweepSchedule, SweepSettings};
+use crate::topology;
 use crate::transition::RouteStep;
-use crate::unsupported::{Place, Unsupported};
-use crate::watch::{Watch, Watchfulness};
+use crate::unsupported::{AttributeRef, Unsupported};
 
-/// How a manager works.
+/// Settings of a subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// How much it asks at once.
-    pub limits: Limits,
-    /// How closely it watches.
-    pub watchfulness: Watchfulness,
-    /// What it tells other subnet managers, 0..=15: the higher is master.
+pub struct ManagerSettings {
+    pub limits: MadLimits,
+    pub sweeps: SweepSettings,
+    /// SMInfo priority, 0 to 15; the highest becomes master.
     pub priority: u8,
-    /// By what subnet managers take each other for their like. It guards nothing: everybody can ask for it.
+    /// SM_Key in SMInfo, by which subnet managers recognise each other. It protects nothing, because every
+    /// port can read it.
     pub sm_key: Option<SmKey>,
-    /// How long packets may be under way: so long it waits where new routes could block old ones.
-    pub drain: Duration,
+    /// Drain time: after withdrawing routes, wait this long for packets in flight before installing routes
+    /// that could deadlock with them.
+    pub drain_time: Duration,
 }
 
-impl Default for Settings {
+impl Default for ManagerSettings {
     fn default() -> Self {
-        let (limits, watchfulness) = (Limits::default(), Watchfulness::default());
-        // What opensm has where nobody chose another: it yields only to a manager that has the same.
+        let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
+        // OpenSM's default. OpenSM yields only to a manager with the same SM_Key.
         let sm_key = SmKey::from_wire(1);
-        Self { limits, watchfulness, priority: 15, sm_key, drain: Duration::from_millis(500) }
+        Self { limits, sweeps, priority: 15, sm_key, drain_time: Duration::from_millis(500) }
     }
 }
 
-/// A subnet manager. Feed it with the `handle_` verbs; after each, empty `poll_persist`, `poll_transmit` and
-/// `poll_event` and come back at `poll_timeout`.
+/// A subnet manager, as a state machine without I/O, clock or threads. It makes a fabric equal to a plan and
+/// keeps it so.
+///
+/// # Life
+///
+/// 1. [`Manager::new`] starts a discovery run. [`SmEvent::Discovered`] has the topology.
+/// 2. The caller compiles a plan and calls [`apply`](Self::apply). The manager reads the tables of the
+///    devices that the plan concerns, waits until its state is persisted, and writes the differences stage by
+///    stage. [`SmEvent::Programmed`] ends the run.
+/// 3. While idle it sweeps, answers traps and serves subnet administration queries. If the fabric has
+///    changed, it reports `Discovered` again and waits for the next plan. If a device holds other values than
+///    the plan, it reports [`SmEvent::Drift`] and restores them.
+///
+/// # Verbs
+///
+/// | verb | effect |
+/// |---|---|
+/// | [`handle_datagram`](Self::handle_datagram) | a datagram arrived at the manager's port |
+/// | [`handle_lost`](Self::handle_lost) | the transport knows that a request gets no response |
+/// | [`handle_timeout`](Self::handle_timeout) | time passes |
+/// | [`handle_persisted`](Self::handle_persisted), [`handle_not_persisted`](Self::handle_not_persisted) | storing the state succeeded or failed |
+/// | [`apply`](Self::apply) | make the fabric equal to a plan |
+/// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
+/// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
+///
+/// # Order of calls
+///
+/// After every verb:
+///
+/// 1. Call [`poll_persist`](Self::poll_persist). If it returns a state, store it durably and answer with
+///    exactly one of `handle_persisted` and `handle_not_persisted`.
+/// 2. Send everything that [`poll_transmit`](Self::poll_transmit) returns, until `None`.
+/// 3. Handle everything that [`poll_event`](Self::poll_event) returns, until `None`.
+/// 4. Call `handle_timeout` no later than [`poll_timeout`](Self::poll_timeout).
+///
+/// `now` is the time since any fixed moment of the caller's choice and must not decrease. `apply` may be
+/// called at any time: it ends a programming run at the current write, and the next run starts from what the
+/// devices hold. `rediscover`, `survey`, `compare` and `read_back` have an effect only while the manager is
+/// idle, that is after `Discovered` without a plan, or after `Programmed`. `rebind` always binds the node, but
+/// discovers the fabric again only while idle. `survey` and `compare` are for a manager that was not given a
+/// plan to apply.
+///
+/// # Promises
+///
+/// * Nothing is written before the first `apply`.
+/// * Nothing is written that depends on decisions that are not persisted. So the process may be killed at any
+///   time, and the next one continues from the stored [`PersistentState`].
+/// * Only attributes that differ from the plan are written. After every single write the fabric is safe: no
+///   partition reaches further than the old or the new plan allows, no packet is on a lane without weight,
+///   and there is no new forwarding or credit loop ([`transition`](crate::transition)). Ports become active
+///   last.
+/// * Subnet administration answers only what the plan in force allows; during a change, only what both plans
+///   allow.
+/// * An M_Key is sent only to the location of its node. No key is in an event, in `PersistentState` or in
+///   `Debug` output.
+/// * A node that does not answer in three programming runs in a row is left out, so that it cannot block the
+///   others.
+/// * Requests in flight, queued answers and queued trap events have limits.
 #[derive(Debug)]
 pub struct Manager {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ManagerSettings,
     pub(crate) secret: Option<SiteSecret>,
-    pub(crate) exchange: Exchange<Purpose>,
+    pub(crate) window: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
     pub(crate) unsupported: Unsupported,
     pub(crate) observed: Observed,
-    pub(crate) watch: Watch,
+    pub(crate) sweeps: SweepSchedule,
     pub(crate) plan: Option<Arc<FabricPlan>>,
-    /// The plan that the fabric was last seen to be equal to.
-    pub(crate) settled: Option<Arc<FabricPlan>>,
-    /// The fabric as it was last handed out.
-    pub(crate) handed: Option<Box<Discovery>>,
+    /// The plan that the fabric was last found to be equal to.
+    pub(crate) in_force: Option<Arc<FabricPlan>>,
+    /// The last discovery that was reported.
+    pub(crate) last_discovery: Option<Box<Discovery>>,
     pub(crate) phase: Phase,
     pub(crate) scope: Scope,
-    /// What is read in this look is to be told.
+    /// Whether the tables read in this discovery run are to be reported.
     pub(crate) is_reading_back: bool,
-    /// How arbitration tables change from here on.
+    /// The remaining steps of the VL arbitration tables.
     pub(crate) weight_steps: VecDeque<Vec<WeightWrite>>,
-    /// How routes change from here on.
+    /// The remaining steps of the routes.
     pub(crate) route_steps: VecDeque<RouteStep>,
-    /// Until then, packets are given time to leave by the old routes.
-    pub(crate) drained: Option<Duration>,
-    /// Counts looks at the fabric.
-    pub(crate) look: u64,
-    /// Nodes that were met in this look as if for the first time.
+    /// End of the current drain time.
+    pub(crate) drained_at: Option<Duration>,
+    /// Number of the current discovery run.
+    pub(crate) discovery_run: u64,
+    /// Nodes that were registered in this discovery run.
     pub(crate) fresh: BTreeSet<Guid>,
-    /// Nodes that may hold something else than the plan says.
-    pub(crate) touched: BTreeSet<Guid>,
-    /// Nodes that did not answer in this pass.
+    /// Nodes whose attributes may differ from the plan.
+    pub(crate) changed: BTreeSet<Guid>,
+    /// Nodes that did not answer in this programming run.
     pub(crate) silent: BTreeSet<Guid>,
-    /// Locations where somebody is who does not answer, or answers as somebody else; each is told once.
-    pub(crate) unmet: BTreeMap<Option<Location>, Option<Guid>>,
-    /// Sets sent when the present pass began.
+    /// Locations with a silent device (`None`) or a stranger (the GUID it claims). Each is reported once.
+    pub(crate) unresolved: BTreeMap<Option<Location>, Option<Guid>>,
+    /// Sets sent before the current programming run.
     pub(crate) sets_before: u64,
-    /// Other subnet managers, by node and port.
+    /// Other subnet managers by node and port.
     pub(crate) managers: BTreeMap<(Guid, PortNum), ForeignManager>,
-    /// What has to be on disk is not what was last written there.
-    pub(crate) memory_is_new: bool,
+    /// Whether the state differs from what was last persisted.
+    pub(crate) state_is_new: bool,
     pub(crate) persistence: Persistence,
-    pub(crate) administration: Administration,
-    /// What the administration answers from, or will.
+    pub(crate) sa: SubnetAdministration,
+    /// The directory that subnet administration answers from, or will after the change.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Nodes say something else of themselves than the directory knows.
+    /// Whether nodes report other facts than `directory` has.
     pub(crate) facts_are_new: bool,
-    /// It was seen what devices do not take: kept when the pass is over, since losing it costs a few writes and no more.
+    /// Whether unsupported bits were found. They are persisted at the end of the programming run, because
+    /// losing them costs only a few writes.
     pub(crate) has_learned: bool,
-    /// When the last verb was used.
+    /// Time of the last verb.
     pub(crate) now: Duration,
-    /// Counts up while the manager lives.
+    /// ActCount of SMInfo; increases while the manager runs.
     pub(crate) activity: u32,
     pub(crate) answers: VecDeque<Datagram>,
-    events: VecDeque<Event>,
+    events: VecDeque<SmEvent>,
 }
 
-/// What is going on until the exchange is idle.
+/// What the manager does until the MAD window is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Finding out what is there.
-    Looking,
-    /// Nothing: the fabric is as it should be, or nobody has said yet how it should be.
-    Watching,
-    /// Reading what there is, to tell it.
+    Discovering,
+    /// Nothing: the fabric holds the plan, or there is no plan yet.
+    Idle,
+    /// Reading the tables of all nodes, to report them.
     Surveying,
-    /// Reading the tables that a plan speaks of, to tell how they differ.
+    /// Reading the tables that a plan names, to report the differences.
     Comparing,
-    /// Reading the tables that a plan speaks of.
+    /// Reading the tables that a plan names, before programming.
     Reading,
-    /// Nothing is written before the memory of it is safe.
-    Remembering,
+    /// Waiting until the state is persisted.
+    Persisting,
     Writing(Stage),
 }
 
-/// What a request was for.
+/// What a request is for.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
-    /// Who is there? Asked with the key of the node that was met there before, or without one.
-    Probe { from: Option<Location>, route: DirectedRoute, expected: Option<Guid> },
-    /// An attribute is read.
-    Read { place: Place },
-    /// An attribute is read that should hold what is known.
-    Audit { place: Place },
-    /// Has anything changed at this switch?
-    Glance { place: Place },
-    /// Something has changed at this switch.
-    Suspect { place: Place },
-    /// An attribute is written.
-    Write { place: Place },
-    /// Who is this other manager, or what has become of it?
-    ForeignManager { node: Guid, port: PortNum },
+    /// Which node is at a location? Presents the M_Key of the expected node, if there is one.
+    Probe {
+        from: Option<Location>,
+        route: DirectedRoute,
+        expected: Option<Guid>,
+    },
+    Read {
+        target: AttributeRef,
+    },
+    /// Read an attribute and compare it with the known value.
+    Audit {
+        target: AttributeRef,
+    },
+    /// Has the state of a port of this switch changed?
+    LightSweep {
+        target: AttributeRef,
+    },
+    /// Check a switch for which there is a reason.
+    Recheck {
+        target: AttributeRef,
+    },
+    Write {
+        target: AttributeRef,
+    },
+    /// Query another subnet manager.
+    ForeignManager {
+        node: Guid,
+        port: PortNum,
+    },
 }
 
-/// Passes in a row that a node may interrupt by not answering before it is left out.
-const STRIKES_MAX: u8 = 3;
-
-/// Events that wait to be told; further traps are not.
+/// Limit on queued events. Beyond it, traps are not reported.
 const EVENTS_MAX: usize = 65_536;
 
 impl Manager {
-    /// A manager that starts to look at the fabric. With a secret, it puts every node under a key of its own.
-    pub fn new(settings: Settings, secret: Option<SiteSecret>, memory: &Memory) -> Self {
+    /// Creates a manager and starts a discovery run. With a secret, every node gets an M_Key of its own.
+    /// `state` is what a former manager persisted, or the default.
+    pub fn new(settings: ManagerSettings, secret: Option<SiteSecret>, state: &PersistentState) -> Self {
         let mut manager = Self {
             settings,
             secret,
-            exchange: Exchange::new(settings.limits),
+            window: MadWindow::new(settings.limits),
             backlog: Backlog::default(),
-            bound: BoundNodes::new(&memory.bindings),
-            unsupported: memory.unsupported.clone(),
+            bound: BoundNodes::new(&state.bindings),
+            unsupported: state.unsupported.clone(),
             observed: Observed::default(),
-            watch: Watch::new(settings.watchfulness),
+            sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,
-            settled: None,
-            handed: None,
-            phase: Phase::Looking,
+            in_force: None,
+            last_discovery: None,
+            phase: Phase::Discovering,
             scope: Scope::default(),
             is_reading_back: false,
             weight_steps: VecDeque::new(),
             route_steps: VecDeque::new(),
-            drained: None,
-            look: 0,
+            drained_at: None,
+            discovery_run: 0,
             fresh: BTreeSet::new(),
-            touched: BTreeSet::new(),
+            changed: BTreeSet::new(),
             silent: BTreeSet::new(),
-            unmet: BTreeMap::new(),
+            unresolved: BTreeMap::new(),
             sets_before: 0,
             managers: BTreeMap::new(),
-            memory_is_new: true,
+            state_is_new: true,
             persistence: Persistence::default(),
-            administration: Administration::new(),
+            sa: SubnetAdministration::new(),
             directory: None,
             facts_are_new: true,
             has_learned: false,
@@ -190,149 +259,158 @@ impl Manager {
             answers: VecDeque::new(),
             events: VecDeque::new(),
         };
-        manager.look_at_all();
+        manager.discover_all();
         manager
     }
 
-    /// Makes the fabric equal to a plan; [`Event::Programmed`] tells when it is.
+    /// Makes the fabric equal to a plan and keeps it so. [`SmEvent::Programmed`] reports the end of the run.
+    /// Replaces an earlier plan, even in the middle of a programming run.
+    ///
+    /// If a node of the plan is missing, nothing is programmed until the next discovery.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         self.forget_held_back();
         let before = self.plan.as_ref().map(|plan| plan.decisions());
-        self.memory_is_new |= before != Some(plan.decisions());
-        self.doubt_pass();
+        self.state_is_new |= before != Some(plan.decisions());
+        self.distrust_interrupted_run();
         self.plan = Some(plan);
-        if !matches!(self.phase, Phase::Looking) {
-            self.exchange.drop_waiting();
+        if !matches!(self.phase, Phase::Discovering) {
+            self.window.drop_waiting();
             self.backlog.clear();
-            self.phase = Phase::Watching;
-            self.begin_pass();
+            self.phase = Phase::Idle;
+            self.begin_programming();
         }
         self.proceed(now);
     }
 
-    /// Looks at the whole fabric again.
+    /// Discovers the whole fabric again. Has no effect unless the manager is idle.
     pub fn rediscover(&mut self, now: Duration) {
-        if self.phase == Phase::Watching {
-            self.look_at_all();
+        if self.phase == Phase::Idle {
+            self.discover_all();
             self.proceed(now);
         }
     }
 
-    /// Says that a node was moved: its key may be shown at `location` from now on. `None` is where the manager sits.
+    /// Accepts that a node was moved: its M_Key may be presented at `location` from now on (`None` is the
+    /// manager's own node). Then discovers the fabric again.
     pub fn rebind(&mut self, now: Duration, location: Option<Location>, node: Guid) {
-        self.memory_is_new |= self.bound.bind(location, node);
+        self.state_is_new |= self.bound.bind(location, node);
         self.rediscover(now);
     }
 
-    /// Takes a datagram that reached the manager's port.
+    /// Handles a datagram that arrived at the manager's port. Datagrams of other classes than subnet
+    /// management and subnet administration are ignored.
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
         self.now = now;
         let mad = &datagram.mad;
         if mad.class() == ManagementClass::SUBNET_ADMINISTRATION {
-            return self.administration.handle_datagram(now, datagram);
+            return self.sa.handle_datagram(now, datagram);
         }
         if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
         }
         if !mad.method().is_response() {
             self.handle_request(now, datagram);
-        } else if let Some(Answered { purpose, asked }) = self.exchange.answered(mad) {
-            self.understand(purpose, &asked, mad);
+        } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
+            self.handle_answer(purpose, &request, mad);
         }
         self.proceed(now);
     }
 
-    /// A transport knows that a request will not be answered.
+    /// Handles a request that gets no response, as the transport knows. It is sent again or given up without
+    /// waiting for its timeout.
     pub fn handle_lost(&mut self, now: Duration, transaction: TransactionId) {
         self.now = now;
-        let silent = self.exchange.lost(transaction);
-        self.take_silence(now, silent);
+        let silent = self.window.lost(transaction);
+        self.handle_silence(now, silent);
         self.proceed(now);
     }
 
-    /// Lets time pass.
+    /// Handles timeouts, sweeps and retries that are due at `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
-        self.administration.handle_timeout(now);
-        let silent = self.exchange.handle_timeout(now);
-        self.take_silence(now, silent);
+        self.sa.handle_timeout(now);
+        let silent = self.window.handle_timeout(now);
+        self.handle_silence(now, silent);
         self.proceed(now);
     }
 
-    /// The next datagram to send.
+    /// The next datagram to send: first responses, then requests as the windows permit.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        let answer = self.answers.pop_front().or_else(|| self.administration.poll_transmit(now));
-        answer.or_else(|| self.exchange.poll_transmit(now))
+        let answer = self.answers.pop_front().or_else(|| self.sa.poll_transmit(now));
+        answer.or_else(|| self.window.poll_transmit(now))
     }
 
-    /// The next thing to tell.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    /// The next event, in order of occurrence.
+    pub fn poll_event(&mut self) -> Option<SmEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Manager::handle_timeout`] has to be called at the latest.
+    /// When [`Manager::handle_timeout`] must be called at the latest; `None` if only a datagram or a
+    /// persisted state can continue the work.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let watch = (self.phase == Phase::Watching).then(|| self.watch.poll_timeout());
-        let others = [watch, self.drained, self.administration.poll_timeout(), self.persist_timeout()];
-        self.exchange.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
+        let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
+        let others = [watch, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
+        self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// Whether something can be done at once, without waiting for time or datagrams.
+    /// Whether an event, a response or a state to persist is waiting. They do not need a datagram or a
+    /// timeout to become available.
     pub fn has_more(&self) -> bool {
-        !self.events.is_empty() || !self.answers.is_empty() || self.has_memory()
+        !self.events.is_empty() || !self.answers.is_empty() || self.has_state_to_persist()
     }
 
-    /// Datagrams sent so far.
-    pub fn counts(&self) -> Counts {
-        self.exchange.counts
+    /// Requests sent since the start.
+    pub fn counts(&self) -> MadCounts {
+        self.window.counts
     }
 
-    /// What was asked of the subnet administration so far.
-    pub fn administration_counts(&self) -> AdministrationCounts {
-        self.administration.counts()
+    /// Counters of subnet administration since the start.
+    pub fn sa_counts(&self) -> SaCounts {
+        self.sa.counts()
     }
 
-    /// How far what is going on has got.
-    pub fn progress(&self) -> Progress {
-        let Progress { done, total } = self.exchange.progress;
-        Progress { done, total: total + self.backlog.len() }
+    /// Progress of the current phase.
+    pub fn progress(&self) -> MadProgress {
+        let MadProgress { done, total } = self.window.progress;
+        MadProgress { done, total: total + self.backlog.len() }
     }
 
-    /// Goes on to the next phase once everything of this one was answered or given up.
+    /// Continues with the next phase once every request of this one was answered or given up.
     pub(crate) fn proceed(&mut self, now: Duration) {
         loop {
             self.refill();
-            if !self.exchange.is_idle() {
+            if !self.window.is_idle() {
                 return;
             }
             match self.phase {
-                Phase::Looking => self.conclude_look(now),
-                Phase::Watching => {
-                    if !self.watch_on(now) {
+                Phase::Discovering => self.conclude_discovery_run(now),
+                Phase::Idle => {
+                    if !self.start_due_work(now) {
                         return;
                     }
                 }
                 Phase::Surveying => self.conclude_survey(),
                 Phase::Comparing => self.conclude_comparison(),
-                Phase::Reading => self.remember(now),
-                Phase::Remembering => return,
-                Phase::Writing(_) if self.drained.is_some_and(|drained| now < drained) => return,
+                Phase::Reading => self.persist_decisions(now),
+                Phase::Persisting => return,
+                Phase::Writing(_) if self.drained_at.is_some_and(|drained_at| now < drained_at) => return,
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
             }
         }
     }
 
-    /// Looks at what is due; whether anything is.
-    fn watch_on(&mut self, now: Duration) -> bool {
+    /// Starts what is due while idle: a held-back plan, rechecks or a sweep. Returns whether there was
+    /// anything.
+    fn start_due_work(&mut self, now: Duration) -> bool {
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
             return true;
         }
-        let suspects = self.watch.take_suspects(now);
-        if !suspects.is_empty() {
-            self.begin_look();
-            suspects.into_iter().for_each(|node| self.look_at(node));
-        } else if self.watch.take_sweep(now) {
+        let rechecks = self.sweeps.take_rechecks(now);
+        if !rechecks.is_empty() {
+            self.begin_discovery_run();
+            rechecks.into_iter().for_each(|node| self.recheck_node(node));
+        } else if self.sweeps.take_sweep(now) {
             self.sweep();
         } else {
             return false;
@@ -340,59 +418,60 @@ impl Manager {
         true
     }
 
-    pub(crate) fn begin_look(&mut self) {
-        self.phase = Phase::Looking;
-        self.look += 1;
+    pub(crate) fn begin_discovery_run(&mut self) {
+        self.phase = Phase::Discovering;
+        self.discovery_run += 1;
     }
 
-    pub(crate) fn is_looking(&self) -> bool {
-        self.phase == Phase::Looking
+    pub(crate) fn is_discovering(&self) -> bool {
+        self.phase == Phase::Discovering
     }
 
-    /// Everybody answered or did not: has the fabric changed, or does anybody hold what it should not?
-    fn conclude_look(&mut self, now: Duration) {
-        self.phase = Phase::Watching;
+    /// Ends a discovery run: reports a changed fabric, or starts programming if attributes differ from the
+    /// plan.
+    fn conclude_discovery_run(&mut self, now: Duration) {
+        self.phase = Phase::Idle;
         self.conclude_reading_back();
         if self.plan.is_none() {
-            self.watch.put_off_sweep(now);
+            self.sweeps.put_off_sweep(now);
         }
         let Some(own) = self.observed.own.filter(|own| self.observed.nodes.contains_key(&own.node)) else {
             self.observed.own = None;
-            return self.tell(Event::Alone);
+            return self.emit(SmEvent::LocalNodeSilent);
         };
         if self.observed.nodes.len() == 1 {
-            // Cut off: nobody can tell when that is over.
-            self.watch.suspect(now, own.node);
+            // The manager is cut off, and no trap can tell when that ends.
+            self.sweeps.schedule_recheck(now, own.node);
         }
-        self.touched.extend(self.fresh.iter().copied());
-        let mut is_news = false;
+        self.changed.extend(self.fresh.iter().copied());
+        let mut is_new = false;
         if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {
             self.observed.reroute();
             self.observed.changed = false;
-            match discovery::topology(&self.observed.nodes) {
+            match topology::topology(&self.observed.nodes) {
                 Ok((topology, capabilities)) => {
-                    is_news = self.hand_out(Discovery { topology, capabilities, manager: own.guid });
+                    is_new = self.publish_discovery(Discovery { topology, capabilities, manager: own.guid });
                 }
-                Err(error) => self.tell(Event::Inconsistent(error)),
+                Err(error) => self.emit(SmEvent::Inconsistent(error)),
             }
         }
-        // If the fabric has changed, the next plan is about to come.
-        if !is_news && (!self.touched.is_empty() || self.plan_is_new()) {
-            self.tell_drift();
-            self.begin_pass();
-        } else if self.facts_are_new && self.settled.is_some() && !self.plan_is_new() {
+        // If the fabric has changed, a new plan will follow.
+        if !is_new && (!self.changed.is_empty() || self.plan_is_new()) {
+            self.report_drift();
+            self.begin_programming();
+        } else if self.facts_are_new && self.in_force.is_some() && !self.plan_is_new() {
             self.publish();
         }
     }
 
-    /// Tells what was found, if it is not what was told before.
-    fn hand_out(&mut self, found: Discovery) -> bool {
-        let is_news = self.handed.as_deref() != Some(&found);
-        if is_news {
-            self.handed = Some(Box::new(found.clone()));
-            self.tell(Event::Discovered(Box::new(found)));
+    /// Reports a discovery, unless it equals the last one. Returns whether it was reported.
+    fn publish_discovery(&mut self, found: Discovery) -> bool {
+        let is_new = self.last_discovery.as_deref() != Some(&found);
+        if is_new {
+            self.last_discovery = Some(Box::new(found.clone()));
+            self.emit(SmEvent::Discovered(Box::new(found)));
         }
-        is_news
+        is_new
     }
 
     pub(crate) fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {
@@ -405,148 +484,39 @@ impl Manager {
         }
     }
 
-    pub(crate) fn read(&mut self, place: Place) {
-        self.ask_for(place, Purpose::Read { place });
+    pub(crate) fn read(&mut self, target: AttributeRef) {
+        self.request_get(target, Purpose::Read { target });
     }
 
-    /// Reads what is known: who holds something else is compared with the plan.
-    pub(crate) fn audit(&mut self, place: Place) {
-        self.ask_for(place, Purpose::Audit { place });
+    /// Reads a known attribute. If the value differs, the node is compared with the plan.
+    pub(crate) fn audit(&mut self, target: AttributeRef) {
+        self.request_get(target, Purpose::Audit { target });
     }
 
-    pub(crate) fn write(&mut self, place: Place, data: [u8; SMP_DATA_LEN]) {
-        self.ask(Method::SET, place, data, Purpose::Write { place });
+    pub(crate) fn write(&mut self, target: AttributeRef, data: [u8; SMP_DATA_LEN]) {
+        self.request(Method::SET, target, data, Purpose::Write { target });
     }
 
-    pub(crate) fn ask_for(&mut self, place: Place, purpose: Purpose) {
-        self.ask(Method::GET, place, [0; SMP_DATA_LEN], purpose);
+    pub(crate) fn request_get(&mut self, target: AttributeRef, purpose: Purpose) {
+        self.request(Method::GET, target, [0; SMP_DATA_LEN], purpose);
     }
 
-    fn ask(&mut self, method: Method, place: Place, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
-        let (node, port, key) = place;
+    fn request(&mut self, method: Method, target: AttributeRef, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
+        let (node, port, key) = target;
         let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mut mad = Mad::directed(method, key.0, key.1, route);
         *mad.smp_data_mut() = data;
         mad.set_m_key(self.key_of(node));
-        self.exchange.ask(node, mad, purpose);
+        self.window.request(node, mad, purpose);
     }
 
-    /// The key to present. A node that is not under it yet takes any.
+    /// The M_Key to present. A node without a key accepts any.
     fn key_of(&self, node: Guid) -> Option<MKey> {
         self.secret.as_ref().map(|secret| secret.key(node))
     }
 
-    fn take_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
-        for purpose in silent {
-            match purpose {
-                // Not the node that was met there before, or it lost its key: ask as a stranger would.
-                Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
-                Purpose::Probe { from, .. } => {
-                    let last = self.bound.node(from);
-                    if self.unmet.insert(from, None) != Some(None) {
-                        self.tell(Event::SilentLocation { location: from, last });
-                    }
-                }
-                Purpose::ForeignManager { node, port } => self.note_silent_manager(node, port),
-                Purpose::Read { place }
-                | Purpose::Audit { place }
-                | Purpose::Glance { place }
-                | Purpose::Suspect { place }
-                | Purpose::Write { place } => self.take_silence_of(now, place),
-            }
-        }
-    }
-
-    /// A node that answered before does not: in a look it counts as gone, in a pass it is looked at.
-    fn take_silence_of(&mut self, now: Duration, place: Place) {
-        let (guid, port, key) = place;
-        self.tell(Event::Silent { node: guid, attribute: key.0 });
-        let is_looking = self.is_looking();
-        let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
-        // Whether it did what it did not confirm is not known.
-        node.tables.remove(&(port, key));
-        node.strikes = node.strikes.saturating_add(1);
-        if is_looking || node.strikes >= STRIKES_MAX {
-            self.observed.disconnect_all(guid);
-        }
-        if !is_looking {
-            self.silent.insert(guid);
-            self.watch.suspect(now, guid);
-        }
-    }
-
-    fn understand(&mut self, purpose: Purpose, asked: &Mad, mad: &Mad) {
-        let data = mad.smp_data();
-        let is_ok = mad.status() == Status::OK;
-        match purpose {
-            Purpose::Probe { from, route, expected } => {
-                if let Some(info) = NodeInfo::decode(data).ok().filter(|_| is_ok) {
-                    self.meet(info, from, route, expected);
-                }
-            }
-            Purpose::ForeignManager { node, port } => self.note_foreign_manager(node, port, data),
-            Purpose::Read { place } => {
-                let understood = is_ok && self.note(place, data);
-                self.expect(understood, place, mad);
-            }
-            Purpose::Audit { place } => {
-                self.compare_with_known(place, data);
-                let understood = is_ok && self.note(place, data);
-                self.expect(understood, place, mad);
-            }
-            Purpose::Glance { place } => {
-                let understood = is_ok && self.note_switch(place, data, false);
-                self.expect(understood, place, mad);
-            }
-            Purpose::Suspect { place } => {
-                let understood = is_ok && self.note_switch(place, data, true);
-                self.expect(understood, place, mad);
-            }
-            Purpose::Write { place } => {
-                self.learn(place, asked, mad);
-                let understood = is_ok && self.note(place, data);
-                self.expect(understood, place, mad);
-            }
-        }
-    }
-
-    /// Notes what a Set left as it was.
-    fn learn(&mut self, place: Place, asked: &Mad, mad: &Mad) {
-        let (guid, port, key) = place;
-        if mad.smp_data() == asked.smp_data() {
-            return;
-        }
-        let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
-        if let Some(before) = before.filter(|_| mad.status() == Status::OK)
-            && self.unsupported.learn(place, &before, asked.smp_data(), mad.smp_data())
-        {
-            self.has_learned = true;
-            self.tell(Event::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
-        }
-    }
-
-    fn compare_with_known(&mut self, place: Place, data: &[u8; SMP_DATA_LEN]) {
-        let (guid, port, key) = place;
-        let known = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
-        if known.is_none_or(|known| known != *data) {
-            self.touched.insert(guid);
-        }
-    }
-
-    fn expect(&mut self, understood: bool, place: Place, mad: &Mad) {
-        if !understood {
-            let (node, _, (attribute, modifier)) = place;
-            let status = Some(mad.status()).filter(|status| *status != Status::OK);
-            self.tell(Event::Refused { node, attribute, modifier, status });
-            if self.phase == Phase::Writing(Stage::Active) {
-                // It was ready and is not any more: it may have restarted, and lost its tables.
-                self.silent.insert(node);
-            }
-        }
-    }
-
-    pub(crate) fn tell(&mut self, event: Event) {
-        if self.events.len() < EVENTS_MAX || !matches!(event, Event::Trapped { .. }) {
+    pub(crate) fn emit(&mut self, event: SmEvent) {
+        if self.events.len() < EVENTS_MAX || !matches!(event, SmEvent::TrapReceived { .. }) {
             self.events.push_back(event);
         }
     }

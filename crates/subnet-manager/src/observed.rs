@@ -1,4 +1,4 @@
-//! What devices were last seen to hold, and how they are connected.
+//! The last known attributes of all nodes, and the cables between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,10 +8,10 @@ use ib_wire::{
     PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
-use crate::administration::NodeFacts;
+use crate::sa::NodeFacts;
 
-/// A table of a node, or a part of one: the attribute and the modifier that selects it.
-pub(crate) type TableKey = (Attribute, u32);
+/// An attribute or a block of a table: attribute id and modifier.
+pub(crate) type AttributeKey = (Attribute, u32);
 
 /// A node as far as it answered.
 #[derive(Clone, Debug)]
@@ -19,22 +19,23 @@ pub(crate) struct ObservedNode {
     pub info: NodeInfo,
     pub description: Option<NodeDescription>,
     pub switch: Option<SwitchInfo>,
-    /// How to reach it: a switch by one route, an adapter by one for each of its ports.
+    /// Directed routes to it: one to a switch, one per port to an adapter.
     pub routes: BTreeMap<PortNum, DirectedRoute>,
     pub ports: BTreeMap<PortNum, PortInfo>,
     pub port_guids: BTreeMap<PortNum, Guid>,
     /// The other end of each cable that was followed.
     pub links: BTreeMap<PortNum, (Guid, PortNum)>,
-    /// Tables that were read or written, as blocks: of a switch under port 0, of an adapter under the port they belong to.
-    pub tables: BTreeMap<(PortNum, TableKey), [u8; SMP_DATA_LEN]>,
-    /// The look in which it was last met and asked about itself.
-    pub met: u64,
-    /// Passes in a row in which it did not answer to a Set.
+    /// Table blocks that were read or written; those of a switch under port 0, those of an adapter under
+    /// their port.
+    pub tables: BTreeMap<(PortNum, AttributeKey), [u8; SMP_DATA_LEN]>,
+    /// The discovery run in which it was last registered.
+    pub seen_in_run: u64,
+    /// Programming runs in a row in which it did not answer.
     pub strikes: u8,
 }
 
 impl ObservedNode {
-    /// A node of which nothing is known but what it says it is.
+    /// A node of which only NodeInfo is known.
     pub fn new(info: NodeInfo) -> Self {
         Self {
             info,
@@ -45,7 +46,7 @@ impl ObservedNode {
             port_guids: BTreeMap::new(),
             links: BTreeMap::new(),
             tables: BTreeMap::new(),
-            met: 0,
+            seen_in_run: 0,
             strikes: 0,
         }
     }
@@ -54,13 +55,13 @@ impl ObservedNode {
         self.info.kind == NodeKind::Switch
     }
 
-    /// The route to use for a port's attributes: the switch's own, or the adapter port's.
+    /// The directed route for the attributes of a port.
     pub fn route(&self, port: PortNum) -> Option<&DirectedRoute> {
         if self.is_switch() { self.routes.values().next() } else { self.routes.get(&port) }
     }
 
-    /// What an attribute held when it was last read or written.
-    pub fn held(&self, port: PortNum, key: TableKey) -> Option<[u8; SMP_DATA_LEN]> {
+    /// The last known value of an attribute.
+    pub fn held(&self, port: PortNum, key: AttributeKey) -> Option<[u8; SMP_DATA_LEN]> {
         match key.0 {
             Attribute::PORT_INFO => {
                 PortInfo::port_of_modifier(key.1).and_then(|port| self.ports.get(&port)).map(PortInfo::encode)
@@ -70,7 +71,7 @@ impl ObservedNode {
         }
     }
 
-    /// The parts of a table that were read or written, by modifier.
+    /// The known blocks of a table by modifier.
     pub fn tables_of(
         &self,
         port: PortNum,
@@ -80,7 +81,7 @@ impl ObservedNode {
         parts.map(|((_, (_, modifier)), data)| (*modifier, data))
     }
 
-    /// What the subnet administration may tell of it: no key.
+    /// The facts for subnet administration, without the M_Key.
     pub fn facts(&self) -> Option<NodeFacts> {
         let open = |(port, info): (&PortNum, &PortInfo)| (*port, PortInfo { m_key: None, ..info.clone() });
         Some(NodeFacts {
@@ -92,7 +93,7 @@ impl ObservedNode {
         })
     }
 
-    /// What the node can hold, for whoever compiles a plan.
+    /// Adds the table sizes and other limits of the node.
     pub fn add_capabilities(&self, all: &mut Capabilities) {
         let node = self.info.node_guid;
         for (port, info) in &self.ports {
@@ -116,12 +117,12 @@ impl ObservedNode {
     }
 }
 
-/// Whether something is connected at the other end.
+/// Whether the link of a port is up.
 pub(crate) fn is_up(info: &PortInfo) -> bool {
     info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down
 }
 
-/// The port the manager sits on.
+/// The manager's own port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnPort {
     pub node: Guid,
@@ -129,24 +130,25 @@ pub(crate) struct OwnPort {
     pub guid: Guid,
 }
 
-/// Everything that was seen.
+/// All nodes that are known.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
     pub nodes: BTreeMap<Guid, ObservedNode>,
     pub own: Option<OwnPort>,
-    /// Nodes or cables came or went since this was last taken back.
+    /// Whether nodes or cables changed since this was last reset.
     pub changed: bool,
 }
 
 impl Observed {
-    /// Whether packets can go on from a port: adapters end a route, but for the one the manager sits on.
+    /// Whether a directed route can leave through a port: adapters do not forward, except for the manager's
+    /// own port.
     pub fn leads_on(&self, guid: Guid, port: PortNum) -> bool {
         let own = self.own.is_some_and(|own| own.node == guid && own.number == port);
         let is_switch = self.nodes.get(&guid).is_some_and(ObservedNode::is_switch);
         port != PortNum::MANAGEMENT && (is_switch || own)
     }
 
-    /// Notes a cable.
+    /// Records a cable at both of its ends.
     pub fn connect(&mut self, a: (Guid, PortNum), b: (Guid, PortNum)) {
         for ((guid, port), peer) in [(a, b), (b, a)] {
             if let Some(node) = self.nodes.get_mut(&guid) {
@@ -155,7 +157,7 @@ impl Observed {
         }
     }
 
-    /// Notes that a cable is gone; whether there was one.
+    /// Removes a cable. Returns whether there was one.
     pub fn disconnect(&mut self, guid: Guid, port: PortNum) -> bool {
         let lost = self.nodes.get_mut(&guid).and_then(|node| node.links.remove(&port));
         let Some(peer) = lost else { return false };
@@ -168,7 +170,7 @@ impl Observed {
         true
     }
 
-    /// Takes a node that does not answer any more out of all its cables.
+    /// Removes all cables of a node that does not answer.
     pub fn disconnect_all(&mut self, guid: Guid) {
         let ports: Vec<PortNum> =
             self.nodes.get(&guid).map(|node| node.links.keys().copied().collect()).unwrap_or_default();
@@ -177,7 +179,8 @@ impl Observed {
         }
     }
 
-    /// Finds the shortest route to every port that can be reached, and forgets nodes that cannot.
+    /// Computes the shortest directed route to every reachable port by breadth-first search, and forgets
+    /// nodes that are not reachable.
     pub fn reroute(&mut self) {
         let Some(own) = self.own else { return };
         self.nodes.values_mut().for_each(|node| node.routes.clear());
@@ -202,7 +205,7 @@ impl Observed {
         self.changed |= self.nodes.len() != before;
     }
 
-    /// Ports behind which somebody is connected who was not met.
+    /// Ports whose link is up but whose neighbour is unknown, with the directed route to the neighbour.
     pub fn open_ends(&self) -> Vec<(Guid, PortNum, DirectedRoute)> {
         let mut ends = Vec::new();
         for (guid, node) in &self.nodes {

@@ -1,7 +1,7 @@
-//! What has to be read and written for a plan.
+//! The attributes to read and write for a plan.
 
 mod attributes;
-mod outputs;
+mod sl_to_vl;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,46 +13,47 @@ use ib_wire::{
 };
 
 use crate::keys::SiteSecret;
-use crate::observed::{ObservedNode, TableKey};
+use crate::observed::{AttributeKey, ObservedNode};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
-use crate::unsupported::{Place, Unsupported};
+use crate::unsupported::{AttributeRef, Unsupported};
 pub(crate) use attributes::without_state;
 use attributes::{
     address, carries_data, close, enforced_ports, enforces, group_blocks, keys, low_first, port_info,
     shared_ports, shrunk_keys, step, switch_info,
 };
-pub(crate) use outputs::turns;
+pub(crate) use sl_to_vl::hops;
 
-/// The steps of a pass over the fabric, in the order in which each is safe: what is no longer allowed ends before
-/// anything new begins, nothing is reachable before its partition is enforced, and nothing becomes active before
-/// everything is in place.
+/// The stages of a programming run. In this order every stage is safe: what the plan no longer allows ends
+/// before anything new begins, no port is reachable before its partition is enforced, and no port becomes
+/// active before all tables are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// Ports that the plan does not know stop carrying data.
+    /// Links that are not in the plan stop carrying data.
     Closed,
-    /// Partitions, groups and lanes, as far as they shrink.
+    /// P_Keys, multicast groups and SLtoVL maps are reduced to what is both held and wanted.
     Shrunk,
-    /// LIDs, and management keys.
+    /// LIDs, MasterSMLID and M_Keys.
     Addresses,
-    /// What the two ends of a link have in common.
+    /// MTU, lanes and VLHighLimit of links.
     Links,
-    /// A node that restarts after this falls back, and is not activated: its tables are gone.
+    /// Ports become armed. A node that restarts later falls back to Initialize and is not activated without
+    /// tables.
     Armed,
-    /// Tables of ports that do not enforce them yet.
+    /// P_Key tables of ports that do not enforce partitions yet.
     Prepared,
     Enforced,
-    /// How lanes take turns.
+    /// VL arbitration tables, in steps of their own.
     Weights,
-    /// Which lane each service level takes.
+    /// SLtoVL maps, complete.
     Lanes,
-    /// The service level by which ports talk to the manager.
-    Level,
-    /// In steps of its own.
+    /// The service level of requests to the subnet manager.
+    SmServiceLevel,
+    /// Linear forwarding tables, in steps of their own.
     Routes,
     Groups,
     Keys,
-    /// Ports stop enforcing where the plan has it so.
+    /// Ports stop enforcing partitions where the plan has no enforcement.
     Released,
     Active,
 }
@@ -68,7 +69,7 @@ impl Stage {
         Self::Enforced,
         Self::Weights,
         Self::Lanes,
-        Self::Level,
+        Self::SmServiceLevel,
         Self::Routes,
         Self::Groups,
         Self::Keys,
@@ -76,23 +77,23 @@ impl Stage {
         Self::Active,
     ];
 
-    /// The stages that say what devices are to hold, and not how to get there.
+    /// Stages that define final values, not intermediate ones.
     const TABLES: [Self; 10] = [
         Self::Addresses,
         Self::Links,
         Self::Enforced,
         Self::Weights,
         Self::Lanes,
-        Self::Level,
+        Self::SmServiceLevel,
         Self::Routes,
         Self::Groups,
         Self::Keys,
         Self::Released,
     ];
 
-    /// Whether it writes PortInfo and leaves the state of the port alone.
+    /// Whether it writes PortInfo without changing the port state.
     pub const fn keeps_state(self) -> bool {
-        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::Level | Self::Released)
+        matches!(self, Self::Addresses | Self::Links | Self::Enforced | Self::SmServiceLevel | Self::Released)
     }
 
     pub fn next(self) -> Option<Self> {
@@ -100,43 +101,42 @@ impl Stage {
     }
 }
 
-/// One attribute of one port, and what it is to hold. It may carry a key, so it does not print.
+/// A write of one attribute. Not printable, because it may contain an M_Key.
 #[derive(Clone)]
 pub(crate) struct Write {
     pub node: Guid,
-    /// Of an adapter, the port that is reached; of a switch, port 0.
+    /// The port that is reached: the port itself of an adapter, port 0 of a switch.
     pub port: PortNum,
-    pub key: TableKey,
+    pub key: AttributeKey,
     pub data: [u8; SMP_DATA_LEN],
 }
 
 impl Write {
-    pub fn place(&self) -> Place {
+    pub fn target(&self) -> AttributeRef {
         (self.node, self.port, self.key)
     }
 }
 
-/// A part of an arbitration table, and what it is to hold.
+/// A write of a block of a VL arbitration table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WeightWrite {
-    pub place: Place,
+    pub target: AttributeRef,
     pub block: VlArbBlock,
 }
 
 impl WeightWrite {
     fn of(write: &Write) -> Self {
-        Self { place: write.place(), block: VlArbBlock::decode(&write.data) }
+        Self { target: write.target(), block: VlArbBlock::decode(&write.data) }
     }
 
-    /// Whether it is a part of a high-priority table.
     fn is_high(&self) -> bool {
-        VlArbPart::from_modifier(self.place.2.1).is_some_and(|(part, _)| part.is_high())
+        VlArbPart::from_modifier(self.target.2.1).is_some_and(|(part, _)| part.is_high())
     }
 
-    /// Whether they are the two parts of a low-priority table.
+    /// Whether these are the two blocks of one low-priority table.
     fn is_followed_by(&self, next: &Self) -> bool {
-        let part = |write: &Self| VlArbPart::from_modifier(write.place.2.1);
-        let same = (self.place.0, self.place.1) == (next.place.0, next.place.1);
+        let part = |write: &Self| VlArbPart::from_modifier(write.target.2.1);
+        let same = (self.target.0, self.target.1) == (next.target.0, next.target.1);
         match (part(self), part(next)) {
             (Some((VlArbPart::LowFirst, a)), Some((VlArbPart::LowSecond, b))) => same && a == b,
             _ => false,
@@ -144,31 +144,31 @@ impl WeightWrite {
     }
 }
 
-/// The nodes as they were last seen, and the plan they are compared with.
+/// A plan and the last known attributes of the nodes.
 pub(crate) struct Comparison<'a> {
     pub plan: &'a FabricPlan,
     pub scope: &'a Scope,
     pub nodes: &'a BTreeMap<Guid, ObservedNode>,
-    /// What nodes are put under keys with, if they are.
+    /// The source of M_Keys, if nodes get any.
     pub secret: Option<&'a SiteSecret>,
     pub unsupported: &'a Unsupported,
 }
 
 impl Comparison<'_> {
-    /// Tables that have to be known before anything is compared. A switch whose table is empty needs no reading.
-    pub fn reads(&self) -> Vec<Place> {
+    /// The tables that must be read before the comparison. Routes of a switch without any are not read.
+    pub fn reads(&self) -> Vec<AttributeRef> {
         let stages = [Stage::Weights, Stage::Lanes, Stage::Routes, Stage::Groups, Stage::Keys];
         let tables = stages.into_iter().flat_map(|stage| self.wanted(stage));
-        tables.filter(|write| !self.is_known(write)).map(|write| write.place()).collect()
+        tables.filter(|write| !self.is_known(write)).map(|write| write.target()).collect()
     }
 
-    /// Everything that the plan says what it is to hold.
-    pub fn places(&self) -> BTreeSet<Place> {
+    /// All attributes that the plan defines.
+    pub fn targets(&self) -> BTreeSet<AttributeRef> {
         let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
-        Stage::TABLES.into_iter().flat_map(wanted).map(|write| write.place()).collect()
+        Stage::TABLES.into_iter().flat_map(wanted).map(|write| write.target()).collect()
     }
 
-    /// What devices are known to hold that they should not.
+    /// Attributes that are known to differ from the plan.
     pub fn known_differences(&self) -> Vec<Write> {
         let is_known = |write: &Write| {
             self.nodes.get(&write.node).is_some_and(|node| node.held(write.port, write.key).is_some())
@@ -176,14 +176,14 @@ impl Comparison<'_> {
         self.differences().into_iter().filter(is_known).collect()
     }
 
-    /// What devices hold that they should not, or may.
+    /// Attributes that differ from the plan or are unknown.
     pub fn differences(&self) -> Vec<Write> {
         let wanted = |stage| [self.wanted(stage), self.wanted_top(stage)].concat();
         let tables = Stage::TABLES.into_iter().flat_map(wanted);
         tables.filter(|write| self.differs(write)).collect()
     }
 
-    /// The same, and ports that are not active or should not be.
+    /// Like [`Self::differences`], and ports whose state differs.
     pub fn all_differences(&self) -> Vec<Write> {
         let states = [Stage::Closed, Stage::Armed, Stage::Active];
         self.differences()
@@ -192,7 +192,7 @@ impl Comparison<'_> {
             .collect()
     }
 
-    /// What a step has to write: the differences, and nothing else.
+    /// The writes of a stage: only attributes that differ.
     pub fn writes(&self, stage: Stage) -> Vec<Write> {
         let mut writes = match stage {
             Stage::Shrunk => self.shrunk(),
@@ -202,28 +202,28 @@ impl Comparison<'_> {
             writes.retain(|write| self.differs(write));
         }
         match stage {
-            Stage::Shrunk | Stage::Lanes => outputs::together(writes, self.nodes),
+            Stage::Shrunk | Stage::Lanes => sl_to_vl::together(writes, self.nodes),
             _ => writes,
         }
     }
 
-    /// The steps by which routes change.
+    /// The steps of the linear forwarding tables.
     pub fn route_steps(&self) -> Vec<RouteStep> {
         transition::route_steps(self.plan, self, self.scope.switches.iter().copied())
     }
 
-    /// The steps by which lanes come to take turns as the plan says, each begun when the one before is done.
+    /// The steps of the VL arbitration tables. Each starts when the one before is complete.
     pub fn weight_steps(&self) -> Vec<Vec<WeightWrite>> {
         let writes: Vec<WeightWrite> = self.wanted(Stage::Weights).iter().map(WeightWrite::of).collect();
         let held = |write: &WeightWrite| {
-            let (node, port, key) = write.place;
+            let (node, port, key) = write.target;
             self.nodes.get(&node)?.held(port, key).map(|data| VlArbBlock::decode(&data))
         };
         let differs = |write: &WeightWrite| {
-            let (node, port, key) = write.place;
+            let (node, port, key) = write.target;
             self.differs(&Write { node, port, key, data: write.block.encode() })
         };
-        // What went before all others does so until these have their entries.
+        // Lanes of the high-priority table keep it until the low-priority tables have entries for them.
         let (high, writes): (Vec<_>, Vec<_>) = writes.into_iter().partition(WeightWrite::is_high);
         let high: Vec<WeightWrite> = high.into_iter().filter(differs).collect();
         let mut steps: Vec<Vec<WeightWrite>> = Vec::new();
@@ -235,13 +235,13 @@ impl Comparison<'_> {
             let changed = || parts.iter().filter(|part| differs(part));
             let both = <[&WeightWrite; 2]>::try_from(changed().collect::<Vec<_>>()).ok();
             let both = both.and_then(|[a, b]| Some(([a, b], [held(a)?, held(b)?])));
-            // A part that changes alone, or that nobody has read, is written as it is to be.
+            // A block that changes alone, or that was not read, is written directly.
             let Some((parts, mut before)) = both else {
                 changed().for_each(|part| add(0, *part));
                 continue;
             };
-            let passage = lanes::passage(&before, &[parts[0].block, parts[1].block]);
-            for (step, table) in passage.into_iter().enumerate() {
+            let intermediate_tables = lanes::intermediate_tables(&before, &[parts[0].block, parts[1].block]);
+            for (step, table) in intermediate_tables.into_iter().enumerate() {
                 for at in (0..2).filter(|at| before[*at] != table[*at]) {
                     add(step, WeightWrite { block: table[at], ..*parts[at] });
                 }
@@ -254,7 +254,7 @@ impl Comparison<'_> {
         steps
     }
 
-    /// What a step of routes has to write.
+    /// The writes of one route step.
     pub fn writes_of_step(&self, step: &RouteStep) -> Vec<Write> {
         let own = |node, key, data| Write { node, port: PortNum::MANAGEMENT, key, data };
         let block =
@@ -269,10 +269,10 @@ impl Comparison<'_> {
 
     fn differs(&self, write: &Write) -> bool {
         let held = self.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
-        held.is_none_or(|held| self.unsupported.differs(write.place(), &held, &write.data))
+        held.is_none_or(|held| self.unsupported.differs(write.target(), &held, &write.data))
     }
 
-    /// Routes of a switch that has none yet are written without having been read.
+    /// Whether a table need not be read. Routes of a switch without any are written without reading.
     fn is_known(&self, write: &Write) -> bool {
         let Some(node) = self.nodes.get(&write.node) else { return true };
         let is_blank = write.key.0 == Attribute::LINEAR_FORWARDING
@@ -280,7 +280,7 @@ impl Comparison<'_> {
         is_blank || node.tables.contains_key(&(write.port, write.key))
     }
 
-    /// Everything the plan says about a step, but for what cannot be said of ports that were not seen.
+    /// All writes of a stage, for nodes and ports that are known.
     fn wanted(&self, stage: Stage) -> Vec<Write> {
         let mut writes = Vec::new();
         for switch in self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid)) {
@@ -311,7 +311,7 @@ impl Comparison<'_> {
                     node.ports.keys().copied().filter(stray).filter_map(|it| close(node, it)).map(own),
                 );
             }
-            Stage::Shrunk | Stage::Level => {}
+            Stage::Shrunk | Stage::SmServiceLevel => {}
             Stage::Links => {
                 let wanted = |port: &SwitchPortPlan| {
                     port_info(node, port.number, |info| {
@@ -354,7 +354,7 @@ impl Comparison<'_> {
             }
             Stage::Lanes => {
                 for (port, sharing, _) in shared_ports(plan, node) {
-                    writes.extend(lanes::turns(sharing, port, node.info.port_count).map(own));
+                    writes.extend(lanes::hops(sharing, port, node.info.port_count).map(own));
                 }
             }
             Stage::Routes => {
@@ -402,14 +402,15 @@ impl Comparison<'_> {
                     self.guard(info, plan.name.node);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
                     low_first(info, plan.sharing.as_deref());
-                    // Who carries data may ask at any time, and its level has no lane before all turns have it.
+                    // A port that carries data may send a request at any time, and its new service level has
+                    // no lane before all hops have it.
                     if !carries_data(node, port) {
                         info.master_sm_sl = self.plan.management_level();
                     }
                 };
                 writes.extend(port_info(node, port, wanted).map(own));
             }
-            Stage::Level => {
+            Stage::SmServiceLevel => {
                 let wanted = |info: &mut PortInfo| info.master_sm_sl = self.plan.management_level();
                 writes.extend(port_info(node, port, wanted).map(own));
             }
@@ -428,7 +429,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// The highest LID of each table.
+    /// The writes of LinearFDBTop.
     fn wanted_top(&self, stage: Stage) -> Vec<Write> {
         let switches = self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid));
         let top = |switch: &SwitchPlan| {
@@ -438,7 +439,7 @@ impl Comparison<'_> {
         switches.filter(|_| stage == Stage::Routes).filter_map(top).collect()
     }
 
-    /// Partitions, groups and lanes as far as what is held is wanted too.
+    /// P_Keys, groups and SLtoVL maps, reduced to what is both held and wanted.
     fn shrunk(&self) -> Vec<Write> {
         let mut writes = self.shrunk_lanes();
         for switch in self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid)) {
@@ -448,7 +449,7 @@ impl Comparison<'_> {
         }
         for port in self.scope.adapter_ports.iter().filter_map(|guid| self.plan.adapter_port(*guid)) {
             let PortName { node: guid, port: number } = port.name;
-            // What carries no data needs no care.
+            // A port without data needs no intermediate state.
             if let Some(node) = self.nodes.get(&guid).filter(|node| carries_data(node, number)) {
                 let capacity = node.info.partition_capacity;
                 let shrunk = shrunk_keys(node, number, 0, &port.pkeys, capacity);
@@ -458,18 +459,18 @@ impl Comparison<'_> {
         writes
     }
 
-    /// Maps of service levels, without those that lose or change their lane.
+    /// SLtoVL maps without the service levels that lose or change their lane.
     fn shrunk_lanes(&self) -> Vec<Write> {
         let wanted = self.wanted(Stage::Lanes).into_iter();
         let shrunk = wanted.filter_map(|write| {
             let held = self.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
-            let phases = lanes::lanes(held.as_ref().map(lanes::decode), lanes::decode(&write.data));
+            let phases = lanes::sl_to_vl(held.as_ref().map(lanes::decode), lanes::decode(&write.data));
             phases.shrink.first().map(|map| Write { data: lanes::encode(map), ..write })
         });
         shrunk.collect()
     }
 
-    /// Closed to everybody without the node's own key, for as long as it runs.
+    /// Sets M_Key, protection level and an unlimited lease.
     fn guard(&self, info: &mut PortInfo, node: Guid) {
         if let Some(secret) = self.secret {
             info.m_key = Some(secret.key(node));

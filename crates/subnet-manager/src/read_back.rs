@@ -1,4 +1,4 @@
-//! Reading back: the tables of a plan as devices hold them now, for whoever wants proof.
+//! Reads the tables of the plan in force back from the devices, for verification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,40 +14,43 @@ use ib_wire::{
     SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,
 };
 
-use crate::backlog::{Job, Work};
-use crate::event::Event;
+use crate::backlog::{Job, JobKind};
+use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
 use crate::scope::Scope;
 use crate::transition::lanes;
 
 impl Manager {
-    /// Reads every table that the plan in force speaks of; [`Event::ReadBack`] tells them. What is found to differ is
-    /// repaired afterwards. False, and nothing is read, while something else is going on.
+    /// Reads every table of the plan in force; [`SmEvent::ReadBack`] has the result. Differences are repaired
+    /// afterwards.
+    ///
+    /// Returns false and reads nothing unless the manager is idle with a plan in force.
     pub fn read_back(&mut self, now: Duration) -> bool {
-        let settled = self.settled.clone().filter(|_| self.phase == Phase::Watching && !self.plan_is_new());
-        let Some(plan) = settled else { return false };
+        let in_force = self.in_force.clone().filter(|_| self.phase == Phase::Idle && !self.plan_is_new());
+        let Some(plan) = in_force else { return false };
         let scope = Scope::between(None, &plan, &BTreeSet::new(), &self.observed.nodes);
-        let places = self.comparison(&plan, &scope).places();
-        self.begin_look();
+        let targets = self.comparison(&plan, &scope).targets();
+        self.begin_discovery_run();
         self.is_reading_back = true;
-        self.backlog.fill(places.into_iter().map(|place| Job { place, work: Work::Audit }));
+        self.backlog.fill(targets.into_iter().map(|target| Job { target, kind: JobKind::Audit }));
         self.proceed(now);
         true
     }
 
-    /// Tells what was read, if that was asked for.
+    /// Reports the tables that were read, if a read-back is going on.
     pub(crate) fn conclude_reading_back(&mut self) {
         if std::mem::take(&mut self.is_reading_back)
-            && let Some(plan) = &self.settled
+            && let Some(plan) = &self.in_force
         {
             let held = held(plan, &self.observed.nodes);
-            self.tell(Event::ReadBack(Box::new(held)));
+            self.emit(SmEvent::ReadBack(Box::new(held)));
         }
     }
 }
 
-/// A plan with the tables that devices hold. Devices that did not answer, and ports without a LID, are not in it.
+/// A plan with the tables that devices hold. Devices that did not answer and ports without a LID are not in
+/// it.
 fn held(plan: &FabricPlan, nodes: &BTreeMap<Guid, ObservedNode>) -> FabricPlan {
     let parts = plan.parts();
     let switch = |plan: &SwitchPlan| held_by_switch(plan, nodes.get(&plan.guid)?);
@@ -78,7 +81,7 @@ fn held_by_switch(plan: &SwitchPlan, node: &ObservedNode) -> Option<SwitchPlan> 
 
 fn held_by_port(plan: &SwitchPortPlan, node: &ObservedNode) -> Option<SwitchPortPlan> {
     let info = node.ports.get(&plan.number)?;
-    // Half enforced is not enforced.
+    // Enforcement in one direction only counts as none.
     let enforcement = match info.enforce_inbound && info.enforce_outbound {
         true => Enforcement::Both(Arc::new(pkeys(node, PortNum::MANAGEMENT, plan.number.to_wire().into()))),
         false => Enforcement::Off,
@@ -106,7 +109,7 @@ fn held_by_adapter(plan: &AdapterPortPlan, node: &ObservedNode) -> Option<Adapte
     })
 }
 
-/// The linear table up to its top.
+/// The linear forwarding table up to LinearFDBTop.
 pub(crate) fn linear(node: &ObservedNode) -> LinearTable {
     let top = node.switch.as_ref().map_or(0, |switch| usize::from(switch.linear_fdb_top));
     let mut exits = vec![0xff; top + 1];
@@ -124,8 +127,9 @@ fn multicast(node: &ObservedNode) -> MulticastTable {
     let mut exits: BTreeMap<MulticastLid, PortSet> = BTreeMap::new();
     for (modifier, data) in node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING) {
         let (block, position) = MulticastBlock::from_modifier(modifier);
-        for (place, mask) in MulticastBlock::decode(data).0.iter().enumerate() {
-            let group = usize::from(MulticastLid::MIN) + usize::from(block) * MulticastBlock::ENTRIES + place;
+        for (target, mask) in MulticastBlock::decode(data).0.iter().enumerate() {
+            let group =
+                usize::from(MulticastLid::MIN) + usize::from(block) * MulticastBlock::ENTRIES + target;
             let group = u16::try_from(group).ok().and_then(MulticastLid::from_wire);
             let ports = (0..16).filter(|bit| mask.0 & 1 << bit != 0);
             for port in ports.filter_map(|bit| PortNum::new(16 * position + bit)) {
@@ -136,7 +140,7 @@ fn multicast(node: &ObservedNode) -> MulticastTable {
     MulticastTable::from_exits(exits)
 }
 
-/// The P_Key table of a port: of an end port, which is reached itself, or of an external port of a switch.
+/// The P_Key table of an end port (`port` 0) or of an external port of a switch.
 pub(crate) fn pkeys(node: &ObservedNode, reached: PortNum, port: u16) -> PkeyTable {
     let blocks = node.tables_of(reached, Attribute::PKEY_TABLE);
     let own = blocks.filter(|(modifier, _)| PkeyPosition::from_modifier(*modifier).port == port);
@@ -145,14 +149,14 @@ pub(crate) fn pkeys(node: &ObservedNode, reached: PortNum, port: u16) -> PkeyTab
     PkeyTable::from_keys(keys)
 }
 
-/// How a port of a switch shares its link. What the switch's own port has counts for all that have nothing else.
+/// The lane sharing of a switch port. The map of input port 0 becomes the default for all inputs.
 fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> PortSharing {
     let inputs = (0..=node.info.port_count).filter_map(PortNum::new).filter(|input| *input != output);
-    let turn = |input: PortNum| {
+    let hop_map = |input: PortNum| {
         let selector = SlToVlSelector::Turn { input: input.to_wire(), output: output.to_wire() };
         lane_map(node, PortNum::MANAGEMENT, selector.to_modifier())
     };
-    let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, turn(input))).collect();
+    let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, hop_map(input))).collect();
     let otherwise = maps.get(&PortNum::MANAGEMENT).copied().unwrap_or(DISCARDED);
     let by_input = maps.into_iter().filter(|(_, map)| *map != otherwise).collect();
     let own = PortNum::MANAGEMENT;
@@ -164,7 +168,7 @@ fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> Port
     }
 }
 
-/// No level has a lane.
+/// All service levels discarded.
 const DISCARDED: SlToVl = SlToVl([ib_wire::VirtualLane::MANAGEMENT; 16]);
 
 fn lane_map(node: &ObservedNode, reached: PortNum, modifier: u32) -> SlToVl {
@@ -172,12 +176,12 @@ fn lane_map(node: &ObservedNode, reached: PortNum, modifier: u32) -> SlToVl {
     data.map_or(DISCARDED, lanes::decode)
 }
 
-/// The low-priority arbitration table, as far as a device looks at it: entries without weight are passed over.
+/// The low-priority VL arbitration table without entries of weight 0, which devices skip.
 fn low(node: &ObservedNode, reached: PortNum, port: PortNum, info: &PortInfo) -> Vec<VlArbEntry> {
     arbitration(node, reached, port, [VlArbPart::LowFirst, VlArbPart::LowSecond], info.vl_arb_low_cap)
 }
 
-/// The same of the high-priority one.
+/// The high-priority VL arbitration table without entries of weight 0.
 fn high(node: &ObservedNode, reached: PortNum, port: PortNum, info: &PortInfo) -> Vec<VlArbEntry> {
     arbitration(node, reached, port, [VlArbPart::HighFirst, VlArbPart::HighSecond], info.vl_arb_high_cap)
 }

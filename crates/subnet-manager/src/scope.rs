@@ -1,4 +1,4 @@
-//! Which devices a pass over the fabric has to look at.
+//! The devices that a programming run concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use ib_wire::Guid;
 
 use crate::observed::ObservedNode;
 
-/// Devices whose tables may differ from a plan; all others are known to hold what it says.
+/// Devices whose tables may differ from a plan; all others are known to hold it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    /// Node GUIDs.
+    /// Node GUIDs of switches.
     pub switches: Vec<Guid>,
-    /// Port GUIDs.
+    /// Port GUIDs of adapters.
     pub adapter_ports: Vec<Guid>,
 }
 
 impl Scope {
-    /// What differs between a plan that is in force and the next, and nodes that may have lost something. Devices that
-    /// were not seen are left out.
+    /// The devices that differ between the plan in force and the next one, and those in `dirty`. Unknown
+    /// devices are excluded.
     pub fn between(
-        settled: Option<&FabricPlan>,
+        in_force: Option<&FabricPlan>,
         plan: &FabricPlan,
         dirty: &BTreeSet<Guid>,
         nodes: &BTreeMap<Guid, ObservedNode>,
     ) -> Self {
-        let touched = touched(settled, plan);
+        let changed = changed_devices(in_force, plan);
         let of_dirty = |guid: &Guid| dirty.contains(guid) && plan.switch(*guid).is_some();
         let mut switches: BTreeSet<Guid> = dirty.iter().copied().filter(of_dirty).collect();
-        switches.extend(touched.switches);
-        let mut ports: BTreeSet<Guid> = touched.adapter_ports.into_iter().collect();
+        switches.extend(changed.switches);
+        let mut ports: BTreeSet<Guid> = changed.adapter_ports.into_iter().collect();
         if !dirty.is_empty() {
             let dirty = plan.adapter_ports().filter(|port| dirty.contains(&port.name.node));
             ports.extend(dirty.map(|port| port.guid));
@@ -45,42 +45,45 @@ impl Scope {
     }
 }
 
-/// Devices for which two plans say something different.
+/// Devices for which two plans have different tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Touched {
-    /// Node GUIDs.
+pub struct ChangedDevices {
+    /// Node GUIDs of switches.
     pub switches: Vec<Guid>,
-    /// Port GUIDs.
+    /// Port GUIDs of adapters.
     pub adapter_ports: Vec<Guid>,
 }
 
-/// What differs between a plan that is in force and the next: everything, if there is none or the manager sits elsewhere.
-/// What both plans share is not looked into.
-pub fn touched(settled: Option<&FabricPlan>, plan: &FabricPlan) -> Touched {
-    let Some(settled) = settled.filter(|settled| settled.manager() == plan.manager()) else {
+/// The devices that differ between the plan in force and the next one: all, if there is none in force or the
+/// manager's port differs. Tables that both plans share are compared by identity.
+pub fn changed_devices(in_force: Option<&FabricPlan>, plan: &FabricPlan) -> ChangedDevices {
+    let Some(in_force) = in_force.filter(|in_force| in_force.manager() == plan.manager()) else {
         let switches = plan.switches().map(|switch| switch.guid).collect();
-        return Touched { switches, adapter_ports: plan.adapter_ports().map(|port| port.guid).collect() };
+        return ChangedDevices {
+            switches,
+            adapter_ports: plan.adapter_ports().map(|port| port.guid).collect(),
+        };
     };
-    let mut touched = Touched::default();
-    let places = settled.shared_switches();
-    for (place, switch) in plan.shared_switches().iter().enumerate() {
-        // Mostly it stands where it stood.
-        let there = places.get(place).filter(|old| old.guid == switch.guid).map(|old| &**old);
-        let old = there.or_else(|| settled.switch(switch.guid));
+    let mut changed = ChangedDevices::default();
+    let switches = in_force.shared_switches();
+    for (index, switch) in plan.shared_switches().iter().enumerate() {
+        // Usually it has the same index in both plans.
+        let there = switches.get(index).filter(|old| old.guid == switch.guid).map(|old| &**old);
+        let old = there.or_else(|| in_force.switch(switch.guid));
         if old.is_none_or(|old| !std::ptr::eq(old, &**switch) && !same_switch(old, switch)) {
-            touched.switches.push(switch.guid);
+            changed.switches.push(switch.guid);
         }
     }
-    for difference in plan.shared_adapter_ports().differences(settled.shared_adapter_ports()) {
+    for difference in plan.shared_adapter_ports().differences(in_force.shared_adapter_ports()) {
         let Some((_, port)) = difference.after else { continue };
         if difference.before.is_none_or(|old| !same_port(old, port)) {
-            touched.adapter_ports.push(port.guid);
+            changed.adapter_ports.push(port.guid);
         }
     }
-    touched
+    changed
 }
 
-/// Whether two plans of a switch are the same, by the tables they share rather than entry by entry.
+/// Whether two plans of a switch are equal. Shared tables are compared by identity first.
 fn same_switch(old: &SwitchPlan, new: &SwitchPlan) -> bool {
     old.lid == new.lid
         && same(&old.linear, &new.linear)

@@ -1,4 +1,4 @@
-//! Looking without touching: what devices hold, and how that differs from a plan.
+//! Reads the fabric without writing: the tables of devices, and their differences to a plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,48 +7,46 @@ use fabric_model::plan::LinearTable;
 use fabric_model::{FabricPlan, Found};
 use ib_wire::{Attribute, Guid, PkeyBlock, PkeyPosition, PortNum, SMP_DATA_LEN};
 
-use crate::backlog::{Job, Work};
-use crate::event::Event;
+use crate::backlog::{Job, JobKind};
+use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
 use crate::read_back::{linear, pkeys};
-use crate::unsupported::Place;
+use crate::unsupported::AttributeRef;
 
-/// Something that a device holds and should not. Management keys are left out.
+/// An attribute whose value differs from a plan. M_Keys are blanked out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// The node.
+pub struct AttributeDifference {
     pub node: Guid,
-    /// The attribute.
     pub attribute: Attribute,
-    /// The modifier.
     pub modifier: u32,
-    /// What it holds; `None` if that was not read because it is blank.
+    /// The current value; `None` if the table was not read because it is blank.
     pub held: Option<[u8; SMP_DATA_LEN]>,
-    /// What it is to hold.
     pub wanted: [u8; SMP_DATA_LEN],
 }
 
 impl Manager {
-    /// Reads every LID, route and partition key there is; [`Event::Surveyed`] tells them. Nothing is written.
+    /// Reads all LIDs, linear forwarding tables and P_Keys; [`SmEvent::Surveyed`] has the result. Has no
+    /// effect unless the manager is idle.
     pub fn survey(&mut self, now: Duration) {
-        if self.phase != Phase::Watching {
+        if self.phase != Phase::Idle {
             return;
         }
         self.phase = Phase::Surveying;
-        let places: Vec<Place> =
+        let targets: Vec<AttributeRef> =
             self.observed.nodes.iter().flat_map(|(guid, node)| tables(*guid, node)).collect();
-        self.backlog.fill(places.into_iter().map(|place| Job { place, work: Work::Read }));
+        self.backlog.fill(targets.into_iter().map(|target| Job { target, kind: JobKind::Read }));
         self.proceed(now);
     }
 
-    /// Compares the fabric with a plan; [`Event::Compared`] tells how it differs. Nothing is written.
+    /// Compares the fabric with a plan; [`SmEvent::Compared`] has the differences. Forgets any plan that was
+    /// applied before. Has no effect unless the manager is idle and all nodes of the plan are known.
     pub fn compare(&mut self, now: Duration, plan: Arc<FabricPlan>) {
-        if self.phase != Phase::Watching {
+        if self.phase != Phase::Idle {
             return;
         }
         self.plan = Some(plan);
-        self.begin_pass();
+        self.begin_programming();
         if self.phase == Phase::Reading {
             self.phase = Phase::Comparing;
         }
@@ -56,7 +54,7 @@ impl Manager {
     }
 
     pub(crate) fn conclude_survey(&mut self) {
-        self.phase = Phase::Watching;
+        self.phase = Phase::Idle;
         let mut found = Found::default();
         for (guid, node) in &self.observed.nodes {
             note_ports(node, &mut found);
@@ -64,18 +62,18 @@ impl Manager {
                 found.linear.insert(*guid, linear(node));
             }
         }
-        self.tell(Event::Surveyed(Box::new(found)));
+        self.emit(SmEvent::Surveyed(Box::new(found)));
     }
 
     pub(crate) fn conclude_comparison(&mut self) {
-        self.phase = Phase::Watching;
+        self.phase = Phase::Idle;
         let Some(plan) = self.plan.take() else { return };
         let comparison = self.comparison(&plan, &self.scope);
         let differences = comparison.all_differences().into_iter().map(|write| {
             let held = self.observed.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
             let (attribute, modifier) = write.key;
             let open = |data| without_key(attribute, data);
-            Difference {
+            AttributeDifference {
                 node: write.node,
                 attribute,
                 modifier,
@@ -84,7 +82,7 @@ impl Manager {
             }
         });
         let differences = differences.collect();
-        self.tell(Event::Compared(differences));
+        self.emit(SmEvent::Compared(differences));
     }
 }
 
@@ -95,8 +93,8 @@ fn without_key(attribute: Attribute, mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_D
     data
 }
 
-/// The tables of a node that say where packets go and who may talk.
-fn tables(guid: Guid, node: &ObservedNode) -> Vec<Place> {
+/// The linear forwarding table and the P_Key tables of a node.
+fn tables(guid: Guid, node: &ObservedNode) -> Vec<AttributeRef> {
     let blocks = node.info.partition_capacity.div_ceil(PkeyBlock::ENTRIES as u16);
     let keys = |port: PortNum| {
         (0..blocks).map(move |block| {

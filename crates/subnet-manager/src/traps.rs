@@ -1,4 +1,4 @@
-//! What others send to a subnet manager unasked: traps, and questions who is master.
+//! Unsolicited datagrams: traps, and SMInfo requests of other subnet managers.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use fabric_model::FabricPlan;
 use ib_wire::notice::Notice;
 use ib_wire::{Attribute, Datagram, Guid, LidAddress, Mad, ManagementClass, Method, SmInfo, SmState, Status};
 
-use crate::event::Event;
+use crate::event::SmEvent;
 use crate::manager::Manager;
 
-/// Datagrams that wait to be sent as answers; more are not given.
+/// Limit on queued responses. Requests beyond get none.
 const ANSWERS_MAX: usize = 1024;
 
 impl Manager {
-    /// Takes a subnet management datagram that is no answer.
+    /// Handles a subnet management datagram that is not a response.
     pub(crate) fn handle_request(&mut self, now: Duration, datagram: &Datagram) {
         let mad = &datagram.mad;
         match (mad.method(), mad.attribute()) {
@@ -23,7 +23,7 @@ impl Manager {
         }
     }
 
-    /// A trap says where to look and nothing more: anybody could have sent it.
+    /// Handles a trap. It only causes a recheck of the node, because anybody can send one.
     fn handle_trap(&mut self, now: Duration, datagram: &Datagram) {
         let Some(plan) = &self.plan else { return };
         let (Some(node), Ok(notice)) =
@@ -36,13 +36,13 @@ impl Manager {
         mad.set_method(Method::TRAP_REPRESS);
         mad.set_m_key(None);
         self.answer(Datagram::subnet_management(manager, datagram.slid, mad));
-        self.watch.suspect(now, node);
+        self.sweeps.schedule_recheck(now, node);
         if let Some(trap) = notice.trap() {
-            self.tell(Event::Trapped { node, trap: trap.clone() });
+            self.emit(SmEvent::TrapReceived { node, trap: trap.clone() });
         }
     }
 
-    /// Tells who is master. Nobody is obeyed who says otherwise.
+    /// Responds to SMInfo. A Set is rejected: this manager obeys no other.
     fn answer_sm_info(&mut self, request: &Datagram) {
         let info = SmInfo {
             guid: self.observed.own.map(|own| own.guid),
@@ -70,13 +70,13 @@ impl Manager {
     }
 }
 
-/// The node that has a LID.
+/// The node that owns a LID.
 fn node_of(plan: &FabricPlan, lid: LidAddress) -> Option<Guid> {
     let LidAddress::Unicast(lid) = lid else { return None };
     let owner = plan.lid_owner(lid)?;
     match plan.adapter_port(owner) {
         Some(port) => Some(port.name.node),
-        // The GUID of a switch's own port is usually the switch's, but need not be.
+        // The port GUID of switch port 0 usually equals the node GUID, but need not.
         None => plan.switches().find(|switch| switch.port_guid == owner).map(|switch| switch.guid),
     }
 }

@@ -1,79 +1,80 @@
-//! What devices do not take: bits that stayed as they were right after a Set. They are written down once and not fought.
+//! Bits that devices do not support: those that stayed unchanged after a Set. They are recorded once and not
+//! written again.
 
 use std::collections::BTreeMap;
 
 use ib_wire::{Attribute, Guid, PortNum, SMP_DATA_LEN};
 use serde::{Deserialize, Serialize};
 
-use crate::observed::TableKey;
+use crate::observed::AttributeKey;
 
-/// Where a device keeps something: node, the port it belongs to, attribute and modifier.
-pub(crate) type Place = (Guid, PortNum, TableKey);
+/// An attribute of a device: node, port, attribute id and modifier.
+pub(crate) type AttributeRef = (Guid, PortNum, AttributeKey);
 
-/// Bits of attributes that devices did not take.
+/// Bits of attributes that devices do not support.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Entry>", into = "Vec<Entry>")]
 pub struct Unsupported {
-    places: BTreeMap<Place, [u8; SMP_DATA_LEN]>,
+    targets: BTreeMap<AttributeRef, [u8; SMP_DATA_LEN]>,
 }
 
-/// One line of the list, as it is stored.
+/// One entry of the list, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     node: Guid,
     port: PortNum,
     attribute: u16,
     modifier: u32,
-    /// Bytes with bits that the device did not take: offset and mask.
+    /// Byte offsets and masks of the unsupported bits.
     bits: Vec<(u8, u8)>,
 }
 
 impl Unsupported {
-    /// Notes which of the bits that a Set was to change did not change; whether that is news.
+    /// Records the bits that a Set should have changed and did not. Returns whether any of them is new.
     pub(crate) fn learn(
         &mut self,
-        place: Place,
+        target: AttributeRef,
         before: &[u8; SMP_DATA_LEN],
-        asked: &[u8; SMP_DATA_LEN],
+        requested: &[u8; SMP_DATA_LEN],
         answered: &[u8; SMP_DATA_LEN],
     ) -> bool {
-        let counts = mask_that_counts(place.2.0);
+        let counts = mask_that_counts(target.2.0);
         let stayed: [u8; SMP_DATA_LEN] =
-            std::array::from_fn(|i| (asked[i] ^ before[i]) & (asked[i] ^ answered[i]) & counts[i]);
+            std::array::from_fn(|i| (requested[i] ^ before[i]) & (requested[i] ^ answered[i]) & counts[i]);
         if stayed == [0; SMP_DATA_LEN] {
             return false;
         }
-        let known = self.places.entry(place).or_insert([0; SMP_DATA_LEN]);
+        let known = self.targets.entry(target).or_insert([0; SMP_DATA_LEN]);
         let all: [u8; SMP_DATA_LEN] = std::array::from_fn(|i| known[i] | stayed[i]);
         std::mem::replace(known, all) != all
     }
 
-    /// Whether what a device holds differs from what it is to hold in anything it takes.
+    /// Whether a held value differs from the wanted one in a supported bit.
     pub(crate) fn differs(
         &self,
-        place: Place,
+        target: AttributeRef,
         held: &[u8; SMP_DATA_LEN],
         wanted: &[u8; SMP_DATA_LEN],
     ) -> bool {
         held != wanted
-            && match self.places.get(&place) {
+            && match self.targets.get(&target) {
                 None => true,
                 Some(mask) => (0..SMP_DATA_LEN).any(|i| (held[i] ^ wanted[i]) & !mask[i] != 0),
             }
     }
 
-    /// How many attributes of devices it speaks of.
+    /// Number of attributes with unsupported bits.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.targets.len()
     }
 
-    /// Whether every device takes everything.
+    /// Whether no unsupported bit is known.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.targets.is_empty()
     }
 }
 
-/// Bits that say what a Set left behind. States and one-time commands do not.
+/// Bits that show whether a Set took effect. States, counters and one-time commands do not.
 fn mask_that_counts(attribute: Attribute) -> [u8; SMP_DATA_LEN] {
     let mut mask = [0xff; SMP_DATA_LEN];
     match attribute {
@@ -91,7 +92,7 @@ fn mask_that_counts(attribute: Attribute) -> [u8; SMP_DATA_LEN] {
 
 impl From<Vec<Entry>> for Unsupported {
     fn from(entries: Vec<Entry>) -> Self {
-        let mut places = BTreeMap::new();
+        let mut targets = BTreeMap::new();
         for entry in entries {
             let mut mask = [0; SMP_DATA_LEN];
             for (offset, bits) in entry.bits {
@@ -99,22 +100,22 @@ impl From<Vec<Entry>> for Unsupported {
                     *byte = bits;
                 }
             }
-            places.insert((entry.node, entry.port, (Attribute(entry.attribute), entry.modifier)), mask);
+            targets.insert((entry.node, entry.port, (Attribute(entry.attribute), entry.modifier)), mask);
         }
-        Self { places }
+        Self { targets }
     }
 }
 
 impl From<Unsupported> for Vec<Entry> {
     fn from(unsupported: Unsupported) -> Self {
-        let entry = |((node, port, key), mask): (Place, [u8; SMP_DATA_LEN])| Entry {
+        let entry = |((node, port, key), mask): (AttributeRef, [u8; SMP_DATA_LEN])| Entry {
             node,
             port,
             attribute: key.0.0,
             modifier: key.1,
             bits: (0..).zip(mask).filter(|(_, bits)| *bits != 0).collect(),
         };
-        unsupported.places.into_iter().map(entry).collect()
+        unsupported.targets.into_iter().map(entry).collect()
     }
 }
 
@@ -122,35 +123,35 @@ impl From<Unsupported> for Vec<Entry> {
 mod tests {
     use super::*;
 
-    fn place(attribute: Attribute) -> Place {
+    fn target(attribute: Attribute) -> AttributeRef {
         (Guid::from_wire(7).unwrap(), PortNum::MANAGEMENT, (attribute, 3))
     }
 
     #[test]
-    fn what_stays_as_it_was_after_a_set_does_not_differ_any_more() {
+    fn unsupported_bits_no_longer_count_as_different() {
         let mut unsupported = Unsupported::default();
-        let place = place(Attribute::PORT_INFO);
-        let (before, mut asked, mut answered) = ([0; 64], [0; 64], [0; 64]);
-        asked[36] = 0x40;
-        asked[16] = 9;
+        let target = target(Attribute::PORT_INFO);
+        let (before, mut requested, mut answered) = ([0; 64], [0; 64], [0; 64]);
+        requested[36] = 0x40;
+        requested[16] = 9;
         answered[16] = 9;
-        assert!(unsupported.differs(place, &before, &asked));
-        assert!(unsupported.learn(place, &before, &asked, &answered));
-        assert!(!unsupported.learn(place, &before, &asked, &answered), "no news");
-        assert!(!unsupported.differs(place, &answered, &asked));
+        assert!(unsupported.differs(target, &before, &requested));
+        assert!(unsupported.learn(target, &before, &requested, &answered));
+        assert!(!unsupported.learn(target, &before, &requested, &answered), "no news");
+        assert!(!unsupported.differs(target, &answered, &requested));
         answered[16] = 8;
-        assert!(unsupported.differs(place, &answered, &asked), "what it takes still counts");
+        assert!(unsupported.differs(target, &answered, &requested), "what it takes still counts");
 
         let json = serde_json::to_string(&unsupported).unwrap();
         assert_eq!(serde_json::from_str::<Unsupported>(&json).unwrap(), unsupported);
     }
 
     #[test]
-    fn states_and_counters_are_not_taken_for_lack_of_support() {
+    fn states_and_counters_do_not_count_as_unsupported() {
         let mut unsupported = Unsupported::default();
-        let mut asked = [0; 64];
-        (asked[32], asked[33], asked[45], asked[51]) = (0x03, 0x50, 1, 0x80);
-        assert!(!unsupported.learn(place(Attribute::PORT_INFO), &[0; 64], &asked, &[0; 64]));
-        assert!(unsupported.learn(place(Attribute::PKEY_TABLE), &[0; 64], &asked, &[0; 64]));
+        let mut requested = [0; 64];
+        (requested[32], requested[33], requested[45], requested[51]) = (0x03, 0x50, 1, 0x80);
+        assert!(!unsupported.learn(target(Attribute::PORT_INFO), &[0; 64], &requested, &[0; 64]));
+        assert!(unsupported.learn(target(Attribute::PKEY_TABLE), &[0; 64], &requested, &[0; 64]));
     }
 }

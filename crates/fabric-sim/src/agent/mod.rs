@@ -1,7 +1,7 @@
-//! The management agents of a device: who may ask, what is answered.
+//! The subnet management agent: checks the M_Key, then reads or writes the attribute.
 
-mod forwarding;
-mod lanes;
+mod forwarding_tables;
+mod lane_tables;
 mod performance;
 mod port_info;
 
@@ -14,35 +14,32 @@ use ib_wire::{
 
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric, Timer};
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
-/// What an agent did with a datagram.
+/// What the agent did with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It is its own answer now.
+pub(crate) enum AgentOutcome {
+    /// The datagram was turned into its own response.
     Answered,
-    /// It is for the software behind the port.
+    /// The datagram is for the software behind the port.
     ForSoftware,
-    /// It was used up and needs no answer.
+    /// The datagram was consumed; no response is due.
     UsedUp,
-    /// It is not answered.
+    /// The datagram gets no response.
     Dropped(DropReason),
 }
 
-/// What the management key lets a datagram do.
+/// Access that a datagram has by the M_Key it presents (IBA 14.2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Everything.
     Full,
-    /// Read, the key itself included.
+    /// Read access, M_Key included.
     ReadAll,
-    /// Read, the key itself hidden.
+    /// Read access; the M_Key reads as 0.
     ReadAllButKey,
-    /// Nothing.
     Denied,
 }
 
-/// Which access a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Get,
@@ -52,8 +49,13 @@ pub(crate) enum Operation {
 pub(crate) type AttributeData = [u8; SMP_DATA_LEN];
 
 impl Fabric {
-    /// The subnet management agent of the device that `arrival` reached.
-    pub(crate) fn subnet_agent(&mut self, arrival: Arrival, source: LidAddress, mad: &mut Mad) -> Verdict {
+    /// Handles a subnet management datagram at the device that `arrival` reached.
+    pub(crate) fn subnet_agent(
+        &mut self,
+        arrival: Arrival,
+        source: LidAddress,
+        mad: &mut Mad,
+    ) -> AgentOutcome {
         if !mad.has_known_versions() {
             return answer(mad, Status::BAD_VERSION);
         }
@@ -69,7 +71,7 @@ impl Fabric {
         }
         let access = self.check_key(arrival.end, operation, source, mad);
         if access == Access::Denied {
-            return Verdict::Dropped(DropReason::ManagementKey);
+            return AgentOutcome::Dropped(DropReason::ManagementKey);
         }
         let (attribute, modifier) = (mad.attribute(), mad.modifier());
         let mut data = *mad.smp_data();
@@ -83,11 +85,15 @@ impl Fabric {
         answer(mad, status)
     }
 
-    fn for_manager(&self, end: PortId) -> Verdict {
-        if self.port(end).is_sm { Verdict::ForSoftware } else { Verdict::Dropped(DropReason::Unanswered) }
+    fn for_manager(&self, end: PortId) -> AgentOutcome {
+        if self.port(end).is_sm {
+            AgentOutcome::ForSoftware
+        } else {
+            AgentOutcome::Dropped(DropReason::Unanswered)
+        }
     }
 
-    /// Reads or writes one attribute. After a Set, `data` holds what is in force.
+    /// Reads or writes one attribute. After a successful Set, `data` holds the values in force.
     pub(crate) fn access_attribute(
         &mut self,
         arrival: Arrival,
@@ -124,12 +130,13 @@ impl Fabric {
         Ok(())
     }
 
-    /// What the key of the port that guards the device lets this datagram do; wrong keys are counted and reported.
+    /// Checks the presented M_Key against the one of `guard`, the port that protects the device. A violation
+    /// is counted, starts the lease timer and raises a trap.
     fn check_key(&mut self, guard: PortId, operation: Operation, source: LidAddress, mad: &Mad) -> Access {
         let info = &self.port(guard).info;
         let Some(key) = info.m_key else { return Access::Full };
         if mad.m_key() == Some(key) {
-            // Whoever knows the key is alive: the lease needs not run out.
+            // A datagram with the right key stops the lease timer.
             self.port_mut(guard).lease_ends = None;
             return Access::Full;
         }
@@ -155,7 +162,7 @@ impl Fabric {
         self.report_bad_key(guard, source, mad);
     }
 
-    /// A lease that ran out opens the port: protection falls back to level 0, the key can be read.
+    /// Ends an expired M_Key lease: the protection level falls back to 0, so that the key can be read.
     pub(crate) fn expire_lease(&mut self, guard: PortId) {
         let now = self.now;
         let port = self.port_mut(guard);
@@ -165,7 +172,7 @@ impl Fabric {
         }
     }
 
-    /// NodeInfo as the port that was reached answers it.
+    /// NodeInfo as read through the port `entered`.
     pub(crate) fn node_info(&self, entered: PortId) -> AttributeData {
         let device = self.device_of(entered);
         let mut data = device.info.encode();
@@ -187,7 +194,7 @@ impl Fabric {
         if operation == Operation::Set {
             let block = GuidBlock::decode(data);
             for (index, guid) in (first..capacity).zip(block.0) {
-                // Entry 0 is the port's own GUID and stays; aliases start at entry 1.
+                // Entry 0 is the port's own GUID and read-only; aliases start at entry 1.
                 if let Some(alias) = index.checked_sub(1) {
                     port.aliases.put(alias, guid);
                 }
@@ -222,7 +229,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// P_Key table entries of a port.
+    /// Number of entries in the P_Key table of a port.
     pub(crate) fn pkey_capacity(&self, port: PortId) -> usize {
         let device = self.device_of(port);
         match &device.switch {
@@ -251,20 +258,20 @@ impl Fabric {
         Ok(())
     }
 
-    /// A port of a switch by the number in a modifier.
+    /// The port of a switch that an attribute modifier selects.
     pub(crate) fn switch_port(&self, end: PortId, number: u16) -> Result<PortId, Status> {
         let number = u8::try_from(number).ok().and_then(PortNum::new);
         number.and_then(|number| self.device_of(end).port(number)).ok_or(Status::INVALID_FIELD)
     }
 }
 
-fn answer(mad: &mut Mad, status: Status) -> Verdict {
+fn answer(mad: &mut Mad, status: Status) -> AgentOutcome {
     mad.set_method(Method::GET_RESP);
     mad.set_status(status);
-    Verdict::Answered
+    AgentOutcome::Answered
 }
 
-/// The first entry of a block, if the table reaches that far.
+/// Index of the first entry of a block; an error if the table is shorter.
 fn table_start(block: u32, entries: usize, capacity: usize) -> Result<usize, Status> {
     let first = usize::try_from(block).ok().and_then(|block| block.checked_mul(entries));
     first.filter(|first| *first < capacity).ok_or(Status::INVALID_FIELD)

@@ -1,4 +1,4 @@
-//! The performance management agent: counters of ports, read and reset.
+//! The performance management agent: reads and resets port counters.
 
 use ib_wire::perf::{
     ALL_PORT_SELECT, ALL_PORTS, CounterSelect, EXTENDED_WIDTH, ExtendedCounterSelect, PortCounters,
@@ -9,10 +9,10 @@ use ib_wire::{Attribute, ClassPortInfo, Mad, Method, PortNum, Status};
 use crate::counters::Counters;
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
 impl Fabric {
-    /// Turns a request of the performance class into its answer.
+    /// Turns a request of the performance class into its response.
     pub(crate) fn performance_agent(&mut self, arrival: Arrival, mad: &mut Mad) {
         let status = match (mad.attribute(), mad.method()) {
             _ if !mad.has_known_versions() => Err(Status::BAD_VERSION),
@@ -36,32 +36,32 @@ impl Fabric {
     }
 
     fn port_counters(&mut self, arrival: Arrival, mad: &mut Mad) -> Result<(), Status> {
-        let asked = PortCounters::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
-        let ports = self.counted_ports(arrival, asked.port)?;
+        let requested = PortCounters::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
+        let ports = self.counted_ports(arrival, requested.port)?;
         if mad.method() == Method::SET {
             for port in &ports {
-                reset(&mut self.port_mut(*port).counters, asked.select);
+                reset(&mut self.port_mut(*port).counters, requested.select);
             }
         }
-        let answer = narrow(&self.sum(&ports), asked.port, asked.select);
+        let answer = narrow(&self.sum(&ports), requested.port, requested.select);
         mad.perf_data_mut()[..PortCounters::LEN].copy_from_slice(&answer.encode());
         Ok(())
     }
 
     fn port_counters_extended(&mut self, arrival: Arrival, mad: &mut Mad) -> Result<(), Status> {
-        let asked = PortCountersExtended::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
-        let ports = self.counted_ports(arrival, asked.port)?;
+        let requested = PortCountersExtended::decode(mad.perf_data()).map_err(|_| Status::INVALID_FIELD)?;
+        let ports = self.counted_ports(arrival, requested.port)?;
         if mad.method() == Method::SET {
             for port in &ports {
-                reset_extended(&mut self.port_mut(*port).counters, asked.select);
+                reset_extended(&mut self.port_mut(*port).counters, requested.select);
             }
         }
-        let answer = wide(&self.sum(&ports), asked.port, asked.select);
+        let answer = wide(&self.sum(&ports), requested.port, requested.select);
         mad.perf_data_mut()[..PortCountersExtended::LEN].copy_from_slice(&answer.encode());
         Ok(())
     }
 
-    /// The ports a request selects: one of the node, or all of them.
+    /// The ports that a PortSelect value means: one port of the node, or all of them for 0xFF.
     fn counted_ports(&self, arrival: Arrival, select: u8) -> Result<Vec<PortId>, Status> {
         let device = self.device_of(arrival.end);
         if select == ALL_PORTS {
@@ -82,7 +82,7 @@ impl Fabric {
     }
 }
 
-/// The 32-bit form: every counter stops at what its field holds.
+/// The 32-bit counters. Each saturates at the width of its field.
 fn narrow(counters: &Counters, port: u8, select: CounterSelect) -> PortCounters {
     let byte = |n: u64| u8::try_from(n).unwrap_or(u8::MAX);
     let short = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
@@ -128,7 +128,7 @@ fn wide(counters: &Counters, port: u8, select: ExtendedCounterSelect) -> PortCou
     }
 }
 
-/// Sets the selected counters to 0, whatever values the request carries.
+/// Resets the selected counters, whatever values the request carries.
 fn reset(counters: &mut Counters, select: CounterSelect) {
     let selected: [(CounterSelect, &mut u64); 16] = [
         (CounterSelect::SYMBOL_ERRORS, &mut counters.symbol_errors),
@@ -155,7 +155,7 @@ fn reset(counters: &mut Counters, select: CounterSelect) {
     }
 }
 
-/// The same for the 64-bit form.
+/// Resets the selected counters of PortCountersExtended.
 fn reset_extended(counters: &mut Counters, select: ExtendedCounterSelect) {
     let selected: [(ExtendedCounterSelect, &mut u64); 8] = [
         (ExtendedCounterSelect::TRANSMIT_WORDS, &mut counters.transmit_data),

@@ -1,4 +1,4 @@
-//! PortInfo and SwitchInfo: the state machine of a port and what a manager may set.
+//! PortInfo and SwitchInfo: the port state machine and the fields that a subnet manager may set.
 
 use fabric_model::Speed;
 use ib_wire::{
@@ -9,7 +9,7 @@ use ib_wire::{
 use super::{Access, AttributeData, Operation};
 use crate::device::PortId;
 use crate::fabric::Fabric;
-use crate::way::Arrival;
+use crate::forwarding::Arrival;
 
 impl Fabric {
     pub(super) fn access_port_info(
@@ -22,7 +22,7 @@ impl Fabric {
     ) -> Result<(), Status> {
         let port = self.selected_port(arrival, modifier)?;
         if operation == Operation::Set {
-            // On an adapter a manager configures the port it reached, no other.
+            // Through an adapter port only that port can be configured.
             if !self.is_switch(port) && port != arrival.end {
                 return Err(Status::INVALID_FIELD);
             }
@@ -33,7 +33,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// PortInfo of `port` as it is answered through `entered`.
+    /// PortInfo of `port`, as read through `entered`.
     pub(crate) fn port_info(&self, port: PortId, entered: PortId, access: Access) -> AttributeData {
         let mut data = self.port(port).info.encode();
         data[28] = self.port(entered).number.to_wire();
@@ -43,7 +43,7 @@ impl Fabric {
         data
     }
 
-    /// The port a modifier means: on an adapter 0 is the port that was reached.
+    /// The port that a modifier selects. On an adapter, 0 selects the port that was reached.
     pub(super) fn selected_port(&self, arrival: Arrival, modifier: u32) -> Result<PortId, Status> {
         let number = PortInfo::port_of_modifier(modifier).ok_or(Status::INVALID_FIELD)?;
         if number == PortNum::MANAGEMENT && !self.is_switch(arrival.end) {
@@ -52,12 +52,13 @@ impl Fabric {
         self.device_of(arrival.end).port(number).ok_or(Status::INVALID_FIELD)
     }
 
-    /// Whether the link of a port runs FDR10: a speed only Mellanox' own attribute tells.
+    /// Whether the link of a port runs at FDR10. Only the Mellanox vendor attribute distinguishes it from
+    /// QDR.
     pub(crate) fn is_fdr10(&self, port: PortId) -> bool {
         self.model_port(port).rate.is_some_and(|rate| rate.speed == Speed::Fdr10)
     }
 
-    /// Takes over a whole PortInfo or nothing of it.
+    /// Applies all settable fields of `wanted`, or none of them if one is invalid.
     fn set_port_info(&mut self, port: PortId, wanted: &PortInfo) -> Result<(), Status> {
         let current = self.port(port).info.clone();
         let is_switch = self.is_switch(port);
@@ -76,7 +77,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Which change of state a Set asks for, if it is one the state machine has.
+    /// The state transition that a Set requests. An error if the port state machine has no such transition.
     fn state_step(&self, port: PortId, current: &PortInfo, wanted: &PortInfo) -> Result<StateStep, Status> {
         let is_linked = current.physical_state == PhysicalState::LinkUp && self.port(port).peer.is_some();
         let logical = match (wanted.state, current.state) {
@@ -89,7 +90,7 @@ impl Fabric {
         };
         match wanted.physical_state {
             PhysicalState::NoChange => Ok(logical),
-            // Physical changes need the logical state Down in the same Set, or none at all.
+            // A physical state change is valid only with logical state Down or NoChange in the same Set.
             _ if !matches!(logical, StateStep::None | StateStep::Retrain) => Err(Status::INVALID_FIELD),
             PhysicalState::Disabled => Ok(StateStep::Disable),
             PhysicalState::Polling | PhysicalState::Sleep => Ok(StateStep::Poll),
@@ -139,7 +140,7 @@ impl Fabric {
             info.default_port = wanted.default_port;
             info.default_multicast_primary_port = wanted.default_multicast_primary_port;
             info.default_multicast_not_primary_port = wanted.default_multicast_not_primary_port;
-            // Writing 1 says: seen.
+            // Writing 1 clears PortStateChange.
             info.port_state_change &= !wanted.port_state_change;
         }
         *data = switch.info.encode();
@@ -147,17 +148,17 @@ impl Fabric {
     }
 }
 
-/// A change of a port's state.
+/// A transition of the port state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StateStep {
     None,
-    /// Logical, one step up.
+    /// One step up in the logical state.
     To(PortState),
     /// The link goes down and trains again.
     Retrain,
     /// The link goes down and stays down.
     Disable,
-    /// The port looks for its partner.
+    /// The port polls for its peer.
     Poll,
 }
 
@@ -190,7 +191,8 @@ fn set_link_limits(next: &mut PortInfo, wanted: &PortInfo) -> Result<(), Status>
     Ok(())
 }
 
-/// 0 leaves the widths, 255 allows all that are supported; anything else has to be supported.
+/// Width to enable: 0 keeps the current value, 255 enables all supported widths, anything else must be
+/// supported.
 fn choose_width(current: &PortInfo, wanted: LinkWidth) -> Result<LinkWidth, Status> {
     match wanted.0 {
         0 => Ok(current.link_width_enabled),
@@ -200,7 +202,8 @@ fn choose_width(current: &PortInfo, wanted: LinkWidth) -> Result<LinkWidth, Stat
     }
 }
 
-/// 0 leaves the speeds, 15 allows all that are supported; anything else has to be supported.
+/// Speed to enable: 0 keeps the current value, 15 enables all supported speeds, anything else must be
+/// supported.
 fn choose_speed(current: &PortInfo, wanted: LinkSpeed) -> Result<LinkSpeed, Status> {
     match wanted.0 {
         0 => Ok(current.link_speed_enabled),
@@ -210,7 +213,7 @@ fn choose_speed(current: &PortInfo, wanted: LinkSpeed) -> Result<LinkSpeed, Stat
     }
 }
 
-/// 0 leaves the extended speeds, 31 allows all; what is not supported is left out.
+/// Extended speed to enable: 0 keeps the current value; unsupported bits are ignored.
 fn choose_extended_speed(current: &PortInfo, wanted: ExtendedSpeed) -> ExtendedSpeed {
     match wanted.0 {
         0 => current.extended_speed_enabled,
@@ -218,7 +221,7 @@ fn choose_extended_speed(current: &PortInfo, wanted: ExtendedSpeed) -> ExtendedS
     }
 }
 
-/// Filters exist on the external ports of switches only.
+/// Sets the partition and raw-packet filters, which exist only on external ports of switches.
 fn set_switch_filters(next: &mut PortInfo, wanted: &PortInfo, is_external: bool) {
     if is_external {
         next.enforce_inbound = wanted.enforce_inbound;
@@ -252,7 +255,7 @@ fn set_key(next: &mut PortInfo, wanted: &PortInfo) {
     next.m_key_lease_period_s = wanted.m_key_lease_period_s;
 }
 
-/// Writing 0 resets a violation counter; a manager that writes back what it read changes nothing.
+/// Resets the violation counters that are written as 0. Writing back the value that was read changes nothing.
 fn reset_counters(next: &mut PortInfo, wanted: &PortInfo) {
     if wanted.m_key_violations == 0 {
         next.m_key_violations = 0;

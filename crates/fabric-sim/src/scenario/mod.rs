@@ -1,107 +1,110 @@
-//! Scenarios: who sends what to whom on a planned fabric, and whether everybody got what was promised.
+//! Scenarios: workloads of clusters on a planned fabric, and whether their guarantees were met.
 //!
-//! A [`Scenario`] says what clusters do; a [`Cast`] says who they are on a fabric that holds a plan. [`play`] moves their
-//! packets and returns a [`Report`]. Tenants are not believed to be kind: an act may send everything everywhere, choose
-//! packets against one victim, or stop draining.
+//! A [`Scenario`] describes the workloads, usually read from a TOML file. A [`ClusterSet`] locates the
+//! clusters on a fabric that holds a plan. [`run_scenario`] simulates the packets and returns a
+//! [`ScenarioReport`]. Workloads may be hostile: send to all addresses on all service levels, choose packet
+//! sizes against a victim, or stop draining.
 
-mod cast;
-mod player;
+mod clusters;
+mod file;
+mod quantities;
 mod report;
 mod rounds;
-mod written;
+mod workload;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use cast::{Cast, NotCast, Party, Seat, one_class};
-pub use player::play;
-pub use report::{PartyReport, Report};
-pub use written::{Rate, Size, Span};
+pub use clusters::{ClusterSet, ClusterSetError, SimCluster, SimNode, without_classes};
+pub use quantities::{QuantityError, SendRate, Size, Span};
+pub use report::{ClusterReport, ScenarioReport};
+pub use workload::run_scenario;
 
-use crate::traffic::{BadSettings, Buffer, Settings};
+use crate::traffic::{BadTrafficSettings, Buffer, TrafficSettings};
 
-/// What clusters do on a fabric.
+/// Workloads of clusters, and how long they run.
+///
+/// Deserializes from a table with the field names as keys; `warm_up` (0) and `buffer` (64 KiB) are optional. Sizes
+/// are numbers or texts such as `64k`, times are texts such as `50us`. Unknown keys are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "file::ScenarioFile")]
 pub struct Scenario {
-    /// How long it is measured.
+    /// Measured time; must not be 0.
     pub duration: Span,
-    /// How long it runs before that.
-    #[serde(default)]
+    /// Simulated time before the measurement starts.
     pub warm_up: Span,
-    /// Buffer of every lane of every port.
-    #[serde(default = "usual_buffer")]
+    /// Receive buffer of every lane of every port.
     pub buffer: Size,
-    /// What the clusters do; one may do several things.
-    pub acts: Vec<Act>,
+    /// The workloads. A cluster may have several.
+    pub workloads: Vec<WorkloadSpec>,
 }
 
-/// What a cluster does.
+/// What a cluster sends.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Act {
-    /// Which cluster; `*` for all that no other act names.
+pub struct WorkloadSpec {
+    /// Name of the cluster; `*` means all clusters that no other workload names.
     pub cluster: String,
-    /// In which way.
-    pub send: Pattern,
-    /// Sizes of messages, which take turns.
+    pub send: SendPattern,
+    /// Message sizes, used in turn. 1 byte to 64 MiB each.
     #[serde(default = "usual_messages")]
     pub message: Vec<Size>,
-    /// How much each node sends.
+    /// Rate of each node.
     #[serde(default)]
-    pub rate: Rate,
-    /// `shift`: how many nodes further; `incast` and `hotspot`: which node gets it all, from 1.
+    pub rate: SendRate,
+    /// `shift`: distance to the receiver in nodes. `incast`, `hotspot` and `stall`: number of the receiver,
+    /// starting at 1.
     #[serde(default = "first")]
     pub to: u32,
-    /// `hotspot`: the part of messages that go there, in percent.
+    /// `hotspot`: part of the messages that go to the receiver `to`, in percent.
     #[serde(default = "half")]
     pub percent: u8,
-    /// For how long a node sends, and then does not, again and again.
+    /// Alternates between sending and pausing.
     #[serde(default)]
     pub bursts: Option<Bursts>,
-    /// `bulk-synchronous`: how long a node computes before it sends.
+    /// `bulk-synchronous`: computing time of a node before it sends.
     #[serde(default)]
     pub compute: Span,
 }
 
-/// In which way a cluster sends.
+/// Which nodes of a cluster send to which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// Every node to all others in turn.
+pub enum SendPattern {
+    /// Every node sends to all others in turn.
     AllToAll,
-    /// Every node to the one some places further.
+    /// Every node sends to the node at a fixed distance.
     Shift,
-    /// All nodes to one.
+    /// All nodes send to one.
     Incast,
-    /// All to all, but a part of everything to one.
+    /// A part of all messages goes to one node, the rest to random ones.
     Hotspot,
-    /// Every node to others at random.
+    /// Every node sends to random others.
     Random,
-    /// All compute, then every node sends a message to all others; the next round begins when everything has arrived.
+    /// All nodes compute, then each sends one message to every other; the next round begins when all have
+    /// arrived.
     BulkSynchronous,
-    /// Hostile: everything to everybody, on all service levels at once, in packets of any size.
+    /// Hostile: sends to all addresses on all service levels at once, with random P_Keys and packet sizes.
     Everything,
-    /// Hostile: its own lanes as full as can be, in packets that take the most of every turn.
+    /// Hostile: keeps its lanes full, with packet sizes that exceed the arbitration weight of every visit by
+    /// as much as possible.
     Overshoot,
-    /// Hostile: all nodes fill the buffers towards one that takes nothing out of them.
+    /// Hostile: all nodes fill the buffers towards one that does not drain them.
     Stall,
 }
 
-impl Pattern {
-    /// Whether it is meant to harm others.
+impl SendPattern {
+    /// Whether the pattern is meant to harm other clusters.
     pub const fn is_hostile(self) -> bool {
         matches!(self, Self::Everything | Self::Overshoot | Self::Stall)
     }
 }
 
-/// Sending and pausing in turn.
+/// Alternating periods of sending and pausing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
-    /// How long a node sends.
     pub on: Span,
-    /// How long it does not.
     pub off: Span,
 }
 
@@ -121,93 +124,93 @@ const fn half() -> u8 {
     50
 }
 
-/// Why a scenario cannot be played.
+/// Why a scenario cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotPlayed {
-    /// Nothing would be measured.
-    #[error("duration must be more than nothing")]
-    NoTime,
-    /// An act names nobody.
-    #[error("no cluster is called {0}")]
+pub enum ScenarioError {
+    #[error("duration must be greater than 0")]
+    NoDuration,
+    /// A workload names a cluster that is not in the [`ClusterSet`].
+    #[error("cluster {0} does not exist")]
     NoCluster(String),
-    /// An act has no message, or one of no bytes or of too many.
-    #[error("{0}: messages have 1 byte to 64 MiB")]
-    Message(String),
-    /// A node that is not there.
-    #[error("{cluster}: there is no node {node}")]
-    NoNode {
-        /// The cluster.
-        cluster: String,
-        /// The number.
-        node: u32,
-    },
-    /// More than all.
-    #[error("{0}: percent is 0 to 100")]
-    Percent(String),
-    /// A rate that nobody was promised.
-    #[error("{0}: nothing was promised to it, so it cannot send that much")]
-    NoPromise(String),
-    /// Bursts of no length.
-    #[error("{0}: bursts have a length")]
+    #[error("cluster {0}: a workload needs at least one message size")]
+    NoMessage(String),
+    #[error("cluster {cluster}: a message must have 1 byte to 64 MiB, got {bytes} bytes")]
+    MessageSize { cluster: String, bytes: u64 },
+    #[error("cluster {cluster}: `to` must be between 1 and {nodes}, got {node}")]
+    NoNode { cluster: String, node: u32, nodes: usize },
+    #[error("cluster {cluster}: percent must be between 0 and 100, got {percent}")]
+    Percent { cluster: String, percent: u8 },
+    /// The workload sends at the guaranteed rate of a cluster that has none.
+    #[error("cluster {0}: the rate cannot be `guaranteed`, because the plan guarantees it none")]
+    NoGuarantee(String),
+    #[error("cluster {0}: `on` of bursts must be greater than 0")]
     Bursts(String),
-    /// Buffers that cannot be.
-    #[error("buffer: {0}")]
-    Settings(#[from] BadSettings),
+    #[error(transparent)]
+    TrafficSettings(#[from] BadTrafficSettings),
 }
 
-/// Bytes of a message at most.
+/// Largest message in bytes.
 const MESSAGE_MAX: u64 = 64 << 20;
 
 impl Scenario {
-    /// Whether it can be played by a cast; otherwise what is wrong with it.
-    pub fn check(&self, cast: &Cast) -> Result<(), NotPlayed> {
+    /// Checks the scenario against the clusters that take part. Reports the first problem.
+    pub fn check(&self, clusters: &ClusterSet) -> Result<(), ScenarioError> {
         if self.duration == Span::default() {
-            return Err(NotPlayed::NoTime);
+            return Err(ScenarioError::NoDuration);
         }
-        for act in &self.acts {
-            let cluster = || act.cluster.clone();
-            let parties: Vec<&Party> = self.parties(cast, act).collect();
-            if parties.is_empty() && act.cluster != EVERYBODY {
-                return Err(NotPlayed::NoCluster(cluster()));
+        for spec in &self.workloads {
+            let cluster = || spec.cluster.clone();
+            let clusters: Vec<&SimCluster> = self.clusters(clusters, spec).collect();
+            if clusters.is_empty() && spec.cluster != ALL_OTHERS {
+                return Err(ScenarioError::NoCluster(cluster()));
             }
-            let is_size = |size: &Size| (1..=MESSAGE_MAX).contains(&size.bytes());
-            if act.message.is_empty() || !act.message.iter().all(is_size) {
-                return Err(NotPlayed::Message(cluster()));
+            if spec.message.is_empty() {
+                return Err(ScenarioError::NoMessage(cluster()));
             }
-            if act.percent > 100 {
-                return Err(NotPlayed::Percent(cluster()));
+            let mut sizes = spec.message.iter().map(|size| size.bytes());
+            if let Some(bytes) = sizes.find(|bytes| !(1..=MESSAGE_MAX).contains(bytes)) {
+                return Err(ScenarioError::MessageSize { cluster: cluster(), bytes });
             }
-            if act.bursts.is_some_and(|bursts| bursts.on == Span::default()) {
-                return Err(NotPlayed::Bursts(cluster()));
+            if spec.percent > 100 {
+                return Err(ScenarioError::Percent { cluster: cluster(), percent: spec.percent });
             }
-            let names_node = matches!(act.send, Pattern::Incast | Pattern::Hotspot | Pattern::Stall);
-            for party in parties {
-                if names_node && !(1..=party.seats.len()).contains(&(act.to as usize)) {
-                    return Err(NotPlayed::NoNode { cluster: party.name.clone(), node: act.to });
+            if spec.bursts.is_some_and(|bursts| bursts.on == Span::default()) {
+                return Err(ScenarioError::Bursts(cluster()));
+            }
+            let names_node =
+                matches!(spec.send, SendPattern::Incast | SendPattern::Hotspot | SendPattern::Stall);
+            for member in clusters {
+                let (name, nodes) = (|| member.name.clone(), member.nodes.len());
+                if names_node && !(1..=nodes).contains(&(spec.to as usize)) {
+                    return Err(ScenarioError::NoNode { cluster: name(), node: spec.to, nodes });
                 }
-                if act.rate == Rate::Promised && party.promise.is_none() {
-                    return Err(NotPlayed::NoPromise(party.name.clone()));
+                if spec.rate == SendRate::Guaranteed && member.guarantee.is_none() {
+                    return Err(ScenarioError::NoGuarantee(name()));
                 }
             }
         }
         Ok(())
     }
 
-    /// Who plays an act.
-    fn parties<'a>(&'a self, cast: &'a Cast, act: &'a Act) -> impl Iterator<Item = &'a Party> {
-        let is_named = |party: &Party| self.acts.iter().any(|act| act.cluster == party.name);
-        cast.parties.iter().filter(move |party| match act.cluster.as_str() {
-            EVERYBODY => !is_named(party),
-            name => party.name == name,
+    /// The clusters that a workload applies to.
+    fn clusters<'a>(
+        &'a self,
+        clusters: &'a ClusterSet,
+        spec: &'a WorkloadSpec,
+    ) -> impl Iterator<Item = &'a SimCluster> {
+        let is_named = |cluster: &SimCluster| self.workloads.iter().any(|spec| spec.cluster == cluster.name);
+        clusters.clusters.iter().filter(move |cluster| match spec.cluster.as_str() {
+            ALL_OTHERS => !is_named(cluster),
+            name => cluster.name == name,
         })
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> TrafficSettings {
         let blocks = self.buffer.bytes() / u64::from(crate::traffic::BLOCK_BYTES);
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        Settings { buffer: Buffer::PerLane(blocks), ..Settings::default() }
+        TrafficSettings { buffer: Buffer::PerLane(blocks), ..TrafficSettings::default() }
     }
 }
 
-/// All clusters that no other act names.
-const EVERYBODY: &str = "*";
+/// Cluster name that means all clusters without a workload of their own.
+const ALL_OTHERS: &str = "*";

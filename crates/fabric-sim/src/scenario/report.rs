@@ -1,138 +1,138 @@
-//! What everybody got.
+//! The results of a scenario.
 
 use std::collections::BTreeMap;
 
 use fabric_model::tenancy::Bandwidth;
 use serde::Serialize;
 
-use super::cast::Party;
-use super::player::STAGGER;
+use super::clusters::SimCluster;
+use super::workload::STAGGER;
 use crate::device::PortId;
-use crate::traffic::{Histogram, Measure, Network, Outcome, Simulation, Tag, Time, Totals};
+use crate::traffic::{Histogram, Measure, RunOutcome, Simulation, Tag, Time, Totals, TrafficNetwork};
 
-/// Packets of the largest size that may be under way when the time is up, besides those that wait for their turn.
+/// Full-size packets that may be in flight at the end of the measurement, besides those that wait in queues.
 const LAG_PACKETS: f64 = 2.0;
 
-/// Bits of the largest packet.
+/// Size of a full-size packet in bits, headers included.
 const PACKET_BITS: f64 = 4122.0 * 8.0;
 
-/// What became of a scenario.
+/// Results of a scenario.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// By cluster.
-    pub parties: Vec<PartyReport>,
-    /// All packets.
+pub struct ScenarioReport {
+    /// One entry per workload and cluster.
+    pub clusters: Vec<ClusterReport>,
+    /// Totals over all packets, warm-up included.
     pub totals: Totals,
-    /// Whether packets were left that could not move any more.
+    /// Whether the simulation ended early because no remaining packet could move.
     pub is_stalled: bool,
-    /// How long it was measured.
+    /// Measured time, without warm-up.
     pub duration: Time,
-    /// The length of the slices in which deliveries were counted.
-    pub slice: Time,
-    /// Ports that sent, with the part of their links' rate that they used.
+    /// Length of the intervals of [`ClusterReport::interval_bytes`].
+    pub interval: Time,
+    /// Ports that sent during the measurement, with the utilisation of their links, 0 to 1.
     #[serde(skip)]
     pub links: Vec<(PortId, f64)>,
 }
 
-/// What a cluster got.
+/// Results of one workload of a cluster.
 #[derive(Clone, Debug, Serialize)]
-pub struct PartyReport {
-    /// Which.
+pub struct ClusterReport {
     pub name: String,
-    /// Whether it did something that is meant to harm others.
+    /// Whether the workload is meant to harm others.
     pub is_hostile: bool,
-    /// Its nodes.
     pub nodes: usize,
-    /// What each was promised.
-    pub promise: Option<Bandwidth>,
-    /// By when a packet that finds its lane empty was to arrive.
-    pub bound: Option<Time>,
-    /// What arrived of a node's packets, with headers: the least of all nodes.
-    pub least: Bandwidth,
-    /// The mean of all nodes.
-    pub mean: Bandwidth,
-    /// What arrived of a node's packets since all began to send, with headers: the least of all nodes.
-    pub least_bytes: u64,
-    /// How long all of them have been sending.
-    pub sending: Time,
-    /// Whether its nodes sent as much as they were promised.
+    /// Guaranteed rate of each node.
+    pub guarantee: Option<Bandwidth>,
+    /// Upper bound on the latency of an uncontended packet.
+    pub latency_bound: Option<Time>,
+    /// Delivered rate of the slowest node during the measurement, headers included.
+    pub min_rate: Bandwidth,
+    /// Delivered rate averaged over the nodes, headers included.
+    pub mean_rate: Bandwidth,
+    /// Bytes delivered for the slowest node since the start, headers included.
+    pub min_bytes: u64,
+    /// Time since all nodes started to send.
+    pub sending_time: Time,
+    /// Whether the workload tests the guarantee: all to all, at the guaranteed rate, without bursts.
     pub is_tested: bool,
-    /// The part of the promise that packets of its size can carry: arbitration counts blocks of 64 bytes, the last one of a
-    /// packet whole. 1 for full-size packets, less for smaller ones.
+    /// The part of the guaranteed rate that packets of these sizes can use, 0 to 1. Arbitration counts blocks
+    /// of 64 bytes and rounds up; full-size packets reach 1.
     pub fill: f64,
-    /// What it took of what others left on the link of its ways where that was the least; `None` unless it sent all to all.
-    /// Nearly 1 if that link was never idle.
-    pub of_rest: Option<f64>,
-    /// From post to arrival of packets.
+    /// The part that the cluster used of the capacity that others left on the tightest link of its paths.
+    /// Close to 1 if that link was never idle; `None` unless every node sent to all others.
+    pub leftover_share: Option<f64>,
+    /// Latency of packets from posting to arrival.
     pub latency: Histogram,
-    /// Of packets that found their lane empty.
-    pub alone: Histogram,
-    /// Packets that were dropped.
+    /// Latency of packets that found their lane empty on the whole path.
+    pub uncontended: Histogram,
     pub dropped: u64,
-    /// How long rounds took from the end of computing until everything had arrived, if it played rounds.
+    /// Duration of the exchange of each round, for `bulk-synchronous`.
     pub rounds: Option<Histogram>,
-    /// Payload that arrived in each slice.
-    pub slices: Vec<u64>,
+    /// Payload bytes delivered in each interval.
+    pub interval_bytes: Vec<u64>,
 }
 
-impl PartyReport {
-    /// What the node that got the least got of the promise since it began to send, as far as its packets can carry that;
-    /// `None` if it was not promised anything.
-    pub fn rate_kept(&self) -> Option<f64> {
-        let promised = self.promise?.bits_per_s() as f64 * self.fill * self.sending.s();
-        Some(self.least_bytes as f64 * 8.0 / promised)
+impl ClusterReport {
+    /// The rate of the slowest node relative to the guarantee, corrected by `fill`; `None` without a
+    /// guarantee.
+    pub fn rate_fraction(&self) -> Option<f64> {
+        let promised = self.guarantee?.bits_per_s() as f64 * self.fill * self.sending_time.s();
+        Some(self.min_bytes as f64 * 8.0 / promised)
     }
 
-    /// Whether the rate was kept; `None` if it was not promised or not asked for. Who is served at a rate after a wait gets in
-    /// any time what the rate gives in that time less the wait. Counted from the start: who sends large messages at a rate has
-    /// sent more than that whenever it has posted one, and pauses then.
-    pub fn keeps_rate(&self) -> Option<bool> {
-        let promise = self.promise.filter(|_| self.is_tested)?.bits_per_s() as f64 * self.fill;
-        let wait = self.bound.unwrap_or(Time::ZERO).s();
-        let least = promise * (self.sending.s() - wait) - LAG_PACKETS * PACKET_BITS;
-        Some(self.least_bytes as f64 * 8.0 >= least)
+    /// Whether the guaranteed rate was met; `None` if there is no guarantee or the workload does not test it.
+    ///
+    /// The guarantee is a rate-latency curve: after a wait of at most the latency bound, a node gets its
+    /// rate. Bytes are counted from the start, because a node that posts large messages at a rate is ahead of
+    /// the rate after each of them and pauses.
+    pub fn meets_rate(&self) -> Option<bool> {
+        let guarantee = self.guarantee.filter(|_| self.is_tested)?.bits_per_s() as f64 * self.fill;
+        let wait = self.latency_bound.unwrap_or(Time::ZERO).s();
+        let least = guarantee * (self.sending_time.s() - wait) - LAG_PACKETS * PACKET_BITS;
+        Some(self.min_bytes as f64 * 8.0 >= least)
     }
 
-    /// Whether no packet that found its lane empty came later than the bound; `None` if there is none, or no such packet.
-    pub fn keeps_bound(&self) -> Option<bool> {
-        Some(self.alone.max()? <= self.bound?)
-    }
-}
-
-impl Report {
-    /// Whether everybody who was promised something got it.
-    pub fn keeps_all(&self) -> bool {
-        let kept =
-            |party: &PartyReport| party.keeps_rate() != Some(false) && party.keeps_bound() != Some(false);
-        self.parties.iter().all(kept)
+    /// Whether every uncontended packet met the latency bound; `None` if there is no bound or no such packet.
+    pub fn meets_latency_bound(&self) -> Option<bool> {
+        Some(self.uncontended.max()? <= self.latency_bound?)
     }
 }
 
-/// What is known of a cluster besides what was measured.
-pub(super) struct Played<'a> {
-    pub party: &'a Party,
+impl ScenarioReport {
+    /// Whether no tested guarantee was violated.
+    pub fn meets_all_guarantees(&self) -> bool {
+        let kept = |cluster: &ClusterReport| {
+            cluster.meets_rate() != Some(false) && cluster.meets_latency_bound() != Some(false)
+        };
+        self.clusters.iter().all(kept)
+    }
+}
+
+/// A workload of a cluster after the run, with the facts that were not measured.
+pub(super) struct JobResult<'a> {
+    pub cluster: &'a SimCluster,
     pub is_hostile: bool,
     pub is_tested: bool,
-    /// Whether each node sent the same to all others.
+    /// Whether every node sent the same amount to all others.
     pub is_uniform: bool,
     pub fill: f64,
-    /// The account of each node.
+    /// The tag of each node.
     pub tags: Vec<Tag>,
-    /// Bytes, with headers, that had arrived of each node's packets before it was measured.
+    /// Bytes delivered for each node before the measurement started, headers included.
     pub before: Vec<u64>,
     pub rounds: Option<Histogram>,
 }
 
-impl Played<'_> {
-    /// What it got, while ports sent so many bytes.
-    pub fn report(self, simulation: &Simulation, sent: &[u64], duration: Time) -> PartyReport {
+impl JobResult<'_> {
+    /// The report, given the bytes that each port sent during the measurement.
+    pub fn report(self, simulation: &Simulation, sent: &[u64], duration: Time) -> ClusterReport {
         let mut all = Measure::default();
-        let (mut least, mut sum, mut least_bytes) = (u64::MAX, 0, u64::MAX);
+        let (mut least, mut sum, mut min_bytes) = (u64::MAX, 0, u64::MAX);
         let mut by_node = Vec::with_capacity(self.tags.len());
         for (tag, before) in self.tags.iter().zip(&self.before) {
             let measure = simulation.measure(*tag);
             let all_bytes = measure.map_or(0, |measure| measure.wire_bytes);
-            least_bytes = least_bytes.min(all_bytes);
+            min_bytes = min_bytes.min(all_bytes);
             let bytes = all_bytes - before;
             least = least.min(bytes);
             sum += bytes;
@@ -141,39 +141,49 @@ impl Played<'_> {
         }
         let nodes = self.tags.len();
         let rate = |bytes: f64| Bandwidth::from_bits_per_s((bytes * 8.0 / duration.s()) as u64);
-        PartyReport {
-            name: self.party.name.clone(),
+        ClusterReport {
+            name: self.cluster.name.clone(),
             is_hostile: self.is_hostile,
             nodes,
-            promise: self.party.promise,
-            bound: self.party.bound,
-            least: rate(if nodes == 0 { 0.0 } else { least as f64 }),
-            mean: rate(sum as f64 / nodes.max(1) as f64),
-            least_bytes: if nodes == 0 { 0 } else { least_bytes },
-            sending: simulation.now().saturating_sub(STAGGER),
+            guarantee: self.cluster.guarantee,
+            latency_bound: self.cluster.latency_bound,
+            min_rate: rate(if nodes == 0 { 0.0 } else { least as f64 }),
+            mean_rate: rate(sum as f64 / nodes.max(1) as f64),
+            min_bytes: if nodes == 0 { 0 } else { min_bytes },
+            sending_time: simulation.now().saturating_sub(STAGGER),
             is_tested: self.is_tested,
             fill: self.fill,
-            of_rest: self.is_uniform.then(|| self.of_rest(simulation, &by_node, sent, duration)).flatten(),
+            leftover_share: self
+                .is_uniform
+                .then(|| self.leftover_share(simulation, &by_node, sent, duration))
+                .flatten(),
             dropped: all.dropped(),
             latency: all.from_post,
-            alone: all.alone,
+            uncontended: all.uncontended,
             rounds: self.rounds,
-            slices: all.slices,
+            interval_bytes: all.interval_bytes,
         }
     }
 }
 
-impl Played<'_> {
-    /// What it took of what others left on the tightest link of its ways. Nodes have sent so many bytes, to all others the same.
-    fn of_rest(&self, simulation: &Simulation, by_node: &[u64], sent: &[u64], duration: Time) -> Option<f64> {
+impl JobResult<'_> {
+    /// The part of the capacity left by others that the cluster used on the tightest link of its paths. Each
+    /// node sent `by_node` bytes, evenly to all others.
+    fn leftover_share(
+        &self,
+        simulation: &Simulation,
+        by_node: &[u64],
+        sent: &[u64],
+        duration: Time,
+    ) -> Option<f64> {
         let network = simulation.network();
         let mut own: BTreeMap<PortId, f64> = BTreeMap::new();
-        let seats = &self.party.seats;
-        for (from, bytes) in seats.iter().zip(by_node) {
-            for to in seats.iter().filter(|to| to.function.port() != from.function.port()) {
-                let part = *bytes as f64 / (seats.len() - 1) as f64;
+        let nodes = &self.cluster.nodes;
+        for (from, bytes) in nodes.iter().zip(by_node) {
+            for to in nodes.iter().filter(|to| to.function.port() != from.function.port()) {
+                let part = *bytes as f64 / (nodes.len() - 1) as f64;
                 network
-                    .way(from.function.port(), to.lid)
+                    .path(from.function.port(), to.lid)
                     .for_each(|port| *own.entry(port).or_default() += part);
             }
         }
@@ -185,19 +195,18 @@ impl Played<'_> {
     }
 }
 
-/// Bytes that the link of a port carries in a time.
-fn capacity(network: &Network, port: PortId, duration: Time) -> f64 {
+/// Bytes that the link of a port carries in `duration`.
+fn capacity(network: &TrafficNetwork, port: PortId, duration: Time) -> f64 {
     network.rate(port).data_rate_gbps() * 1e9 / 8.0 * duration.s()
 }
 
-/// What part of their links' rate ports used that sent so many bytes.
+/// The utilisation of the links of all ports that sent.
 pub(super) fn link_loads(simulation: &Simulation, sent: &[u64], duration: Time) -> Vec<(PortId, f64)> {
     let network = simulation.network();
     let used = network.ports().zip(sent).filter(|(_, sent)| **sent > 0);
     used.map(|(port, sent)| (port, *sent as f64 / capacity(network, port, duration))).collect()
 }
 
-/// Whether a simulation came to a stop with packets inside.
-pub(super) fn is_stalled(outcome: Outcome) -> bool {
-    outcome == Outcome::Stalled
+pub(super) fn is_stalled(outcome: RunOutcome) -> bool {
+    outcome == RunOutcome::Stalled
 }

@@ -1,29 +1,29 @@
-//! Rounds of computing and exchanging, all nodes together.
+//! Rounds of the `bulk-synchronous` pattern.
 
 use crate::traffic::{Histogram, Time};
 
-/// The rounds of a cluster. A round's exchange is from the moment the last node ends its computing until every message has
-/// arrived; then all begin anew.
+/// The rounds of a cluster. The exchange of a round lasts from the moment the last node has computed until
+/// all messages have arrived; then the next round begins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rounds {
     /// Messages of the round that have not arrived.
     open: u64,
-    /// Nodes that still compute.
+    /// Nodes that are still computing.
     computing: usize,
-    /// When the exchange of this round began.
+    /// Start of the current exchange.
     began: Time,
-    /// How long exchanges took.
+    /// Durations of the exchanges.
     pub took: Histogram,
 }
 
 impl Rounds {
-    /// A round begins: so many nodes compute and then send so many messages each.
+    /// Begins a round in which each of `nodes` computes and then sends `messages` messages.
     pub fn begin(&mut self, nodes: usize, messages: u64) {
         self.computing = nodes;
         self.open = nodes as u64 * messages;
     }
 
-    /// A node has computed.
+    /// A node has finished computing.
     pub fn computed(&mut self, now: Time) {
         self.computing -= 1;
         if self.computing == 0 {
@@ -31,7 +31,7 @@ impl Rounds {
         }
     }
 
-    /// A message has arrived, or never will. Whether the round is over.
+    /// A message has arrived or was lost. Returns whether the round is over.
     pub fn ended(&mut self, now: Time) -> bool {
         self.open -= 1;
         if self.open > 0 || self.computing > 0 {

@@ -1,33 +1,32 @@
-//! How lanes take turns on a link: two levels of weighted round robin.
+//! VL arbitration of an output port: weighted round robin in two priorities (IBA 7.6.9).
 //!
-//! Entries of a table are visited in turn. A visit goes on while weight is left, in units of 64 bytes, and a packet with
-//! room behind the link waits in the entry's lane. A packet is begun while any weight is left and sent whole, so a visit
-//! may go beyond its weight by less than a packet. Nothing is carried over to the next visit. Entries without
-//! weight, and those of a lane that has nothing to send, are passed over (A-LANE-12).
+//! The entries of a table are visited in order. A visit lasts while weight is left, in units of 64 bytes, and
+//! the lane of the entry has a packet with enough credits. A packet starts if any weight is left and is sent
+//! whole, so a visit can exceed its weight by less than one packet. Nothing is carried over to the next
+//! visit. Entries without weight, and entries whose lane has nothing to send, are skipped (A-LANE-12).
 //!
-//! The high-priority table goes first, until it has sent its limit of bytes; then one packet of the low-priority table
-//! goes, as soon as one waits. A packet of the low-priority table gives the high one its whole limit back.
+//! The high-priority table is served first, until it has sent as many bytes as its limit allows; then one
+//! packet of the low-priority table may go. A low-priority packet restores the limit.
 
 use std::sync::Arc;
 
 use ib_wire::{VirtualLane, VlArbEntry};
 
-/// Lanes, as bits.
+/// A set of lanes, one bit each.
 pub type LaneSet = u16;
 
-/// Entries of the longest table there is.
+/// Longest table in entries.
 const ENTRIES_MAX: usize = 64;
 
-/// Lanes that can be named.
 const LANES: usize = 16;
 
-/// A limit that never ends the turn of the high-priority table.
+/// VLHighLimit without a bound.
 const UNLIMITED: u8 = 255;
 
-/// Units of weight in a unit of the limit of the high-priority table, 4 KiB.
+/// Units of 64 bytes in one unit of VLHighLimit, 4 KiB.
 const LIMIT_UNITS: i32 = 4096 / 64;
 
-/// The arbitration tables of a port, ready to be used. Ports with equal tables may share them.
+/// VL arbitration tables of a port, prepared for lookup. Ports with equal tables can share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArbitrationTables {
     high: Table,
@@ -36,12 +35,12 @@ pub struct ArbitrationTables {
 }
 
 impl ArbitrationTables {
-    /// The tables and VLHighLimit of a port. Entries beyond the 64th do not exist.
+    /// Takes the tables and VLHighLimit of a port. Entries beyond the 64th are ignored.
     pub fn new(high: &[VlArbEntry], low: &[VlArbEntry], high_limit: u8) -> Self {
         Self { high: Table::of(high), low: Table::of(low), high_limit }
     }
 
-    /// Lanes that some entry serves.
+    /// The lanes that have an entry with weight.
     pub fn served(&self) -> LaneSet {
         let served = |table: &Table| {
             table.positions.iter().enumerate().filter(|(_, at)| **at != 0).map(|(lane, _)| 1 << lane).sum()
@@ -53,7 +52,7 @@ impl ArbitrationTables {
     fn limit_units(&self) -> i32 {
         match self.high_limit {
             UNLIMITED => i32::MAX,
-            // One packet, whatever its size.
+            // One packet of any size.
             0 => 1,
             limit => i32::from(limit) * LIMIT_UNITS,
         }
@@ -63,7 +62,7 @@ impl ArbitrationTables {
 /// The entries of a table that serve a data lane.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Table {
-    /// For each lane the places of its entries, as bits.
+    /// Positions of the entries of each lane, as bits.
     positions: [u64; LANES],
     lanes: [u8; ENTRIES_MAX],
     weights: [u8; ENTRIES_MAX],
@@ -76,75 +75,78 @@ impl Table {
             .iter()
             .take(ENTRIES_MAX)
             .filter(|entry| entry.weight != 0 && entry.lane != VirtualLane::MANAGEMENT);
-        for (place, entry) in served.enumerate() {
+        for (position, entry) in served.enumerate() {
             let lane = entry.lane.to_wire();
-            table.positions[usize::from(lane)] |= 1 << place;
-            (table.lanes[place], table.weights[place]) = (lane, entry.weight);
+            table.positions[usize::from(lane)] |= 1 << position;
+            (table.lanes[position], table.weights[position]) = (lane, entry.weight);
         }
         table
     }
 
-    /// The places of entries whose lane is one of a set.
-    fn places(&self, ready: LaneSet) -> u64 {
-        let (mut places, mut left) = (0, ready);
+    /// Positions of the entries whose lane is in a set.
+    fn positions_of(&self, ready: LaneSet) -> u64 {
+        let (mut positions, mut left) = (0, ready);
         while left != 0 {
-            places |= self.positions[left.trailing_zeros() as usize];
+            positions |= self.positions[left.trailing_zeros() as usize];
             left &= left - 1;
         }
-        places
+        positions
     }
 }
 
-/// Where a table's round robin stands.
+/// The current visit of a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visit {
-    place: u8,
-    /// Units of weight that are left; 0 if the visit is over.
+    position: u8,
+    /// Units of weight left; 0 ends the visit.
     left: u16,
 }
 
 impl Visit {
-    /// Goes on with this visit, or to the next entry that has something to send. Whether there is one.
-    fn go_on(&mut self, table: &Table, ready: LaneSet) -> bool {
-        if self.left > 0 && ready >> table.lanes[usize::from(self.place)] & 1 == 1 {
+    /// Continues the visit or moves to the next entry with a packet to send. Returns whether there is one.
+    fn advance(&mut self, table: &Table, ready: LaneSet) -> bool {
+        if self.left > 0 && ready >> table.lanes[usize::from(self.position)] & 1 == 1 {
             return true;
         }
         self.left = 0;
-        let places = table.places(ready);
-        if places == 0 {
+        let positions = table.positions_of(ready);
+        if positions == 0 {
             return false;
         }
-        let first = u32::from(self.place) + 1;
-        let step = places.rotate_right(first % 64).trailing_zeros();
-        self.place = ((first + step) % 64) as u8;
-        self.left = table.weights[usize::from(self.place)].into();
+        let first = u32::from(self.position) + 1;
+        let step = positions.rotate_right(first % 64).trailing_zeros();
+        self.position = ((first + step) % 64) as u8;
+        self.left = table.weights[usize::from(self.position)].into();
         true
     }
 }
 
-/// Whose turn it is on one link.
+/// Arbiter of one output port.
+///
+/// Call [`choose`](Self::choose), send the packet, and report its size with [`sent`](Self::sent) before the
+/// next `choose`.
 #[derive(Clone, Debug)]
 pub struct Arbiter {
     tables: Arc<ArbitrationTables>,
     high: Visit,
     low: Visit,
-    /// Units that the high-priority table may begin a packet with before a low one gets its chance.
+    /// Units that the high-priority table may still send before the low-priority table gets a chance.
     high_left: i32,
-    /// Whether the last choice was the high-priority table's.
+    /// Whether the last choice came from the high-priority table.
     chose_high: bool,
 }
 
 impl Arbiter {
-    /// An arbiter that has served nobody yet: it begins with the first entries.
+    /// An arbiter that starts at the first entries.
     pub fn new(tables: Arc<ArbitrationTables>) -> Self {
-        // One place before the first.
-        let start = Visit { place: ENTRIES_MAX as u8 - 1, left: 0 };
+        // The position before the first.
+        let start = Visit { position: ENTRIES_MAX as u8 - 1, left: 0 };
         let high_left = tables.limit_units();
         Self { tables, high: start, low: start, high_left, chose_high: false }
     }
 
-    /// The lane whose packet goes next, of those that have one with room behind the link. To be told by
-    /// [`Arbiter::sent`] how large that packet is, before the next choice.
+    /// The lane to send from, of the lanes in `ready`: those with a packet for which there are credits.
+    /// `None` if no entry serves any of them.
     #[inline]
     pub fn choose(&mut self, ready: LaneSet) -> Option<u8> {
         let tables = &*self.tables;
@@ -152,15 +154,16 @@ impl Arbiter {
         for is_high in [is_high_first, !is_high_first] {
             let (visit, table) =
                 if is_high { (&mut self.high, &tables.high) } else { (&mut self.low, &tables.low) };
-            if visit.go_on(table, ready) {
+            if visit.advance(table, ready) {
                 self.chose_high = is_high;
-                return Some(table.lanes[usize::from(visit.place)]);
+                return Some(table.lanes[usize::from(visit.position)]);
             }
         }
         None
     }
 
-    /// The packet of the lane that was chosen last has this many units of 64 bytes, the last one begun counted whole.
+    /// Accounts for the packet that was sent from the lane chosen last. `units` is its size in blocks of 64
+    /// bytes, rounded up.
     #[inline]
     pub fn sent(&mut self, units: u16) {
         if self.chose_high {

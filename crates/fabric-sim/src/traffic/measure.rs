@@ -1,4 +1,4 @@
-//! What was delivered, how late, and what was dropped.
+//! Measurements: delivered packets, latencies, drops.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,14 @@ use serde::Serialize;
 use super::time::Time;
 use crate::fabric::DropReason;
 
-/// Parts of a doubling: a bucket is 1/32 wide at most.
+/// Buckets per doubling: a bucket is at most 1/32 wide.
 const PARTS: u64 = 32;
 
-/// Times below this many picoseconds share the first bucket.
+/// Shorter times, in picoseconds, share the first bucket.
 const SMALLEST_PS: u64 = 1 << 10;
 
-/// How often times of which length were seen: exact in number, sum, smallest and largest, within 1/32 otherwise.
+/// A histogram of times. Count, sum, minimum and maximum are exact; quantiles have a relative error of at
+/// most 1/32.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -24,7 +25,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a time.
+    /// Adds one time to the histogram.
     pub fn record(&mut self, time: Time) {
         let bucket = bucket(time.ps());
         if bucket >= self.counts.len() {
@@ -37,7 +38,7 @@ impl Histogram {
         self.max = self.max.max(time);
     }
 
-    /// Counts what another one has counted.
+    /// Adds all times of another histogram.
     pub fn merge(&mut self, other: &Self) {
         if other.counts.len() > self.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -51,28 +52,29 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many times were counted.
+    /// Number of recorded times.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The shortest of them.
+    /// The shortest time; `None` if none was recorded.
     pub fn min(&self) -> Option<Time> {
         self.min
     }
 
-    /// The longest of them.
+    /// The longest time; `None` if none was recorded.
     pub fn max(&self) -> Option<Time> {
         (self.count > 0).then_some(self.max)
     }
 
-    /// Their mean.
+    /// The mean time; `None` if none was recorded.
     pub fn mean(&self) -> Option<Time> {
         let mean = self.sum_ps.checked_div(u128::from(self.count))?;
         Some(Time::from_ps(u64::try_from(mean).unwrap_or(u64::MAX)))
     }
 
-    /// A time that this part of them does not exceed, 0.99 for the 99th percentile; too high by 1/32 at most.
+    /// An upper bound on the time that `part` of all times do not exceed; 0.99 is the 99th percentile. At
+    /// most 1/32 too high.
     pub fn quantile(&self, part: f64) -> Option<Time> {
         let rank = ((part.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -83,7 +85,7 @@ impl Histogram {
         Some(Time::from_ps(end(bucket)).min(self.max))
     }
 
-    /// The buckets that are not empty, in order: the longest time of each, and how many.
+    /// The buckets that are not empty in ascending order: the longest time of each and the number of times.
     pub fn buckets(&self) -> impl Iterator<Item = (Time, u64)> {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counts.map(|(bucket, count)| (Time::from_ps(end(bucket)), *count))
@@ -101,41 +103,41 @@ fn bucket(ps: u64) -> usize {
 
 /// The longest time of a bucket.
 fn end(bucket: usize) -> u64 {
-    let Some(place) = (bucket as u64).checked_sub(1) else { return SMALLEST_PS - 1 };
-    let doublings = place / PARTS + u64::from(SMALLEST_PS.ilog2());
+    let Some(index) = (bucket as u64).checked_sub(1) else { return SMALLEST_PS - 1 };
+    let doublings = index / PARTS + u64::from(SMALLEST_PS.ilog2());
     let width = doublings - u64::from(PARTS.ilog2());
-    let end = (u128::from(PARTS + place % PARTS + 1) << width) - 1;
+    let end = (u128::from(PARTS + index % PARTS + 1) << width) - 1;
     u64::try_from(end).unwrap_or(u64::MAX)
 }
 
-/// What became of the packets of one account.
+/// Measurements of the packets with one [`Tag`](super::Tag).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Measure {
-    /// Packets that were made: of a message that waits, only as many as its function has begun with.
+    /// Packets that entered a queue. A message in a queue counts with the packets that were cut from it so
+    /// far.
     pub created: u64,
-    /// Packets that arrived.
     pub delivered: u64,
-    /// Payload of the packets that arrived.
+    /// Payload bytes delivered.
     pub bytes: u64,
-    /// The same with headers and checks.
+    /// Bytes delivered, headers and CRCs included.
     pub wire_bytes: u64,
-    /// Packets that were dropped, by reason.
     pub drops: BTreeMap<DropReason, u64>,
-    /// From the moment their message was posted to the arrival of packets.
+    /// Latency from the posting of the message to the arrival of the packet.
     pub from_post: Histogram,
-    /// From the moment nothing was before them in their lane at the sender to the arrival of packets.
+    /// Latency from the moment a packet was first in its lane at the sender to its arrival.
     pub from_head: Histogram,
-    /// The same for packets that found their lane empty everywhere: nobody waited in it or was being sent, and there was
-    /// room for them behind the link. Latency bounds are about these.
-    pub alone: Histogram,
-    /// From post to delivery of whole messages.
+    /// Latency from the head of the queue for packets that found their lane empty on the whole path: no
+    /// packet waiting or being sent, and credits available. Latency bounds apply to these.
+    pub uncontended: Histogram,
+    /// Latency of whole messages from posting to arrival of the last packet.
     pub messages: Histogram,
-    /// Payload delivered in each slice of time, the first beginning at the start.
-    pub slices: Vec<u64>,
+    /// Delivered payload in each interval of [`TrafficSettings::interval`](super::TrafficSettings::interval),
+    /// from the start.
+    pub interval_bytes: Vec<u64>,
 }
 
 impl Measure {
-    /// Adds what another account has.
+    /// Adds the measurements of another tag.
     pub fn merge(&mut self, other: &Self) {
         self.created += other.created;
         self.delivered += other.delivered;
@@ -146,17 +148,16 @@ impl Measure {
         }
         self.from_post.merge(&other.from_post);
         self.from_head.merge(&other.from_head);
-        self.alone.merge(&other.alone);
+        self.uncontended.merge(&other.uncontended);
         self.messages.merge(&other.messages);
-        if other.slices.len() > self.slices.len() {
-            self.slices.resize(other.slices.len(), 0);
+        if other.interval_bytes.len() > self.interval_bytes.len() {
+            self.interval_bytes.resize(other.interval_bytes.len(), 0);
         }
-        for (own, bytes) in self.slices.iter_mut().zip(&other.slices) {
+        for (own, bytes) in self.interval_bytes.iter_mut().zip(&other.interval_bytes) {
             *own += bytes;
         }
     }
 
-    /// Packets that were dropped.
     pub fn dropped(&self) -> u64 {
         self.drops.values().sum()
     }
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_is_in_the_bucket_that_ends_after_it() {
+    fn every_time_is_in_the_bucket_that_covers_it() {
         for ps in (0..70_000).chain((0..50).map(|shift| (1 << shift) + (1 << shift) / 3)) {
             let at = bucket(ps);
             assert!(ps <= end(at), "{ps}");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_times_within_a_bucket() {
+    fn quantiles_are_exact_to_one_bucket() {
         let mut histogram = Histogram::default();
         assert_eq!((histogram.quantile(0.5), histogram.max()), (None, None));
         (1..=1000).for_each(|ns| histogram.record(Time::from_ns(ns)));

@@ -1,108 +1,111 @@
-//! What is sent, and who decides about it.
+//! Messages, and the workload that posts them.
 
 use ib_wire::{Lid, Pkey, ServiceLevel};
 
 use super::time::Time;
 use crate::device::PortId;
 use crate::fabric::DropReason;
-use crate::forward::FunctionId;
+use crate::vf_frames::FunctionId;
 
-/// To whose account packets are measured: a cluster, a flow, whatever a scenario likes.
+/// A tag of messages that are measured together, for example those of a cluster or a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u16);
 
-/// Which lanes a message takes.
+/// The lanes that a message uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Data: the lanes that devices give to this service level.
+    /// Data on the lanes that devices map this service level to.
     Data(ServiceLevel),
-    /// Subnet management: lane 15 everywhere, before all others, without partitions and without room kept for it. Only
-    /// who has a whole adapter can send it.
+    /// Subnet management on lane 15: highest priority, no partition, no flow control. Requires a whole
+    /// adapter, not only a virtual function.
     Management,
 }
 
-/// Something that a virtual function sends to a port, in as many packets as it takes.
+/// A message that a virtual function sends to a port, in as many packets as necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who sends it. Functions need not be attached; a port of an adapter has all of them.
+    /// The sender. Functions need not be attached; every adapter port has all numbers.
     pub from: FunctionId,
-    /// Whom it is for. Messages to a LID of the sending port stay inside the adapter.
+    /// The receiving port. A message to a LID of the sending port stays inside the adapter.
     pub to: Lid,
-    /// Which lanes it takes.
     pub service: Service,
-    /// The partition key of its packets; an adapter sends with keys of its table only.
+    /// P_Key of the packets. An adapter drops messages with a key that is not in its table.
     pub pkey: Pkey,
-    /// Bytes of payload; 0 is a packet without any. More than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX) is dropped.
+    /// Payload; 0 sends one packet without payload. Messages above
+    /// [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX) are dropped.
     pub bytes: u64,
-    /// Payload of a packet, the last one excepted; `None` takes as much as the sending port may send.
+    /// Payload of each packet but the last; `None` uses the MTU of the sending port.
     pub packet_bytes: Option<u16>,
-    /// To whose account it goes.
     pub tag: Tag,
-    /// Whatever the workload wants to be told with it.
+    /// Passed back to the workload with every notification.
     pub token: u64,
 }
 
-/// Who decides what is sent when. Called back while a [`Simulation`](super::Simulation) runs; it answers with [`Orders`].
+/// A traffic generator. A running [`Simulation`](super::Simulation) calls it back; it responds with
+/// [`WorkloadActions`], which are carried out in order right after the callback, at the same simulated time.
 pub trait Workload {
-    /// The simulation begins.
-    fn start(&mut self, orders: &mut Orders) {
-        let _ = orders;
+    /// The simulation starts, at time 0.
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        let _ = actions;
     }
 
-    /// The last packet of a message has begun to leave its function. Who posts the next one now keeps the function busy
-    /// without a gap.
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
-        let _ = (now, message, orders);
+    /// The last packet of a message has started to leave its function. A message posted now keeps the
+    /// function busy without a gap.
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
+        let _ = (now, message, actions);
     }
 
-    /// All packets of a message have arrived; it was posted at `posted`.
-    fn delivered(&mut self, now: Time, message: &Message, posted: Time, orders: &mut Orders) {
-        let _ = (now, message, posted, orders);
+    /// All packets of a message have arrived. The message was posted at `posted`.
+    fn delivered(&mut self, now: Time, message: &Message, posted: Time, actions: &mut WorkloadActions) {
+        let _ = (now, message, posted, actions);
     }
 
-    /// All packets of a message have arrived or were dropped, at least one of them dropped. Who posts again at once what its
-    /// own adapter refuses never comes to an end.
-    fn lost(&mut self, now: Time, message: &Message, reason: DropReason, orders: &mut Orders) {
-        let _ = (now, message, reason, orders);
+    /// All packets of a message have arrived or were dropped, at least one was dropped. `reason` is that of
+    /// the first drop.
+    ///
+    /// If the message was dropped by its own adapter, posting it again at once causes an endless loop; use
+    /// [`WorkloadActions::wake`].
+    fn lost(&mut self, now: Time, message: &Message, reason: DropReason, actions: &mut WorkloadActions) {
+        let _ = (now, message, reason, actions);
     }
 
-    /// A moment it asked for has come.
-    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
-        let _ = (now, token, orders);
+    /// A requested wakeup is due.
+    fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
+        let _ = (now, token, actions);
     }
 }
 
-/// What a workload wants done.
+/// Actions that a workload requests in a callback.
 #[derive(Debug, Default)]
-pub struct Orders {
-    pub(super) list: Vec<Order>,
+pub struct WorkloadActions {
+    pub(super) list: Vec<WorkloadAction>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
+pub(super) enum WorkloadAction {
     Post(Message),
     Wake(Time, u64),
     Drain(PortId, bool),
 }
 
-impl Orders {
-    /// Sends a message now; it waits behind what its function has posted for the same lane before.
+impl WorkloadActions {
+    /// Posts a message now. It waits behind the messages of the same function and lane.
     pub fn post(&mut self, message: Message) {
-        self.list.push(Order::Post(message));
+        self.list.push(WorkloadAction::Post(message));
     }
 
-    /// Asks for a call of [`Workload::woken`] at a moment, or now if that has passed.
+    /// Requests a call of [`Workload::woken`] at time `at`, or now if that has passed.
     pub fn wake(&mut self, at: Time, token: u64) {
-        self.list.push(Order::Wake(at, token));
+        self.list.push(WorkloadAction::Wake(at, token));
     }
 
-    /// An adapter's port takes no more packets out of its buffers.
+    /// An adapter port stops taking data out of its receive buffers.
     pub fn stop_draining(&mut self, port: PortId) {
-        self.list.push(Order::Drain(port, false));
+        self.list.push(WorkloadAction::Drain(port, false));
     }
 
-    /// It takes packets out of its buffers again, those that wait at once.
+    /// An adapter port takes data out of its receive buffers again, those that wait at once.
     pub fn drain(&mut self, port: PortId) {
-        self.list.push(Order::Drain(port, true));
+        self.list.push(WorkloadAction::Drain(port, true));
     }
 }

@@ -1,8 +1,7 @@
-//! What the tables of a fabric say at one moment, laid out for looking up: who is behind which link, where packets
-//! leave, on which lane, and who stops them.
+//! A snapshot of the tables of a fabric, laid out for fast lookup: peers, output ports, lanes, filters.
 //!
-//! It has no rules of its own. Where packets go is asked of the devices by the questions that datagrams and frames pass
-//! by (`way`), once for every answer there is.
+//! This module has no forwarding rules of its own. It evaluates those of `forwarding` and the devices once
+//! for every possible case.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,72 +13,70 @@ use super::arbiter::ArbitrationTables;
 use super::time::Pace;
 use crate::device::{Device, DeviceId, PortId, is_allowed_by, lane_count};
 use crate::fabric::{DropReason, Fabric};
+use crate::forwarding::HOPS_MAX;
 use crate::rates;
-use crate::way::HOPS_MAX;
 
 /// No port, packet or queue.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a forwarding table says where it has no port.
+/// Entry of a forwarding table without an output port.
 const NO_PORT: u8 = 0xff;
 
-/// A fabric as packets see it.
+/// A snapshot of the forwarding state of a fabric. Later changes of the fabric have no effect on it.
 ///
-/// A snapshot: what a manager changes later is not in it. A port whose arbitration was never written has the tables its
-/// device comes with, lane 0 in the high-priority table and all others in the low one with equal weights, and every
-/// service level in the lane of its number.
+/// A port whose arbitration tables were never written has the factory defaults: lane 0 in the high-priority
+/// table, all others in the low-priority one with equal weights, and each service level on the lane of its
+/// number.
 #[derive(Debug)]
-pub struct Network {
-    pub(crate) gates: Vec<Gate>,
-    pub(crate) ports: Vec<PortFacts>,
-    devices: Vec<DeviceFacts>,
-    /// Partition keys of all ports.
+pub struct TrafficNetwork {
+    pub(crate) lookups: Vec<PortLookup>,
+    pub(crate) ports: Vec<PortTables>,
+    devices: Vec<DeviceTables>,
+    /// P_Keys of all ports.
     keys: Vec<Pkey>,
-    /// Exit numbers of all switches by LID.
+    /// Output port numbers of all switches by LID.
     exits: Vec<u8>,
-    /// Which map each turn has, of all switches.
-    turns: Vec<u32>,
-    /// Lanes by service level, four bits each.
+    /// Index into `maps` for each hop of all switches.
+    hop_maps: Vec<u32>,
+    /// Distinct SLtoVLMappingTables: the lane of each service level in four bits.
     maps: Vec<u64>,
     owners: HashMap<Lid, PortId>,
 }
 
-/// What kind of port it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PortKind {
     Adapter,
     /// Port 0 of a switch.
-    Own,
+    Management,
     External,
 }
 
-/// What every packet asks of a port. Small, so that those of a large fabric stay in the cache.
+/// The properties of a port that every packet needs. Compact, so that a large fabric stays in the cache.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    /// The port behind its link, if that is up.
+pub(crate) struct PortLookup {
+    /// The port at the other end of a link that is up, or [`NONE`].
     pub to: u32,
-    /// How fast bytes come from there.
+    /// Time per byte of packets that arrive.
     pub pace: Pace,
     device: u32,
-    /// Largest payload it sends.
+    /// Largest payload that it sends.
     pub mtu: u16,
-    /// Data lanes it operates.
     pub lanes: u8,
     number: u8,
-    pub kind: Kind,
+    pub kind: PortKind,
     /// Whether the link carries data.
     pub is_active: bool,
     enforces_in: bool,
     enforces_out: bool,
 }
 
-/// What a port holds besides.
+/// The other properties of a port.
 #[derive(Debug)]
-pub(crate) struct PortFacts {
+pub(crate) struct PortTables {
     keys: (u32, u32),
     lid: Option<Lid>,
     lid_count: u16,
-    /// Lanes by service level when an adapter sends.
+    /// SLtoVLMappingTable of an adapter, as in `maps`.
     injection: u64,
     pub rate: LinkRate,
     pub pace: Pace,
@@ -87,56 +84,57 @@ pub(crate) struct PortFacts {
 }
 
 #[derive(Debug)]
-struct DeviceFacts {
+struct DeviceTables {
     first_port: u32,
     exits: (u32, u32),
-    turns: Turns,
+    hop_maps: HopMaps,
 }
 
-/// Which map of service levels to lanes each turn of a switch has.
+/// Which SLtoVLMappingTable each hop of a switch has.
 #[derive(Debug)]
-enum Turns {
-    /// All the same.
+enum HopMaps {
+    /// The same for all hops: an index into `maps`.
     Uniform(u32),
-    /// By input and output, from a place on; as many outputs as this.
+    /// Individual: the first index into `hop_maps`, and the number of outputs per input.
     Each(u32, u32),
 }
 
-/// What a packet says of itself.
+/// The headers of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
     pub to: Lid,
     pub pkey: Pkey,
-    /// `None` for management.
+    /// `None` for subnet management.
     pub sl: Option<ServiceLevel>,
     pub payload: u16,
 }
 
-/// Where a packet goes from a switch.
+/// The next hop of a packet at a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Out by a port, on a lane.
+pub(crate) enum NextHop {
+    /// Through this port, on this lane.
     Out(u32, u8),
-    /// To the switch itself.
-    Own(u32),
+    /// To port 0 of the switch.
+    Local(u32),
 }
 
-/// The lane of management.
+/// The lane of subnet management.
 pub(crate) const MANAGEMENT: u8 = 15;
 
-impl Network {
-    /// Reads the tables of a fabric.
+impl TrafficNetwork {
+    /// Takes a snapshot of a fabric.
     pub fn of(fabric: &Fabric) -> Self {
         let mut builder = Builder::default();
         let mut devices = Vec::with_capacity(fabric.devices.len());
         for device in fabric.device_ids() {
             devices.push(builder.device(fabric, device));
         }
-        let ports: Vec<PortFacts> =
+        let ports: Vec<PortTables> =
             (0..fabric.ports.len() as u32).map(|id| builder.port(fabric, PortId(id))).collect();
-        let gates: Vec<Gate> = (0..ports.len() as u32).map(|id| gate(fabric, PortId(id), &ports)).collect();
-        let ends = ports.iter().zip(&gates).enumerate();
-        let ends = ends.filter(|(_, (_, gate))| gate.kind != Kind::External);
+        let lookups: Vec<PortLookup> =
+            (0..ports.len() as u32).map(|id| port_lookup(fabric, PortId(id), &ports)).collect();
+        let ends = ports.iter().zip(&lookups).enumerate();
+        let ends = ends.filter(|(_, (_, lookup))| lookup.kind != PortKind::External);
         let ends = ends.filter_map(|(id, (port, _))| Some((port.lid?, id, port)));
         let owners = ends.flat_map(|(base, id, port)| {
             let lids = (0..port.lid_count).filter_map(move |n| Lid::from_wire(base.to_wire() + n));
@@ -144,12 +142,12 @@ impl Network {
         });
         Self {
             owners: owners.collect(),
-            gates,
+            lookups,
             ports,
             devices,
             keys: builder.keys,
             exits: builder.exits,
-            turns: builder.turns,
+            hop_maps: builder.hop_maps,
             maps: builder.maps,
         }
     }
@@ -159,67 +157,67 @@ impl Network {
         self.owners.get(&lid).copied()
     }
 
-    /// The first LID of a port.
+    /// The base LID of a port.
     pub fn lid(&self, port: PortId) -> Option<Lid> {
         self.ports[port.index()].lid
     }
 
-    /// The ports of adapters that have a link that carries data.
+    /// The adapter ports with a link that carries data.
     pub fn adapter_ports(&self) -> impl Iterator<Item = PortId> {
-        let ports = self.gates.iter().enumerate();
+        let ports = self.lookups.iter().enumerate();
         ports
-            .filter(|(_, gate)| gate.kind == Kind::Adapter && gate.is_active)
+            .filter(|(_, lookup)| lookup.kind == PortKind::Adapter && lookup.is_active)
             .map(|(id, _)| PortId(id as u32))
     }
 
-    /// All ports, in order.
+    /// All ports in ascending order.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<> {
-        (0..self.gates.len() as u32).map(PortId)
+        (0..self.lookups.len() as u32).map(PortId)
     }
 
-    /// What a port's link runs at.
+    /// The rate of a port's link.
     pub fn rate(&self, port: PortId) -> LinkRate {
         self.ports[port.index()].rate
     }
 
-    /// The largest payload a port sends.
+    /// The largest payload that a port sends, in bytes.
     pub fn mtu(&self, port: PortId) -> u16 {
-        self.gates[port.index()].mtu
+        self.lookups[port.index()].mtu
     }
 
     /// The port at the other end of a link that is up.
     pub fn peer(&self, port: PortId) -> Option<PortId> {
-        let to = self.gates[port.index()].to;
+        let to = self.lookups[port.index()].to;
         (to != NONE).then_some(PortId(to))
     }
 
-    /// The ports by which a packet leaves, one after the other, that an adapter's port sends to a LID: as far as forwarding
-    /// tables lead it.
-    pub fn way(&self, from: PortId, to: Lid) -> impl Iterator<Item = PortId> {
+    /// The ports that a packet from adapter port `from` to LID `to` leaves through, in order, as far as the
+    /// forwarding tables lead.
+    pub fn path(&self, from: PortId, to: Lid) -> impl Iterator<Item = PortId> {
         let next = move |out: &PortId| {
-            let at = self.peer(*out).filter(|at| self.gates[at.index()].kind == Kind::External)?;
+            let at = self.peer(*out).filter(|at| self.lookups[at.index()].kind == PortKind::External)?;
             self.exit(at.0, to).map(PortId)
         };
         std::iter::successors(Some(from), next).take(HOPS_MAX)
     }
 
-    /// How lanes take turns at a port.
+    /// The VL arbitration tables of a port.
     pub fn arbitration(&self, port: PortId) -> &Arc<ArbitrationTables> {
         &self.ports[port.index()].tables
     }
 
-    /// Whether a port answers to a LID.
+    /// Whether a LID is one of the LIDs of a port.
     pub(crate) fn owns(&self, port: u32, lid: Lid) -> bool {
         let port = &self.ports[port as usize];
         port.lid.is_some_and(|base| lid.to_wire().wrapping_sub(base.to_wire()) < port.lid_count)
     }
 
-    /// Whether an adapter may send with a key.
+    /// Whether an adapter may send with a P_Key.
     pub(crate) fn holds(&self, port: u32, key: Pkey) -> bool {
         self.keys_of(port).contains(&key)
     }
 
-    /// Whether an end port accepts a key.
+    /// Whether an end port accepts a P_Key.
     pub(crate) fn accepts(&self, port: u32, key: Pkey) -> bool {
         self.keys_of(port).iter().any(|held| key.is_accepted_by(*held))
     }
@@ -229,9 +227,9 @@ impl Network {
         &self.keys[start as usize..end as usize]
     }
 
-    /// On which lane an adapter sends a packet that is not for itself.
+    /// The lane on which an adapter sends a packet to another port.
     pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<u8, DropReason> {
-        let (map, lanes) = (self.ports[port as usize].injection, self.gates[port as usize].lanes);
+        let (map, lanes) = (self.ports[port as usize].injection, self.lookups[port as usize].lanes);
         let lane = match headers.sl {
             Some(sl) => lane_in(map, sl, lanes)?,
             None => MANAGEMENT,
@@ -240,19 +238,19 @@ impl Network {
         Ok(lane)
     }
 
-    /// By which port a packet to a LID leaves the switch of a port.
+    /// The output port for a LID at the switch of port `at`.
     #[inline]
     pub(crate) fn exit(&self, at: u32, to: Lid) -> Option<u32> {
-        let device = &self.devices[self.gates[at as usize].device as usize];
-        let place = device.exits.0 + u32::from(to.to_wire());
-        let exit = if place < device.exits.1 { self.exits[place as usize] } else { NO_PORT };
+        let device = &self.devices[self.lookups[at as usize].device as usize];
+        let index = device.exits.0 + u32::from(to.to_wire());
+        let exit = if index < device.exits.1 { self.exits[index as usize] } else { NO_PORT };
         (exit != NO_PORT).then(|| device.first_port + u32::from(exit))
     }
 
-    /// Where a packet goes that came to a switch by a port.
+    /// The next hop of a packet that arrived at a switch port.
     #[inline]
-    pub(crate) fn step(&self, at: u32, headers: &Headers) -> Result<Step, DropReason> {
-        let input = &self.gates[at as usize];
+    pub(crate) fn next_hop(&self, at: u32, headers: &Headers) -> Result<NextHop, DropReason> {
+        let input = &self.lookups[at as usize];
         let is_allowed = |held: &Pkey| is_allowed_by(headers.pkey, *held);
         if input.enforces_in && headers.sl.is_some() && !self.keys_of(at).iter().any(is_allowed) {
             return Err(DropReason::PartitionAtSwitch);
@@ -261,19 +259,23 @@ impl Network {
         let out = self.exit(at, headers.to).ok_or(DropReason::NoRoute)?;
         let exit = out - device.first_port;
         if exit == 0 {
-            return if self.owns(out, headers.to) { Ok(Step::Own(out)) } else { Err(DropReason::WrongPort) };
+            return if self.owns(out, headers.to) {
+                Ok(NextHop::Local(out))
+            } else {
+                Err(DropReason::WrongPort)
+            };
         }
         let lane = match headers.sl {
             None => MANAGEMENT,
             Some(sl) => {
-                let map = match device.turns {
-                    Turns::Uniform(map) => map,
-                    Turns::Each(first, width) => {
-                        self.turns[(first + u32::from(input.number) * width + exit) as usize]
+                let map = match device.hop_maps {
+                    HopMaps::Uniform(map) => map,
+                    HopMaps::Each(first, width) => {
+                        self.hop_maps[(first + u32::from(input.number) * width + exit) as usize]
                     }
                 };
                 let map = self.maps[map as usize];
-                let output = &self.gates[out as usize];
+                let output = &self.lookups[out as usize];
                 let lane = lane_in(map, sl, output.lanes)?;
                 if output.enforces_out && !self.accepts(out, headers.pkey) {
                     return Err(DropReason::PartitionAtSwitch);
@@ -282,13 +284,13 @@ impl Network {
             }
         };
         self.cross(out, headers)?;
-        Ok(Step::Out(out, lane))
+        Ok(NextHop::Out(out, lane))
     }
 
     /// Whether the link behind a port carries a packet.
     #[inline]
     fn cross(&self, out: u32, headers: &Headers) -> Result<(), DropReason> {
-        let port = &self.gates[out as usize];
+        let port = &self.lookups[out as usize];
         match headers.sl {
             _ if port.to == NONE => Err(DropReason::LinkDown),
             Some(_) if !port.is_active => Err(DropReason::NotActive),
@@ -303,15 +305,15 @@ fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<u8, DropReason> {
     if lane < lanes { Ok(lane) } else { Err(DropReason::ServiceLevel) }
 }
 
-fn gate(fabric: &Fabric, id: PortId, ports: &[PortFacts]) -> Gate {
+fn port_lookup(fabric: &Fabric, id: PortId, ports: &[PortTables]) -> PortLookup {
     let port = fabric.port(id);
     let kind = match (fabric.is_switch(id), port.number) {
-        (false, _) => Kind::Adapter,
-        (true, PortNum::MANAGEMENT) => Kind::Own,
-        (true, _) => Kind::External,
+        (false, _) => PortKind::Adapter,
+        (true, PortNum::MANAGEMENT) => PortKind::Management,
+        (true, _) => PortKind::External,
     };
     let to = fabric.linked_port(id);
-    Gate {
+    PortLookup {
         to: to.map_or(NONE, |to| to.0),
         pace: ports[to.unwrap_or(id).index()].pace,
         device: port.device.0,
@@ -320,8 +322,8 @@ fn gate(fabric: &Fabric, id: PortId, ports: &[PortFacts]) -> Gate {
         number: port.number.to_wire(),
         kind,
         is_active: to.is_some_and(|to| fabric.carries_data(id, to)),
-        enforces_in: port.info.enforce_inbound && kind == Kind::External,
-        enforces_out: port.info.enforce_outbound && kind == Kind::External,
+        enforces_in: port.info.enforce_inbound && kind == PortKind::External,
+        enforces_out: port.info.enforce_outbound && kind == PortKind::External,
     }
 }
 
@@ -330,22 +332,22 @@ fn packed(map: [u8; SlToVl::LEN]) -> u64 {
     lanes.iter().rev().fold(0, |packed, lane| packed << 4 | u64::from(lane.to_wire()))
 }
 
-/// What ports and devices have in common.
+/// Tables that ports and devices share.
 #[derive(Default)]
 struct Builder {
     keys: Vec<Pkey>,
     exits: Vec<u8>,
-    turns: Vec<u32>,
+    hop_maps: Vec<u32>,
     maps: Vec<u64>,
     map_numbers: HashMap<u64, u32>,
     tables: HashMap<ArbitrationTables, Arc<ArbitrationTables>>,
 }
 
 impl Builder {
-    fn device(&mut self, fabric: &Fabric, id: DeviceId) -> DeviceFacts {
+    fn device(&mut self, fabric: &Fabric, id: DeviceId) -> DeviceTables {
         let device = &fabric.devices[id.index()];
         let (first_port, exits) = (device.first_port.0, self.exits.len() as u32);
-        let mut turns = Turns::Uniform(0);
+        let mut hop_maps = HopMaps::Uniform(0);
         if let Some(switch) = &device.switch {
             let end = (usize::from(switch.info.linear_fdb_top) + 1).min(switch.linear.stored().len());
             let exit = |lid: usize| {
@@ -353,28 +355,28 @@ impl Builder {
                 Some(fabric.port(out).number.to_wire())
             };
             self.exits.extend((0..end).map(|lid| exit(lid).unwrap_or(NO_PORT)));
-            turns = self.turns(fabric, device);
+            hop_maps = self.hop_maps(fabric, device);
         }
-        DeviceFacts { first_port, exits: (exits, self.exits.len() as u32), turns }
+        DeviceTables { first_port, exits: (exits, self.exits.len() as u32), hop_maps }
     }
 
-    fn turns(&mut self, fabric: &Fabric, device: &Device) -> Turns {
-        let start = self.turns.len();
+    fn hop_maps(&mut self, fabric: &Fabric, device: &Device) -> HopMaps {
+        let start = self.hop_maps.len();
         for input in device.ports().map(|port| fabric.port(port).number) {
             for output in device.ports() {
-                let number = self.map(packed(fabric.turn_mapping(input, output)));
-                self.turns.push(number);
+                let number = self.map(packed(fabric.hop_mapping(input, output)));
+                self.hop_maps.push(number);
             }
         }
-        let first = self.turns[start];
-        if self.turns[start..].iter().all(|map| *map == first) {
-            self.turns.truncate(start);
-            return Turns::Uniform(first);
+        let first = self.hop_maps[start];
+        if self.hop_maps[start..].iter().all(|map| *map == first) {
+            self.hop_maps.truncate(start);
+            return HopMaps::Uniform(first);
         }
-        Turns::Each(start as u32, u32::from(device.info.port_count) + 1)
+        HopMaps::Each(start as u32, u32::from(device.info.port_count) + 1)
     }
 
-    /// The number of a map; most turns have one of few.
+    /// The index of an SLtoVLMappingTable in `maps`. Most hops share one of a few.
     fn map(&mut self, map: u64) -> u32 {
         let next = self.maps.len() as u32;
         let number = *self.map_numbers.entry(map).or_insert(next);
@@ -384,12 +386,12 @@ impl Builder {
         number
     }
 
-    fn port(&mut self, fabric: &Fabric, id: PortId) -> PortFacts {
+    fn port(&mut self, fabric: &Fabric, id: PortId) -> PortTables {
         let port = fabric.port(id);
         let first_key = self.keys.len() as u32;
         self.keys.extend(port.keys());
         let rate = rates::active_rate(&port.info, fabric.is_fdr10(id));
-        PortFacts {
+        PortTables {
             keys: (first_key, self.keys.len() as u32),
             lid: port.info.lid,
             lid_count: port.info.lmc.lid_count(),

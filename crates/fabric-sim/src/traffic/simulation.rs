@@ -1,100 +1,117 @@
-//! The simulation as its users see it: a workload goes in, measures come out.
+//! The simulation: a workload goes in, measurements come out.
 
 use serde::Serialize;
 
-use super::ahead::Ahead;
 use super::arbiter::Arbiter;
+use super::event_queue::EventQueue;
 use super::measure::Measure;
-use super::message::{Message, Order, Orders, Tag, Workload};
-use super::network::{Kind, NONE, Network};
-use super::queue::EventQueue;
-use super::settings::{BadSettings, Settings};
-use super::state::{Fifo, LANES, Lanes, Output, Packet, Place, Posted, Slab, Source};
+use super::message::{Message, Tag, Workload, WorkloadAction, WorkloadActions};
+use super::network::{NONE, PortKind, TrafficNetwork};
+use super::prefetch::Prefetch;
+use super::settings::{BadTrafficSettings, TrafficSettings};
+use super::state::{Fifo, LANES, Lanes, Output, Packet, Posted, QueueEntry, Slab, Source};
 use super::time::{Pace, Time};
 use crate::device::PortId;
 use crate::fabric::DropReason;
 use ib_wire::VirtualLane;
 
-/// Room where nobody counts it.
+/// Credits of an output without flow control.
 const ENDLESS: u16 = u16::MAX;
 
-/// Why a simulation came back.
+/// The reason why [`Simulation::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The time is up.
-    TimeIsUp,
-    /// Everything was delivered or dropped, and nobody asked to be woken.
+pub enum RunOutcome {
+    /// The time limit was reached; events are still pending.
+    TimeLimit,
+    /// All messages were delivered or dropped, and no wakeup is pending.
     Done,
-    /// Nothing can happen any more, and packets are still inside: they wait in a ring, for a receiver that does not drain,
-    /// or in a lane that no arbitration table serves.
+    /// No event is pending, but packets remain: in a deadlock, for a receiver that does not drain, or on a
+    /// lane that no arbitration table serves.
     Stalled,
 }
 
-/// What became of all packets.
+/// Totals over all packets since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Packets that were made.
     pub created: u64,
-    /// Packets that arrived.
     pub delivered: u64,
-    /// Packets that were dropped.
     pub dropped: u64,
-    /// Packets on their way.
-    pub inside: u64,
-    /// Things that happened: an arrival, the end of a transmission, room given back, a call for the workload.
+    /// Packets in queues, in buffers and on links.
+    pub in_flight: u64,
+    /// Processed events: arrivals, ends of transmissions, returned credits, wakeups.
     pub events: u64,
-    /// Transmissions that were begun, one for each packet and link.
+    /// Transmissions started, one per packet and link.
     pub hops: u64,
 }
 
-/// What a workload is to be told.
+/// A notification for the workload.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Notice {
+pub(super) enum WorkloadNotice {
     Sent(Message),
     Delivered(Message, u64),
     Lost(Message, DropReason),
     Woken(u64),
 }
 
-/// Packets on their way through a network.
+/// A running simulation.
+///
+/// # Verbs
+///
+/// 1. [`Simulation::new`] takes a snapshot of a fabric and the settings; nothing is in flight.
+/// 2. [`run`](Self::run) simulates until a moment and may be called again with a later one. Always pass the
+///    same workload: the first call starts it, all calls notify it.
+/// 3. Between calls of `run`, read the results: [`totals`](Self::totals), [`measure`](Self::measure),
+///    [`measures`](Self::measures), [`sent_bytes`](Self::sent_bytes), [`lane_bytes`](Self::lane_bytes); and
+///    the state: [`blocked`](Self::blocked), [`credit_loop`](Self::credit_loop), [`audit`](Self::audit).
+///
+/// # Promises
+///
+/// * The same network, settings and workload give the same results, however the time is divided into calls of
+///   `run`. Events at the same time have a fixed order.
+/// * The workload is notified in the order of events; the actions of each notification are carried out before
+///   the next one.
+/// * `created == delivered + dropped + in_flight` holds between calls, the credits of every lane are
+///   conserved, and no link is idle while a packet could be sent on it. `audit` checks all three.
+/// * After [`RunOutcome::TimeLimit`] the time is exactly `until`; otherwise it is the time of the last event.
 #[derive(Debug)]
 pub struct Simulation {
-    pub(super) network: Network,
-    pub(super) settings: Settings,
+    pub(super) network: TrafficNetwork,
+    pub(super) settings: TrafficSettings,
     pub(super) now: u64,
     pub(super) queue: EventQueue,
     pub(super) packets: Slab<Packet>,
-    /// Where packets wait at switches, by their numbers.
-    pub(super) places: Vec<Place>,
+    /// Queue entries of the packets at switches, by packet number.
+    pub(super) queue_entries: Vec<QueueEntry>,
     pub(super) messages: Slab<Posted>,
     /// A queue for each lane of each port, then one for each source.
     pub(super) fifos: Vec<Fifo>,
     pub(super) sources: Vec<Source>,
     /// Numbers of the sources of each port, by function and lane.
     pub(super) sources_of: Vec<Vec<u32>>,
-    /// One for each port, then one inside each port of an adapter.
+    /// One for each port, then one for the loopback of each adapter port.
     pub(super) outputs: Vec<Output>,
     pub(super) lanes: Lanes,
-    /// Number of the output inside each port, if it is an adapter's.
-    pub(super) inside: Vec<u32>,
-    /// Room behind each output, in blocks a lane.
+    /// The loopback output of each adapter port, else [`NONE`].
+    pub(super) loopback_outputs: Vec<u32>,
+    /// Buffer at the other end of each output, in blocks per lane.
     pub(super) capacity: Vec<u16>,
     /// Management packets that each port holds.
     pub(super) held: Vec<u16>,
     pub(super) drains: Vec<bool>,
     pub(super) measures: Vec<Measure>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<WorkloadNotice>,
     pub(super) wakes: Slab<u64>,
     pub(super) totals: Totals,
-    /// What was seen by looking ahead.
-    pub(super) ahead: Ahead,
-    orders: Orders,
+    /// State of the prefetcher.
+    pub(super) prefetch: Prefetch,
+    actions: WorkloadActions,
     has_started: bool,
 }
 
 impl Simulation {
-    /// Nothing is on its way yet.
-    pub fn new(network: Network, settings: Settings) -> Result<Self, BadSettings> {
+    /// A simulation at time 0 with nothing in flight. Fails if a buffer does not fit the largest packet or
+    /// flow control.
+    pub fn new(network: TrafficNetwork, settings: TrafficSettings) -> Result<Self, BadTrafficSettings> {
         settings.check()?;
         let ports = network.ports.len();
         let mut simulation = Self {
@@ -102,14 +119,14 @@ impl Simulation {
             now: 0,
             queue: EventQueue::new(),
             packets: Slab::new(),
-            places: Vec::new(),
+            queue_entries: Vec::new(),
             messages: Slab::new(),
             fifos: vec![Fifo::EMPTY; ports * LANES as usize],
             sources: Vec::new(),
             sources_of: vec![Vec::new(); ports],
             outputs: Vec::with_capacity(ports),
             lanes: Lanes::default(),
-            inside: vec![NONE; ports],
+            loopback_outputs: vec![NONE; ports],
             capacity: Vec::new(),
             held: vec![0; ports],
             drains: vec![true; ports],
@@ -117,8 +134,8 @@ impl Simulation {
             notices: Vec::new(),
             wakes: Slab::new(),
             totals: Totals::default(),
-            ahead: Ahead::default(),
-            orders: Orders::default(),
+            prefetch: Prefetch::default(),
+            actions: WorkloadActions::default(),
             has_started: false,
             network,
         };
@@ -126,32 +143,32 @@ impl Simulation {
             simulation.add_link(port)?;
         }
         for port in 0..ports as u32 {
-            if simulation.network.gates[port as usize].kind == Kind::Adapter {
-                simulation.add_inside(port);
+            if simulation.network.lookups[port as usize].kind == PortKind::Adapter {
+                simulation.add_loopback(port);
             }
         }
         simulation.lanes = Lanes::new(&simulation.capacity);
         Ok(simulation)
     }
 
-    fn add_link(&mut self, port: u32) -> Result<(), BadSettings> {
-        let gate = &self.network.gates[port as usize];
-        let peer = self.network.gates.get(gate.to as usize);
-        let to_switch = peer.is_some_and(|peer| peer.kind != Kind::Adapter);
-        let blocks = self.settings.lane_blocks(gate.lanes)?;
+    fn add_link(&mut self, port: u32) -> Result<(), BadTrafficSettings> {
+        let lookup = &self.network.lookups[port as usize];
+        let peer = self.network.lookups.get(lookup.to as usize);
+        let to_switch = peer.is_some_and(|peer| peer.kind != PortKind::Adapter);
+        let blocks = self.settings.lane_blocks(lookup.lanes)?;
         let pace = self.network.ports[port as usize].pace;
-        self.add_output(port, gate.to, pace, blocks);
+        self.add_output(port, lookup.to, pace, blocks);
         self.outputs[port as usize].to_switch = to_switch;
         Ok(())
     }
 
-    fn add_inside(&mut self, port: u32) {
-        let rate = self.settings.inside_adapter.map(|rate| Pace::of(rate.bits_per_s() as f64));
+    fn add_loopback(&mut self, port: u32) {
+        let rate = self.settings.loopback_rate.map(|rate| Pace::of(rate.bits_per_s() as f64));
         let pace = rate.unwrap_or(self.network.ports[port as usize].pace);
         let number = self.outputs.len();
-        self.inside[port as usize] = number as u32;
+        self.loopback_outputs[port as usize] = number as u32;
         self.add_output(port, port, pace, ENDLESS);
-        self.outputs[number].is_inside = true;
+        self.outputs[number].is_loopback = true;
     }
 
     fn add_output(&mut self, port: u32, to: u32, pace: Pace, blocks: u16) {
@@ -167,106 +184,104 @@ impl Simulation {
             blocks: 0,
             is_busy: false,
             to_switch: false,
-            is_switch: self.network.gates[port as usize].kind != Kind::Adapter,
-            is_inside: false,
+            is_switch: self.network.lookups[port as usize].kind != PortKind::Adapter,
+            is_loopback: false,
         });
         self.capacity.push(blocks);
     }
 
-    /// Lets time pass until a moment, or until nothing happens any more. The first call starts the workload; later ones go
-    /// on from where the last one ended.
-    pub fn run<W: Workload>(&mut self, workload: &mut W, until: Time) -> Outcome {
+    /// Simulates until the time `until`, or until no event is pending. The first call starts the workload;
+    /// later calls continue.
+    pub fn run<W: Workload>(&mut self, workload: &mut W, until: Time) -> RunOutcome {
         if !self.has_started {
             self.has_started = true;
-            workload.start(&mut self.orders);
-            self.obey();
-            self.tell(workload);
+            workload.start(&mut self.actions);
+            self.apply_actions();
+            self.notify(workload);
         }
         while let Some((time, what)) = self.queue.pop(until.ps()) {
-            self.look_ahead();
+            self.prefetch();
             self.now = self.now.max(time);
             self.totals.events += 1;
             self.handle(what);
             if !self.notices.is_empty() {
-                self.tell(workload);
+                self.notify(workload);
             }
         }
         if !self.queue.is_empty() {
             self.now = self.now.max(until.ps());
-            return Outcome::TimeIsUp;
+            return RunOutcome::TimeLimit;
         }
-        if self.messages.len() == 0 { Outcome::Done } else { Outcome::Stalled }
+        if self.messages.len() == 0 { RunOutcome::Done } else { RunOutcome::Stalled }
     }
 
-    /// Tells the workload what has happened, and does what it says, until it has nothing more to say.
-    fn tell<W: Workload>(&mut self, workload: &mut W) {
+    /// Notifies the workload and carries out its actions, until there are no more notifications.
+    fn notify<W: Workload>(&mut self, workload: &mut W) {
         let now = Time::from_ps(self.now);
-        let mut told = 0;
-        while let Some(notice) = self.notices.get(told).copied() {
-            told += 1;
-            let orders = &mut self.orders;
+        let mut delivered = 0;
+        while let Some(notice) = self.notices.get(delivered).copied() {
+            delivered += 1;
+            let actions = &mut self.actions;
             match notice {
-                Notice::Sent(message) => workload.sent(now, &message, orders),
-                Notice::Delivered(message, at) => {
-                    workload.delivered(now, &message, Time::from_ps(at), orders);
+                WorkloadNotice::Sent(message) => workload.sent(now, &message, actions),
+                WorkloadNotice::Delivered(message, at) => {
+                    workload.delivered(now, &message, Time::from_ps(at), actions);
                 }
-                Notice::Lost(message, reason) => workload.lost(now, &message, reason, orders),
-                Notice::Woken(token) => workload.woken(now, token, orders),
+                WorkloadNotice::Lost(message, reason) => workload.lost(now, &message, reason, actions),
+                WorkloadNotice::Woken(token) => workload.woken(now, token, actions),
             }
-            self.obey();
+            self.apply_actions();
         }
         self.notices.clear();
     }
 
-    fn obey(&mut self) {
-        let mut orders = std::mem::take(&mut self.orders.list);
-        for order in orders.drain(..) {
+    fn apply_actions(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions.list);
+        for order in actions.drain(..) {
             match order {
-                Order::Post(message) => self.post(message),
-                Order::Wake(at, token) => self.wake(at.ps(), token),
-                Order::Drain(port, drains) => self.set_draining(port.0, drains),
+                WorkloadAction::Post(message) => self.post(message),
+                WorkloadAction::Wake(at, token) => self.wake(at.ps(), token),
+                WorkloadAction::Drain(port, drains) => self.set_draining(port.0, drains),
             }
         }
-        self.orders.list = orders;
+        self.actions.list = actions;
     }
 
-    /// What time it is.
+    /// The current simulated time.
     pub fn now(&self) -> Time {
         Time::from_ps(self.now)
     }
 
-    /// The network it runs on.
-    pub fn network(&self) -> &Network {
+    pub fn network(&self) -> &TrafficNetwork {
         &self.network
     }
 
-    /// The settings it runs with.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &TrafficSettings {
         &self.settings
     }
 
-    /// What became of all packets.
+    /// Totals over all packets since the start.
     pub fn totals(&self) -> Totals {
-        Totals { inside: self.packets.len() as u64, ..self.totals }
+        Totals { in_flight: self.packets.len() as u64, ..self.totals }
     }
 
-    /// What became of the packets of an account; `None` if nothing was posted to it.
+    /// Measurements of a tag; `None` if nothing was posted with it.
     pub fn measure(&self, tag: Tag) -> Option<&Measure> {
         self.measures.get(usize::from(tag.0)).filter(|measure| measure.created > 0)
     }
 
-    /// The accounts to which something was posted, in order.
+    /// All tags that something was posted with, in ascending order, and their measurements.
     pub fn measures(&self) -> impl Iterator<Item = (Tag, &Measure)> {
         let all = self.measures.iter().enumerate();
         all.filter(|(_, measure)| measure.created > 0).map(|(tag, measure)| (Tag(tag as u16), measure))
     }
 
-    /// Bytes that a port has begun to send, with headers and checks.
+    /// Bytes that a port has started to send, headers and CRCs included.
     pub fn sent_bytes(&self, port: PortId) -> u64 {
         (0..LANES as u8).map(|lane| self.lanes.bytes(port.0, lane)).sum()
     }
 
-    /// Those on one lane.
+    /// Bytes that a port has started to send on one lane.
     pub fn lane_bytes(&self, port: PortId, lane: VirtualLane) -> u64 {
         self.lanes.bytes(port.0, lane.to_wire())
     }

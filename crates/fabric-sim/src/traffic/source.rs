@@ -1,54 +1,54 @@
-//! How messages become packets: the queues of an adapter's functions.
+//! Message queues of the functions of an adapter.
 
-use super::machine::INSIDE;
+use super::events::LOOPBACK;
 use super::message::{Message, Service};
-use super::network::{Headers, Kind, NONE};
+use super::network::{Headers, NONE, PortKind};
 use super::settings::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use super::simulation::{Notice, Simulation};
-use super::state::{Fifo, Packet, Place, Posted, Source};
+use super::simulation::{Simulation, WorkloadNotice};
+use super::state::{Fifo, Packet, Posted, QueueEntry, Source};
 use crate::fabric::DropReason;
 
 /// Payload of the largest management packet.
 const MANAGEMENT_BYTES_MAX: u16 = 256;
 
-/// Lanes of a function: those of its link, and the way inside.
+/// Lanes of a function: those of the link, and the loopback.
 const SOURCE_LANES: usize = 17;
 
 impl Simulation {
-    /// Takes a message into the queue of its function, or drops all of it at once.
+    /// Queues a message at its function, or drops it whole.
     pub(super) fn post(&mut self, message: Message) {
         let tag = usize::from(message.tag.0);
         if tag >= self.measures.len() {
             self.measures.resize_with(tag + 1, Default::default);
         }
         let port = message.from.port().0;
-        let gate = &self.network.gates[port as usize];
+        let lookup = &self.network.lookups[port as usize];
         let most = match message.service {
             Service::Data(_) => PAYLOAD_BYTES_MAX as u16,
             Service::Management => MANAGEMENT_BYTES_MAX,
         };
-        let packet_bytes = message.packet_bytes.unwrap_or(gate.mtu).clamp(1, most);
+        let packet_bytes = message.packet_bytes.unwrap_or(lookup.mtu).clamp(1, most);
         let payload = message.bytes.min(packet_bytes.into()) as u16;
         let headers = headers(&message, payload);
         let packets = message.bytes.div_ceil(packet_bytes.into()).max(1);
-        let way = match message.bytes <= MESSAGE_BYTES_MAX {
-            true => self.way_out(port, &headers),
+        let output = match message.bytes <= MESSAGE_BYTES_MAX {
+            true => self.output_for(port, &headers),
             false => Err(DropReason::TooLarge),
         };
-        let (out, lane) = match way {
-            Ok(way) => way,
+        let (out, lane) = match output {
+            Ok(output) => output,
             Err(reason) => {
                 self.totals.created += packets;
                 self.totals.dropped += packets;
                 self.measures[tag].created += packets;
                 *self.measures[tag].drops.entry(reason).or_default() += packets;
-                return self.notices.push(Notice::Lost(message, reason));
+                return self.notices.push(WorkloadNotice::Lost(message, reason));
             }
         };
         let source = self.source(port, message.from.number(), out, lane);
         let fifo = self.first_source() + source;
         let waiting = &mut self.sources[source as usize];
-        let alone = waiting.first == NONE && self.fifos[fifo as usize].is_idle();
+        let uncontended = waiting.first == NONE && self.fifos[fifo as usize].is_idle();
         let posted = Posted {
             message,
             at: self.now,
@@ -57,7 +57,7 @@ impl Simulation {
             next: NONE,
             packet_bytes,
             lost: None,
-            alone,
+            uncontended,
         };
         let id = self.messages.insert(posted);
         if waiting.first == NONE {
@@ -73,20 +73,20 @@ impl Simulation {
         }
     }
 
-    /// By which output and lane an adapter sends a packet.
-    fn way_out(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
-        let gate = &self.network.gates[port as usize];
-        if gate.kind != Kind::Adapter {
+    /// The output and lane through which an adapter sends a packet.
+    fn output_for(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
+        let lookup = &self.network.lookups[port as usize];
+        if lookup.kind != PortKind::Adapter {
             return Err(DropReason::WrongPort);
         }
-        if headers.sl.is_some() && headers.payload > gate.mtu {
+        if headers.sl.is_some() && headers.payload > lookup.mtu {
             return Err(DropReason::TooLarge);
         }
         if headers.sl.is_some() && !self.network.holds(port, headers.pkey) {
             return Err(DropReason::PartitionAtSender);
         }
         if self.network.owns(port, headers.to) {
-            return Ok((self.inside[port as usize], INSIDE));
+            return Ok((self.loopback_outputs[port as usize], LOOPBACK));
         }
         Ok((port, self.network.inject(port, headers)?))
     }
@@ -94,20 +94,20 @@ impl Simulation {
     /// The number of a function's queue for a lane.
     fn source(&mut self, port: u32, function: u8, out: u32, lane: u8) -> u32 {
         let numbers = &mut self.sources_of[port as usize];
-        let place = usize::from(function) * SOURCE_LANES + usize::from(lane);
-        if place >= numbers.len() {
-            numbers.resize(place + 1, NONE);
+        let index = usize::from(function) * SOURCE_LANES + usize::from(lane);
+        if index >= numbers.len() {
+            numbers.resize(index + 1, NONE);
         }
-        if numbers[place] == NONE {
-            numbers[place] = self.sources.len() as u32;
-            let lane = if lane == INSIDE { 0 } else { lane };
+        if numbers[index] == NONE {
+            numbers[index] = self.sources.len() as u32;
+            let lane = if lane == LOOPBACK { 0 } else { lane };
             self.sources.push(Source { first: NONE, last: NONE, out, lane });
             self.fifos.push(Fifo::EMPTY);
         }
-        numbers[place]
+        numbers[index]
     }
 
-    /// Makes the next packet of a function's queue, if there is one to make.
+    /// Cuts the next packet from the messages of a function's queue, if there is one.
     pub(super) fn fill(&mut self, fifo: u32) {
         let number = fifo - self.first_source();
         let source = &mut self.sources[number as usize];
@@ -129,24 +129,24 @@ impl Simulation {
             message: id,
             at: NONE,
             out: source.out,
-            lane: INSIDE,
+            lane: LOOPBACK,
             out_lane: source.lane,
             hops: 0,
-            alone: posted.alone,
+            uncontended: posted.uncontended,
         };
-        posted.alone = false;
+        posted.uncontended = false;
         self.totals.created += 1;
         self.measures[usize::from(posted.message.tag.0)].created += 1;
         let packet = self.packets.insert(packet);
-        if packet as usize >= self.places.len() {
-            self.places.push(Place::EMPTY);
+        if packet as usize >= self.queue_entries.len() {
+            self.queue_entries.push(QueueEntry::EMPTY);
         }
         let waiting = &mut self.fifos[fifo as usize];
         (waiting.first, waiting.last, waiting.is_last) = (packet, packet, is_last);
     }
 }
 
-/// What a packet of a message says of itself.
+/// The headers of a packet of a message.
 fn headers(message: &Message, payload: u16) -> Headers {
     let sl = match message.service {
         Service::Data(sl) => Some(sl),

@@ -1,5 +1,4 @@
-//! What moves and where it waits: packets, messages, queues, lanes and outputs, all in lists that are addressed by
-//! number.
+//! State of the simulation: packets, messages, queues, lanes and outputs, all in tables indexed by number.
 
 use super::arbiter::{Arbiter, LaneSet};
 use super::message::Message;
@@ -8,31 +7,31 @@ use super::settings::{BLOCK_BYTES, HEADER_BYTES};
 use super::time::Pace;
 use crate::fabric::DropReason;
 
-/// Lanes of a port, that of management included.
+/// Lanes of a port, lane 15 included.
 pub(crate) const LANES: u32 = 16;
 
-/// A packet: what the switch at which it arrives asks of it, twice in a line of the cache.
+/// A packet: what the switch at which it arrives needs. Half a cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
     pub headers: Headers,
-    /// Since when nothing was before it in its lane at its sender.
+    /// Since when it has been first in its lane at the sender.
     pub head_since: u64,
     pub message: u32,
-    /// The port at which it came last.
+    /// The port at which it arrived last.
     pub at: u32,
-    /// The output it is to leave by, or has left by.
+    /// The output that it will leave or has left through.
     pub out: u32,
-    /// The lane it came by.
+    /// The lane on which it arrived.
     pub lane: u8,
-    /// The lane it is to leave by, or has left by.
+    /// The lane on which it will leave or has left.
     pub out_lane: u8,
     pub hops: u8,
     /// Whether it has found its lane empty so far.
-    pub alone: bool,
+    pub uncontended: bool,
 }
 
 impl Packet {
-    /// Bytes on the wire.
+    /// Size on the wire, in bytes.
     #[inline]
     pub fn bytes(&self) -> u16 {
         self.headers.payload + HEADER_BYTES as u16
@@ -44,31 +43,31 @@ impl Packet {
     }
 }
 
-/// Blocks of a packet of so many bytes.
+/// Blocks of a packet of this size.
 #[inline]
 pub(crate) const fn blocks_of(bytes: u16) -> u8 {
     (bytes as u32).div_ceil(BLOCK_BYTES) as u8
 }
 
-/// What an output asks of a packet that waits for its turn. Apart from the packet, since many of these fit where few packets
-/// do, and a packet that only moves on need not be looked at.
+/// What an output needs of a waiting packet. Kept apart from the packet, so that more of these fit into the
+/// cache and sending one does not touch the packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueEntry {
     /// The next packet of its queue.
     pub next: u32,
-    /// The lane's buffer that it is in.
+    /// The receive buffer that it occupies.
     pub fifo: u32,
-    /// Bytes on the wire.
+    /// Size on the wire.
     pub bytes: u16,
-    /// Blocks of the next packet.
+    /// Size of the next packet, in blocks.
     pub next_blocks: u8,
 }
 
-impl Place {
+impl QueueEntry {
     pub const EMPTY: Self = Self { next: NONE, fifo: NONE, bytes: 0, next_blocks: 0 };
 }
 
-/// A message that is not done with; it is one line of the cache.
+/// A message with packets outstanding. One cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Posted {
@@ -76,57 +75,55 @@ pub(crate) struct Posted {
     pub at: u64,
     /// Packets that have neither arrived nor been dropped.
     pub open: u32,
-    /// Packets that were made.
+    /// Packets that were cut so far.
     pub made: u32,
     /// The next message of its function and lane.
     pub next: u32,
-    /// Payload of a packet.
     pub packet_bytes: u16,
     pub lost: Option<DropReason>,
-    /// Whether its next packet is its first and found its lane empty.
-    pub alone: bool,
+    /// Whether the next packet is its first and found its lane empty.
+    pub uncontended: bool,
 }
 
-const _: () = assert!(size_of::<Posted>() == 64 && size_of::<Packet>() == 32 && size_of::<Place>() == 12);
+const _: () =
+    assert!(size_of::<Posted>() == 64 && size_of::<Packet>() == 32 && size_of::<QueueEntry>() == 12);
 const _: () = assert!(size_of::<Output>() == 64 && size_of::<Lane>() == 16);
 
-/// What a queue is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
-    /// Nothing: it is empty.
-    Nothing,
-    /// Its first packet waits for its turn.
+pub(crate) enum QueueStatus {
+    /// No packet is queued.
+    Idle,
+    /// Its first packet waits for the output.
     Waiting,
-    /// A packet of it is on its way out.
+    /// One of its packets is being sent.
     Sending,
 }
 
-/// Packets in the order in which they came: of a function's lane, or those that a receiver does not take out of a lane's
-/// buffer.
+/// Packets in order of arrival: of a function's lane, or in a receive buffer that is not drained.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fifo {
     pub first: u32,
     pub last: u32,
     /// The next queue that waits for the same lane of the same output.
     pub next: u32,
-    pub doing: Doing,
-    /// Blocks of the first packet, while it waits.
+    pub status: QueueStatus,
+    /// Size of the first packet while it waits, in blocks.
     pub blocks: u8,
-    /// Whether the first packet is the last of its message to leave.
+    /// Whether the first packet is the last of its message.
     pub is_last: bool,
 }
 
 impl Fifo {
     pub const EMPTY: Self =
-        Self { first: NONE, last: NONE, next: NONE, doing: Doing::Nothing, blocks: 0, is_last: false };
+        Self { first: NONE, last: NONE, next: NONE, status: QueueStatus::Idle, blocks: 0, is_last: false };
 
-    /// Whether nothing is in it and nothing on its way out.
+    /// Whether no packet is queued or being sent.
     pub fn is_idle(&self) -> bool {
-        self.first == NONE && self.doing == Doing::Nothing
+        self.first == NONE && self.status == QueueStatus::Idle
     }
 }
 
-/// Where a function's messages for one lane wait.
+/// Messages of a function for one lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     pub first: u32,
@@ -138,36 +135,36 @@ pub(crate) struct Source {
 /// One lane of an output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
-    /// Who waits for it, in the order in which they will be served: packets at a switch, functions' queues at an adapter.
+    /// The first waiting packet at a switch, or the first waiting function queue at an adapter.
     pub first: u32,
     pub last: u32,
-    /// Blocks of room behind the link.
+    /// Free blocks in the buffer at the other end of the link.
     pub credits: u16,
-    /// Blocks that the next packet needs.
+    /// Blocks that the first waiting packet needs.
     pub need: u16,
-    /// Bytes on the wire that were sent, less those that were put down elsewhere.
+    /// Bytes sent since the counter was last carried over.
     pub bytes: u32,
 }
 
 impl Lane {
-    /// Whether there is room for the packet that is next.
+    /// Whether the credits suffice for the first waiting packet.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.credits >= self.need
     }
 }
 
-/// All lanes of all outputs: of each lane all outputs, since most fabrics use few lanes and many outputs.
+/// All lanes of all outputs. Ordered by lane first, because most fabrics use few lanes and many outputs.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     outputs: usize,
-    /// Bytes that the lanes themselves have no room to count.
+    /// Bytes carried over from the counters of the lanes.
     bytes: Vec<u64>,
 }
 
 impl Lanes {
-    /// As many of each as outputs have room behind them.
+    /// Lanes with credits for the given buffer of each output.
     pub fn new(capacity: &[u16]) -> Self {
         let lane = |blocks: &u16| Lane { first: NONE, last: NONE, credits: *blocks, need: 0, bytes: 0 };
         let lanes: Vec<Lane> = (0..LANES).flat_map(|_| capacity.iter().map(lane)).collect();
@@ -184,17 +181,17 @@ impl Lanes {
         &mut self.lanes[usize::from(lane) * self.outputs + output as usize]
     }
 
-    /// A lane that has counted as much as it can begins anew.
+    /// Carries the byte counter of a lane over.
     #[cold]
     pub fn put_down(&mut self, output: u32, lane: u8) {
-        let place = usize::from(lane) * self.outputs + output as usize;
-        self.bytes[place] += u64::from(std::mem::take(&mut self.lanes[place].bytes));
+        let index = usize::from(lane) * self.outputs + output as usize;
+        self.bytes[index] += u64::from(std::mem::take(&mut self.lanes[index].bytes));
     }
 
-    /// Bytes on the wire that were sent.
+    /// Bytes sent on a lane.
     pub fn bytes(&self, output: u32, lane: u8) -> u64 {
-        let place = usize::from(lane) * self.outputs + output as usize;
-        self.bytes[place] + u64::from(self.lanes[place].bytes)
+        let index = usize::from(lane) * self.outputs + output as usize;
+        self.bytes[index] + u64::from(self.lanes[index].bytes)
     }
 
     /// The lanes of an output.
@@ -203,58 +200,59 @@ impl Lanes {
     }
 }
 
-/// Where packets leave: a port's link, or an adapter's way from one function to another. One line of the cache.
+/// An output: the link of a port, or the loopback of an adapter port. One cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Output {
     pub arbiter: Arbiter,
-    /// Of the packet that is being sent: when it is through.
+    /// When the current transmission ends.
     pub until: u64,
-    /// The function's queue, or the lane's buffer, that it comes from.
+    /// The queue or receive buffer of the packet that is being sent.
     pub fifo: u32,
-    /// The port that packets come to.
+    /// The port that packets arrive at.
     pub to: u32,
     pub pace: Pace,
-    /// Lanes for which somebody waits.
+    /// Lanes with waiting packets.
     pub waiting: LaneSet,
-    /// Those of them that have room for the next packet behind the link.
+    /// Lanes whose first waiting packet has enough credits.
     pub ready: LaneSet,
-    /// Of the packet that is being sent: its lane and its blocks.
+    /// Lane and size of the packet that is being sent.
     pub lane: u8,
     pub blocks: u8,
     pub is_busy: bool,
     /// Whether it leads to a switch.
     pub to_switch: bool,
-    /// Whether it is a switch's.
+    /// Whether it belongs to a switch.
     pub is_switch: bool,
-    /// Whether it is inside an adapter: no cable, no credits.
-    pub is_inside: bool,
+    /// Whether it is the loopback of an adapter port: no cable, no credits.
+    pub is_loopback: bool,
 }
 
 impl Output {
-    /// Puts a packet, or the queue whose first it is, behind all that wait for its lane. Who is before it, if somebody is.
+    /// Appends a packet, or the function queue that it is first in, to the queue of its lane. Returns the
+    /// predecessor.
     #[inline]
     pub fn append(&mut self, state: &mut Lane, waiting: u32, packet: &mut Packet) -> Option<u32> {
         let lane = packet.out_lane;
         if state.first != NONE {
-            packet.alone = false;
+            packet.uncontended = false;
             return Some(std::mem::replace(&mut state.last, waiting));
         }
         let is_served = self.is_busy && self.lane == lane;
         self.waiting |= 1 << lane;
         (state.first, state.last, state.need) = (waiting, waiting, packet.blocks().into());
         self.set_ready(lane, state.has_room());
-        packet.alone &= !is_served && (lane == MANAGEMENT || state.has_room());
+        packet.uncontended &= !is_served && (lane == MANAGEMENT || state.has_room());
         None
     }
 
-    /// Notes whether the packet that is next in a lane has room behind the link.
+    /// Records whether the first waiting packet of a lane has enough credits.
     #[inline]
     pub fn set_ready(&mut self, lane: u8, is_ready: bool) {
         self.ready = self.ready & !(1 << lane) | LaneSet::from(is_ready) << lane;
     }
 
-    /// Nobody waits for a lane any more.
+    /// Records that no packet waits for a lane.
     #[inline]
     pub fn clear(&mut self, lane: u8) {
         self.waiting &= !(1 << lane);
@@ -262,7 +260,7 @@ impl Output {
     }
 }
 
-/// Things by number; numbers are used again.
+/// Items by number; numbers are reused.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     items: Vec<T>,
@@ -276,9 +274,9 @@ impl<T> Slab<T> {
 
     pub fn insert(&mut self, item: T) -> u32 {
         match self.free.pop() {
-            Some(place) => {
-                self.items[place as usize] = item;
-                place
+            Some(index) => {
+                self.items[index as usize] = item;
+                index
             }
             None => {
                 self.items.push(item);
@@ -287,12 +285,11 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The thing keeps its values until its number is used again.
-    pub fn free(&mut self, place: u32) {
-        self.free.push(place);
+    /// Frees a number. The item keeps its value until the number is reused.
+    pub fn free(&mut self, index: u32) {
+        self.free.push(index);
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
@@ -301,15 +298,15 @@ impl<T> Slab<T> {
 impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
     #[inline]
-    fn index(&self, place: u32) -> &T {
-        &self.items[place as usize]
+    fn index(&self, index: u32) -> &T {
+        &self.items[index as usize]
     }
 }
 
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
-    fn index_mut(&mut self, place: u32) -> &mut T {
-        &mut self.items[place as usize]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.items[index as usize]
     }
 }
 
@@ -318,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_counts_more_bytes_than_its_own_counter_has_room_for() {
+    fn a_lane_counts_more_bytes_than_its_counter_holds() {
         let mut lanes = Lanes::new(&[10, 20]);
         assert_eq!(lanes.of(1).map(|lane| lane.credits).collect::<Vec<_>>(), [20; LANES as usize]);
         lanes.get_mut(1, 3).bytes = u32::MAX;

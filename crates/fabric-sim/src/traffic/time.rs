@@ -1,53 +1,47 @@
-//! Time in whole picoseconds, and how long bytes take on a link.
+//! Simulated time in picoseconds, and the time per byte of a link.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
 use serde::Serialize;
 
-/// A moment since the start of a simulation, or a span of time, in picoseconds.
+/// A moment since the start of a simulation, or a length of time, in picoseconds. Additions saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Time(u64);
 
 impl Time {
-    /// The start, or no time at all.
+    /// The start of a simulation, or no time.
     pub const ZERO: Self = Self(0);
-    /// Later than anything: 200 days.
+    /// The latest moment: 213 days.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// So many picoseconds.
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
 
-    /// So many nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(1_000))
     }
 
-    /// So many microseconds.
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(1_000_000))
     }
 
-    /// Picoseconds.
     #[inline]
     pub const fn ps(self) -> u64 {
         self.0
     }
 
-    /// Microseconds.
     pub fn us(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// Seconds.
     pub fn s(self) -> f64 {
         self.0 as f64 / 1e12
     }
 
-    /// What is left of it after a span; nothing if that is longer.
+    /// The difference, or zero if `span` is longer.
     pub const fn saturating_sub(self, span: Self) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
@@ -66,7 +60,7 @@ impl AddAssign for Time {
     }
 }
 
-/// From an earlier moment to a later one; panics on the reverse in debug builds.
+/// The time from an earlier to a later moment. Panics in debug builds if `earlier` is later.
 impl Sub for Time {
     type Output = Self;
     fn sub(self, earlier: Self) -> Self {
@@ -81,17 +75,17 @@ impl fmt::Display for Time {
     }
 }
 
-/// How long a byte takes on a link, in 2⁻¹⁶ picoseconds.
+/// Time per byte on a link, in 2⁻¹⁶ picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace(u32);
 
 impl Pace {
-    /// The pace of a link that carries so many bits per second, line code taken off; 122 Mb/s at least.
+    /// The pace of a link with this data rate, without line coding; at least 122 Mb/s.
     pub fn of(bits_per_s: f64) -> Self {
         Self((8e12 / bits_per_s * 65536.0).round() as u32)
     }
 
-    /// How long so many bytes take, in picoseconds, rounded up.
+    /// Transmission time in picoseconds, rounded up.
     #[inline]
     pub const fn time(self, bytes: u64) -> u64 {
         (bytes * self.0 as u64 + 0xffff) >> 16
@@ -103,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_take_as_long_as_the_rate_says() {
+    fn the_time_of_bytes_follows_the_data_rate() {
         for (gbps, ps) in [(2.0, 4000), (8.0, 1000), (32.0, 250), (100.0, 80), (400.0, 20)] {
             assert_eq!(Pace::of(gbps * 1e9).time(4122), 4122 * ps, "{gbps} Gb/s");
         }

@@ -1,4 +1,4 @@
-//! Seeded faults, reboots and flaps; and that no input does harm.
+//! Injected faults, reboots and link flaps; arbitrary input does no harm.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn loss_on_one_port_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_duplicated_request_is_handled_twice_and_answered_once() {
+fn a_duplicated_request_is_processed_twice_and_answered_once() {
     let mut world = World::new();
     let port = world.port("c");
     let received = |world: &World| world.fabric.port_view(port).counters.receive_packets;
@@ -55,7 +55,7 @@ fn a_duplicated_request_is_handled_twice_and_answered_once() {
 }
 
 #[test]
-fn a_delayed_answer_comes_later_but_comes() {
+fn a_delayed_response_still_arrives() {
     let mut world = World::new();
     world.fabric.set_delay_max(Duration::from_millis(100));
     let early = (0..50).filter(|_| world.try_get("c", Attribute::NODE_INFO, 0, None).is_some()).count();
@@ -81,7 +81,7 @@ fn a_flapping_link_comes_back_by_itself() {
 }
 
 #[test]
-fn a_rebooted_switch_has_forgotten_everything() {
+fn a_rebooted_switch_has_factory_defaults() {
     let mut world = World::configured();
     world.set("right", Attribute::SL_TO_VL, 0x0102, [0x11; 64]).unwrap();
     let device = world.fabric.find_device("right").unwrap();
@@ -97,7 +97,7 @@ fn a_rebooted_switch_has_forgotten_everything() {
 }
 
 #[test]
-fn an_unrepressed_trap_is_repeated_and_given_up() {
+fn an_unrepressed_trap_is_repeated_a_limited_number_of_times() {
     let mut world = World::configured();
     let port = world.port_number("right", 1);
     world.fabric.unplug(world.now, port);
@@ -114,7 +114,7 @@ fn an_unrepressed_trap_is_repeated_and_given_up() {
 }
 
 #[test]
-fn only_the_subnet_manager_silences_a_trap() {
+fn only_the_subnet_manager_represses_a_trap() {
     let mut world = World::configured();
     let port = world.port_number("right", 1);
     world.fabric.unplug(world.now, port);
@@ -135,7 +135,7 @@ fn only_the_subnet_manager_silences_a_trap() {
 
 proptest! {
     #[test]
-    fn no_datagram_does_harm(
+    fn arbitrary_datagrams_do_no_harm(
         raw in prop::collection::vec(any::<u8>(), 256),
         class in prop::sample::select(vec![0x01u8, 0x81, 0x03, 0x04, 0x21, 0x09]),
         method in prop::sample::select(vec![1u8, 2, 3, 5, 7, 0x12, 0x81, 0x92]),
@@ -170,7 +170,7 @@ proptest! {
         let port = world.port(from);
         world.fabric.handle_datagram(Duration::from_secs(1), port, datagram);
         world.wait(Duration::from_secs(20));
-        // Whatever it was, nodes nobody wrote to still answer.
+        // Nodes that got no Set still answer.
         prop_assert!(world.fabric.size() == (6, 18, 6));
     }
 }

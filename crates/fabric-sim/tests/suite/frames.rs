@@ -1,11 +1,11 @@
-//! Frames of virtual functions: where the tables let them go, what is counted and reported, and that nothing else passes.
+//! Frames of virtual functions: where the tables let them go, what is counted and reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fabric_model::MacAddress;
 use fabric_sim::{
-    AttachError, Capacities, DropReason, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
+    AttachFunctionError, Capacities, DropReason, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
 };
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{
@@ -44,14 +44,14 @@ fn frame(from: MacAddress, to: MacAddress, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A configured world with functions on it, and what is needed to play with them.
+/// A configured world with attached functions.
 struct Stage {
     world: World,
     receivers: Vec<FunctionId>,
 }
 
 impl Stage {
-    /// Blue is on `b` and `c`, red on `d`; both have a group that leads everywhere.
+    /// Blue is on `b` and `c`, red on `d`; the groups of both reach all ports.
     fn new() -> Self {
         Self::on(World::configured())
     }
@@ -100,9 +100,9 @@ impl Stage {
         self.world.set(switch, Attribute::MULTICAST_FORWARDING, 0, block.encode()).unwrap();
     }
 
-    /// Sends a frame; who gets it.
+    /// Sends a frame and returns its receivers.
     fn send(&mut self, from: FunctionId, bytes: &[u8]) -> Vec<FunctionId> {
-        self.world.fabric.forward(self.world.now, from, bytes, &mut self.receivers);
+        self.world.fabric.send_frame(self.world.now, from, bytes, &mut self.receivers);
         self.world.collect();
         self.receivers.sort();
         self.receivers.clone()
@@ -141,7 +141,7 @@ fn frames_reach_their_partition_and_no_other() {
 }
 
 #[test]
-fn a_violation_is_reported_as_a_datagrams_is() {
+fn a_frame_violation_raises_the_same_trap_as_a_datagram() {
     let mut stage = Stage::new();
     stage.world.delivered.clear();
     assert!(!stage.reaches("b", "d"));
@@ -157,15 +157,15 @@ fn a_violation_is_reported_as_a_datagrams_is() {
 }
 
 #[test]
-fn a_key_that_is_taken_away_stops_its_pair_until_it_is_back() {
-    for (node, told) in [("b", DropReason::PartitionAtSender), ("c", DropReason::PartitionAtReceiver)] {
+fn removing_a_pkey_stops_its_pair_until_it_returns() {
+    for (node, expected) in [("b", DropReason::PartitionAtSender), ("c", DropReason::PartitionAtReceiver)] {
         let mut stage = Stage::new();
         stage.give("a", 0, &[0xffff, RED]);
         stage.attach("a", 1, RED, Some(1));
         assert!(stage.reaches("b", "c") && stage.reaches("c", "b"));
         stage.give(node, 0, &[0x7fff]);
         assert!(!stage.reaches("b", "c") && !stage.reaches("c", "b"), "{node}");
-        assert_eq!(stage.drops("b"), [(told, 1)].into(), "{node}");
+        assert_eq!(stage.drops("b"), [(expected, 1)].into(), "{node}");
         assert!(stage.reaches("a", "d") && stage.reaches("d", "a"), "others go on");
         stage.give(node, 0, &[0x7fff, BLUE]);
         assert!(stage.reaches("b", "c") && stage.reaches("c", "b"), "restored");
@@ -173,7 +173,7 @@ fn a_key_that_is_taken_away_stops_its_pair_until_it_is_back() {
 }
 
 #[test]
-fn a_route_that_is_taken_away_stops_one_direction() {
+fn removing_a_route_stops_one_direction() {
     let mut stage = Stage::new();
     let held = stage.world.get("left", Attribute::LINEAR_FORWARDING, 0).unwrap();
     let mut without = held;
@@ -187,29 +187,29 @@ fn a_route_that_is_taken_away_stops_one_direction() {
 }
 
 #[test]
-fn a_service_level_that_has_no_lane_on_a_turn_is_discarded_there_and_others_are_not() {
+fn only_a_service_level_without_a_lane_on_a_hop_is_discarded() {
     let mut stage = Stage::new();
     let id = stage.id("b", 1);
     let (keys, sl) = ([key(BLUE, Some(group(0)))].into(), ServiceLevel::from_wire(3).unwrap());
     let function = VirtualFunction { id, mac: mac("b", 1), keys, sl };
     stage.world.fabric.attach(function).unwrap();
-    // From where b is towards the other switch.
-    let turn = 0x0205;
-    let held = stage.world.get("left", Attribute::SL_TO_VL, turn).unwrap();
+    // The hop from the port of b towards the other switch.
+    let hop = 0x0205;
+    let held = stage.world.get("left", Attribute::SL_TO_VL, hop).unwrap();
     let mut without = held;
     without[1] |= 0x0f;
-    stage.world.set("left", Attribute::SL_TO_VL, turn, without).unwrap();
+    stage.world.set("left", Attribute::SL_TO_VL, hop, without).unwrap();
     assert!(!stage.reaches("b", "c"));
     assert_eq!(stage.drops("b"), [(DropReason::ServiceLevel, 1)].into());
     assert!(stage.reaches("c", "b"), "level 0 the other way goes on");
     let everybody = stage.send(id, &frame(mac("b", 1), EVERYBODY, 100));
     assert_eq!(everybody, [stage.id("c", 1)], "and so do frames for many, which have level 0");
-    stage.world.set("left", Attribute::SL_TO_VL, turn, held).unwrap();
+    stage.world.set("left", Attribute::SL_TO_VL, hop, held).unwrap();
     assert!(stage.reaches("b", "c"));
 }
 
 #[test]
-fn links_that_are_down_or_not_active_carry_nothing() {
+fn links_that_are_down_or_not_active_carry_no_frames() {
     let mut stage = Stage::new();
     let uplink = stage.world.port_number("left", 5);
     stage.world.fabric.unplug(stage.world.now, uplink);
@@ -243,7 +243,7 @@ fn switch_ports_enforce_partitions_of_frames_in_both_directions() {
 }
 
 #[test]
-fn functions_of_one_port_are_switched_inside_it_by_the_same_rules() {
+fn functions_of_one_port_reach_each_other_by_the_same_rules() {
     let mut stage = Stage::new();
     stage.give("b", 0, &[0x7fff, BLUE, RED]);
     let one = stage.id("b", 1);
@@ -280,9 +280,9 @@ fn limited_members_reach_full_members_only() {
 }
 
 #[test]
-fn a_function_takes_nothing_by_a_key_that_its_port_does_not_hold() {
+fn a_function_ignores_a_pkey_that_its_port_does_not_hold() {
     let mut stage = Stage::new();
-    // The port would accept it: it holds the full key, but the function says it is a limited member.
+    // The port would accept it, because it holds the full key; but the function is a limited member.
     stage.attach("c", 1, BLUE_LIMITED, Some(0));
     assert!(!stage.reaches("b", "c"));
     assert_eq!(stage.drops("b"), [(DropReason::PartitionAtReceiver, 1)].into());
@@ -297,7 +297,7 @@ fn broadcasts_and_multicasts_go_to_the_group_of_the_sender() {
     for to in ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", "01:00:5e:00:00:fb"] {
         assert_eq!(stage.send(b, &frame(mac("b", 1), to.parse().unwrap(), 60)), [c], "{to}");
     }
-    // The tables lead to a and d as well, which do not hold the key: each is a violation.
+    // The group also reaches a and d, which do not hold the key: each is a violation.
     assert_eq!(stage.drops("b"), [(DropReason::PartitionAtReceiver, 6)].into());
 
     stage.lead("left", 0, &[2, 5]);
@@ -313,7 +313,7 @@ fn broadcasts_and_multicasts_go_to_the_group_of_the_sender() {
 }
 
 #[test]
-fn a_group_that_the_switch_does_not_know_leads_nowhere() {
+fn a_group_without_a_multicast_entry_is_dropped() {
     let mut stage = Stage::new();
     let b = stage.attach("b", 1, BLUE, Some(7));
     stage.attach("c", 1, BLUE, Some(7));
@@ -324,9 +324,9 @@ fn a_group_that_the_switch_does_not_know_leads_nowhere() {
     assert_eq!(stage.send(b, &frame(mac("b", 1), EVERYBODY, 60)), [stage.id("c", 1)]);
 }
 
-/// The table of a large switch is stored only as far as something was written, and all members are at low ports.
+/// The table of a large switch is stored only as a prefix, and all members are at low ports.
 #[test]
-fn the_newest_group_is_found_whatever_the_radix_of_the_switch() {
+fn the_highest_group_works_for_every_switch_radix() {
     for radix in [6, 15, 16, 31, 32, 36, 64, 128, 254] {
         let mut stage = Stage::on(World::configured_on(radix));
         for (from, to) in [("b", "c"), ("c", "b")] {
@@ -345,7 +345,7 @@ fn the_newest_group_is_found_whatever_the_radix_of_the_switch() {
 }
 
 #[test]
-fn frames_that_no_adapter_would_send_are_dropped_and_counted() {
+fn malformed_and_spoofed_frames_are_dropped_and_counted() {
     let mut stage = Stage::new();
     let b = stage.id("b", 1);
     let (own, other) = (mac("b", 1), mac("c", 1));
@@ -364,7 +364,7 @@ fn frames_that_no_adapter_would_send_are_dropped_and_counted() {
         assert_eq!(stage.send(b, &bytes), [], "{reason:?}");
         assert_eq!(stage.drops("b")[&reason], before + 1, "{reason:?}");
     }
-    // A LID that nobody has, and that of a switch.
+    // A LID that no port has, and that of a switch.
     for (lid, reason) in [(99, DropReason::NoRoute), (1, DropReason::NoFunction)] {
         let to = MacAddress::of_function(Lid::from_wire(lid).unwrap(), 1);
         assert_eq!(stage.send(b, &frame(own, to, 60)), []);
@@ -375,7 +375,7 @@ fn frames_that_no_adapter_would_send_are_dropped_and_counted() {
 }
 
 #[test]
-fn the_smallest_link_of_a_path_is_what_a_frame_has_to_fit() {
+fn a_frame_must_fit_the_smallest_mtu_of_its_path() {
     let mut stage = Stage::new();
     let (b, c) = (stage.id("b", 1), stage.id("c", 1));
     stage.world.change_port_info("left", 5, |info| info.neighbor_mtu = Mtu::B1024);
@@ -385,21 +385,21 @@ fn the_smallest_link_of_a_path_is_what_a_frame_has_to_fit() {
 }
 
 #[test]
-fn frames_count_in_the_counters_of_every_port_they_pass() {
+fn frames_count_at_every_port_they_pass() {
     let mut stage = Stage::new();
     let ports = [("b", 1), ("left", 5), ("right", 1)].map(|(node, port)| stage.world.port_number(node, port));
-    let look = |stage: &Stage| ports.map(|port| stage.world.fabric.port_view(port).counters);
-    let before = look(&stage);
+    let counters = |stage: &Stage| ports.map(|port| stage.world.fabric.port_view(port).counters);
+    let before = counters(&stage);
     let b = stage.id("b", 1);
     stage.send(b, &frame(mac("b", 1), mac("c", 1), 101));
-    for (before, after) in before.iter().zip(look(&stage)) {
+    for (before, after) in before.iter().zip(counters(&stage)) {
         assert_eq!(after.unicast_transmit_packets, before.unicast_transmit_packets + 1);
         assert_eq!(after.transmit_data, before.transmit_data + 8 + 26, "headers, and the payload in words");
     }
 }
 
 #[test]
-fn lost_packets_include_frames() {
+fn injected_loss_applies_to_frames() {
     let mut stage = Stage::new();
     stage.world.fabric.set_loss(None, fabric_sim::Probability::ALWAYS);
     assert!(!stage.reaches("b", "c"));
@@ -409,7 +409,7 @@ fn lost_packets_include_frames() {
 }
 
 #[test]
-fn a_port_that_loses_data_lets_management_pass() {
+fn data_loss_at_a_port_spares_management() {
     let mut stage = Stage::new();
     let port = stage.world.port_number("right", 1);
     stage.world.fabric.set_data_loss(port, fabric_sim::Probability::ALWAYS);
@@ -420,17 +420,17 @@ fn a_port_that_loses_data_lets_management_pass() {
 }
 
 #[test]
-fn the_port_at_which_frames_stop_is_known_by_reason() {
+fn the_port_of_the_last_drop_is_recorded_per_reason() {
     let mut stage = Stage::new();
     let place = |stage: &Stage, reason| {
         let at = stage.counters(stage.id("b", 1)).stops[&reason];
-        (stage.world.fabric.id_of(at).to_owned(), stage.world.fabric.gate(at).number.to_wire())
+        (stage.world.fabric.id_of(at).to_owned(), stage.world.fabric.port_forwarding(at).number.to_wire())
     };
     let name = |stage: &Stage, node| stage.world.fabric.id_of(stage.world.port(node)).to_owned();
-    // To somebody of another partition: at the end of the way.
+    // To a function of another partition: dropped at the receiver.
     assert!(!stage.reaches("b", "d"));
     assert_eq!(place(&stage, DropReason::PartitionAtReceiver), (name(&stage, "d"), 1));
-    // On the way: the port of the switch by which it leaves, then the one by which it comes in.
+    // On the path: at the output port of the switch, then at the input port.
     let port = stage.world.port_number("right", 1);
     stage.world.fabric.set_data_loss(port, fabric_sim::Probability::ALWAYS);
     assert!(!stage.reaches("b", "c"));
@@ -439,7 +439,7 @@ fn the_port_at_which_frames_stop_is_known_by_reason() {
     let b = stage.id("b", 1);
     assert_eq!(stage.send(b, &frame(mac("b", 1), far, 60)), []);
     assert_eq!(place(&stage, DropReason::NoRoute).0, name(&stage, "left"));
-    // Many receivers: the switch that knows no such group.
+    // Multicast: at the switch without an entry for the group.
     stage.lead("right", 0, &[]);
     let everybody = MacAddress::from_bytes([0xff; 6]);
     assert_eq!(stage.send(b, &frame(mac("b", 1), everybody, 60)), []);
@@ -447,7 +447,7 @@ fn the_port_at_which_frames_stop_is_known_by_reason() {
 }
 
 #[test]
-fn functions_survive_a_reboot_of_their_adapter_and_have_to_wait_for_its_tables() {
+fn functions_survive_a_reboot_but_need_the_tables_again() {
     let mut stage = Stage::new();
     let c = stage.world.fabric.find_device("c").unwrap();
     stage.world.fabric.reboot(stage.world.now, c);
@@ -464,7 +464,7 @@ fn functions_survive_a_reboot_of_their_adapter_and_have_to_wait_for_its_tables()
 }
 
 #[test]
-fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense() {
+fn attaching_replaces_a_function_or_is_rejected() {
     let mut stage = Stage::new();
     let b = stage.id("b", 1);
     assert!(stage.reaches("b", "c"));
@@ -476,21 +476,24 @@ fn attaching_replaces_the_same_function_and_is_refused_where_it_makes_no_sense()
     let (blue, sl) = (key(BLUE, None), ServiceLevel::default());
     let function = |id, mac| VirtualFunction { id, mac, keys: [blue].into(), sl };
     let mut attach = |id, mac| stage.world.fabric.attach(function(id, mac));
-    let twin = FunctionId::new(b.port(), 2);
-    assert_eq!(attach(twin, mac("b", 1)), Err(AttachError::Taken { mac: mac("b", 1), owner: 1 }));
+    let second = FunctionId::new(b.port(), 2);
+    assert_eq!(
+        attach(second, mac("b", 1)),
+        Err(AttachFunctionError::AddressTaken { mac: mac("b", 1), owner: 1 })
+    );
     let nowhere = "52:54:00:00:00:01".parse().unwrap();
-    assert_eq!(attach(twin, nowhere), Err(AttachError::NoPlace { mac: nowhere }));
-    assert_eq!(attach(twin, EVERYBODY), Err(AttachError::NoPlace { mac: EVERYBODY }));
-    assert_eq!(attach(twin, mac("b", 2)), Ok(()), "the control");
+    assert_eq!(attach(second, nowhere), Err(AttachFunctionError::BadAddress { mac: nowhere }));
+    assert_eq!(attach(second, EVERYBODY), Err(AttachFunctionError::BadAddress { mac: EVERYBODY }));
+    assert_eq!(attach(second, mac("b", 2)), Ok(()), "the control");
     let switch = FunctionId::new(stage.world.port_number("left", 1), 1);
     let refused = stage.world.fabric.attach(function(switch, mac("b", 9)));
-    assert_eq!(refused, Err(AttachError::Switch));
+    assert_eq!(refused, Err(AttachFunctionError::Switch));
 }
 
-/// Two nodes of a cluster are in a partition inside it and limited in its own, one is in its own alone, and one limited
-/// there like the two, without being in theirs.
+/// Two nodes are full members of an inner partition and limited members of their cluster's; one node is only
+/// in the cluster's partition; one is a limited member there without being in the inner one.
 #[test]
-fn who_is_in_a_partition_inside_a_cluster_talks_there_and_to_full_members_of_the_cluster() {
+fn inner_partition_members_reach_it_and_full_cluster_members() {
     const INNER: u16 = 0x8103;
     let mut stage = Stage { world: World::configured(), receivers: Vec::new() };
     let inner = [(BLUE_LIMITED, Some(0)), (INNER, Some(1))];
@@ -517,7 +520,7 @@ fn who_is_in_a_partition_inside_a_cluster_talks_there_and_to_full_members_of_the
 }
 
 #[test]
-fn whoever_is_detached_neither_sends_nor_receives() {
+fn a_detached_function_neither_sends_nor_receives() {
     let mut stage = Stage::new();
     let (b, c) = (stage.id("b", 1), stage.id("c", 1));
     assert!(stage.reaches("b", "c"));
@@ -527,7 +530,7 @@ fn whoever_is_detached_neither_sends_nor_receives() {
     assert_eq!(stage.counters(b).received, 0);
 }
 
-/// Tables at random: everything that decides where frames go.
+/// Random tables: everything that decides where frames go.
 #[derive(Clone, Debug)]
 struct Chaos {
     adapters: [AdapterChaos; 4],
@@ -596,9 +599,10 @@ impl Chaos {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Every function sends to every other and to everybody. The oracle knows the tables and nothing of the code.
+    /// Every function sends to every other and to all. The oracle reads the tables and shares no code with
+    /// the emulation.
     #[test]
-    fn frames_go_exactly_where_an_independent_walk_of_the_tables_goes(chaos in chaos()) {
+    fn frames_go_exactly_where_an_independent_walk_goes(chaos in chaos()) {
         let mut stage = chaos.stage();
         let senders: Vec<_> = LIDS.iter().flat_map(|(node, _)| [(*node, 1), (*node, 2)]).collect();
         for (node, number) in senders.clone() {
@@ -622,9 +626,9 @@ proptest! {
         }
     }
 
-    /// Bytes that are no frames do no harm, and get nowhere under another's name.
+    /// Bytes that are not frames do no harm and cannot spoof an address.
     #[test]
-    fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..3000), own in any::<bool>()) {
+    fn arbitrary_frames_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..3000), own in any::<bool>()) {
         let mut stage = Stage::new();
         let b = stage.id("b", 1);
         let mut bytes = bytes;

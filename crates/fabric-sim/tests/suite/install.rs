@@ -1,4 +1,4 @@
-//! A plan put into the devices at once: what they hold afterwards, and what is refused.
+//! Installing a plan: what devices hold afterwards, and what is rejected.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn devices_hold_what_the_plan_says() {
             (&switch.linear.to_exits()[1..], switch.linear.top())
         );
         for port in switch.ports.iter() {
-            let gate = fabric.gate(fabric.port_of(device, port.number).unwrap());
+            let gate = fabric.port_forwarding(fabric.port_of(device, port.number).unwrap());
             assert_eq!(gate.state, PortState::Active);
             let to_host = !design.topology[design.topology.by_guid(port.peer.node).unwrap()].is_switch();
             assert_eq!(gate.enforces, (to_host, to_host));
@@ -55,7 +55,7 @@ fn devices_hold_what_the_plan_says() {
     for port in plan.adapter_ports() {
         let device = fabric.device_by_guid(port.name.node).unwrap();
         let id = fabric.port_of(device, port.name.port).unwrap();
-        let gate = fabric.gate(id);
+        let gate = fabric.port_forwarding(id);
         assert_eq!((gate.lid, gate.state), (Some(port.lid), PortState::Active));
         assert_eq!(gate.keys, port.pkeys.entries(), "the key the port came with is gone");
         let info = port_info(&fabric, device, port.name.port);
@@ -64,7 +64,7 @@ fn devices_hold_what_the_plan_says() {
 }
 
 #[test]
-fn installing_again_changes_nothing_and_another_plan_replaces_it() {
+fn installing_again_is_idempotent_and_another_plan_replaces_it() {
     let design = design();
     let mut fabric = design.fabric();
     let views = |fabric: &Fabric| -> Vec<_> {
@@ -84,7 +84,7 @@ fn installing_again_changes_nothing_and_another_plan_replaces_it() {
 }
 
 #[test]
-fn groups_of_the_plan_before_do_not_stay() {
+fn groups_of_the_previous_plan_are_removed() {
     let design = design();
     let mut fabric = design.fabric();
     let with_groups = |count: u16| {
@@ -104,7 +104,7 @@ fn groups_of_the_plan_before_do_not_stay() {
 }
 
 #[test]
-fn links_that_the_plan_does_not_know_carry_no_data() {
+fn links_outside_the_plan_carry_no_data() {
     let design = design();
     let mut fabric = design.fabric();
     let PlanParts { mut switches, .. } = design.plan().parts();
@@ -118,7 +118,7 @@ fn links_that_the_plan_does_not_know_carry_no_data() {
 }
 
 #[test]
-fn what_the_fabric_does_not_have_or_hold_is_named() {
+fn errors_name_the_missing_node_or_rejected_table() {
     let design = design();
     let small = FatTree { radix: 8, ..FatTree::with_hosts(4) }.generate().unwrap();
     let mut fabric = Fabric::new(small, design.capacities(), 1).unwrap();

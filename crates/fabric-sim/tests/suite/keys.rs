@@ -1,4 +1,4 @@
-//! Management keys: who is answered at which level, what is counted, and what a lease does.
+//! M_Keys: access by protection level, violation counters, leases.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn reads(name: &str) -> &'static [(Attribute, u32)] {
 }
 
 #[test]
-fn at_level_0_every_read_is_answered_key_included() {
+fn at_protection_level_0_every_read_shows_the_key() {
     for name in ["right", "c"] {
         let mut world = World::configured();
         guard(&mut world, name, 0xfeed, MKeyProtection::ReadAll);
@@ -57,21 +57,21 @@ fn at_level_0_every_read_is_answered_key_included() {
 }
 
 #[test]
-fn at_level_1_every_read_is_answered_with_the_key_hidden() {
+fn at_protection_level_1_reads_hide_the_key() {
     for name in ["right", "c"] {
         let mut world = World::configured();
         guard(&mut world, name, 0xfeed, MKeyProtection::ReadAllButKey);
         for (attribute, modifier) in reads(name) {
             assert!(world.get(name, *attribute, *modifier).is_ok(), "{name} {attribute:?}");
         }
-        assert_eq!(world.port_info(name, 0).m_key, None, "hidden from those who do not know it");
+        assert_eq!(world.port_info(name, 0).m_key, None, "hidden without the key");
         let shown = world.try_get(name, Attribute::PORT_INFO, 0, key(0xfeed)).map(|mad| status(mad).unwrap());
-        assert_eq!(PortInfo::decode(&shown.unwrap()).unwrap().m_key, key(0xfeed), "shown to those who do");
+        assert_eq!(PortInfo::decode(&shown.unwrap()).unwrap().m_key, key(0xfeed), "shown with the key");
     }
 }
 
 #[test]
-fn at_levels_2_and_3_nothing_is_answered_without_the_key_and_everything_with_it() {
+fn at_protection_levels_2_and_3_only_the_key_gives_access() {
     for level in [MKeyProtection::Closed, MKeyProtection::ClosedCompatible] {
         for name in ["right", "c"] {
             let mut world = World::configured();
@@ -96,7 +96,7 @@ fn at_levels_2_and_3_nothing_is_answered_without_the_key_and_everything_with_it(
 }
 
 #[test]
-fn a_write_without_the_key_is_refused_at_every_level_and_changes_nothing() {
+fn a_set_without_the_key_is_dropped_at_every_protection_level() {
     for level in 0..=3 {
         for name in ["right", "c"] {
             let mut world = World::configured();
@@ -129,7 +129,7 @@ fn wanted_lid(before: &ib_wire::Mad) -> Option<ib_wire::Lid> {
 }
 
 #[test]
-fn violations_count_and_trap_256_reaches_the_manager_once_a_second() {
+fn mkey_violations_raise_trap_256_once_a_second() {
     let mut world = World::configured();
     guard(&mut world, "c", 0xfeed, MKeyProtection::Closed);
     world.delivered.clear();
@@ -161,17 +161,17 @@ fn violations_count_and_trap_256_reaches_the_manager_once_a_second() {
 }
 
 #[test]
-fn two_nodes_with_different_keys_each_answer_only_to_their_own() {
+fn each_node_answers_only_to_its_own_key() {
     let mut world = World::configured();
     let keys = [("right", 0x1111), ("c", 0x2222), ("d", 0x3333)];
-    // The switch last: behind a closed switch directed routes still pass.
+    // The switch last: directed routes still pass a protected switch.
     for (name, raw) in keys {
         guard(&mut world, name, raw, MKeyProtection::Closed);
     }
     for (name, own) in keys {
         for (_, presented) in keys {
             let answered = world.try_get(name, Attribute::NODE_INFO, 0, key(presented)).is_some();
-            assert_eq!(answered, presented == own, "{name} asked with {presented:#x}");
+            assert_eq!(answered, presented == own, "{name} with key {presented:#x}");
         }
     }
 }
@@ -187,7 +187,7 @@ fn one_key_guards_all_ports_of_a_switch() {
 }
 
 #[test]
-fn a_lease_opens_an_attacked_port_unless_the_key_is_shown_in_time() {
+fn an_mkey_lease_expires_unless_the_key_is_presented() {
     let lease = |world: &mut World| {
         world.change_port_info("c", 0, |info| {
             info.m_key = key(0xfeed);

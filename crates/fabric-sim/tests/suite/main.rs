@@ -1,4 +1,4 @@
-//! The emulated fabric, datagram by datagram and frame by frame.
+//! Tests of the emulated fabric and of the traffic simulation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod faults;
@@ -12,6 +12,7 @@ mod ports;
 mod recable;
 mod routes;
 mod scenario;
+mod scenario_file;
 mod traffic;
 mod traffic_any;
 mod traffic_arbiter;

@@ -1,4 +1,4 @@
-//! Partitions: what passes, where it is stopped, what is counted and reported.
+//! Partitions: which packets pass, where others are dropped, what is counted and reported.
 
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{Attribute, Method, Pkey, PkeyBlock, PkeyPosition, PortInfo, Status};
@@ -25,7 +25,7 @@ fn enforce(world: &mut World, name: &str, port: u32, inbound: bool, outbound: bo
 }
 
 #[test]
-fn a_key_in_common_passes_and_without_it_the_receiver_drops_counts_and_reports() {
+fn a_packet_without_a_shared_pkey_is_dropped_counted_and_reported() {
     let mut world = World::configured();
     give(&mut world, "b", 0, &[0xffff, BLUE]);
     give(&mut world, "c", 0, &[0xffff, BLUE]);
@@ -41,7 +41,7 @@ fn a_key_in_common_passes_and_without_it_the_receiver_drops_counts_and_reports()
 }
 
 #[test]
-fn the_receivers_report_is_trap_257_with_the_sender_in_it() {
+fn trap_257_names_the_sender() {
     let mut world = World::configured();
     world.passes("b", "c", World::message(4, 5, BLUE));
     assert_eq!(world.traps(), [257]);
@@ -64,7 +64,7 @@ fn limited_members_reach_full_members_only() {
 }
 
 #[test]
-fn an_enforcing_switch_port_drops_what_the_receiver_would_have_taken() {
+fn an_enforcing_switch_port_drops_what_the_receiver_would_accept() {
     for (switch, port, inbound) in [("left", 2, true), ("right", 1, false)] {
         let mut world = World::configured();
         give(&mut world, "b", 0, &[0xffff, BLUE]);
@@ -87,7 +87,7 @@ fn an_enforcing_switch_port_drops_what_the_receiver_would_have_taken() {
 }
 
 #[test]
-fn a_limited_member_sends_as_such_through_an_enforcing_port_and_cannot_raise_itself() {
+fn a_limited_member_cannot_send_as_full_through_an_enforcing_port() {
     let mut world = World::configured();
     give(&mut world, "b", 0, &[0xffff, BLUE_LIMITED]);
     give(&mut world, "c", 0, &[0xffff, BLUE]);
@@ -102,11 +102,14 @@ fn a_limited_member_sends_as_such_through_an_enforcing_port_and_cannot_raise_its
     assert!(!world.passes("b", "d", World::message(4, 6, BLUE)), "its switch port knows it as limited");
     give(&mut world, "left", 2, &[0x7fff, BLUE]);
     assert!(world.passes("b", "d", World::message(4, 6, BLUE)), "now it is a full member");
-    assert!(world.passes("b", "c", World::message(4, 5, BLUE_LIMITED)), "who may send as a limited one");
+    assert!(
+        world.passes("b", "c", World::message(4, 5, BLUE_LIMITED)),
+        "a full member may send as a limited one"
+    );
 }
 
 #[test]
-fn a_switch_port_that_does_not_enforce_in_that_direction_lets_everything_pass() {
+fn a_switch_port_enforces_each_direction_separately() {
     let mut world = World::configured();
     give(&mut world, "b", 0, &[0xffff, BLUE]);
     give(&mut world, "c", 0, &[0xffff, BLUE]);
@@ -142,7 +145,7 @@ fn a_wrong_queue_key_is_dropped_counted_and_reported_by_trap_258() {
 }
 
 #[test]
-fn subnet_management_knows_no_partition() {
+fn subnet_management_ignores_partitions() {
     let mut world = World::configured();
     give(&mut world, "right", 1, &[BLUE]);
     enforce(&mut world, "right", 1, true, true);
@@ -151,7 +154,7 @@ fn subnet_management_knows_no_partition() {
 }
 
 #[test]
-fn tables_have_the_capacity_that_was_asked_for() {
+fn pkey_tables_have_the_configured_capacity() {
     for pkeys in [1u16, 32, 33, 128] {
         let capacities = fabric_sim::Capacities { pkeys, ..Default::default() };
         let mut world = World::configured_with(capacities, 1);
@@ -169,7 +172,7 @@ fn tables_have_the_capacity_that_was_asked_for() {
 }
 
 #[test]
-fn a_reader_of_the_answer_sees_violations_reset_by_writing_zero() {
+fn writing_zero_resets_violation_counters() {
     let mut world = World::configured();
     world.passes("b", "c", World::message(4, 5, BLUE));
     let kept: PortInfo = world.change_port_info("c", 0, |_| {});

@@ -1,4 +1,4 @@
-//! The state machine of a port, and what a Set may and may not change.
+//! The port state machine, and what a Set may change.
 
 use fabric_sim::Capacities;
 use ib_wire::perf::{ALL_PORTS, CounterSelect, PortCounters, PortCountersExtended};
@@ -36,7 +36,7 @@ fn states_go_up_one_step_at_a_time() {
 }
 
 #[test]
-fn a_port_without_a_partner_stays_down() {
+fn a_port_without_a_peer_stays_down() {
     let mut world = World::new();
     let info = world.port_info("left", 3);
     assert_eq!((info.state, info.physical_state), (PortState::Down, PhysicalState::Polling));
@@ -72,7 +72,7 @@ fn a_disabled_port_comes_back_when_it_polls() {
 }
 
 #[test]
-fn a_set_is_taken_whole_or_not_at_all() {
+fn a_set_is_applied_whole_or_not_at_all() {
     let mut world = World::configured();
     let before = world.port_info("c", 1);
     let wrong: [fn(&mut ib_wire::PortInfo); 6] = [
@@ -97,7 +97,7 @@ fn a_set_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_multicast_lid_is_no_lid_of_a_port() {
+fn a_port_rejects_a_multicast_lid() {
     let mut world = World::configured();
     let mut data = world.port_info("c", 1).encode();
     data[32] &= 0xf0;
@@ -107,7 +107,7 @@ fn a_multicast_lid_is_no_lid_of_a_port() {
 }
 
 #[test]
-fn lanes_follow_the_capability_asked_for() {
+fn operational_lanes_follow_the_configured_capability() {
     for (count, lanes) in [(1, DataLanes::One), (4, DataLanes::Four), (15, DataLanes::Fifteen)] {
         let capacities = Capacities { lanes: DataLanes::from_count(count).unwrap(), ..Default::default() };
         let mut world = World::with(capacities, 1);
@@ -148,7 +148,7 @@ fn arbitration_tables_end_at_their_capacity() {
 }
 
 #[test]
-fn service_levels_are_kept_per_turn_and_in_the_optimised_forms() {
+fn sl_to_vl_maps_are_kept_per_hop_and_in_optimised_forms() {
     let one = SlToVl([VirtualLane::from_wire(1).unwrap(); 16]).encode();
     let mut data = [0; 64];
     data[..8].copy_from_slice(&one);
@@ -233,7 +233,7 @@ fn counters(
 }
 
 #[test]
-fn counters_count_what_passes_and_can_be_reset_one_by_one() {
+fn counters_count_packets_and_are_reset_one_by_one() {
     let mut world = World::configured();
     let port = world.port_number("right", 1);
     let before = world.fabric.port_view(port).counters;

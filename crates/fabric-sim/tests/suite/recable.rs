@@ -1,4 +1,4 @@
-//! Nodes and cables come and go for good while a fabric runs, and adapters say who sends.
+//! Topology changes at run time, and the source address of adapters.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use ib_wire::{
 
 use crate::world::{NET, World};
 
-/// The fabric of the tests without `d`, and with `e` on the same cable.
+/// The test fabric without `d`, and with `e` on the same cable.
 fn changed() -> fabric_model::Topology {
     let text = NET.replace("Hca 1 \"d\"", "caguid=0xe00\nHca 1 \"e\"").replace("\"d\"", "\"e\"");
     ibnetdiscover::parse(&text).unwrap()
 }
 
 #[test]
-fn what_stays_keeps_its_state_and_its_ids() {
+fn nodes_that_remain_keep_their_state_and_ids() {
     let mut world = World::configured();
     let before = (world.port("c"), world.port_info("c", 1).lid, world.port_info("right", 0).lid);
     world.now += Duration::from_secs(1);
@@ -30,10 +30,10 @@ fn what_stays_keeps_its_state_and_its_ids() {
     let new = world.port("e");
     assert_eq!(world.fabric.state_of(new), PortState::Initialize);
     assert_eq!(world.fabric.lid(new), None, "it comes out of the box");
-    assert_eq!(world.fabric.gate(gone).peer, None, "what is missing hangs nowhere");
+    assert_eq!(world.fabric.port_forwarding(gone).peer, None, "what is missing hangs nowhere");
     assert_eq!(world.fabric.state_of(gone), PortState::Down);
 
-    // It comes back on its cable as it was left.
+    // It returns on its cable with its former state.
     let back = ibnetdiscover::parse(NET).unwrap();
     world.fabric.recable(world.now + Duration::from_secs(1), &back).unwrap();
     assert_eq!((world.port("d"), world.fabric.lid(gone)), (gone, Lid::from_wire(6)));
@@ -41,19 +41,19 @@ fn what_stays_keeps_its_state_and_its_ids() {
 }
 
 #[test]
-fn a_node_cannot_become_another_device() {
+fn a_node_cannot_change_its_kind_or_port_count() {
     let mut world = World::configured();
     let text = NET.replace("Switch 6 \"right\"", "Switch 8 \"right\"");
     let other = ibnetdiscover::parse(&text).unwrap();
     let guid = other[other.by_id("right").unwrap()].guid;
-    // GUIDs are counted from the file; the same node has the same one.
+    // GUIDs are derived from the position in the file; the same node has the same one.
     assert_eq!(world.fabric.device_by_guid(guid), world.fabric.find_device("right"));
     assert_eq!(world.fabric.recable(world.now, &other), Err(RecableError::OtherDevice(guid)));
     assert_eq!(world.port_info("c", 1).state, PortState::Active, "and nothing has changed");
 }
 
 #[test]
-fn an_adapter_sends_under_its_own_address_and_keys_only() {
+fn an_adapter_sends_only_with_its_own_lid_and_pkeys() {
     let world = World::configured();
     let (a, own, other) = (world.port("a"), Lid::from_wire(3).unwrap(), Lid::from_wire(4).unwrap());
     let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
@@ -65,17 +65,17 @@ fn an_adapter_sends_under_its_own_address_and_keys_only() {
         dqp: qp,
         mad: mad.clone(),
     };
-    let sent = world.fabric.complete(a, bare(Some(other), Some(other))).unwrap();
+    let sent = world.fabric.complete_datagram(a, bare(Some(other), Some(other))).unwrap();
     assert_eq!((sent.slid, sent.pkey), (own.into(), Pkey::DEFAULT_FULL));
-    assert_eq!(world.fabric.complete(a, bare(None, None)), None, "to nobody");
+    assert_eq!(world.fabric.complete_datagram(a, bare(None, None)), None, "without a destination");
     let foreign = Pkey::from_wire(0x8001).unwrap();
     let whole = |pkey| Datagram::general_management(other.into(), other.into(), pkey, mad.clone());
-    assert_eq!(world.fabric.own(a, whole(Pkey::DEFAULT_FULL)).unwrap().slid, own.into());
-    assert_eq!(world.fabric.own(a, whole(foreign)), None, "in a partition it is not in");
+    assert_eq!(world.fabric.with_own_source(a, whole(Pkey::DEFAULT_FULL)).unwrap().slid, own.into());
+    assert_eq!(world.fabric.with_own_source(a, whole(foreign)), None, "in a partition it is not in");
 }
 
 #[test]
-fn a_manager_that_sent_a_trap_hears_that_it_was_repressed() {
+fn a_manager_that_sent_a_trap_receives_the_repress() {
     let mut world = World::configured();
     let (master, other) = (world.port("a"), world.port("b"));
     let repress = |world: &mut World| {

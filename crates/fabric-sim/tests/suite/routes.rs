@@ -1,6 +1,6 @@
-//! How datagrams travel: directed, by LID, mixed; and how they are lost.
+//! LID-routed, directed and mixed routes; and how packets are dropped.
 
-use fabric_sim::{DropReason, Output};
+use fabric_sim::{DropReason, FabricOutput};
 use ib_wire::{
     Attribute, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, MulticastBlock, MulticastLid,
     NodeInfo, Pkey, PortMask, PortState, SlToVl, Status, VirtualLane,
@@ -13,7 +13,7 @@ fn unicast(raw: u16) -> LidAddress {
 }
 
 /// Get(NodeInfo) by LID, from `a`.
-fn ask_by_lid(world: &mut World, to: u16) -> Option<Mad> {
+fn get_by_lid(world: &mut World, to: u16) -> Option<Mad> {
     let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::NODE_INFO, 0);
     world.send("a", Datagram::subnet_management(unicast(3), unicast(to), mad)).map(|d| d.mad)
 }
@@ -23,7 +23,7 @@ fn guid_of(mad: &Mad) -> u64 {
 }
 
 #[test]
-fn a_directed_route_records_its_way_back() {
+fn a_directed_route_records_its_return_path() {
     let mut world = World::new();
     let mad = world.try_get("c", Attribute::NODE_INFO, 0, None).unwrap();
     assert!(mad.is_returning());
@@ -45,7 +45,7 @@ fn directed_routes_pass_switches_only() {
 }
 
 #[test]
-fn a_directed_route_to_a_port_that_is_not_there_is_lost() {
+fn a_directed_route_to_a_missing_port_is_dropped() {
     let mut world = World::new();
     for hop in [0, 3, 7, 200, 255] {
         let mut request = World::request(Method::GET, "left", Attribute::NODE_INFO, 0, None, [0; 64]);
@@ -64,7 +64,7 @@ fn a_directed_route_to_a_port_that_is_not_there_is_lost() {
 fn lids_are_reached_through_the_forwarding_tables() {
     let mut world = World::configured();
     let guids: Vec<u64> =
-        (1..=6).map(|lid| guid_of(&ask_by_lid(&mut world, lid).expect("every LID is reached"))).collect();
+        (1..=6).map(|lid| guid_of(&get_by_lid(&mut world, lid).expect("every LID is reached"))).collect();
     let direct: Vec<u64> = ["left", "right", "a", "b", "c", "d"]
         .map(|name| guid_of(&world.try_get(name, Attribute::NODE_INFO, 0, None).unwrap()))
         .to_vec();
@@ -80,18 +80,18 @@ fn a_missing_or_wrong_entry_loses_packets() {
 
     table[5] = 0xff;
     world.set("left", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 5).is_none());
     assert_eq!(lost(&world, DropReason::NoRoute), 1);
     assert_eq!(world.fabric.port_view(world.port_number("left", 1)).counters.relay_errors, 1);
 
     table[5] = 2;
     world.set("left", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none(), "it reaches b, which is not LID 5");
+    assert!(get_by_lid(&mut world, 5).is_none(), "it reaches b, which is not LID 5");
     assert_eq!(lost(&world, DropReason::WrongPort), 1);
 
     table[5] = right;
     world.set("left", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_some(), "restored");
+    assert!(get_by_lid(&mut world, 5).is_some(), "restored");
 }
 
 #[test]
@@ -100,17 +100,17 @@ fn entries_above_the_top_of_the_table_are_not_used() {
     let mut info = world.switch_info("left");
     info.linear_fdb_top = 4;
     world.set("left", Attribute::SWITCH_INFO, 0, info.encode()).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none());
-    assert!(ask_by_lid(&mut world, 4).is_some());
+    assert!(get_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 4).is_some());
 }
 
 #[test]
-fn a_forwarding_loop_ends() {
+fn a_forwarding_loop_ends_at_the_hop_limit() {
     let mut world = World::configured();
     let mut table = world.get("right", Attribute::LINEAR_FORWARDING, 0).unwrap();
     table[5] = 5;
     world.set("right", Attribute::LINEAR_FORWARDING, 0, table).unwrap();
-    assert!(ask_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 5).is_none());
     assert_eq!(world.fabric.statistics().drops[&DropReason::HopLimit], 1);
 }
 
@@ -161,7 +161,7 @@ fn a_link_that_is_down_loses_packets_until_it_is_up_again() {
     let mut world = World::configured();
     let port = world.port_number("right", 1);
     assert!(world.fabric.unplug(world.now, port));
-    assert!(ask_by_lid(&mut world, 5).is_none());
+    assert!(get_by_lid(&mut world, 5).is_none());
     assert!(world.try_get("c", Attribute::NODE_INFO, 0, None).is_none());
     world.collect();
     assert_eq!(world.traps(), [128], "the switch reports it");
@@ -181,7 +181,7 @@ fn a_link_that_is_down_loses_packets_until_it_is_up_again() {
 }
 
 #[test]
-fn data_needs_a_lane_on_every_turn() {
+fn data_needs_a_lane_on_every_hop() {
     let mut world = World::configured();
     let message = |sl| {
         let mut datagram = World::message(4, 5, 0xffff);
@@ -193,7 +193,7 @@ fn data_needs_a_lane_on_every_turn() {
     mapping.0[3] = VirtualLane::MANAGEMENT;
     let mut data = [0; 64];
     data[..8].copy_from_slice(&mapping.encode());
-    // The turn from b's port 2 to the cable at port 5.
+    // The hop from b's port 2 to the cable at port 5.
     world.set("left", Attribute::SL_TO_VL, 0x0205, data).unwrap();
     assert!(!world.passes("b", "c", message(3)), "lane 15 discards");
     assert!(world.passes("b", "c", message(2)), "another level passes");
@@ -240,20 +240,20 @@ fn multicast_follows_its_tables_to_members_of_the_partition() {
 }
 
 #[test]
-fn what_nobody_can_answer_is_reported_to_its_sender() {
+fn a_datagram_without_response_is_reported_as_lost() {
     let mut world = World::configured();
     let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::SM_INFO, 0);
     let from = world.port("b");
     let datagram = Datagram::subnet_management(unicast(4), unicast(5), mad);
     world.fabric.handle_datagram(world.now, from, datagram);
-    let Some(Output::Lost { port, reason, datagram }) = world.fabric.poll_output() else {
+    let Some(FabricOutput::Lost { port, reason, datagram }) = world.fabric.poll_output() else {
         panic!("not reported")
     };
     assert_eq!((port, reason, datagram.mad.method()), (from, DropReason::Unanswered, Method::GET));
 }
 
 #[test]
-fn subnet_manager_info_reaches_the_software_behind_the_port() {
+fn sm_info_reaches_the_software_behind_the_port() {
     let mut world = World::configured();
     let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::SM_INFO, 0);
     world.send("b", Datagram::subnet_management(unicast(4), unicast(3), mad));
@@ -269,7 +269,7 @@ fn subnet_manager_info_reaches_the_software_behind_the_port() {
 }
 
 #[test]
-fn unknown_attributes_methods_and_versions_are_refused_by_status() {
+fn unknown_attributes_methods_and_versions_get_an_error_status() {
     let mut world = World::configured();
     assert_eq!(world.get("c", Attribute(0x7777), 0), Err(Status::UNSUPPORTED_ATTRIBUTE));
     assert_eq!(world.get("c", Attribute::SWITCH_INFO, 0), Err(Status::UNSUPPORTED_ATTRIBUTE));

@@ -1,38 +1,39 @@
-//! Packets in time: how long they take, who waits for whom, and that none gets lost.
+//! Packet-level simulation: latency, sharing, blocking and conservation.
 
 use fabric_model::generate::{FatTree, Torus};
 use fabric_model::{LinkRate, Topology, ibnetdiscover};
 use fabric_sim::traffic::{
-    BLOCK_BYTES, Buffer, HEADER_BYTES, Message, Orders, Outcome, ROUTED_BYTES, Service, Settings, Simulation,
-    Tag, Time, Workload,
+    BLOCK_BYTES, Buffer, HEADER_BYTES, Message, ROUTED_BYTES, RunOutcome, Service, Simulation, Tag, Time,
+    TrafficSettings, Workload, WorkloadActions,
 };
 use fabric_sim::{DropReason, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, PortNum};
 
 use crate::planned::{Design, Saturating, Timed, hosts, lane, message, sharing};
 
-/// Four switches in a row, with a host at each end and at each switch, all links of one rate but perhaps one.
+/// Four switches in a row, with a host at each end and at each switch. All links have one rate, except
+/// perhaps the last.
 fn row(rate: &str, last: &str) -> Topology {
     let mut text = String::new();
-    let rates = |place: usize| if place == 3 { last } else { rate };
-    for place in 0..4 {
+    let rates = |index: usize| if index == 3 { last } else { rate };
+    for index in 0..4 {
         text +=
-            &format!("Switch 4 \"s{place}\"\n[1] \"h{place}\"[1] # \"h{place}\" lid 0 {}\n", rates(place));
-        if place > 0 {
-            text += &format!("[2] \"s{}\"[3] # \"s\" lid 0 {rate}\n", place - 1);
+            &format!("Switch 4 \"s{index}\"\n[1] \"h{index}\"[1] # \"h{index}\" lid 0 {}\n", rates(index));
+        if index > 0 {
+            text += &format!("[2] \"s{}\"[3] # \"s\" lid 0 {rate}\n", index - 1);
         }
-        if place < 3 {
-            text += &format!("[3] \"s{}\"[2] # \"s\" lid 0 {rate}\n", place + 1);
+        if index < 3 {
+            text += &format!("[3] \"s{}\"[2] # \"s\" lid 0 {rate}\n", index + 1);
         }
     }
-    for place in 0..4 {
+    for index in 0..4 {
         text +=
-            &format!("Ca 1 \"h{place}\"\n[1] \"s{place}\"[1] # lid 0 lmc 0 \"s\" lid 0 {}\n", rates(place));
+            &format!("Ca 1 \"h{index}\"\n[1] \"s{index}\"[1] # lid 0 lmc 0 \"s\" lid 0 {}\n", rates(index));
     }
     ibnetdiscover::parse(&text).unwrap()
 }
 
-fn run(simulation: &mut Simulation, messages: Vec<(Time, Message)>) -> (Timed, Outcome) {
+fn run(simulation: &mut Simulation, messages: Vec<(Time, Message)>) -> (Timed, RunOutcome) {
     let mut workload = Timed { messages, ..Timed::default() };
     let outcome = simulation.run(&mut workload, Time::from_us(1_000_000));
     simulation.audit().unwrap();
@@ -44,8 +45,8 @@ fn ps_per_byte(rate: &str) -> f64 {
 }
 
 #[test]
-fn an_idle_path_takes_what_the_formula_says() {
-    let settings = Settings::default();
+fn the_latency_of_an_idle_path_is_the_sum_of_its_parts() {
+    let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
     for rate in ["4xSDR", "4xDDR", "4xQDR", "4xFDR", "4xEDR", "2xHDR", "4xHDR", "4xNDR", "1xSDR"] {
         let design = Design::new(row(rate, rate));
@@ -54,23 +55,24 @@ fn an_idle_path_takes_what_the_formula_says() {
             let hosts = hosts(simulation.network());
             let sent = message(hosts[0].0, hosts[3].1, 0, bytes);
             let (workload, outcome) = run(&mut simulation, vec![(Time::ZERO, sent)]);
-            assert_eq!(outcome, Outcome::Done);
-            // Five links; at each switch the head has to come in, and at the end all of it.
+            assert_eq!(outcome, RunOutcome::Done);
+            // Five links: at each switch the head must arrive, at the end the whole packet.
             let wire = (bytes + u64::from(HEADER_BYTES)) as f64;
             let expected = 5.0 * passage + (4.0 * f64::from(ROUTED_BYTES) + wire) * ps_per_byte(rate);
             let taken = workload.delivered[0].0.ps() as f64;
             assert!((taken - expected).abs() <= 5.0, "{rate}, {bytes} bytes: {taken} for {expected}");
             let measure = simulation.measure(Tag(0)).unwrap();
-            assert_eq!((measure.alone.count(), measure.delivered, measure.bytes), (1, 1, bytes));
+            assert_eq!((measure.uncontended.count(), measure.delivered, measure.bytes), (1, 1, bytes));
         }
     }
 }
 
 #[test]
-fn a_faster_link_waits_until_it_can_send_without_a_gap() {
-    let settings = Settings::default();
+fn a_faster_link_starts_only_when_it_can_send_without_a_gap() {
+    let settings = TrafficSettings::default();
     let passage = (settings.device + settings.cable).ps() as f64;
-    // Towards the last host from slow to fast: the tail leaves when it has come. Away from it from fast to slow.
+    // To the last host from a slow to a fast link: the tail leaves when it has arrived. In the other
+    // direction from fast to slow.
     for (from, to) in [(0, 3), (3, 0)] {
         let mut simulation = Design::new(row("4xQDR", "4xNDR")).simulation(settings);
         let hosts = hosts(simulation.network());
@@ -89,23 +91,23 @@ fn a_faster_link_waits_until_it_can_send_without_a_gap() {
 
 #[test]
 fn messages_are_cut_into_packets_and_arrive_whole() {
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let sizes = [0, 1, 4095, 4096, 4097, 1 << 20];
     let messages = sizes.map(|bytes| (Time::ZERO, message(hosts[0].0, hosts[2].1, 0, bytes)));
     let (workload, outcome) = run(&mut simulation, messages.to_vec());
-    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(outcome, RunOutcome::Done);
     assert_eq!(workload.delivered.iter().map(|(_, message)| message.bytes).collect::<Vec<_>>(), sizes);
     let measure = simulation.measure(Tag(0)).unwrap();
     assert_eq!((measure.delivered, measure.bytes), (1 + 1 + 1 + 1 + 2 + 256, sizes.iter().sum()));
-    assert_eq!(measure.alone.count(), 1, "only the first found its lane empty");
-    assert_eq!(measure.slices.iter().sum::<u64>(), measure.bytes);
+    assert_eq!(measure.uncontended.count(), 1, "only the first found its lane empty");
+    assert_eq!(measure.interval_bytes.iter().sum::<u64>(), measure.bytes);
 }
 
 #[test]
-fn a_link_is_used_whole_when_buffers_cover_the_round_trip() {
+fn buffers_that_cover_the_round_trip_give_full_rate() {
     for rate in ["4xQDR", "4xEDR", "4xNDR"] {
-        let mut simulation = Design::new(row(rate, rate)).simulation(Settings::default());
+        let mut simulation = Design::new(row(rate, rate)).simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let mut workload = Saturating(vec![message(hosts[0].0, hosts[3].1, 0, 4096)]);
         simulation.run(&mut workload, Time::from_us(400));
@@ -117,13 +119,17 @@ fn a_link_is_used_whole_when_buffers_cover_the_round_trip() {
 }
 
 #[test]
-fn small_buffers_slow_a_long_link_down_to_a_buffer_each_round_trip() {
-    let settings = Settings { buffer: Buffer::PerLane(65), cable: Time::from_us(10), ..Settings::default() };
+fn small_buffers_limit_a_link_to_one_buffer_per_round_trip() {
+    let settings = TrafficSettings {
+        buffer: Buffer::PerLane(65),
+        cable: Time::from_us(10),
+        ..TrafficSettings::default()
+    };
     let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(settings);
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![message(hosts[0].0, hosts[1].1, 0, 4096)]);
     simulation.run(&mut workload, Time::from_us(1000));
-    // A packet is in the buffer from its start until its tail is out again and the credit back.
+    // A packet occupies the buffer from its start until its tail has left and the credit has returned.
     let round = 2 * settings.cable.ps()
         + settings.device.ps()
         + settings.credit.ps()
@@ -139,7 +145,7 @@ fn lane_bytes(simulation: &Simulation, port: PortId, lanes: u8) -> Vec<u64> {
 }
 
 #[test]
-fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
+fn saturated_lanes_share_by_weight_to_within_a_packet() {
     for payload in [0, 38, 64, 256, 1000, 2048, 4096] {
         for low in [
             vec![(0, 10), (1, 20), (2, 40)],
@@ -149,10 +155,10 @@ fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
             let mut design = Design::new(row("4xEDR", "4xEDR"));
             design.sharing = Some(sharing(3, &low));
             design.lanes = DataLanes::Four;
-            let mut simulation = design.simulation(Settings::default());
+            let mut simulation = design.simulation(TrafficSettings::default());
             let hosts = hosts(simulation.network());
             let lanes: Vec<u8> = (0..3).filter(|raw| low.iter().any(|(lane, _)| lane == raw)).collect();
-            // Two messages each, so that the next packet is there when one has left.
+            // Two messages each, so that the next packet is queued when one has left.
             let messages =
                 lanes.iter().flat_map(|level| [message(hosts[0].0, hosts[1].1, *level, payload); 2]);
             let mut workload = Saturating(messages.collect());
@@ -160,7 +166,7 @@ fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
             simulation.audit().unwrap();
             let units = (payload + u64::from(HEADER_BYTES)).div_ceil(BLOCK_BYTES.into());
             let sent = lane_bytes(&simulation, hosts[0].0, 3);
-            // Packets of a visit: as many as begin before the weight is used up.
+            // Packets of a visit: as many as start before the weight is used up.
             let visit = |weight: u8| u64::from(weight).div_ceil(units);
             let round = |lane: u8| low.iter().filter(|it| it.0 == lane).map(|it| visit(it.1)).sum::<u64>();
             let rounds = |lane: u8| {
@@ -176,10 +182,10 @@ fn saturated_lanes_share_by_weight_within_a_packet_each_round() {
 }
 
 #[test]
-fn weights_hold_at_a_switch_whose_inputs_are_others_lanes() {
+fn weights_hold_at_a_switch_that_changes_lanes() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(2, &[(0, 65), (1, 195)]));
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload =
         Saturating(vec![message(hosts[1].0, hosts[3].1, 0, 4096), message(hosts[0].0, hosts[3].1, 1, 4096)]);
@@ -194,7 +200,7 @@ fn weights_hold_at_a_switch_whose_inputs_are_others_lanes() {
 fn a_lane_without_rivals_gets_the_whole_link() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(8, &[(0, 1), (1, 255), (2, 255), (3, 255), (4, 255)]));
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![message(hosts[0].0, hosts[3].1, 0, 4096)]);
     simulation.run(&mut workload, Time::from_us(400));
@@ -204,25 +210,26 @@ fn a_lane_without_rivals_gets_the_whole_link() {
 
 #[test]
 fn inputs_take_turns_in_a_lane() {
-    // Three hosts send to the fourth; two of them come by the same link.
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+    // Three hosts send to the fourth; two of them share a link.
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let messages =
         (0..3).map(|from| Message { tag: Tag(from as u16), ..message(hosts[from].0, hosts[3].1, 0, 4096) });
     simulation.run(&mut Saturating(messages.collect()), Time::from_us(2000));
     let bytes = [0, 1, 2].map(|tag| simulation.measure(Tag(tag)).unwrap().bytes as f64);
     let total: f64 = bytes.iter().sum();
-    // Who is nearer gets more: the parking lot.
+    // The parking-lot problem: the nearer sender gets more.
     for (got, part) in bytes.iter().zip([0.25, 0.25, 0.5]) {
         assert!((got / total - part).abs() < 0.01, "{bytes:?}");
     }
 }
 
 #[test]
-fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
+fn a_slow_link_blocks_only_its_own_lane() {
     let messages = |hosts: &[(PortId, Lid)], level| {
         vec![
-            // Three senders for one receiver, and one that shares the way of the first as far as the second switch.
+            // Three senders to one receiver, and one that shares the path of the first up to the second
+            // switch.
             message(hosts[0].0, hosts[3].1, 0, 4096),
             message(hosts[1].0, hosts[3].1, 0, 4096),
             message(hosts[2].0, hosts[3].1, 0, 4096),
@@ -236,7 +243,7 @@ fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
     let part = |level| {
         let mut design = Design::new(row("4xEDR", "4xEDR"));
         design.sharing = Some(sharing(2, &[(0, 65), (1, 65)]));
-        let mut simulation = design.simulation(Settings::default());
+        let mut simulation = design.simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
         simulation.run(&mut Saturating(messages(&hosts, level)), Time::from_us(2000));
         simulation.measure(Tag(9)).unwrap().wire_bytes as f64 * 80.0 / 2e9
@@ -247,8 +254,8 @@ fn who_waits_for_a_slow_link_holds_up_those_behind_on_its_lane_only() {
 }
 
 #[test]
-fn functions_of_an_adapter_take_turns_and_reach_each_other_inside() {
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+fn functions_of_an_adapter_share_a_lane_and_use_loopback() {
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let from = |number: u8, to, bytes| Message {
         from: FunctionId::new(hosts[0].0, number),
@@ -265,7 +272,7 @@ fn functions_of_an_adapter_take_turns_and_reach_each_other_inside() {
     }
     let possible = (1e9 / 80.0 * 4096.0 / 4122.0) as u64;
     assert!(bytes[..7].iter().sum::<u64>() > possible * 98 / 100, "the link is theirs: {bytes:?}");
-    assert!(bytes[7] > possible * 98 / 100, "what stays inside is in nobody's way: {bytes:?}");
+    assert!(bytes[7] > possible * 98 / 100, "loopback does not affect the link: {bytes:?}");
 }
 
 /// Four switches in a ring with a host at each.
@@ -273,14 +280,15 @@ fn ring() -> Topology {
     Torus { wrap: true, ..Torus::new([4]) }.generate().unwrap()
 }
 
-/// Every host sends to the one across, always clockwise or by the shortest way; three messages of a megabyte.
-fn across(is_clockwise: bool) -> (Simulation, Outcome) {
+/// Every host sends to the opposite one, always clockwise or on the shortest path; three messages of a
+/// megabyte.
+fn across(is_clockwise: bool) -> (Simulation, RunOutcome) {
     let topology = ring();
     let switches: Vec<_> = topology.switches().map(|(index, _)| index).collect();
     let clockwise: Vec<PortNum> = (0..4)
-        .map(|place| {
-            let next = switches[(place + 1) % 4];
-            topology[switches[place]].cabled_ports().find(|(_, peer)| peer.node == next).unwrap().0
+        .map(|index| {
+            let next = switches[(index + 1) % 4];
+            topology[switches[index]].cabled_ports().find(|(_, peer)| peer.node == next).unwrap().0
         })
         .collect();
     let ends: Vec<_> = topology
@@ -291,11 +299,11 @@ fn across(is_clockwise: bool) -> (Simulation, Outcome) {
     if is_clockwise {
         design.detour = Box::new(move |at, to| {
             let (_, switch) = ends.iter().find(|(end, _)| *end == to)?;
-            let place = switches.iter().position(|switch| *switch == at)?;
-            (at != *switch).then(|| clockwise[place])
+            let index = switches.iter().position(|switch| *switch == at)?;
+            (at != *switch).then(|| clockwise[index])
         });
     }
-    let settings = Settings { buffer: Buffer::PerLane(130), ..Settings::default() };
+    let settings = TrafficSettings { buffer: Buffer::PerLane(130), ..TrafficSettings::default() };
     let mut simulation = design.simulation(settings);
     let hosts = hosts(simulation.network());
     let messages = (0..4).flat_map(|from| {
@@ -308,15 +316,15 @@ fn across(is_clockwise: bool) -> (Simulation, Outcome) {
 }
 
 #[test]
-fn links_that_wait_for_each_other_in_a_ring_stop_for_ever_and_good_routes_flow() {
+fn cyclic_routes_deadlock_and_acyclic_ones_do_not() {
     let (simulation, outcome) = across(true);
-    assert_eq!(outcome, Outcome::Stalled);
-    let ring = simulation.ring().expect("a ring");
+    assert_eq!(outcome, RunOutcome::Stalled);
+    let ring = simulation.credit_loop().expect("a ring");
     assert_eq!(ring.len(), 4, "{ring:?}");
     assert!(ring.windows(2).all(|pair| simulation.network().peer(pair[0].out.0) == Some(pair[1].at.0)));
-    assert!(simulation.totals().inside > 0);
+    assert!(simulation.totals().in_flight > 0);
     let (simulation, outcome) = across(false);
-    assert_eq!((outcome, simulation.ring()), (Outcome::Done, None));
+    assert_eq!((outcome, simulation.credit_loop()), (RunOutcome::Done, None));
     assert_eq!(simulation.totals().delivered, 4 * 3 * 256);
 }
 
@@ -327,20 +335,20 @@ struct Stopping {
 }
 
 impl Workload for Stopping {
-    fn start(&mut self, orders: &mut Orders) {
-        self.senders.start(orders);
-        orders.wake(Time::from_us(200), 0);
-        orders.wake(Time::from_us(600), 1);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.senders.start(actions);
+        actions.wake(Time::from_us(200), 0);
+        actions.wake(Time::from_us(600), 1);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
-        self.senders.sent(now, message, orders);
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
+        self.senders.sent(now, message, actions);
     }
 
-    fn woken(&mut self, _: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, _: Time, token: u64, actions: &mut WorkloadActions) {
         match token {
-            0 => orders.stop_draining(self.port),
-            _ => orders.drain(self.port),
+            0 => actions.stop_draining(self.port),
+            _ => actions.drain(self.port),
         }
     }
 }
@@ -349,7 +357,7 @@ impl Workload for Stopping {
 fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(2, &[(0, 65), (1, 65)]));
-    let settings = Settings { slice: Time::from_us(100), ..Settings::default() };
+    let settings = TrafficSettings { interval: Time::from_us(100), ..TrafficSettings::default() };
     let mut simulation = design.simulation(settings);
     let hosts = hosts(simulation.network());
     let senders = Saturating(vec![
@@ -362,10 +370,10 @@ fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
         simulation.run(&mut workload, Time::from_us(step * 100));
         simulation.audit().unwrap();
     }
-    let slices = |tag| simulation.measure(Tag(tag)).unwrap().slices.clone();
-    let (stopped, other, behind) = (slices(0), slices(1), slices(2));
-    assert_eq!(stopped[3..6], [0, 0, 0], "nobody takes it");
-    assert_eq!(behind[4..6], [0, 0], "who shares its lane waits behind it");
+    let interval_bytes = |tag| simulation.measure(Tag(tag)).unwrap().interval_bytes.clone();
+    let (stopped, other, behind) = (interval_bytes(0), interval_bytes(1), interval_bytes(2));
+    assert_eq!(stopped[3..6], [0, 0, 0], "the receiver does not drain");
+    assert_eq!(behind[4..6], [0, 0], "packets of the same lane wait behind it");
     let whole = (100e6 / 80.0 * 4096.0 / 4122.0) as u64;
     assert!(
         other[4] > whole * 97 / 100 && other[5] > whole * 97 / 100,
@@ -379,7 +387,7 @@ fn a_receiver_that_stops_draining_stalls_its_own_lane_only() {
 fn the_same_workload_gives_the_same_results() {
     let once = || {
         let mut simulation =
-            Design::new(FatTree::with_hosts(40).generate().unwrap()).simulation(Settings::default());
+            Design::new(FatTree::with_hosts(40).generate().unwrap()).simulation(TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let messages = (0..40).map(|from| message(hosts[from].0, hosts[(from * 7 + 3) % 40].1, 0, 10_000));
         simulation.run(&mut Saturating(messages.collect()), Time::from_us(100));
@@ -390,16 +398,19 @@ fn the_same_workload_gives_the_same_results() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused() {
+fn invalid_settings_are_rejected() {
     let design = Design::new(row("4xEDR", "4xEDR"));
-    let network = || fabric_sim::traffic::Network::of(&design.fabric());
+    let network = || fabric_sim::traffic::TrafficNetwork::of(&design.fabric());
     for buffer in [Buffer::PerLane(64), Buffer::PerPort(64 * 8), Buffer::PerLane(2049)] {
         assert!(
-            Simulation::new(network(), Settings { buffer, ..Settings::default() }).is_err(),
+            Simulation::new(network(), TrafficSettings { buffer, ..TrafficSettings::default() }).is_err(),
             "{buffer:?}"
         );
     }
-    assert!(Simulation::new(network(), Settings { slice: Time::ZERO, ..Settings::default() }).is_err());
+    assert!(
+        Simulation::new(network(), TrafficSettings { interval: Time::ZERO, ..TrafficSettings::default() })
+            .is_err()
+    );
 }
 
 fn management(from: PortId, to: Lid) -> Message {
@@ -407,9 +418,9 @@ fn management(from: PortId, to: Lid) -> Message {
 }
 
 #[test]
-fn management_goes_before_data_and_is_dropped_where_nobody_has_room() {
-    // Two hosts flood the third with management, and the first sends data there too.
-    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(Settings::default());
+fn management_has_priority_and_is_dropped_without_a_buffer() {
+    // Two hosts flood the third with management, and the first also sends data to it.
+    let mut simulation = Design::new(row("4xEDR", "4xEDR")).simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Saturating(vec![
         management(hosts[0].0, hosts[2].1),
@@ -425,15 +436,16 @@ fn management_goes_before_data_and_is_dropped_where_nobody_has_room() {
     assert!(flood.drops[&DropReason::NoRoom] > 1000, "{:?}", flood.drops);
     assert_eq!(simulation.measure(Tag(0)).unwrap().delivered, 0, "data behind it waits");
     let other = simulation.measure(Tag(1)).unwrap();
-    assert_eq!((other.dropped(), other.delivered > 1100), (0, true), "who goes another way is not hindered");
+    assert_eq!((other.dropped(), other.delivered > 1100), (0, true), "another path is not affected");
 }
 
 #[test]
-fn a_packet_that_finds_its_lane_empty_waits_for_one_visit_of_each_other_entry_at_most() {
-    // Lane 1 of four, every lane once in the table: the three others saturate, and one packet now and then comes.
+fn an_uncontended_packet_waits_at_most_one_arbitration_round() {
+    // Lane 1 of four, each lane once in the table: the other three are saturated, and lane 1 has a packet now
+    // and then.
     let mut design = Design::new(row("4xEDR", "4xEDR"));
     design.sharing = Some(sharing(4, &[(0, 65), (1, 65), (2, 65), (3, 65)]));
-    let mut simulation = design.simulation(Settings::default());
+    let mut simulation = design.simulation(TrafficSettings::default());
     let hosts = hosts(simulation.network());
     let mut workload = Beside {
         others: Saturating([0, 2, 3].map(|level| message(hosts[0].0, hosts[3].1, level, 4096)).to_vec()),
@@ -441,39 +453,39 @@ fn a_packet_that_finds_its_lane_empty_waits_for_one_visit_of_each_other_entry_at
     };
     simulation.run(&mut workload, Time::from_us(5000));
     let own = simulation.measure(Tag(1)).unwrap();
-    assert_eq!(own.alone.count(), own.delivered);
-    // Three visits of a packet each, its own time, and the passage of devices and heads. Only the first link is
-    // contended: at the others packets come one after the other.
-    let settings = Settings::default();
+    assert_eq!(own.uncontended.count(), own.delivered);
+    // Three visits of a packet each, the packet's own time, and the delays of devices and heads. Only the
+    // first link is contended: on the others packets arrive one after the other.
+    let settings = TrafficSettings::default();
     let packet = 4122 * 80;
     let passage = 5 * (settings.device + settings.cable).ps() + 4 * u64::from(ROUTED_BYTES) * 80;
     let bound = 3 * packet + packet + passage;
-    let (least, most) = (own.alone.min().unwrap().ps(), own.alone.max().unwrap().ps());
+    let (least, most) = (own.uncontended.min().unwrap().ps(), own.uncontended.max().unwrap().ps());
     assert!(most <= bound, "{most} with a bound of {bound}");
     assert!(most > bound - packet, "and nearly that: {most} with a bound of {bound}");
     assert!(most > least + packet && least >= packet + passage, "{least} to {most}");
 }
 
-/// Saturating senders, and a packet every ten microseconds and a bit.
+/// Saturating senders, and a packet about every ten microseconds.
 struct Beside {
     others: Saturating,
     own: Message,
 }
 
 impl Workload for Beside {
-    fn start(&mut self, orders: &mut Orders) {
-        self.others.start(orders);
-        orders.wake(Time::from_us(20), 0);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.others.start(actions);
+        actions.wake(Time::from_us(20), 0);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         if message.tag != self.own.tag {
-            self.others.sent(now, message, orders);
+            self.others.sent(now, message, actions);
         }
     }
 
-    fn woken(&mut self, now: Time, _: u64, orders: &mut Orders) {
-        orders.post(self.own);
-        orders.wake(now + Time::from_ns(10_037), 0);
+    fn woken(&mut self, now: Time, _: u64, actions: &mut WorkloadActions) {
+        actions.post(self.own);
+        actions.wake(now + Time::from_ns(10_037), 0);
     }
 }

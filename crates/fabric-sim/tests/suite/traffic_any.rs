@@ -1,5 +1,5 @@
-//! Traffic over tables of all kinds, good and bad: nothing gets lost, room never runs below nothing, and packets arrive
-//! exactly where the fabric itself lets datagrams arrive.
+//! Simulation over random tables, valid and invalid: packets and credits are conserved, and packets arrive
+//! exactly where datagrams in the fabric do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use fabric_model::NodeIndex;
 use fabric_model::generate::RandomFabric;
 use fabric_model::plan::PortSharing;
 use fabric_sim::traffic::{
-    Buffer, Message, Network, Orders, Outcome, Service, Settings, Simulation, Tag, Time, Workload,
+    Buffer, Message, RunOutcome, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
+    WorkloadActions,
 };
-use fabric_sim::{DropReason, Fabric, FunctionId, Output};
+use fabric_sim::{DropReason, Fabric, FabricOutput, FunctionId};
 use ib_wire::{
     Attribute, DataLanes, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Mtu, Pkey, PortNum,
     SlToVl, VlArbEntry,
@@ -29,7 +30,7 @@ fn key(raw: u16) -> Pkey {
     Pkey::from_wire(raw).unwrap()
 }
 
-/// What a fabric may be like.
+/// A random fabric.
 #[derive(Clone, Debug)]
 struct Chaos {
     seed: u64,
@@ -39,11 +40,11 @@ struct Chaos {
     lanes: DataLanes,
     mtu: Mtu,
     enforces: bool,
-    /// Of a hundred routes, how many are wrong.
+    /// Wrong routes, in percent.
     wrong: u64,
-    /// Links that are unplugged.
+    /// Number of unplugged links.
     unplugged: usize,
-    /// Whether devices share links as they come.
+    /// Whether devices keep their default arbitration.
     is_plain: bool,
     rate: &'static str,
 }
@@ -82,7 +83,7 @@ fn chaos() -> impl Strategy<Value = Chaos> {
         )
 }
 
-/// A number that depends on all of them.
+/// A hash of the numbers.
 fn mixed(numbers: &[u64]) -> u64 {
     numbers.iter().fold(7, |sum, number| (sum ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }
@@ -100,8 +101,8 @@ impl Chaos {
         let (seed, wrong) = (self.seed, self.wrong);
         design.keys = Box::new(move |host| {
             let number = mixed(&[seed, 1, host.index() as u64]);
-            let held = |place: &usize| number >> place & 1 == 1;
-            (0..KEYS.len()).filter(held).map(|place| key(KEYS[place])).collect()
+            let held = |index: &usize| number >> index & 1 == 1;
+            (0..KEYS.len()).filter(held).map(|index| key(KEYS[index])).collect()
         });
         design.detour = Box::new(move |at: NodeIndex, to: NodeIndex| {
             let number = mixed(&[seed, 2, at.index() as u64, to.index() as u64]);
@@ -111,7 +112,8 @@ impl Chaos {
         design
     }
 
-    /// Some levels discarded, some on lanes that may not be operated, another map for one input, and every lane served.
+    /// Some service levels are discarded, some on lanes that may not be operated, one input has another map,
+    /// and every lane has weight.
     fn sharing(&self) -> Arc<PortSharing> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         let mut map = || SlToVl(std::array::from_fn(|_| lane(rng.random_range(0..16))));
@@ -137,7 +139,7 @@ impl Chaos {
     }
 }
 
-/// What becomes of a datagram that the fabric carries itself.
+/// The outcome of the same packet as a datagram in the fabric.
 fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
     let Service::Data(level) = message.service else { panic!("data only") };
     let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
@@ -154,11 +156,11 @@ fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
     let mut outcome = None;
     while let Some(output) = fabric.poll_output() {
         match output {
-            // Traps of violations are delivered too, by lane 15.
-            Output::Deliver { datagram, .. } if !datagram.mad.class().is_subnet_management() => {
+            // Traps of violations are delivered, too, on lane 15.
+            FabricOutput::Deliver { datagram, .. } if !datagram.mad.class().is_subnet_management() => {
                 outcome = Some(Ok(()))
             }
-            Output::Lost { port, reason, datagram }
+            FabricOutput::Lost { port, reason, datagram }
                 if port == from && !datagram.mad.class().is_subnet_management() =>
             {
                 outcome = Some(Err(reason));
@@ -172,9 +174,10 @@ fn carried(fabric: &mut Fabric, message: &Message) -> Result<(), DropReason> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Every host sends to every LID there is, and one that is not, on some levels with some keys, one at a time.
+    /// Every host sends to every LID and to one that does not exist, on some service levels with some P_Keys,
+    /// one at a time.
     #[test]
-    fn packets_arrive_exactly_where_the_fabric_lets_datagrams_arrive(chaos in chaos()) {
+    fn packets_arrive_exactly_where_datagrams_do(chaos in chaos()) {
         let mut fabric = chaos.fabric();
         let mut lids: Vec<Lid> = (1..=chaos.switches as u16 * (1 + u16::from(chaos.hosts)) + 1)
             .map(|raw| Lid::from_wire(raw).unwrap())
@@ -195,7 +198,7 @@ proptest! {
                     to: *to,
                     service: Service::Data(sl(if number & 8 == 0 { 0 } else { (number >> 8) as u8 % 16 })),
                     pkey: fabric.first_pkey(*port).filter(|_| number & 16 == 0).unwrap_or(any_key),
-                    // What the payload of a management datagram has.
+                    // The payload of a management datagram.
                     bytes: 256,
                     packet_bytes: Some(256),
                     tag: Tag(0),
@@ -203,10 +206,10 @@ proptest! {
                 });
             }
         }
-        // Far enough apart that nobody is in anybody's way, longest circles included.
-        let spaced = messages.iter().enumerate().map(|(place, it)| (Time::from_us(place as u64 * 200), *it));
+        // Far enough apart that packets do not interfere, even on the longest loops.
+        let spaced = messages.iter().enumerate().map(|(index, it)| (Time::from_us(index as u64 * 200), *it));
         let mut workload = Timed { messages: spaced.collect(), ..Timed::default() };
-        let mut simulation = Simulation::new(Network::of(&fabric), Settings::default()).unwrap();
+        let mut simulation = Simulation::new(TrafficNetwork::of(&fabric), TrafficSettings::default()).unwrap();
         simulation.run(&mut workload, Time::MAX);
         simulation.audit().unwrap();
         let mut results: BTreeMap<u64, Result<(), DropReason>> = BTreeMap::new();
@@ -217,10 +220,10 @@ proptest! {
                 true => carried(&mut fabric, message),
                 false => Err(DropReason::PartitionAtSender),
             };
-            // A device that shares its link as it comes may not serve all lanes it has: then a packet waits for ever.
+            // A device with default arbitration may have lanes without weight: then a packet waits for ever.
             match results.get(&message.token) {
                 Some(result) => prop_assert_eq!(*result, expected, "{:?}", message),
-                None => prop_assert!(chaos.is_plain && simulation.totals().inside > 0, "{:?}", message),
+                None => prop_assert!(chaos.is_plain && simulation.totals().in_flight > 0, "{:?}", message),
             }
         }
     }
@@ -230,35 +233,35 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Everybody sends at once, more than fits, with receivers that stop now and then. Everything is counted again and again.
+    /// All send at once, more than fits, with receivers that stop now and then. Audits run repeatedly.
     #[test]
-    fn no_packet_is_lost_and_no_room_is_counted_twice(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
+    fn packets_and_credits_are_conserved(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
         let fabric = chaos.fabric();
-        let network = Network::of(&fabric);
+        let network = TrafficNetwork::of(&fabric);
         let ends = hosts(&network);
         prop_assume!(ends.len() > 1);
-        let settings = Settings { buffer: Buffer::PerLane(blocks), management_packets: 1, ..Settings::default() };
+        let settings = TrafficSettings { buffer: Buffer::PerLane(blocks), management_packets: 1, ..TrafficSettings::default() };
         let mut simulation = Simulation::new(network, settings).unwrap();
         let mut workload = Storm { ends, rng: Pcg64Mcg::seed_from_u64(chaos.seed), left: 3000 };
-        let mut outcome = Outcome::TimeIsUp;
+        let mut outcome = RunOutcome::TimeLimit;
         for step in 1..=steps {
             outcome = simulation.run(&mut workload, Time::from_ns(step * step * 137));
             simulation.audit().unwrap();
         }
-        if outcome == Outcome::TimeIsUp {
+        if outcome == RunOutcome::TimeLimit {
             outcome = simulation.run(&mut workload, Time::from_us(10_000_000));
             simulation.audit().unwrap();
         }
         let totals = simulation.totals();
-        prop_assert_eq!(totals.created, totals.delivered + totals.dropped + totals.inside);
+        prop_assert_eq!(totals.created, totals.delivered + totals.dropped + totals.in_flight);
         match outcome {
-            Outcome::Done => prop_assert_eq!(totals.inside, 0),
-            Outcome::Stalled => prop_assert!(totals.inside > 0),
-            Outcome::TimeIsUp => prop_assert!(false, "ten seconds are enough"),
+            RunOutcome::Done => prop_assert_eq!(totals.in_flight, 0),
+            RunOutcome::Stalled => prop_assert!(totals.in_flight > 0),
+            RunOutcome::TimeLimit => prop_assert!(false, "ten seconds are enough"),
         }
-        // Good routes with all lanes served always come to an end.
-        if chaos.wrong == 0 && !chaos.is_plain && outcome == Outcome::Stalled {
-            prop_assert!(simulation.ring().is_some(), "shortest routes may close a ring; nothing else stops packets");
+        // With valid routes and weight on all lanes every run ends.
+        if chaos.wrong == 0 && !chaos.is_plain && outcome == RunOutcome::Stalled {
+            prop_assert!(simulation.credit_loop().is_some(), "shortest routes may close a ring; nothing else stops packets");
         }
         let by_account = simulation.measures().map(|(_, measure)| (measure.delivered, measure.dropped()));
         let (delivered, dropped) = by_account.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
@@ -266,7 +269,7 @@ proptest! {
     }
 }
 
-/// Everybody sends anything to anybody.
+/// Sends random messages to random receivers.
 struct Storm {
     ends: Vec<(fabric_sim::PortId, Lid)>,
     rng: Pcg64Mcg,
@@ -274,7 +277,7 @@ struct Storm {
 }
 
 impl Storm {
-    fn post(&mut self, from: usize, orders: &mut Orders) {
+    fn post(&mut self, from: usize, actions: &mut WorkloadActions) {
         if self.left == 0 {
             return;
         }
@@ -285,7 +288,7 @@ impl Storm {
             _ => Service::Data(sl(rng.random_range(0..16))),
         };
         let most = [0, 40, 256, 2000, 9000][rng.random_range(0..5)];
-        orders.post(Message {
+        actions.post(Message {
             from: FunctionId::new(self.ends[from].0, rng.random_range(0..3)),
             to: self.ends[rng.random_range(0..self.ends.len())].1,
             service,
@@ -299,39 +302,39 @@ impl Storm {
 }
 
 impl Workload for Storm {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for from in 0..self.ends.len() {
-            (0..8).for_each(|_| self.post(from, orders));
+            (0..8).for_each(|_| self.post(from, actions));
         }
-        orders.wake(Time::from_ns(900), 0);
+        actions.wake(Time::from_ns(900), 0);
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        self.post(message.token as usize, orders);
+    fn sent(&mut self, _: Time, message: &Message, actions: &mut WorkloadActions) {
+        self.post(message.token as usize, actions);
     }
 
-    fn lost(&mut self, _: Time, message: &Message, _: DropReason, orders: &mut Orders) {
-        self.post(message.token as usize, orders);
+    fn lost(&mut self, _: Time, message: &Message, _: DropReason, actions: &mut WorkloadActions) {
+        self.post(message.token as usize, actions);
     }
 
-    fn delivered(&mut self, _: Time, message: &Message, _: Time, orders: &mut Orders) {
+    fn delivered(&mut self, _: Time, message: &Message, _: Time, actions: &mut WorkloadActions) {
         if self.left.is_multiple_of(3) {
-            self.post(message.token as usize, orders);
+            self.post(message.token as usize, actions);
         }
     }
 
-    /// A receiver stops, and drains again a while later.
-    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
-        let place = self.rng.random_range(0..self.ends.len());
+    /// A receiver stops draining and resumes later.
+    fn woken(&mut self, now: Time, token: u64, actions: &mut WorkloadActions) {
+        let index = self.rng.random_range(0..self.ends.len());
         match token {
             0 => {
-                orders.stop_draining(self.ends[place].0);
-                orders.wake(now + Time::from_us(3), place as u64 + 1);
+                actions.stop_draining(self.ends[index].0);
+                actions.wake(now + Time::from_us(3), index as u64 + 1);
             }
             stopped => {
-                orders.drain(self.ends[stopped as usize - 1].0);
+                actions.drain(self.ends[stopped as usize - 1].0);
                 if self.left > 0 {
-                    orders.wake(now + Time::from_us(2), 0);
+                    actions.wake(now + Time::from_us(2), 0);
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! The arbiter against a model of it that is written from the words of the specification, on every small case.
+//! The arbiter against a reference model written from the text of the specification, on every small case.
 //!
-//! The words (docs/assumptions.md, A-LANE-10, 12, 17 and 18): entries are visited in turn; a visit goes on while weight
-//! is left and a packet waits in the entry's lane; a packet is begun while any weight is left and sent whole; nothing is
-//! carried over; entries without weight are skipped. The high-priority table first, until its limit is used up; then one
-//! packet of the low-priority table as soon as one waits.
+//! The text (docs/assumptions.md, A-LANE-10, 12, 17 and 18): entries are visited in turn; a visit lasts while
+//! weight is left and a packet waits in the entry's lane; a packet starts if any weight is left and is sent
+//! whole; nothing is carried over; entries without weight are skipped. The high-priority table goes first,
+//! until its limit is used up; then one packet of the low-priority table as soon as one waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ type Entry = (u8, u8);
 #[derive(Clone)]
 struct Walk {
     entries: Vec<Entry>,
-    /// The entry that is being visited and the weight it has left, if any.
+    /// The visited entry and the weight that it has left.
     visit: Option<(usize, i32)>,
-    /// Where the next visit begins to look.
+    /// Where the next visit starts to search.
     next: usize,
 }
 
@@ -29,7 +29,7 @@ impl Walk {
         Self { entries: entries.to_vec(), visit: None, next: 0 }
     }
 
-    /// The lane that may begin a packet, if one of this table may.
+    /// The lane that may start a packet, if this table has one.
     fn choose(&mut self, waits: impl Fn(u8) -> bool) -> Option<u8> {
         if let Some((place, left)) = self.visit {
             let lane = self.entries[place].0;
@@ -63,7 +63,7 @@ struct Model {
     high: Walk,
     low: Walk,
     limit: u8,
-    /// Bytes of high-priority packets since the last low-priority one, in units.
+    /// Size of high-priority packets since the last low-priority one, in units.
     since_low: u32,
 }
 
@@ -98,7 +98,7 @@ fn tables(high: &[Entry], low: &[Entry], limit: u8) -> Arc<ArbitrationTables> {
     Arc::new(ArbitrationTables::new(&entries(high), &entries(low), limit))
 }
 
-/// Packets of each lane, in units, in the order in which they wait; and when they come: after so many turns.
+/// Packets of each lane in units, in queue order, and the number of choices after which each arrives.
 type Arrivals = [Vec<(u16, usize)>];
 
 /// Runs both on the same packets and compares every choice.
@@ -138,7 +138,7 @@ fn lists<T: Copy>(values: &[T], length: usize) -> impl Iterator<Item = Vec<T>> {
     })
 }
 
-/// A number of packets for every lane, of sizes that go round.
+/// `count` packets for every lane, with sizes in rotation.
 fn packets(lanes: usize, sizes: &[u16], count: usize) -> Vec<Vec<(u16, usize)>> {
     (0..lanes)
         .map(|lane| (0..count).map(|packet| (sizes[(packet + lane) % sizes.len()], 0)).collect())
@@ -146,7 +146,7 @@ fn packets(lanes: usize, sizes: &[u16], count: usize) -> Vec<Vec<(u16, usize)>> 
 }
 
 #[test]
-fn every_low_table_of_two_lanes_and_six_entries_with_and_without_weight() {
+fn every_low_table_of_two_lanes_and_six_entries() {
     let entries: Vec<Entry> =
         [0, 1].into_iter().flat_map(|lane| [0, 1, 2, 3].map(|weight| (lane, weight))).collect();
     let mut cases = 0;
@@ -161,8 +161,7 @@ fn every_low_table_of_two_lanes_and_six_entries_with_and_without_weight() {
     assert_eq!(cases, 3 * (8 + 64 + 512 + 4096 + 32768 + 262_144));
 }
 
-/// All ways to give entries to four lanes, lanes named in the order in which they first appear: any other naming is one
-/// of these with other names.
+/// All assignments of entries to four lanes, up to renaming of the lanes.
 fn ownerships(length: usize) -> Vec<Vec<u8>> {
     let mut all = vec![Vec::new()];
     for _ in 0..length {
@@ -177,8 +176,8 @@ fn ownerships(length: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn every_low_table_of_four_lanes_and_eight_entries() {
-    // Lanes 0 to 3 under their names and under others, of packets that fit into a visit, end it, or go beyond it; some
-    // lanes have none for a while.
+    // Lanes 0 to 3, and renamed, with packets that fit into a visit, end it, or exceed it; some lanes are
+    // empty for a while.
     let late: Vec<Vec<(u16, usize)>> = vec![
         vec![(1, 0), (2, 5), (1, 5)],
         vec![(2, 0), (1, 0), (3, 9)],
@@ -197,14 +196,14 @@ fn every_low_table_of_four_lanes_and_eight_entries() {
             }
         }
     }
-    // Ways to put 1, 2, … 8 things into four boxes without names, two weights each.
-    let ways = [1, 2, 5, 15, 51, 187, 715, 2795];
-    let tables: u64 = ways.iter().zip(1..).map(|(ways, length)| ways << length).sum();
+    // Ways to partition 1, 2, … 8 entries into at most four lanes, two weights each.
+    let partitions = [1, 2, 5, 15, 51, 187, 715, 2795];
+    let tables: u64 = partitions.iter().zip(1..).map(|(partitions, length)| partitions << length).sum();
     assert_eq!(cases, 2 * tables);
 }
 
 #[test]
-fn every_low_table_of_eight_entries_with_an_entry_without_weight() {
+fn every_low_table_of_eight_entries_with_a_zero_weight() {
     let entries: Vec<Entry> = vec![(0, 2), (1, 1), (2, 0), (3, 3)];
     for low in lists(&entries, 8) {
         compare(&[], &low, 0, &packets(4, &[1, 3, 2], 4), 18);
@@ -214,7 +213,7 @@ fn every_low_table_of_eight_entries_with_an_entry_without_weight() {
 #[test]
 fn every_pattern_of_arrivals_on_every_small_table() {
     let entries: Vec<Entry> = (0..2).flat_map(|lane| [1, 3].map(|weight| (lane, weight))).collect();
-    // Each of four packets comes now or later: lanes fall empty and fill again, and links fall idle.
+    // Each of four packets arrives now or later: lanes and links become idle and busy again.
     let moments: Vec<(u16, usize)> =
         [1, 2].into_iter().flat_map(|units| [0, 3, 6].map(|at| (units, at))).collect();
     let arrivals: Vec<Vec<Vec<(u16, usize)>>> =
@@ -235,7 +234,7 @@ fn every_pair_of_small_tables_with_every_limit() {
         for high in lists(&entries, high_length) {
             for low in lists(&entries, low_length) {
                 for limit in [0, 1, 2, 255] {
-                    // Packets of one unit, and of so many that a limit of 4 KiB is reached by the second.
+                    // Packets of one unit, and packets of which the second reaches a limit of 4 KiB.
                     for sizes in [&[1][..], &[40, 1]] {
                         compare(&high, &low, limit, &packets(3, sizes, 4), 14);
                     }
@@ -268,7 +267,7 @@ fn every_pattern_of_arrivals_with_both_tables() {
 }
 
 #[test]
-fn long_tables_and_a_lane_at_every_place() {
+fn long_tables_with_a_lane_at_every_position() {
     for length in [32, 63, 64] {
         for own in 0..length {
             let low: Vec<Entry> =

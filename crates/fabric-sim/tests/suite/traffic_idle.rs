@@ -1,14 +1,14 @@
-//! Links are not idle while somebody could send: what guaranteed lanes leave is there for the others.
+//! Links are not idle while a packet could be sent: best effort gets what guaranteed lanes leave.
 
 use fabric_model::{Topology, ibnetdiscover};
 use fabric_sim::PortId;
-use fabric_sim::traffic::{Buffer, Message, Orders, Settings, Simulation, Time, Workload};
+use fabric_sim::traffic::{Buffer, Message, Simulation, Time, TrafficSettings, Workload, WorkloadActions};
 use ib_wire::DataLanes;
 use proptest::prelude::*;
 
 use crate::planned::{Design, Saturating, hosts, lane, message, sharing};
 
-/// How long a byte takes on the links of these tests.
+/// Time per byte on the links of these tests.
 const PS_PER_BYTE: u64 = 80;
 
 /// The largest packet on the wire.
@@ -26,14 +26,14 @@ fn star() -> Topology {
     ibnetdiscover::parse(&text).unwrap()
 }
 
-fn simulation(table: &[(u8, u8)], settings: Settings) -> Simulation {
+fn simulation(table: &[(u8, u8)], settings: TrafficSettings) -> Simulation {
     let mut design = Design::new(star());
     design.lanes = DataLanes::Eight;
     design.sharing = Some(sharing(8, table));
     design.simulation(settings)
 }
 
-/// What a link was not used for, in bytes, by nothing but what it has sent.
+/// The unused capacity of a link in bytes, from the bytes it has sent.
 struct Observer {
     port: PortId,
     since: Time,
@@ -51,38 +51,38 @@ impl Observer {
     }
 }
 
-/// Best effort as much as it can, and a guaranteed lane now and then.
+/// Best effort at full rate, and a guaranteed lane now and then.
 struct Beside {
     rest: Saturating,
     guaranteed: Option<(Message, Time)>,
 }
 
 impl Workload for Beside {
-    fn start(&mut self, orders: &mut Orders) {
-        self.rest.start(orders);
-        orders.wake(Time::ZERO, 0);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.rest.start(actions);
+        actions.wake(Time::ZERO, 0);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, actions: &mut WorkloadActions) {
         if self.rest.0.iter().any(|other| other.service == message.service) {
-            self.rest.sent(now, message, orders);
+            self.rest.sent(now, message, actions);
         }
     }
 
-    fn woken(&mut self, now: Time, _: u64, orders: &mut Orders) {
+    fn woken(&mut self, now: Time, _: u64, actions: &mut WorkloadActions) {
         if let Some((message, pause)) = self.guaranteed {
-            orders.post(message);
-            orders.wake(now + pause, 0);
+            actions.post(message);
+            actions.wake(now + pause, 0);
         }
     }
 }
 
 #[test]
 fn best_effort_has_all_that_guaranteed_lanes_leave() {
-    // Best effort has the least weight there is; one guaranteed lane is idle, the other asks for nothing, a third, and three
-    // quarters of the link, which is nearly its share.
+    // Best effort has the smallest weight; one guaranteed lane is idle, the other asks for nothing, a third,
+    // and three quarters of the link, which is nearly its share.
     for pause_ns in [None, Some(1000), Some(440)] {
-        let mut simulation = simulation(&[(0, 1), (1, 255), (2, 255)], Settings::default());
+        let mut simulation = simulation(&[(0, 1), (1, 255), (2, 255)], TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let out = simulation.network().peer(hosts[1].0).unwrap();
         let guaranteed = pause_ns.map(|ns| (message(hosts[0].0, hosts[1].1, 1, 4096), Time::from_ns(ns)));
@@ -107,7 +107,8 @@ fn best_effort_has_all_that_guaranteed_lanes_leave() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
-    /// Two hosts send to the third on some lanes, in packets of any size: the link to it has always somebody who could send.
+    /// Two hosts send to the third on some lanes, in packets of any size: the link to it always has a packet
+    /// to send.
     #[test]
     fn a_link_for_which_lanes_wait_is_never_idle(
         weights in prop::collection::vec(1u8..=255, 1..8),
@@ -115,7 +116,7 @@ proptest! {
         steps in prop::collection::vec(1u64..9_000, 20),
     ) {
         let table: Vec<(u8, u8)> = weights.iter().enumerate().map(|(raw, weight)| (raw as u8, *weight)).collect();
-        let mut simulation = simulation(&table, Settings::default());
+        let mut simulation = simulation(&table, TrafficSettings::default());
         let hosts = hosts(simulation.network());
         let out = simulation.network().peer(hosts[2].0).unwrap();
         let messages = table.iter().flat_map(|(raw, _)| {
@@ -132,9 +133,9 @@ proptest! {
         }
     }
 
-    /// With buffers that are always full, nobody with room behind the link waits for a link that is idle.
+    /// With buffers that are always full, no packet with credits waits for an idle link.
     #[test]
-    fn who_has_room_behind_an_idle_link_does_not_wait(
+    fn a_packet_with_credits_and_an_idle_link_does_not_wait(
         weights in prop::collection::vec(1u8..=255, 1..8),
         payloads in prop::collection::vec(0u64..=4096, 8),
         blocks in 65u32..140,
@@ -144,7 +145,7 @@ proptest! {
         let table: Vec<(u8, u8)> = weights.iter().enumerate().map(|(raw, weight)| (raw as u8, *weight)).collect();
         let cable = Time::from_ns(cable_ns);
         let mut simulation =
-            simulation(&table, Settings { buffer: Buffer::PerLane(blocks), cable, ..Settings::default() });
+            simulation(&table, TrafficSettings { buffer: Buffer::PerLane(blocks), cable, ..TrafficSettings::default() });
         let hosts = hosts(simulation.network());
         let messages = table.iter().flat_map(|(raw, _)| {
             [(0, 2), (1, 2), (1, 0)]

@@ -1,4 +1,4 @@
-//! Attributes as a plan wants them, from what was seen of a node.
+//! Attribute values that a plan wants, derived from the observed ones.
 
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
@@ -7,13 +7,13 @@ use ib_wire::{
 };
 
 use super::Stage;
-use crate::observed::{ObservedNode, TableKey};
+use crate::observed::{AttributeKey, ObservedNode};
 use crate::transition;
 
-/// How long a subnet may take, as an exponent of 4.096 µs: a little over a second.
+/// SubnetTimeout as an exponent of 4.096 µs: a little over a second.
 const SUBNET_TIMEOUT: u8 = 18;
 
-/// The ports whose links are shared as the plan says, as far as they were seen.
+/// The ports with lane sharing in the plan that are known, with PortInfo.
 pub(super) fn shared_ports<'a>(
     plan: &'a SwitchPlan,
     node: &'a ObservedNode,
@@ -23,7 +23,7 @@ pub(super) fn shared_ports<'a>(
         .filter_map(|port| Some((port.number, port.sharing.as_deref()?, node.ports.get(&port.number)?)))
 }
 
-/// The ports that are to enforce partitions, and their tables.
+/// The ports that enforce partitions in the plan, with their P_Key tables.
 pub(super) fn enforced_ports(plan: &SwitchPlan) -> impl Iterator<Item = (&SwitchPortPlan, &PkeyTable)> {
     plan.ports.iter().filter_map(|port| match &port.enforcement {
         Enforcement::Both(table) => Some((port, table.as_ref())),
@@ -31,26 +31,26 @@ pub(super) fn enforced_ports(plan: &SwitchPlan) -> impl Iterator<Item = (&Switch
     })
 }
 
-/// Whether a port enforces its table already.
+/// Whether a port enforces partitions now.
 pub(super) fn enforces(node: &ObservedNode, port: PortNum) -> bool {
     node.ports.get(&port).is_some_and(|info| info.enforce_inbound || info.enforce_outbound)
 }
 
-/// Blocks of groups that may hold something: those of the plan, those that were seen, and the first.
+/// Number of multicast blocks that may be in use: by the plan, by the device, and at least one.
 pub(super) fn group_blocks(plan: &SwitchPlan, node: &ObservedNode) -> u16 {
     let tables = node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING);
     let seen = tables.map(|(modifier, _)| MulticastBlock::from_modifier(modifier).0 + 1);
     seen.max().unwrap_or(1).max(plan.multicast.block_count())
 }
 
-/// The blocks of a table of P_Keys that have to shrink; `port` is that of the modifier.
+/// The blocks of a P_Key table that have to shrink. `port` is the port number in the modifier.
 pub(super) fn shrunk_keys(
     node: &ObservedNode,
     reached: PortNum,
     port: u16,
     wanted: &PkeyTable,
     capacity: u16,
-) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
     let key = move |block| (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
     let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
     let writes = transition::pkeys(held, wanted, capacity).shrink;
@@ -68,25 +68,25 @@ pub(super) fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
     info.subnet_timeout = SUBNET_TIMEOUT;
 }
 
-/// Where a plan says how a link is shared, the high-priority table is empty, and nothing is to be taken from it.
+/// Clears VLHighLimit where the plan defines lane sharing, because then the high-priority table is empty.
 pub(super) fn low_first(info: &mut PortInfo, sharing: Option<&PortSharing>) {
     if sharing.is_some() {
         info.vl_high_limit = 0;
     }
 }
 
-/// What a port's PortInfo should be; its state is as it was seen.
+/// PortInfo with a change; the port state stays as observed.
 pub(super) fn port_info(
     node: &ObservedNode,
     port: PortNum,
     change: impl FnOnce(&mut PortInfo),
-) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut wanted = node.ports.get(&port)?.clone();
     change(&mut wanted);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), wanted.encode()))
 }
 
-/// A Set of PortInfo that changes no state.
+/// PortInfo that changes no port state when set.
 pub(crate) fn without_state(mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_DATA_LEN] {
     if let Ok(mut info) = PortInfo::decode(&data) {
         (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
@@ -95,12 +95,12 @@ pub(crate) fn without_state(mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_DATA_LEN] 
     data
 }
 
-/// The Set that takes a port one step up, if it is on the step below.
+/// A Set that raises the port state by one step, if the port is in the state below.
 pub(super) fn step(
     node: &ObservedNode,
     port: PortNum,
     stage: Stage,
-) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let (below, wanted) = match stage {
         Stage::Armed => (PortState::Initialize, PortState::Armed),
         _ => (PortState::Armed, PortState::Active),
@@ -110,26 +110,26 @@ pub(super) fn step(
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
-/// The Set that stops a port from carrying data, if it does: its link trains again and stays in its first state.
-pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+/// A Set that stops a port from carrying data, if it does: the link trains again and stays in Initialize.
+pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.ports.get(&port).filter(|_| carries_data(node, port))?.clone();
     (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
-/// SwitchInfo with another top. PortStateChange is cleared by writing it.
-pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(TableKey, [u8; SMP_DATA_LEN])> {
+/// SwitchInfo with another LinearFDBTop. Writing PortStateChange clears it.
+pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
     info.linear_fdb_top = top;
     Some(((Attribute::SWITCH_INFO, 0), info.encode()))
 }
 
-/// All blocks of a P_Key table: what the plan does not name is empty.
+/// All blocks of a P_Key table; entries that the plan does not name are empty.
 pub(super) fn keys(
     table: &PkeyTable,
     port: u16,
     capacity: u16,
-) -> impl Iterator<Item = (TableKey, [u8; SMP_DATA_LEN])> {
+) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
     (0..capacity.div_ceil(PkeyBlock::ENTRIES as u16)).map(move |block| {
         let modifier = PkeyPosition { port, block }.to_modifier();
         ((Attribute::PKEY_TABLE, modifier), table.block(block).encode())

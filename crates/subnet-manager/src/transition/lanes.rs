@@ -1,10 +1,11 @@
-//! How links are shared: arbitration tables and the lanes of service levels.
+//! Lane sharing: VL arbitration tables and SLtoVL maps.
 //!
-//! A level that loses its lane on a turn is discarded there first, before any weight goes; a lane gets its weight before a
-//! level gets the lane. So at no time a packet is on a lane that nobody serves, or on one that belongs to somebody else.
+//! A service level that loses its lane on a hop is discarded there first, before any weight is removed; a
+//! lane gets its weight before a service level gets the lane. So no packet is ever on a lane without weight,
+//! or on a lane of another cluster.
 //!
-//! A table of more than 32 entries is written in two parts. Its lanes get their new entries before they lose old ones, so
-//! that none is served more seldom in between than before or after.
+//! A table of more than 32 entries is written in two blocks. Lanes get their new entries before they lose old
+//! ones, so that no lane is served less often in between than before or after.
 
 use fabric_model::plan::PortSharing;
 use ib_wire::{
@@ -13,35 +14,39 @@ use ib_wire::{
 
 use super::{TwoPhases, two_phases};
 
-/// A table of lanes or weights: its attribute, modifier and bytes.
+/// A table block: attribute, modifier and data.
 type Table = ((Attribute, u32), [u8; SMP_DATA_LEN]);
 
-/// The arbitration tables of a port. What the plan does not name has no weight, and the high-priority table is empty.
+/// The VL arbitration tables of a port with these capacities. Lanes that the plan does not name have no
+/// weight; the high-priority table is empty.
 pub fn weights(sharing: &PortSharing, port: PortNum, low: u8, high: u8) -> impl Iterator<Item = Table> {
     let parts = [VlArbPart::LowFirst, VlArbPart::LowSecond, VlArbPart::HighFirst, VlArbPart::HighSecond];
     let is_there =
         move |part: &VlArbPart| part.first_entry() < usize::from(if part.is_high() { high } else { low });
     parts.into_iter().filter(is_there).map(move |part| {
-        let entry = |place: usize| match part.is_high() {
+        let entry = |position: usize| match part.is_high() {
             true => None,
-            false => sharing.low.get(part.first_entry() + place).copied(),
+            false => sharing.low.get(part.first_entry() + position).copied(),
         };
-        let block = VlArbBlock(std::array::from_fn(|place| entry(place).unwrap_or_default()));
+        let block = VlArbBlock(std::array::from_fn(|position| entry(position).unwrap_or_default()));
         ((Attribute::VL_ARBITRATION, part.to_modifier(port)), block.encode())
     })
 }
 
-/// Entries of a table that is written in two parts.
+/// Entries of a table that is written in two blocks.
 const ENTRIES: usize = 2 * VlArbBlock::ENTRIES;
 
-/// The two parts of a low-priority table.
+/// The two blocks of a low-priority table.
 pub type TwoParts = [VlArbBlock; 2];
 
-/// The tables by which a low-priority table becomes another, the wanted one last. From one to the next the parts may be
-/// written in either order. All the while a lane that is served before and after has all the entries it had, or all it is
-/// to have, or as many as it had at the same distances; best effort has an entry. If lanes have to change places and no
-/// other entries are free, these lanes have for an instant only what they keep.
-pub fn passage(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
+/// The sequence of tables from `held` to `wanted`, the latter last. Between two of them the blocks may be
+/// written in either order.
+///
+/// After every single write, a lane that is served before and after has all its old entries, or all its new
+/// ones, or as many entries as before at the same distances; the best-effort lane has at least one entry.
+/// Exception: if lanes have to swap positions and no other entries are free, these lanes have for one step
+/// only the entries that they keep.
+pub fn intermediate_tables(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
     let (mut now, wanted) = (Entries::of(held), Entries::of(wanted));
     let mut homes = now.by_lane();
     homes[0] = lowest(homes[0]);
@@ -58,17 +63,16 @@ pub fn passage(held: &TwoParts, wanted: &TwoParts) -> Vec<TwoParts> {
     tables
 }
 
-/// Lanes that can be named.
 const LANES: usize = 16;
 
-/// Positions, as bits.
+/// A set of positions, one bit each.
 type Positions = u64;
 
 fn lowest(positions: Positions) -> Positions {
     positions & positions.wrapping_neg()
 }
 
-/// A table in one piece.
+/// Both blocks as one table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entries([VlArbEntry; ENTRIES]);
 
@@ -82,7 +86,7 @@ impl Entries {
         [part(0), part(VlArbBlock::ENTRIES)]
     }
 
-    /// What serves each lane.
+    /// The positions of the entries of each lane.
     fn by_lane(&self) -> [Positions; LANES] {
         let mut lanes = [0; LANES];
         for (at, entry) in self.0.iter().enumerate().filter(|(_, entry)| entry.weight != 0) {
@@ -91,7 +95,8 @@ impl Entries {
         lanes
     }
 
-    /// Lanes that are served in both tables, and not yet by what they are to have. Best effort needs one entry of it.
+    /// Lanes that are served in both tables and do not have all their new entries yet. For best effort one
+    /// new entry is sufficient.
     fn open_lanes(&self, wanted: &Self) -> [bool; LANES] {
         let (has, wants) = (self.by_lane(), wanted.by_lane());
         std::array::from_fn(|lane| {
@@ -100,7 +105,7 @@ impl Entries {
         })
     }
 
-    /// Everything as wanted, but for entries at home to a lane that has not all it is to have.
+    /// The wanted table, except that lanes without all their new entries keep the entries at home.
     fn towards(&self, wanted: &Self, homes: &[Positions; LANES]) -> Self {
         let (open, has, wants) = (self.open_lanes(wanted), self.by_lane(), wanted.by_lane());
         let kept = (0..LANES).filter(|lane| open[*lane]);
@@ -108,7 +113,8 @@ impl Entries {
         Self(std::array::from_fn(|at| if kept >> at & 1 == 1 { self.0[at] } else { wanted.0[at] }))
     }
 
-    /// A lane that others wait for is served by entries of best effort for a while, as often as at home.
+    /// A lane that others wait for moves to best-effort entries for a while, as many and at the same
+    /// distances.
     fn with_stand_in(
         &self,
         wanted: &Self,
@@ -131,8 +137,8 @@ impl Entries {
     }
 }
 
-/// The lanes of service levels on every turn of a switch that leaves by a port.
-pub fn turns(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
+/// The SLtoVL maps of all hops to an output port of a switch.
+pub fn hops(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
     let inputs = (0..=port_count).filter_map(PortNum::new).filter(move |input| *input != output);
     inputs.map(move |input| {
         let map = sharing.by_input.get(&input).unwrap_or(&sharing.otherwise);
@@ -141,18 +147,20 @@ pub fn turns(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Ite
     })
 }
 
-/// The lanes of service levels of an adapter port.
+/// The SLtoVL map of an adapter port.
 pub fn injection(sharing: &PortSharing) -> Table {
     ((Attribute::SL_TO_VL, 0), encode(&sharing.otherwise))
 }
 
-/// One map, by way of what is held and wanted both: levels that change their lane are discarded in between.
-pub fn lanes(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
+/// The writes of one SLtoVL map: first the service levels that keep their lane, with all others discarded,
+/// then the whole map.
+pub fn sl_to_vl(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
     let common = |held: &SlToVl| {
         let both = |sl: usize| if held.0[sl] == wanted.0[sl] { held.0[sl] } else { VirtualLane::MANAGEMENT };
         SlToVl(std::array::from_fn(both))
     };
-    // A map that nobody has read is left until the lanes have their weights: without it nothing passes.
+    // A map that was not read is written once the lanes have their weights; emptying it would stop all
+    // packets.
     let empty = wanted;
     let (shrink, grow) = two_phases(held, common, wanted, empty);
     TwoPhases {
@@ -161,12 +169,12 @@ pub fn lanes(held: Option<SlToVl>, wanted: SlToVl) -> TwoPhases<SlToVl> {
     }
 }
 
-/// Reads a map as a datagram carries it.
+/// Decodes an SLtoVL map from attribute data.
 pub fn decode(data: &[u8; SMP_DATA_LEN]) -> SlToVl {
     SlToVl::decode(&std::array::from_fn(|byte| data[byte]))
 }
 
-/// The map as a datagram carries it.
+/// Encodes an SLtoVL map as attribute data.
 pub fn encode(map: &SlToVl) -> [u8; SMP_DATA_LEN] {
     let mut data = [0; SMP_DATA_LEN];
     data[..SlToVl::LEN].copy_from_slice(&map.encode());
@@ -188,7 +196,8 @@ mod tests {
         otherwise.0[0] = lane(0);
         let mut granted = otherwise;
         granted.0[4] = lane(2);
-        let low = (0..40).map(|place| VlArbEntry { lane: lane(place % 3), weight: place + 1 }).collect();
+        let low =
+            (0..40).map(|position| VlArbEntry { lane: lane(position % 3), weight: position + 1 }).collect();
         PortSharing {
             by_input: [(PortNum::new(2).unwrap(), granted)].into(),
             otherwise,
@@ -198,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_fill_the_tables_that_a_port_has_and_the_high_one_is_empty() {
+    fn weights_fill_the_low_table_and_the_high_one_is_empty() {
         let port = PortNum::new(9).unwrap();
         let tables: Vec<Table> = weights(&sharing(), port, 64, 32).collect();
         let modifiers: Vec<u32> = tables.iter().map(|((_, modifier), _)| *modifier).collect();
@@ -210,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_has_its_own_map_but_the_one_back() {
-        let tables: Vec<Table> = turns(&sharing(), PortNum::new(3).unwrap(), 4).collect();
+    fn every_hop_but_the_one_back_has_its_own_map() {
+        let tables: Vec<Table> = hops(&sharing(), PortNum::new(3).unwrap(), 4).collect();
         let modifiers: Vec<u32> = tables.iter().map(|((_, modifier), _)| *modifier).collect();
         assert_eq!(modifiers, [0x003, 0x103, 0x203, 0x403]);
         assert_eq!(decode(&tables[2].1).0[4], lane(2));
@@ -219,19 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_changes_its_lane_is_discarded_in_between() {
+    fn a_service_level_is_discarded_while_it_changes_its_lane() {
         let before = SlToVl(std::array::from_fn(|sl| lane(sl as u8 % 8)));
         let mut wanted = before;
         (wanted.0[3], wanted.0[5]) = (lane(1), VirtualLane::MANAGEMENT);
-        let TwoPhases { shrink, grow } = lanes(Some(before), wanted);
+        let TwoPhases { shrink, grow } = sl_to_vl(Some(before), wanted);
         let mut between = wanted;
         between.0[3] = VirtualLane::MANAGEMENT;
         assert_eq!((shrink, grow), (vec![between], vec![wanted]));
-        assert!(lanes(Some(wanted), wanted).is_empty());
-        assert_eq!(lanes(None, wanted).shrink, []);
+        assert!(sl_to_vl(Some(wanted), wanted).is_empty());
+        assert_eq!(sl_to_vl(None, wanted).shrink, []);
     }
 
-    /// Lanes at equal distances, position 0 for best effort.
+    /// Lanes with equidistant entries; position 0 belongs to best effort.
     #[derive(Clone, Debug)]
     struct Sequences(Vec<Option<(usize, usize)>>);
 
@@ -240,11 +249,11 @@ mod tests {
             self.0.iter().flatten().fold(1, |taken, (first, count)| taken | class(*first, *count))
         }
 
-        /// Gives a lane so many entries at the first place from some on that is free.
+        /// Gives a lane `count` entries at the first free position from `from` on.
         fn put(&mut self, lane: usize, count: usize, from: usize, taken: u64) {
             let distance = ENTRIES / count;
-            let mut places = (0..distance).map(|step| (from + step) % distance);
-            if let Some(first) = places.find(|first| taken & class(*first, count) == 0) {
+            let mut positions = (0..distance).map(|step| (from + step) % distance);
+            if let Some(first) = positions.find(|first| taken & class(*first, count) == 0) {
                 self.0[lane] = Some((first, count));
             }
         }
@@ -266,7 +275,7 @@ mod tests {
         (first..ENTRIES).step_by(ENTRIES / count).fold(0, |all, at| all | 1 << at)
     }
 
-    /// The most entries of others between two of a lane's.
+    /// The largest number of entries of other lanes between two of a lane.
     fn gap(table: &TwoParts, lane: usize) -> usize {
         let served = Entries::of(table).by_lane();
         let all = served.iter().fold(0, |all, positions| all | positions);
@@ -279,23 +288,23 @@ mod tests {
         most
     }
 
-    /// Every table that may stand on the way, whichever part is written first.
-    fn instants(held: &TwoParts, passage: &[TwoParts]) -> Vec<TwoParts> {
+    /// All intermediate tables, for both orders of the two blocks.
+    fn instants(held: &TwoParts, intermediate_tables: &[TwoParts]) -> Vec<TwoParts> {
         let mut before = *held;
         let mut all = Vec::new();
-        for next in passage {
+        for next in intermediate_tables {
             all.extend([[next[0], before[1]], [before[0], next[1]], *next]);
             before = *next;
         }
         all
     }
 
-    /// A lane comes, goes or moves: which, to how many entries as a power of two, and where.
+    /// Changes of lanes: which one, number of entries as a power of two, position.
     fn changes(count: usize) -> impl Strategy<Value = Vec<(usize, u32, usize)>> {
         proptest::collection::vec((0..8usize, 0..6u32, 0..ENTRIES), count)
     }
 
-    /// Each lane changes once. Those that move go to entries that were free before, as room is made.
+    /// Changes each lane at most once. A lane that moves gets positions that were free before.
     fn changed(before: &Sequences, changes: &[(usize, u32, usize)]) -> Sequences {
         let mut sequences = before.clone();
         let mut seen = [false; 8];
@@ -315,20 +324,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_lane_is_served_more_seldom_between_two_writes_than_before_or_after(
+        fn no_lane_is_served_less_often_during_a_change(
             first in changes(8),
             then in changes(5),
         ) {
             let held = changed(&Sequences(vec![None; 8]), &first);
             let wanted = changed(&held, &then);
             let (held, wanted) = (held.table(), wanted.table());
-            let passage = passage(&held, &wanted);
-            prop_assert_eq!(passage.last().unwrap_or(&held), &wanted);
+            let intermediate_tables = intermediate_tables(&held, &wanted);
+            prop_assert_eq!(intermediate_tables.last().unwrap_or(&held), &wanted);
             let [before, after] = [&held, &wanted].map(|table| Entries::of(table).by_lane());
-            for table in instants(&held, &passage) {
+            for table in instants(&held, &intermediate_tables) {
                 let served = Entries::of(&table).by_lane();
                 for lane in (0..9).filter(|lane| before[*lane] != 0 && after[*lane] != 0) {
-                    // Best effort may lend entries, but not the first.
+                    // Best effort may lend entries, except the first.
                     let both = before[lane] & after[lane] & if lane == 0 { 1 } else { u64::MAX };
                     prop_assert!(served[lane] != 0 && both & !served[lane] == 0, "lane {}", lane);
                     let most = gap(&held, lane).max(gap(&wanted, lane));
@@ -339,23 +348,23 @@ mod tests {
     }
 
     #[test]
-    fn two_lanes_change_places_by_way_of_entries_of_best_effort() {
+    fn two_lanes_swap_positions_through_best_effort_entries() {
         let held = Sequences(vec![Some((1, 4)), Some((2, 4))]).table();
         let wanted = Sequences(vec![Some((2, 4)), Some((1, 4))]).table();
-        let passage = passage(&held, &wanted);
-        assert_eq!(passage.last(), Some(&wanted));
-        for table in instants(&held, &passage) {
+        let intermediate_tables = intermediate_tables(&held, &wanted);
+        assert_eq!(intermediate_tables.last(), Some(&wanted));
+        for table in instants(&held, &intermediate_tables) {
             assert!([1, 2].iter().all(|lane| gap(&table, *lane) <= 15), "{table:?}");
         }
     }
 
     #[test]
-    fn a_lane_that_comes_or_goes_alone_needs_no_table_in_between() {
+    fn adding_or_removing_one_lane_needs_no_intermediate_table() {
         let [without, with] = [None, Some((1, 4))].map(|own| Sequences(vec![Some((2, 8)), own]).table());
-        assert_eq!(passage(&without, &with), [with]);
-        assert_eq!(passage(&with, &without), [without]);
-        assert!(passage(&with, &with).is_empty());
+        assert_eq!(intermediate_tables(&without, &with), [with]);
+        assert_eq!(intermediate_tables(&with, &without), [without]);
+        assert!(intermediate_tables(&with, &with).is_empty());
         let empty = [VlArbBlock([VlArbEntry::default(); 32]); 2];
-        assert_eq!(passage(&empty, &with), [with]);
+        assert_eq!(intermediate_tables(&empty, &with), [with]);
     }
 }

@@ -1,34 +1,34 @@
-//! Multicast tables: which ports of a switch belong to a group.
+//! Multicast forwarding tables.
 
 use fabric_model::plan::MulticastTable;
 use ib_wire::{MulticastBlock, PortMask};
 
 use super::{TwoPhases, two_phases};
 
-/// A block of 32 groups and 16 ports of a multicast table, and what it is to hold.
+/// A write of 32 groups and 16 ports of a multicast table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupBlock {
-    /// Which 32 groups.
+    /// Number of the block of 32 groups.
     pub block: u16,
-    /// Which 16 ports.
+    /// Number of the group of 16 ports.
     pub position: u8,
-    /// The ports of each.
     pub masks: MulticastBlock,
 }
 
-/// How much of a switch's multicast table is looked at.
+/// The part of a multicast table that may be in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     blocks: u16,
     positions: u8,
 }
 
-/// The writes of a switch's multicast table; `held` is `None` for a block and position that was not read. `blocks` is
-/// how many blocks of groups may hold something; those of the plan count anyway.
+/// The writes of a switch's multicast table. `held` is `None` for a block and position that was not read.
+/// `blocks` is the number of blocks that may be in use; those of the plan are included anyway.
 ///
-/// A packet to a group leaves by every port of the entry but the one it came in by, so the ports of a group over all
-/// switches must not close a ring. Those of the old tree do not, those of the new one do not, but some of both may. While
-/// the first phase goes on anywhere, they are some of the old tree; while the second does, some of the new.
+/// A packet to a group leaves through every port of the entry except its input port, so the ports of a group
+/// over all switches must not form a cycle. Those of the old tree do not, those of the new one do not, but a
+/// mixture may. During the first phase they are a subset of the old tree everywhere, during the second a
+/// subset of the new one.
 pub fn groups(
     held: impl Fn(u16, u8) -> Option<MulticastBlock>,
     wanted: &MulticastTable,
@@ -37,7 +37,7 @@ pub fn groups(
 ) -> TwoPhases<GroupBlock> {
     let extent = Extent { blocks: blocks.max(wanted.block_count()), positions: port_count / 16 + 1 };
     let mut writes = TwoPhases { shrink: Vec::new(), grow: Vec::new() };
-    for (block, position) in extent.places() {
+    for (block, position) in extent.positions() {
         let wanted = wanted.block(block, position);
         let common = |held: &MulticastBlock| {
             MulticastBlock(std::array::from_fn(|group| PortMask(held.0[group].0 & wanted.0[group].0)))
@@ -51,7 +51,7 @@ pub fn groups(
 }
 
 impl Extent {
-    fn places(self) -> impl Iterator<Item = (u16, u8)> {
+    fn positions(self) -> impl Iterator<Item = (u16, u8)> {
         (0..self.blocks).flat_map(move |block| (0..self.positions).map(move |position| (block, position)))
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_both_trees_stay_and_those_of_one_come_or_go_in_its_phase() {
+    fn ports_of_both_trees_stay_and_others_change_in_their_phase() {
         let (old, new) = (table(&[1, 2, 20]), table(&[2, 3, 20]));
         let writes = groups(|block, position| Some(old.block(block, position)), &new, 1, 36);
         let expected =
@@ -79,11 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn groups_beyond_the_plan_are_emptied_where_they_may_be() {
+    fn groups_outside_the_plan_are_emptied() {
         let held = |_, _| Some(MulticastBlock([PortMask(2); 32]));
         let empty = MulticastTable::default();
         let writes = groups(held, &empty, 2, 8);
         assert_eq!((writes.shrink.len(), writes.grow.len()), (2, 0));
-        assert_eq!(groups(|_, _| None, &empty, 1, 8).shrink.len(), 1, "nobody knows what is there");
+        assert_eq!(groups(|_, _| None, &empty, 1, 8).shrink.len(), 1, "an unread block may contain anything");
     }
 }

@@ -1,20 +1,21 @@
-//! From the tables that devices hold to those of a plan, so that nothing goes wrong on the way.
+//! The safe order of writes from the tables that devices hold to those of a plan.
 //!
-//! Functions only: they take what devices hold as it was last read, and the plan, and say what to write in which steps.
-//! Inside a step writes may go in any order and more than once; a step begins when every write of the one before was
-//! answered. They know no earlier plan and keep no progress: a manager that was killed, or that changes its mind, reads
-//! the tables and asks again.
+//! These are pure functions: they take the tables as last read and the plan, and return the writes of each
+//! step. Within a step, writes may be done in any order and repeated. A step starts when every write of the
+//! one before was confirmed. The functions know no earlier plan and keep no progress: a manager that was
+//! killed, or that got another plan, reads the tables and computes the steps again.
 //!
-//! | what | order | what holds after every single write |
+//! | function | order | invariant after every single write |
 //! |---|---|---|
-//! | [`pkeys`], [`groups`] | shrink everywhere, then grow | first what was allowed before, then what the plan allows |
-//! | [`lanes`] | discard levels that lose their lane, then weights, then lanes | no lane is used without weight |
-//! | [`lanes::passage`] | new entries, then old ones away | no lane waits longer than before or after |
+//! | [`pkeys`], [`groups`] | shrink everywhere, then grow | at first only what was allowed before, then only what the plan allows |
+//! | [`lanes`] | discard service levels that lose their lane, then weights, then maps | no lane without weight is used |
+//! | [`lanes::intermediate_tables`] | add new entries, then remove old ones | no lane waits longer than before or after |
 //! | [`route_steps`] | withdraw, move by distance, restore, raise tops | no new forwarding loop, no new credit loop |
 //!
-//! All together: keys and lanes shrink, enforcement goes on, groups shrink, weights, lanes grow, routes in their steps, groups grow, keys grow,
-//! enforcement goes off where the plan has none, and only then ports become active. An address is changed where nobody
-//! can talk to its port: after keys shrank, or while the port is not active.
+//! All together: P_Keys, groups and SLtoVL maps shrink; enforcement is switched on; weights; SLtoVL maps
+//! grow; routes in their steps; groups grow; P_Keys grow; enforcement is switched off where the plan has
+//! none; only then ports become active. The LID of a port changes while nobody can communicate with it: after
+//! its P_Keys shrank, or while it is not active.
 
 pub mod lanes;
 mod masks;
@@ -26,24 +27,24 @@ pub use masks::{GroupBlock, groups};
 pub use partitions::{PkeyWrite, pkeys, shrunk};
 pub use routes::{BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, StepKind, route_steps};
 
-/// Writes of one table in two phases. The second begins when the first is done everywhere: on all ports of all devices.
+/// The writes of a table in two phases. The second starts when the first is complete on all ports of all
+/// devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TwoPhases<W> {
-    /// What is held and wanted both; nothing new.
+    /// The intersection of held and wanted.
     pub shrink: Vec<W>,
-    /// What is wanted.
     pub grow: Vec<W>,
 }
 
 impl<W> TwoPhases<W> {
-    /// Whether the table holds what is wanted already.
+    /// Whether the table already has the wanted content.
     pub fn is_empty(&self) -> bool {
         self.shrink.is_empty() && self.grow.is_empty()
     }
 }
 
-/// Compares one block with what is wanted, by way of what both have. A block that nobody has read may hold anything:
-/// it becomes `empty` first.
+/// Splits the change of a block into two writes by way of the common part. A block that was not read may
+/// contain anything: it becomes `empty` first.
 fn two_phases<B: PartialEq + Clone>(
     held: Option<B>,
     common: impl Fn(&B) -> B,

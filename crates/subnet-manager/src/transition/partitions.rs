@@ -1,28 +1,28 @@
-//! P_Key tables: of adapter ports, of port 0 of switches, and of switch ports that enforce them.
+//! P_Key tables of adapter ports, of switch port 0, and of switch ports that enforce partitions.
 
 use fabric_model::plan::PkeyTable;
 use ib_wire::{Membership, Pkey, PkeyBlock};
 
 use super::{TwoPhases, two_phases};
 
-/// A block of a P_Key table and what it is to hold.
+/// A write of a P_Key table block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PkeyWrite {
-    /// Which 32 entries.
+    /// Number of the block of 32 entries.
     pub block: u16,
-    /// What they are to hold.
     pub keys: PkeyBlock,
 }
 
-/// The writes of a port's table of `capacity` entries, block by block; `held` is `None` for a block that was not read.
+/// The writes of a port's table of `capacity` entries. `held` is `None` for a block that was not read.
 ///
-/// Two ports can talk if both hold a key of one partition and at least one of them a full one. What stands in a table
-/// between two writes of the first phase is in no way more than what stood there; of the second, no more than what is
-/// wanted. So whoever can talk could talk before, while the first phase goes on anywhere; and is to be able to, while
-/// the second does. That holds for any two ports and any progress, because it holds for each table by itself.
+/// Two ports can communicate if both hold a P_Key of one partition and at least one of them a full one. In
+/// the first phase every table is a subset of what it was; in the second phase a subset of what is wanted. So
+/// during the first phase ports that can communicate could do so before, and during the second phase they are
+/// meant to. This holds for any two ports and any progress, because it holds for each table by itself.
 ///
-/// Of a switch port that does not enforce its table yet, write `wanted` at once: nobody looks at it. Then let it
-/// enforce, which only takes away, before keys grow. A port that is to enforce no longer is released after they grew.
+/// For a switch port that does not enforce its table yet, write `wanted` directly, because the table has no
+/// effect. Then enable enforcement, which only restricts, before keys grow. Disable enforcement only after
+/// keys have grown.
 pub fn pkeys(
     held: impl Fn(u16) -> Option<PkeyBlock>,
     wanted: &PkeyTable,
@@ -39,13 +39,13 @@ pub fn pkeys(
     writes
 }
 
-/// The entries of a table that may stay, at the places where they stand.
+/// The entries of a table that may stay, at their indices.
 pub fn shrunk(held: &[Option<Pkey>], wanted: &PkeyTable) -> Vec<Option<Pkey>> {
     held.iter().map(|key| kept((*key)?, wanted)).collect()
 }
 
-/// What may stay of a key: itself where the partition is wanted with it or more, the limited key where it is wanted with
-/// less.
+/// What may stay of a P_Key: the key itself if the partition is wanted with the same or full membership, the
+/// limited key if it is wanted with less.
 fn kept(key: Pkey, wanted: &PkeyTable) -> Option<Pkey> {
     let mut same = wanted.keys().filter(|other| other.partition() == key.partition()).peekable();
     same.peek()?;
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_in_no_way_more_than_either_table() {
+    fn the_shrunk_table_is_a_subset_of_both() {
         let wanted = PkeyTable::from_keys(keys(&[0xffff, 0x8001, 0x0002, 0x8003, 0x0003]));
         let held = keys(&[0x7fff, 0x0001, 0x8002, 0x0002, 0, 0x8003, 0x8004]);
         assert_eq!(shrunk(&held, &wanted), keys(&[0x7fff, 0x0001, 0x0002, 0x0002, 0, 0x8003, 0]));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_nobody_read_is_emptied_first() {
+    fn an_unread_block_is_emptied_first() {
         let wanted = PkeyTable::from_keys(keys(&[0xffff]));
         let writes = pkeys(|number| (number == 0).then(|| block(&[0xffff])), &wanted, 64);
         assert_eq!(writes.shrink, [PkeyWrite { block: 1, keys: block(&[]) }]);

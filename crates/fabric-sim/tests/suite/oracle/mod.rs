@@ -1,4 +1,4 @@
-//! Where frames may go, read from the tables by other means than the emulation's own.
+//! An oracle for frames: reads the tables by other means than the emulation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -7,10 +7,10 @@ use fabric_model::MacAddress;
 use fabric_sim::{Fabric, FunctionId, FunctionKey, PortId, VirtualFunction};
 use ib_wire::{Membership, Pkey, PortNum, PortState};
 
-/// Longer than any path through two switches that does not circle.
+/// Longer than any path through two switches without a loop.
 const HOPS: usize = 64;
 
-/// Who gets a frame for one address, if anybody does.
+/// The receiver of a unicast frame, if there is one.
 pub fn unicast(fabric: &Fabric, from: FunctionId, to: MacAddress) -> Option<FunctionId> {
     let sender = function(fabric, from);
     let lid = to.lid()?;
@@ -31,7 +31,7 @@ pub fn unicast(fabric: &Fabric, from: FunctionId, to: MacAddress) -> Option<Func
             let exit = linear.get(usize::from(lid.to_wire())).filter(|_| lid.to_wire() <= top)?;
             let out = fabric.port_of(device, PortNum::new(*exit)?)?;
             if *exit == 0 {
-                // No function sits on a switch.
+                // A switch has no functions.
                 return None;
             }
             if !lets_out(fabric, out, key) {
@@ -47,7 +47,7 @@ pub fn unicast(fabric: &Fabric, from: FunctionId, to: MacAddress) -> Option<Func
     takers.find(|taker| taker.mac == to).map(|taker| taker.id)
 }
 
-/// Who gets a frame for everybody.
+/// The receivers of a broadcast frame.
 pub fn multicast(fabric: &Fabric, from: FunctionId) -> BTreeSet<FunctionId> {
     let sender = function(fabric, from);
     sender.keys.iter().flat_map(|key| spread(fabric, from, *key)).collect()
@@ -97,7 +97,7 @@ fn at(fabric: &Fabric, end: PortId) -> Vec<VirtualFunction> {
     all.filter(|it| it.id.port() == end).cloned().collect()
 }
 
-/// Other functions at a port that are in the partition of a key, by keys that their port holds.
+/// Other functions of a port that accept a P_Key by keys that their port holds.
 fn takers(
     fabric: &Fabric,
     end: PortId,
@@ -118,21 +118,21 @@ fn matches(held: Pkey, sent: Pkey) -> bool {
 }
 
 fn holds(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
-    fabric.gate(port).keys.iter().flatten().any(|held| *held == key)
+    fabric.port_forwarding(port).keys.iter().flatten().any(|held| *held == key)
 }
 
 fn owns(fabric: &Fabric, port: PortId, lid: u16) -> bool {
-    fabric.gate(port).lid.is_some_and(|own| own.to_wire() == lid)
+    fabric.port_forwarding(port).lid.is_some_and(|own| own.to_wire() == lid)
 }
 
 fn far_end(fabric: &Fabric, out: PortId) -> Option<PortId> {
-    let gate = fabric.gate(out);
+    let gate = fabric.port_forwarding(out);
     let peer = gate.peer.filter(|_| gate.state == PortState::Active)?;
-    matches!(fabric.gate(peer).state, PortState::Active | PortState::Armed).then_some(peer)
+    matches!(fabric.port_forwarding(peer).state, PortState::Active | PortState::Armed).then_some(peer)
 }
 
 fn lets_in(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
-    let gate = fabric.gate(port);
+    let gate = fabric.port_forwarding(port);
     let may_send = |held: &Pkey| {
         held.partition() == key.partition()
             && (held.membership() == Membership::Full || key.membership() == Membership::Limited)
@@ -141,6 +141,6 @@ fn lets_in(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
 }
 
 fn lets_out(fabric: &Fabric, port: PortId, key: Pkey) -> bool {
-    let gate = fabric.gate(port);
+    let gate = fabric.port_forwarding(port);
     !gate.enforces.1 || gate.keys.iter().flatten().any(|held| matches(*held, key))
 }

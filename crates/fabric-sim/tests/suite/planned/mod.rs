@@ -1,4 +1,4 @@
-//! Plans made by hand for tests of traffic: shortest routes, one key, lanes as a test wants them.
+//! Hand-made plans for traffic tests: shortest paths, one P_Key, configurable lanes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -11,26 +11,28 @@ use fabric_model::plan::{
     SwitchPortPlan,
 };
 use fabric_model::{FabricPlan, NodeIndex, Topology};
-use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
+use fabric_sim::traffic::{
+    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+};
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, Mtu, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
-/// What a plan is made of besides the topology.
+/// The parameters of a plan besides the topology.
 pub struct Design {
     pub topology: Topology,
     pub lanes: DataLanes,
     pub mtu: Mtu,
     pub entries: u8,
-    /// How every link is shared; `None` leaves it to the devices.
+    /// Lane sharing of every link; `None` keeps the factory defaults.
     pub sharing: Option<Arc<PortSharing>>,
     /// Keys of a node's adapter, in order.
     pub keys: Box<dyn Fn(NodeIndex) -> Vec<Pkey>>,
-    /// Whether switches enforce them.
+    /// Whether switches enforce partitions.
     pub enforces: bool,
-    /// Which of equally short ways is taken, counted around: by how many links a switch is above
-    /// the hosts, and the number of the host.
+    /// Which of several shortest paths is used: a number modulo their count, from the tier of the switch and
+    /// the number of the host.
     pub spread: fn(usize, usize) -> usize,
-    /// Exits that are not the shortest: from a switch to a node.
+    /// Output ports off the shortest path, from a switch to a node.
     pub detour: Box<dyn Fn(NodeIndex, NodeIndex) -> Option<PortNum>>,
 }
 
@@ -66,8 +68,8 @@ impl Design {
         fabric
     }
 
-    pub fn simulation(&self, settings: Settings) -> Simulation {
-        Simulation::new(Network::of(&self.fabric()), settings).unwrap()
+    pub fn simulation(&self, settings: TrafficSettings) -> Simulation {
+        Simulation::new(TrafficNetwork::of(&self.fabric()), settings).unwrap()
     }
 
     pub fn plan(&self) -> FabricPlan {
@@ -128,7 +130,7 @@ impl Design {
         }
     }
 
-    /// Exits by LID of every switch: shortest ways, destinations spread over those that are equal.
+    /// Linear forwarding tables of all switches: shortest paths, destinations spread over equal ones.
     fn tables(&self) -> Vec<Vec<u8>> {
         let topology = &self.topology;
         let (count, switches) = (topology.node_count(), topology.switches().count());
@@ -153,7 +155,7 @@ impl Design {
         tables
     }
 
-    /// Links from every node to the nearest of some, through switches only.
+    /// Hops from every node to the nearest of some, through switches only.
     fn distances(&self, to: impl IntoIterator<Item = NodeIndex>) -> Vec<usize> {
         let mut distances = vec![usize::MAX; self.topology.node_count()];
         let mut open: VecDeque<NodeIndex> = to.into_iter().collect();
@@ -190,7 +192,8 @@ pub fn sl(raw: u8) -> ServiceLevel {
     ServiceLevel::from_wire(raw).unwrap()
 }
 
-/// Every level in the lane of its number as far as there are lanes, the others discarded; entries of lane and weight.
+/// Each service level on the lane of its number as far as there are lanes, all others discarded; `low` has
+/// lanes and weights.
 pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortSharing> {
     let map = |level: usize| if level < usize::from(lanes) { lane(level as u8) } else { lane(15) };
     Arc::new(PortSharing {
@@ -202,11 +205,11 @@ pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortSharing> {
 }
 
 /// Adapter ports and their LIDs, in order of the topology.
-pub fn hosts(network: &Network) -> Vec<(PortId, Lid)> {
+pub fn hosts(network: &TrafficNetwork) -> Vec<(PortId, Lid)> {
     network.adapter_ports().map(|port| (port, network.lid(port).unwrap())).collect()
 }
 
-/// A message on a level, with the default key.
+/// A message on a service level, with the default P_Key.
 pub fn message(from: PortId, to: Lid, level: u8, bytes: u64) -> Message {
     Message {
         from: FunctionId::new(from, 0),
@@ -220,20 +223,20 @@ pub fn message(from: PortId, to: Lid, level: u8, bytes: u64) -> Message {
     }
 }
 
-/// Sends each message again as soon as it has left: sources that never pause.
+/// Posts each message again as soon as it has left: saturating sources.
 pub struct Saturating(pub Vec<Message>);
 
 impl Workload for Saturating {
-    fn start(&mut self, orders: &mut Orders) {
-        self.0.iter().for_each(|message| orders.post(*message));
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.0.iter().for_each(|message| actions.post(*message));
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
-        orders.post(*message);
+    fn sent(&mut self, _: Time, message: &Message, actions: &mut WorkloadActions) {
+        actions.post(*message);
     }
 }
 
-/// Sends each message once, at its time.
+/// Posts each message once, at its time.
 #[derive(Default)]
 pub struct Timed {
     pub messages: Vec<(Time, Message)>,
@@ -242,21 +245,21 @@ pub struct Timed {
 }
 
 impl Workload for Timed {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for (number, (at, _)) in self.messages.iter().enumerate() {
-            orders.wake(*at, number as u64);
+            actions.wake(*at, number as u64);
         }
     }
 
-    fn woken(&mut self, _: Time, token: u64, orders: &mut Orders) {
-        orders.post(self.messages[token as usize].1);
+    fn woken(&mut self, _: Time, token: u64, actions: &mut WorkloadActions) {
+        actions.post(self.messages[token as usize].1);
     }
 
-    fn delivered(&mut self, now: Time, message: &Message, _: Time, _: &mut Orders) {
+    fn delivered(&mut self, now: Time, message: &Message, _: Time, _: &mut WorkloadActions) {
         self.delivered.push((now, *message));
     }
 
-    fn lost(&mut self, _: Time, message: &Message, reason: fabric_sim::DropReason, _: &mut Orders) {
+    fn lost(&mut self, _: Time, message: &Message, reason: fabric_sim::DropReason, _: &mut WorkloadActions) {
         self.lost.push((*message, reason));
     }
 }

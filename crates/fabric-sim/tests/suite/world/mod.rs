@@ -1,11 +1,11 @@
-//! A small fabric and somebody who asks: what the tests of the emulation share.
+//! A small fabric and a requester, shared by the tests of the emulation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 use std::time::Duration;
 
 use fabric_model::ibnetdiscover;
-use fabric_sim::{Capacities, Fabric, Output, PortId};
+use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, Mad, ManagementClass, Method, Pkey, PortInfo,
     PortNum, PortState, Status, SwitchInfo, TransactionId,
@@ -138,7 +138,7 @@ impl World {
         DirectedRoute::new(hops.iter().map(|hop| PortNum::new(*hop).unwrap())).unwrap()
     }
 
-    /// Sends from a node and returns the answer, `None` if it was lost. What else is delivered is kept.
+    /// Sends from a node and returns the response, `None` if it was lost. Other deliveries are kept.
     pub fn send(&mut self, from: &str, mut datagram: Datagram) -> Option<Datagram> {
         self.transactions += 1;
         datagram.mad.set_transaction(TransactionId(self.transactions));
@@ -155,13 +155,13 @@ impl World {
 
     pub fn collect(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
-            if let Output::Deliver { port, datagram } = output {
+            if let FabricOutput::Deliver { port, datagram } = output {
                 self.delivered.push((port, datagram));
             }
         }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn wait(&mut self, time: Duration) {
         self.now += time;
         self.fabric.handle_timeout(self.now);
@@ -229,7 +229,7 @@ impl World {
         SwitchInfo::decode(&self.get(name, Attribute::SWITCH_INFO, 0).expect("switch info is there")).unwrap()
     }
 
-    /// Reads, changes and writes PortInfo; what says "no change" stays so.
+    /// Changes PortInfo by Get and Set; the port state stays unless `change` sets it.
     pub fn try_change_port_info(
         &mut self,
         name: &str,
@@ -253,7 +253,7 @@ impl World {
         self.try_change_port_info(name, port, change).expect("the change is taken")
     }
 
-    /// A general management datagram of a class nobody but software answers.
+    /// A general management datagram of a class that only software answers.
     pub fn message(from: u16, to: u16, pkey: u16) -> Datagram {
         let mad =
             Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
@@ -261,7 +261,7 @@ impl World {
         Datagram::general_management(address(from), address(to), Pkey::from_wire(pkey).unwrap(), mad)
     }
 
-    /// Sends a general management datagram; whether it was delivered to the other end.
+    /// Sends a general management datagram. Returns whether it was delivered to the other end.
     pub fn passes(&mut self, from: &str, to: &str, datagram: Datagram) -> bool {
         self.delivered.clear();
         self.send(from, datagram);

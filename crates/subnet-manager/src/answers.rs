@@ -1,0 +1,128 @@
+//! Responses to the requests of the manager, and requests without response.
+
+use std::time::Duration;
+
+use ib_wire::{Mad, NodeInfo, SMP_DATA_LEN, Status};
+
+use crate::event::SmEvent;
+use crate::manager::{Manager, Phase, Purpose};
+use crate::program::Stage;
+use crate::unsupported::AttributeRef;
+
+/// Programming runs in a row that a silent node may interrupt before it is left out.
+const STRIKES_MAX: u8 = 3;
+
+impl Manager {
+    /// Handles requests that were given up.
+    pub(crate) fn handle_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
+        for purpose in silent {
+            match purpose {
+                // Another node, or the node lost its key: probe without a key.
+                Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
+                Purpose::Probe { from, .. } => {
+                    let last = self.bound.node(from);
+                    if self.unresolved.insert(from, None) != Some(None) {
+                        self.emit(SmEvent::SilentLocation { location: from, last });
+                    }
+                }
+                Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
+                Purpose::Read { target }
+                | Purpose::Audit { target }
+                | Purpose::LightSweep { target }
+                | Purpose::Recheck { target }
+                | Purpose::Write { target } => self.handle_silent_attribute(now, target),
+            }
+        }
+    }
+
+    /// A node does not answer. In a discovery run it counts as gone; in a programming run it is rechecked.
+    fn handle_silent_attribute(&mut self, now: Duration, target: AttributeRef) {
+        let (guid, port, key) = target;
+        self.emit(SmEvent::NodeSilent { node: guid, attribute: key.0 });
+        let is_discovering = self.is_discovering();
+        let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
+        // It is unknown whether an unconfirmed Set took effect.
+        node.tables.remove(&(port, key));
+        node.strikes = node.strikes.saturating_add(1);
+        if is_discovering || node.strikes >= STRIKES_MAX {
+            self.observed.disconnect_all(guid);
+        }
+        if !is_discovering {
+            self.silent.insert(guid);
+            self.sweeps.schedule_recheck(now, guid);
+        }
+    }
+
+    /// Handles the response `mad` to a request.
+    pub(crate) fn handle_answer(&mut self, purpose: Purpose, request: &Mad, mad: &Mad) {
+        let data = mad.smp_data();
+        let is_ok = mad.status() == Status::OK;
+        match purpose {
+            Purpose::Probe { from, route, expected } => {
+                if let Some(info) = NodeInfo::decode(data).ok().filter(|_| is_ok) {
+                    self.register_node(info, from, route, expected);
+                }
+            }
+            Purpose::ForeignManager { node, port } => self.record_foreign_manager(node, port, data),
+            Purpose::Read { target } => {
+                let understood = is_ok && self.record(target, data);
+                self.check_understood(understood, target, mad);
+            }
+            Purpose::Audit { target } => {
+                self.compare_with_known(target, data);
+                let understood = is_ok && self.record(target, data);
+                self.check_understood(understood, target, mad);
+            }
+            Purpose::LightSweep { target } => {
+                let understood = is_ok && self.record_switch(target, data, false);
+                self.check_understood(understood, target, mad);
+            }
+            Purpose::Recheck { target } => {
+                let understood = is_ok && self.record_switch(target, data, true);
+                self.check_understood(understood, target, mad);
+            }
+            Purpose::Write { target } => {
+                self.learn(target, request, mad);
+                let understood = is_ok && self.record(target, data);
+                self.check_understood(understood, target, mad);
+            }
+        }
+    }
+
+    /// Records bits that a Set left unchanged.
+    fn learn(&mut self, target: AttributeRef, request: &Mad, mad: &Mad) {
+        let (guid, port, key) = target;
+        if mad.smp_data() == request.smp_data() {
+            return;
+        }
+        let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
+        if let Some(before) = before.filter(|_| mad.status() == Status::OK)
+            && self.unsupported.learn(target, &before, request.smp_data(), mad.smp_data())
+        {
+            self.has_learned = true;
+            self.emit(SmEvent::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
+        }
+    }
+
+    /// Marks a node as changed if an attribute differs from the known value.
+    fn compare_with_known(&mut self, target: AttributeRef, data: &[u8; SMP_DATA_LEN]) {
+        let (guid, port, key) = target;
+        let known = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
+        if known.is_none_or(|known| known != *data) {
+            self.changed.insert(guid);
+        }
+    }
+
+    /// Reports a request that was refused or whose response cannot be decoded.
+    fn check_understood(&mut self, understood: bool, target: AttributeRef, mad: &Mad) {
+        if !understood {
+            let (node, _, (attribute, modifier)) = target;
+            let status = Some(mad.status()).filter(|status| *status != Status::OK);
+            self.emit(SmEvent::RequestRefused { node, attribute, modifier, status });
+            if self.phase == Phase::Writing(Stage::Active) {
+                // It was armed and is not any more: it may have restarted and lost its tables.
+                self.silent.insert(node);
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A discovery run: probes locations, registers the nodes that answer, reads their attributes and compares
+//! them with the known values.
+
+use ib_wire::{
+    Attribute, Capability, DirectedRoute, Guid, Mad, Method, NodeDescription, NodeInfo, NodeKind, PortInfo,
+    PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
+};
+
+use fabric_model::NODES_MAX;
+
+use crate::event::SmEvent;
+use crate::keys::Location;
+use crate::manager::{Manager, Purpose};
+use crate::observed::{AttributeKey, ObservedNode, OwnPort, is_up};
+use crate::program::hops;
+use crate::unsupported::AttributeRef;
+
+impl Manager {
+    /// Starts a discovery run over the whole fabric, from the manager's own port.
+    pub(crate) fn discover_all(&mut self) {
+        self.begin_discovery_run();
+        self.probe(None, DirectedRoute::default());
+    }
+
+    /// Reads the attributes of a node and its ports again.
+    pub(crate) fn recheck_node(&mut self, guid: Guid) {
+        let Some(node) = self.observed.nodes.get(&guid) else { return };
+        if node.is_switch() {
+            let target = (guid, PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
+            self.request_get(target, Purpose::Recheck { target });
+        } else {
+            let ports: Vec<PortNum> = node.routes.keys().copied().collect();
+            for port in ports {
+                self.read((guid, port, (Attribute::NODE_DESCRIPTION, 0)));
+                self.audit((guid, port, port_info_key(port)));
+            }
+        }
+    }
+
+    /// Starts a light sweep: asks every switch for PortStateChange, probes locations that did not answer
+    /// before, and audits a part of all known attributes.
+    pub(crate) fn sweep(&mut self) {
+        if self.observed.own.is_none() {
+            return self.discover_all();
+        }
+        self.begin_discovery_run();
+        let switches: Vec<Guid> =
+            self.observed.nodes.iter().filter(|(_, node)| node.is_switch()).map(|(guid, _)| *guid).collect();
+        for guid in switches {
+            let target = (guid, PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
+            self.request_get(target, Purpose::LightSweep { target });
+        }
+        self.query_managers();
+        for (near, port, route) in self.observed.open_ends() {
+            self.probe(Some(Location { near, port }), route);
+        }
+        let nodes = &self.observed.nodes;
+        let audit = self.sweeps.take_audit(|| {
+            let targets = |(guid, node): (&Guid, &ObservedNode)| -> Vec<AttributeRef> {
+                let guid = *guid;
+                let own = |port: PortNum| if node.is_switch() { PortNum::MANAGEMENT } else { port };
+                let ports = node.ports.keys().map(|port| (guid, own(*port), port_info_key(*port)));
+                let tables = node.tables.keys().map(|(port, key)| (guid, *port, *key));
+                ports.chain(tables).collect()
+            };
+            nodes.iter().flat_map(targets).collect()
+        });
+        for target in audit {
+            self.audit(target);
+        }
+    }
+
+    /// Asks which node is at a location. If the node that was last seen there has an M_Key, the key is
+    /// presented.
+    pub(crate) fn probe(&mut self, from: Option<Location>, route: DirectedRoute) {
+        let expected = self.secret.as_ref().and_then(|_| self.bound.node(from));
+        self.probe_as(from, route, expected);
+    }
+
+    pub(crate) fn probe_as(&mut self, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
+        /// Stands for the unknown neighbour before the first answer.
+        const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
+            Some(guid) => guid,
+            None => unreachable!(),
+        };
+        let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
+        mad.set_m_key(expected.and_then(|guid| self.secret.as_ref().map(|secret| secret.key(guid))));
+        let near = from.map_or(NOBODY, |location| location.near);
+        self.window.request(near, mad, Purpose::Probe { from, route, expected });
+    }
+
+    /// Handles the answer to a probe.
+    pub(crate) fn register_node(
+        &mut self,
+        info: NodeInfo,
+        from: Option<Location>,
+        route: DirectedRoute,
+        expected: Option<Guid>,
+    ) {
+        let (guid, entered, port_guid) = (info.node_guid, info.local_port, info.port_guid);
+        let known = self.observed.nodes.get(&guid);
+        let is_new = known.is_none_or(|node| node.seen_in_run < self.discovery_run);
+        if known.is_none() && self.observed.nodes.len() >= NODES_MAX {
+            return;
+        }
+        if self.is_stranger(guid, entered, from, expected) {
+            if self.unresolved.insert(from, Some(guid)) != Some(Some(guid)) {
+                self.emit(SmEvent::Stranger { location: from, claims: guid });
+            }
+            return;
+        }
+        self.forget_unresolved(from);
+        self.state_is_new |= self.bound.bind(from, guid);
+        if from.is_none() {
+            self.observed.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
+        }
+        let reads = reads_of_node(&info);
+        let is_switch = info.kind == NodeKind::Switch;
+        let node = self.observed.nodes.entry(guid).or_insert_with(|| ObservedNode::new(info.clone()));
+        let is_new_adapter_port = !is_switch && !node.port_guids.contains_key(&entered);
+        node.port_guids.insert(entered, port_guid);
+        if is_new {
+            // The node may have restarted or been replaced: nothing known about it is trusted.
+            (node.info, node.seen_in_run) = (info, self.discovery_run);
+            node.tables.clear();
+            node.routes.clear();
+            if !is_switch {
+                // The lost link of this port is already known, because the cable was just followed.
+                node.ports.remove(&entered);
+            }
+            self.fresh.insert(guid);
+        }
+        if is_new || is_new_adapter_port {
+            node.routes.entry(entered).or_insert(route);
+        }
+        if let Some(location) = from {
+            self.observed.connect((location.near, location.port), (guid, entered));
+            // If another cable fails, this one may be followed from its other end.
+            let back = Location { near: guid, port: entered };
+            self.state_is_new |= self.bound.bind(Some(back), location.near);
+        }
+        if is_new {
+            reads.into_iter().for_each(|(port, key)| self.read((guid, port, key)));
+        } else if is_new_adapter_port {
+            self.read((guid, entered, port_info_key(entered)));
+        }
+    }
+
+    /// Whether a device without the M_Key claims the GUID of a node that is bound to another location.
+    /// Presenting the key would disclose it.
+    fn is_stranger(
+        &self,
+        guid: Guid,
+        entered: PortNum,
+        from: Option<Location>,
+        expected: Option<Guid>,
+    ) -> bool {
+        if self.secret.is_none() || expected == Some(guid) || self.bound.node(from) == Some(guid) {
+            return false;
+        }
+        let is_taken = |node: &ObservedNode| node.links.contains_key(&entered);
+        self.bound.is_sealed(guid) || self.observed.nodes.get(&guid).is_some_and(is_taken)
+    }
+
+    /// Records the value of an attribute. Returns false if the data cannot be decoded.
+    pub(crate) fn record(&mut self, target: AttributeRef, data: &[u8; SMP_DATA_LEN]) -> bool {
+        let (guid, port, key) = target;
+        let Some(node) = self.observed.nodes.get_mut(&guid) else { return false };
+        match key.0 {
+            Attribute::NODE_DESCRIPTION => {
+                let description = NodeDescription(*data);
+                let is_new = node.description.replace(description) != node.description;
+                self.facts_are_new |= is_new;
+            }
+            Attribute::SWITCH_INFO => match SwitchInfo::decode(data) {
+                Ok(info) => node.switch = Some(info),
+                Err(_) => return false,
+            },
+            Attribute::PORT_INFO => match (PortInfo::decode(data), PortInfo::port_of_modifier(key.1)) {
+                (Ok(info), Some(number)) => self.record_port(guid, number, info),
+                _ => return false,
+            },
+            _ => match hops(node, key) {
+                Some(hops) => node.tables.extend(hops.map(|hop| ((port, hop), *data))),
+                None => {
+                    node.tables.insert((port, key), *data);
+                }
+            },
+        }
+        true
+    }
+
+    /// Records PortInfo and follows the cable of the port if that is new.
+    fn record_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
+        let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
+        let (is_up, state, is_manager) = (is_up(&info), info.state, info.capability.has(Capability::IS_SM));
+        self.facts_are_new |= node.ports.get(&number) != Some(&info);
+        let before = node.ports.insert(number, info).map(|before| before.state);
+        let has_bounced = before == Some(PortState::Active) && state == PortState::Initialize;
+        if is_up && !has_bounced {
+            self.record_manager(guid, number, is_manager);
+        }
+        if !is_up || has_bounced {
+            self.lose_link(guid, number);
+        }
+        if !is_up {
+            self.forget_unresolved(Some(Location { near: guid, port: number }));
+        }
+        let node = &self.observed.nodes[&guid];
+        let leads_on = is_up && self.observed.leads_on(guid, number);
+        if self.is_discovering() && leads_on && !node.links.contains_key(&number) {
+            let route = node.route(number).and_then(|route| route.then(number));
+            if let Some(route) = route {
+                self.probe(Some(Location { near: guid, port: number }), route);
+            }
+        }
+    }
+
+    /// A location no longer has a silent device or a stranger.
+    fn forget_unresolved(&mut self, location: Option<Location>) {
+        if self.unresolved.remove(&location).is_some() {
+            self.emit(SmEvent::LocationRecovered { location });
+        }
+    }
+
+    /// Removes a cable. Schedules a recheck, because the cable may come back while the trap for it is
+    /// suppressed by the previous one.
+    fn lose_link(&mut self, guid: Guid, number: PortNum) {
+        if self.observed.disconnect(guid, number) {
+            self.sweeps.schedule_recheck(self.now, guid);
+        }
+    }
+
+    /// Records SwitchInfo; if PortStateChange is set, reads all ports of the switch.
+    pub(crate) fn record_switch(
+        &mut self,
+        target: AttributeRef,
+        data: &[u8; SMP_DATA_LEN],
+        is_recheck: bool,
+    ) -> bool {
+        let Ok(info) = SwitchInfo::decode(data) else { return false };
+        let guid = target.0;
+        let before = self.observed.nodes.get(&guid).and_then(|node| node.switch.clone());
+        let has_changed = info.port_state_change;
+        if let Some(before) = before
+            && before.linear_fdb_top != info.linear_fdb_top
+        {
+            self.changed.insert(guid);
+        }
+        // Without a plan nothing is written, so the bit stays set and the ports are read in every sweep.
+        if has_changed && self.plan.is_some() {
+            // Cleared before the ports are read, so that a later change sets it again.
+            self.write(target, *data);
+        }
+        self.record(target, data);
+        if has_changed || is_recheck {
+            let count = self.observed.nodes.get(&guid).map_or(0, |node| node.info.port_count);
+            for port in (0..=count).filter_map(PortNum::new) {
+                self.audit((guid, PortNum::MANAGEMENT, port_info_key(port)));
+            }
+        }
+        true
+    }
+}
+
+/// The attributes to read of a node that is new in this run: description, SwitchInfo, and PortInfo of every
+/// port that the answering one gives access to.
+fn reads_of_node(info: &NodeInfo) -> Vec<(PortNum, AttributeKey)> {
+    let name = (info.local_port, (Attribute::NODE_DESCRIPTION, 0));
+    if info.kind != NodeKind::Switch {
+        return vec![name, (info.local_port, port_info_key(info.local_port))];
+    }
+    let own = |key| (PortNum::MANAGEMENT, key);
+    let ports = (0..=info.port_count).map(|port| own((Attribute::PORT_INFO, port.into())));
+    [name, own((Attribute::SWITCH_INFO, 0))].into_iter().chain(ports).collect()
+}
+
+fn port_info_key(port: PortNum) -> AttributeKey {
+    (Attribute::PORT_INFO, port.to_wire().into())
+}

@@ -1,0 +1,154 @@
+//! The state that must survive a restart, and the rule that it is stored before anything that depends on it
+//! is written.
+//!
+//! A programming run waits in [`Phase::Persisting`] until the caller has stored what
+//! [`Manager::poll_persist`] returned. If that fails, for example because the disk is full, the new plan is
+//! *held back*: the manager returns to the plan whose decisions are stored, keeps the fabric equal to that
+//! one, answers queries from it, and tries again later. Nothing that depends on unsaved decisions is written
+//! meanwhile, so the process may be killed at any time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_model::{Decisions, FabricPlan};
+use serde::{Deserialize, Serialize};
+
+use crate::keys::{Bindings, SiteSecret};
+use crate::manager::{Manager, Phase};
+use crate::program::Stage;
+use crate::unsupported::Unsupported;
+
+/// Time before a state that could not be stored is offered again.
+const PERSIST_RETRY: Duration = Duration::from_secs(5);
+
+/// The state of a manager that must survive a restart. It contains no secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PersistentState {
+    pub decisions: Decisions,
+    /// Without them, nodes that hold an M_Key do not answer.
+    pub bindings: Bindings,
+    pub unsupported: Unsupported,
+    /// [`SiteSecret::fingerprint`] of the site secret; `None` without M_Keys.
+    pub secret: Option<u64>,
+}
+
+/// How much of the state is stored.
+#[derive(Debug, Default)]
+pub(crate) struct Persistence {
+    /// The state that was offered and not confirmed yet.
+    offered: Option<PersistentState>,
+    /// The state that was last confirmed.
+    safe: Option<PersistentState>,
+    /// The plan of the confirmed decisions.
+    safe_plan: Option<Arc<FabricPlan>>,
+    /// A plan whose decisions could not be stored.
+    held_back: Option<Arc<FabricPlan>>,
+    /// After a failure, nothing is offered before.
+    retry_at: Option<Duration>,
+}
+
+impl Persistence {
+    /// Records that a plan is about to be written: its decisions are stored.
+    pub(crate) fn record_safe_plan(&mut self, plan: &Arc<FabricPlan>) {
+        self.safe_plan = Some(Arc::clone(plan));
+    }
+}
+
+impl Manager {
+    /// The state that must be stored before anything else is written; `None` if nothing has changed. Answer
+    /// with [`Manager::handle_persisted`] or [`Manager::handle_not_persisted`].
+    pub fn poll_persist(&mut self) -> Option<PersistentState> {
+        if !self.has_state_to_persist() {
+            return None;
+        }
+        self.state_is_new = false;
+        let state = self.state();
+        self.persistence.offered = Some(state.clone());
+        Some(state)
+    }
+
+    /// The state of the last [`Manager::poll_persist`] is stored durably. Writing continues.
+    pub fn handle_persisted(&mut self, now: Duration) {
+        self.persistence.safe = self.persistence.offered.take();
+        self.persistence.safe_plan.clone_from(&self.plan);
+        self.persistence.retry_at = None;
+        if let Some(plan) = self.persistence.held_back.take() {
+            return self.apply(now, plan);
+        }
+        if self.phase == Phase::Persisting && !self.state_is_new {
+            self.begin_stage(Stage::ALL[0]);
+        }
+        self.proceed(now);
+    }
+
+    /// The state of the last [`Manager::poll_persist`] could not be stored. It is offered again after 5 s;
+    /// until then nothing that depends on it is written, and the fabric is kept equal to the plan whose
+    /// decisions are stored, if there is one.
+    pub fn handle_not_persisted(&mut self, now: Duration) {
+        self.persistence.offered = None;
+        self.persistence.retry_at = Some(now + PERSIST_RETRY);
+        self.state_is_new = true;
+        if self.phase == Phase::Persisting && self.persistence.safe_plan.is_some() {
+            self.phase = Phase::Idle;
+            self.hold_back();
+        }
+        self.proceed(now);
+    }
+
+    /// Whether a plan is held back because its decisions could not be stored.
+    pub fn is_holding_back(&self) -> bool {
+        self.persistence.held_back.is_some()
+    }
+
+    /// Returns to the plan whose decisions are stored.
+    fn hold_back(&mut self) {
+        let Some(safe) = self.persistence.safe_plan.clone() else { return };
+        if self.plan.as_ref().is_some_and(|plan| Arc::ptr_eq(plan, &safe)) {
+            return;
+        }
+        self.persistence.held_back = self.plan.replace(safe);
+        self.state_is_new = Some(self.state()) != self.persistence.safe;
+        if !self.plan_is_new() {
+            // Queries were restricted to what both plans allow; that ends, because the new plan is held back.
+            self.facts_are_new = true;
+            self.publish();
+        }
+    }
+
+    /// Tries a held-back plan again, if it is time. Returns whether it did.
+    pub(crate) fn resume_held_back(&mut self, now: Duration) -> bool {
+        let is_due = self.persistence.retry_at.is_none_or(|at| at <= now);
+        let Some(plan) = self.persistence.held_back.take_if(|_| is_due) else { return false };
+        self.apply(now, plan);
+        true
+    }
+
+    /// Drops a held-back plan, because a newer one was given.
+    pub(crate) fn forget_held_back(&mut self) {
+        self.persistence.held_back = None;
+        self.persistence.retry_at = None;
+    }
+
+    /// Whether there is a state to store. During a comparison nothing was decided.
+    pub(crate) fn has_state_to_persist(&self) -> bool {
+        let is_due = self.persistence.retry_at.is_none_or(|at| at <= self.now);
+        self.state_is_new && is_due && self.plan.is_some() && self.phase != Phase::Comparing
+    }
+
+    /// When a state that could not be stored is offered again.
+    pub(crate) fn persist_timeout(&self) -> Option<Duration> {
+        let is_waiting = self.state_is_new || self.persistence.held_back.is_some();
+        // Once it is due, it waits only for the current phase.
+        self.persistence.retry_at.filter(|at| is_waiting && *at > self.now)
+    }
+
+    fn state(&mut self) -> PersistentState {
+        PersistentState {
+            decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
+            bindings: self.bound.list(),
+            unsupported: self.unsupported.clone(),
+            secret: self.secret.as_ref().map(SiteSecret::fingerprint),
+        }
+    }
+}
