@@ -252,22 +252,22 @@ impl TryFrom<u64> for Guid {
 /// A text that is not a GUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a GUID: 1 to 16 hexadecimal digits, not all 0, optionally 0x in front or : between")]
-pub struct NotAGuid(String);
+pub struct ParseGuidError(String);
 
 /// Takes the spellings in use: `0x0002c903…`, `0002c903…`, `00:02:c9:…`, `0002:c903:…`.
 impl FromStr for Guid {
-    type Err = NotAGuid;
-    fn from_str(text: &str) -> Result<Self, NotAGuid> {
+    type Err = ParseGuidError;
+    fn from_str(text: &str) -> Result<Self, ParseGuidError> {
         let digits: String = text.strip_prefix("0x").unwrap_or(text).chars().filter(|c| *c != ':').collect();
         let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
         let number = if hexadecimal { u64::from_str_radix(&digits, 16).ok() } else { None };
-        number.and_then(Self::from_wire).ok_or_else(|| NotAGuid(text.chars().take(40).collect()))
+        number.and_then(Self::from_wire).ok_or_else(|| ParseGuidError(text.chars().take(40).collect()))
     }
 }
 
 impl TryFrom<String> for Guid {
-    type Error = NotAGuid;
-    fn try_from(text: String) -> Result<Self, NotAGuid> {
+    type Error = ParseGuidError;
+    fn try_from(text: String) -> Result<Self, ParseGuidError> {
         text.parse()
     }
 }
@@ -340,19 +340,21 @@ impl WireValue for Gid {
 /// A text that is not a GID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a GID: it is spelled as an IPv6 address")]
-pub struct NotAGid(String);
+pub struct ParseGidError(String);
 
 impl FromStr for Gid {
-    type Err = NotAGid;
-    fn from_str(text: &str) -> Result<Self, NotAGid> {
+    type Err = ParseGidError;
+    fn from_str(text: &str) -> Result<Self, ParseGidError> {
         let address = text.parse::<std::net::Ipv6Addr>();
-        address.map(|address| Self(address.octets())).map_err(|_| NotAGid(text.chars().take(50).collect()))
+        address
+            .map(|address| Self(address.octets()))
+            .map_err(|_| ParseGidError(text.chars().take(50).collect()))
     }
 }
 
 impl TryFrom<String> for Gid {
-    type Error = NotAGid;
-    fn try_from(text: String) -> Result<Self, NotAGid> {
+    type Error = ParseGidError;
+    fn try_from(text: String) -> Result<Self, ParseGidError> {
         text.parse()
     }
 }
@@ -427,13 +429,16 @@ impl From<PortNum> for u8 {
 /// A text that is not a port number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a port number: 0 to 254")]
-pub struct NotAPortNumber(String);
+pub struct ParsePortNumError(String);
 
 /// Decimal, as every tool prints ports.
 impl FromStr for PortNum {
-    type Err = NotAPortNumber;
-    fn from_str(text: &str) -> Result<Self, NotAPortNumber> {
-        text.parse().ok().and_then(Self::new).ok_or_else(|| NotAPortNumber(text.chars().take(20).collect()))
+    type Err = ParsePortNumError;
+    fn from_str(text: &str) -> Result<Self, ParsePortNumError> {
+        text.parse()
+            .ok()
+            .and_then(Self::new)
+            .ok_or_else(|| ParsePortNumError(text.chars().take(20).collect()))
     }
 }
 

@@ -208,7 +208,7 @@ pub(crate) const fn used_bits(fields: &[(&str, Field)]) -> usize {
 }
 
 /// The place of a field by its name; fails the build if there is none.
-pub(crate) const fn place_of(fields: &[(&str, Field)], name: &str) -> Field {
+pub(crate) const fn field_named(fields: &[(&str, Field)], name: &str) -> Field {
     let mut i = 0;
     while i < fields.len() {
         if same_text(fields[i].0.as_bytes(), name.as_bytes()) {
@@ -220,13 +220,13 @@ pub(crate) const fn place_of(fields: &[(&str, Field)], name: &str) -> Field {
 }
 
 /// The place of a field of a layout that is itself the field `host` of another one.
-pub(crate) const fn place_within(
+pub(crate) const fn nested_field(
     fields: &[(&str, Field)],
     host: &str,
     inner_fields: &[(&str, Field)],
     name: &str,
 ) -> Field {
-    place_of(inner_fields, name).moved_by(place_of(fields, host).first_byte())
+    field_named(inner_fields, name).moved_by(field_named(fields, host).first_byte())
 }
 
 const fn same_text(left: &[u8], right: &[u8]) -> bool {
@@ -245,7 +245,7 @@ macro_rules! layout {
     (
         $(#[$meta:meta])*
         pub struct $name:ident [$len:expr] {
-            $( $(#[$field_meta:meta])* $field:ident : $ty:ty = $place:expr, )*
+            $( $(#[$field_meta:meta])* $field:ident : $ty:ty = $at:expr, )*
         }
     ) => {
         $(#[$meta])*
@@ -256,7 +256,7 @@ macro_rules! layout {
 
         const _: () = {
             $crate::bits::check_layout($name::FIELDS, $name::LEN);
-            $( $crate::bits::check_field::<$ty>($place); )*
+            $( $crate::bits::check_field::<$ty>($at); )*
         };
 
         impl $name {
@@ -265,7 +265,7 @@ macro_rules! layout {
 
             /// The layout as a table: field names and places.
             pub const FIELDS: &'static [(&'static str, $crate::bits::Field)] =
-                &[$( (stringify!($field), $place) ),*];
+                &[$( (stringify!($field), $at) ),*];
 
             /// Reads the layout from the start of `raw`.
             pub fn decode(raw: &[u8]) -> Result<Self, $crate::bits::LayoutError> {
@@ -276,7 +276,7 @@ macro_rules! layout {
                     got: raw.len(),
                 })?;
                 Ok(Self {
-                    $( $field: <$ty as WireValue>::read(raw, $place).ok_or(LayoutError::BadField {
+                    $( $field: <$ty as WireValue>::read(raw, $at).ok_or(LayoutError::BadField {
                         layout: stringify!($name),
                         field: stringify!($field),
                     })?, )*
@@ -287,7 +287,7 @@ macro_rules! layout {
             pub fn encode(&self) -> [u8; $len] {
                 use $crate::bits::WireValue;
                 let mut raw = [0u8; $len];
-                $( <$ty as WireValue>::write(&self.$field, &mut raw, $place); )*
+                $( <$ty as WireValue>::write(&self.$field, &mut raw, $at); )*
                 raw
             }
         }
@@ -297,13 +297,13 @@ macro_rules! layout {
             const MAX_BITS: usize = Self::LEN * 8;
             fn read(raw: &[u8], field: $crate::bits::Field) -> Option<Self> {
                 let mut own = [0u8; $len];
-                let place = &raw[field.first_byte()..field.end_byte()];
-                own[..place.len()].copy_from_slice(place);
+                let part = &raw[field.first_byte()..field.end_byte()];
+                own[..part.len()].copy_from_slice(part);
                 Self::decode(&own).ok()
             }
             fn write(&self, raw: &mut [u8], field: $crate::bits::Field) {
-                let place = &mut raw[field.first_byte()..field.end_byte()];
-                place.copy_from_slice(&self.encode()[..place.len()]);
+                let part = &mut raw[field.first_byte()..field.end_byte()];
+                part.copy_from_slice(&self.encode()[..part.len()]);
             }
         }
     };

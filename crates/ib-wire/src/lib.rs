@@ -42,7 +42,9 @@ mod smp;
 mod switch_info;
 mod tables;
 
-pub use address::{Gid, Guid, Lid, LidAddress, Lmc, MulticastLid, NotAGuid, NotAPortNumber, PortNum};
+pub use address::{
+    Gid, Guid, Lid, LidAddress, Lmc, MulticastLid, ParseGidError, ParseGuidError, ParsePortNumError, PortNum,
+};
 pub use bits::{Field, LayoutError, OutOfRange, WireValue, bits, bits_from, bytes};
 pub use class_port_info::{ClassCapability, ClassCapability2, ClassPortInfo};
 pub use datagram::{Datagram, Grh, QueuePair};
@@ -56,6 +58,6 @@ pub use sm_info::{SmInfo, SmState};
 pub use smp::{DIRECTED_HOPS_MAX, DirectedRoute, SMP_DATA_LEN};
 pub use switch_info::SwitchInfo;
 pub use tables::{
-    ForwardingBlock, GuidBlock, MulticastBlock, PkeyBlock, PkeyPosition, PortMask, SlToVl, SlToVlSelector,
-    VlArbBlock, VlArbEntry, VlArbPart,
+    ForwardingBlock, GuidBlock, MulticastBlock, PkeyBlock, PkeyBlockSelector, PortMask, SlToVl,
+    SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,
 };

@@ -51,8 +51,8 @@ impl Mad {
         DR_SLID.put(&mut mad.0, 0xffff);
         DR_DLID.put(&mut mad.0, 0xffff);
         mad.0[HOP_COUNT] = route.0.len() as u8;
-        for (place, hop) in mad.0[INITIAL_PATH + 1..].iter_mut().zip(&route.0) {
-            *place = hop.to_wire();
+        for (byte, hop) in mad.0[INITIAL_PATH + 1..].iter_mut().zip(&route.0) {
+            *byte = hop.to_wire();
         }
         mad
     }
@@ -132,8 +132,8 @@ impl Mad {
     /// Records the port by which hop `hop` was entered; beyond the path field it does nothing.
     #[inline]
     pub fn set_return_path(&mut self, hop: u8, port: u8) {
-        if let Some(place) = self.0[RETURN_PATH..].get_mut(usize::from(hop)) {
-            *place = port;
+        if let Some(byte) = self.0[RETURN_PATH..].get_mut(usize::from(hop)) {
+            *byte = port;
         }
     }
 

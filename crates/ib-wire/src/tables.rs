@@ -46,8 +46,8 @@ impl PkeyBlock {
     /// The bytes.
     pub fn encode(&self) -> [u8; SMP_DATA_LEN] {
         let mut raw = [0; SMP_DATA_LEN];
-        for (place, key) in raw.chunks_exact_mut(2).zip(self.0) {
-            place.copy_from_slice(&key.map_or(0, Pkey::to_wire).to_be_bytes());
+        for (bytes, key) in raw.chunks_exact_mut(2).zip(self.0) {
+            bytes.copy_from_slice(&key.map_or(0, Pkey::to_wire).to_be_bytes());
         }
         raw
     }
@@ -55,14 +55,14 @@ impl PkeyBlock {
 
 /// Which block of which port's P_KeyTable a modifier means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PkeyPosition {
+pub struct PkeyBlockSelector {
     /// The switch port; adapters ignore it.
     pub port: u16,
     /// The block of 32 entries.
     pub block: u16,
 }
 
-impl PkeyPosition {
+impl PkeyBlockSelector {
     /// Reads a modifier.
     pub const fn from_modifier(modifier: u32) -> Self {
         Self { port: (modifier >> 16) as u16, block: modifier as u16 }
@@ -92,8 +92,8 @@ impl GuidBlock {
     /// The bytes.
     pub fn encode(&self) -> [u8; SMP_DATA_LEN] {
         let mut raw = [0; SMP_DATA_LEN];
-        for (place, guid) in raw.chunks_exact_mut(8).zip(self.0) {
-            place.copy_from_slice(&guid.map_or(0, Guid::to_wire).to_be_bytes());
+        for (bytes, guid) in raw.chunks_exact_mut(8).zip(self.0) {
+            bytes.copy_from_slice(&guid.map_or(0, Guid::to_wire).to_be_bytes());
         }
         raw
     }
@@ -130,7 +130,7 @@ impl SlToVl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlToVlSelector {
     /// One turn.
-    Turn {
+    Hop {
         /// Where the packet comes in.
         input: u8,
         /// Where it leaves.
@@ -142,16 +142,16 @@ pub enum SlToVlSelector {
         output: u8,
     },
     /// Every turn of the switch (optimised form).
-    AllTurns,
+    AllHops,
 }
 
 impl SlToVlSelector {
     /// Reads a modifier; `None` if it means nothing.
     pub const fn from_modifier(modifier: u32) -> Option<Self> {
         match modifier >> 16 {
-            0 => Some(Self::Turn { input: (modifier >> 8) as u8, output: modifier as u8 }),
+            0 => Some(Self::Hop { input: (modifier >> 8) as u8, output: modifier as u8 }),
             2 => Some(Self::AllInputs { output: modifier as u8 }),
-            3 => Some(Self::AllTurns),
+            3 => Some(Self::AllHops),
             _ => None,
         }
     }
@@ -159,9 +159,9 @@ impl SlToVlSelector {
     /// The modifier.
     pub const fn to_modifier(self) -> u32 {
         match self {
-            Self::Turn { input, output } => (input as u32) << 8 | output as u32,
+            Self::Hop { input, output } => (input as u32) << 8 | output as u32,
             Self::AllInputs { output } => 0x20000 | output as u32,
-            Self::AllTurns => 0x30000,
+            Self::AllHops => 0x30000,
         }
     }
 }
@@ -194,8 +194,8 @@ impl VlArbBlock {
     /// The bytes.
     pub fn encode(&self) -> [u8; SMP_DATA_LEN] {
         let mut raw = [0; SMP_DATA_LEN];
-        for (place, entry) in raw.chunks_exact_mut(2).zip(self.0) {
-            place.copy_from_slice(&[entry.lane.to_wire(), entry.weight]);
+        for (bytes, entry) in raw.chunks_exact_mut(2).zip(self.0) {
+            bytes.copy_from_slice(&[entry.lane.to_wire(), entry.weight]);
         }
         raw
     }
@@ -291,8 +291,8 @@ impl MulticastBlock {
     /// The bytes.
     pub fn encode(&self) -> [u8; SMP_DATA_LEN] {
         let mut raw = [0; SMP_DATA_LEN];
-        for (place, mask) in raw.chunks_exact_mut(2).zip(self.0) {
-            place.copy_from_slice(&mask.0.to_be_bytes());
+        for (bytes, mask) in raw.chunks_exact_mut(2).zip(self.0) {
+            bytes.copy_from_slice(&mask.0.to_be_bytes());
         }
         raw
     }

@@ -6,7 +6,7 @@ use ib_wire::sa::{self, Record};
 use ib_wire::{
     Attribute, ClassPortInfo, ForwardingBlock, Gid, Guid, GuidBlock, LidAddress, MAD_LEN, Mad,
     ManagementClass, Method, MlnxExtPortInfo, MulticastBlock, NodeDescription, NodeInfo, Pkey, PkeyBlock,
-    PkeyPosition, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
+    PkeyBlockSelector, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ proptest! {
         prop_assert_eq!(PkeyBlock::decode(&keys.encode()), keys);
         let entries = VlArbBlock::decode(&raw);
         prop_assert_eq!(VlArbBlock::decode(&entries.encode()), entries);
-        prop_assert_eq!(PkeyPosition::from_modifier(modifier).to_modifier(), modifier);
+        prop_assert_eq!(PkeyBlockSelector::from_modifier(modifier).to_modifier(), modifier);
         if let Some(selector) = SlToVlSelector::from_modifier(modifier) {
             prop_assert_eq!(SlToVlSelector::from_modifier(selector.to_modifier()), Some(selector));
         }

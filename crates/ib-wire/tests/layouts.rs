@@ -1,4 +1,4 @@
-//! Every layout, by its own table: each field is read from the place it is written to, and from nowhere else.
+//! Every layout, by its own table: each field is read from the range it is written to, and from nowhere else.
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 use std::fs;
@@ -133,8 +133,8 @@ proptest! {
                     field.put(&mut expected, field.get(raw));
                 } else {
                     // Layouts and blocks inside have reserved bits of their own, tested where they are declared.
-                    let place = field.first_byte()..field.end_byte();
-                    expected[place.clone()].copy_from_slice(&once[place]);
+                    let range = field.first_byte()..field.end_byte();
+                    expected[range.clone()].copy_from_slice(&once[range]);
                 }
             }
             prop_assert_eq!(once, expected, "{}", layout.name);

@@ -9,8 +9,8 @@ mod trap;
 
 pub use inform::{InformInfo, InformInfoRecord, InformScope, Subscription};
 pub use trap::{
-    BadMKey, BadPkey, BadQKey, Changes, DETAILS_LEN, GidEvent, LocalChange, PortEvent, SwitchBadPkey,
-    SwitchEvent, SystemGuidChange, Trap,
+    BadMKey, BadPkey, BadQKey, DETAILS_LEN, GidEvent, LocalChange, LocalChangeFlags, PortEvent,
+    SwitchBadPkey, SwitchEvent, SystemGuidChange, Trap,
 };
 
 use crate::address::{Gid, LidAddress};
@@ -30,7 +30,7 @@ layout! {
         number: u16 = bytes(4, 2),
         /// The port that reports.
         issuer_lid: Option<LidAddress> = bytes(6, 2),
-        /// Changes with every new notice in a queue.
+        /// LocalChangeFlags with every new notice in a queue.
         toggle: bool = bits(8, 7, 7),
         /// Notices waiting behind this one.
         count: u16 = bits_from(8, 6, 15),
@@ -47,10 +47,10 @@ pub struct Notice {
     /// How grave it is.
     pub kind: NoticeKind,
     /// What happened.
-    pub event: Event,
+    pub event: NoticeEvent,
     /// The port that reports.
     pub issuer_lid: Option<LidAddress>,
-    /// Changes with every new notice in a queue.
+    /// LocalChangeFlags with every new notice in a queue.
     pub toggle: bool,
     /// Notices waiting behind this one, 15 bits.
     pub count: u16,
@@ -60,7 +60,7 @@ pub struct Notice {
 
 /// What a notice is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum NoticeEvent {
     /// The specification defines it.
     Generic {
         /// Who reports.
@@ -86,8 +86,8 @@ impl Notice {
     /// A generic notice of the usual gravity and producer for its trap, not queued.
     pub fn generic(trap: Trap, issuer_lid: Option<LidAddress>) -> Self {
         Self {
-            kind: trap.usual_kind(),
-            event: Event::Generic { producer: trap.usual_producer(), trap },
+            kind: trap.default_kind(),
+            event: NoticeEvent::Generic { producer: trap.default_producer(), trap },
             issuer_lid,
             toggle: false,
             count: 0,
@@ -98,8 +98,8 @@ impl Notice {
     /// The trap, if the specification defines the event.
     pub fn trap(&self) -> Option<&Trap> {
         match &self.event {
-            Event::Generic { trap, .. } => Some(trap),
-            Event::Vendor { .. } => None,
+            NoticeEvent::Generic { trap, .. } => Some(trap),
+            NoticeEvent::Vendor { .. } => None,
         }
     }
 
@@ -108,9 +108,13 @@ impl Notice {
         let raw = RawNotice::decode(raw)?;
         let event = if raw.is_generic {
             let producer = Producer::from_wire(raw.producer_or_vendor);
-            Event::Generic { producer, trap: Trap::decode(raw.number, &raw.details)? }
+            NoticeEvent::Generic { producer, trap: Trap::decode(raw.number, &raw.details)? }
         } else {
-            Event::Vendor { vendor_id: raw.producer_or_vendor, device_id: raw.number, details: raw.details }
+            NoticeEvent::Vendor {
+                vendor_id: raw.producer_or_vendor,
+                device_id: raw.number,
+                details: raw.details,
+            }
         };
         Ok(Self {
             kind: raw.kind,
@@ -132,8 +136,12 @@ impl Notice {
     /// The 80 bytes of a report.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (is_generic, producer_or_vendor, number, details) = match &self.event {
-            Event::Generic { producer, trap } => (true, producer.to_wire(), trap.number(), trap.encode()),
-            Event::Vendor { vendor_id, device_id, details } => (false, *vendor_id, *device_id, *details),
+            NoticeEvent::Generic { producer, trap } => {
+                (true, producer.to_wire(), trap.number(), trap.encode())
+            }
+            NoticeEvent::Vendor { vendor_id, device_id, details } => {
+                (false, *vendor_id, *device_id, *details)
+            }
         };
         RawNotice {
             is_generic,
@@ -246,7 +254,7 @@ mod tests {
     fn a_vendor_notice_is_kept_as_it_is() {
         let notice = Notice {
             kind: NoticeKind::Informational,
-            event: Event::Vendor { vendor_id: 0x2c9, device_id: 128, details: [9; DETAILS_LEN] },
+            event: NoticeEvent::Vendor { vendor_id: 0x2c9, device_id: 128, details: [9; DETAILS_LEN] },
             issuer_lid: None,
             toggle: false,
             count: 0,

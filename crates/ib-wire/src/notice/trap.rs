@@ -47,7 +47,7 @@ macro_rules! traps {
             }
 
             /// How grave the specification holds it to be.
-            pub(super) const fn usual_kind(&self) -> NoticeKind {
+            pub(super) const fn default_kind(&self) -> NoticeKind {
                 match self {
                     $( Self::$variant(_) => NoticeKind::$kind, )*
                     Self::Other { .. } => NoticeKind::Informational,
@@ -55,7 +55,7 @@ macro_rules! traps {
             }
 
             /// Who reports it; adapters stand for any kind of node.
-            pub(super) const fn usual_producer(&self) -> Producer {
+            pub(super) const fn default_producer(&self) -> Producer {
                 match self {
                     $( Self::$variant(_) => Producer::$producer, )*
                     Self::Other { .. } => Producer::Adapter,
@@ -132,7 +132,7 @@ layout! {
         /// The capabilities as they are now.
         capability: Capability = bytes(6, 4),
         /// What else changed.
-        changes: Changes = bytes(10, 2),
+        changes: LocalChangeFlags = bytes(10, 2),
     }
 }
 
@@ -246,9 +246,9 @@ layout! {
 
 /// What changed at a port, besides its capabilities: one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Changes(pub u16);
+pub struct LocalChangeFlags(pub u16);
 
-impl Changes {
+impl LocalChangeFlags {
     /// The node's description.
     pub const NODE_DESCRIPTION: Self = Self(0x01);
     /// The widths allowed.
@@ -268,7 +268,7 @@ impl Changes {
     }
 }
 
-impl WireValue for Changes {
+impl WireValue for LocalChangeFlags {
     const MAX_BITS: usize = 16;
     fn read(raw: &[u8], field: Field) -> Option<Self> {
         u16::read(raw, field).map(Self)
@@ -292,10 +292,10 @@ mod tests {
         assert!(matches!(Trap::decode(132, &[0; DETAILS_LEN]), Ok(Trap::Other { number: 132, .. })));
     }
 
-    /// Bytes at their places, the rest 0.
-    fn details(places: &[(usize, &[u8])]) -> [u8; DETAILS_LEN] {
+    /// Bytes at their parts, the rest 0.
+    fn details(parts: &[(usize, &[u8])]) -> [u8; DETAILS_LEN] {
         let mut raw = [0; DETAILS_LEN];
-        for (at, bytes) in places {
+        for (at, bytes) in parts {
             raw[*at..at + bytes.len()].copy_from_slice(bytes);
         }
         raw
@@ -323,17 +323,17 @@ mod tests {
 
     #[test]
     fn a_wrong_partition_or_queue_key_is_reported_with_its_packet() {
-        let places: &[(usize, &[u8])] = &[
+        let parts: &[(usize, &[u8])] = &[
             (2, &[0, 1, 0, 2, 0, 0, 0x81, 1, 0x30, 0, 0, 4, 0, 0, 0, 5]),
             (18, &[0xa; 16]),
             (34, &[0xb; 16]),
         ];
-        let Ok(Trap::BadPkey(event)) = Trap::decode(257, &details(places)) else { panic!("not trap 257") };
+        let Ok(Trap::BadPkey(event)) = Trap::decode(257, &details(parts)) else { panic!("not trap 257") };
         assert_eq!((event.source, event.destination), (LidAddress::from_wire(1), LidAddress::from_wire(2)));
         assert_eq!((event.pkey, event.sl.to_wire()), (Pkey::from_wire(0x8101), 3));
         assert_eq!((event.source_qp.to_wire(), event.destination_qp.to_wire()), (4, 5));
         assert_eq!((event.source_gid, event.destination_gid), (Gid([0xa; 16]), Gid([0xb; 16])));
-        let Ok(Trap::BadQKey(event)) = Trap::decode(258, &details(places)) else { panic!("not trap 258") };
+        let Ok(Trap::BadQKey(event)) = Trap::decode(258, &details(parts)) else { panic!("not trap 258") };
         assert_eq!(event.qkey, QKey::from_wire(0x8101));
     }
 

@@ -28,7 +28,7 @@
 mod receiver;
 mod sender;
 
-pub use receiver::{Message, RECEIVE_MAX, Receiver, WINDOW_SEGMENTS};
+pub use receiver::{RECEIVE_MAX, Receiver, RmppMessage, WINDOW_SEGMENTS};
 pub use sender::{RESENDS_MAX, Sender};
 
 use thiserror::Error;

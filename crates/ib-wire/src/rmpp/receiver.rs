@@ -15,7 +15,7 @@ pub const WINDOW_SEGMENTS: u32 = 64;
 
 /// A message that arrived whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct RmppMessage {
     /// The first datagram, for its common and class header.
     pub header: Mad,
     /// The data of all segments. Of an answer that did not use RMPP: the data area of its datagram.
@@ -51,7 +51,7 @@ impl Receiver {
 
     /// Takes a datagram of the sender: the message, when this was the last part of it. Datagrams of other transactions
     /// and what comes after the end are ignored.
-    pub fn handle(&mut self, mad: &Mad) -> Result<Option<Message>, TransferError> {
+    pub fn handle(&mut self, mad: &Mad) -> Result<Option<RmppMessage>, TransferError> {
         let ours = self.header.as_ref().is_none_or(|first| {
             (first.transaction(), first.class(), first.method())
                 == (mad.transaction(), mad.class(), mad.method())
@@ -85,16 +85,16 @@ impl Receiver {
     }
 
     /// An answer in one datagram, without RMPP.
-    fn single(&mut self, mad: &Mad) -> Option<Message> {
+    fn single(&mut self, mad: &Mad) -> Option<RmppMessage> {
         if self.state == State::Done || self.received > 0 {
             return None;
         }
         self.header = Some(mad.clone());
         self.state = State::Done;
-        Some(Message { header: mad.clone(), data: mad.sa_data().to_vec() })
+        Some(RmppMessage { header: mad.clone(), data: mad.sa_data().to_vec() })
     }
 
-    fn segment(&mut self, mad: &Mad, header: &RmppHeader) -> Result<Option<Message>, TransferError> {
+    fn segment(&mut self, mad: &Mad, header: &RmppHeader) -> Result<Option<RmppMessage>, TransferError> {
         if self.state == State::Done || header.segment <= self.received && header.segment > 0 {
             // Sent again: an acknowledgement was lost.
             self.acknowledge(mad);
@@ -125,7 +125,7 @@ impl Receiver {
         }
         self.state = State::Done;
         let header = self.header.clone().unwrap_or_else(|| mad.clone());
-        Ok(Some(Message { header, data: std::mem::take(&mut self.data) }))
+        Ok(Some(RmppMessage { header, data: std::mem::take(&mut self.data) }))
     }
 
     /// Whether a segment makes sense where the transfer stands.

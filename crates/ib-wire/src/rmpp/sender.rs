@@ -33,7 +33,7 @@ enum State {
     Done,
     Failed(TransferError),
     /// Failed on this side, and the other side was not told yet.
-    Telling(RmppStatus),
+    AbortPending(RmppStatus),
 }
 
 impl Sender {
@@ -68,7 +68,7 @@ impl Sender {
                 self.next += 1;
                 Some(segment)
             }
-            State::Telling(status) => {
+            State::AbortPending(status) => {
                 self.state = State::Failed(TransferError::Aborted(status));
                 // The sender's abort travels like its data: the method stays.
                 let mut mad = give_up(&self.header, status);
@@ -117,7 +117,7 @@ impl Sender {
     /// Ends the transfer; the other side is told why.
     pub fn abort(&mut self, status: RmppStatus) {
         if self.state == State::Sending {
-            self.state = State::Telling(status);
+            self.state = State::AbortPending(status);
         }
     }
 
@@ -130,7 +130,7 @@ impl Sender {
     pub fn error(&self) -> Option<TransferError> {
         match self.state {
             State::Failed(error) => Some(error),
-            State::Telling(status) => Some(TransferError::Aborted(status)),
+            State::AbortPending(status) => Some(TransferError::Aborted(status)),
             State::Sending | State::Done => None,
         }
     }
@@ -160,7 +160,7 @@ impl Sender {
     }
 
     fn fail(&mut self, status: RmppStatus) -> TransferError {
-        self.state = State::Telling(status);
+        self.state = State::AbortPending(status);
         TransferError::Aborted(status)
     }
 

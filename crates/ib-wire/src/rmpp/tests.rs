@@ -13,7 +13,7 @@ fn bytes_of(len: usize) -> Vec<u8> {
 }
 
 /// Carries datagrams both ways until neither side has more, losing those `lose` says; counts the datagrams.
-fn transfer(data: Vec<u8>, mut lose: impl FnMut(u32) -> bool) -> (Option<Message>, Sender, u32) {
+fn transfer(data: Vec<u8>, mut lose: impl FnMut(u32) -> bool) -> (Option<RmppMessage>, Sender, u32) {
     let (mut sender, mut receiver) = (Sender::new(answer(), data).unwrap(), Receiver::new());
     let (mut message, mut carried) = (None, 0);
     loop {

@@ -2,7 +2,7 @@
 
 use super::record;
 use crate::address::LidAddress;
-use crate::bits::{Field, bits, bytes, place_of, place_within};
+use crate::bits::{Field, bits, bytes, field_named, nested_field};
 use crate::node_info::{NodeDescription, NodeInfo};
 use crate::port_info::PortInfo;
 use crate::sm_info::SmInfo;
@@ -22,11 +22,11 @@ layout! {
 }
 
 const fn node(name: &str) -> Field {
-    place_within(NodeRecord::FIELDS, "node_info", NodeInfo::FIELDS, name)
+    nested_field(NodeRecord::FIELDS, "node_info", NodeInfo::FIELDS, name)
 }
 
 record!(NodeRecord, NODE_RECORD {
-    LID = 0 => place_of(NodeRecord::FIELDS, "lid"),
+    LID = 0 => field_named(NodeRecord::FIELDS, "lid"),
     BASE_VERSION = 2 => node("base_version"),
     CLASS_VERSION = 3 => node("class_version"),
     KIND = 4 => node("kind"),
@@ -39,7 +39,7 @@ record!(NodeRecord, NODE_RECORD {
     REVISION = 11 => node("revision"),
     LOCAL_PORT = 12 => node("local_port"),
     VENDOR_ID = 13 => node("vendor_id"),
-    DESCRIPTION = 14 => place_of(NodeRecord::FIELDS, "description"),
+    DESCRIPTION = 14 => field_named(NodeRecord::FIELDS, "description"),
 });
 
 layout! {
@@ -57,12 +57,12 @@ layout! {
 }
 
 const fn port(name: &str) -> Field {
-    place_within(PortInfoRecord::FIELDS, "port_info", PortInfo::FIELDS, name)
+    nested_field(PortInfoRecord::FIELDS, "port_info", PortInfo::FIELDS, name)
 }
 
 record!(PortInfoRecord, PORT_INFO_RECORD {
-    LID = 0 => place_of(PortInfoRecord::FIELDS, "lid"),
-    PORT = 1 => place_of(PortInfoRecord::FIELDS, "port"),
+    LID = 0 => field_named(PortInfoRecord::FIELDS, "lid"),
+    PORT = 1 => field_named(PortInfoRecord::FIELDS, "port"),
     OPTIONS = 2 => bytes(3, 1),
     M_KEY = 3 => port("m_key"),
     GID_PREFIX = 4 => port("gid_prefix"),
@@ -128,7 +128,7 @@ layout! {
 }
 
 record!(SwitchInfoRecord, SWITCH_INFO_RECORD {
-    LID = 0 => place_of(SwitchInfoRecord::FIELDS, "lid"),
+    LID = 0 => field_named(SwitchInfoRecord::FIELDS, "lid"),
 });
 
 layout! {
@@ -142,11 +142,11 @@ layout! {
 }
 
 const fn manager(name: &str) -> Field {
-    place_within(SmInfoRecord::FIELDS, "sm_info", SmInfo::FIELDS, name)
+    nested_field(SmInfoRecord::FIELDS, "sm_info", SmInfo::FIELDS, name)
 }
 
 record!(SmInfoRecord, SM_INFO_RECORD {
-    LID = 0 => place_of(SmInfoRecord::FIELDS, "lid"),
+    LID = 0 => field_named(SmInfoRecord::FIELDS, "lid"),
     GUID = 2 => manager("guid"),
     SM_KEY = 3 => manager("sm_key"),
     ACTIVITY = 4 => manager("activity"),
@@ -169,10 +169,10 @@ layout! {
 }
 
 record!(LinkRecord, LINK_RECORD {
-    FROM_LID = 0 => place_of(LinkRecord::FIELDS, "from_lid"),
-    FROM_PORT = 1 => place_of(LinkRecord::FIELDS, "from_port"),
-    TO_PORT = 2 => place_of(LinkRecord::FIELDS, "to_port"),
-    TO_LID = 3 => place_of(LinkRecord::FIELDS, "to_lid"),
+    FROM_LID = 0 => field_named(LinkRecord::FIELDS, "from_lid"),
+    FROM_PORT = 1 => field_named(LinkRecord::FIELDS, "from_port"),
+    TO_PORT = 2 => field_named(LinkRecord::FIELDS, "to_port"),
+    TO_LID = 3 => field_named(LinkRecord::FIELDS, "to_lid"),
 });
 
 layout! {
@@ -188,8 +188,8 @@ layout! {
 }
 
 record!(GuidInfoRecord, GUID_INFO_RECORD {
-    LID = 0 => place_of(GuidInfoRecord::FIELDS, "lid"),
-    BLOCK = 1 => place_of(GuidInfoRecord::FIELDS, "block"),
+    LID = 0 => field_named(GuidInfoRecord::FIELDS, "lid"),
+    BLOCK = 1 => field_named(GuidInfoRecord::FIELDS, "block"),
     GUID_0 = 4 => bytes(8, 8),
     GUID_1 = 5 => bytes(16, 8),
     GUID_2 = 6 => bytes(24, 8),

@@ -22,7 +22,7 @@ pub use tables::{
     LinearForwardingRecord, MulticastForwardingRecord, PkeyTableRecord, SlToVlRecord, VlArbitrationRecord,
 };
 
-use crate::bits::{Field, LayoutError, WireValue, bytes, place_of, place_within};
+use crate::bits::{Field, LayoutError, WireValue, bytes, field_named, nested_field};
 use crate::class_port_info::{ClassCapability, ClassCapability2};
 use crate::keys::SmKey;
 use crate::mad::{Attribute, MAD_LEN, Mad};
@@ -161,14 +161,14 @@ pub fn matches<R: Record>(record: &R, pattern: &[u8; SA_DATA_LEN], mask: Compone
     let mut raw = Vec::with_capacity(R::LEN);
     record.append_to(&mut raw);
     let selected = R::COMPONENTS.iter().filter(|(component, _)| mask.has(*component));
-    selected.into_iter().all(|(_, place)| same_bits(*place, &raw, pattern))
+    selected.into_iter().all(|(_, field)| same_bits(*field, &raw, pattern))
 }
 
-fn same_bits(place: Field, left: &[u8], right: &[u8]) -> bool {
+fn same_bits(field: Field, left: &[u8], right: &[u8]) -> bool {
     // Only whole bytes are longer than a number.
-    match place.width() {
-        0..=64 => place.get(left) == place.get(right),
-        _ => left[place.first_byte()..place.end_byte()] == right[place.first_byte()..place.end_byte()],
+    match field.width() {
+        0..=64 => field.get(left) == field.get(right),
+        _ => left[field.first_byte()..field.end_byte()] == right[field.first_byte()..field.end_byte()],
     }
 }
 
@@ -226,12 +226,12 @@ impl Mad {
 /// Makes a layout a [`Record`] and names its components: bit of the mask and field, `inner: field` for a field of a
 /// layout inside. Component names are those of the fields where the specification does not tell two apart.
 macro_rules! record {
-    ($ty:ident, $attribute:ident { $( $component:ident = $bit:literal => $place:expr, )* }) => {
+    ($ty:ident, $attribute:ident { $( $component:ident = $bit:literal => $field:expr, )* }) => {
         impl $crate::sa::Record for $ty {
             const ATTRIBUTE: $crate::mad::Attribute = $crate::mad::Attribute::$attribute;
             const LEN: usize = $ty::LEN;
             const COMPONENTS: &'static [($crate::sa::ComponentMask, $crate::bits::Field)] =
-                &[$( ($ty::$component, $place) ),*];
+                &[$( ($ty::$component, $field) ),*];
             fn decode(raw: &[u8]) -> Result<Self, $crate::bits::LayoutError> {
                 $ty::decode(raw)
             }
@@ -255,12 +255,12 @@ macro_rules! record {
 use record;
 
 const fn inform(name: &str) -> Field {
-    place_within(InformInfoRecord::FIELDS, "inform_info", InformInfo::FIELDS, name)
+    nested_field(InformInfoRecord::FIELDS, "inform_info", InformInfo::FIELDS, name)
 }
 
 record!(InformInfoRecord, INFORM_INFO_RECORD {
-    SUBSCRIBER = 0 => place_of(InformInfoRecord::FIELDS, "subscriber"),
-    SUBSCRIBER_ENUM = 1 => place_of(InformInfoRecord::FIELDS, "subscriber_enum"),
+    SUBSCRIBER = 0 => field_named(InformInfoRecord::FIELDS, "subscriber"),
+    SUBSCRIBER_ENUM = 1 => field_named(InformInfoRecord::FIELDS, "subscriber_enum"),
     GID = 3 => inform("gid"),
     LID_RANGE_BEGIN = 4 => inform("lid_range_begin"),
     LID_RANGE_END = 5 => inform("lid_range_end"),

@@ -2,7 +2,7 @@
 
 use super::{Rate, Selector, record};
 use crate::address::{Gid, MulticastLid};
-use crate::bits::{Field, WireValue, bits, bits_from, bytes, place_of};
+use crate::bits::{Field, WireValue, bits, bits_from, bytes, field_named};
 use crate::keys::{Pkey, QKey};
 use crate::lanes::ServiceLevel;
 use crate::link::Mtu;
@@ -50,24 +50,24 @@ layout! {
 }
 
 record!(McMemberRecord, MC_MEMBER_RECORD {
-    MGID = 0 => place_of(McMemberRecord::FIELDS, "mgid"),
-    PORT_GID = 1 => place_of(McMemberRecord::FIELDS, "port_gid"),
-    QKEY = 2 => place_of(McMemberRecord::FIELDS, "qkey"),
-    MLID = 3 => place_of(McMemberRecord::FIELDS, "mlid"),
-    MTU_SELECTOR = 4 => place_of(McMemberRecord::FIELDS, "mtu_selector"),
-    MTU = 5 => place_of(McMemberRecord::FIELDS, "mtu"),
-    TRAFFIC_CLASS = 6 => place_of(McMemberRecord::FIELDS, "traffic_class"),
-    PKEY = 7 => place_of(McMemberRecord::FIELDS, "pkey"),
-    RATE_SELECTOR = 8 => place_of(McMemberRecord::FIELDS, "rate_selector"),
-    RATE = 9 => place_of(McMemberRecord::FIELDS, "rate"),
-    PACKET_LIFE_TIME_SELECTOR = 10 => place_of(McMemberRecord::FIELDS, "packet_life_time_selector"),
-    PACKET_LIFE_TIME = 11 => place_of(McMemberRecord::FIELDS, "packet_life_time"),
-    SL = 12 => place_of(McMemberRecord::FIELDS, "sl"),
-    FLOW_LABEL = 13 => place_of(McMemberRecord::FIELDS, "flow_label"),
-    HOP_LIMIT = 14 => place_of(McMemberRecord::FIELDS, "hop_limit"),
-    SCOPE = 15 => place_of(McMemberRecord::FIELDS, "scope"),
-    JOIN_STATE = 16 => place_of(McMemberRecord::FIELDS, "join_state"),
-    PROXY_JOIN = 17 => place_of(McMemberRecord::FIELDS, "proxy_join"),
+    MGID = 0 => field_named(McMemberRecord::FIELDS, "mgid"),
+    PORT_GID = 1 => field_named(McMemberRecord::FIELDS, "port_gid"),
+    QKEY = 2 => field_named(McMemberRecord::FIELDS, "qkey"),
+    MLID = 3 => field_named(McMemberRecord::FIELDS, "mlid"),
+    MTU_SELECTOR = 4 => field_named(McMemberRecord::FIELDS, "mtu_selector"),
+    MTU = 5 => field_named(McMemberRecord::FIELDS, "mtu"),
+    TRAFFIC_CLASS = 6 => field_named(McMemberRecord::FIELDS, "traffic_class"),
+    PKEY = 7 => field_named(McMemberRecord::FIELDS, "pkey"),
+    RATE_SELECTOR = 8 => field_named(McMemberRecord::FIELDS, "rate_selector"),
+    RATE = 9 => field_named(McMemberRecord::FIELDS, "rate"),
+    PACKET_LIFE_TIME_SELECTOR = 10 => field_named(McMemberRecord::FIELDS, "packet_life_time_selector"),
+    PACKET_LIFE_TIME = 11 => field_named(McMemberRecord::FIELDS, "packet_life_time"),
+    SL = 12 => field_named(McMemberRecord::FIELDS, "sl"),
+    FLOW_LABEL = 13 => field_named(McMemberRecord::FIELDS, "flow_label"),
+    HOP_LIMIT = 14 => field_named(McMemberRecord::FIELDS, "hop_limit"),
+    SCOPE = 15 => field_named(McMemberRecord::FIELDS, "scope"),
+    JOIN_STATE = 16 => field_named(McMemberRecord::FIELDS, "join_state"),
+    PROXY_JOIN = 17 => field_named(McMemberRecord::FIELDS, "proxy_join"),
 });
 
 /// What a member of a group wants, or has: one bit each.

@@ -2,7 +2,7 @@
 
 use super::record;
 use crate::address::{Gid, LidAddress};
-use crate::bits::{bits, bits_from, bytes, place_of};
+use crate::bits::{bits, bits_from, bytes, field_named};
 use crate::keys::Pkey;
 use crate::lanes::ServiceLevel;
 use crate::link::Mtu;
@@ -58,26 +58,26 @@ layout! {
 record!(PathRecord, PATH_RECORD {
     SERVICE_ID_HIGH = 0 => bytes(0, 1),
     SERVICE_ID_LOW = 1 => bytes(1, 7),
-    DGID = 2 => place_of(PathRecord::FIELDS, "dgid"),
-    SGID = 3 => place_of(PathRecord::FIELDS, "sgid"),
-    DLID = 4 => place_of(PathRecord::FIELDS, "dlid"),
-    SLID = 5 => place_of(PathRecord::FIELDS, "slid"),
-    IS_RAW = 6 => place_of(PathRecord::FIELDS, "is_raw"),
-    FLOW_LABEL = 8 => place_of(PathRecord::FIELDS, "flow_label"),
-    HOP_LIMIT = 9 => place_of(PathRecord::FIELDS, "hop_limit"),
-    TRAFFIC_CLASS = 10 => place_of(PathRecord::FIELDS, "traffic_class"),
-    IS_REVERSIBLE = 11 => place_of(PathRecord::FIELDS, "is_reversible"),
-    PATH_COUNT = 12 => place_of(PathRecord::FIELDS, "path_count"),
-    PKEY = 13 => place_of(PathRecord::FIELDS, "pkey"),
-    QOS_CLASS = 14 => place_of(PathRecord::FIELDS, "qos_class"),
-    SL = 15 => place_of(PathRecord::FIELDS, "sl"),
-    MTU_SELECTOR = 16 => place_of(PathRecord::FIELDS, "mtu_selector"),
-    MTU = 17 => place_of(PathRecord::FIELDS, "mtu"),
-    RATE_SELECTOR = 18 => place_of(PathRecord::FIELDS, "rate_selector"),
-    RATE = 19 => place_of(PathRecord::FIELDS, "rate"),
-    PACKET_LIFE_TIME_SELECTOR = 20 => place_of(PathRecord::FIELDS, "packet_life_time_selector"),
-    PACKET_LIFE_TIME = 21 => place_of(PathRecord::FIELDS, "packet_life_time"),
-    PREFERENCE = 22 => place_of(PathRecord::FIELDS, "preference"),
+    DGID = 2 => field_named(PathRecord::FIELDS, "dgid"),
+    SGID = 3 => field_named(PathRecord::FIELDS, "sgid"),
+    DLID = 4 => field_named(PathRecord::FIELDS, "dlid"),
+    SLID = 5 => field_named(PathRecord::FIELDS, "slid"),
+    IS_RAW = 6 => field_named(PathRecord::FIELDS, "is_raw"),
+    FLOW_LABEL = 8 => field_named(PathRecord::FIELDS, "flow_label"),
+    HOP_LIMIT = 9 => field_named(PathRecord::FIELDS, "hop_limit"),
+    TRAFFIC_CLASS = 10 => field_named(PathRecord::FIELDS, "traffic_class"),
+    IS_REVERSIBLE = 11 => field_named(PathRecord::FIELDS, "is_reversible"),
+    PATH_COUNT = 12 => field_named(PathRecord::FIELDS, "path_count"),
+    PKEY = 13 => field_named(PathRecord::FIELDS, "pkey"),
+    QOS_CLASS = 14 => field_named(PathRecord::FIELDS, "qos_class"),
+    SL = 15 => field_named(PathRecord::FIELDS, "sl"),
+    MTU_SELECTOR = 16 => field_named(PathRecord::FIELDS, "mtu_selector"),
+    MTU = 17 => field_named(PathRecord::FIELDS, "mtu"),
+    RATE_SELECTOR = 18 => field_named(PathRecord::FIELDS, "rate_selector"),
+    RATE = 19 => field_named(PathRecord::FIELDS, "rate"),
+    PACKET_LIFE_TIME_SELECTOR = 20 => field_named(PathRecord::FIELDS, "packet_life_time_selector"),
+    PACKET_LIFE_TIME = 21 => field_named(PathRecord::FIELDS, "packet_life_time"),
+    PREFERENCE = 22 => field_named(PathRecord::FIELDS, "preference"),
 });
 
 wire_enum! {

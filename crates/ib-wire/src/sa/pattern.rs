@@ -28,7 +28,7 @@ impl<'a, R: Record> Pattern<'a, R> {
 
     /// Whether all of these components count.
     #[inline]
-    pub fn asks_for(&self, components: ComponentMask) -> bool {
+    pub fn selects(&self, components: ComponentMask) -> bool {
         self.mask.has(components)
     }
 
@@ -39,16 +39,16 @@ impl<'a, R: Record> Pattern<'a, R> {
         if !self.mask.has(component) {
             return None;
         }
-        let (_, place) = R::COMPONENTS.iter().find(|(named, _)| *named == component)?;
-        T::read(self.data, *place)
+        let (_, field) = R::COMPONENTS.iter().find(|(named, _)| *named == component)?;
+        T::read(self.data, *field)
     }
 
     /// The pattern made ready to be compared with many records.
     pub fn matcher(&self) -> Matcher {
         let mut matcher = Matcher { wanted: *self.data, counts: [0; SA_DATA_LEN], end: 0 };
-        for (_, place) in R::COMPONENTS.iter().filter(|(component, _)| self.mask.has(*component)) {
-            set_all(*place, &mut matcher.counts);
-            matcher.end = matcher.end.max(place.end_byte());
+        for (_, field) in R::COMPONENTS.iter().filter(|(component, _)| self.mask.has(*component)) {
+            set_all(*field, &mut matcher.counts);
+            matcher.end = matcher.end.max(field.end_byte());
         }
         matcher
     }
@@ -75,11 +75,11 @@ impl Matcher {
 }
 
 /// Sets all bits of a field.
-fn set_all(place: Field, raw: &mut [u8]) {
+fn set_all(field: Field, raw: &mut [u8]) {
     // Only whole bytes are longer than a number.
-    match place.width() {
-        0..=64 => place.put(raw, u64::MAX),
-        _ => raw[place.first_byte()..place.end_byte()].fill(0xff),
+    match field.width() {
+        0..=64 => field.put(raw, u64::MAX),
+        _ => raw[field.first_byte()..field.end_byte()].fill(0xff),
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
         let mad = request::<PathRecord>(&data, PathRecord::PKEY);
         let pattern = Pattern::<PathRecord>::of(&mad);
         assert_eq!(pattern.value::<Option<Pkey>>(PathRecord::PKEY), None);
-        assert!(pattern.asks_for(PathRecord::PKEY));
+        assert!(pattern.selects(PathRecord::PKEY));
     }
 
     #[test]

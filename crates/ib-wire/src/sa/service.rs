@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{ComponentMask, record};
 use crate::address::Gid;
-use crate::bits::{Field, WireValue, bytes, place_of};
+use crate::bits::{Field, WireValue, bytes, field_named};
 use crate::keys::Pkey;
 
 layout! {
@@ -34,12 +34,12 @@ layout! {
 }
 
 record!(ServiceRecord, SERVICE_RECORD {
-    SERVICE_ID = 0 => place_of(ServiceRecord::FIELDS, "service_id"),
-    GID = 1 => place_of(ServiceRecord::FIELDS, "gid"),
-    PKEY = 2 => place_of(ServiceRecord::FIELDS, "pkey"),
-    LEASE = 4 => place_of(ServiceRecord::FIELDS, "lease_s"),
-    KEY = 5 => place_of(ServiceRecord::FIELDS, "key"),
-    NAME = 6 => place_of(ServiceRecord::FIELDS, "name"),
+    SERVICE_ID = 0 => field_named(ServiceRecord::FIELDS, "service_id"),
+    GID = 1 => field_named(ServiceRecord::FIELDS, "gid"),
+    PKEY = 2 => field_named(ServiceRecord::FIELDS, "pkey"),
+    LEASE = 4 => field_named(ServiceRecord::FIELDS, "lease_s"),
+    KEY = 5 => field_named(ServiceRecord::FIELDS, "key"),
+    NAME = 6 => field_named(ServiceRecord::FIELDS, "name"),
 });
 
 /// Components of the data: one per number.

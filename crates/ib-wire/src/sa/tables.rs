@@ -2,7 +2,7 @@
 
 use super::record;
 use crate::address::LidAddress;
-use crate::bits::{bits, bits_from, bytes, place_of};
+use crate::bits::{bits, bits_from, bytes, field_named};
 use crate::tables::{ForwardingBlock, MulticastBlock, PkeyBlock, SlToVl, VlArbBlock};
 
 layout! {
@@ -20,9 +20,9 @@ layout! {
 }
 
 record!(PkeyTableRecord, PKEY_TABLE_RECORD {
-    LID = 0 => place_of(PkeyTableRecord::FIELDS, "lid"),
-    BLOCK = 1 => place_of(PkeyTableRecord::FIELDS, "block"),
-    PORT = 2 => place_of(PkeyTableRecord::FIELDS, "port"),
+    LID = 0 => field_named(PkeyTableRecord::FIELDS, "lid"),
+    BLOCK = 1 => field_named(PkeyTableRecord::FIELDS, "block"),
+    PORT = 2 => field_named(PkeyTableRecord::FIELDS, "port"),
 });
 
 layout! {
@@ -40,9 +40,9 @@ layout! {
 }
 
 record!(SlToVlRecord, SL_TO_VL_RECORD {
-    LID = 0 => place_of(SlToVlRecord::FIELDS, "lid"),
-    INPUT = 1 => place_of(SlToVlRecord::FIELDS, "input"),
-    OUTPUT = 2 => place_of(SlToVlRecord::FIELDS, "output"),
+    LID = 0 => field_named(SlToVlRecord::FIELDS, "lid"),
+    INPUT = 1 => field_named(SlToVlRecord::FIELDS, "input"),
+    OUTPUT = 2 => field_named(SlToVlRecord::FIELDS, "output"),
 });
 
 layout! {
@@ -60,9 +60,9 @@ layout! {
 }
 
 record!(VlArbitrationRecord, VL_ARBITRATION_RECORD {
-    LID = 0 => place_of(VlArbitrationRecord::FIELDS, "lid"),
-    PORT = 1 => place_of(VlArbitrationRecord::FIELDS, "port"),
-    BLOCK = 2 => place_of(VlArbitrationRecord::FIELDS, "block"),
+    LID = 0 => field_named(VlArbitrationRecord::FIELDS, "lid"),
+    PORT = 1 => field_named(VlArbitrationRecord::FIELDS, "port"),
+    BLOCK = 2 => field_named(VlArbitrationRecord::FIELDS, "block"),
 });
 
 layout! {
@@ -78,8 +78,8 @@ layout! {
 }
 
 record!(LinearForwardingRecord, LINEAR_FORWARDING_RECORD {
-    LID = 0 => place_of(LinearForwardingRecord::FIELDS, "lid"),
-    BLOCK = 1 => place_of(LinearForwardingRecord::FIELDS, "block"),
+    LID = 0 => field_named(LinearForwardingRecord::FIELDS, "lid"),
+    BLOCK = 1 => field_named(LinearForwardingRecord::FIELDS, "block"),
 });
 
 layout! {
@@ -97,7 +97,7 @@ layout! {
 }
 
 record!(MulticastForwardingRecord, MULTICAST_FORWARDING_RECORD {
-    LID = 0 => place_of(MulticastForwardingRecord::FIELDS, "lid"),
-    POSITION = 1 => place_of(MulticastForwardingRecord::FIELDS, "position"),
-    BLOCK = 3 => place_of(MulticastForwardingRecord::FIELDS, "block"),
+    LID = 0 => field_named(MulticastForwardingRecord::FIELDS, "lid"),
+    POSITION = 1 => field_named(MulticastForwardingRecord::FIELDS, "position"),
+    BLOCK = 3 => field_named(MulticastForwardingRecord::FIELDS, "block"),
 });

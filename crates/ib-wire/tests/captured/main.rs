@@ -2,21 +2,21 @@
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 mod capture;
-mod printed;
-mod rewritten;
-mod texts;
+mod round_trip;
+mod tool_fields;
+mod tool_output;
 
 use capture::{Exchange, exchange, exchanges};
-use ib_wire::notice::{Event, InformInfoRecord, Notice, NoticeKind, Producer, Trap};
+use ib_wire::notice::{InformInfoRecord, Notice, NoticeEvent, NoticeKind, Producer, Trap};
 use ib_wire::perf::{CounterSelect, PortCounters, PortCountersExtended};
 use ib_wire::sa::{self, Record};
 use ib_wire::{
     Capability, ClassPortInfo, ForwardingBlock, GuidBlock, Mad, MlnxExtPortInfo, MulticastBlock,
-    NodeDescription, NodeInfo, PkeyBlock, PkeyPosition, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo,
-    SwitchInfo, VlArbBlock, VlArbPart,
+    NodeDescription, NodeInfo, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, SlToVl, SlToVlSelector,
+    SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
 };
-use printed::{Dump, dumps, row};
-use texts::Lines;
+use tool_fields::Lines;
+use tool_output::{Dump, dumps, row};
 
 /// Compares the only dump of an exchange with a decoded attribute.
 fn assert_printed(exchange: &Exchange, read: &Lines) {
@@ -54,7 +54,7 @@ fn node_info_reads_as_printed() {
     for exchange in named("get-nodeinfo") {
         assert_printed(
             &exchange,
-            &texts::node_info(&NodeInfo::decode(exchange.answer().smp_data()).unwrap()),
+            &tool_fields::node_info(&NodeInfo::decode(exchange.answer().smp_data()).unwrap()),
         );
     }
     let described = exchange("smp.json", "get-nodedescription-ca");
@@ -79,7 +79,7 @@ fn port_info_reads_as_printed() {
     ];
     for exchange in named("get-portinfo") {
         let info = PortInfo::decode(exchange.answer().smp_data()).unwrap();
-        assert_printed(&exchange, &texts::port_info(&info));
+        assert_printed(&exchange, &tool_fields::port_info(&info));
         for (bit, name) in names {
             let printed = exchange.text().lines().any(|line| line.trim() == name);
             assert_eq!(info.capability.has(bit), printed, "{}: {name}", exchange.name);
@@ -87,7 +87,7 @@ fn port_info_reads_as_printed() {
     }
     let extended = exchange("smp.json", "get-mlnx-extportinfo");
     let info = MlnxExtPortInfo::decode(extended.answer().smp_data()).unwrap();
-    assert_printed(&extended, &texts::mlnx_ext_port_info(&info));
+    assert_printed(&extended, &tool_fields::mlnx_ext_port_info(&info));
 }
 
 #[test]
@@ -95,16 +95,17 @@ fn switch_info_reads_as_printed() {
     let exchange = exchange("smp.json", "get-switchinfo");
     assert_printed(
         &exchange,
-        &texts::switch_info(&SwitchInfo::decode(exchange.answer().smp_data()).unwrap()),
+        &tool_fields::switch_info(&SwitchInfo::decode(exchange.answer().smp_data()).unwrap()),
     );
 }
 
 #[test]
 fn pkey_tables_read_as_printed() {
     for exchange in named("get-pkeytable") {
-        let block = PkeyPosition::from_modifier(exchange.request.modifier()).block as usize;
+        let block = PkeyBlockSelector::from_modifier(exchange.request.modifier()).block as usize;
         let table: Vec<u64> = entries(exchange.text());
-        let read = PkeyBlock::decode(exchange.answer().smp_data()).0.map(|key| u64::from(texts::pkey(key)));
+        let read =
+            PkeyBlock::decode(exchange.answer().smp_data()).0.map(|key| u64::from(tool_fields::pkey(key)));
         assert_eq!(read, table[block * PkeyBlock::ENTRIES..][..PkeyBlock::ENTRIES], "{}", exchange.name);
     }
 }
@@ -114,14 +115,14 @@ fn guid_tables_read_as_printed() {
     let exchange = exchange("smp.json", "get-guidinfo-ca");
     let table = entries(exchange.text());
     let first = exchange.request.modifier() as usize * GuidBlock::ENTRIES;
-    let read = GuidBlock::decode(exchange.answer().smp_data()).0.map(texts::guid);
+    let read = GuidBlock::decode(exchange.answer().smp_data()).0.map(tool_fields::guid);
     assert_eq!(read, table[first..][..GuidBlock::ENTRIES]);
 }
 
 #[test]
 fn sl_to_vl_reads_as_printed() {
     for exchange in named("get-sl2vl") {
-        let Some(SlToVlSelector::Turn { input, output }) =
+        let Some(SlToVlSelector::Hop { input, output }) =
             SlToVlSelector::from_modifier(exchange.request.modifier())
         else {
             panic!("{}: not one turn", exchange.name);
@@ -186,7 +187,7 @@ fn sm_info_reads_as_printed() {
         let info = SmInfo::decode(exchange.answer().smp_data()).unwrap();
         let expected = format!(
             "sm guid {:#x}, activity count {} priority {} state {} ",
-            texts::guid(info.guid),
+            tool_fields::guid(info.guid),
             info.activity,
             info.priority,
             info.state.to_wire()
@@ -201,12 +202,12 @@ fn counters_read_as_printed() {
         let exchange = exchange("perf.json", name);
         assert_printed(
             &exchange,
-            &texts::port_counters(&PortCounters::decode(exchange.answer().perf_data()).unwrap()),
+            &tool_fields::port_counters(&PortCounters::decode(exchange.answer().perf_data()).unwrap()),
         );
     }
     let extended = exchange("perf.json", "get-portcounters-extended");
     let counters = PortCountersExtended::decode(extended.answer().perf_data()).unwrap();
-    assert_printed(&extended, &texts::port_counters_extended(&counters));
+    assert_printed(&extended, &tool_fields::port_counters_extended(&counters));
 }
 
 #[test]
@@ -224,42 +225,43 @@ fn what_a_class_can_do_reads_as_printed() {
 
     let sa = exchange("sa.json", "get-classportinfo");
     let info = ClassPortInfo::decode(sa.answer().sa_data()).unwrap();
-    assert_printed(&sa, &texts::class_port_info(&info));
+    assert_printed(&sa, &tool_fields::class_port_info(&info));
     assert!(info.capability.has(sa::capability::MULTICAST.with(sa::capability::PORT_INFO_CAPABILITY_MATCH)));
     assert!(info.capability2.has(sa::capability2::QOS.with(sa::capability2::FULL_PORT_INFO)));
 }
 
 #[test]
 fn records_read_as_printed() {
-    assert_records("gettable-noderecord", texts::node_record);
-    assert_records("gettable-noderecord-all-cut", texts::node_record);
-    assert_records("gettable-pathrecord", texts::path_record);
-    assert_records("gettable-switchinforecord", texts::switch_info_record);
-    assert_records("gettable-sminforecord", texts::sm_info_record);
-    let informs = assert_records::<InformInfoRecord>("gettable-informinforecord", texts::inform_info_record);
+    assert_records("gettable-noderecord", tool_fields::node_record);
+    assert_records("gettable-noderecord-all-cut", tool_fields::node_record);
+    assert_records("gettable-pathrecord", tool_fields::path_record);
+    assert_records("gettable-switchinforecord", tool_fields::switch_info_record);
+    assert_records("gettable-sminforecord", tool_fields::sm_info_record);
+    let informs =
+        assert_records::<InformInfoRecord>("gettable-informinforecord", tool_fields::inform_info_record);
     assert_eq!(informs[0].0.inform_info.kind, ib_wire::notice::InformInfo::ALL);
     for name in ["gettable-mcmemberrecord-groups", "gettable-mcmemberrecord-members"] {
-        assert_eq!(assert_records(name, texts::mc_member_record).len(), 2, "{name}");
+        assert_eq!(assert_records(name, tool_fields::mc_member_record).len(), 2, "{name}");
     }
     assert_records::<sa::PortInfoRecord>("gettable-portinforecord", |record| {
-        let mut lines = texts::port_info(&record.port_info);
-        lines.push(("EndPortLid", texts::lid_address(record.lid).into()));
+        let mut lines = tool_fields::port_info(&record.port_info);
+        lines.push(("EndPortLid", tool_fields::lid_address(record.lid).into()));
         lines.push(("PortNum", record.port.into()));
         lines.push(("Options", record.qdr_not_overloaded.into()));
         lines
     });
     assert_records::<sa::LinkRecord>("gettable-linkrecord", |record| {
         vec![
-            ("FromLID", texts::lid_address(record.from_lid).into()),
+            ("FromLID", tool_fields::lid_address(record.from_lid).into()),
             ("FromPort", record.from_port.into()),
             ("ToPort", record.to_port.into()),
-            ("ToLID", texts::lid_address(record.to_lid).into()),
+            ("ToLID", tool_fields::lid_address(record.to_lid).into()),
         ]
     });
     assert_records::<sa::GuidInfoRecord>("gettable-guidinforecord", |record| {
         let keys = ["GUID 0", "GUID 1", "GUID 2", "GUID 3", "GUID 4", "GUID 5", "GUID 6", "GUID 7"];
-        let guids = keys.into_iter().zip(record.guids.0.map(|guid| texts::guid(guid).into()));
-        guids.chain(place(record.lid, ("Block", record.block.into()))).collect()
+        let guids = keys.into_iter().zip(record.guids.0.map(|guid| tool_fields::guid(guid).into()));
+        guids.chain(lid_and(record.lid, ("Block", record.block.into()))).collect()
     });
 }
 
@@ -267,17 +269,17 @@ fn records_read_as_printed() {
 fn table_records_read_as_printed() {
     for (record, dump) in assert_records::<sa::PkeyTableRecord>("gettable-pkeytablerecord", |record| {
         // opensm 3.3.23 sends the block in its host's byte order, and saquery prints it so: two errors that cancel out.
-        place(record.lid, ("Block", record.block.swap_bytes().into()))
+        lid_and(record.lid, ("Block", record.block.swap_bytes().into()))
             .into_iter()
             .chain([("Port", record.port.into())])
             .collect()
     }) {
         let printed: Vec<u64> =
             dump.lines.iter().filter(|line| line.starts_with("0x")).flat_map(|l| row(l, ' ')).collect();
-        assert_eq!(record.pkeys.0.map(|key| u64::from(texts::pkey(key))), printed[..]);
+        assert_eq!(record.pkeys.0.map(|key| u64::from(tool_fields::pkey(key))), printed[..]);
     }
     for (record, dump) in assert_records::<sa::SlToVlRecord>("gettable-sl2vlrecord", |record| {
-        place(record.lid, ("InPort", record.input.into()))
+        lid_and(record.lid, ("InPort", record.input.into()))
             .into_iter()
             .chain([("OutPort", record.output.into())])
             .collect()
@@ -286,7 +288,7 @@ fn table_records_read_as_printed() {
         assert_eq!(record.mapping.0.map(|lane| u64::from(lane.to_wire())), row(line, '|')[..]);
     }
     for (record, dump) in assert_records::<sa::VlArbitrationRecord>("gettable-vlarbrecord", |record| {
-        place(record.lid, ("Block", record.block.into()))
+        lid_and(record.lid, ("Block", record.block.into()))
             .into_iter()
             .chain([("Port", record.port.into())])
             .collect()
@@ -299,7 +301,7 @@ fn table_records_read_as_printed() {
         assert_eq!(read, printed[..]);
     }
     for (record, dump) in assert_records::<sa::LinearForwardingRecord>("gettable-lftrecord", |record| {
-        place(record.lid, ("Block", record.block.into()))
+        lid_and(record.lid, ("Block", record.block.into()))
     }) {
         assert_eq!(
             record.ports.0.map(|port| u64::from(port.map_or(255, PortNum::to_wire))),
@@ -307,7 +309,7 @@ fn table_records_read_as_printed() {
         );
     }
     for (record, dump) in assert_records::<sa::MulticastForwardingRecord>("gettable-mftrecord", |record| {
-        place(record.lid, ("Block", record.block.into()))
+        lid_and(record.lid, ("Block", record.block.into()))
             .into_iter()
             .chain([("Position", record.position.into())])
             .collect()
@@ -378,7 +380,8 @@ fn traps_say_what_was_done_to_the_fabric() {
     let trap = |name: &str| Notice::decode_smp(exchange("notice.json", name).request.smp_data()).unwrap();
     let link = trap("trap-128");
     assert_eq!(link.kind, NoticeKind::Urgent);
-    let Event::Generic { producer: Producer::Switch, trap: Trap::LinkStateChanged(event) } = &link.event
+    let NoticeEvent::Generic { producer: Producer::Switch, trap: Trap::LinkStateChanged(event) } =
+        &link.event
     else {
         panic!("{link:?}");
     };
@@ -402,7 +405,7 @@ fn reports_name_the_port_and_the_issuer() {
         assert_eq!(trap.number(), number);
         assert_eq!(event.gid.to_string(), "fe80::2:c900:0:4001", "node4 left and came back");
         assert_eq!(notice.issuer_gid.to_string(), "fe80::2:c900:0:1001", "the subnet manager's port");
-        assert!(matches!(notice.event, Event::Generic { producer: Producer::ClassManager, .. }));
+        assert!(matches!(notice.event, NoticeEvent::Generic { producer: Producer::ClassManager, .. }));
     }
     assert_eq!(report("report-128").issuer_gid.to_string(), "fe80::2:c900:0:b000", "the switch");
 }
@@ -420,8 +423,8 @@ fn records_in<R: Record>(mad: &Mad) -> usize {
 }
 
 /// The node a record is of, under the key the tools use, and one line more.
-fn place(lid: Option<ib_wire::LidAddress>, more: (&'static str, printed::Value)) -> Lines {
-    vec![("LID", texts::lid_address(lid).into()), more]
+fn lid_and(lid: Option<ib_wire::LidAddress>, more: (&'static str, tool_output::Value)) -> Lines {
+    vec![("LID", tool_fields::lid_address(lid).into()), more]
 }
 
 /// The numbers of a table printed as `index: number number …`.

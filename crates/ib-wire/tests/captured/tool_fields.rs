@@ -8,7 +8,7 @@ use ib_wire::{
     MlnxExtPortInfo, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortState, SwitchInfo,
 };
 
-use super::printed::Value;
+use super::tool_output::Value;
 
 pub type Lines = Vec<(&'static str, Value)>;
 

@@ -9,8 +9,8 @@ use ib_wire::sa::{GuidInfoRecord, McMemberRecord, PathRecord, ServiceRecord};
 use ib_wire::{ClassPortInfo, Field, MlnxExtPortInfo, NodeInfo, PortInfo, SmInfo, SwitchInfo};
 
 macro_rules! check {
-    ($ty:ident, [$($place:expr,)*]) => {
-        check_places(stringify!($ty), $ty::FIELDS, &[$( $place ),*]);
+    ($ty:ident, [$($entry:expr,)*]) => {
+        check_offsets(stringify!($ty), $ty::FIELDS, &[$( $entry ),*]);
     };
 }
 
@@ -260,8 +260,8 @@ fn fields_are_where_rdma_core_has_them() {
     );
 }
 
-fn check_places(layout: &str, fields: &[(&str, Field)], places: &[(&str, usize, usize)]) {
-    for (name, offset, width) in places {
+fn check_offsets(layout: &str, fields: &[(&str, Field)], expected: &[(&str, usize, usize)]) {
+    for (name, offset, width) in expected {
         let found = fields.iter().find(|(field, _)| field == name);
         let (_, field) = found.unwrap_or_else(|| panic!("{layout} has no {name}"));
         assert_eq!(field.width(), *width, "width of {layout}.{name}");
@@ -271,8 +271,8 @@ fn check_places(layout: &str, fields: &[(&str, Field)], places: &[(&str, usize, 
             let mut raw = [0; 176];
             field.put(&mut raw, field.max());
             let set = |bit: usize| raw[bit / 8] >> (7 - bit % 8) & 1 == 1;
-            let expected = |bit: usize| (*offset..offset + width).contains(&bit);
-            assert!((0..raw.len() * 8).all(|bit| set(bit) == expected(bit)), "bits of {layout}.{name}");
+            let is_expected = |bit: usize| (*offset..offset + width).contains(&bit);
+            assert!((0..raw.len() * 8).all(|bit| set(bit) == is_expected(bit)), "bits of {layout}.{name}");
         }
     }
 }
