@@ -27,9 +27,9 @@ impl fmt::Display for UserId {
 /// Who may attach by the ibsim protocol, whose sockets have names but no permissions.
 ///
 /// Whoever attaches is, to the fabric, root on any node it chooses: it can be the node's subnet manager and receives what
-/// is sent to that. So the default is [`Access::OwnUser`].
+/// is sent to that. So the default is [`SocketAccess::OwnUser`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum SocketAccess {
     /// The user the server runs as, and root.
     #[default]
     OwnUser,

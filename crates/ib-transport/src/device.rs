@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ib_wire::{Datagram, Lid, Pkey, TransactionId};
 
+use crate::client_role::ClientRole;
 use crate::framed::{self, FramedReceived};
-use crate::ibsim::{self, DataStatus, InvalidName, SocketName};
-use crate::role::Role;
+use crate::ibsim::{self, DataStatus, InvalidSocketName, SocketName};
 use crate::sys;
 use crate::umad::{self, Umad, UmadReceived};
 use crate::waker::Waker;
@@ -48,7 +48,7 @@ pub enum DeviceSpec {
 
 /// A text that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SpecError {
+pub enum DeviceSpecError {
     /// None of the kinds.
     #[error("{0:?} is no device: umad:N, ibsim:NAME[@NODE] or heddle:SOCKET[@NODE]")]
     UnknownKind(String),
@@ -57,7 +57,7 @@ pub enum SpecError {
     UmadNumber(String),
     /// Not a socket name.
     #[error("not the name of an ibsim server")]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidSocketName),
     /// No path.
     #[error("heddle:SOCKET needs the path of a socket")]
     NoSocket,
@@ -68,10 +68,10 @@ pub enum SpecError {
 pub enum DeviceError {
     /// By the ibsim protocol.
     #[error(transparent)]
-    Ibsim(#[from] ibsim::ConnectError),
+    Ibsim(#[from] ibsim::IbsimClientError),
     /// By the own framing.
     #[error(transparent)]
-    Framed(#[from] framed::AttachError),
+    Framed(#[from] framed::FramedConnectError),
     /// By the kernel.
     #[error(transparent)]
     Umad(#[from] umad::UmadError),
@@ -99,11 +99,11 @@ pub struct Device(Transport);
 #[derive(Debug)]
 enum Transport {
     Ibsim {
-        client: ibsim::Client,
+        client: ibsim::IbsimClient,
         /// P_Key table entry 0: the protocol carries no keys.
         pkey: Pkey,
     },
-    Framed(framed::Client),
+    Framed(framed::FramedClient),
     Umad(Umad),
 }
 
@@ -113,20 +113,20 @@ impl Device {
         let transport = match spec {
             DeviceSpec::Umad(number) => Transport::Umad(Umad::open(*number)?),
             DeviceSpec::Ibsim { name, node } => {
-                let mut client = ibsim::Client::connect(name, node, Role::Ordinary)?;
+                let mut client = ibsim::IbsimClient::connect(name, node, ClientRole::Ordinary)?;
                 let [high, low, ..] = client.pkeys()?;
                 let pkey = Pkey::from_wire(u16::from_be_bytes([high, low])).unwrap_or(Pkey::DEFAULT_FULL);
                 Transport::Ibsim { client, pkey }
             }
             DeviceSpec::Heddle { socket, node } => {
-                Transport::Framed(framed::Client::connect(socket, node, Role::Ordinary)?)
+                Transport::Framed(framed::FramedClient::connect(socket, node, ClientRole::Ordinary)?)
             }
         };
         Ok(Self(transport))
     }
 
     /// Becomes the subnet manager of the port, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> Result<(), DeviceError> {
+    pub fn set_role(&mut self, role: ClientRole) -> Result<(), DeviceError> {
         match &mut self.0 {
             Transport::Ibsim { client, .. } => client.set_role(role)?,
             Transport::Framed(client) => client.set_role(role)?,
@@ -204,18 +204,18 @@ impl Device {
 }
 
 impl FromStr for DeviceSpec {
-    type Err = SpecError;
-    fn from_str(text: &str) -> Result<Self, SpecError> {
+    type Err = DeviceSpecError;
+    fn from_str(text: &str) -> Result<Self, DeviceSpecError> {
         let Some((kind, rest)) = text.split_once(':') else {
-            return Err(SpecError::UnknownKind(text.to_owned()));
+            return Err(DeviceSpecError::UnknownKind(text.to_owned()));
         };
         let (place, node) = rest.split_once('@').unwrap_or((rest, ""));
         match kind {
-            "umad" => rest.parse().map(Self::Umad).map_err(|_| SpecError::UmadNumber(rest.to_owned())),
+            "umad" => rest.parse().map(Self::Umad).map_err(|_| DeviceSpecError::UmadNumber(rest.to_owned())),
             "ibsim" => Ok(Self::Ibsim { name: SocketName::new(place)?, node: node.to_owned() }),
-            "heddle" if place.is_empty() => Err(SpecError::NoSocket),
+            "heddle" if place.is_empty() => Err(DeviceSpecError::NoSocket),
             "heddle" => Ok(Self::Heddle { socket: place.into(), node: node.to_owned() }),
-            _ => Err(SpecError::UnknownKind(text.to_owned())),
+            _ => Err(DeviceSpecError::UnknownKind(text.to_owned())),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::ibsim::DATA_LEN;
 pub(crate) const BATCH_MAX: usize = 64;
 
 /// A data message as it lies in memory.
-pub(crate) type Frame = [u8; DATA_LEN];
+pub(crate) type RawDataMessage = [u8; DATA_LEN];
 
 /// Whether a receive waits for its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) enum Wait {
 
 /// Buffers for receiving up to [`BATCH_MAX`] data messages with one system call.
 pub(crate) struct ReceiveBatch {
-    buffers: Box<[Frame; BATCH_MAX]>,
+    buffers: Box<[RawDataMessage; BATCH_MAX]>,
     /// Kept only because `headers` point into it.
     _vectors: Box<[libc::iovec; BATCH_MAX]>,
     headers: Box<[libc::mmsghdr; BATCH_MAX]>,
@@ -100,7 +100,12 @@ impl SendBatch {
     }
 
     /// Sends the first of `frames` and says how many went; an error only if not even one did.
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, frames: &[Frame], wait: Wait) -> io::Result<usize> {
+    pub(crate) fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        frames: &[RawDataMessage],
+        wait: Wait,
+    ) -> io::Result<usize> {
         let count = frames.len().min(BATCH_MAX);
         for (vector, frame) in self.vectors.iter_mut().zip(frames) {
             vector.iov_base = frame.as_ptr().cast_mut().cast();
@@ -139,7 +144,7 @@ pub(crate) fn pass_credentials(socket: &UnixDatagram) -> io::Result<()> {
 
 /// A message, and who sent it.
 #[derive(Debug)]
-pub(crate) struct Identified {
+pub(crate) struct CredentialedMessage {
     pub(crate) length: usize,
     /// The abstract name of the sender's socket, if it has one.
     pub(crate) sender: Option<SocketAddr>,
@@ -149,7 +154,10 @@ pub(crate) struct Identified {
 
 /// Receives one message, without waiting, from a socket that [`pass_credentials`] was called for. What does not fit is cut
 /// off.
-pub(crate) fn receive_identified(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Identified> {
+pub(crate) fn receive_with_credentials(
+    socket: &UnixDatagram,
+    buffer: &mut [u8],
+) -> io::Result<CredentialedMessage> {
     /// Room for one `ucred` with its header, and as much again: the kernel attaches nothing else that is kept.
     const CONTROL_LEN: usize = 64;
     #[repr(align(8))]
@@ -186,7 +194,7 @@ pub(crate) fn receive_identified(socket: &UnixDatagram, buffer: &mut [u8]) -> io
         // SAFETY: as for the first.
         message = unsafe { libc::CMSG_NXTHDR(&header, message) };
     }
-    Ok(Identified { length, sender: abstract_name(&address, header.msg_namelen), user })
+    Ok(CredentialedMessage { length, sender: abstract_name(&address, header.msg_namelen), user })
 }
 
 /// Closes the descriptors in a control message: nobody asked for them, and they would use up the process's own.
@@ -223,7 +231,7 @@ fn message_header(vector: &mut libc::iovec) -> libc::mmsghdr {
 
 /// What an epoll wait found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct EpollEvent {
     pub(crate) token: u64,
     /// Something to read, or an error or end to find by reading.
     pub(crate) readable: bool,
@@ -232,29 +240,29 @@ pub(crate) struct Event {
 
 /// What a socket is watched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watch {
-    Nothing,
-    Input,
-    Room,
-    InputAndRoom,
+pub(crate) enum Interest {
+    None,
+    Read,
+    Write,
+    ReadWrite,
 }
 
-impl Watch {
-    pub(crate) const fn new(input: bool, room: bool) -> Self {
-        match (input, room) {
-            (false, false) => Self::Nothing,
-            (true, false) => Self::Input,
-            (false, true) => Self::Room,
-            (true, true) => Self::InputAndRoom,
+impl Interest {
+    pub(crate) const fn new(read: bool, write: bool) -> Self {
+        match (read, write) {
+            (false, false) => Self::None,
+            (true, false) => Self::Read,
+            (false, true) => Self::Write,
+            (true, true) => Self::ReadWrite,
         }
     }
 
     const fn events(self) -> u32 {
         match self {
-            Self::Nothing => 0,
-            Self::Input => libc::EPOLLIN as u32,
-            Self::Room => libc::EPOLLOUT as u32,
-            Self::InputAndRoom => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
+            Self::None => 0,
+            Self::Read => libc::EPOLLIN as u32,
+            Self::Write => libc::EPOLLOUT as u32,
+            Self::ReadWrite => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
         }
     }
 }
@@ -277,11 +285,11 @@ impl Epoll {
 
     /// Watches a socket until it is closed.
     pub(crate) fn add(&self, socket: impl AsFd, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, socket.as_fd(), token, Watch::Input)
+        self.control(libc::EPOLL_CTL_ADD, socket.as_fd(), token, Interest::Read)
     }
 
-    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, watch: Watch) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, socket.as_fd(), token, watch)
+    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, socket.as_fd(), token, interest)
     }
 
     /// Waits for events, `timeout` rounded up to milliseconds; an interrupting signal ends it without any.
@@ -303,18 +311,24 @@ impl Epoll {
     }
 
     /// Event `index` of the last wait.
-    pub(crate) fn event(&self, index: usize) -> Event {
+    pub(crate) fn event(&self, index: usize) -> EpollEvent {
         let libc::epoll_event { events, u64: token } = self.events[index];
         let has = |flags: c_int| events & flags as u32 != 0;
-        Event {
+        EpollEvent {
             token,
             readable: has(libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP),
             writable: has(libc::EPOLLOUT),
         }
     }
 
-    fn control(&self, operation: c_int, socket: BorrowedFd<'_>, token: u64, watch: Watch) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: watch.events(), u64: token };
+    fn control(
+        &self,
+        operation: c_int,
+        socket: BorrowedFd<'_>,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest.events(), u64: token };
         // SAFETY: the kernel reads one event that outlives the call.
         check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, socket.as_raw_fd(), &mut event) })
             .map(drop)
@@ -340,7 +354,7 @@ pub(crate) fn event_counter() -> io::Result<OwnedFd> {
 }
 
 /// Raises the number of files the process may open to `wanted`, or as near as its hard limit admits.
-pub(crate) fn allow_open_files(wanted: u64) {
+pub(crate) fn raise_open_file_limit(wanted: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one rlimit to a valid place.
     let known = check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }).is_ok();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ib_wire::{Datagram, Lid, PortState, TransactionId};
 
-use super::frame::{Attach, Attached, Frame, FrameReader, Refusal, Station};
-use crate::role::Role;
+use super::frame::{Attach, Attached, Frame, FrameReader, PortDetails, RefusalCode};
+use crate::client_role::ClientRole;
 
 /// How long the server may take to answer what only it can answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,21 +20,21 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Datagrams kept while waiting for the server's own answer; a stream that brings more than that in between is not
 /// from a server that answers.
-const SET_ASIDE_MAX: usize = 65_536;
+const BUFFERED_MAX: usize = 65_536;
 
 /// A client attached to a port.
 #[derive(Debug)]
-pub struct Client {
+pub struct FramedClient {
     stream: UnixStream,
     reader: FrameReader,
     attached: Attached,
     /// What came while waiting for something else.
-    set_aside: VecDeque<FramedReceived>,
+    buffered: VecDeque<FramedReceived>,
     /// Frames on their way out; kept for its memory.
     unsent: Vec<u8>,
 }
 
-impl AsFd for Client {
+impl AsFd for FramedClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -51,7 +51,7 @@ pub enum FramedReceived {
 
 /// Why a client is not attached.
 #[derive(Debug, thiserror::Error)]
-pub enum AttachError {
+pub enum FramedConnectError {
     /// No server at the path.
     #[error("no server answers at {}", path.display())]
     NoServer {
@@ -62,17 +62,17 @@ pub enum AttachError {
     },
     /// The server does not want the client.
     #[error("the server at {} refused to attach at {node:?}: {reason}", path.display())]
-    Refused {
+    AttachRefused {
         /// Where.
         path: PathBuf,
         /// The node asked for.
         node: String,
         /// Why.
-        reason: Refusal,
+        reason: RefusalCode,
     },
     /// The stream broke, or brought something else.
     #[error("cannot talk to the server at {}", path.display())]
-    System {
+    Io {
         /// Where.
         path: PathBuf,
         /// Why.
@@ -80,17 +80,24 @@ pub enum AttachError {
     },
 }
 
-impl Client {
+impl FramedClient {
     /// Attaches to the node with this id or description; empty = the server's first node.
-    pub fn connect(path: &Path, node: &str, role: Role) -> Result<Self, AttachError> {
+    pub fn connect(path: &Path, node: &str, role: ClientRole) -> Result<Self, FramedConnectError> {
         let stream = UnixStream::connect(path)
-            .map_err(|source| AttachError::NoServer { path: path.to_owned(), source })?;
-        let mut client = Self::over(stream);
+            .map_err(|source| FramedConnectError::NoServer { path: path.to_owned(), source })?;
+        let mut client = Self::new(stream);
         let attach = Attach { node_id: node.to_owned(), role };
-        match client.attach(attach).map_err(|source| AttachError::System { path: path.to_owned(), source })? {
+        match client
+            .attach(attach)
+            .map_err(|source| FramedConnectError::Io { path: path.to_owned(), source })?
+        {
             Ok(attached) => client.attached = attached,
             Err(reason) => {
-                return Err(AttachError::Refused { path: path.to_owned(), node: node.to_owned(), reason });
+                return Err(FramedConnectError::AttachRefused {
+                    path: path.to_owned(),
+                    node: node.to_owned(),
+                    reason,
+                });
             }
         }
         Ok(client)
@@ -98,17 +105,18 @@ impl Client {
 
     /// A client on a stream by which somebody else has asked for a port on its behalf: whoever holds the stream cannot say
     /// where it is.
-    pub fn seated(stream: UnixStream) -> io::Result<Self> {
-        let mut client = Self::over(stream);
+    pub fn from_attached_stream(stream: UnixStream) -> io::Result<Self> {
+        let mut client = Self::new(stream);
         client.stream.set_write_timeout(Some(SEND_TIMEOUT))?;
-        client.attached = client.wait_for_seat()?.map_err(|reason| io::Error::other(reason.to_string()))?;
+        client.attached =
+            client.wait_for_attached()?.map_err(|reason| io::Error::other(reason.to_string()))?;
         Ok(client)
     }
 
-    fn over(stream: UnixStream) -> Self {
-        let (reader, set_aside, unsent) = (FrameReader::default(), VecDeque::new(), Vec::new());
+    fn new(stream: UnixStream) -> Self {
+        let (reader, buffered, unsent) = (FrameReader::default(), VecDeque::new(), Vec::new());
         let attached = Attached { client: 0, lid: None, port_guid: None };
-        Self { stream, reader, attached, set_aside, unsent }
+        Self { stream, reader, attached, buffered, unsent }
     }
 
     /// What the server said at the beginning.
@@ -132,38 +140,38 @@ impl Client {
 
     /// Receives a datagram or the loss of one; `None` if nothing came in time.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<FramedReceived>> {
-        if let Some(received) = self.set_aside.pop_front() {
+        if let Some(received) = self.buffered.pop_front() {
             return Ok(Some(received));
         }
         match self.next_frame(timeout)? {
-            Some(frame) => received(frame).map(Some).map_err(out_of_place),
+            Some(frame) => received(frame).map(Some).map_err(unexpected_frame),
             None => Ok(None),
         }
     }
 
     /// LID and logical state of the port.
     pub fn port(&mut self) -> io::Result<(Option<Lid>, PortState)> {
-        self.ask(&Frame::AskPort, |frame| match frame {
-            Frame::Port { lid, state } => Ok((lid, state)),
+        self.query(&Frame::GetPortState, |frame| match frame {
+            Frame::PortState { lid, state } => Ok((lid, state)),
             other => Err(other),
         })
     }
 
     /// All about the port.
-    pub fn station(&mut self) -> io::Result<Station> {
-        self.ask(&Frame::AskStation, |frame| match frame {
-            Frame::Station(station) => Ok(*station),
+    pub fn port_details(&mut self) -> io::Result<PortDetails> {
+        self.query(&Frame::GetPortDetails, |frame| match frame {
+            Frame::PortDetails(details) => Ok(*details),
             other => Err(other),
         })
     }
 
-    fn ask<T>(&mut self, question: &Frame, answer: impl Fn(Frame) -> Result<T, Frame>) -> io::Result<T> {
-        self.say(question)?;
+    fn query<T>(&mut self, question: &Frame, answer: impl Fn(Frame) -> Result<T, Frame>) -> io::Result<T> {
+        self.send_frame(question)?;
         let deadline = Instant::now() + REPLY_TIMEOUT;
-        while self.set_aside.len() < SET_ASIDE_MAX {
+        while self.buffered.len() < BUFFERED_MAX {
             match self.next_frame(deadline.saturating_duration_since(Instant::now()))?.map(&answer) {
                 Some(Ok(answer)) => return Ok(answer),
-                Some(Err(other)) => self.set_aside.push_back(received(other).map_err(out_of_place)?),
+                Some(Err(other)) => self.buffered.push_back(received(other).map_err(unexpected_frame)?),
                 None => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
@@ -174,26 +182,26 @@ impl Client {
     }
 
     /// Becomes the subnet manager of the port, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> io::Result<()> {
-        self.say(&Frame::Role(role))
+    pub fn set_role(&mut self, role: ClientRole) -> io::Result<()> {
+        self.send_frame(&Frame::SetRole(role))
     }
 
-    fn attach(&mut self, attach: Attach) -> io::Result<Result<Attached, Refusal>> {
+    fn attach(&mut self, attach: Attach) -> io::Result<Result<Attached, RefusalCode>> {
         self.stream.set_write_timeout(Some(SEND_TIMEOUT))?;
-        self.say(&Frame::Attach(attach))?;
-        self.wait_for_seat()
+        self.send_frame(&Frame::Attach(attach))?;
+        self.wait_for_attached()
     }
 
-    fn wait_for_seat(&mut self) -> io::Result<Result<Attached, Refusal>> {
+    fn wait_for_attached(&mut self) -> io::Result<Result<Attached, RefusalCode>> {
         match self.next_frame(REPLY_TIMEOUT)? {
             Some(Frame::Attached(attached)) => Ok(Ok(attached)),
             Some(Frame::Refused(reason)) => Ok(Err(reason)),
-            Some(other) => Err(out_of_place(other)),
+            Some(other) => Err(unexpected_frame(other)),
             None => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
-    fn say(&mut self, frame: &Frame) -> io::Result<()> {
+    fn send_frame(&mut self, frame: &Frame) -> io::Result<()> {
         self.unsent.clear();
         frame.encode(&mut self.unsent);
         self.stream.write_all(&self.unsent)
@@ -237,7 +245,7 @@ fn received(frame: Frame) -> Result<FramedReceived, Frame> {
     }
 }
 
-fn out_of_place(frame: Frame) -> io::Error {
+fn unexpected_frame(frame: Frame) -> io::Error {
     match frame {
         Frame::Refused(reason) => io::Error::other(format!("the server ended the stream: {reason}")),
         other => io::Error::new(io::ErrorKind::InvalidData, format!("a frame out of place: {other:?}")),

@@ -20,8 +20,8 @@
 //! | 6 role | client | 0 u8 role; 1 u8[3] zero |
 //! | 7 ask port | client | nothing |
 //! | 8 port | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
-//! | 9 ask station | client | nothing |
-//! | 10 station | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
+//! | 9 ask details | client | nothing |
+//! | 10 details | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
 //!
 //! The GRH, 40 bytes: 0 source GID; 16 destination GID; 32 u32 flow label; 36 u8 traffic class; 37 u8 hop limit;
 //! 38 u16 zero.
@@ -34,7 +34,7 @@ use ib_wire::{
     TransactionId,
 };
 
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::server::Vendor;
 
 /// Bytes of the longest frame: a datagram with a GRH.
@@ -49,8 +49,8 @@ const HEADER_LEN: usize = 8;
 const COUNTED_HEADER: usize = 4;
 const DATAGRAM_HEADER_LEN: usize = 20;
 const GRH_LEN: usize = 40;
-/// What is told about a port besides the id of its node.
-const STATION_LEN: usize = 240;
+/// What is build about a port besides the id of its node.
+const PORT_DETAILS_LEN: usize = 240;
 const HAS_GRH: u8 = 1;
 
 mod kind {
@@ -60,10 +60,10 @@ mod kind {
     pub const DATAGRAM: u8 = 4;
     pub const LOST: u8 = 5;
     pub const ROLE: u8 = 6;
-    pub const ASK_PORT: u8 = 7;
-    pub const PORT: u8 = 8;
-    pub const ASK_STATION: u8 = 9;
-    pub const STATION: u8 = 10;
+    pub const GET_PORT_STATE: u8 = 7;
+    pub const PORT_STATE: u8 = 8;
+    pub const GET_PORT_DETAILS: u8 = 9;
+    pub const PORT_DETAILS: u8 = 10;
 }
 
 /// One frame.
@@ -74,31 +74,31 @@ pub enum Frame {
     /// The server took it.
     Attached(Attached),
     /// The server did not, and ends the stream.
-    Refused(Refusal),
+    Refused(RefusalCode),
     /// A datagram, in either direction.
     Datagram(Box<Datagram>),
     /// Nobody will answer this request of the client.
     Lost(TransactionId),
     /// The client becomes the subnet manager of its port, or ceases to be.
-    Role(Role),
+    SetRole(ClientRole),
     /// The client wants to know LID and state of its port.
-    AskPort,
+    GetPortState,
     /// LID and state of the client's port.
-    Port {
+    PortState {
         /// The LID.
         lid: Option<Lid>,
         /// The logical state.
         state: PortState,
     },
     /// The client wants to know all about its port.
-    AskStation,
+    GetPortDetails,
     /// All about the client's port.
-    Station(Box<Station>),
+    PortDetails(Box<PortDetails>),
 }
 
 /// All that clients of the ibsim protocol may ask about the port they are at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Station {
+pub struct PortDetails {
     /// NodeInfo as on the wire.
     pub node_info: [u8; 64],
     /// PortInfo as on the wire.
@@ -125,7 +125,7 @@ pub struct Attach {
     /// The node: id or description, at most [`NODE_ID_MAX`] bytes; empty = the first node.
     pub node_id: String,
     /// What it wants to be.
-    pub role: Role,
+    pub role: ClientRole,
 }
 
 /// What a client learns when it is attached.
@@ -141,7 +141,7 @@ pub struct Attached {
 
 /// Why a server ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalCode {
     /// There is no such node.
     UnknownNode,
     /// Every slot is taken.
@@ -152,7 +152,7 @@ pub enum Refusal {
     Unknown(u16),
 }
 
-impl Refusal {
+impl RefusalCode {
     const fn from_wire(code: u16) -> Self {
         match code {
             1 => Self::UnknownNode,
@@ -172,7 +172,7 @@ impl Refusal {
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for RefusalCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownNode => f.write_str("there is no such node"),
@@ -230,19 +230,19 @@ impl Frame {
             kind::ATTACH => decode_attach(body).ok_or(wrong_length)?,
             kind::ATTACHED => fixed::<16>(body).map(decode_attached).ok_or(wrong_length),
             kind::REFUSED => fixed(body)
-                .map(|code| Self::Refused(Refusal::from_wire(u16::from_be_bytes(*code))))
+                .map(|code| Self::Refused(RefusalCode::from_wire(u16::from_be_bytes(*code))))
                 .ok_or(wrong_length),
             kind::DATAGRAM => decode_datagram(body).ok_or(wrong_length)?,
             kind::LOST => {
                 fixed(body).map(|id| Self::Lost(TransactionId(u64::from_be_bytes(*id)))).ok_or(wrong_length)
             }
-            kind::ROLE => {
-                fixed::<4>(body).map(|body| Self::Role(Role::from_flag(body[0].into()))).ok_or(wrong_length)
-            }
-            kind::ASK_PORT => fixed::<0>(body).map(|_| Self::AskPort).ok_or(wrong_length),
-            kind::PORT => fixed::<4>(body).map(decode_port).ok_or(wrong_length),
-            kind::ASK_STATION => fixed::<0>(body).map(|_| Self::AskStation).ok_or(wrong_length),
-            kind::STATION => decode_station(body).ok_or(wrong_length)?,
+            kind::ROLE => fixed::<4>(body)
+                .map(|body| Self::SetRole(ClientRole::from_flag(body[0].into())))
+                .ok_or(wrong_length),
+            kind::GET_PORT_STATE => fixed::<0>(body).map(|_| Self::GetPortState).ok_or(wrong_length),
+            kind::PORT_STATE => fixed::<4>(body).map(decode_port_state).ok_or(wrong_length),
+            kind::GET_PORT_DETAILS => fixed::<0>(body).map(|_| Self::GetPortDetails).ok_or(wrong_length),
+            kind::PORT_DETAILS => decode_port_details(body).ok_or(wrong_length)?,
             other => Err(FrameError::Kind(other)),
         }
     }
@@ -272,28 +272,28 @@ impl Frame {
                 put_header(out, kind::LOST, 8);
                 out.extend(transaction.0.to_be_bytes());
             }
-            Self::Role(role) => {
+            Self::SetRole(role) => {
                 put_header(out, kind::ROLE, 4);
                 out.extend([role.to_flag() as u8, 0, 0, 0]);
             }
-            Self::AskPort => put_header(out, kind::ASK_PORT, 0),
-            Self::Port { lid, state } => {
-                put_header(out, kind::PORT, 4);
+            Self::GetPortState => put_header(out, kind::GET_PORT_STATE, 0),
+            Self::PortState { lid, state } => {
+                put_header(out, kind::PORT_STATE, 4);
                 out.extend(lid.map_or(0, Lid::to_wire).to_be_bytes());
                 out.extend([state.to_wire(), 0]);
             }
-            Self::AskStation => put_header(out, kind::ASK_STATION, 0),
-            Self::Station(station) => {
-                let text = cut(&station.node_id);
-                put_header(out, kind::STATION, STATION_LEN + text.len());
-                out.extend([station.node_info, station.port_info, station.pkeys].concat());
-                out.extend(station.gid.0);
-                out.extend(station.port_guid.to_wire().to_be_bytes());
-                let Vendor { vendor_id, part_id, hardware_version, firmware_version } = station.vendor;
+            Self::GetPortDetails => put_header(out, kind::GET_PORT_DETAILS, 0),
+            Self::PortDetails(details) => {
+                let text = cut(&details.node_id);
+                put_header(out, kind::PORT_DETAILS, PORT_DETAILS_LEN + text.len());
+                out.extend([details.node_info, details.port_info, details.pkeys].concat());
+                out.extend(details.gid.0);
+                out.extend(details.port_guid.to_wire().to_be_bytes());
+                let Vendor { vendor_id, part_id, hardware_version, firmware_version } = details.vendor;
                 [vendor_id, part_id, hardware_version].iter().for_each(|it| out.extend(it.to_be_bytes()));
                 out.extend(firmware_version.to_be_bytes());
-                out.extend(station.lid.map_or(0, Lid::to_wire).to_be_bytes());
-                out.extend([station.state.to_wire(), 0]);
+                out.extend(details.lid.map_or(0, Lid::to_wire).to_be_bytes());
+                out.extend([details.state.to_wire(), 0]);
                 out.extend(text.as_bytes());
             }
         }
@@ -394,9 +394,9 @@ fn decode_attach(body: &[u8]) -> Option<Result<Frame, FrameError>> {
     if text.len() > NODE_ID_MAX {
         return None;
     }
-    let frame = std::str::from_utf8(text)
-        .map_err(|_| FrameError::NodeId)
-        .map(|text| Frame::Attach(Attach { node_id: text.to_owned(), role: Role::from_flag(role.into()) }));
+    let frame = std::str::from_utf8(text).map_err(|_| FrameError::NodeId).map(|text| {
+        Frame::Attach(Attach { node_id: text.to_owned(), role: ClientRole::from_flag(role.into()) })
+    });
     Some(frame)
 }
 
@@ -408,37 +408,37 @@ fn decode_attached(body: &[u8; 16]) -> Frame {
     })
 }
 
-fn decode_port(body: &[u8; 4]) -> Frame {
-    Frame::Port { lid: Lid::from_wire(u16_at(body, 0)), state: PortState::from_wire(body[2]) }
+fn decode_port_state(body: &[u8; 4]) -> Frame {
+    Frame::PortState { lid: Lid::from_wire(u16_at(body, 0)), state: PortState::from_wire(body[2]) }
 }
 
 /// `None` if the length is wrong.
-fn decode_station(body: &[u8]) -> Option<Result<Frame, FrameError>> {
-    let (station, text) = body.split_first_chunk::<STATION_LEN>()?;
+fn decode_port_details(body: &[u8]) -> Option<Result<Frame, FrameError>> {
+    let (details, text) = body.split_first_chunk::<PORT_DETAILS_LEN>()?;
     if text.len() > NODE_ID_MAX {
         return None;
     }
     let vendor = Vendor {
-        vendor_id: u32_at(station, 216),
-        part_id: u32_at(station, 220),
-        hardware_version: u32_at(station, 224),
-        firmware_version: u64::from_be_bytes(array_at(station, 228)),
+        vendor_id: u32_at(details, 216),
+        part_id: u32_at(details, 220),
+        hardware_version: u32_at(details, 224),
+        firmware_version: u64::from_be_bytes(array_at(details, 228)),
     };
     let no_guid = FrameError::Field { field: "the port GUID", value: 0 };
-    let told = |text: &str, port_guid: Guid| Station {
-        node_info: array_at(station, 0),
-        port_info: array_at(station, 64),
-        pkeys: array_at(station, 128),
-        gid: Gid(array_at(station, 192)),
+    let build = |text: &str, port_guid: Guid| PortDetails {
+        node_info: array_at(details, 0),
+        port_info: array_at(details, 64),
+        pkeys: array_at(details, 128),
+        gid: Gid(array_at(details, 192)),
         port_guid,
-        lid: Lid::from_wire(u16_at(station, 236)),
-        state: PortState::from_wire(station[238]),
+        lid: Lid::from_wire(u16_at(details, 236)),
+        state: PortState::from_wire(details[238]),
         vendor,
         node_id: text.to_owned(),
     };
-    let guid = Guid::from_wire(u64::from_be_bytes(array_at(station, 208))).ok_or(no_guid);
+    let guid = Guid::from_wire(u64::from_be_bytes(array_at(details, 208))).ok_or(no_guid);
     let text = std::str::from_utf8(text).map_err(|_| FrameError::NodeId);
-    Some(text.and_then(|text| Ok(Frame::Station(Box::new(told(text, guid?))))))
+    Some(text.and_then(|text| Ok(Frame::PortDetails(Box::new(build(text, guid?))))))
 }
 
 /// `None` if the length is wrong.

@@ -23,12 +23,12 @@ fn datagram(grh: bool) -> Datagram {
 
 fn samples() -> Vec<Frame> {
     vec![
-        Frame::Attach(Attach { node_id: String::new(), role: Role::Ordinary }),
-        Frame::Attach(Attach { node_id: "node ü".to_owned(), role: Role::SubnetManager }),
+        Frame::Attach(Attach { node_id: String::new(), role: ClientRole::Ordinary }),
+        Frame::Attach(Attach { node_id: "node ü".to_owned(), role: ClientRole::SubnetManager }),
         Frame::Attached(Attached { client: 77, lid: Lid::from_wire(5), port_guid: Guid::from_wire(6) }),
         Frame::Attached(Attached { client: 0, lid: None, port_guid: None }),
-        Frame::AskStation,
-        Frame::Station(Box::new(Station {
+        Frame::GetPortDetails,
+        Frame::PortDetails(Box::new(PortDetails {
             node_info: [1; 64],
             port_info: [2; 64],
             pkeys: [3; 64],
@@ -39,16 +39,16 @@ fn samples() -> Vec<Frame> {
             vendor: Vendor { vendor_id: 6, part_id: 7, hardware_version: 8, firmware_version: 9 },
             node_id: "node ü".to_owned(),
         })),
-        Frame::Refused(Refusal::UnknownNode),
-        Frame::Refused(Refusal::Full),
-        Frame::Refused(Refusal::Malformed),
-        Frame::Refused(Refusal::Unknown(99)),
+        Frame::Refused(RefusalCode::UnknownNode),
+        Frame::Refused(RefusalCode::Full),
+        Frame::Refused(RefusalCode::Malformed),
+        Frame::Refused(RefusalCode::Unknown(99)),
         Frame::Datagram(Box::new(datagram(false))),
         Frame::Datagram(Box::new(datagram(true))),
         Frame::Lost(TransactionId(u64::MAX - 1)),
-        Frame::Role(Role::SubnetManager),
-        Frame::AskPort,
-        Frame::Port { lid: Lid::from_wire(0xbfff), state: PortState::Armed },
+        Frame::SetRole(ClientRole::SubnetManager),
+        Frame::GetPortState,
+        Frame::PortState { lid: Lid::from_wire(0xbfff), state: PortState::Armed },
     ]
 }
 
@@ -112,8 +112,8 @@ fn what_is_wrong_is_said() {
 #[test]
 fn a_long_node_id_is_cut_at_a_character() {
     let mut raw = Vec::new();
-    Frame::Attach(Attach { node_id: "ü".repeat(40), role: Role::Ordinary }).encode(&mut raw);
-    let expected = Attach { node_id: "ü".repeat(32), role: Role::Ordinary };
+    Frame::Attach(Attach { node_id: "ü".repeat(40), role: ClientRole::Ordinary }).encode(&mut raw);
+    let expected = Attach { node_id: "ü".repeat(32), role: ClientRole::Ordinary };
     assert_eq!(Frame::decode(&raw[4..]), Ok(Frame::Attach(expected)));
 }
 

@@ -3,5 +3,7 @@
 mod client;
 mod frame;
 
-pub use client::{AttachError, Client, FramedReceived};
-pub use frame::{Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, Refusal, Station};
+pub use client::{FramedClient, FramedConnectError, FramedReceived};
+pub use frame::{
+    Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, PortDetails, RefusalCode,
+};

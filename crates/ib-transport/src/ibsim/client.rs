@@ -11,9 +11,9 @@ use ib_wire::{Gid, Guid, Lid, PortState};
 
 use super::name::SocketName;
 use super::wire::{CONTROL_LEN, Connect, ControlReply, ControlRequest, DataMessage, WireError};
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::server::Vendor;
-use crate::sys::{BATCH_MAX, Frame, ReceiveBatch, SendBatch, Wait};
+use crate::sys::{BATCH_MAX, RawDataMessage, ReceiveBatch, SendBatch, Wait};
 
 /// How long a control message may stay without a reply. A server that is there answers in microseconds; one under
 /// load, in milliseconds.
@@ -31,7 +31,7 @@ const CLIENTS_PER_PROCESS: u32 = 1 << (31 - PROCESS_ID_BITS);
 
 /// A client attached to a port.
 #[derive(Debug)]
-pub struct Client {
+pub struct IbsimClient {
     control: UnixDatagram,
     data: UnixDatagram,
     id: u32,
@@ -39,10 +39,10 @@ pub struct Client {
     /// What the data socket's receive timeout is set to.
     timeout: Option<Duration>,
     /// What came together with a datagram that was asked for alone.
-    set_aside: VecDeque<DataMessage>,
+    buffered: VecDeque<DataMessage>,
 }
 
-impl AsFd for Client {
+impl AsFd for IbsimClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.data.as_fd()
     }
@@ -50,7 +50,7 @@ impl AsFd for Client {
 
 /// Why a client is not attached, or a question not answered.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum IbsimClientError {
     /// Nobody listens under the name.
     #[error("no server named {name} is running")]
     NoServer {
@@ -61,7 +61,7 @@ pub enum ConnectError {
     #[error(
         "server {name} refused to attach at {node:?}: no such node, too many clients, or it is open to another user only"
     )]
-    Refused {
+    AttachRefused {
         /// The name.
         name: SocketName,
         /// The node asked for.
@@ -69,13 +69,13 @@ pub enum ConnectError {
     },
     /// The server refused to answer a question.
     #[error("the server refused {request:?}")]
-    QuestionRefused {
+    QueryRefused {
         /// What was asked.
         request: ControlRequest,
     },
     /// The reply is none.
     #[error("the server's reply to {request:?} makes no sense")]
-    Reply {
+    UnexpectedReply {
         /// What was asked.
         request: ControlRequest,
         /// What is wrong with it, if it was not just another reply.
@@ -83,35 +83,35 @@ pub enum ConnectError {
     },
     /// The operating system refused, or the server did not reply in time.
     #[error("cannot talk to the server")]
-    System(#[from] io::Error),
+    Io(#[from] io::Error),
 }
 
 struct Batches {
     received: ReceiveBatch,
     sending: SendBatch,
-    frames: Vec<Frame>,
+    encoded: Vec<RawDataMessage>,
 }
 
-impl Client {
+impl IbsimClient {
     /// Attaches to the node with this id or description; empty = the server's first node.
-    pub fn connect(name: &SocketName, node: &str, role: Role) -> Result<Self, ConnectError> {
+    pub fn connect(name: &SocketName, node: &str, role: ClientRole) -> Result<Self, IbsimClientError> {
         let (number, control) = bind_control(name)?;
         control.set_read_timeout(Some(CONTROL_TIMEOUT))?;
         control.connect_addr(&name.server_control()?).map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectError::NoServer { name: name.clone() },
-            _ => ConnectError::System(error),
+            io::ErrorKind::ConnectionRefused => IbsimClientError::NoServer { name: name.clone() },
+            _ => IbsimClientError::Io(error),
         })?;
         let data = UnixDatagram::bind_addr(&name.client_data(number)?)?;
         let connect = Connect { number, role, node_id: node.to_owned() };
-        let refused = || ConnectError::Refused { name: name.clone(), node: node.to_owned() };
-        let id = match ask(&control, 0, ControlRequest::Connect(connect)) {
+        let refused = || IbsimClientError::AttachRefused { name: name.clone(), node: node.to_owned() };
+        let id = match query(&control, 0, ControlRequest::Connect(connect)) {
             Ok(ControlReply::Connected(connected)) => connected.number,
-            Ok(_) | Err(ConnectError::QuestionRefused { .. }) => return Err(refused()),
+            Ok(_) | Err(IbsimClientError::QueryRefused { .. }) => return Err(refused()),
             Err(error) => return Err(error),
         };
         // From here on the server has a client, which leaves when this value is dropped.
         let client =
-            Self { control, data, id, batches: Batches::new(), timeout: None, set_aside: VecDeque::new() };
+            Self { control, data, id, batches: Batches::new(), timeout: None, buffered: VecDeque::new() };
         client.data.connect_addr(&name.server_data(id)?)?;
         client.data.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(client)
@@ -129,10 +129,10 @@ impl Client {
 
     /// Sends datagrams, in order, with as few system calls as possible. Waits for room where the server is slower.
     pub fn send_batch(&mut self, messages: &[DataMessage]) -> io::Result<()> {
-        let Batches { sending, frames, .. } = &mut self.batches;
-        frames.clear();
-        frames.extend(messages.iter().map(DataMessage::encode));
-        let mut unsent = &frames[..];
+        let Batches { sending, encoded, .. } = &mut self.batches;
+        encoded.clear();
+        encoded.extend(messages.iter().map(DataMessage::encode));
+        let mut unsent = &encoded[..];
         while !unsent.is_empty() {
             let count = sending.send(self.data.as_fd(), unsent, Wait::ForOne)?;
             unsent = &unsent[count..];
@@ -142,13 +142,13 @@ impl Client {
 
     /// Receives one datagram; `None` if none came in time, at once if `timeout` is 0. A request that nobody will answer comes back as one.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
-        if self.set_aside.is_empty() {
-            let mut batch = std::mem::take(&mut self.set_aside).into();
+        if self.buffered.is_empty() {
+            let mut batch = std::mem::take(&mut self.buffered).into();
             let received = self.receive_batch(&mut batch, timeout);
-            self.set_aside = batch.into();
+            self.buffered = batch.into();
             received?;
         }
-        Ok(self.set_aside.pop_front())
+        Ok(self.buffered.pop_front())
     }
 
     /// Waits for one datagram and takes those that came with it, at most 64: how many were appended to `out`.
@@ -167,68 +167,68 @@ impl Client {
     pub const RECEIVE_BATCH_MAX: usize = BATCH_MAX;
 
     /// LID and logical state of the port.
-    pub fn port(&mut self) -> Result<(Option<Lid>, PortState), ConnectError> {
-        match self.ask(ControlRequest::Port)? {
+    pub fn port(&mut self) -> Result<(Option<Lid>, PortState), IbsimClientError> {
+        match self.query(ControlRequest::Port)? {
             ControlReply::Port { lid, state } => Ok((lid, state)),
-            _ => Err(out_of_place(ControlRequest::Port)),
+            _ => Err(unexpected_reply(ControlRequest::Port)),
         }
     }
 
     /// The GUID of the port (from the stock server: of the node).
-    pub fn guid(&mut self) -> Result<Option<Guid>, ConnectError> {
-        match self.ask(ControlRequest::Guid)? {
+    pub fn guid(&mut self) -> Result<Option<Guid>, IbsimClientError> {
+        match self.query(ControlRequest::Guid)? {
             ControlReply::Guid(guid) => Ok(guid),
-            _ => Err(out_of_place(ControlRequest::Guid)),
+            _ => Err(unexpected_reply(ControlRequest::Guid)),
         }
     }
 
     /// The first GID of the port (from the stock server: made of the node's GUID).
-    pub fn gid(&mut self) -> Result<Gid, ConnectError> {
-        match self.ask(ControlRequest::Gid)? {
+    pub fn gid(&mut self) -> Result<Gid, IbsimClientError> {
+        match self.query(ControlRequest::Gid)? {
             ControlReply::Gid(gid) => Ok(gid),
-            _ => Err(out_of_place(ControlRequest::Gid)),
+            _ => Err(unexpected_reply(ControlRequest::Gid)),
         }
     }
 
     /// What the adapter is.
-    pub fn vendor(&mut self) -> Result<Vendor, ConnectError> {
-        match self.ask(ControlRequest::Vendor)? {
+    pub fn vendor(&mut self) -> Result<Vendor, IbsimClientError> {
+        match self.query(ControlRequest::Vendor)? {
             ControlReply::Vendor(vendor) => Ok(vendor),
-            _ => Err(out_of_place(ControlRequest::Vendor)),
+            _ => Err(unexpected_reply(ControlRequest::Vendor)),
         }
     }
 
     /// NodeInfo as on the wire.
-    pub fn node_info(&mut self) -> Result<[u8; 64], ConnectError> {
-        match self.ask(ControlRequest::NodeInfo)? {
+    pub fn node_info(&mut self) -> Result<[u8; 64], IbsimClientError> {
+        match self.query(ControlRequest::NodeInfo)? {
             ControlReply::NodeInfo(raw) => Ok(raw),
-            _ => Err(out_of_place(ControlRequest::NodeInfo)),
+            _ => Err(unexpected_reply(ControlRequest::NodeInfo)),
         }
     }
 
     /// PortInfo as on the wire; 0 = the attached port.
-    pub fn port_info(&mut self, number: u8) -> Result<[u8; 64], ConnectError> {
-        match self.ask(ControlRequest::PortInfo(number))? {
+    pub fn port_info(&mut self, number: u8) -> Result<[u8; 64], IbsimClientError> {
+        match self.query(ControlRequest::PortInfo(number))? {
             ControlReply::PortInfo(raw) => Ok(raw),
-            _ => Err(out_of_place(ControlRequest::PortInfo(number))),
+            _ => Err(unexpected_reply(ControlRequest::PortInfo(number))),
         }
     }
 
     /// The first 32 P_Keys as on the wire.
-    pub fn pkeys(&mut self) -> Result<[u8; 64], ConnectError> {
-        match self.ask(ControlRequest::Pkeys)? {
+    pub fn pkeys(&mut self) -> Result<[u8; 64], IbsimClientError> {
+        match self.query(ControlRequest::Pkeys)? {
             ControlReply::Pkeys(raw) => Ok(raw),
-            _ => Err(out_of_place(ControlRequest::Pkeys)),
+            _ => Err(unexpected_reply(ControlRequest::Pkeys)),
         }
     }
 
     /// Becomes the subnet manager of the port, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> Result<(), ConnectError> {
-        self.ask(ControlRequest::IsSm(role)).map(drop)
+    pub fn set_role(&mut self, role: ClientRole) -> Result<(), IbsimClientError> {
+        self.query(ControlRequest::IsSm(role)).map(drop)
     }
 
-    fn ask(&mut self, request: ControlRequest) -> Result<ControlReply, ConnectError> {
-        ask(&self.control, self.id, request)
+    fn query(&mut self, request: ControlRequest) -> Result<ControlReply, IbsimClientError> {
+        query(&self.control, self.id, request)
     }
 
     fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
@@ -242,7 +242,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for IbsimClient {
     fn drop(&mut self) {
         // A server that does not hear it finds out by itself.
         let _ = self.control.set_nonblocking(true);
@@ -252,7 +252,7 @@ impl Drop for Client {
 
 impl Batches {
     fn new() -> Self {
-        Self { received: ReceiveBatch::new(), sending: SendBatch::new(), frames: Vec::new() }
+        Self { received: ReceiveBatch::new(), sending: SendBatch::new(), encoded: Vec::new() }
     }
 }
 
@@ -262,14 +262,18 @@ impl std::fmt::Debug for Batches {
     }
 }
 
-fn ask(control: &UnixDatagram, client: u32, request: ControlRequest) -> Result<ControlReply, ConnectError> {
+fn query(
+    control: &UnixDatagram,
+    client: u32,
+    request: ControlRequest,
+) -> Result<ControlReply, IbsimClientError> {
     control.send(&request.encode(client))?;
     let mut reply = [0; CONTROL_LEN + 1];
     let length = control.recv(&mut reply)?;
     match ControlReply::decode(&reply[..length]) {
-        Ok(ControlReply::Error) => Err(ConnectError::QuestionRefused { request }),
+        Ok(ControlReply::Error) => Err(IbsimClientError::QueryRefused { request }),
         Ok(reply) => Ok(reply),
-        Err(error) => Err(ConnectError::Reply { request, source: Some(error) }),
+        Err(error) => Err(IbsimClientError::UnexpectedReply { request, source: Some(error) }),
     }
 }
 
@@ -304,6 +308,6 @@ fn invalid(error: WireError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-fn out_of_place(request: ControlRequest) -> ConnectError {
-    ConnectError::Reply { request, source: None }
+fn unexpected_reply(request: ControlRequest) -> IbsimClientError {
+    IbsimClientError::UnexpectedReply { request, source: None }
 }

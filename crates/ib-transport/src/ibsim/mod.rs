@@ -4,8 +4,8 @@ mod client;
 mod name;
 mod wire;
 
-pub use client::{Client, ConnectError};
-pub use name::{InvalidName, SocketName};
+pub use client::{IbsimClient, IbsimClientError};
+pub use name::{InvalidSocketName, SocketName};
 pub(crate) use wire::{Addresses, encode_data};
 pub use wire::{
     CONTROL_LEN, Connect, ControlReply, ControlRequest, DATA_LEN, DataMessage, DataStatus, WireError,

@@ -16,7 +16,7 @@ pub struct SocketName(String);
 
 /// A text that cannot be the base name of a server's sockets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidName {
+pub enum InvalidSocketName {
     /// Nothing.
     #[error("the socket name is empty")]
     Empty,
@@ -36,15 +36,15 @@ pub enum InvalidName {
 
 impl SocketName {
     /// Checks a name.
-    pub fn new(text: &str) -> Result<Self, InvalidName> {
+    pub fn new(text: &str) -> Result<Self, InvalidSocketName> {
         if text.is_empty() {
-            return Err(InvalidName::Empty);
+            return Err(InvalidSocketName::Empty);
         }
         if text.len() > NAME_MAX {
-            return Err(InvalidName::TooLong { length: text.len() });
+            return Err(InvalidSocketName::TooLong { length: text.len() });
         }
         if let Some(position) = text.bytes().position(|byte| byte == 0) {
-            return Err(InvalidName::ZeroByte { position });
+            return Err(InvalidSocketName::ZeroByte { position });
         }
         Ok(Self(text.to_owned()))
     }
@@ -76,8 +76,8 @@ impl SocketName {
 }
 
 impl FromStr for SocketName {
-    type Err = InvalidName;
-    fn from_str(text: &str) -> Result<Self, InvalidName> {
+    type Err = InvalidSocketName;
+    fn from_str(text: &str) -> Result<Self, InvalidSocketName> {
         Self::new(text)
     }
 }
@@ -106,14 +106,14 @@ mod tests {
         assert!(name.server_data(u32::from(u16::MAX)).is_ok());
         assert_eq!(
             SocketName::new(&"n".repeat(NAME_MAX + 1)),
-            Err(InvalidName::TooLong { length: NAME_MAX + 1 })
+            Err(InvalidSocketName::TooLong { length: NAME_MAX + 1 })
         );
     }
 
     #[test]
     fn empty_names_and_zero_bytes_are_refused() {
-        assert_eq!(SocketName::new(""), Err(InvalidName::Empty));
-        assert_eq!(SocketName::new("a\0b"), Err(InvalidName::ZeroByte { position: 1 }));
+        assert_eq!(SocketName::new(""), Err(InvalidSocketName::Empty));
+        assert_eq!(SocketName::new("a\0b"), Err(InvalidSocketName::ZeroByte { position: 1 }));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use ib_wire::{
     ServiceLevel,
 };
 
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::server::Vendor;
 
 /// Length of a control message in bytes.
@@ -99,7 +99,7 @@ pub struct Connect {
     /// Its number (a stock client's process id), the end of its socket names.
     pub number: u32,
     /// What it wants to be.
-    pub role: Role,
+    pub role: ClientRole,
     /// The node it wants: id or description, at most 31 bytes; empty = the first node.
     pub node_id: String,
 }
@@ -124,7 +124,7 @@ pub enum ControlRequest {
     /// PortInfo of this port of the node; 0 = the attached port.
     PortInfo(u8),
     /// Become the subnet manager of the port, or cease to be.
-    IsSm(Role),
+    IsSm(ClientRole),
     /// P_Keys of the port.
     Pkeys,
 }
@@ -136,7 +136,7 @@ impl ControlRequest {
         let request = match u32_at(message, 8) {
             kind::CONNECT => Self::Connect(Connect {
                 number: u32_at(message, PAYLOAD),
-                role: Role::from_flag(u32_at(message, PAYLOAD + 8)),
+                role: ClientRole::from_flag(u32_at(message, PAYLOAD + 8)),
                 node_id: node_id(message),
             }),
             kind::DISCONNECT => Self::Disconnect,
@@ -146,7 +146,7 @@ impl ControlRequest {
             kind::GUID => Self::Guid,
             kind::NODE_INFO => Self::NodeInfo,
             kind::PORT_INFO => Self::PortInfo(message[PAYLOAD]),
-            kind::IS_SM => Self::IsSm(Role::from_flag(u32_at(message, PAYLOAD))),
+            kind::IS_SM => Self::IsSm(ClientRole::from_flag(u32_at(message, PAYLOAD))),
             kind::PKEYS => Self::Pkeys,
             other => return Err(WireError::UnknownType(other)),
         };
@@ -201,7 +201,7 @@ pub enum ControlReply {
     /// PortInfo as on the wire.
     PortInfo([u8; 64]),
     /// The role taken.
-    IsSm(Role),
+    IsSm(ClientRole),
     /// The first 32 P_Keys as on the wire.
     Pkeys([u8; 64]),
 }
@@ -215,7 +215,7 @@ impl ControlReply {
             kind::ERROR => Self::Error,
             kind::CONNECT => Self::Connected(Connect {
                 number: u32_at(message, PAYLOAD),
-                role: Role::from_flag(u32_at(message, PAYLOAD + 8)),
+                role: ClientRole::from_flag(u32_at(message, PAYLOAD + 8)),
                 node_id: node_id(message),
             }),
             kind::DISCONNECT => Self::Disconnected,
@@ -233,7 +233,7 @@ impl ControlReply {
             kind::GUID => Self::Guid(Guid::from_wire(u64::from_ne_bytes(array_at(&payload, 0)))),
             kind::NODE_INFO => Self::NodeInfo(payload),
             kind::PORT_INFO => Self::PortInfo(payload),
-            kind::IS_SM => Self::IsSm(Role::from_flag(u32_at(&payload, 0))),
+            kind::IS_SM => Self::IsSm(ClientRole::from_flag(u32_at(&payload, 0))),
             kind::PKEYS => Self::Pkeys(payload),
             other => return Err(WireError::UnknownType(other)),
         })
@@ -382,7 +382,7 @@ pub(crate) fn encode_data(message: &mut [u8; DATA_LEN], addresses: Addresses, st
     };
     message[DATA_STATUS..DATA_STATUS + 4].copy_from_slice(&status.to_be_bytes());
     message[20..DATA_MAD_LEN].fill(0);
-    message[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&(told_length(mad) as u64).to_be_bytes());
+    message[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&(reported_length(mad) as u64).to_be_bytes());
     message[DATA_MAD..].copy_from_slice(&mad.0);
 }
 
@@ -408,7 +408,7 @@ fn complete_rmpp(mad: &mut Mad, length: usize) {
 }
 
 /// How long a client is told a MAD is: the end of its table, if it is the last segment of one, else all of it.
-fn told_length(mad: &Mad) -> usize {
+fn reported_length(mad: &Mad) -> usize {
     if mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
         return MAD_LEN;
     }

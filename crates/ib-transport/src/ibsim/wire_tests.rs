@@ -15,7 +15,7 @@ fn request() -> DataMessage {
 }
 
 fn connect() -> Connect {
-    Connect { number: 4711, role: Role::SubnetManager, node_id: "H-0002c90300216e70".to_owned() }
+    Connect { number: 4711, role: ClientRole::SubnetManager, node_id: "H-0002c90300216e70".to_owned() }
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn every_control_request_survives_a_round_trip() {
         ControlRequest::Guid,
         ControlRequest::NodeInfo,
         ControlRequest::PortInfo(7),
-        ControlRequest::IsSm(Role::SubnetManager),
-        ControlRequest::IsSm(Role::Ordinary),
+        ControlRequest::IsSm(ClientRole::SubnetManager),
+        ControlRequest::IsSm(ClientRole::Ordinary),
         ControlRequest::Pkeys,
     ] {
         assert_eq!(ControlRequest::decode(&request.encode(9)), Ok((9, request)));
@@ -50,7 +50,7 @@ fn every_control_reply_survives_a_round_trip() {
         ControlReply::Guid(Guid::from_wire(0x0102_0304_0506_0708)),
         ControlReply::NodeInfo([1; 64]),
         ControlReply::PortInfo([2; 64]),
-        ControlReply::IsSm(Role::SubnetManager),
+        ControlReply::IsSm(ClientRole::SubnetManager),
         ControlReply::Pkeys([3; 64]),
     ] {
         assert_eq!(ControlReply::decode(&reply.encode(9)), Ok(reply));

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use ib_wire::{Mad, Method, TransactionId};
 
 use super::Server;
-use super::backlog::Frames;
-use super::clients::{ClassSet, Link};
-use super::host::{ClientId, Host, Sent};
+use super::backend::{ClientDatagram, ClientId, FabricBackend};
+use super::backlog::MessageQueue;
+use super::connections::{ClassSet, ClientLink};
 use crate::ibsim::{DataMessage, WireError};
 use crate::sys::{SendBatch, Wait};
 
@@ -18,23 +18,23 @@ use crate::sys::{SendBatch, Wait};
 const EAGER_BATCH_MAX: usize = 4;
 
 impl<P: Copy + Eq> Server<P> {
-    /// Takes what a client sent and hands it to the host: one batch, so that a busy client leaves the others their turn.
-    pub(super) fn receive_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+    /// Takes what a client sent and hands it to the backend: one batch, so that a busy client leaves the others their turn.
+    pub(super) fn receive_data<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         let Some(client) = self.outbox.clients.get_mut(id) else { return };
-        let Link::Ibsim { socket, .. } = &client.link else { return };
+        let ClientLink::Ibsim { socket, .. } = &client.link else { return };
         // An error is "nothing there", or one that reading has just cleared.
         let Ok(count) = self.received.receive(socket.as_fd(), Wait::Never) else { return };
         for index in 0..count {
-            self.take_data(host, id, index);
+            self.handle_data(backend, id, index);
             if count <= EAGER_BATCH_MAX && index + 1 < count {
-                self.flush(host);
+                self.flush(backend);
             }
         }
     }
 
-    /// Hands one received message to the host.
+    /// Hands one received message to the backend.
     #[inline]
-    fn take_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId, index: usize) {
+    fn handle_data<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId, index: usize) {
         let (bytes, length) = self.received.message(index);
         if length > bytes.len() {
             self.outbox.counters.data_wrong_length += 1;
@@ -53,16 +53,16 @@ impl<P: Copy + Eq> Server<P> {
         };
         let Some(client) = self.outbox.clients.get_mut(id) else { return };
         let Some(port) = client.port else { return };
-        claim(&mut message.mad, id, &mut client.classes);
+        stamp_request(&mut message.mad, id, &mut client.classes);
         self.outbox.counters.datagrams_in += 1;
-        host.handle(port, Sent::Bare { client: id, message }, &mut self.outbox);
+        backend.handle(port, ClientDatagram::Ibsim { client: id, message }, &mut self.outbox);
     }
 }
 
 /// Writes the client into a request and notes its class. Responses and repressed traps keep the transaction of what
 /// they answer.
 #[inline]
-pub(super) fn claim(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
+pub(super) fn stamp_request(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
     let method = mad.method();
     if method.is_response() || method == Method::TRAP_REPRESS {
         return;
@@ -75,7 +75,7 @@ pub(super) fn claim(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
 pub(super) fn send_all(
     batch: &mut SendBatch,
     socket: &UnixDatagram,
-    unsent: &mut Frames,
+    unsent: &mut MessageQueue,
 ) -> io::Result<bool> {
     while !unsent.unsent().is_empty() {
         match batch.send(socket.as_fd(), unsent.unsent(), Wait::Never) {

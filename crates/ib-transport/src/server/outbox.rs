@@ -1,17 +1,17 @@
-//! Where a host puts what is to reach clients, and who gets it.
+//! Where a backend puts what is to reach clients, and who gets it.
 
 use std::time::Instant;
 
 use ib_wire::{Datagram, Mad, ManagementClass, Method};
 
-use super::clients::{Client, Clients, Link};
+use super::backend::ClientId;
+use super::connections::{ClientLink, Connection, Connections};
+use super::counters::ServerCounters;
 use super::forwarded::Forwarded;
-use super::host::ClientId;
-use crate::counters::Counters;
 use crate::framed::Frame;
 use crate::ibsim::{Addresses, DataMessage, DataStatus, encode_data};
 
-/// Takes what a [`Host`](super::Host) delivers and finds the clients it is for.
+/// Takes what a [`FabricBackend`](super::FabricBackend) delivers and finds the clients it is for.
 ///
 /// - A response goes to the client that its transaction names, if that client sits at the port and has itself sent a
 ///   request of that class: stock clients crash on a class they did not register.
@@ -22,8 +22,8 @@ use crate::ibsim::{Addresses, DataMessage, DataStatus, encode_data};
 ///   that it would be the better one, and sweeps no more until it has heard.
 #[derive(Debug)]
 pub struct Outbox<P> {
-    pub(super) clients: Clients<P>,
-    pub(super) counters: Counters,
+    pub(super) clients: Connections<P>,
+    pub(super) counters: ServerCounters,
     pub(super) forwarded: Forwarded,
     /// Clients for which something was queued.
     pub(super) queued: Vec<ClientId>,
@@ -34,8 +34,8 @@ pub struct Outbox<P> {
 impl<P: Copy + Eq> Outbox<P> {
     pub(super) fn new() -> Self {
         Self {
-            clients: Clients::new(),
-            counters: Counters::default(),
+            clients: Connections::new(),
+            counters: ServerCounters::default(),
             forwarded: Forwarded::default(),
             queued: Vec::new(),
             now: Instant::now(),
@@ -44,7 +44,7 @@ impl<P: Copy + Eq> Outbox<P> {
 
     /// The datagram arrived at `port`, for whoever listens there.
     ///
-    /// Who sent a request is read from its transaction, so that of its own a host sends only traps, which nobody waits
+    /// Who sent a request is read from its transaction, so that of its own a backend sends only traps, which nobody waits
     /// for an answer to.
     pub fn deliver(&mut self, port: P, datagram: Datagram) {
         match datagram.mad.method() {
@@ -56,14 +56,14 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 
     /// The request `original` of `client` will never be answered. What expects no answer is not reported.
-    pub fn lost(&mut self, client: ClientId, original: impl Into<DataMessage>) {
-        self.report_lost(client, &original.into());
+    pub fn report_lost(&mut self, client: ClientId, original: impl Into<DataMessage>) {
+        self.queue_loss_report(client, &original.into());
     }
 
     /// The request will never be answered; its transaction names its sender.
-    pub fn lost_request(&mut self, request: impl Into<DataMessage>) {
+    pub fn report_lost_request(&mut self, request: impl Into<DataMessage>) {
         let request = request.into();
-        self.report_lost(requester(&request.mad), &request);
+        self.queue_loss_report(requester(&request.mad), &request);
     }
 
     /// When the server woke up to handle what is being handled: saves hosts a look at the clock per datagram.
@@ -72,7 +72,7 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 
     /// What the server counted so far.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &ServerCounters {
         &self.counters
     }
 
@@ -80,7 +80,7 @@ impl<P: Copy + Eq> Outbox<P> {
     pub(super) fn expire_forwarded(&mut self) {
         while let Some(request) = self.forwarded.expired(self.now) {
             self.counters.forwards_expired += 1;
-            self.report_lost(requester(&request.mad), &request);
+            self.queue_loss_report(requester(&request.mad), &request);
         }
     }
 
@@ -97,42 +97,42 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 
     fn deliver_request(&mut self, port: P, datagram: Datagram) {
-        let taker = self.clients.manager_of(port).filter(|_| is_taken_by_managers(datagram.mad.class()));
-        let Some(taker) = taker else {
-            self.counters.requests_untaken += 1;
-            return self.report_lost(requester(&datagram.mad), &datagram.into());
+        let manager = self.clients.manager_of(port).filter(|_| is_manager_class(datagram.mad.class()));
+        let Some(manager) = manager else {
+            self.counters.requests_undeliverable += 1;
+            return self.queue_loss_report(requester(&datagram.mad), &datagram.into());
         };
         let awaited =
             expects_answer(datagram.mad.method()) && self.clients.get(requester(&datagram.mad)).is_some();
         if awaited && !self.forwarded.remember(self.now, (&datagram).into()) {
             self.counters.forwards_refused += 1;
-            return self.report_lost(requester(&datagram.mad), &datagram.into());
+            return self.queue_loss_report(requester(&datagram.mad), &datagram.into());
         }
-        self.queue_datagram(taker, &datagram);
+        self.queue_datagram(manager, &datagram);
     }
 
     #[inline]
     fn queue_datagram(&mut self, id: ClientId, datagram: &Datagram) {
         let queued = self.queue(id, |link| match link {
-            Link::Ibsim { unsent, .. } => unsent
+            ClientLink::Ibsim { unsent, .. } => unsent
                 .push()
                 .map(|frame| encode_data(frame, Addresses::of(datagram), DataStatus::Ok, &datagram.mad))
                 .is_some(),
-            Link::Framed { unsent, .. } => unsent.push(|bytes| Frame::encode_datagram(datagram, bytes)),
+            ClientLink::Framed { unsent, .. } => unsent.push(|bytes| Frame::encode_datagram(datagram, bytes)),
         });
         self.counters.datagrams_out += u64::from(queued);
     }
 
-    fn report_lost(&mut self, id: ClientId, request: &DataMessage) {
+    fn queue_loss_report(&mut self, id: ClientId, request: &DataMessage) {
         if !expects_answer(request.mad.method()) {
             return;
         }
         let queued = self.queue(id, |link| match link {
-            Link::Ibsim { unsent, .. } => unsent
+            ClientLink::Ibsim { unsent, .. } => unsent
                 .push()
                 .map(|frame| encode_data(frame, request.addresses(), DataStatus::TimedOut, &request.mad))
                 .is_some(),
-            Link::Framed { unsent, .. } => {
+            ClientLink::Framed { unsent, .. } => {
                 unsent.push(|bytes| Frame::Lost(request.mad.transaction()).encode(bytes))
             }
         });
@@ -141,9 +141,9 @@ impl<P: Copy + Eq> Outbox<P> {
 
     /// Queues something for a client; false if the client is gone or its backlog full.
     #[inline]
-    pub(super) fn queue(&mut self, id: ClientId, write: impl FnOnce(&mut Link) -> bool) -> bool {
+    pub(super) fn queue(&mut self, id: ClientId, write: impl FnOnce(&mut ClientLink) -> bool) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let Client { link, queued, .. } = client;
+        let Connection { link, queued, .. } = client;
         if !write(link) {
             self.counters.backlog_dropped += 1;
             return false;
@@ -161,7 +161,7 @@ pub(super) fn expects_answer(method: Method) -> bool {
 }
 
 /// Whether every subnet manager has registered the class.
-fn is_taken_by_managers(class: ManagementClass) -> bool {
+fn is_manager_class(class: ManagementClass) -> bool {
     class.is_subnet_management() || class == ManagementClass::SUBNET_ADMINISTRATION
 }
 

@@ -16,7 +16,7 @@ use ib_wire::{
 };
 
 use self::header::{Header, Layout, RegisterAgent};
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::sys::{self, RawDevice};
 use crate::waker::Waker;
 use sysfs::PortFiles;
@@ -121,8 +121,8 @@ impl Umad {
     }
 
     /// Becomes the subnet manager of the port, which then gets the requests that reach it, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> Result<(), UmadError> {
-        if role.is_manager() == self.is_sm.is_some() {
+    pub fn set_role(&mut self, role: ClientRole) -> Result<(), UmadError> {
+        if role.is_subnet_manager() == self.is_sm.is_some() {
             return Ok(());
         }
         let methods: [(ManagementClass, &[Method]); 3] = [
@@ -133,11 +133,11 @@ impl Umad {
         // Registered before the capability shows: from then on requests may come.
         for (class, methods) in methods {
             self.unregister(class);
-            self.register(class, if role.is_manager() { methods } else { &[] })?;
+            self.register(class, if role.is_subnet_manager() { methods } else { &[] })?;
         }
         self.is_sm = match role {
-            Role::SubnetManager => Some(open_device(&format!("/dev/infiniband/issm{}", self.number))?),
-            Role::Ordinary => None,
+            ClientRole::SubnetManager => Some(open_device(&format!("/dev/infiniband/issm{}", self.number))?),
+            ClientRole::Ordinary => None,
         };
         Ok(())
     }

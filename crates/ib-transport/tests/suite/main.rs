@@ -3,8 +3,8 @@
 
 mod common;
 mod framed;
-mod guests;
-mod hostile;
+mod guest_sockets;
+mod hostile_clients;
+mod ibsim;
 mod relay;
-mod server;
 mod stock_ibsim;

@@ -2,7 +2,7 @@
 
 /// Whether a client speaks as the subnet manager of its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum ClientRole {
     /// It asks, and gets answers to what it asked.
     #[default]
     Ordinary,
@@ -10,9 +10,9 @@ pub enum Role {
     SubnetManager,
 }
 
-impl Role {
+impl ClientRole {
     /// Whether it is the subnet manager.
-    pub const fn is_manager(self) -> bool {
+    pub const fn is_subnet_manager(self) -> bool {
         matches!(self, Self::SubnetManager)
     }
 
@@ -23,6 +23,6 @@ impl Role {
 
     /// The flag of both socket protocols.
     pub(crate) const fn to_flag(self) -> u32 {
-        self.is_manager() as u32
+        self.is_subnet_manager() as u32
     }
 }

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::place::{self, ListenError};
+use crate::socket_file::{self, SocketBindError};
 use crate::sys::Epoll;
 
 /// The largest payload of any fabric. Larger frames are received cut, and one byte longer than this.
@@ -31,16 +31,16 @@ const FRAMES_PER_ROUND: usize = 256;
 const BACKLOG_FRAMES_MAX: usize = 256;
 
 /// How soon a machine whose socket was full is tried again; the system tells nobody when there is room.
-const PAUSE: Duration = Duration::from_millis(1);
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long the pause may become, doubled each time nothing went: a stopped machine costs few wake-ups.
-const PAUSE_MAX: Duration = Duration::from_millis(128);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(128);
 
 /// The sockets of virtual machines, by a name `K` that the caller gives each.
 #[derive(Debug)]
-pub struct Guests<K> {
+pub struct GuestSockets<K> {
     epoll: Epoll,
-    seats: BTreeMap<K, Seat>,
+    guests: BTreeMap<K, GuestSocket>,
     /// Which socket the system means.
     tokens: HashMap<u64, K>,
     tokens_given: u64,
@@ -64,16 +64,16 @@ pub struct GuestCounters {
 pub enum GuestError {
     /// The socket here.
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Bind(#[from] SocketBindError),
     /// A path that is not the same for everybody.
     #[error("{} does not begin at the root: a path must be absolute", path.display())]
-    Relative {
+    RelativePath {
         /// The path.
         path: PathBuf,
     },
     /// Two machines cannot share a socket.
     #[error("{} belongs to another machine of this fabric", path.display())]
-    Taken {
+    PathInUse {
         /// The path.
         path: PathBuf,
     },
@@ -81,7 +81,7 @@ pub enum GuestError {
 
 /// A machine and the socket here that it sends to.
 #[derive(Debug)]
-struct Seat {
+struct GuestSocket {
     token: u64,
     socket: BoundSocket,
     guest: PathBuf,
@@ -106,18 +106,18 @@ impl Drop for BoundSocket {
 }
 
 /// What the system made of a frame.
-enum Outcome {
-    Sent,
+enum SendOutcome {
+    ClientDatagram,
     Full,
     Absent,
 }
 
-impl<K: Copy + Ord> Guests<K> {
+impl<K: Copy + Ord> GuestSockets<K> {
     /// Nobody yet.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
-            seats: BTreeMap::new(),
+            guests: BTreeMap::new(),
             tokens: HashMap::new(),
             tokens_given: 0,
             round: Vec::new(),
@@ -129,29 +129,32 @@ impl<K: Copy + Ord> Guests<K> {
     pub fn attach(&mut self, key: K, guest: &Path, fabric: &Path) -> Result<(), GuestError> {
         for path in [guest, fabric] {
             if !path.is_absolute() {
-                return Err(GuestError::Relative { path: path.to_owned() });
+                return Err(GuestError::RelativePath { path: path.to_owned() });
             }
-            let mut others = self.seats.iter().filter(|(other, _)| **other != key);
-            if guest == fabric || others.any(|(_, seat)| seat.guest == path || seat.socket.path == path) {
-                return Err(GuestError::Taken { path: path.to_owned() });
+            let mut others = self.guests.iter().filter(|(other, _)| **other != key);
+            if guest == fabric
+                || others
+                    .any(|(_, guest_socket)| guest_socket.guest == path || guest_socket.socket.path == path)
+            {
+                return Err(GuestError::PathInUse { path: path.to_owned() });
             }
         }
-        match self.seats.get_mut(&key) {
-            Some(seat) if seat.socket.path == fabric => {
-                if seat.guest != guest {
-                    guest.clone_into(&mut seat.guest);
-                    (seat.retry, seat.counters) = (None, GuestCounters::default());
-                    seat.unsent.clear();
+        match self.guests.get_mut(&key) {
+            Some(guest_socket) if guest_socket.socket.path == fabric => {
+                if guest_socket.guest != guest {
+                    guest.clone_into(&mut guest_socket.guest);
+                    (guest_socket.retry, guest_socket.counters) = (None, GuestCounters::default());
+                    guest_socket.unsent.clear();
                 }
             }
-            _ => self.seat(key, guest, fabric)?,
+            _ => self.open(key, guest, fabric)?,
         }
         Ok(())
     }
 
-    fn seat(&mut self, key: K, guest: &Path, fabric: &Path) -> Result<(), ListenError> {
-        let system = |source| ListenError::System { path: fabric.to_owned(), source };
-        let socket = place::bind(
+    fn open(&mut self, key: K, guest: &Path, fabric: &Path) -> Result<(), SocketBindError> {
+        let system = |source| SocketBindError::Io { path: fabric.to_owned(), source };
+        let socket = socket_file::bind(
             fabric,
             |path| UnixDatagram::bind(path),
             |path| UnixDatagram::unbound()?.connect(path),
@@ -164,7 +167,7 @@ impl<K: Copy + Ord> Guests<K> {
         self.epoll.add(&socket.socket, token).map_err(system)?;
         self.detach(key);
         self.tokens.insert(token, key);
-        let seat = Seat {
+        let guest_socket = GuestSocket {
             token,
             socket,
             guest: guest.to_owned(),
@@ -172,21 +175,21 @@ impl<K: Copy + Ord> Guests<K> {
             retry: None,
             counters: GuestCounters::default(),
         };
-        self.seats.insert(key, seat);
+        self.guests.insert(key, guest_socket);
         Ok(())
     }
 
     /// Closes the socket of a machine and removes its file; whether there was one.
     pub fn detach(&mut self, key: K) -> bool {
-        let Some(seat) = self.seats.remove(&key) else { return false };
-        self.tokens.remove(&seat.token);
+        let Some(guest_socket) = self.guests.remove(&key) else { return false };
+        self.tokens.remove(&guest_socket.token);
         true
     }
 
     /// Where the socket of a machine is, and the one here, and what was counted.
     pub fn get(&self, key: K) -> Option<(&Path, &Path, GuestCounters)> {
-        let seat = self.seats.get(&key)?;
-        Some((&seat.guest, &seat.socket.path, seat.counters))
+        let guest_socket = self.guests.get(&key)?;
+        Some((&guest_socket.guest, &guest_socket.socket.path, guest_socket.counters))
     }
 
     /// Begins a round of [`receive`](Self::receive): what may be taken is shared fairly between machines that sent.
@@ -202,16 +205,16 @@ impl<K: Copy + Ord> Guests<K> {
     /// Takes one frame: who sent it, and its length in `buffer`. `None` when the round is over.
     pub fn receive(&mut self, buffer: &mut FrameBuffer) -> Option<(K, usize)> {
         while let Some((key, left)) = self.round.last_mut() {
-            let Some(seat) = self.seats.get_mut(key).filter(|_| *left > 0) else {
+            let Some(guest_socket) = self.guests.get_mut(key).filter(|_| *left > 0) else {
                 self.round.pop();
                 continue;
             };
             *left -= 1;
-            match seat.socket.socket.recv_from(buffer) {
-                Ok((length, sender)) if sender.as_pathname() == Some(&seat.guest) => {
+            match guest_socket.socket.socket.recv_from(buffer) {
+                Ok((length, sender)) if sender.as_pathname() == Some(&guest_socket.guest) => {
                     return Some((*key, length));
                 }
-                Ok(_) => seat.counters.foreign += 1,
+                Ok(_) => guest_socket.counters.foreign += 1,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => drop(self.round.pop()),
             }
@@ -221,28 +224,28 @@ impl<K: Copy + Ord> Guests<K> {
 
     /// Sends a frame to a machine, now or, if its socket is full, soon.
     pub fn send(&mut self, now: Instant, to: K, frame: &[u8]) {
-        let Some(seat) = self.seats.get_mut(&to) else { return };
+        let Some(guest_socket) = self.guests.get_mut(&to) else { return };
         // Machines read while others send: most likely there is room by now.
-        seat.flush(now);
-        if seat.unsent.is_empty() {
-            match seat.try_send(frame) {
-                Outcome::Sent => return,
-                Outcome::Absent => return seat.counters.absent += 1,
-                Outcome::Full => seat.retry = Some((now + PAUSE, PAUSE)),
+        guest_socket.flush(now);
+        if guest_socket.unsent.is_empty() {
+            match guest_socket.try_send(frame) {
+                SendOutcome::ClientDatagram => return,
+                SendOutcome::Absent => return guest_socket.counters.absent += 1,
+                SendOutcome::Full => guest_socket.retry = Some((now + RETRY_PAUSE, RETRY_PAUSE)),
             }
         }
-        if seat.unsent.len() < BACKLOG_FRAMES_MAX {
-            seat.unsent.push_back(frame.into());
+        if guest_socket.unsent.len() < BACKLOG_FRAMES_MAX {
+            guest_socket.unsent.push_back(frame.into());
         } else {
-            seat.counters.unread += 1;
+            guest_socket.counters.unread += 1;
         }
     }
 
     /// Tries again where sockets were full; when to come back, if frames still wait.
     pub fn flush(&mut self, now: Instant) -> Option<Duration> {
-        self.seats
+        self.guests
             .values_mut()
-            .filter_map(|seat| seat.flush(now))
+            .filter_map(|guest_socket| guest_socket.flush(now))
             .min()
             .map(|due| due.saturating_duration_since(now))
     }
@@ -265,20 +268,20 @@ fn open_to_all(path: &Path) -> io::Result<()> {
     fs::set_permissions(held, fs::Permissions::from_mode(0o666))
 }
 
-impl<K> AsFd for Guests<K> {
-    /// Readable while there is something to [`receive`](Guests::receive).
+impl<K> AsFd for GuestSockets<K> {
+    /// Readable while there is something to [`receive`](GuestSockets::receive).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-impl Seat {
-    fn try_send(&self, frame: &[u8]) -> Outcome {
+impl GuestSocket {
+    fn try_send(&self, frame: &[u8]) -> SendOutcome {
         match self.socket.socket.send_to(frame, &self.guest) {
-            Ok(_) => Outcome::Sent,
+            Ok(_) => SendOutcome::ClientDatagram,
             Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Outcome::Full,
-                _ => Outcome::Absent,
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => SendOutcome::Full,
+                _ => SendOutcome::Absent,
             },
         }
     }
@@ -287,22 +290,22 @@ impl Seat {
     fn flush(&mut self, now: Instant) -> Option<Instant> {
         let (due, pause) = self.retry?;
         // While a machine reads, every wake-up is a chance; one that does not is left alone for the whole pause.
-        if now < due && pause > PAUSE {
+        if now < due && pause > RETRY_PAUSE {
             return Some(due);
         }
         let before = self.unsent.len();
         while let Some(frame) = self.unsent.front() {
             match self.try_send(frame) {
-                Outcome::Sent => drop(self.unsent.pop_front()),
-                Outcome::Absent => {
+                SendOutcome::ClientDatagram => drop(self.unsent.pop_front()),
+                SendOutcome::Absent => {
                     self.counters.absent += self.unsent.len() as u64;
                     self.unsent.clear();
                 }
-                Outcome::Full => {
+                SendOutcome::Full => {
                     let pause = match self.unsent.len() < before {
-                        true => PAUSE,
+                        true => RETRY_PAUSE,
                         false if now < due => return Some(due),
-                        false => (pause * 2).min(PAUSE_MAX),
+                        false => (pause * 2).min(RETRY_PAUSE_MAX),
                     };
                     self.retry = Some((now + pause, pause));
                     return Some(now + pause);

@@ -6,12 +6,12 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use ib_wire::ManagementClass;
 
-use super::backlog::{Bytes, Frames};
-use super::host::ClientId;
+use super::backend::ClientId;
+use super::backlog::{ByteQueue, MessageQueue};
 use crate::access::UserId;
+use crate::client_role::ClientRole;
 use crate::framed::FrameReader;
-use crate::role::Role;
-use crate::sys::{Epoll, Watch};
+use crate::sys::{Epoll, Interest};
 
 /// Clients that can be attached at once: the slots that 10 bits of a [`ClientId`] can name.
 pub const CLIENTS_MAX: usize = 1 << SLOT_BITS;
@@ -31,39 +31,39 @@ pub(super) struct Owner {
 }
 
 /// One attached client.
-pub(super) struct Client<P> {
+pub(super) struct Connection<P> {
     pub(super) id: ClientId,
     pub(super) owner: Owner,
     /// Where it sits; `None` for a stream that has not attached yet.
     pub(super) port: Option<P>,
-    role: Role,
+    role: ClientRole,
     /// Classes of which it sent requests.
     pub(super) classes: ClassSet,
-    pub(super) link: Link,
+    pub(super) link: ClientLink,
     /// Something was queued for it since the last flush.
     pub(super) queued: bool,
     /// The socket is watched for room.
-    pub(super) waits_for_room: bool,
+    pub(super) is_write_blocked: bool,
     /// Nothing is read from it for now.
     pub(super) is_paused: bool,
 }
 
 /// How a client is reached.
-pub(super) enum Link {
+pub(super) enum ClientLink {
     /// By the ibsim protocol.
     Ibsim {
         /// The end of its socket names, a stock client's process id.
         number: u32,
         /// Connected to the client's data socket.
         socket: UnixDatagram,
-        unsent: Frames,
+        unsent: MessageQueue,
     },
     /// By the own framing.
-    Framed { stream: UnixStream, reader: Box<FrameReader>, unsent: Bytes },
+    Framed { stream: UnixStream, reader: Box<FrameReader>, unsent: ByteQueue },
 }
 
 /// All slots. Freed ones are used again, under another [`ClientId`].
-pub(super) struct Clients<P> {
+pub(super) struct Connections<P> {
     slots: Vec<Slot<P>>,
     free: Vec<u16>,
     /// The subnet manager clients, in the order in which they became that.
@@ -72,7 +72,7 @@ pub(super) struct Clients<P> {
 
 struct Slot<P> {
     generation: u16,
-    client: Option<Client<P>>,
+    client: Option<Connection<P>>,
 }
 
 /// What a change of roles means for the port.
@@ -84,18 +84,18 @@ pub(super) enum ManagerChange<P> {
     None(P),
 }
 
-impl<P> Client<P> {
+impl<P> Connection<P> {
     /// Watches the socket for what is waited for.
     pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
-        let watch = Watch::new(!self.is_paused, self.waits_for_room);
+        let watch = Interest::new(!self.is_paused, self.is_write_blocked);
         match &self.link {
-            Link::Ibsim { socket, .. } => epoll.modify(socket, self.id.0.into(), watch),
-            Link::Framed { stream, .. } => epoll.modify(stream, self.id.0.into(), watch),
+            ClientLink::Ibsim { socket, .. } => epoll.modify(socket, self.id.0.into(), watch),
+            ClientLink::Framed { stream, .. } => epoll.modify(stream, self.id.0.into(), watch),
         }
     }
 }
 
-impl<P: Copy + Eq> Clients<P> {
+impl<P: Copy + Eq> Connections<P> {
     pub(super) fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new(), managers: Vec::new() }
     }
@@ -116,41 +116,41 @@ impl<P: Copy + Eq> Clients<P> {
     }
 
     /// Seats a client, ordinary and nowhere yet, under [`next_id`](Self::next_id).
-    pub(super) fn insert(&mut self, id: ClientId, owner: Owner, link: Link) -> &mut Client<P> {
+    pub(super) fn insert(&mut self, id: ClientId, owner: Owner, link: ClientLink) -> &mut Connection<P> {
         debug_assert_eq!(self.next_id(), Some(id), "clients are seated under the next identifier");
         self.free.pop();
-        self.slots[slot_of(id)].client.insert(Client {
+        self.slots[slot_of(id)].client.insert(Connection {
             id,
             owner,
             port: None,
-            role: Role::Ordinary,
+            role: ClientRole::Ordinary,
             classes: ClassSet::default(),
             link,
             queued: false,
-            waits_for_room: false,
+            is_write_blocked: false,
             is_paused: false,
         })
     }
 
     /// The client, unless it is gone.
     #[inline]
-    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client<P>> {
+    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Connection<P>> {
         self.slots.get_mut(slot_of(id))?.client.as_mut().filter(|client| client.id == id)
     }
 
     /// The client, unless it is gone.
-    pub(super) fn get(&self, id: ClientId) -> Option<&Client<P>> {
+    pub(super) fn get(&self, id: ClientId) -> Option<&Connection<P>> {
         self.slots.get(slot_of(id))?.client.as_ref().filter(|client| client.id == id)
     }
 
     /// All clients.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Client<P>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection<P>> {
         self.slots.iter().filter_map(|slot| slot.client.as_ref())
     }
 
     /// Ends an attachment.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<ManagerChange<P>> {
-        let change = self.set_role(id, Role::Ordinary);
+        let change = self.set_role(id, ClientRole::Ordinary);
         let slot = self.slots.get_mut(slot_of(id))?;
         slot.client.take_if(|client| client.id == id)?;
         slot.generation = (slot.generation + 1) & (u16::MAX >> SLOT_BITS);
@@ -159,13 +159,13 @@ impl<P: Copy + Eq> Clients<P> {
     }
 
     /// Changes what an attached client is to its port.
-    pub(super) fn set_role(&mut self, id: ClientId, role: Role) -> Option<ManagerChange<P>> {
+    pub(super) fn set_role(&mut self, id: ClientId, role: ClientRole) -> Option<ManagerChange<P>> {
         let client = self.get_mut(id)?;
         let port = client.port?;
         if std::mem::replace(&mut client.role, role) == role {
             return None;
         }
-        if role.is_manager() {
+        if role.is_subnet_manager() {
             let first = self.manager_of(port).is_none();
             self.managers.push((port, id));
             first.then_some(ManagerChange::First(port))
@@ -196,14 +196,14 @@ impl<P: Copy + Eq> Clients<P> {
     /// The client with this number at the end of its socket names.
     pub(super) fn with_number(&self, wanted: u32) -> Option<ClientId> {
         self.iter()
-            .find(|client| matches!(client.link, Link::Ibsim { number, .. } if number == wanted))
+            .find(|client| matches!(client.link, ClientLink::Ibsim { number, .. } if number == wanted))
             .map(|client| client.id)
     }
 }
 
-impl<P> fmt::Debug for Clients<P> {
+impl<P> fmt::Debug for Connections<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Clients({} of {} slots taken)", self.slots.len() - self.free.len(), CLIENTS_MAX)
+        write!(f, "Connections({} of {} slots taken)", self.slots.len() - self.free.len(), CLIENTS_MAX)
     }
 }
 
@@ -234,16 +234,16 @@ mod tests {
     const OWN: Owner = Owner { user: UserId(1000), is_own: true };
     const OTHER: Owner = Owner { user: UserId(65534), is_own: false };
 
-    fn seat(clients: &mut Clients<u8>, port: u8) -> ClientId {
-        seat_for(clients, OWN, port)
+    fn add_client(clients: &mut Connections<u8>, port: u8) -> ClientId {
+        add_client_of(clients, OWN, port)
     }
 
-    fn seat_for(clients: &mut Clients<u8>, owner: Owner, port: u8) -> ClientId {
+    fn add_client_of(clients: &mut Connections<u8>, owner: Owner, port: u8) -> ClientId {
         let id = clients.next_id().unwrap();
-        let link = Link::Ibsim {
+        let link = ClientLink::Ibsim {
             number: u32::from(id.0),
             socket: UnixDatagram::unbound().unwrap(),
-            unsent: Frames::default(),
+            unsent: MessageQueue::default(),
         };
         clients.insert(id, owner, link).port = Some(port);
         id
@@ -251,10 +251,10 @@ mod tests {
 
     #[test]
     fn a_slot_used_again_has_another_name() {
-        let mut clients = Clients::new();
-        let first = seat(&mut clients, 1);
+        let mut clients = Connections::new();
+        let first = add_client(&mut clients, 1);
         clients.remove(first);
-        let second = seat(&mut clients, 1);
+        let second = add_client(&mut clients, 1);
         assert_eq!(slot_of(first), slot_of(second));
         assert_ne!(first, second);
         assert!(clients.get(first).is_none() && clients.get(second).is_some());
@@ -264,10 +264,10 @@ mod tests {
 
     #[test]
     fn names_stay_unique_while_generations_wrap() {
-        let mut clients = Clients::new();
-        let neighbour = seat(&mut clients, 1);
+        let mut clients = Connections::new();
+        let neighbour = add_client(&mut clients, 1);
         for _ in 0..200 {
-            let id = seat(&mut clients, 1);
+            let id = add_client(&mut clients, 1);
             assert_ne!(id, neighbour);
             clients.remove(id);
         }
@@ -276,12 +276,13 @@ mod tests {
 
     #[test]
     fn a_port_changes_only_with_its_first_and_last_manager() {
-        let mut clients = Clients::new();
-        let (a, b, elsewhere) = (seat(&mut clients, 1), seat(&mut clients, 1), seat(&mut clients, 2));
-        assert_eq!(clients.set_role(a, Role::SubnetManager), Some(ManagerChange::First(1)));
-        assert_eq!(clients.set_role(a, Role::SubnetManager), None);
-        assert_eq!(clients.set_role(b, Role::SubnetManager), None);
-        assert_eq!(clients.set_role(elsewhere, Role::SubnetManager), Some(ManagerChange::First(2)));
+        let mut clients = Connections::new();
+        let (a, b, elsewhere) =
+            (add_client(&mut clients, 1), add_client(&mut clients, 1), add_client(&mut clients, 2));
+        assert_eq!(clients.set_role(a, ClientRole::SubnetManager), Some(ManagerChange::First(1)));
+        assert_eq!(clients.set_role(a, ClientRole::SubnetManager), None);
+        assert_eq!(clients.set_role(b, ClientRole::SubnetManager), None);
+        assert_eq!(clients.set_role(elsewhere, ClientRole::SubnetManager), Some(ManagerChange::First(2)));
         assert_eq!(clients.manager_of(1), Some(a));
         assert_eq!(clients.remove(a), None);
         assert_eq!(clients.manager_of(1), Some(b));
@@ -291,12 +292,12 @@ mod tests {
 
     #[test]
     fn the_own_manager_of_a_port_goes_before_those_of_other_users() {
-        let mut clients = Clients::new();
-        let stranger = seat_for(&mut clients, OTHER, 1);
-        let own = seat(&mut clients, 1);
-        clients.set_role(stranger, Role::SubnetManager);
+        let mut clients = Connections::new();
+        let stranger = add_client_of(&mut clients, OTHER, 1);
+        let own = add_client(&mut clients, 1);
+        clients.set_role(stranger, ClientRole::SubnetManager);
         assert_eq!(clients.manager_of(1), Some(stranger), "nobody else is there");
-        clients.set_role(own, Role::SubnetManager);
+        clients.set_role(own, ClientRole::SubnetManager);
         assert_eq!(clients.manager_of(1), Some(own));
         assert_eq!((clients.count_of(OTHER.user), clients.count_of(OWN.user)), (1, 1));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a socket cannot have a place in the file system.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
+pub enum SocketBindError {
     /// Another server answers there.
     #[error("a server already answers at {}", path.display())]
     InUse {
@@ -22,7 +22,7 @@ pub enum ListenError {
     },
     /// The operating system refused.
     #[error("cannot listen at {}", path.display())]
-    System {
+    Io {
         /// Where.
         path: PathBuf,
         /// Why.
@@ -30,23 +30,23 @@ pub enum ListenError {
     },
 }
 
-/// Binds a socket at a path. A socket file is replaced if `knock` finds that nobody answers there.
+/// Binds a socket at a path. A socket file is replaced if `probe` finds that nobody answers there.
 pub(crate) fn bind<S>(
     path: &Path,
     bind: impl Fn(&Path) -> io::Result<S>,
-    knock: impl Fn(&Path) -> io::Result<()>,
-) -> Result<S, ListenError> {
-    let system = |source| ListenError::System { path: path.to_owned(), source };
+    probe: impl Fn(&Path) -> io::Result<()>,
+) -> Result<S, SocketBindError> {
+    let system = |source| SocketBindError::Io { path: path.to_owned(), source };
     match bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
         result => return result.map_err(system),
     }
     if !fs::symlink_metadata(path).map_err(system)?.file_type().is_socket() {
-        return Err(ListenError::NotASocket { path: path.to_owned() });
+        return Err(SocketBindError::NotASocket { path: path.to_owned() });
     }
-    match knock(path) {
+    match probe(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        _ => return Err(ListenError::InUse { path: path.to_owned() }),
+        _ => return Err(SocketBindError::InUse { path: path.to_owned() }),
     }
     fs::remove_file(path).map_err(system)?;
     bind(path).map_err(system)

@@ -9,7 +9,7 @@ use super::Outbox;
 use crate::ibsim::DataMessage;
 
 /// What a server asks of the fabric behind it.
-pub trait Host {
+pub trait FabricBackend {
     /// A port a client can be attached to.
     type Port: Copy + Eq + fmt::Debug;
 
@@ -47,36 +47,36 @@ pub trait Host {
     fn set_is_sm(&mut self, port: Self::Port, on: bool);
 
     /// Takes one datagram that a client sent; what comes of it goes to `outbox`, now or in a later call.
-    fn handle(&mut self, from: Self::Port, sent: Sent, outbox: &mut Outbox<Self::Port>);
+    fn handle(&mut self, from: Self::Port, sent: ClientDatagram, outbox: &mut Outbox<Self::Port>);
 
-    /// Whether one more client may attach to a port, given the ports of those that are attached: by this a host shares out
+    /// Whether one more client may attach to a port, given the ports of those that are attached: by this a backend shares out
     /// the [slots](super::CLIENTS_MAX) among those its ports belong to.
-    fn has_slot(&self, port: Self::Port, taken: &mut dyn Iterator<Item = Self::Port>) -> bool {
+    fn may_attach(&self, port: Self::Port, taken: &mut dyn Iterator<Item = Self::Port>) -> bool {
         let (_, _) = (port, taken);
         true
     }
 
-    /// Whether a port still exists. Clients of one that does not are removed within seconds.
-    fn has_port(&self, port: Self::Port) -> bool {
+    /// Whether a port still exists. Connections of one that does not are removed within seconds.
+    fn port_exists(&self, port: Self::Port) -> bool {
         let _ = port;
         true
     }
 
     /// Called for every frame of a stream that is no datagram, before it is answered: what a client asks about its port, and
-    /// each word about its role. A host that limits what clients send counts it ([`pause`](Self::pause)).
+    /// each word about its role. A backend that limits what clients send counts it ([`paused_until`](Self::paused_until)).
     fn charge(&mut self, port: Self::Port) {
         let _ = port;
     }
 
     /// Until when nothing more is to be read from a port's clients, because they have sent too much. Asked after every batch
     /// of theirs: whoever sends more waits, and costs nobody else anything meanwhile.
-    fn pause(&self, port: Self::Port) -> Option<Instant> {
+    fn paused_until(&self, port: Self::Port) -> Option<Instant> {
         let _ = port;
         None
     }
 
-    /// Called while something that the host has asked to [watch](super::Server::watch) is readable. What is left when it
-    /// returns is seen by the next round, so that a host takes a bounded amount.
+    /// Called while something that the backend has asked to [watch](super::Server::watch) is readable. What is left when it
+    /// returns is seen by the next round, so that a backend takes a bounded amount.
     fn handle_ready(&mut self, outbox: &mut Outbox<Self::Port>) {
         let _ = outbox;
     }
@@ -138,17 +138,17 @@ impl fmt::Display for ClientId {
 
 /// One datagram from a client, its transaction already carrying the client where it is a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// From a client of the ibsim protocol: only LIDs and queue pairs are known. The host forces the source and
+pub enum ClientDatagram {
+    /// From a client of the ibsim protocol: only LIDs and queue pairs are known. The backend forces the source and
     /// fills in the rest.
-    Bare {
+    Ibsim {
         /// Who sent it.
         client: ClientId,
         /// What it sent.
         message: DataMessage,
     },
-    /// From a client of the own framing, as it claims to be: the host judges the source.
-    Whole {
+    /// From a client of the own framing, as it claims to be: the backend judges the source.
+    Framed {
         /// Who sent it.
         client: ClientId,
         /// What it sent.

@@ -2,10 +2,10 @@
 
 /// Events a server counts instead of failing on them. All start at 0 and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counters {
+pub struct ServerCounters {
     /// Control messages answered.
     pub control_messages: u64,
-    /// Datagrams taken from clients and handed to the host.
+    /// Datagrams taken from clients and handed to the backend.
     pub datagrams_in: u64,
     /// Datagrams queued for clients.
     pub datagrams_out: u64,
@@ -41,7 +41,7 @@ pub struct Counters {
     /// Responses for a client that is gone, sits elsewhere, or never sent a request of that class.
     pub responses_unclaimed: u64,
     /// Requests that reached a port where nobody takes them.
-    pub requests_untaken: u64,
+    pub requests_undeliverable: u64,
     /// Forwarded requests that nobody answered in time.
     pub forwards_expired: u64,
     /// Requests not forwarded because too many forwarded ones wait for an answer.

@@ -7,19 +7,19 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestError, Guests, ListenError};
+use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestError, GuestSockets, SocketBindError};
 use tempfile::TempDir;
 
 struct Rig {
     directory: TempDir,
-    guests: Guests<u8>,
+    guests: GuestSockets<u8>,
     buffer: Box<FrameBuffer>,
 }
 
 impl Rig {
     fn new() -> Self {
         let buffer = Box::new([0; FRAME_BYTES_MAX + 1]);
-        Self { directory: tempfile::tempdir().unwrap(), guests: Guests::new().unwrap(), buffer }
+        Self { directory: tempfile::tempdir().unwrap(), guests: GuestSockets::new().unwrap(), buffer }
     }
 
     fn guest(&self, key: u8) -> PathBuf {
@@ -110,10 +110,10 @@ fn what_a_dead_process_left_is_replaced_and_anything_else_is_not() {
 
     let _alive = UnixDatagram::bind(rig.fabric(2)).unwrap();
     let refused = rig.attach(2);
-    assert!(matches!(refused, Err(GuestError::Listen(ListenError::InUse { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(GuestError::Bind(SocketBindError::InUse { .. }))), "{refused:?}");
     fs::write(rig.fabric(3), "precious").unwrap();
     let refused = rig.attach(3);
-    assert!(matches!(refused, Err(GuestError::Listen(ListenError::NotASocket { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(GuestError::Bind(SocketBindError::NotASocket { .. }))), "{refused:?}");
     assert_eq!(fs::read(rig.fabric(3)).unwrap(), b"precious");
 }
 
@@ -122,14 +122,14 @@ fn machines_do_not_share_sockets_and_paths_are_absolute() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let (guest, fabric) = (rig.guest(1), rig.fabric(1));
-    let taken = |result| matches!(result, Err(GuestError::Taken { .. }));
+    let taken = |result| matches!(result, Err(GuestError::PathInUse { .. }));
     let (other_guest, other_fabric) = (rig.guest(2), rig.fabric(2));
     assert!(taken(rig.guests.attach(2, &guest, &other_fabric)));
     assert!(taken(rig.guests.attach(2, &other_guest, &fabric)));
     assert!(taken(rig.guests.attach(2, &other_guest, &guest)));
     assert!(taken(rig.guests.attach(2, &other_guest, &other_guest)));
     let relative = rig.guests.attach(2, Path::new("guest"), &other_fabric);
-    assert!(matches!(relative, Err(GuestError::Relative { .. })), "{relative:?}");
+    assert!(matches!(relative, Err(GuestError::RelativePath { .. })), "{relative:?}");
     rig.guests.attach(2, &other_guest, &other_fabric).unwrap();
 }
 
