@@ -28,6 +28,7 @@ mod address;
 mod class_port_info;
 mod datagram;
 mod keys;
+mod lane_sets;
 mod lanes;
 mod link;
 mod mad;
@@ -49,6 +50,7 @@ pub use bits::{Field, LayoutError, OutOfRange, WireValue, bits, bits_from, bytes
 pub use class_port_info::{ClassCapability, ClassCapability2, ClassPortInfo};
 pub use datagram::{Datagram, Grh, QueuePair};
 pub use keys::{MKey, Membership, PartitionNumber, Pkey, QKey, SmKey};
+pub use lane_sets::{LaneSet, LaneSetIter, ServiceLevelSet, ServiceLevelSetIter};
 pub use lanes::{DataLanes, ServiceLevel, VirtualLane};
 pub use link::{ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortState};
 pub use mad::{Attribute, MAD_LEN, Mad, ManagementClass, Method, Status, TransactionId};
