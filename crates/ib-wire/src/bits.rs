@@ -158,7 +158,6 @@ impl<const N: usize> WireValue for [u8; N] {
 pub struct OutOfRange {
     /// Name of the identifier, such as `LID`.
     pub what: &'static str,
-    /// The rejected number.
     pub raw: u64,
     /// The valid range in words, such as `between 1 and 0xbfff`.
     pub allowed: &'static str,

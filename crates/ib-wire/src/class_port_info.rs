@@ -23,7 +23,7 @@ layout! {
         redirect_gid: Gid = bytes(8, 16),
         redirect_traffic_class: u8 = bytes(24, 1),
         redirect_sl: ServiceLevel = bits(25, 7, 4),
-        /// 20 bits.
+        /// Flow label of the GRH, 20 bits.
         redirect_flow_label: u32 = bits_from(25, 3, 20),
         /// `None` if requests are not redirected.
         redirect_lid: Option<LidAddress> = bytes(28, 2),
@@ -33,7 +33,7 @@ layout! {
         trap_gid: Gid = bytes(40, 16),
         trap_traffic_class: u8 = bytes(56, 1),
         trap_sl: ServiceLevel = bits(57, 7, 4),
-        /// 20 bits.
+        /// Flow label of the GRH, 20 bits.
         trap_flow_label: u32 = bits_from(57, 3, 20),
         /// `None` if the class sends no traps.
         trap_lid: Option<LidAddress> = bytes(60, 2),

@@ -34,7 +34,7 @@ pub struct Grh {
     pub source: Gid,
     pub destination: Gid,
     pub traffic_class: u8,
-    /// 20 bits.
+    /// A number of 20 bits.
     pub flow_label: u32,
     /// Number of routers the packet may still pass.
     pub hop_limit: u8,
@@ -46,17 +46,14 @@ pub struct Grh {
 pub struct Datagram {
     /// Source LID; permissive if the sender has no LID yet.
     pub slid: LidAddress,
-    /// Destination LID.
     pub dlid: LidAddress,
     pub sl: ServiceLevel,
     pub grh: Option<Grh>,
-    /// Ignored on QP0.
+    /// Not checked on QP0.
     pub pkey: Pkey,
-    /// Ignored on QP0.
+    /// Not checked on QP0.
     pub qkey: QKey,
-    /// Source queue pair.
     pub sqp: QueuePair,
-    /// Destination queue pair.
     pub dqp: QueuePair,
     pub mad: Mad,
 }

@@ -198,15 +198,22 @@ impl From<Pkey> for u16 {
     }
 }
 
-/// Accepts hexadecimal numbers with `0x` in front, and decimal ones. A text that is not a number is reported as 0.
+/// A text that is not a P_Key. It keeps the first 20 characters of the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a P_Key: expected a partition between 1 and 0x7fff, plus 0x8000 for full membership, such as 0x8001"
+)]
+pub struct ParsePkeyError(String);
+
+/// Accepts hexadecimal numbers with `0x` in front, and decimal ones.
 impl FromStr for Pkey {
-    type Err = OutOfRange;
-    fn from_str(text: &str) -> Result<Self, OutOfRange> {
+    type Err = ParsePkeyError;
+    fn from_str(text: &str) -> Result<Self, ParsePkeyError> {
         let raw = match text.strip_prefix("0x") {
             Some(digits) => u16::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        Self::try_from(raw.unwrap_or(0))
+        raw.ok().and_then(Self::from_wire).ok_or_else(|| ParsePkeyError(text.chars().take(20).collect()))
     }
 }
 

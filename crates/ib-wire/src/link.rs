@@ -6,13 +6,12 @@ wire_enum! {
     pub enum PortState {
         /// In a Set: keep the current state.
         NoChange = 0,
-        /// No packet passes.
+        /// The link is down: no packet passes.
         Down = 1,
         /// Only subnet management packets pass.
         Initialize = 2,
         /// Data packets are received but not sent.
         Armed = 3,
-        /// All packets pass.
         Active = 4,
     }
 }

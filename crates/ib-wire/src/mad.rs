@@ -159,7 +159,7 @@ macro_rules! named_numbers {
 named_numbers! {
     /// A management class; every number is a valid class, those without a name included.
     ManagementClass(u8) {
-        /// Subnet management, LID-routed.
+        /// Subnet management, routed by LID.
         SUBNET_LID = 0x01,
         /// Subnet management, routed by a directed route.
         SUBNET_DIRECTED = 0x81,
@@ -243,7 +243,6 @@ named_numbers! {
         INVALID_FIELD = 0x001c,
         SA_NO_RESOURCES = 0x0100,
         SA_REQUEST_INVALID = 0x0200,
-        /// No record matches.
         SA_NO_RECORDS = 0x0300,
         /// More than one record matches a Get.
         SA_TOO_MANY_RECORDS = 0x0400,

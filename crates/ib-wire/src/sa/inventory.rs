@@ -1,4 +1,4 @@
-//! What is in the subnet: nodes, ports, switches, links, managers and GUIDs.
+//! Records of nodes, ports, switches, links, subnet managers and GUIDs.
 
 use super::record;
 use crate::address::LidAddress;
@@ -10,13 +10,13 @@ use crate::switch_info::SwitchInfo;
 use crate::tables::GuidBlock;
 
 layout! {
-    /// NodeRecord (attribute 0x0011): a port and the node it belongs to. A switch has one, for its port 0.
+    /// NodeRecord (attribute 0x0011): one per end port, with NodeInfo and NodeDescription of its node. A switch has one, for
+    /// port 0.
     pub struct NodeRecord[112] {
-        /// The port.
+        /// LID of the port.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The node, as seen from the port.
+        /// NodeInfo as the port answers it.
         node_info: NodeInfo = bytes(4, 40),
-        /// The node's name.
         description: NodeDescription = bytes(44, 64),
     }
 }
@@ -43,15 +43,14 @@ record!(NodeRecord, NODE_RECORD {
 });
 
 layout! {
-    /// PortInfoRecord (attribute 0x0012): the state of any port, external ports of switches included.
+    /// PortInfoRecord (attribute 0x0012): PortInfo of any port, including the external ports of switches.
     pub struct PortInfoRecord[72] {
-        /// The port, of a switch its port 0.
+        /// LID of the port; for every port of a switch that of port 0.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The port of the node; 255 is left to the reader to judge.
+        /// Port number; not checked, so that 255 is possible.
         port: u8 = bytes(2, 1),
-        /// The speeds are not overloaded with the older ones.
+        /// In a request: do not report speeds above QDR as QDR in the fields for speeds up to QDR.
         qdr_not_overloaded: bool = bits(3, 7, 7),
-        /// The state.
         port_info: PortInfo = bytes(4, 64),
     }
 }
@@ -118,11 +117,10 @@ record!(PortInfoRecord, PORT_INFO_RECORD {
 });
 
 layout! {
-    /// SwitchInfoRecord (attribute 0x0014).
+    /// SwitchInfoRecord (attribute 0x0014): SwitchInfo of a switch.
     pub struct SwitchInfoRecord[24] {
-        /// The switch.
+        /// LID of the switch.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// What it can do.
         switch_info: SwitchInfo = bytes(4, 20),
     }
 }
@@ -132,11 +130,10 @@ record!(SwitchInfoRecord, SWITCH_INFO_RECORD {
 });
 
 layout! {
-    /// SMInfoRecord (attribute 0x0018).
+    /// SMInfoRecord (attribute 0x0018): SMInfo of a subnet manager.
     pub struct SmInfoRecord[32] {
-        /// The port the manager runs behind.
+        /// LID of the port that the manager uses.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The manager.
         sm_info: SmInfo = bytes(4, 21),
     }
 }
@@ -155,15 +152,11 @@ record!(SmInfoRecord, SM_INFO_RECORD {
 });
 
 layout! {
-    /// LinkRecord (attribute 0x0020): one direction of a link.
+    /// LinkRecord (attribute 0x0020): one direction of a link. Port numbers are not checked.
     pub struct LinkRecord[8] {
-        /// One end.
         from_lid: Option<LidAddress> = bytes(0, 2),
-        /// Its port.
         from_port: u8 = bytes(2, 1),
-        /// The port of the other end.
         to_port: u8 = bytes(3, 1),
-        /// The other end.
         to_lid: Option<LidAddress> = bytes(4, 2),
     }
 }
@@ -176,13 +169,12 @@ record!(LinkRecord, LINK_RECORD {
 });
 
 layout! {
-    /// GUIDInfoRecord (attribute 0x0030): GUIDs of a port. Set adds aliases, Delete removes them.
+    /// GUIDInfoRecord (attribute 0x0030): GUIDs of a port. Set adds alias GUIDs, Delete removes them.
     pub struct GuidInfoRecord[72] {
-        /// The port.
+        /// LID of the port.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The block of 8 GUIDs.
+        /// Block n has entries 8·n to 8·n + 7.
         block: u8 = bytes(2, 1),
-        /// The GUIDs.
         guids: GuidBlock = bytes(8, 64),
     }
 }
