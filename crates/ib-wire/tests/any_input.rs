@@ -1,4 +1,4 @@
-//! No input panics, whichever parser it reaches.
+//! Arbitrary bytes make no decoder panic.
 
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::rmpp::{Receiver, Sender};
@@ -21,7 +21,7 @@ fn read_as<R: Record>(raw: &[u8], record_len: usize) {
 }
 
 fn mad(raw: &[u8]) -> Mad {
-    Mad(raw.try_into().expect("the strategy makes whole datagrams"))
+    Mad(raw.try_into().expect("the strategy generates MAD_LEN bytes"))
 }
 
 proptest! {
@@ -112,7 +112,7 @@ proptest! {
         let (mut sender, mut receiver) = (Sender::new(header.clone(), data).unwrap(), Receiver::new());
         for (mut rmpp, sane) in raw {
             if sane {
-                // Most random headers end a transfer at once: these get further.
+                // Most random headers end a transfer at once; these do not.
                 (rmpp[0], rmpp[1], rmpp[2]) = (1, 1 + rmpp[1] % 2, rmpp[2] | 1);
                 (rmpp[4], rmpp[5], rmpp[6], rmpp[7]) = (0, 0, 0, rmpp[7] % 4);
                 (rmpp[8], rmpp[9]) = (0, 0);

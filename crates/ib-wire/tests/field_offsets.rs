@@ -1,6 +1,5 @@
-//! Where fields are, against the table of an independent implementation: bit offsets, from the most significant bit of
-//! byte 0, and widths as libibmad of rdma-core gives them. Captures cannot tell two fields apart that held the same
-//! value; this can.
+//! Field offsets compared with those of an independent implementation: bit offsets from the most significant bit of byte 0,
+//! and widths, as in libibmad of rdma-core. Captures cannot show that two fields are swapped that had the same value.
 
 use ib_wire::notice::{LocalChange, RawNotice};
 use ib_wire::perf::{PortCounters, PortCountersExtended};
@@ -15,7 +14,7 @@ macro_rules! check {
 }
 
 #[test]
-fn fields_are_where_rdma_core_has_them() {
+fn field_offsets_equal_those_of_libibmad() {
     check!(
         ClassPortInfo,
         [

@@ -1,5 +1,5 @@
-//! The crate against datagrams that unmodified InfiniBand software sent, and against what stock tools printed for them.
-#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+//! Decoding of datagrams captured from unmodified InfiniBand software, compared with the output of stock tools.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod capture;
 mod round_trip;
@@ -24,8 +24,8 @@ fn assert_printed(exchange: &Exchange, read: &Lines) {
     dumps.last().expect("a dump").assert_matches(&exchange.name, read);
 }
 
-/// Compares each dump of an exchange with a decoded record. The tools were shown 224 bytes at most, so that the wire may
-/// hold more records than they printed.
+/// Compares each dump of an exchange with a decoded record. The tools got at most 224 bytes, so that the datagram may hold
+/// more records than they printed.
 fn assert_records<R: Record>(name: &str, lines: fn(&R) -> Lines) -> Vec<(R, Dump)> {
     let exchange = exchange("sa.json", name);
     let mad = exchange.answer();
@@ -50,7 +50,7 @@ fn named(prefix: &str) -> Vec<Exchange> {
 }
 
 #[test]
-fn node_info_reads_as_printed() {
+fn node_info_matches_tool_output() {
     for exchange in named("get-nodeinfo") {
         assert_printed(
             &exchange,
@@ -63,7 +63,7 @@ fn node_info_reads_as_printed() {
 }
 
 #[test]
-fn port_info_reads_as_printed() {
+fn port_info_matches_tool_output() {
     let names = [
         (Capability::IS_SM, "IsSM"),
         (Capability::NOTICE, "IsNoticeSupported"),
@@ -91,7 +91,7 @@ fn port_info_reads_as_printed() {
 }
 
 #[test]
-fn switch_info_reads_as_printed() {
+fn switch_info_matches_tool_output() {
     let exchange = exchange("smp.json", "get-switchinfo");
     assert_printed(
         &exchange,
@@ -100,7 +100,7 @@ fn switch_info_reads_as_printed() {
 }
 
 #[test]
-fn pkey_tables_read_as_printed() {
+fn pkey_tables_match_tool_output() {
     for exchange in named("get-pkeytable") {
         let block = PkeyBlockSelector::from_modifier(exchange.request.modifier()).block as usize;
         let table: Vec<u64> = entries(exchange.text());
@@ -111,7 +111,7 @@ fn pkey_tables_read_as_printed() {
 }
 
 #[test]
-fn guid_tables_read_as_printed() {
+fn guid_tables_match_tool_output() {
     let exchange = exchange("smp.json", "get-guidinfo-ca");
     let table = entries(exchange.text());
     let first = exchange.request.modifier() as usize * GuidBlock::ENTRIES;
@@ -120,16 +120,19 @@ fn guid_tables_read_as_printed() {
 }
 
 #[test]
-fn sl_to_vl_reads_as_printed() {
+fn sl_to_vl_matches_tool_output() {
     for exchange in named("get-sl2vl") {
         let Some(SlToVlSelector::Hop { input, output }) =
             SlToVlSelector::from_modifier(exchange.request.modifier())
         else {
-            panic!("{}: not one turn", exchange.name);
+            panic!("{}: not one input-output pair", exchange.name);
         };
         let label = format!("ports: in {input:2}, out {output:2}: ");
-        let line =
-            exchange.text().lines().find_map(|line| line.strip_prefix(&label)).expect("the turn is printed");
+        let line = exchange
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(&label))
+            .expect("the input-output pair is printed");
         let raw = exchange.answer().smp_data()[..SlToVl::LEN].try_into().unwrap();
         let read = SlToVl::decode(&raw).0.map(|lane| u64::from(lane.to_wire()));
         assert_eq!(read, row(line, '|')[..], "{}", exchange.name);
@@ -137,7 +140,7 @@ fn sl_to_vl_reads_as_printed() {
 }
 
 #[test]
-fn vl_arbitration_reads_as_printed() {
+fn vl_arbitration_matches_tool_output() {
     for exchange in named("get-vlarb") {
         let (part, _) = VlArbPart::from_modifier(exchange.request.modifier()).unwrap();
         let heading = if part.is_high() { "# High" } else { "# Low" };
@@ -158,7 +161,7 @@ fn vl_arbitration_reads_as_printed() {
 }
 
 #[test]
-fn forwarding_tables_read_as_printed() {
+fn forwarding_tables_match_tool_output() {
     let unicast = exchange("smp.json", "get-lft");
     let block = ForwardingBlock::decode(unicast.answer().smp_data());
     let printed = unicast.text().lines().filter_map(|line| line.strip_prefix("0x")?.split_once(" : "));
@@ -182,7 +185,7 @@ fn forwarding_tables_read_as_printed() {
 }
 
 #[test]
-fn sm_info_reads_as_printed() {
+fn sm_info_matches_tool_output() {
     for exchange in named("get-sminfo") {
         let info = SmInfo::decode(exchange.answer().smp_data()).unwrap();
         let expected = format!(
@@ -197,7 +200,7 @@ fn sm_info_reads_as_printed() {
 }
 
 #[test]
-fn counters_read_as_printed() {
+fn counters_match_tool_output() {
     for name in ["get-portcounters", "get-portcounters-switch"] {
         let exchange = exchange("perf.json", name);
         assert_printed(
@@ -211,13 +214,13 @@ fn counters_read_as_printed() {
 }
 
 #[test]
-fn a_reset_selects_every_counter() {
+fn a_counter_reset_selects_every_counter() {
     let request = exchange("perf.json", "set-portcounters").request;
     assert_eq!(PortCounters::decode(request.perf_data()).unwrap().select, CounterSelect::ALL);
 }
 
 #[test]
-fn what_a_class_can_do_reads_as_printed() {
+fn class_port_info_matches_tool_output() {
     let perf = exchange("perf.json", "get-classportinfo");
     let info = ClassPortInfo::decode(perf.answer().perf_data()).unwrap();
     assert!(perf.text().contains(&format!("(CapMask: {:#x})", info.capability.0)));
@@ -231,7 +234,7 @@ fn what_a_class_can_do_reads_as_printed() {
 }
 
 #[test]
-fn records_read_as_printed() {
+fn records_match_tool_output() {
     assert_records("gettable-noderecord", tool_fields::node_record);
     assert_records("gettable-noderecord-all-cut", tool_fields::node_record);
     assert_records("gettable-pathrecord", tool_fields::path_record);
@@ -266,7 +269,7 @@ fn records_read_as_printed() {
 }
 
 #[test]
-fn table_records_read_as_printed() {
+fn table_records_match_tool_output() {
     for (record, dump) in assert_records::<sa::PkeyTableRecord>("gettable-pkeytablerecord", |record| {
         // opensm 3.3.23 sends the block in its host's byte order, and saquery prints it so: two errors that cancel out.
         lid_and(record.lid, ("Block", record.block.swap_bytes().into()))
@@ -319,17 +322,17 @@ fn table_records_read_as_printed() {
 }
 
 #[test]
-fn what_was_answered_matches_what_was_asked() {
+fn responses_match_their_requests() {
     fn check<R: Record>(name: &str) {
         let exchange = exchange("sa.json", name);
-        let (asked, mask) = (&exchange.request, exchange.request.component_mask());
-        assert_ne!(mask, sa::ComponentMask::NONE, "{name} asks for everything");
+        let (request, mask) = (&exchange.request, exchange.request.component_mask());
+        assert_ne!(mask, sa::ComponentMask::NONE, "{name} selects no component");
         let answer = exchange.answer();
         let record = sa::records::<R>(answer.sa_data(), answer.sa_record_len()).next().unwrap().unwrap();
-        assert!(sa::matches(&record, asked.sa_data(), mask), "{name}");
-        let mut other = asked.clone();
+        assert!(sa::matches(&record, request.sa_data(), mask), "{name}");
+        let mut other = request.clone();
         other.sa_data_mut().iter_mut().for_each(|byte| *byte ^= 0xff);
-        assert!(!sa::matches(&record, other.sa_data(), mask), "{name}: everything matches");
+        assert!(!sa::matches(&record, other.sa_data(), mask), "{name}: a different pattern matches");
     }
     check::<sa::NodeRecord>("gettable-noderecord");
     check::<sa::PortInfoRecord>("gettable-portinforecord");
@@ -344,7 +347,7 @@ fn what_was_answered_matches_what_was_asked() {
 }
 
 #[test]
-fn a_join_selects_what_it_says() {
+fn a_join_selects_mgid_port_and_join_state() {
     use sa::McMemberRecord as Member;
     let request = exchange("sa.json", "set-mcmemberrecord").request;
     assert_eq!(request.component_mask(), Member::MGID | Member::PORT_GID | Member::JOIN_STATE);
@@ -354,7 +357,7 @@ fn a_join_selects_what_it_says() {
 }
 
 #[test]
-fn a_service_is_the_one_registered() {
+fn a_service_registration_selects_its_fields() {
     use sa::ServiceRecord as Service;
     let request = exchange("sa.json", "set-servicerecord").request;
     assert_eq!(
@@ -376,7 +379,7 @@ fn a_service_is_the_one_registered() {
 }
 
 #[test]
-fn traps_say_what_was_done_to_the_fabric() {
+fn captured_traps_describe_the_change() {
     let trap = |name: &str| Notice::decode_smp(exchange("notice.json", name).request.smp_data()).unwrap();
     let link = trap("trap-128");
     assert_eq!(link.kind, NoticeKind::Urgent);
@@ -411,7 +414,7 @@ fn reports_name_the_port_and_the_issuer() {
 }
 
 #[test]
-fn an_answer_without_matches_is_an_empty_table() {
+fn a_response_without_matches_is_an_empty_table() {
     let exchange = exchange("sa.json", "gettable-pathrecord-none");
     assert_eq!(records_in::<sa::PathRecord>(exchange.answer()), 0);
     let asked = exchange.request.component_mask();
@@ -422,7 +425,7 @@ fn records_in<R: Record>(mad: &Mad) -> usize {
     sa::records::<R>(mad.sa_data(), mad.sa_record_len()).count()
 }
 
-/// The node a record is of, under the key the tools use, and one line more.
+/// The LID of a record under the key that the tools use, and one more line.
 fn lid_and(lid: Option<ib_wire::LidAddress>, more: (&'static str, tool_output::Value)) -> Lines {
     vec![("LID", tool_fields::lid_address(lid).into()), more]
 }
@@ -433,7 +436,7 @@ fn entries(text: &str) -> Vec<u64> {
     lines.flat_map(|(_, numbers)| row(numbers, ' ')).collect()
 }
 
-/// The right numbers of a table of two columns.
+/// The second column of a table of two columns.
 fn second_column(dump: &Dump) -> Vec<u64> {
     let pairs = dump.lines.iter().filter_map(|line| line.split_once('\t'));
     pairs

@@ -1,4 +1,4 @@
-//! Every captured datagram, read and written again: all but reserved bits come out as they went in.
+//! Decoding and encoding every captured datagram: only reserved bits may change.
 
 use ib_wire::notice::{GidEvent, InformInfo, InformInfoRecord, LocalChange, Notice, RawNotice, SwitchEvent};
 use ib_wire::perf::{PortCounters, PortCountersExtended};
@@ -13,20 +13,20 @@ use super::capture::{exchanges, is_directed};
 
 const FILES: [&str; 4] = ["smp.json", "perf.json", "sa.json", "notice.json"];
 
-/// Datagrams whose data is not compared, and why.
+/// Datagrams whose data is not compared, with the reason.
 const NOT_COMPARED: &[(&str, &str)] = &[
-    ("set-guidinfo-ca response", "refused with status 0x08, the data is not a GUIDInfo"),
+    ("set-guidinfo-ca response", "refused with status 0x08; the data is not a GUIDInfo"),
     (
         "gettable-pkeytablerecord-untrusted response",
-        "refused, what follows the record is uninitialised memory",
+        "refused; the bytes after the record are uninitialised memory",
     ),
 ];
 
-/// A field table shifted to where the layout sits.
+/// The fields of a layout, shifted to its offset in the data.
 type Fields = Vec<Field>;
 
 #[test]
-fn headers_are_written_as_they_were_read() {
+fn captured_headers_survive_a_round_trip() {
     let mut compared = 0;
     for file in FILES {
         for exchange in exchanges(file) {
@@ -50,12 +50,12 @@ fn headers_are_written_as_they_were_read() {
 }
 
 #[test]
-fn data_is_written_as_it_was_read() {
+fn captured_data_survives_a_round_trip() {
     let (mut compared, mut excepted) = (0, 0);
     for file in FILES {
         for exchange in exchanges(file) {
             for (name, mad) in exchange.datagrams() {
-                // What a Get carries as data is whatever its sender had in memory.
+                // The data of a Get is undefined.
                 if mad.method() == Method::GET && mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
                     continue;
                 }
@@ -67,11 +67,11 @@ fn data_is_written_as_it_was_read() {
             }
         }
     }
-    assert_eq!(excepted, NOT_COMPARED.len(), "an exception that is not needed");
+    assert_eq!(excepted, NOT_COMPARED.len(), "NOT_COMPARED names a datagram that does not exist");
     assert!(compared >= 100, "{compared} attributes");
 }
 
-/// Builds the header anew from what the accessors say.
+/// Builds a new header from the values of the accessors.
 fn rewrite_header(mad: &Mad) -> Mad {
     let mut new = if is_directed(mad) {
         let hops = (1..=mad.hop_count()).map(|hop| PortNum::new(mad.initial_path(hop).unwrap()).unwrap());
@@ -100,7 +100,7 @@ fn rewrite_header(mad: &Mad) -> Mad {
     new
 }
 
-/// Reads and writes the data of a datagram; returns how many attributes it held.
+/// Compares the data of a datagram with its encoding; returns the number of attributes in it.
 fn compare_data(mad: &Mad, name: &str) -> usize {
     match mad.class() {
         ManagementClass::SUBNET_ADMINISTRATION if mad.attribute() == Attribute::NOTICE => {
@@ -127,7 +127,7 @@ fn compare_data(mad: &Mad, name: &str) -> usize {
 fn compare_records(mad: &Mad, name: &str) -> usize {
     let (rewrite, fields) = sa_attribute(mad.attribute());
     if mad.method() == Method::GET_TABLE {
-        // The pattern of a question need not be a record; `matches` is tested on it.
+        // The pattern of a request need not be a valid record; `matches` is tested with it.
         return 0;
     }
     if mad.method() != Method::GET_TABLE_RESP {
@@ -142,7 +142,7 @@ fn compare_records(mad: &Mad, name: &str) -> usize {
     records.map(|record| compare(record, rewrite, &fields, name)).sum()
 }
 
-/// What a layout makes of its bytes.
+/// Decodes and encodes a layout.
 type Rewrite = fn(&[u8]) -> Result<Vec<u8>, LayoutError>;
 
 fn compare(raw: &[u8], rewrite: Rewrite, fields: &Fields, name: &str) -> usize {
@@ -204,7 +204,7 @@ fn smp_attribute(attribute: Attribute) -> (Rewrite, Fields) {
         }
         Attribute::LINEAR_FORWARDING => block!(ForwardingBlock, 64),
         Attribute::MULTICAST_FORWARDING => block!(MulticastBlock, 64),
-        other => panic!("{other:?} of subnet management is not read by the crate"),
+        other => panic!("{other:?} of subnet management is not decoded by the crate"),
     }
 }
 
@@ -213,7 +213,7 @@ fn perf_attribute(attribute: Attribute) -> (Rewrite, Fields) {
         Attribute::CLASS_PORT_INFO => layout!(ClassPortInfo),
         Attribute::PORT_COUNTERS => layout!(PortCounters),
         Attribute::PORT_COUNTERS_EXT => layout!(PortCountersExtended),
-        other => panic!("{other:?} of performance management is not read by the crate"),
+        other => panic!("{other:?} of performance management is not decoded by the crate"),
     }
 }
 
@@ -235,11 +235,11 @@ fn sa_attribute(attribute: Attribute) -> (Rewrite, Fields) {
         Attribute::LINEAR_FORWARDING_RECORD => layout!(sa::LinearForwardingRecord),
         Attribute::MULTICAST_FORWARDING_RECORD => layout!(sa::MulticastForwardingRecord),
         Attribute::INFORM_INFO_RECORD => layout!(InformInfoRecord, InformInfo, 24),
-        other => panic!("{other:?} of subnet administration is not read by the crate"),
+        other => panic!("{other:?} of subnet administration is not decoded by the crate"),
     }
 }
 
-/// The head of a notice, and the details of its trap.
+/// The fields of a notice, and of the details of its trap.
 fn notice_fields(raw: &[u8], len: usize) -> Fields {
     const DETAILS: usize = 10;
     let mut all = shifted_fields(RawNotice::FIELDS, 0, len);
@@ -248,13 +248,13 @@ fn notice_fields(raw: &[u8], len: usize) -> Fields {
         64 | 65 => GidEvent::FIELDS,
         128 => SwitchEvent::FIELDS,
         144 => LocalChange::FIELDS,
-        other => panic!("trap {other} was not captured when this was written"),
+        other => panic!("trap {other} has no layout in this test"),
     };
     all.extend(shifted_fields(details, DETAILS, len));
     all
 }
 
-/// The fields of a table, `at` bytes further on, as far as they end before `len`.
+/// The fields of a layout that starts `at` bytes later, as far as they end before `len`.
 fn shifted_fields(fields: &[(&str, Field)], at: usize, len: usize) -> Fields {
     fields.iter().map(|(_, field)| field.moved_by(at)).filter(|field| field.end_byte() <= len).collect()
 }
