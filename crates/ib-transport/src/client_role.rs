@@ -1,27 +1,27 @@
-//! What a client is to the port it is attached to.
+//! The role of a client at the port it is attached to.
 
-/// Whether a client speaks as the subnet manager of its port.
+/// The role of a client at its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientRole {
-    /// It asks, and gets answers to what it asked.
+    /// Sends requests and receives the responses to them.
     #[default]
     Ordinary,
-    /// It is also handed the requests and traps that reach the port, and the port shows the IsSM capability.
+    /// Also receives the requests and traps that reach the port; PortInfo of the port has the IsSM capability.
     SubnetManager,
 }
 
 impl ClientRole {
-    /// Whether it is the subnet manager.
+    /// Whether the client is the subnet manager of its port.
     pub const fn is_subnet_manager(self) -> bool {
         matches!(self, Self::SubnetManager)
     }
 
-    /// Reads the flag both socket protocols use; anything but 0 is the subnet manager.
+    /// Decodes the flag of both socket protocols: 0 is ordinary, any other number the subnet manager.
     pub(crate) const fn from_flag(flag: u32) -> Self {
         if flag == 0 { Self::Ordinary } else { Self::SubnetManager }
     }
 
-    /// The flag of both socket protocols.
+    /// Encodes the flag of both socket protocols.
     pub(crate) const fn to_flag(self) -> u32 {
         self.is_subnet_manager() as u32
     }

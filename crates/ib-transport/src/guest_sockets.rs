@@ -1,9 +1,9 @@
-//! Sockets of virtual machines: each datagram is a whole Ethernet frame.
+//! Sockets of virtual machines: every datagram is one Ethernet frame.
 //!
-//! A machine binds a socket of its own and sends to one that is bound here for it, as QEMU does with
-//! `-netdev dgram,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC`. Only what comes from that very
-//! path is taken. A machine that does not read gets a bounded backlog and stops nobody; one that is not there, or gone
-//! for a while, is found again by its path.
+//! A virtual machine (guest) binds its own socket and sends to one that is bound here for it, as QEMU does with
+//! `-netdev dgram,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC`. Frames from any other socket are
+//! dropped. A guest that does not read has a bounded backlog and does not block the others; a guest that starts later, or
+//! restarts, is found again by its path.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
@@ -17,81 +17,75 @@ use std::time::{Duration, Instant};
 use crate::socket_file::{self, SocketBindError};
 use crate::sys::Epoll;
 
-/// The largest payload of any fabric. Larger frames are received cut, and one byte longer than this.
+/// Largest frame in bytes: the largest MTU of a fabric. A larger frame is received truncated, one byte longer than this.
 pub const FRAME_BYTES_MAX: usize = 4096;
 
-/// Where a frame is received: one byte longer than any fabric takes, so that what was cut is seen to be too large.
+/// A buffer for one frame, one byte longer than the largest valid one, so that a truncated frame is recognised.
 pub type FrameBuffer = [u8; FRAME_BYTES_MAX + 1];
 
-/// Frames taken from all machines in a round, so that management gets its turn. About a millisecond of work.
+/// Most frames received from all guests in a round, about a millisecond of work, so that management datagrams are not starved.
 const FRAMES_PER_ROUND: usize = 256;
 
-/// Frames that may wait for one machine: some milliseconds of a busy one. Sockets themselves hold only ten or so
+/// Most frames queued for one guest, some milliseconds of a busy one. The socket itself holds only about ten
 /// (`net.unix.max_dgram_qlen`), less than one burst.
 const BACKLOG_FRAMES_MAX: usize = 256;
 
-/// How soon a machine whose socket was full is tried again; the system tells nobody when there is room.
+/// First pause before sending again to a guest whose socket was full; the kernel does not report when there is room.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the pause may become, doubled each time nothing went: a stopped machine costs few wake-ups.
+/// Longest pause. The pause doubles whenever nothing could be sent, so that a stopped guest causes few wake-ups.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// The sockets of virtual machines, by a name `K` that the caller gives each.
+/// The sockets of virtual machines, by a key `K` of the caller.
+///
+/// Per round: [`begin_round`](Self::begin_round), then [`receive`](Self::receive) until it returns `None`; [`send`](Self::send)
+/// at any time; [`flush`](Self::flush) at the end of the round, and again after the time that it returns.
 #[derive(Debug)]
 pub struct GuestSockets<K> {
     epoll: Epoll,
     guests: BTreeMap<K, GuestSocket>,
-    /// Which socket the system means.
+    /// Keys by epoll token.
     tokens: HashMap<u64, K>,
     tokens_given: u64,
-    /// Sockets that had something when the round began, and how much may still be taken from each.
+    /// Guests that were readable when the round began, and how many frames may still be received from each.
     round: Vec<(K, usize)>,
 }
 
-/// What became of frames at the socket of a machine.
+/// Frames that were dropped at the socket of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct GuestCounters {
-    /// Frames for a machine that does not read fast enough.
+    /// Frames to a guest whose backlog was full.
     pub unread: u64,
-    /// Frames for a machine that is not there.
+    /// Frames to a guest that has no socket.
     pub absent: u64,
-    /// Datagrams that somebody else sent in its place.
+    /// Frames received from a socket other than the guest's.
     pub foreign: u64,
 }
 
-/// Why a machine gets no socket.
+/// Why the socket of a guest could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// The socket here.
     #[error(transparent)]
     Bind(#[from] SocketBindError),
-    /// A path that is not the same for everybody.
-    #[error("{} does not begin at the root: a path must be absolute", path.display())]
-    RelativePath {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Two machines cannot share a socket.
-    #[error("{} belongs to another machine of this fabric", path.display())]
-    PathInUse {
-        /// The path.
-        path: PathBuf,
-    },
+    #[error("the path of a guest socket must be absolute, got {}", path.display())]
+    RelativePath { path: PathBuf },
+    #[error("{} is the socket of another virtual machine of this fabric", path.display())]
+    PathInUse { path: PathBuf },
 }
 
-/// A machine and the socket here that it sends to.
+/// A guest and the socket to which it sends.
 #[derive(Debug)]
 struct GuestSocket {
     token: u64,
     socket: BoundSocket,
     guest: PathBuf,
     unsent: VecDeque<Box<[u8]>>,
-    /// When it is worth trying again, and how long the pause before was.
+    /// When to send again, and the length of the current pause.
     retry: Option<(Instant, Duration)>,
     counters: GuestCounters,
 }
 
-/// A socket and its file, which goes with it.
+/// A bound socket. Dropping it removes the socket file.
 #[derive(Debug)]
 struct BoundSocket {
     socket: UnixDatagram,
@@ -100,12 +94,12 @@ struct BoundSocket {
 
 impl Drop for BoundSocket {
     fn drop(&mut self) {
-        // Best effort: a file left behind is replaced by the next socket.
+        // If this fails, the next socket at this path replaces the file.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// What the system made of a frame.
+/// The result of sending a frame.
 enum SendOutcome {
     ClientDatagram,
     Full,
@@ -113,7 +107,11 @@ enum SendOutcome {
 }
 
 impl<K: Copy + Ord> GuestSockets<K> {
-    /// Nobody yet.
+    /// No guests.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot open an epoll instance.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
@@ -124,8 +122,12 @@ impl<K: Copy + Ord> GuestSockets<K> {
         })
     }
 
-    /// Opens a socket at `fabric`, which everybody who can enter its directory may send to, for the machine that has its
-    /// own at `guest`, now or later. In place of the one that `key` had before; the same again changes nothing.
+    /// Opens a socket at `fabric` for the guest whose own socket is at `guest`, now or later. It replaces the former socket of
+    /// `key`; the same paths again change nothing. The socket file has mode 0666: access is that of its directory.
+    ///
+    /// # Errors
+    ///
+    /// A path is relative, is used by another guest, or cannot be bound.
     pub fn attach(&mut self, key: K, guest: &Path, fabric: &Path) -> Result<(), GuestError> {
         for path in [guest, fabric] {
             if !path.is_absolute() {
@@ -179,20 +181,20 @@ impl<K: Copy + Ord> GuestSockets<K> {
         Ok(())
     }
 
-    /// Closes the socket of a machine and removes its file; whether there was one.
+    /// Closes the socket of a guest and removes its file; `false` if there was none.
     pub fn detach(&mut self, key: K) -> bool {
         let Some(guest_socket) = self.guests.remove(&key) else { return false };
         self.tokens.remove(&guest_socket.token);
         true
     }
 
-    /// Where the socket of a machine is, and the one here, and what was counted.
+    /// The path of the guest's socket, that of the socket here, and the counters; `None` for an unknown key.
     pub fn get(&self, key: K) -> Option<(&Path, &Path, GuestCounters)> {
         let guest_socket = self.guests.get(&key)?;
         Some((&guest_socket.guest, &guest_socket.socket.path, guest_socket.counters))
     }
 
-    /// Begins a round of [`receive`](Self::receive): what may be taken is shared fairly between machines that sent.
+    /// Begins a round of [`receive`](Self::receive): divides the frames of a round equally among the guests that have sent.
     pub fn begin_round(&mut self) -> io::Result<()> {
         let count = self.epoll.wait(Duration::ZERO)?;
         let share = (FRAMES_PER_ROUND / count.max(1)).max(1);
@@ -202,7 +204,8 @@ impl<K: Copy + Ord> GuestSockets<K> {
         Ok(())
     }
 
-    /// Takes one frame: who sent it, and its length in `buffer`. `None` when the round is over.
+    /// Receives one frame: the key of its guest and its length in `buffer`. `None` when the round is over. A length of
+    /// [`FRAME_BYTES_MAX`] + 1 means that the frame was longer and is truncated.
     pub fn receive(&mut self, buffer: &mut FrameBuffer) -> Option<(K, usize)> {
         while let Some((key, left)) = self.round.last_mut() {
             let Some(guest_socket) = self.guests.get_mut(key).filter(|_| *left > 0) else {
@@ -222,10 +225,11 @@ impl<K: Copy + Ord> GuestSockets<K> {
         None
     }
 
-    /// Sends a frame to a machine, now or, if its socket is full, soon.
+    /// Sends a frame to a guest, or queues it if the guest's socket is full. Frames to unknown keys, to guests without a socket
+    /// and beyond the backlog are dropped; the last two are counted.
     pub fn send(&mut self, now: Instant, to: K, frame: &[u8]) {
         let Some(guest_socket) = self.guests.get_mut(&to) else { return };
-        // Machines read while others send: most likely there is room by now.
+        // The guest may have read since the last attempt.
         guest_socket.flush(now);
         if guest_socket.unsent.is_empty() {
             match guest_socket.try_send(frame) {
@@ -241,7 +245,8 @@ impl<K: Copy + Ord> GuestSockets<K> {
         }
     }
 
-    /// Tries again where sockets were full; when to come back, if frames still wait.
+    /// Sends queued frames to guests whose pause is over. Returns the time until the next call is due; `None` if nothing is
+    /// queued.
     pub fn flush(&mut self, now: Instant) -> Option<Duration> {
         self.guests
             .values_mut()
@@ -251,8 +256,8 @@ impl<K: Copy + Ord> GuestSockets<K> {
     }
 }
 
-/// Lets everybody who can enter its directory send to a socket: machines run as users of their own, and are told from
-/// others by their path. Whoever may write to the directory could put a link in its place: that is not followed.
+/// Sets the mode of a socket file to 0666, because virtual machines run as other users; they are identified by their path. A
+/// symbolic link that another process puts in its place is not followed.
 fn open_to_all(path: &Path) -> io::Result<()> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -260,10 +265,10 @@ fn open_to_all(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() || found.uid() != own.uid() {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "somebody else has put something in its place",
+            "the socket file was replaced by another process",
         ));
     }
-    // By way of the open file: the path may be something else by now.
+    // Through the open descriptor: the path may refer to another file by now.
     let held = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(held, fs::Permissions::from_mode(0o666))
 }
@@ -286,10 +291,10 @@ impl GuestSocket {
         }
     }
 
-    /// Sends what waits, as far as there is room; when to try again.
+    /// Sends queued frames as far as the socket has room. Returns when to try again.
     fn flush(&mut self, now: Instant) -> Option<Instant> {
         let (due, pause) = self.retry?;
-        // While a machine reads, every wake-up is a chance; one that does not is left alone for the whole pause.
+        // A guest that reads is tried at every call; one that does not only after the whole pause.
         if now < due && pause > RETRY_PAUSE {
             return Some(due);
         }

@@ -1,11 +1,11 @@
-//! The sockets of the ibsim protocol here, the port that they lead to elsewhere.
+//! A backend that forwards local ibsim clients to a port of a fabric elsewhere.
 //!
-//! A [`Relay`] is the [`FabricBackend`] of a [`Server`](crate::Server) whose clients all sit at one port behind a stream of the own
-//! framing: stock tools on one machine, the network they look at on another. Whoever opened the stream has said at which
-//! port it ends ([`framed::FramedClient::from_attached_stream`]), so that nothing that comes from here can claim to be anybody else.
+//! A [`Relay`] is the [`FabricBackend`] of a [`Server`](crate::Server) whose clients all use one port, that of a framed stream:
+//! stock tools run on one machine, the fabric that they manage on another. The port is fixed by the process that opened the
+//! stream ([`framed::FramedClient::from_attached_stream`]), so that local clients cannot choose another one.
 //!
-//! Applications choose half of a transaction, libraries and servers on the way the rest. What goes out gets a number that
-//! only the relay knows, and what comes back gets what it had.
+//! The application owns only half of a transaction identifier; libraries and servers overwrite the rest. The relay therefore
+//! replaces the transaction of every request by a number of its own, and restores the original in the response.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,34 +20,35 @@ use crate::framed::{self, FramedReceived, PortDetails};
 use crate::ibsim::DataMessage;
 use crate::server::{ClientDatagram, ClientId, FabricBackend, Outbox, Vendor};
 
-/// Requests whose answers are awaited, either way. A subnet manager has some dozens in flight.
+/// Most pending requests per direction. A subnet manager has some dozens in flight.
 const PENDING_MAX: usize = 4096;
 
-/// How long an answer may come, its later parts included: longer than clients wait.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time after which a pending request is forgotten, longer than clients wait for a response or its further segments.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long what was refreshed about the port holds: tools ask for one thing after the other when they start.
+/// Longest age of the cached port details: tools send a series of queries when they start.
 const DETAILS_AGE_MAX: Duration = Duration::from_millis(20);
 
-/// Datagrams taken from the stream per round, so that local clients have their turn.
+/// Most datagrams received from the stream per round, so that local clients are served, too.
 const RECEIVED_PER_ROUND: usize = 256;
 
-/// Requests from elsewhere carry this in place of a local client, which has a lower number.
+/// Bits 63 to 48 of requests from the stream, a client number that no local client has.
 const REMOTE_CLIENT: u64 = 0xffff << 48;
 
-/// All clients sit at the same port.
+/// The only port of a [`Relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayPort;
 
-/// Carries what local clients send to a port elsewhere, and back.
+/// Forwards the datagrams of local clients to a port elsewhere, and the responses, requests and traps of that port to the
+/// clients. Register it with [`Server::watch`](crate::Server::watch), and stop serving when [`Relay::error`] returns an error.
 pub struct Relay {
     upstream: framed::FramedClient,
     details: PortDetails,
     refreshed: Instant,
     outgoing: PendingRequests<(ClientId, DataMessage)>,
-    /// Requests from elsewhere by the transaction they have here.
+    /// Requests from the stream; the value is their original transaction.
     incoming: PendingRequests<TransactionId>,
-    /// The stream ended, and why.
+    /// Why the stream failed.
     error: Option<io::Error>,
 }
 
@@ -58,14 +59,14 @@ impl fmt::Debug for Relay {
 }
 
 impl Relay {
-    /// A relay over a stream that leads to a port.
+    /// A relay to the port that `upstream` is attached to. Queries the port details, which blocks at most 5 seconds.
     pub fn new(mut upstream: framed::FramedClient) -> io::Result<Self> {
         let details = upstream.port_details()?;
         let (outgoing, incoming) = (PendingRequests::default(), PendingRequests::default());
         Ok(Self { upstream, details, refreshed: Instant::now(), outgoing, incoming, error: None })
     }
 
-    /// Why it carries nothing any more, if it does not.
+    /// Why the stream failed; `None` while it works. After an error all requests of local clients are reported as lost.
     pub fn error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
@@ -76,37 +77,37 @@ impl Relay {
         }
     }
 
-    /// What is refreshed about the port, no older than a moment.
+    /// Queries the port details again if they are older than [`DETAILS_AGE_MAX`].
     fn refresh(&mut self) {
         if self.refreshed.elapsed() > DETAILS_AGE_MAX {
             let mut details = None;
-            self.with_upstream(|upstream| upstream.port_details().map(|refreshed| details = Some(refreshed)));
+            self.with_upstream(|upstream| upstream.port_details().map(|current| details = Some(current)));
             if let Some(details) = details {
                 (self.details, self.refreshed) = (details, Instant::now());
             }
         }
     }
 
-    /// The key of table index 0.
+    /// P_Key 0 of the port.
     fn first_pkey(&self) -> Option<Pkey> {
         Pkey::from_wire(u16::from_be_bytes([self.details.pkeys[0], self.details.pkeys[1]]))
     }
 
     fn send(&mut self, client: ClientId, message: DataMessage, outbox: &mut Outbox<RelayPort>) {
-        // Without a key only subnet management leaves, which has none.
+        // A port without a P_Key sends only SMPs, which carry none.
         let key = self.first_pkey().unwrap_or(Pkey::DEFAULT_FULL);
         let Some(mut datagram) = message.clone().into_datagram(self.details.lid, key) else {
             return outbox.report_lost(client, message);
         };
         let local = message.mad.transaction();
         let now = outbox.now();
-        let there = if is_answer(&message.mad) {
-            // To a request from elsewhere, or of a transfer in several parts that was outgoing for here.
-            let outgoing = self.incoming.get(local).copied();
-            if let Some(tag) = self.incoming.tag_of(local).filter(|_| !has_parts(&message.mad)) {
+        let there = if is_response(&message.mad) {
+            // The response to a request from the stream, or an RMPP acknowledgement for a request of a local client.
+            let original = self.incoming.get(local).copied();
+            if let Some(tag) = self.incoming.tag_of(local).filter(|_| !uses_rmpp(&message.mad)) {
                 self.incoming.take(tag);
             }
-            outgoing.or_else(|| self.outgoing.tag_of(local))
+            original.or_else(|| self.outgoing.tag_of(local))
         } else {
             self.outgoing.add(now, local, (client, message.clone()))
         };
@@ -138,9 +139,9 @@ impl Relay {
 
     fn forward(&mut self, mut datagram: Datagram, outbox: &mut Outbox<RelayPort>) {
         let transaction = datagram.mad.transaction();
-        let here = if is_answer(&datagram.mad) {
+        let here = if is_response(&datagram.mad) {
             let here = self.outgoing.local_of(transaction);
-            if !has_parts(&datagram.mad) {
+            if !uses_rmpp(&datagram.mad) {
                 self.outgoing.take(transaction);
             }
             here
@@ -165,7 +166,7 @@ impl AsFd for Relay {
 impl FabricBackend for Relay {
     type Port = RelayPort;
 
-    /// There is one port, whatever the client calls it.
+    /// The only port, whatever node the client names.
     fn find_port(&self, _node_id: &str) -> Option<RelayPort> {
         Some(RelayPort)
     }
@@ -183,7 +184,7 @@ impl FabricBackend for Relay {
     }
 
     fn port_info(&self, _port: RelayPort, number: u8) -> Option<[u8; 64]> {
-        // Of an adapter with one port.
+        // The node is an adapter with one port.
         (number <= 1).then_some(self.details.port_info)
     }
 
@@ -215,7 +216,7 @@ impl FabricBackend for Relay {
     fn handle(&mut self, _from: RelayPort, sent: ClientDatagram, outbox: &mut Outbox<RelayPort>) {
         match sent {
             ClientDatagram::Ibsim { client, message } => self.send(client, message, outbox),
-            // Nobody has another door here.
+            // The server of a relay has no framed clients.
             ClientDatagram::Framed { client, datagram } => outbox.report_lost(client, datagram),
         }
     }
@@ -225,7 +226,7 @@ impl FabricBackend for Relay {
     }
 
     fn tick(&mut self, outbox: &mut Outbox<RelayPort>) -> Option<Duration> {
-        // What was set aside while something else was outgoing for wakes nobody up.
+        // Datagrams that were buffered while waiting for port details do not make the stream readable.
         self.receive(outbox);
         self.outgoing.expire(outbox.now());
         self.incoming.expire(outbox.now());
@@ -233,17 +234,17 @@ impl FabricBackend for Relay {
     }
 }
 
-/// Whether a datagram belongs to what somebody else outgoing for.
-fn is_answer(mad: &Mad) -> bool {
+/// Whether a datagram responds to one of the other side.
+fn is_response(mad: &Mad) -> bool {
     mad.method().is_response() || mad.method() == Method::TRAP_REPRESS
 }
 
-/// Whether it is one of several that have the same transaction.
-fn has_parts(mad: &Mad) -> bool {
+/// Whether further datagrams with the same transaction may follow (RMPP).
+fn uses_rmpp(mad: &Mad) -> bool {
     mad.class() == ManagementClass::SUBNET_ADMINISTRATION && mad.rmpp().flags.has(RmppFlags::ACTIVE)
 }
 
-/// Requests under way, by the number they have there and by the transaction they have here.
+/// Pending requests, by the number that the relay gave them and by their transaction at the local server.
 #[derive(Debug)]
 struct PendingRequests<T> {
     by_tag: HashMap<u32, (TransactionId, T)>,
@@ -259,7 +260,8 @@ impl<T> Default for PendingRequests<T> {
 }
 
 impl<T> PendingRequests<T> {
-    /// A number for a request; the one it has if it is sent again. `None` if too many are under way.
+    /// Adds a request and returns its number as a transaction; a repeated request keeps its number. `None` if [`PENDING_MAX`]
+    /// requests are pending.
     fn add(&mut self, now: Instant, local: TransactionId, what: T) -> Option<TransactionId> {
         if let Some(tag) = self.tag_of(local) {
             return Some(tag);
@@ -272,7 +274,7 @@ impl<T> PendingRequests<T> {
         self.next = self.next.wrapping_add(1).max(1);
         self.by_tag.insert(tag, (local, what));
         self.by_local.insert(local, tag);
-        self.deadlines.push_back((now + ANSWER_TIMEOUT, tag));
+        self.deadlines.push_back((now + RESPONSE_TIMEOUT, tag));
         Some(TransactionId(tag.into()))
     }
 
@@ -294,7 +296,7 @@ impl<T> PendingRequests<T> {
         Some(what)
     }
 
-    /// Forgets those whose time is over. What is answered in several parts stays until then.
+    /// Removes requests that are older than [`RESPONSE_TIMEOUT`]; those with RMPP responses are only removed here.
     fn expire(&mut self, now: Instant) {
         while let Some((deadline, tag)) = self.deadlines.front().copied() {
             if deadline > now && self.deadlines.len() <= PENDING_MAX {

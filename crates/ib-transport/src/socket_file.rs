@@ -1,36 +1,25 @@
-//! Sockets in the file system, and files that dead ones left behind.
+//! Binding unix sockets to paths, replacing the files of dead sockets.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Why a socket cannot have a place in the file system.
+/// Why a unix socket could not be bound to a path.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketBindError {
-    /// Another server answers there.
-    #[error("a server already answers at {}", path.display())]
-    InUse {
-        /// Where.
-        path: PathBuf,
-    },
-    /// Something else is there, which is left alone.
+    /// Another process has a socket there.
+    #[error("another process uses the socket {}", path.display())]
+    InUse { path: PathBuf },
+    /// The path exists and is not a socket; it is left unchanged.
     #[error("{} exists and is not a socket", path.display())]
-    NotASocket {
-        /// Where.
-        path: PathBuf,
-    },
-    /// The operating system refused.
+    NotASocket { path: PathBuf },
     #[error("cannot listen at {}", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
-/// Binds a socket at a path. A socket file is replaced if `probe` finds that nobody answers there.
+/// Binds a socket to a path. If there is a socket file already, `probe` connects to it; the file is replaced if the
+/// connection is refused, which means that its process is gone.
 pub(crate) fn bind<S>(
     path: &Path,
     bind: impl Fn(&Path) -> io::Result<S>,

@@ -1,10 +1,10 @@
-//! The frames and their reader.
+//! The frames of the protocol, and a reader that finds them in a stream.
 //!
 //! Everything is in network byte order. A frame is
 //!
 //! | offset | type | field |
 //! |---|---|---|
-//! | 0 | u32 | length of what follows this field: 4 and the body |
+//! | 0 | u32 | length of the frame after this field: 4 plus the length of the body |
 //! | 4 | u8 | version, 1 |
 //! | 5 | u8 | kind |
 //! | 6 | u16 | 0 |
@@ -14,20 +14,20 @@
 //! |---|---|---|
 //! | 1 attach | client | 0 u8 role (1 = subnet manager); 1 u8[3] zero; 4 node id or description, UTF-8, 0 to 64 bytes |
 //! | 2 attached | server | 0 u16 client; 2 u16 LID (0 = none); 4 u8[4] zero; 8 u64 port GUID |
-//! | 3 refused | server | 0 u16 reason: 1 unknown node, 2 full, 3 malformed |
+//! | 3 refused | server | 0 u16 reason: 1 unknown node, 2 too many clients, 3 malformed frame |
 //! | 4 datagram | both | 0 u16 source LID; 2 u16 destination LID; 4 u8 service level; 5 u8 flags (1 = has a GRH); 6 u16 P_Key; 8 u32 Q_Key; 12 u32 source QP; 16 u32 destination QP; 20 GRH if there is one; then 256 bytes MAD |
-//! | 5 lost | server | 0 u64 transaction of a request that nobody will answer |
-//! | 6 role | client | 0 u8 role; 1 u8[3] zero |
-//! | 7 ask port | client | nothing |
-//! | 8 port | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
-//! | 9 ask details | client | nothing |
-//! | 10 details | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
+//! | 5 lost | server | 0 u64 transaction of a request that will not be answered |
+//! | 6 set role | client | 0 u8 role; 1 u8[3] zero |
+//! | 7 get port state | client | empty |
+//! | 8 port state | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
+//! | 9 get port details | client | empty |
+//! | 10 port details | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
 //!
 //! The GRH, 40 bytes: 0 source GID; 16 destination GID; 32 u32 flow label; 36 u8 traffic class; 37 u8 hop limit;
 //! 38 u16 zero.
 //!
-//! A client's first frame is *attach*; the server answers *attached*, or *refused* and ends the stream. Fields said
-//! to be zero are ignored by readers.
+//! The first frame of a client is *attach*; the server answers *attached*, or *refused* and closes the stream. It also sends
+//! *refused* before it closes a stream because of a malformed or unexpected frame. Receivers ignore fields that are zero.
 
 use ib_wire::{
     Datagram, Gid, Grh, Guid, Lid, LidAddress, MAD_LEN, Mad, Pkey, PortState, QKey, QueuePair, ServiceLevel,
@@ -37,19 +37,19 @@ use ib_wire::{
 use crate::client_role::ClientRole;
 use crate::server::Vendor;
 
-/// Bytes of the longest frame: a datagram with a GRH.
+/// Length of the longest frame in bytes: a datagram with a GRH.
 pub const FRAME_MAX: usize = HEADER_LEN + DATAGRAM_HEADER_LEN + GRH_LEN + MAD_LEN;
 
-/// Bytes of the longest node id: that of a NodeDescription.
+/// Longest node id in bytes: that of a NodeDescription.
 pub const NODE_ID_MAX: usize = 64;
 
 const VERSION: u8 = 1;
 const HEADER_LEN: usize = 8;
-/// What the length field counts besides the body: version, kind and two bytes of zero.
+/// Bytes that the length field counts besides the body: version, kind and two zero bytes.
 const COUNTED_HEADER: usize = 4;
 const DATAGRAM_HEADER_LEN: usize = 20;
 const GRH_LEN: usize = 40;
-/// What is build about a port besides the id of its node.
+/// Length of the fixed part of *port details*, without the node id.
 const PORT_DETAILS_LEN: usize = 240;
 const HAS_GRH: u8 = 1;
 
@@ -66,89 +66,77 @@ mod kind {
     pub const PORT_DETAILS: u8 = 10;
 }
 
-/// One frame.
+/// One frame of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A client's first frame.
+    /// The first frame of a client.
     Attach(Attach),
-    /// The server took it.
+    /// The server accepted the client.
     Attached(Attached),
-    /// The server did not, and ends the stream.
+    /// The server closes the stream, and why.
     Refused(RefusalCode),
     /// A datagram, in either direction.
     Datagram(Box<Datagram>),
-    /// Nobody will answer this request of the client.
+    /// The request of the client with this transaction will not be answered.
     Lost(TransactionId),
-    /// The client becomes the subnet manager of its port, or ceases to be.
+    /// The client changes its role; there is no answer.
     SetRole(ClientRole),
-    /// The client wants to know LID and state of its port.
+    /// The client queries LID and logical state of its port.
     GetPortState,
-    /// LID and state of the client's port.
-    PortState {
-        /// The LID.
-        lid: Option<Lid>,
-        /// The logical state.
-        state: PortState,
-    },
-    /// The client wants to know all about its port.
+    /// The answer to `GetPortState`.
+    PortState { lid: Option<Lid>, state: PortState },
+    /// The client queries everything about its port.
     GetPortDetails,
-    /// All about the client's port.
+    /// The answer to `GetPortDetails`.
     PortDetails(Box<PortDetails>),
 }
 
-/// All that clients of the ibsim protocol may ask about the port they are at.
+/// Everything that clients of the ibsim protocol may query about their port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortDetails {
-    /// NodeInfo as on the wire.
+    /// NodeInfo in wire order.
     pub node_info: [u8; 64],
-    /// PortInfo as on the wire.
+    /// PortInfo in wire order.
     pub port_info: [u8; 64],
-    /// The first 32 P_Keys as on the wire.
+    /// The first 32 P_Keys in wire order.
     pub pkeys: [u8; 64],
-    /// The first GID.
+    /// GID of table index 0.
     pub gid: Gid,
-    /// The port's GUID.
     pub port_guid: Guid,
-    /// The LID.
     pub lid: Option<Lid>,
-    /// The logical state.
     pub state: PortState,
-    /// What the adapter is.
     pub vendor: Vendor,
-    /// The id of the node.
+    /// Id of the node, at most [`NODE_ID_MAX`] bytes.
     pub node_id: String,
 }
 
-/// What a client asks for when it attaches.
+/// The body of an *attach* frame: the port and role that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// The node: id or description, at most [`NODE_ID_MAX`] bytes; empty = the first node.
+    /// Id or description of the node, truncated to [`NODE_ID_MAX`] bytes; empty = the first node.
     pub node_id: String,
-    /// What it wants to be.
     pub role: ClientRole,
 }
 
-/// What a client learns when it is attached.
+/// The body of an *attached* frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The name it has in the transactions of its requests.
+    /// Number of the client, which the server writes into bits 63 to 48 of the transactions of its requests.
     pub client: u16,
-    /// The LID of its port at this moment.
+    /// LID of the port at the time of attaching.
     pub lid: Option<Lid>,
-    /// The GUID of its port.
     pub port_guid: Option<Guid>,
 }
 
-/// Why a server ends a stream.
+/// Why a server closes a stream: the reason in a *refused* frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
-    /// There is no such node.
     UnknownNode,
-    /// Every slot is taken.
+    /// The server or the port has as many clients as it may have.
     Full,
-    /// A frame was malformed or out of place.
+    /// A frame was malformed or unexpected.
     Malformed,
-    /// A reason this version has no name for.
+    /// Any other code, kept as received.
     Unknown(u16),
 }
 
@@ -176,48 +164,39 @@ impl std::fmt::Display for RefusalCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownNode => f.write_str("there is no such node"),
-            Self::Full => f.write_str("every slot is taken"),
-            Self::Malformed => f.write_str("a frame was malformed or out of place"),
-            Self::Unknown(code) => write!(f, "reason {code}"),
+            Self::Full => f.write_str("the limit of clients is reached"),
+            Self::Malformed => f.write_str("a frame was malformed or unexpected"),
+            Self::Unknown(code) => write!(f, "unknown reason {code}"),
         }
     }
 }
 
-/// Bytes that are not a frame. There is no way to find the next one: the stream is to be ended.
+/// Bytes that are not a frame. The next frame cannot be found any more: close the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A length no frame has.
-    #[error("no frame has {0} bytes after its length")]
+    /// The length field is outside the range of frames.
+    #[error("the length of a frame must be between {COUNTED_HEADER} and {max}, got {0}", max = FRAME_MAX - 4)]
     Length(u32),
-    /// Another version.
-    #[error("version {0} is not known, only {VERSION}")]
+    #[error("the version of a frame must be {VERSION}, got {0}")]
     Version(u8),
-    /// A kind nobody knows.
-    #[error("kind {0} is not known")]
+    #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// A body of the wrong length for its kind.
-    #[error("a frame of kind {kind} cannot have a body of {length} bytes")]
-    BodyLength {
-        /// The kind.
-        kind: u8,
-        /// The length of the body.
-        length: usize,
-    },
-    /// A field that holds what it must not.
+    /// The body has a wrong length for its kind; in bytes.
+    #[error("a body of {length} bytes is not valid for frame kind {kind}")]
+    BodyLength { kind: u8, length: usize },
+    /// A field of the body holds an invalid value.
     #[error("{field} cannot be {value:#x}")]
-    Field {
-        /// Which.
-        field: &'static str,
-        /// What it holds.
-        value: u64,
-    },
-    /// A node id that is not UTF-8.
+    Field { field: &'static str, value: u64 },
     #[error("the node id is not UTF-8")]
     NodeId,
 }
 
 impl Frame {
-    /// Reads a frame without its length field.
+    /// Decodes a frame from its bytes after the length field.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not a frame.
     pub fn decode(raw: &[u8]) -> Result<Self, FrameError> {
         let Some((&[version, kind, _, _], body)) = raw.split_first_chunk() else {
             return Err(FrameError::Length(raw.len() as u32));
@@ -299,7 +278,7 @@ impl Frame {
         }
     }
 
-    /// Appends a datagram frame to `out`.
+    /// Appends an encoded datagram frame to `out`.
     pub fn encode_datagram(datagram: &Datagram, out: &mut Vec<u8>) {
         let grh_len = if datagram.grh.is_some() { GRH_LEN } else { 0 };
         put_header(out, kind::DATAGRAM, DATAGRAM_HEADER_LEN + grh_len + MAD_LEN);
@@ -320,7 +299,8 @@ impl Frame {
     }
 }
 
-/// Finds frames in a stream of bytes. After an error it finds no more.
+/// Splits a byte stream into frames. Repeat: read into [`room`](Self::room), report the length with [`filled`](Self::filled),
+/// call [`next_frame`](Self::next_frame) until it returns `None`. After an error it must not be used any more.
 #[derive(Debug)]
 pub struct FrameReader {
     buffer: Box<[u8; Self::BUFFER_LEN]>,
@@ -335,11 +315,10 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// Bytes kept: some fifty datagrams per read. Always more than one frame, so that there is always room.
+    /// Size of the buffer in bytes: about fifty datagrams per read, and more than one frame of any kind.
     const BUFFER_LEN: usize = 16 * 1024;
 
-    /// Where the next bytes of the stream are to be put; never empty once [`next_frame`](Self::next_frame) has found
-    /// nothing more.
+    /// The buffer for the next bytes of the stream. It is not empty if [`next_frame`](Self::next_frame) has returned `None`.
     pub fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -349,17 +328,21 @@ impl FrameReader {
         &mut self.buffer[self.end..]
     }
 
-    /// Notes that `count` bytes were put at the beginning of [`room`](Self::room).
+    /// Reports that `count` bytes were written to the beginning of [`room`](Self::room).
     pub fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(Self::BUFFER_LEN);
     }
 
-    /// The next complete frame.
+    /// The next complete frame; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not a frame.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let unread = &self.buffer[self.start..self.end];
         let Some((length, rest)) = unread.split_first_chunk() else { return Ok(None) };
         let length = u32::from_be_bytes(*length);
-        // Checked before the rest is there: a length that cannot be is not waited for.
+        // Checked before the frame is complete, so that an invalid length is rejected at once.
         if !(COUNTED_HEADER..=FRAME_MAX - 4).contains(&(length as usize)) {
             return Err(FrameError::Length(length));
         }
@@ -375,7 +358,7 @@ fn put_header(out: &mut Vec<u8>, kind: u8, body_len: usize) {
     out.extend([VERSION, kind, 0, 0]);
 }
 
-/// The longest beginning of a text that fits and ends at a character border.
+/// The text truncated at a character border to [`NODE_ID_MAX`] bytes.
 fn cut(text: &str) -> &str {
     let mut end = text.len().min(NODE_ID_MAX);
     while !text.is_char_boundary(end) {
@@ -425,7 +408,7 @@ fn decode_port_details(body: &[u8]) -> Option<Result<Frame, FrameError>> {
         firmware_version: u64::from_be_bytes(array_at(details, 228)),
     };
     let no_guid = FrameError::Field { field: "the port GUID", value: 0 };
-    let build = |text: &str, port_guid: Guid| PortDetails {
+    let decoded = |text: &str, port_guid: Guid| PortDetails {
         node_info: array_at(details, 0),
         port_info: array_at(details, 64),
         pkeys: array_at(details, 128),
@@ -438,7 +421,7 @@ fn decode_port_details(body: &[u8]) -> Option<Result<Frame, FrameError>> {
     };
     let guid = Guid::from_wire(u64::from_be_bytes(array_at(details, 208))).ok_or(no_guid);
     let text = std::str::from_utf8(text).map_err(|_| FrameError::NodeId);
-    Some(text.and_then(|text| Ok(Frame::PortDetails(Box::new(build(text, guid?))))))
+    Some(text.and_then(|text| Ok(Frame::PortDetails(Box::new(decoded(text, guid?))))))
 }
 
 /// `None` if the length is wrong.

@@ -52,7 +52,7 @@ fn samples() -> Vec<Frame> {
     ]
 }
 
-/// Reads a stream in pieces of `step` bytes.
+/// Reads the frames of a stream that arrives in pieces of `step` bytes.
 fn read_all(stream: &[u8], step: usize) -> Result<Vec<Frame>, FrameError> {
     let mut reader = FrameReader::default();
     let mut frames = Vec::new();
@@ -68,7 +68,7 @@ fn read_all(stream: &[u8], step: usize) -> Result<Vec<Frame>, FrameError> {
 }
 
 #[test]
-fn frames_survive_a_stream_cut_anywhere() {
+fn frames_are_found_in_a_stream_of_any_pieces() {
     let mut stream = Vec::new();
     for frame in samples() {
         frame.encode(&mut stream);
@@ -79,7 +79,7 @@ fn frames_survive_a_stream_cut_anywhere() {
 }
 
 #[test]
-fn a_datagram_has_the_bytes_of_the_table() {
+fn a_datagram_frame_has_the_documented_bytes() {
     let mut raw = Vec::new();
     Frame::encode_datagram(&datagram(true), &mut raw);
     assert_eq!(raw.len(), FRAME_MAX);
@@ -91,14 +91,14 @@ fn a_datagram_has_the_bytes_of_the_table() {
 }
 
 #[test]
-fn a_length_that_cannot_be_is_not_waited_for() {
+fn an_invalid_length_is_rejected_at_once() {
     for length in [0, 3, FRAME_MAX as u32 - 3, u32::MAX] {
         assert_eq!(read_all(&length.to_be_bytes(), 4), Err(FrameError::Length(length)));
     }
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn decode_errors_name_the_invalid_value() {
     assert_eq!(Frame::decode(&[2, 7, 0, 0]), Err(FrameError::Version(2)));
     assert_eq!(Frame::decode(&[1, 0, 0, 0]), Err(FrameError::Kind(0)));
     assert_eq!(Frame::decode(&[1, 7, 0, 0, 0]), Err(FrameError::BodyLength { kind: 7, length: 1 }));
@@ -110,7 +110,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_long_node_id_is_cut_at_a_character() {
+fn a_long_node_id_is_truncated_at_a_character() {
     let mut raw = Vec::new();
     Frame::Attach(Attach { node_id: "ü".repeat(40), role: ClientRole::Ordinary }).encode(&mut raw);
     let expected = Attach { node_id: "ü".repeat(32), role: ClientRole::Ordinary };

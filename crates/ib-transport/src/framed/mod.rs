@@ -1,4 +1,4 @@
-//! The own framing: whole datagrams, with all their headers, over a unix stream.
+//! The framed protocol: datagrams with all their headers over a unix stream socket.
 
 mod client;
 mod frame;

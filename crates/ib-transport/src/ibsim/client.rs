@@ -1,4 +1,4 @@
-//! A client of the protocol, for our own server and for the stock one.
+//! A client of the protocol, for Heddle's own server and for stock ibsim.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,30 +15,28 @@ use crate::client_role::ClientRole;
 use crate::server::Vendor;
 use crate::sys::{BATCH_MAX, RawDataMessage, ReceiveBatch, SendBatch, Wait};
 
-/// How long a control message may stay without a reply. A server that is there answers in microseconds; one under
-/// load, in milliseconds.
+/// Longest wait for a control reply. An idle server answers within microseconds, a busy one within milliseconds.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a send may wait for room. A server that takes nothing for so long is stuck.
+/// Longest time that a send may block. A server that reads nothing for so long hangs.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bits of a process id (the kernel's limit is 4 million). A process that opens several clients counts in those
-/// above.
+/// Bits of a process id (the kernel's limit is 4 million). The bits above distinguish the clients of one process.
 const PROCESS_ID_BITS: u32 = 22;
 
-/// Clients one process can have on one server: the number has 31 bits, as the stock server prints it signed.
+/// Most clients of one process at one server: the number has 31 bits, because the stock server prints it signed.
 const CLIENTS_PER_PROCESS: u32 = 1 << (31 - PROCESS_ID_BITS);
 
-/// A client attached to a port.
+/// A client of the ibsim protocol, attached to a port of the server's fabric. Dropping it disconnects.
 #[derive(Debug)]
 pub struct IbsimClient {
     control: UnixDatagram,
     data: UnixDatagram,
     id: u32,
     batches: Batches,
-    /// What the data socket's receive timeout is set to.
+    /// The current receive timeout of the data socket.
     timeout: Option<Duration>,
-    /// What came together with a datagram that was asked for alone.
+    /// Received in one batch with a message that `receive` returned.
     buffered: VecDeque<DataMessage>,
 }
 
@@ -48,41 +46,22 @@ impl AsFd for IbsimClient {
     }
 }
 
-/// Why a client is not attached, or a question not answered.
+/// Why a client could not be attached, or a query was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum IbsimClientError {
-    /// Nobody listens under the name.
     #[error("no server named {name} is running")]
-    NoServer {
-        /// The name.
-        name: SocketName,
-    },
-    /// The server does not want the client.
+    NoServer { name: SocketName },
     #[error(
-        "server {name} refused to attach at {node:?}: no such node, too many clients, or it is open to another user only"
+        "server {name} refused to attach a client to node {node:?}: unknown node, too many clients, or no access for this user"
     )]
-    AttachRefused {
-        /// The name.
-        name: SocketName,
-        /// The node asked for.
-        node: String,
-    },
-    /// The server refused to answer a question.
-    #[error("the server refused {request:?}")]
-    QueryRefused {
-        /// What was asked.
-        request: ControlRequest,
-    },
-    /// The reply is none.
-    #[error("the server's reply to {request:?} makes no sense")]
-    UnexpectedReply {
-        /// What was asked.
-        request: ControlRequest,
-        /// What is wrong with it, if it was not just another reply.
-        source: Option<WireError>,
-    },
-    /// The operating system refused, or the server did not reply in time.
-    #[error("cannot talk to the server")]
+    AttachRefused { name: SocketName, node: String },
+    #[error("the server replied with an error to {request:?}")]
+    QueryRefused { request: ControlRequest },
+    /// The reply is malformed (`source`), or answers another request (no `source`).
+    #[error("unexpected reply of the server to {request:?}")]
+    UnexpectedReply { request: ControlRequest, source: Option<WireError> },
+    /// A socket operation failed, or the server did not reply within 5 seconds.
+    #[error("cannot communicate with the ibsim server")]
     Io(#[from] io::Error),
 }
 
@@ -93,7 +72,8 @@ struct Batches {
 }
 
 impl IbsimClient {
-    /// Attaches to the node with this id or description; empty = the server's first node.
+    /// Attaches to the node with this id or description (at most 31 bytes); an empty text is the server's first node. Blocks at
+    /// most 5 seconds.
     pub fn connect(name: &SocketName, node: &str, role: ClientRole) -> Result<Self, IbsimClientError> {
         let (number, control) = bind_control(name)?;
         control.set_read_timeout(Some(CONTROL_TIMEOUT))?;
@@ -109,7 +89,7 @@ impl IbsimClient {
             Ok(_) | Err(IbsimClientError::QueryRefused { .. }) => return Err(refused()),
             Err(error) => return Err(error),
         };
-        // From here on the server has a client, which leaves when this value is dropped.
+        // From here on the server has a client, which disconnects when this value is dropped.
         let client =
             Self { control, data, id, batches: Batches::new(), timeout: None, buffered: VecDeque::new() };
         client.data.connect_addr(&name.server_data(id)?)?;
@@ -117,17 +97,18 @@ impl IbsimClient {
         Ok(client)
     }
 
-    /// The name the server gave the client.
+    /// The number that the server gave the client; it is in bits 63 to 48 of the transactions of its requests.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Sends one datagram.
+    /// Sends one message. Blocks at most 5 seconds if the server does not read.
     pub fn send(&mut self, message: &DataMessage) -> io::Result<()> {
         self.data.send(&message.encode()).map(drop)
     }
 
-    /// Sends datagrams, in order, with as few system calls as possible. Waits for room where the server is slower.
+    /// Sends messages in order, up to 64 per system call. Blocks while the server is slower, at most 5 seconds per call. After
+    /// an error it is unknown how many messages were sent.
     pub fn send_batch(&mut self, messages: &[DataMessage]) -> io::Result<()> {
         let Batches { sending, encoded, .. } = &mut self.batches;
         encoded.clear();
@@ -140,7 +121,8 @@ impl IbsimClient {
         Ok(())
     }
 
-    /// Receives one datagram; `None` if none came in time, at once if `timeout` is 0. A request that nobody will answer comes back as one.
+    /// Receives one message; `None` if there was none within `timeout`. A timeout of 0 does not wait. A request that will not be
+    /// answered comes back with status [`DataStatus::TimedOut`](super::DataStatus::TimedOut).
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
         if self.buffered.is_empty() {
             let mut batch = std::mem::take(&mut self.buffered).into();
@@ -151,7 +133,8 @@ impl IbsimClient {
         Ok(self.buffered.pop_front())
     }
 
-    /// Waits for one datagram and takes those that came with it, at most 64: how many were appended to `out`.
+    /// Waits for one message and receives those that are queued with it, at most [`Self::RECEIVE_BATCH_MAX`]. Returns the number
+    /// of messages appended to `out`; 0 if there was none within `timeout`.
     pub fn receive_batch(&mut self, out: &mut Vec<DataMessage>, timeout: Duration) -> io::Result<usize> {
         self.set_timeout(timeout)?;
         let received = &mut self.batches.received;
@@ -163,10 +146,10 @@ impl IbsimClient {
         Ok(count)
     }
 
-    /// The most that [`receive_batch`](Self::receive_batch) takes at once.
+    /// Most messages that [`receive_batch`](Self::receive_batch) receives at once.
     pub const RECEIVE_BATCH_MAX: usize = BATCH_MAX;
 
-    /// LID and logical state of the port.
+    /// Queries LID and logical state of the port.
     pub fn port(&mut self) -> Result<(Option<Lid>, PortState), IbsimClientError> {
         match self.query(ControlRequest::Port)? {
             ControlReply::Port { lid, state } => Ok((lid, state)),
@@ -174,7 +157,7 @@ impl IbsimClient {
         }
     }
 
-    /// The GUID of the port (from the stock server: of the node).
+    /// Queries the GUID of the port; the stock server returns that of the node.
     pub fn guid(&mut self) -> Result<Option<Guid>, IbsimClientError> {
         match self.query(ControlRequest::Guid)? {
             ControlReply::Guid(guid) => Ok(guid),
@@ -182,7 +165,7 @@ impl IbsimClient {
         }
     }
 
-    /// The first GID of the port (from the stock server: made of the node's GUID).
+    /// Queries GID 0 of the port; the stock server builds it from the node GUID.
     pub fn gid(&mut self) -> Result<Gid, IbsimClientError> {
         match self.query(ControlRequest::Gid)? {
             ControlReply::Gid(gid) => Ok(gid),
@@ -190,7 +173,7 @@ impl IbsimClient {
         }
     }
 
-    /// What the adapter is.
+    /// Queries vendor, device and versions of the adapter.
     pub fn vendor(&mut self) -> Result<Vendor, IbsimClientError> {
         match self.query(ControlRequest::Vendor)? {
             ControlReply::Vendor(vendor) => Ok(vendor),
@@ -198,7 +181,7 @@ impl IbsimClient {
         }
     }
 
-    /// NodeInfo as on the wire.
+    /// Queries NodeInfo, in wire order.
     pub fn node_info(&mut self) -> Result<[u8; 64], IbsimClientError> {
         match self.query(ControlRequest::NodeInfo)? {
             ControlReply::NodeInfo(raw) => Ok(raw),
@@ -206,7 +189,7 @@ impl IbsimClient {
         }
     }
 
-    /// PortInfo as on the wire; 0 = the attached port.
+    /// Queries PortInfo of a port of the node, in wire order; 0 is the attached port.
     pub fn port_info(&mut self, number: u8) -> Result<[u8; 64], IbsimClientError> {
         match self.query(ControlRequest::PortInfo(number))? {
             ControlReply::PortInfo(raw) => Ok(raw),
@@ -214,7 +197,7 @@ impl IbsimClient {
         }
     }
 
-    /// The first 32 P_Keys as on the wire.
+    /// Queries the first 32 P_Keys of the port, in wire order.
     pub fn pkeys(&mut self) -> Result<[u8; 64], IbsimClientError> {
         match self.query(ControlRequest::Pkeys)? {
             ControlReply::Pkeys(raw) => Ok(raw),
@@ -222,7 +205,7 @@ impl IbsimClient {
         }
     }
 
-    /// Becomes the subnet manager of the port, or ceases to be.
+    /// Changes the role of the client at its port.
     pub fn set_role(&mut self, role: ClientRole) -> Result<(), IbsimClientError> {
         self.query(ControlRequest::IsSm(role)).map(drop)
     }
@@ -232,7 +215,7 @@ impl IbsimClient {
     }
 
     fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        // For the system 0 means "wait for ever".
+        // A socket timeout of 0 means "wait for ever".
         let timeout = timeout.max(Duration::from_micros(1));
         if self.timeout != Some(timeout) {
             self.data.set_read_timeout(Some(timeout))?;
@@ -244,7 +227,7 @@ impl IbsimClient {
 
 impl Drop for IbsimClient {
     fn drop(&mut self) {
-        // A server that does not hear it finds out by itself.
+        // If the message is lost, the server notices later that the socket is gone.
         let _ = self.control.set_nonblocking(true);
         let _ = self.control.send(&ControlRequest::Disconnect.encode(self.id));
     }
@@ -277,8 +260,8 @@ fn query(
     }
 }
 
-/// Binds the control socket under a number that no other client has: the process id, as stock clients do, and for a
-/// process with several clients the process id with a count above it.
+/// Binds the control socket with a number that no other client has: the process id, as stock clients do, with a count of
+/// clients in the bits above it.
 fn bind_control(name: &SocketName) -> io::Result<(u32, UnixDatagram)> {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id() & ((1 << PROCESS_ID_BITS) - 1);
@@ -294,7 +277,7 @@ fn bind_control(name: &SocketName) -> io::Result<(u32, UnixDatagram)> {
     result
 }
 
-/// `None` where the time was over.
+/// `None` if the call timed out or was interrupted.
 fn timed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

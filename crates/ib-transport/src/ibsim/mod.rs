@@ -1,4 +1,4 @@
-//! The protocol of ibsim, byte for byte: what stock libumad2sim clients and the stock ibsim server speak.
+//! The ibsim protocol, byte for byte as stock libumad2sim clients and the stock ibsim server use it.
 
 mod client;
 mod name;

@@ -1,4 +1,4 @@
-//! What a server asks of the fabric behind it, and what it hands over.
+//! The interface between a server and the fabric that it serves.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,117 +8,114 @@ use ib_wire::{Datagram, Gid, Guid, Lid, PortState};
 use super::Outbox;
 use crate::ibsim::DataMessage;
 
-/// What a server asks of the fabric behind it.
+/// The fabric that a [`Server`](super::Server) serves. The server calls all methods from its own thread, one at a time.
 pub trait FabricBackend {
     /// A port a client can be attached to.
     type Port: Copy + Eq + fmt::Debug;
 
-    /// Called before clients of the ibsim protocol are answered what they ask about their port.
+    /// Called before a control message of the ibsim protocol is answered, so that the backend can refresh what it knows about
+    /// the port.
     fn handle_control(&mut self) {}
 
-    /// Finds the port a client wants: by node id, then by node description; empty = the first node.
+    /// The port to which a client attaches, by node id, then by node description; an empty text is the first node. `None` if
+    /// there is no such node.
     fn find_port(&self, node_id: &str) -> Option<Self::Port>;
 
-    /// The id of the node a port belongs to, as clients are told where they sit.
+    /// The id of the node of a port, which is sent to its clients.
     fn node_id(&self, port: Self::Port) -> String;
 
-    /// What the attached adapter is.
+    /// Vendor, device and versions of the adapter.
     fn vendor(&self, port: Self::Port) -> Vendor;
 
-    /// NodeInfo as on the wire.
+    /// NodeInfo in wire order.
     fn node_info(&self, port: Self::Port) -> [u8; 64];
 
-    /// PortInfo as on the wire, of port `number` of the same node; 0 means the attached port itself.
+    /// PortInfo of port `number` of the node of `port`, in wire order; 0 is the attached port. `None` if there is no such port.
     fn port_info(&self, port: Self::Port, number: u8) -> Option<[u8; 64]>;
 
-    /// The first 32 P_Keys of the port, as on the wire.
+    /// The first 32 P_Keys of the port, in wire order.
     fn pkeys(&self, port: Self::Port) -> [u8; 64];
 
-    /// The port's LID and logical state.
+    /// LID and logical state of the port.
     fn port_state(&self, port: Self::Port) -> (Option<Lid>, PortState);
 
-    /// The port's GUID.
+    /// GUID of the port.
     fn port_guid(&self, port: Self::Port) -> Guid;
 
-    /// The port's first GID.
+    /// GID 0 of the port.
     fn port_gid(&self, port: Self::Port) -> Gid;
 
-    /// Called when the number of subnet manager clients of a port leaves 0 (`on`) or returns to it.
+    /// Called when a port gets its first subnet manager client (`on`) and when its last one is gone (not `on`).
     fn set_is_sm(&mut self, port: Self::Port, on: bool);
 
-    /// Takes one datagram that a client sent; what comes of it goes to `outbox`, now or in a later call.
+    /// Handles a datagram of a client. Put the datagrams to deliver into `outbox`, now or in a later call.
     fn handle(&mut self, from: Self::Port, sent: ClientDatagram, outbox: &mut Outbox<Self::Port>);
 
-    /// Whether one more client may attach to a port, given the ports of those that are attached: by this a backend shares out
-    /// the [slots](super::CLIENTS_MAX) among those its ports belong to.
+    /// Whether one more client may attach to `port`. `taken` yields the ports of all attached clients, so that the backend can
+    /// divide the [limit of clients](super::CLIENTS_MAX) among its ports.
     fn may_attach(&self, port: Self::Port, taken: &mut dyn Iterator<Item = Self::Port>) -> bool {
         let (_, _) = (port, taken);
         true
     }
 
-    /// Whether a port still exists. Connections of one that does not are removed within seconds.
+    /// Whether a port still exists. Clients of a removed port are disconnected within 3 seconds.
     fn port_exists(&self, port: Self::Port) -> bool {
         let _ = port;
         true
     }
 
-    /// Called for every frame of a stream that is no datagram, before it is answered: what a client asks about its port, and
-    /// each word about its role. A backend that limits what clients send counts it ([`paused_until`](Self::paused_until)).
+    /// Called for every query and role frame of a framed client, before it is handled. A backend that limits the rate of its
+    /// clients counts it, see [`paused_until`](Self::paused_until).
     fn charge(&mut self, port: Self::Port) {
         let _ = port;
     }
 
-    /// Until when nothing more is to be read from a port's clients, because they have sent too much. Asked after every batch
-    /// of theirs: whoever sends more waits, and costs nobody else anything meanwhile.
+    /// The time until which the server does not read from the clients of a port, because they exceeded their rate; `None` to go
+    /// on reading. Called after every batch of a client.
     fn paused_until(&self, port: Self::Port) -> Option<Instant> {
         let _ = port;
         None
     }
 
-    /// Called while something that the backend has asked to [watch](super::Server::watch) is readable. What is left when it
-    /// returns is seen by the next round, so that a backend takes a bounded amount.
+    /// Called while a file descriptor that was added with [`Server::watch`](super::Server::watch) is readable. It should read a
+    /// bounded amount: the next round calls it again for the rest.
     fn handle_ready(&mut self, outbox: &mut Outbox<Self::Port>) {
         let _ = outbox;
     }
 
-    /// Called once per wake-up, after all input was handled (timers, deferred work).
-    ///
-    /// Returns the time until the next call is wanted; input and a [`Waker`](super::Waker) bring it earlier.
+    /// Called once per round, after all input was handled, for timers and deferred work. Returns the longest time until the next
+    /// call; input or a [`Waker`](super::Waker) brings it earlier.
     fn tick(&mut self, outbox: &mut Outbox<Self::Port>) -> Option<Duration>;
 }
 
-/// What GET_VENDOR of the ibsim protocol tells.
+/// The payload of GET_VENDOR of the ibsim protocol: vendor, device and versions of an adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vendor {
-    /// Maker, 24 bits.
+    /// IEEE OUI of the vendor, 24 bits.
     pub vendor_id: u32,
-    /// Device.
+    /// Device id of the vendor.
     pub part_id: u32,
-    /// Revision of the device.
     pub hardware_version: u32,
-    /// Firmware.
     pub firmware_version: u64,
 }
 
-/// One attachment of one client.
-///
-/// It is the name in bits 63..48 of the transaction of each of its requests: 10 bits of slot and 6 bits that count
-/// how often the slot was given away, so that what is late for a former owner does not reach the next one.
+/// The number of an attached client, in bits 63 to 48 of the transactions of its requests: 10 bits of slot and 6 bits of
+/// generation of the slot, so that a late response to a former client does not reach the next one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub(super) u16);
 
 impl ClientId {
-    /// The number on the wire.
+    /// The client number as on the wire.
     pub const fn to_wire(self) -> u16 {
         self.0
     }
 
-    /// The client that a transaction names.
+    /// The client in bits 63 to 48 of a transaction.
     pub(super) const fn of_transaction(transaction: u64) -> Self {
         Self((transaction >> 48) as u16)
     }
 
-    /// `transaction` with this client in it.
+    /// `transaction` with this client in bits 63 to 48.
     pub(super) const fn stamp(self, transaction: u64) -> u64 {
         (transaction & 0x0000_ffff_ffff_ffff) | ((self.0 as u64) << 48)
     }
@@ -136,22 +133,11 @@ impl fmt::Display for ClientId {
     }
 }
 
-/// One datagram from a client, its transaction already carrying the client where it is a request.
+/// A datagram from a client. If it is a request, the client number is in its transaction already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientDatagram {
-    /// From a client of the ibsim protocol: only LIDs and queue pairs are known. The backend forces the source and
-    /// fills in the rest.
-    Ibsim {
-        /// Who sent it.
-        client: ClientId,
-        /// What it sent.
-        message: DataMessage,
-    },
-    /// From a client of the own framing, as it claims to be: the backend judges the source.
-    Framed {
-        /// Who sent it.
-        client: ClientId,
-        /// What it sent.
-        datagram: Datagram,
-    },
+    /// From an ibsim client, with LIDs and queue pairs only. The backend sets the source and the other headers.
+    Ibsim { client: ClientId, message: DataMessage },
+    /// From a framed client, with all headers as the client sent them. The backend has to check the source.
+    Framed { client: ClientId, datagram: Datagram },
 }

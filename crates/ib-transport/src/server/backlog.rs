@@ -1,15 +1,14 @@
-//! What waits to be sent to a client: bounded, and kept without allocating once it has grown.
+//! Bounded queues of messages and bytes to send to a client. They reuse their memory.
 
 use crate::sys::RawDataMessage;
 
-/// Data messages that may wait for one client. A socket's own buffer holds some 200 more; a client that lets more than
-/// that pile up does not read.
+/// Most data messages queued for one client. The socket buffer holds about 200 more; a client with more than that does not read.
 pub(super) const MESSAGES_MAX: usize = 1024;
 
 /// ByteQueue that may wait for one stream: as many datagrams, roughly, as for the other kind of client.
 pub(super) const BYTES_MAX: usize = MESSAGES_MAX * 288;
 
-/// A queue of data messages that lie next to each other in memory.
+/// A queue of data messages in contiguous memory.
 #[derive(Debug, Default)]
 pub(super) struct MessageQueue {
     frames: Vec<RawDataMessage>,
@@ -17,7 +16,7 @@ pub(super) struct MessageQueue {
 }
 
 impl MessageQueue {
-    /// The place of one message more, to be written by the caller; `None` if the queue is full.
+    /// Appends a message of zeros, to be overwritten by the caller; `None` if the queue is full.
     #[inline]
     pub(super) fn push(&mut self) -> Option<&mut RawDataMessage> {
         if self.frames.len() - self.sent >= MESSAGES_MAX {
@@ -31,12 +30,12 @@ impl MessageQueue {
         self.frames.last_mut()
     }
 
-    /// What was not sent yet.
+    /// The messages that were not sent yet.
     pub(super) fn unsent(&self) -> &[RawDataMessage] {
         &self.frames[self.sent..]
     }
 
-    /// Notes that the first `count` of [`unsent`](Self::unsent) went.
+    /// Reports that the first `count` of [`unsent`](Self::unsent) were sent.
     pub(super) fn advance(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.frames.len() {
@@ -46,7 +45,7 @@ impl MessageQueue {
     }
 }
 
-/// A queue of bytes.
+/// A queue of encoded frames, as bytes.
 #[derive(Debug, Default)]
 pub(super) struct ByteQueue {
     bytes: Vec<u8>,
@@ -54,7 +53,7 @@ pub(super) struct ByteQueue {
 }
 
 impl ByteQueue {
-    /// Lets `write` append to the queue; false, and nothing is written, if the queue is full.
+    /// Calls `write` to append to the queue; returns `false` without calling it if the queue is full.
     pub(super) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         if self.bytes.len() - self.sent >= BYTES_MAX {
             return false;
@@ -67,12 +66,12 @@ impl ByteQueue {
         true
     }
 
-    /// What was not sent yet.
+    /// The bytes that were not sent yet.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    /// Notes that the first `count` of [`unsent`](Self::unsent) went.
+    /// Reports that the first `count` of [`unsent`](Self::unsent) were sent.
     pub(super) fn advance(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.bytes.len() {
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_bounded_and_leave_in_order() {
+    fn messages_are_bounded_and_stay_in_order() {
         let mut queue = MessageQueue::default();
         for round in 0..5 * MESSAGES_MAX {
             queue.push().unwrap()[0] = round as u8;

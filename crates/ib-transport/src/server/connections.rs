@@ -1,4 +1,4 @@
-//! The slots clients sit in.
+//! The table of clients, and of subnet manager clients per port.
 
 use std::fmt;
 use std::io;
@@ -13,60 +13,62 @@ use crate::client_role::ClientRole;
 use crate::framed::FrameReader;
 use crate::sys::{Epoll, Interest};
 
-/// Clients that can be attached at once: the slots that 10 bits of a [`ClientId`] can name.
+/// Most clients that can be attached at once: a [`ClientId`] has 10 bits of slot.
 pub const CLIENTS_MAX: usize = 1 << SLOT_BITS;
 
-/// Clients that one user may have who is neither the server's own nor root: enough for a fabric's worth of tools and
-/// managers, few enough that sixteen such users do not fill all slots.
+/// Most clients of a user other than the server's own and root: enough for the tools and managers of a fabric, and few enough
+/// that sixteen such users cannot use up all slots.
 pub const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 16 - 1;
 
 const SLOT_BITS: u32 = 10;
 
-/// Whose a client is.
+/// The user that a client belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) user: UserId,
-    /// The server's own user, or root.
+    /// Whether it is the server's own user or root.
     pub(super) is_own: bool,
 }
 
-/// One attached client.
+/// A connected client, attached to a port or not.
 pub(super) struct Connection<P> {
     pub(super) id: ClientId,
     pub(super) owner: Owner,
-    /// Where it sits; `None` for a stream that has not attached yet.
+    /// The port it is attached to; `None` for a stream that has not attached yet.
     pub(super) port: Option<P>,
     role: ClientRole,
-    /// Classes of which it sent requests.
+    /// Classes of the requests that it has sent.
     pub(super) classes: ClassSet,
     pub(super) link: ClientLink,
-    /// Something was queued for it since the last flush.
+    /// Whether it is in the list of clients to flush.
     pub(super) queued: bool,
-    /// The socket is watched for room.
+    /// The socket buffer is full; the server waits until the socket is writable.
     pub(super) is_write_blocked: bool,
-    /// Nothing is read from it for now.
+    /// The server does not read from it until the pause ends.
     pub(super) is_paused: bool,
 }
 
-/// How a client is reached.
+/// The protocol and sockets of a client.
 pub(super) enum ClientLink {
-    /// By the ibsim protocol.
     Ibsim {
-        /// The end of its socket names, a stock client's process id.
+        /// The number at the end of its socket names; for stock clients the process id.
         number: u32,
         /// Connected to the client's data socket.
         socket: UnixDatagram,
         unsent: MessageQueue,
     },
-    /// By the own framing.
-    Framed { stream: UnixStream, reader: Box<FrameReader>, unsent: ByteQueue },
+    Framed {
+        stream: UnixStream,
+        reader: Box<FrameReader>,
+        unsent: ByteQueue,
+    },
 }
 
-/// All slots. Freed ones are used again, under another [`ClientId`].
+/// The clients by slot. A freed slot is reused with another generation, so that its [`ClientId`] changes.
 pub(super) struct Connections<P> {
     slots: Vec<Slot<P>>,
     free: Vec<u16>,
-    /// The subnet manager clients, in the order in which they became that.
+    /// The subnet manager clients, in the order in which they took the role.
     managers: Vec<(P, ClientId)>,
 }
 
@@ -75,7 +77,7 @@ struct Slot<P> {
     client: Option<Connection<P>>,
 }
 
-/// What a change of roles means for the port.
+/// A change of the subnet manager clients of a port that the backend has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ManagerChange<P> {
     /// The port's first subnet manager client.
@@ -85,7 +87,7 @@ pub(super) enum ManagerChange<P> {
 }
 
 impl<P> Connection<P> {
-    /// Watches the socket for what is waited for.
+    /// Updates the epoll interest of the socket.
     pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
         let watch = Interest::new(!self.is_paused, self.is_write_blocked);
         match &self.link {
@@ -100,12 +102,12 @@ impl<P: Copy + Eq> Connections<P> {
         Self { slots: Vec::new(), free: Vec::new(), managers: Vec::new() }
     }
 
-    /// Whether no slot is free.
+    /// Whether all [`CLIENTS_MAX`] slots are taken.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() == CLIENTS_MAX
     }
 
-    /// The identifier the next client will have; `None` if no slot is free.
+    /// The identifier of the next client; `None` if all slots are taken.
     pub(super) fn next_id(&mut self) -> Option<ClientId> {
         if self.free.is_empty() && self.slots.len() < CLIENTS_MAX {
             self.free.push(self.slots.len() as u16);
@@ -115,9 +117,9 @@ impl<P: Copy + Eq> Connections<P> {
         Some(ClientId(slot | (self.slots[usize::from(slot)].generation << SLOT_BITS)))
     }
 
-    /// Seats a client, ordinary and nowhere yet, under [`next_id`](Self::next_id).
+    /// Adds a client with role ordinary and without a port. `id` is that of [`next_id`](Self::next_id).
     pub(super) fn insert(&mut self, id: ClientId, owner: Owner, link: ClientLink) -> &mut Connection<P> {
-        debug_assert_eq!(self.next_id(), Some(id), "clients are seated under the next identifier");
+        debug_assert_eq!(self.next_id(), Some(id), "clients are added under the next identifier");
         self.free.pop();
         self.slots[slot_of(id)].client.insert(Connection {
             id,
@@ -132,23 +134,23 @@ impl<P: Copy + Eq> Connections<P> {
         })
     }
 
-    /// The client, unless it is gone.
+    /// The client; `None` if it is gone.
     #[inline]
     pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Connection<P>> {
         self.slots.get_mut(slot_of(id))?.client.as_mut().filter(|client| client.id == id)
     }
 
-    /// The client, unless it is gone.
+    /// The client; `None` if it is gone.
     pub(super) fn get(&self, id: ClientId) -> Option<&Connection<P>> {
         self.slots.get(slot_of(id))?.client.as_ref().filter(|client| client.id == id)
     }
 
-    /// All clients.
+    /// All connected clients, by slot.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Connection<P>> {
         self.slots.iter().filter_map(|slot| slot.client.as_ref())
     }
 
-    /// Ends an attachment.
+    /// Removes a client; the change of its port's managers, if there is one.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<ManagerChange<P>> {
         let change = self.set_role(id, ClientRole::Ordinary);
         let slot = self.slots.get_mut(slot_of(id))?;
@@ -158,7 +160,7 @@ impl<P: Copy + Eq> Connections<P> {
         change
     }
 
-    /// Changes what an attached client is to its port.
+    /// Changes the role of an attached client; the change of its port's managers, if there is one.
     pub(super) fn set_role(&mut self, id: ClientId, role: ClientRole) -> Option<ManagerChange<P>> {
         let client = self.get_mut(id)?;
         let port = client.port?;
@@ -175,25 +177,25 @@ impl<P: Copy + Eq> Connections<P> {
         }
     }
 
-    /// The client that takes the requests that reach a port: the first that became its manager, but one of the own user or of
-    /// root before all others.
+    /// The client that receives the requests to a port: the first of its subnet manager clients, those of the own user and root
+    /// before all others.
     pub(super) fn manager_of(&self, port: P) -> Option<ClientId> {
         let here = || self.managers.iter().filter(|(at, _)| *at == port).map(|(_, id)| *id);
         let is_own = |id: &ClientId| self.get(*id).is_some_and(|client| client.owner.is_own);
         here().find(is_own).or_else(|| here().next())
     }
 
-    /// The ports of all clients, each as often as it has clients.
+    /// The ports of all attached clients, one item per client.
     pub(super) fn ports(&self) -> impl Iterator<Item = P> {
         self.iter().filter_map(|client| client.port)
     }
 
-    /// How many clients a user has.
+    /// Number of clients of a user.
     pub(super) fn count_of(&self, user: UserId) -> usize {
         self.iter().filter(|client| client.owner.user == user).count()
     }
 
-    /// The client with this number at the end of its socket names.
+    /// The ibsim client with this number at the end of its socket names.
     pub(super) fn with_number(&self, wanted: u32) -> Option<ClientId> {
         self.iter()
             .find(|client| matches!(client.link, ClientLink::Ibsim { number, .. } if number == wanted))
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_used_again_has_another_name() {
+    fn a_reused_slot_has_another_client_id() {
         let mut clients = Connections::new();
         let first = add_client(&mut clients, 1);
         clients.remove(first);
@@ -259,11 +261,11 @@ mod tests {
         assert_ne!(first, second);
         assert!(clients.get(first).is_none() && clients.get(second).is_some());
         clients.remove(first);
-        assert!(clients.get(second).is_some(), "the former owner cannot free the slot");
+        assert!(clients.get(second).is_some(), "the former client cannot free the slot");
     }
 
     #[test]
-    fn names_stay_unique_while_generations_wrap() {
+    fn client_ids_stay_unique_while_generations_wrap() {
         let mut clients = Connections::new();
         let neighbour = add_client(&mut clients, 1);
         for _ in 0..200 {
@@ -291,19 +293,19 @@ mod tests {
     }
 
     #[test]
-    fn the_own_manager_of_a_port_goes_before_those_of_other_users() {
+    fn managers_of_the_own_user_take_precedence() {
         let mut clients = Connections::new();
         let stranger = add_client_of(&mut clients, OTHER, 1);
         let own = add_client(&mut clients, 1);
         clients.set_role(stranger, ClientRole::SubnetManager);
-        assert_eq!(clients.manager_of(1), Some(stranger), "nobody else is there");
+        assert_eq!(clients.manager_of(1), Some(stranger), "the only manager");
         clients.set_role(own, ClientRole::SubnetManager);
         assert_eq!(clients.manager_of(1), Some(own));
         assert_eq!((clients.count_of(OTHER.user), clients.count_of(OWN.user)), (1, 1));
     }
 
     #[test]
-    fn classes_are_told_apart() {
+    fn a_class_set_distinguishes_classes() {
         let mut set = ClassSet::default();
         set.insert(ManagementClass::SUBNET_DIRECTED);
         assert!(set.contains(ManagementClass::SUBNET_DIRECTED));

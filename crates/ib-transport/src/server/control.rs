@@ -1,4 +1,4 @@
-//! The control socket of the ibsim protocol: attaching, detaching and questions about the port.
+//! The control socket of the ibsim protocol: attaching, detaching and queries about the port.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -12,19 +12,19 @@ use crate::access::{SocketAccess, UserId};
 use crate::ibsim::{CONTROL_LEN, Connect, ControlReply, ControlRequest, SocketName, WireError};
 use crate::sys::{self, CredentialedMessage};
 
-/// Control messages served per round, so that a flood of them leaves the data sockets their turn.
+/// Most control messages per round, so that a flood of them does not starve the data sockets.
 const CONTROL_PER_ROUND: usize = 32;
 
-/// Where a control message comes from.
+/// Address and user of the sender of a control message.
 struct Sender {
     address: SocketAddr,
     user: UserId,
 }
 
 impl<P: Copy + Eq> Server<P> {
-    /// Answers the control messages that wait.
+    /// Answers the waiting control messages.
     pub(super) fn serve_control<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) {
-        // One byte more than a message has, so that longer ones are noticed.
+        // One byte more than a message has, to detect longer ones.
         let mut buffer = [0; CONTROL_LEN + 1];
         for _ in 0..CONTROL_PER_ROUND {
             let Ok(CredentialedMessage { length, sender, user }) =
@@ -32,7 +32,7 @@ impl<P: Copy + Eq> Server<P> {
             else {
                 return;
             };
-            // Bound to no abstract name, it is no client's control socket.
+            // A socket without an abstract name is not the control socket of a client.
             let Some(sender) = sender else {
                 self.outbox.counters.control_forged += 1;
                 continue;
@@ -54,8 +54,8 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Removes the clients of the ibsim protocol whose sockets are gone, and all clients whose port is. (Streams end by
-    /// themselves.)
+    /// Removes ibsim clients whose sockets are gone, and all clients whose port is gone. (The end of a stream is noticed when
+    /// reading.)
     pub(super) fn reclaim_dead_clients<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) {
         let Ok(probe) = UnixDatagram::unbound() else { return };
         let dead: Vec<ClientId> = self
@@ -72,7 +72,7 @@ impl<P: Copy + Eq> Server<P> {
             .map(|client| client.id)
             .collect();
         for id in dead {
-            tracing::debug!(client = %id, "client died without disconnecting, or its port is gone");
+            tracing::debug!(client = %id, "removing a client that ended without disconnecting, or whose port is gone");
             self.reclaim(backend, id);
         }
     }
@@ -95,7 +95,7 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Attaches a client; `None` if the sender is not who it says it is.
+    /// Attaches a client; `None` (no reply) if the sender's socket is not that of the client number it names.
     fn connect<B: FabricBackend<Port = P>>(
         &mut self,
         backend: &mut B,
@@ -120,11 +120,11 @@ impl<P: Copy + Eq> Server<P> {
         };
         let owner = Owner { user: sender.user, is_own };
         if let Err(error) = self.attach_ibsim(id, connect.number, port, owner) {
-            tracing::warn!(number = connect.number, %error, "cannot attach a client");
+            tracing::warn!(number = connect.number, %error, "cannot attach a client: socket error");
             self.outbox.counters.refused_by_system += 1;
             return Some(ControlReply::Error);
         }
-        // A process that connects again, with a fresh data socket, has forgotten its former self.
+        // A process that connects again with a new data socket does not use its former connection any more.
         if let Some(former) = former {
             self.remove(backend, former);
         }
@@ -174,7 +174,7 @@ impl<P: Copy + Eq> Server<P> {
         })
     }
 
-    /// A free slot, if need be by looking for dead clients.
+    /// A free slot; if all are taken, dead clients are removed first.
     pub(super) fn free_slot<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) -> Option<ClientId> {
         if self.outbox.clients.is_full() {
             self.reclaim_dead_clients(backend);
@@ -182,12 +182,13 @@ impl<P: Copy + Eq> Server<P> {
         self.outbox.clients.next_id()
     }
 
-    /// Binds the client's data socket and seats it.
+    /// Binds the server's data socket of a client and adds the client.
     fn attach_ibsim(&mut self, id: ClientId, number: u32, port: P, owner: Owner) -> io::Result<()> {
         let socket = UnixDatagram::bind_addr(&self.name.server_data(id.0.into())?)?;
         socket.connect_addr(&self.name.client_data(number)?)?;
         socket.set_nonblocking(true)?;
-        // Between bind and connect anybody could send; from here on only the client can, and it has no word yet to.
+        // Between bind and connect any process could send. From here on only the client can, and it does not know the socket yet:
+        // whatever is queued is forged.
         while socket.recv(&mut [0]).is_ok() {
             self.outbox.counters.control_forged += 1;
         }
@@ -197,7 +198,7 @@ impl<P: Copy + Eq> Server<P> {
         Ok(())
     }
 
-    /// The client that a control message names, if the message comes from that client's control socket.
+    /// The client that a control message names, if the message comes from the control socket and user of that client.
     fn owned_by(&self, sender: &Sender, client: u32) -> Option<(ClientId, P)> {
         let client = self.outbox.clients.get(ClientId(u16::try_from(client).ok()?))?;
         match client.link {
@@ -210,7 +211,7 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Whether a user may use the sockets.
+    /// Whether a user has access to the ibsim sockets.
     fn may_use(&self, user: UserId) -> bool {
         self.access == SocketAccess::Everyone || self.is_own(user)
     }
@@ -219,7 +220,7 @@ impl<P: Copy + Eq> Server<P> {
         user == self.own_user || user == UserId::ROOT
     }
 
-    /// Tells a user who may not use the sockets so, if it wants to attach; nothing else is answered.
+    /// Refuses a connect message of a user without access; other messages are not answered.
     fn refuse_user(
         &mut self,
         sender: &SocketAddr,
@@ -229,8 +230,11 @@ impl<P: Copy + Eq> Server<P> {
     ) {
         self.outbox.counters.control_foreign_user += 1;
         if matches!(request, ControlRequest::Connect(_)) {
-            tracing::debug!(user = user.map(|user| user.0), "a user who may not attach tried to");
-            // Best effort: whoever is refused may wait.
+            tracing::debug!(
+                user = user.map(|user| user.0),
+                "refused to attach a client of a user without access"
+            );
+            // Best effort: the reply may be lost.
             let _ = self.control.send_to_addr(&ControlReply::Error.encode(client), sender);
         }
     }
@@ -242,8 +246,8 @@ impl<P: Copy + Eq> Server<P> {
     }
 }
 
-/// Whether nobody is bound to a client's data socket any more. A living one is connected to its own server socket and
-/// refuses the probe with another error.
+/// Whether the data socket of a client is gone. An existing one is connected to the server's socket and rejects the probe with
+/// another error.
 fn is_gone(probe: &UnixDatagram, name: &SocketName, number: u32) -> bool {
     let result = name.client_data(number).and_then(|address| probe.connect_addr(&address));
     result.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)

@@ -1,15 +1,15 @@
-//! What a server counted.
+//! Statistics of a server.
 
-/// Events a server counts instead of failing on them. All start at 0 and only grow.
+/// Statistics of a server since its start. All counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ServerCounters {
-    /// Control messages answered.
+    /// Control messages of the ibsim protocol that were answered.
     pub control_messages: u64,
-    /// Datagrams taken from clients and handed to the backend.
+    /// Datagrams received from clients and passed to the backend.
     pub datagrams_in: u64,
     /// Datagrams queued for clients.
     pub datagrams_out: u64,
-    /// Requests reported to their sender as lost.
+    /// Requests reported to their client as lost.
     pub lost: u64,
 
     /// Control messages that are not 80 bytes long.
@@ -20,34 +20,34 @@ pub struct ServerCounters {
     pub control_unknown_type: u64,
     /// Control messages from an address that does not own the client they name.
     pub control_forged: u64,
-    /// Control messages of users who may not use the sockets.
+    /// Control messages of users without access ([`SocketAccess`](crate::SocketAccess)).
     pub control_foreign_user: u64,
-    /// Control replies that found the client's queue full.
+    /// Control replies dropped because the queue of the client's socket was full.
     pub control_unanswered: u64,
     /// Attachments refused: no such node.
     pub refused_unknown_node: u64,
-    /// Attachments refused: every slot is taken by a living client, or all that one user, port or group of ports may have.
+    /// Attachments refused: the limit of clients is reached, for the server, the user or the port.
     pub refused_full: u64,
-    /// Attachments that failed at the operating system.
+    /// Attachments that failed with an operating system error.
     pub refused_by_system: u64,
 
     /// Data messages that are not 288 bytes long.
     pub data_wrong_length: u64,
-    /// Data messages whose fields hold what they must not (MAD length, queue pair).
+    /// Data messages with an invalid MAD length or queue pair.
     pub data_malformed: u64,
-    /// Streams ended for a malformed frame, or one out of place.
+    /// Streams closed because of a malformed or unexpected frame.
     pub frames_malformed: u64,
 
-    /// Responses for a client that is gone, sits elsewhere, or never sent a request of that class.
+    /// Responses dropped because their client is gone, is attached to another port, or sent no request of that class.
     pub responses_unclaimed: u64,
-    /// Requests that reached a port where nobody takes them.
+    /// Requests to a port without a subnet manager client, or of a class that such clients do not handle.
     pub requests_undeliverable: u64,
-    /// Forwarded requests that nobody answered in time.
+    /// Requests forwarded to a client that did not answer within [`FORWARD_TIMEOUT`](crate::FORWARD_TIMEOUT).
     pub forwards_expired: u64,
-    /// Requests not forwarded because too many forwarded ones wait for an answer.
+    /// Requests not forwarded because [`FORWARDED_MAX`](crate::FORWARDED_MAX) requests wait for a response.
     pub forwards_refused: u64,
-    /// Datagrams dropped because their receiver does not read.
+    /// Datagrams dropped because the backlog of their client was full.
     pub backlog_dropped: u64,
-    /// Clients found dead, whose slots were taken back.
+    /// Clients that ended without disconnecting and were removed.
     pub clients_reclaimed: u64,
 }

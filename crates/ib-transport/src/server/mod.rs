@@ -1,9 +1,9 @@
-//! The server: many clients, one thread, one fabric behind it.
+//! The server: serves many clients with one thread, in front of one [`FabricBackend`].
 //!
-//! Two doors lead to the same [`FabricBackend`]: the ibsim protocol under a name ([`Server::bind`]), and the own framing at a
-//! path ([`Server::listen`]). One round ([`Server::poll_once`]) waits, takes what came (up to 64 messages per system
-//! call and socket), lets the backend act, and sends everything that was queued, again many messages per call. Nothing
-//! a client sends or fails to read stops the others; what is wrong is counted ([`ServerCounters`]).
+//! Clients use the ibsim protocol under a name ([`Server::bind`]) or the framed protocol at a path ([`Server::listen`]). One
+//! round ([`Server::poll_once`]) waits for input, receives it (up to 64 messages per system call and socket), passes it to the
+//! backend, calls [`FabricBackend::tick`], and sends everything that was queued. No client can block another by what it sends
+//! or does not read: queues are bounded, and errors are counted ([`ServerCounters`]).
 
 mod backend;
 mod backlog;
@@ -36,16 +36,16 @@ use crate::sys::{self, Epoll, EpollEvent, ReceiveBatch, SendBatch};
 use crate::waker::Waker;
 use connections::{ClientLink, ManagerChange};
 
-/// Between two looks for clients that died without a word. A dead client costs nothing but its slot.
+/// Interval between checks for clients that ended without disconnecting; until then such a client only occupies its slot.
 ///
-/// Also how long a listener stays shut after the operating system refused another connection.
+/// Also the longest time for which no connection is accepted after `accept` failed.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The longest wait of [`Server::run`]: a stop flag set by a signal handler is seen without a [`Waker`].
+/// Longest wait of [`Server::run`], so that a stop flag set by a signal handler takes effect without a [`Waker`].
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-/// Files the process is allowed to open, if its hard limit admits: a socket for each client, and room for what else
-/// the process does. The usual soft limit of 1024 does not hold [`CLIENTS_MAX`] clients.
+/// Limit of open files that the server sets, as far as the hard limit allows: one socket per client, and some for the rest of
+/// the process. The usual soft limit of 1024 is too low for [`CLIENTS_MAX`] clients.
 const OPEN_FILES: u64 = 4 * CLIENTS_MAX as u64;
 
 const TOKEN_CONTROL: u64 = u64::MAX;
@@ -53,12 +53,17 @@ const TOKEN_WAKE: u64 = u64::MAX - 1;
 const TOKEN_LISTENER: u64 = u64::MAX - 2;
 const TOKEN_BACKEND: u64 = u64::MAX - 3;
 
-/// A server of the ibsim protocol and of the own framing.
+/// A server of the ibsim and framed protocols. `P` is the port type of its [`FabricBackend`].
+///
+/// Order of calls: [`bind`](Self::bind) or [`framed_only`](Self::framed_only), optionally [`listen`](Self::listen),
+/// [`set_access`](Self::set_access) and [`watch`](Self::watch), then [`run`](Self::run), or
+/// [`poll_once`](Self::poll_once) in a loop, always with the same backend. Dropping the server disconnects all clients and
+/// removes its socket file.
 pub struct Server<P> {
     name: SocketName,
     control: UnixDatagram,
     access: SocketAccess,
-    /// The user this process acts as.
+    /// The effective user of this process.
     own_user: UserId,
     framed_listener: Option<FramedListener>,
     epoll: Epoll,
@@ -68,43 +73,32 @@ pub struct Server<P> {
     sending: SendBatch,
     next_tick: Option<Instant>,
     next_liveness_check: Instant,
-    /// Clients from which nothing is read, by when that ends.
+    /// Clients that are not read from, by the end of their pause.
     paused: BTreeSet<(Instant, ClientId)>,
 }
 
-/// The second listener, and the file that goes when it closes.
+/// The listening socket of the framed protocol. Dropping it removes the socket file.
 struct FramedListener {
     socket: UnixListener,
     path: PathBuf,
-    /// Nobody is let in for now: the operating system has run out of something.
+    /// No connections are accepted until the next liveness check, because `accept` failed.
     is_paused: bool,
 }
 
-/// Why a server has no name.
+/// Why a server could not be bound to a name.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Not a name.
     #[error(transparent)]
     InvalidName(#[from] InvalidSocketName),
-    /// Another server has it.
     #[error("a server named {name} is already running; choose another name")]
-    NameInUse {
-        /// The name.
-        name: SocketName,
-    },
-    /// The operating system refused.
+    NameInUse { name: SocketName },
     #[error("cannot bind the sockets of server {name}")]
-    Io {
-        /// The name.
-        name: String,
-        /// Why.
-        source: io::Error,
-    },
+    Io { name: String, source: io::Error },
 }
 
 impl<P: Copy + Eq> Server<P> {
-    /// Opens the listener of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`, for the user of this process
-    /// and for root.
+    /// A server of the ibsim protocol with the base name `name`, as in `IBSIM_SOCKNAME`. The user of this process and root have
+    /// access, see [`set_access`](Self::set_access).
     pub fn bind(name: &str) -> Result<Self, BindError> {
         let name = SocketName::new(name)?;
         let control = name.server_control().and_then(|address| UnixDatagram::bind_addr(&address));
@@ -116,19 +110,19 @@ impl<P: Copy + Eq> Server<P> {
             .map_err(|source| BindError::Io { name: name.to_string(), source })
     }
 
-    /// A server without the listener of the ibsim protocol: only that of the own framing, at a path.
+    /// A server of the framed protocol only, listening at `path` (see [`listen`](Self::listen)).
     pub fn framed_only(path: &Path) -> Result<Self, SocketBindError> {
         let system = |source| SocketBindError::Io { path: path.to_owned(), source };
         let name = SocketName::new("private").map_err(|error| system(io::Error::other(error)))?;
-        // Nobody knows where to send to it.
+        // Not bound to a name: it receives nothing.
         let control = UnixDatagram::unbound().map_err(system)?;
         let mut server = Self::with_control(name, control).map_err(system)?;
         server.listen(path)?;
         Ok(server)
     }
 
-    /// Opens the listener of the own framing: a unix stream socket that only the owner of the process may use. A socket
-    /// file at `path` on which nobody answers is replaced.
+    /// Listens for clients of the framed protocol at `path`, a unix stream socket with mode 0600. The socket file of a process
+    /// that is gone is replaced.
     pub fn listen(&mut self, path: &Path) -> Result<(), SocketBindError> {
         let listener = stream::listen(path)?;
         self.epoll
@@ -139,17 +133,21 @@ impl<P: Copy + Eq> Server<P> {
         Ok(())
     }
 
-    /// Says who may use the listener of the ibsim protocol from now on.
+    /// Sets which users may use the ibsim sockets from now on. Attached clients stay attached.
     pub fn set_access(&mut self, access: SocketAccess) {
         self.access = access;
     }
 
-    /// Watches something of the backend's own: [`FabricBackend::handle_ready`] is called while it is readable.
+    /// Adds a file descriptor of the backend to the wait: [`FabricBackend::handle_ready`] is called while it is readable.
     pub fn watch(&self, source: impl AsFd) -> io::Result<()> {
         self.epoll.add(source, TOKEN_BACKEND)
     }
 
-    /// Serves until `stop` is set, which is seen within half a second, or at once with a [`Waker`].
+    /// Serves until `stop` is set. The flag is checked every half second, and at once after [`Waker::wake`].
+    ///
+    /// # Errors
+    ///
+    /// Waiting for events failed; errors of single clients are counted instead.
     pub fn run<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Acquire) {
             self.poll_once(backend, LONGEST_WAIT)?;
@@ -157,7 +155,11 @@ impl<P: Copy + Eq> Server<P> {
         Ok(())
     }
 
-    /// One round: waits for input, at most `timeout`, handles all there is, ticks the backend and sends what was queued.
+    /// One round: waits for input for at most `timeout`, handles it, calls [`FabricBackend::tick`] and sends what was queued.
+    ///
+    /// # Errors
+    ///
+    /// Waiting for events failed; errors of single clients are counted instead.
     pub fn poll_once<B: FabricBackend<Port = P>>(
         &mut self,
         backend: &mut B,
@@ -176,22 +178,22 @@ impl<P: Copy + Eq> Server<P> {
         Ok(())
     }
 
-    /// Something with which other threads can interrupt the wait.
+    /// A waker with which other threads can interrupt the wait.
     pub fn waker(&self) -> Waker {
         self.wake.clone()
     }
 
-    /// What was counted so far.
+    /// The statistics of the server so far.
     pub fn counters(&self) -> &ServerCounters {
         &self.outbox.counters
     }
 
-    /// How many clients are attached.
+    /// Number of attached clients, of both protocols.
     pub fn client_count(&self) -> usize {
         self.outbox.clients.iter().filter(|client| client.port.is_some()).count()
     }
 
-    /// The base name of the sockets.
+    /// The base name of the ibsim sockets.
     pub fn name(&self) -> &SocketName {
         &self.name
     }
@@ -226,7 +228,7 @@ impl<P: Copy + Eq> Server<P> {
         let deadlines =
             [self.next_tick, self.outbox.forwarded.deadline(), Some(self.next_liveness_check), resumed];
         let Some(next) = deadlines.into_iter().flatten().min() else { return longest };
-        // Not the time of the last wake-up: the caller may have done something else since.
+        // Not `outbox.now`: the caller may have spent time since the last round.
         longest.min(next.saturating_duration_since(Instant::now()))
     }
 
@@ -256,7 +258,7 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Reads nothing more from a client for a while if the backend says so.
+    /// Stops reading from a client until the time that the backend gives, if it gives one.
     fn pause_if_due<B: FabricBackend<Port = P>>(&mut self, backend: &B, id: ClientId) {
         let Some(client) = self.outbox.clients.get_mut(id).filter(|client| !client.is_paused) else { return };
         let Some(until) = client.port.and_then(|port| backend.paused_until(port)) else { return };
@@ -274,22 +276,22 @@ impl<P: Copy + Eq> Server<P> {
             if let Some(client) = self.outbox.clients.get_mut(id) {
                 client.is_paused = false;
                 if let Err(error) = client.watch(&self.epoll) {
-                    tracing::warn!(client = %id, %error, "a client cannot be watched again");
+                    tracing::warn!(client = %id, %error, "cannot resume reading from a client");
                 }
             }
         }
     }
 
-    /// Sends what was queued; whoever turns out to be dead is removed, and the backend told by the next tick.
+    /// Sends what was queued and removes clients whose socket failed.
     fn flush<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) {
         let mut queued = std::mem::take(&mut self.outbox.queued);
         for id in queued.drain(..) {
             if let Err(error) = self.flush_client(id) {
-                tracing::debug!(client = %id, %error, "client is gone");
+                tracing::debug!(client = %id, %error, "removing a client whose socket failed");
                 self.reclaim(backend, id);
             }
         }
-        // Nothing is queued while sending, so the vector keeps its memory for the next round.
+        // Sending queues nothing, so the vector can be put back to reuse its memory.
         self.outbox.queued = queued;
     }
 
@@ -315,7 +317,7 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Removes a client that ended without a word.
+    /// Removes a client that ended without disconnecting.
     fn reclaim<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         self.outbox.counters.clients_reclaimed += 1;
         self.remove(backend, id);
@@ -336,7 +338,7 @@ impl<P: Copy + Eq> Server<P> {
             Some(ManagerChange::None(port)) => backend.set_is_sm(port, false),
             None => return,
         }
-        // The backend may have something to send because of it.
+        // The backend may have datagrams to send because of the change.
         self.next_tick = Some(self.outbox.now);
     }
 }
@@ -354,7 +356,7 @@ impl<P> std::fmt::Debug for Server<P> {
 
 impl Drop for FramedListener {
     fn drop(&mut self) {
-        // Best effort: a file left behind is replaced by the next server.
+        // If this fails, the next server replaces the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }

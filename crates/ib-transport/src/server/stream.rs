@@ -1,4 +1,4 @@
-//! The second listener: streams of the own framing.
+//! Clients of the framed protocol.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,26 +13,26 @@ use crate::framed::{Attach, Attached, Frame, PortDetails, RefusalCode};
 use crate::socket_file::{self, SocketBindError};
 use crate::sys::{self, Interest};
 
-/// Connections accepted per round.
+/// Most connections accepted per round.
 const ACCEPTED_PER_ROUND: usize = 32;
 
-/// What became of a frame.
+/// What to do with a stream after a frame.
 enum FrameOutcome {
     Continue,
-    /// The stream ends, after what is queued for it.
+    /// Close the stream after sending its queue.
     Close,
-    /// The stream ends because of what it sent.
+    /// Count the frame, send *refused* and close the stream.
     Malformed,
 }
 
 impl<P: Copy + Eq> Server<P> {
-    /// Lets waiting connections in. They count as clients from here on, and attach by their first frame.
+    /// Accepts waiting connections. They occupy a slot from here on, and attach with their first frame.
     pub(super) fn accept<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) {
         for _ in 0..ACCEPTED_PER_ROUND {
             let Some(listener) = &self.framed_listener else { return };
             let stream = match listener.socket.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if is_no_end(&error) => return,
+                Err(error) if is_transient(&error) => return,
                 Err(error) => return self.pause_accepting(&error),
             };
             let Some(id) = self.free_slot(backend) else {
@@ -45,20 +45,20 @@ impl<P: Copy + Eq> Server<P> {
                 continue;
             }
             let link = ClientLink::Framed { stream, reader: Box::default(), unsent: ByteQueue::default() };
-            // The mode of the socket lets in nobody else.
+            // The mode of the socket file allows only the own user and root.
             self.outbox.clients.insert(id, Owner { user: self.own_user, is_own: true }, link);
         }
     }
 
-    /// Lets people in again after [`pause_accepting`](Self::pause_accepting).
+    /// Accepts connections again after [`pause_accepting`](Self::pause_accepting).
     pub(super) fn resume_accepting(&mut self) {
         if let Some(listener) = self.framed_listener.as_mut().filter(|listener| listener.is_paused) {
             listener.is_paused = self.epoll.modify(&listener.socket, TOKEN_LISTENER, Interest::Read).is_err();
         }
     }
 
-    /// Ignores waiting connections for a while: most likely the process has no descriptor left for them, and they
-    /// would be reported over and over.
+    /// Stops accepting until the next liveness check. Most likely the process has no file descriptor left, and epoll would report
+    /// the waiting connections again and again.
     fn pause_accepting(&mut self, error: &io::Error) {
         tracing::warn!(%error, "cannot accept a connection");
         self.outbox.counters.refused_by_system += 1;
@@ -67,7 +67,7 @@ impl<P: Copy + Eq> Server<P> {
         }
     }
 
-    /// Takes what a stream sent, a reader's buffer at most, and hands its datagrams to the backend.
+    /// Reads from a stream, at most one buffer, and handles the complete frames.
     pub(super) fn receive_frames<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         let Some(client) = self.outbox.clients.get_mut(id) else { return };
         let ClientLink::Framed { stream, reader, .. } = &mut client.link else { return };
@@ -77,12 +77,12 @@ impl<P: Copy + Eq> Server<P> {
                 reader.filled(count);
                 self.handle_frames(backend, id);
             }
-            Err(error) if is_no_end(&error) => {}
+            Err(error) if is_transient(&error) => {}
             Err(_) => self.reclaim(backend, id),
         }
     }
 
-    /// Handles the complete frames.
+    /// Handles the complete frames in the buffer of a stream.
     fn handle_frames<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         loop {
             let Some(client) = self.outbox.clients.get_mut(id) else { return };
@@ -103,7 +103,7 @@ impl<P: Copy + Eq> Server<P> {
                 }
                 FrameOutcome::Close => {}
             }
-            // The last word is sent if there is room for it; the stream ends either way.
+            // Sends the reason if the socket has room; the stream is closed either way.
             let _ = self.flush_client(id);
             return self.remove(backend, id);
         }
@@ -143,7 +143,7 @@ impl<P: Copy + Eq> Server<P> {
             (Frame::GetPortDetails, Some(port)) => {
                 backend.charge(port);
                 let (lid, state) = backend.port_state(port);
-                let station = PortDetails {
+                let details = PortDetails {
                     node_info: backend.node_info(port),
                     port_info: backend.port_info(port, 0).unwrap_or([0; 64]),
                     pkeys: backend.pkeys(port),
@@ -154,7 +154,7 @@ impl<P: Copy + Eq> Server<P> {
                     vendor: backend.vendor(port),
                     node_id: backend.node_id(port),
                 };
-                self.queue_frame(id, &Frame::PortDetails(Box::new(station)));
+                self.queue_frame(id, &Frame::PortDetails(Box::new(details)));
                 FrameOutcome::Continue
             }
             _ => FrameOutcome::Malformed,
@@ -198,30 +198,30 @@ impl<P: Copy + Eq> Server<P> {
     }
 }
 
-/// Listens at a path; a socket file on which nobody answers is replaced.
+/// Listens at a path; the socket file of a process that is gone is replaced.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, SocketBindError> {
     socket_file::bind(path, sys::listen_private, |path| UnixStream::connect(path).map(drop))
 }
 
-/// Sends what waits for a client: whether all of it went. An error means that the client is gone.
+/// Sends the queue of a client; `true` if it is empty afterwards. An error means that the client is gone.
 pub(super) fn send_all(stream: &mut UnixStream, unsent: &mut ByteQueue) -> io::Result<bool> {
     while !unsent.unsent().is_empty() {
         match stream.write(unsent.unsent()) {
             Ok(count) => unsent.advance(count),
-            Err(error) if is_no_end(&error) => return Ok(false),
+            Err(error) if is_transient(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
     }
     Ok(true)
 }
 
-/// Tells a stream that gets no slot why, if it can be told without waiting.
+/// Sends *refused* to a stream for which there is no slot, if that is possible without blocking.
 fn refuse(stream: &UnixStream, reason: RefusalCode) {
     let mut bytes = Vec::new();
     Frame::Refused(reason).encode(&mut bytes);
     let _ = stream.set_nonblocking(true).and_then(|()| (&*stream).write(&bytes));
 }
 
-fn is_no_end(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
