@@ -1,4 +1,4 @@
-//! What clients of the own framing may rely on.
+//! Guarantees to clients of the framed protocol.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,7 @@ fn assert_served(client: &mut FramedClient, port: u16) {
 }
 
 #[test]
-fn a_framed_client_asks_and_is_answered() {
+fn a_framed_client_gets_responses_and_loss_reports() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = start_at(&path);
@@ -59,7 +59,7 @@ fn a_framed_client_asks_and_is_answered() {
 }
 
 #[test]
-fn a_stream_that_is_paused_is_not_read_until_it_ends() {
+fn a_paused_stream_is_not_read_until_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let backend = ToyBackend { paused: Some((1, Duration::from_secs(3600))), ..ToyBackend::default() };
@@ -97,7 +97,7 @@ fn every_kind_of_frame_counts_towards_a_pause() {
 }
 
 #[test]
-fn a_port_has_as_many_clients_as_its_host_says() {
+fn the_backend_limits_the_clients_of_a_port() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let backend = ToyBackend { clients_max: Some(2), ..ToyBackend::default() };
@@ -115,7 +115,7 @@ fn a_port_has_as_many_clients_as_its_host_says() {
 }
 
 #[test]
-fn headers_arrive_as_they_were_sent() {
+fn all_headers_are_carried_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let _server = start_at(&path);
@@ -134,7 +134,7 @@ fn headers_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn both_doors_lead_to_the_same_fabric() {
+fn both_protocols_reach_the_same_fabric() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = start_at(&path);
@@ -161,7 +161,7 @@ fn both_doors_lead_to_the_same_fabric() {
 }
 
 #[test]
-fn what_is_no_frame_ends_its_stream_and_no_other() {
+fn a_malformed_frame_closes_only_its_stream() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = start_at(&path);
@@ -198,7 +198,7 @@ fn an_unknown_node_is_refused_with_the_reason() {
 }
 
 #[test]
-fn the_door_is_private_and_replaces_only_what_is_dead() {
+fn the_socket_is_private_and_replaces_only_dead_ones() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -218,7 +218,7 @@ fn the_door_is_private_and_replaces_only_what_is_dead() {
 }
 
 #[test]
-fn a_stream_that_does_not_read_does_not_stop_the_others() {
+fn a_stream_that_does_not_read_does_not_block_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = start_at(&path);

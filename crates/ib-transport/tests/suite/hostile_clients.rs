@@ -1,4 +1,4 @@
-//! What bad clients cannot do to good ones.
+//! Malformed, forged and dead clients do not affect others.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -11,7 +11,7 @@ use ib_transport::{CLIENTS_MAX, ClientRole, Server, ServerCounters, application_
 
 use crate::common::{LONG, Running, ToyBackend, ask_node_info, assert_served, unique_name};
 
-/// A client of bare sockets, which says what it likes and goes without a word.
+/// A client that uses the sockets directly: it can send anything, and ends without disconnecting.
 struct Raw {
     control: UnixDatagram,
     data: UnixDatagram,
@@ -63,7 +63,7 @@ fn address(name: &str) -> SocketAddr {
 }
 
 #[test]
-fn malformed_messages_are_counted_while_good_clients_are_served() {
+fn malformed_messages_are_counted_and_others_served() {
     let server = Running::start();
     let mut good = server.client("n1", ClientRole::Ordinary);
     let bad = Raw::connect(&server.name, 1);
@@ -99,16 +99,16 @@ fn malformed_messages_are_counted_while_good_clients_are_served() {
 }
 
 #[test]
-fn nobody_speaks_for_another_client() {
+fn control_messages_for_another_client_are_ignored() {
     let server = Running::start();
     let mut victim = server.client("n1", ClientRole::SubnetManager);
     let attacker = Raw::connect(&server.name, 1);
     assert!(attacker.is_unanswered(&ControlRequest::Disconnect, victim.id()));
     assert!(attacker.is_unanswered(&ControlRequest::IsSm(ClientRole::Ordinary), victim.id()));
-    assert!(attacker.is_unanswered(&ControlRequest::Port, 500), "nobody's");
-    assert!(attacker.is_unanswered(&ControlRequest::Port, u32::MAX), "no client's at all");
+    assert!(attacker.is_unanswered(&ControlRequest::Port, 500), "an unused client number");
+    assert!(attacker.is_unanswered(&ControlRequest::Port, u32::MAX), "not a client number");
     let theft = Connect { number: 77, role: ClientRole::Ordinary, node_id: String::new() };
-    assert!(attacker.is_unanswered(&ControlRequest::Connect(theft), 0), "another's number");
+    assert!(attacker.is_unanswered(&ControlRequest::Connect(theft), 0), "the number of another client");
     assert_served(&mut victim, 1);
     victim.port().unwrap();
     let (backend, counters) = server.stop();
@@ -117,7 +117,7 @@ fn nobody_speaks_for_another_client() {
 }
 
 #[test]
-fn only_the_owner_sends_to_a_data_socket() {
+fn only_the_client_can_send_to_its_data_socket() {
     let server = Running::start();
     let mut victim = server.client("n1", ClientRole::Ordinary);
     let stranger = UnixDatagram::unbound().unwrap();
@@ -127,7 +127,7 @@ fn only_the_owner_sends_to_a_data_socket() {
 }
 
 #[test]
-fn a_client_that_connects_again_replaces_its_former_self() {
+fn a_client_that_reconnects_replaces_its_connection() {
     let server = Running::start();
     let first = Raw::connect(&server.name, 1);
     let former = first.id;
@@ -140,7 +140,7 @@ fn a_client_that_connects_again_replaces_its_former_self() {
 }
 
 #[test]
-fn a_second_attachment_that_cannot_be_leaves_the_first_in_place() {
+fn a_failed_second_attachment_keeps_the_first() {
     let server = Running::start();
     let client = Raw::connect(&server.name, 1);
     // Its data socket is still tied to the first attachment: the kernel refuses the second.
@@ -154,7 +154,7 @@ fn a_second_attachment_that_cannot_be_leaves_the_first_in_place() {
 }
 
 #[test]
-fn a_crashed_client_is_noticed_and_its_port_loses_its_manager() {
+fn a_crashed_manager_client_is_removed_from_its_port() {
     let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let name = server.name().clone();
@@ -174,7 +174,7 @@ fn a_crashed_client_is_noticed_and_its_port_loses_its_manager() {
 }
 
 #[test]
-fn a_client_that_crashed_while_an_answer_was_on_its_way_is_removed_at_once() {
+fn a_client_that_cannot_be_sent_to_is_removed_at_once() {
     let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let name = server.name().clone();
@@ -190,7 +190,7 @@ fn a_client_that_crashed_while_an_answer_was_on_its_way_is_removed_at_once() {
 }
 
 #[test]
-fn slots_of_crashed_clients_are_used_again_when_all_are_taken() {
+fn slots_of_crashed_clients_are_reused_when_all_are_taken() {
     let server = Running::start();
     let mut living = server.client("n1", ClientRole::Ordinary);
     for number in 0..CLIENTS_MAX as u32 + 50 {
@@ -204,7 +204,7 @@ fn slots_of_crashed_clients_are_used_again_when_all_are_taken() {
 }
 
 #[test]
-fn beyond_the_limit_living_clients_are_refused_politely() {
+fn clients_above_the_limit_are_refused() {
     let server = Running::start();
     let clients: Vec<Raw> =
         (0..CLIENTS_MAX as u32).map(|number| Raw::connect(&server.name, 1_000_000 + number)).collect();
@@ -215,7 +215,7 @@ fn beyond_the_limit_living_clients_are_refused_politely() {
 }
 
 #[test]
-fn a_client_that_does_not_read_neither_blocks_nor_spins_the_server() {
+fn a_client_that_does_not_read_does_not_block_the_server() {
     let server = Running::start();
     let mut good = server.client("n1", ClientRole::Ordinary);
     let deaf = Raw::connect(&server.name, 1);

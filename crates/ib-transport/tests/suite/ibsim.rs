@@ -1,4 +1,4 @@
-//! What clients of the ibsim protocol may rely on.
+//! Guarantees to clients of the ibsim protocol.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::common::{
 const SHORT: Duration = Duration::from_millis(200);
 
 #[test]
-fn questions_about_the_port_are_answered() {
+fn port_queries_are_answered() {
     let server = Running::start();
     let mut client = server.client("n3", ClientRole::Ordinary);
     assert_eq!(client.port().unwrap(), (Lid::from_wire(4), PortState::Active));
@@ -38,14 +38,14 @@ fn an_unknown_node_is_refused() {
 }
 
 #[test]
-fn without_a_server_there_is_no_client() {
+fn connecting_without_a_server_fails() {
     let name = SocketName::new(&unique_name()).unwrap();
     let refused = IbsimClient::connect(&name, "", ClientRole::Ordinary);
     assert!(matches!(refused, Err(IbsimClientError::NoServer { .. })), "{refused:?}");
 }
 
 #[test]
-fn a_name_is_given_to_one_server_only() {
+fn a_name_can_be_bound_once() {
     let server = Running::start();
     let second = Server::<u16>::bind(server.name.as_str());
     assert!(matches!(second, Err(BindError::NameInUse { .. })), "{second:?}");
@@ -56,7 +56,7 @@ fn a_name_is_given_to_one_server_only() {
 const FOR_GOOD: Duration = Duration::from_secs(3600);
 
 #[test]
-fn whoever_is_paused_is_not_read_and_others_are() {
+fn a_paused_client_is_not_read_and_others_are_served() {
     let server =
         Running::start_with(ToyBackend { paused: Some((1, FOR_GOOD)), ..ToyBackend::default() }, |_| {});
     let mut paused = server.client("n1", ClientRole::Ordinary);
@@ -74,7 +74,7 @@ fn whoever_is_paused_is_not_read_and_others_are() {
 }
 
 #[test]
-fn whoever_is_paused_for_a_while_gets_every_answer() {
+fn a_briefly_paused_client_gets_every_response() {
     let moment = Duration::from_millis(1);
     let server =
         Running::start_with(ToyBackend { paused: Some((1, moment)), ..ToyBackend::default() }, |_| {});
@@ -85,7 +85,7 @@ fn whoever_is_paused_for_a_while_gets_every_answer() {
 }
 
 #[test]
-fn batches_come_back_complete_and_in_order() {
+fn batches_are_answered_completely_and_in_order() {
     let server = Running::start();
     let mut client = server.client("n1", ClientRole::Ordinary);
     let requests: Vec<DataMessage> = (0..100).map(ask_node_info).collect();
@@ -101,7 +101,7 @@ fn batches_come_back_complete_and_in_order() {
 }
 
 #[test]
-fn two_hundred_and_fifty_six_clients_are_served_at_once() {
+fn many_clients_are_served_concurrently() {
     let server = Running::start();
     let mut clients: Vec<IbsimClient> =
         (0..256).map(|port| server.client(&format!("n{port}"), ClientRole::Ordinary)).collect();
@@ -118,7 +118,7 @@ fn two_hundred_and_fifty_six_clients_are_served_at_once() {
 }
 
 #[test]
-fn a_lost_request_comes_back_to_its_sender() {
+fn a_lost_request_is_returned_to_its_sender() {
     let server = Running::start();
     let mut client = server.client("n0", ClientRole::Ordinary);
     let request = bare(lid_routed(Method::GET, NEVER_ANSWERED, 2, 9));
@@ -130,7 +130,7 @@ fn a_lost_request_comes_back_to_its_sender() {
 }
 
 #[test]
-fn requests_reach_the_subnet_manager_of_a_port_and_its_answers_come_back() {
+fn requests_are_forwarded_to_the_subnet_manager_of_a_port() {
     let server = Running::start();
     let mut manager = server.client("n5", ClientRole::SubnetManager);
     let mut client = server.client("n6", ClientRole::Ordinary);
@@ -145,18 +145,18 @@ fn requests_reach_the_subnet_manager_of_a_port_and_its_answers_come_back() {
 }
 
 #[test]
-fn a_request_nobody_takes_is_lost_at_once() {
+fn a_request_without_a_receiver_is_lost_at_once() {
     let server = Running::start();
     let _ordinary = server.client("n5", ClientRole::Ordinary);
     let mut client = server.client("n6", ClientRole::Ordinary);
     client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 1))).unwrap();
     assert_eq!(client.receive(LONG).unwrap().map(|lost| lost.status), Some(DataStatus::TimedOut));
     let counters = server.stop().1;
-    assert_eq!((counters.requests_undeliverable, counters.forwards_expired), (1, 0), "nobody was waited for");
+    assert_eq!((counters.requests_undeliverable, counters.forwards_expired), (1, 0), "without waiting");
 }
 
 #[test]
-fn a_class_that_managers_need_not_have_registered_is_not_forwarded() {
+fn other_classes_are_not_forwarded_to_managers() {
     let server = Running::start();
     let mut manager = server.client("n5", ClientRole::SubnetManager);
     let mut client = server.client("n6", ClientRole::Ordinary);
@@ -168,7 +168,7 @@ fn a_class_that_managers_need_not_have_registered_is_not_forwarded() {
 }
 
 #[test]
-fn a_forwarded_request_without_an_answer_is_lost_after_three_seconds() {
+fn an_unanswered_forwarded_request_is_lost_after_3_s() {
     let server = Running::start();
     let mut manager = server.client("n5", ClientRole::SubnetManager);
     let mut client = server.client("n6", ClientRole::Ordinary);
@@ -181,7 +181,7 @@ fn a_forwarded_request_without_an_answer_is_lost_after_three_seconds() {
 }
 
 #[test]
-fn a_response_of_a_class_never_asked_for_is_not_delivered() {
+fn a_response_of_an_unused_class_is_not_delivered() {
     let server = Running::start();
     let mut victim = server.client("n5", ClientRole::Ordinary);
     let mut attacker = server.client("n6", ClientRole::Ordinary);
@@ -199,7 +199,7 @@ fn a_response_of_a_class_never_asked_for_is_not_delivered() {
 }
 
 #[test]
-fn a_trap_of_the_host_that_nobody_takes_is_nobodys_loss() {
+fn an_undeliverable_trap_is_not_reported_as_lost() {
     let mut backend = ToyBackend { trap_for: Some(4), ..ToyBackend::default() };
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     server.poll_once(&mut backend, Duration::ZERO).unwrap();
@@ -235,7 +235,7 @@ fn a_repressed_trap_keeps_its_transaction() {
 }
 
 #[test]
-fn who_sent_a_trap_hears_that_it_was_repressed_and_nobody_else() {
+fn trap_repress_reaches_only_the_sender_of_the_trap() {
     let server = Running::start();
     let mut sender = server.client("n2", ClientRole::SubnetManager);
     let mut master = server.client("n4", ClientRole::SubnetManager);
@@ -251,7 +251,7 @@ fn who_sent_a_trap_hears_that_it_was_repressed_and_nobody_else() {
 }
 
 #[test]
-fn the_host_hears_of_the_first_and_the_last_manager_of_a_port() {
+fn the_backend_learns_the_first_and_last_manager_of_a_port() {
     let server = Running::start();
     let first = server.client("n2", ClientRole::SubnetManager);
     let mut second = server.client("n2", ClientRole::Ordinary);
@@ -265,7 +265,7 @@ fn the_host_hears_of_the_first_and_the_last_manager_of_a_port() {
 }
 
 #[test]
-fn a_waker_brings_a_tick() {
+fn a_waker_triggers_a_tick() {
     let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let waker = server.waker();

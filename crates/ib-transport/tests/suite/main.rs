@@ -1,4 +1,4 @@
-//! Transports over real sockets.
+//! Tests of the transports over real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

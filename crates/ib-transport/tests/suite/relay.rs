@@ -1,4 +1,4 @@
-//! Clients of the ibsim protocol here, at a port elsewhere.
+//! Local ibsim clients at a port of another server.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,12 +22,12 @@ struct Relayed {
 }
 
 impl Relayed {
-    /// As whoever opens the stream for somebody else: it says where, and hands the stream over.
+    /// Sends the attach frame, as a process does that opens the stream for another one, and passes the stream on.
     fn at(path: &Path, node: &str) -> Self {
         let mut stream = UnixStream::connect(path).unwrap();
         let mut attach = Vec::new();
-        let seat = framed::Attach { node_id: node.to_owned(), role: ClientRole::Ordinary };
-        framed::Frame::Attach(seat).encode(&mut attach);
+        let body = framed::Attach { node_id: node.to_owned(), role: ClientRole::Ordinary };
+        framed::Frame::Attach(body).encode(&mut attach);
         std::io::Write::write_all(&mut stream, &attach).unwrap();
         let mut relay = Relay::new(framed::FramedClient::from_attached_stream(stream).unwrap()).unwrap();
         let mut server = Server::bind(&unique_name()).unwrap();
@@ -69,7 +69,7 @@ fn answer(client: &mut IbsimClient) -> DataMessage {
 }
 
 #[test]
-fn clients_here_are_at_the_port_that_was_said_there_whatever_they_call_it() {
+fn local_clients_are_at_the_port_of_the_stream() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());
@@ -98,7 +98,7 @@ fn clients_here_are_at_the_port_that_was_said_there_whatever_they_call_it() {
 }
 
 #[test]
-fn a_manager_here_hears_and_answers_what_is_asked_there() {
+fn a_local_manager_answers_requests_from_the_stream() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());
@@ -133,7 +133,7 @@ fn a_manager_here_hears_and_answers_what_is_asked_there() {
 }
 
 #[test]
-fn when_the_stream_ends_the_relay_says_so_and_requests_are_lost() {
+fn the_relay_reports_the_end_of_the_stream() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("framed.sock");
     let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());

@@ -1,4 +1,4 @@
-//! Our clients on the stock ibsim server, by its sockets and through the stock libumad2sim.
+//! Compatibility with stock ibsim and libumad2sim: Heddle's clients with the stock server, stock clients with Heddle's server.
 //!
 //! Needs `ibsim` and `libumad2sim.so` (Debian: ibsim-utils, libumad2sim0); without them the tests fail.
 
@@ -99,7 +99,7 @@ fn node_info_by_umad(server: &str, node: &str, route: &str) -> Output {
         .unwrap()
 }
 
-/// The example, which cargo builds along with the tests, next to their folder.
+/// The path of the example, which cargo builds together with the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().and_then(Path::parent).unwrap().join("examples").join(name);
@@ -179,5 +179,5 @@ fn libumad2sim_attaches_to_our_server() {
     assert_prints(&output, &format!("{} Adapter", guid(5)));
     let counters = server.stop().1;
     assert_eq!((counters.datagrams_in, counters.datagrams_out), (1, 1));
-    assert_eq!((counters.control_forged, counters.clients_reclaimed), (0, 0), "it went with a word");
+    assert_eq!((counters.control_forged, counters.clients_reclaimed), (0, 0), "it disconnected");
 }

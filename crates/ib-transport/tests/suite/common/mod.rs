@@ -1,4 +1,4 @@
-//! A fabric of ports that answer Get(NodeInfo) and pass everything else on by LID, and a server around it.
+//! A backend whose ports answer Get(NodeInfo) and forward everything else by LID, and a server that serves it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -19,10 +19,10 @@ use ib_wire::{
 /// Longer than anything here takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(90);
 
-/// An attribute that nobody answers.
+/// An attribute that is never answered.
 pub const NEVER_ANSWERED: Attribute = Attribute(0xff00);
 
-/// An attribute under which word about traps is passed on; under others it is the backend's.
+/// TrapRepress with this attribute is forwarded; with any other attribute the backend consumes it.
 pub const PASSED_ON: Attribute = Attribute(0xff01);
 
 /// Port `n` has LID `n + 1` and is called `n<n>`.
@@ -30,18 +30,18 @@ pub const PASSED_ON: Attribute = Attribute(0xff01);
 pub struct ToyBackend {
     /// Every call of `set_is_sm`.
     pub manager_changes: Vec<(u16, bool)>,
-    /// Transactions of the repressed traps that came in.
+    /// Transactions of the received TrapRepress.
     pub repressed: Vec<u64>,
-    /// A trap to be delivered to a port by the next tick.
+    /// The next tick delivers a trap to this port.
     pub trap_for: Option<u16>,
     pub ticks: u64,
-    /// A port whose clients are paused after every batch of theirs, and for how long.
+    /// A port whose clients are paused after every batch, and for how long.
     pub paused: Option<(u16, Duration)>,
-    /// Frames that were no datagrams.
+    /// Number of query and role frames.
     pub charged: usize,
-    /// How many of those there may be before everybody is paused for good.
+    /// Number of such frames after which all clients are paused for an hour.
     pub charged_max: Option<usize>,
-    /// How many clients a port may have.
+    /// Most clients per port.
     pub clients_max: Option<usize>,
 }
 
@@ -135,7 +135,7 @@ impl FabricBackend for ToyBackend {
     }
 }
 
-/// A server on a thread of its own.
+/// A server that runs on its own thread.
 pub struct Running {
     pub name: SocketName,
     stop: Arc<AtomicBool>,
@@ -184,7 +184,7 @@ impl Drop for Running {
     }
 }
 
-/// A name no other test and no other process has.
+/// A name that no other test or process uses.
 pub fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("heddle-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -209,7 +209,7 @@ pub fn answering_port(mad: &Mad) -> u16 {
     (u64::from_be_bytes(raw) - 0x1000) as u16
 }
 
-/// Get(NodeInfo) to the own node.
+/// Get(NodeInfo) to the local node.
 pub fn ask_node_info(transaction: u32) -> DataMessage {
     let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
     mad.set_transaction(TransactionId(transaction.into()));
@@ -224,12 +224,12 @@ pub fn lid_routed(method: Method, attribute: Attribute, dlid: u16, transaction: 
     Datagram::subnet_management(LidAddress::Permissive, dlid, mad)
 }
 
-/// The same as an ibsim client sends it.
+/// The same datagram as an ibsim client sends it: without source LID.
 pub fn bare(datagram: Datagram) -> DataMessage {
     DataMessage { slid: None, ..datagram.into() }
 }
 
-/// What an ibsim client makes of a request it was handed.
+/// The response of an ibsim client to a request.
 pub fn respond(request: &DataMessage) -> DataMessage {
     let mut mad = request.mad.clone();
     mad.set_method(Method(request.mad.method().0 | 0x80));
