@@ -81,3 +81,8 @@ pub use tables::{
     ForwardingBlock, GuidBlock, MulticastBlock, PkeyBlock, PkeyBlockSelector, PortMask, SlToVl,
     SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,
 };
+
+/// Compiles the example in README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;
