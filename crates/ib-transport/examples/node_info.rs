@@ -1,6 +1,6 @@
-//! Asks a node what it is: `node_info DEVICE ROUTE`, as in `node_info ibsim:lab 0,1`.
+//! Prints GUID and type of a node: `node_info DEVICE ROUTE`, for example `node_info ibsim:lab 0,1`.
 //!
-//! ROUTE is a directed route the way stock tools write it: `0` is the own node, each further number an exit port.
+//! ROUTE is a directed route the way stock tools write it: `0` is the local node, each further number an exit port.
 
 use std::error::Error;
 use std::time::Duration;
@@ -22,16 +22,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("{} {:?}", info.node_guid, info.kind);
             Ok(())
         }
-        Some(Received::Lost(_)) | None => Err("no answer".into()),
+        Some(Received::Lost(_)) | None => Err("no response".into()),
     }
 }
 
 fn parse_route(text: &str) -> Result<DirectedRoute, Box<dyn Error>> {
     let ports: Vec<PortNum> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
     match ports.split_first() {
-        Some((&PortNum::MANAGEMENT, exits)) => {
-            DirectedRoute::new(exits.iter().copied()).ok_or_else(|| "the route is too long".into())
-        }
-        _ => Err("a route begins with 0, the own node".into()),
+        Some((&PortNum::MANAGEMENT, exits)) => DirectedRoute::new(exits.iter().copied())
+            .ok_or_else(|| "a route must have at most 63 hops".into()),
+        _ => Err("a route must begin with 0, the local node".into()),
     }
 }

@@ -1,18 +1,17 @@
-//! Which users of the machine may use the sockets of the ibsim protocol.
+//! Access control of the ibsim sockets, by user id.
 
 use std::fmt;
 
 use crate::sys;
 
-/// A user of the machine, as the kernel vouches for it in the credentials of a message.
+/// A user id as the kernel reports it in the credentials of a message (`SCM_CREDENTIALS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub u32);
 
 impl UserId {
-    /// The superuser.
     pub const ROOT: Self = Self(0);
 
-    /// The user this process acts as.
+    /// The effective user id of this process.
     pub fn own() -> Self {
         sys::effective_user()
     }
@@ -24,17 +23,17 @@ impl fmt::Display for UserId {
     }
 }
 
-/// Who may attach by the ibsim protocol, whose sockets have names but no permissions.
+/// The users that may attach through the ibsim protocol, whose abstract sockets have no file permissions.
 ///
-/// Whoever attaches is, to the fabric, root on any node it chooses: it can be the node's subnet manager and receives what
-/// is sent to that. So the default is [`Access::OwnUser`].
+/// A client acts as root on the node that it attaches to: it can become the subnet manager of the node's port and receives
+/// the requests to it. The default is therefore [`SocketAccess::OwnUser`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// The user the server runs as, and root.
+pub enum SocketAccess {
+    /// The user that the server runs as, and root.
     #[default]
     OwnUser,
-    /// Every user of the machine. Other users have a limited number of the slots
-    /// ([`CLIENTS_PER_USER_MAX`](crate::CLIENTS_PER_USER_MAX)), and stand back where the own user or root is the manager
-    /// of a port.
+    /// Every local user. A user other than the server's own and root may have at most
+    /// [`CLIENTS_PER_USER_MAX`](crate::CLIENTS_PER_USER_MAX) clients, and receives the requests to a port only if no client of
+    /// the own user or root is the subnet manager of the port.
     Everyone,
 }

@@ -1,4 +1,4 @@
-//! Any transport, named by one line of text.
+//! A client of any transport, opened from a specification in one line.
 
 use std::fmt;
 use std::io;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use ib_wire::{Datagram, Lid, Pkey, TransactionId};
 
+use crate::client_role::ClientRole;
 use crate::framed::{self, FramedReceived};
-use crate::ibsim::{self, DataStatus, InvalidName, SocketName};
-use crate::role::Role;
+use crate::ibsim::{self, DataStatus, InvalidSocketName, SocketName};
 use crate::sys;
 use crate::umad::{self, Umad, UmadReceived};
 use crate::waker::Waker;
 
-/// Which device to open: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
+/// The device to open: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
 ///
-/// NODE is a node id or description; without it, the server's first node is meant. The first `@` ends NAME and
-/// SOCKET, which therefore have none.
+/// NODE is a node id or description; without it the server chooses its first node. NAME and SOCKET end at the first `@`, so
+/// they cannot contain one.
 ///
 /// ```
 /// use ib_transport::DeviceSpec;
@@ -28,105 +28,94 @@ use crate::waker::Waker;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// The kernel's `/dev/infiniband/umadN`.
+    /// The kernel device `/dev/infiniband/umadN`.
     Umad(u32),
-    /// A server of the ibsim protocol.
-    Ibsim {
-        /// The base name of its sockets.
-        name: SocketName,
-        /// The node to attach at.
-        node: String,
-    },
-    /// A server of the own framing.
-    Heddle {
-        /// Its socket.
-        socket: PathBuf,
-        /// The node to attach at.
-        node: String,
-    },
+    /// A server of the ibsim protocol. An empty `node` is its first node.
+    Ibsim { name: SocketName, node: String },
+    /// A server of the framed protocol. An empty `node` is its first node.
+    Heddle { socket: PathBuf, node: String },
 }
 
-/// A text that names no device.
+/// A text that is not a device specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SpecError {
-    /// None of the kinds.
-    #[error("{0:?} is no device: umad:N, ibsim:NAME[@NODE] or heddle:SOCKET[@NODE]")]
+pub enum DeviceSpecError {
+    #[error("{0:?} is not a device: expected umad:N, ibsim:NAME[@NODE] or heddle:SOCKET[@NODE]")]
     UnknownKind(String),
-    /// Not a number.
-    #[error("umad:{0} is no device: N is a number, as in /dev/infiniband/umad0")]
+    #[error("umad:{0} is not a device: expected the number of /dev/infiniband/umadN")]
     UmadNumber(String),
-    /// Not a socket name.
-    #[error("not the name of an ibsim server")]
-    Name(#[from] InvalidName),
-    /// No path.
+    #[error("invalid name of an ibsim server")]
+    Name(#[from] InvalidSocketName),
     #[error("heddle:SOCKET needs the path of a socket")]
     NoSocket,
 }
 
-/// Why a device cannot be opened or used.
+/// Why a device could not be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// By the ibsim protocol.
     #[error(transparent)]
-    Ibsim(#[from] ibsim::ConnectError),
-    /// By the own framing.
+    Ibsim(#[from] ibsim::IbsimClientError),
     #[error(transparent)]
-    Framed(#[from] framed::AttachError),
-    /// By the kernel.
+    Framed(#[from] framed::FramedConnectError),
     #[error(transparent)]
     Umad(#[from] umad::UmadError),
-    /// By the kernel, one datagram.
     #[error(transparent)]
     UmadSend(#[from] umad::SendError),
-    /// While it was open.
-    #[error("the device failed")]
+    /// Sending, receiving or waiting failed after the device was opened.
+    #[error("I/O error on the device")]
     System(#[from] io::Error),
 }
 
-/// What a device receives.
+/// What a device received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A datagram.
     Datagram(Box<Datagram>),
-    /// Nobody will answer this request. Of its transaction only the low 32 bits are the sender's.
+    /// The request with this transaction will not be answered. Only the low 32 bits are those of the request
+    /// ([`application_transaction`](crate::application_transaction)).
     Lost(TransactionId),
 }
 
-/// An open device.
+/// An open device: a client of one of the three transports.
+///
+/// `send`, `send_batch` and `receive` may be called in any order. Responses arrive in any order; match them by
+/// [`application_transaction`](crate::application_transaction).
 #[derive(Debug)]
 pub struct Device(Transport);
 
 #[derive(Debug)]
 enum Transport {
     Ibsim {
-        client: ibsim::Client,
-        /// P_Key table entry 0: the protocol carries no keys.
+        client: ibsim::IbsimClient,
+        /// P_Key table entry 0, for received datagrams: the protocol does not carry P_Keys.
         pkey: Pkey,
     },
-    Framed(framed::Client),
+    Framed(framed::FramedClient),
     Umad(Umad),
 }
 
 impl Device {
-    /// Opens a device, as an ordinary client.
+    /// Opens a device in the role [`ClientRole::Ordinary`].
+    ///
+    /// # Errors
+    ///
+    /// There is no such server, node or device, the server refuses the client, or the process lacks the permission.
     pub fn open(spec: &DeviceSpec) -> Result<Self, DeviceError> {
         let transport = match spec {
             DeviceSpec::Umad(number) => Transport::Umad(Umad::open(*number)?),
             DeviceSpec::Ibsim { name, node } => {
-                let mut client = ibsim::Client::connect(name, node, Role::Ordinary)?;
+                let mut client = ibsim::IbsimClient::connect(name, node, ClientRole::Ordinary)?;
                 let [high, low, ..] = client.pkeys()?;
                 let pkey = Pkey::from_wire(u16::from_be_bytes([high, low])).unwrap_or(Pkey::DEFAULT_FULL);
                 Transport::Ibsim { client, pkey }
             }
             DeviceSpec::Heddle { socket, node } => {
-                Transport::Framed(framed::Client::connect(socket, node, Role::Ordinary)?)
+                Transport::Framed(framed::FramedClient::connect(socket, node, ClientRole::Ordinary)?)
             }
         };
         Ok(Self(transport))
     }
 
-    /// Becomes the subnet manager of the port, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> Result<(), DeviceError> {
+    /// Changes the role of the client at its port.
+    pub fn set_role(&mut self, role: ClientRole) -> Result<(), DeviceError> {
         match &mut self.0 {
             Transport::Ibsim { client, .. } => client.set_role(role)?,
             Transport::Framed(client) => client.set_role(role)?,
@@ -135,7 +124,7 @@ impl Device {
         Ok(())
     }
 
-    /// Sends one datagram; headers that the transport cannot carry are left out.
+    /// Sends one datagram. Headers that the transport does not carry (see the [crate documentation](crate)) are dropped.
     pub fn send(&mut self, datagram: &Datagram) -> Result<(), DeviceError> {
         match &mut self.0 {
             Transport::Ibsim { client, .. } => client.send(&datagram.into())?,
@@ -145,7 +134,8 @@ impl Device {
         Ok(())
     }
 
-    /// Sends datagrams, in order, with as few system calls as the transport allows.
+    /// Sends datagrams in order, with as few system calls as the transport allows. After an error it is unknown how many of
+    /// them were sent.
     pub fn send_batch(&mut self, datagrams: &[Datagram]) -> Result<(), DeviceError> {
         match &mut self.0 {
             Transport::Ibsim { client, .. } => {
@@ -158,7 +148,8 @@ impl Device {
         Ok(())
     }
 
-    /// Receives a datagram or the loss of one; `None` if nothing came in time.
+    /// Receives a datagram, or the report that a request is lost; `None` if there was nothing within `timeout`. A timeout of 0
+    /// does not wait.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, DeviceError> {
         Ok(match &mut self.0 {
             Transport::Ibsim { client, pkey } => match client.receive(timeout)? {
@@ -181,8 +172,8 @@ impl Device {
         })
     }
 
-    /// Waits until there is something to [`receive`](Self::receive), the time is over, or `waker` was used. What came
-    /// with the last datagram does not end the wait: receive first, until nothing is left.
+    /// Waits until data arrives, `timeout` is over, or `waker` is used. Call [`receive`](Self::receive) with timeout 0 until it
+    /// returns `None` first: datagrams that were read together with an earlier one do not end the wait.
     pub fn wait(&self, waker: &Waker, timeout: Duration) -> Result<(), DeviceError> {
         match &self.0 {
             Transport::Ibsim { client, .. } => sys::wait_for_either(client, waker, timeout)?,
@@ -193,7 +184,7 @@ impl Device {
         Ok(())
     }
 
-    /// The LID of the port, asked anew (under libumad2sim: as it was when the process attached).
+    /// Queries the current LID of the port; `None` if it has none. Under libumad2sim it is the LID at the time of attaching.
     pub fn lid(&mut self) -> Result<Option<Lid>, DeviceError> {
         Ok(match &mut self.0 {
             Transport::Ibsim { client, .. } => client.port()?.0,
@@ -204,18 +195,18 @@ impl Device {
 }
 
 impl FromStr for DeviceSpec {
-    type Err = SpecError;
-    fn from_str(text: &str) -> Result<Self, SpecError> {
+    type Err = DeviceSpecError;
+    fn from_str(text: &str) -> Result<Self, DeviceSpecError> {
         let Some((kind, rest)) = text.split_once(':') else {
-            return Err(SpecError::UnknownKind(text.to_owned()));
+            return Err(DeviceSpecError::UnknownKind(text.to_owned()));
         };
-        let (place, node) = rest.split_once('@').unwrap_or((rest, ""));
+        let (address, node) = rest.split_once('@').unwrap_or((rest, ""));
         match kind {
-            "umad" => rest.parse().map(Self::Umad).map_err(|_| SpecError::UmadNumber(rest.to_owned())),
-            "ibsim" => Ok(Self::Ibsim { name: SocketName::new(place)?, node: node.to_owned() }),
-            "heddle" if place.is_empty() => Err(SpecError::NoSocket),
-            "heddle" => Ok(Self::Heddle { socket: place.into(), node: node.to_owned() }),
-            _ => Err(SpecError::UnknownKind(text.to_owned())),
+            "umad" => rest.parse().map(Self::Umad).map_err(|_| DeviceSpecError::UmadNumber(rest.to_owned())),
+            "ibsim" => Ok(Self::Ibsim { name: SocketName::new(address)?, node: node.to_owned() }),
+            "heddle" if address.is_empty() => Err(DeviceSpecError::NoSocket),
+            "heddle" => Ok(Self::Heddle { socket: address.into(), node: node.to_owned() }),
+            _ => Err(DeviceSpecError::UnknownKind(text.to_owned())),
         }
     }
 }
@@ -242,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn specifications_are_read_and_written_alike() {
+    fn specifications_survive_a_round_trip() {
         for text in
             ["umad:0", "ibsim:lab", "ibsim:lab@H-1", "heddle:/run/a.sock", "heddle:/run/a.sock@node 1"]
         {
@@ -251,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_refused() {
+    fn invalid_specifications_are_rejected() {
         for text in
             ["", "umad", "umad:", "umad:x", "umad:-1", "ibsim:", "ibsim:@n", "heddle:", "heddle:@n", "tcp:1"]
         {

@@ -1,56 +1,59 @@
-//! How management datagrams travel between a program and a fabric.
+//! Transports of management datagrams between a program and a fabric, real or emulated.
 //!
-//! Three transports, one unit ([`ib_wire::Datagram`]):
+//! There are three transports for one unit, the [`ib_wire::Datagram`]:
 //!
 //! | transport | client | server | headers it carries |
 //! |---|---|---|---|
-//! | the ibsim protocol ([`ibsim`]) | [`ibsim::Client`] | [`Server::bind`] | LIDs and queue pairs |
-//! | own framing over a unix stream ([`framed`]) | [`framed::Client`] | [`Server::listen`] | all of them |
-//! | the kernel's umad device ([`umad`]) | [`umad::Umad`] | the kernel | all but the destination LID |
+//! | the ibsim protocol ([`ibsim`]) | [`ibsim::IbsimClient`] | [`Server::bind`] | LIDs and queue pairs |
+//! | the framed protocol over a unix stream ([`framed`]) | [`framed::FramedClient`] | [`Server::listen`] | all of them |
+//! | the umad device of the kernel ([`umad`]) | [`umad::Umad`] | the kernel | all but the destination LID |
 //!
-//! [`Device`] opens any of them from one line of text. [`Server`] is the other end of the first two: a single
-//! thread that feeds a [`Host`] (an emulated fabric) with what clients send and brings back what the host delivers.
+//! [`Device`] opens a client of any of them from a specification in one line. [`Server`] serves the first two: one thread that
+//! passes the datagrams of clients to a [`FabricBackend`] (an emulated fabric) and returns what the backend delivers.
 //!
-//! [`Relay`] puts a port that is elsewhere behind such a server.
+//! [`Relay`] is a backend whose only port belongs to a fabric elsewhere, reached through a framed stream.
 //!
-//! [`Guests`] are the sockets by which virtual machines send whole Ethernet frames to an emulated fabric.
+//! [`GuestSockets`] are datagram sockets through which virtual machines exchange Ethernet frames with an emulated fabric.
 //!
 //! # Transaction identifiers
 //!
-//! Only the low 32 bits of a [`TransactionId`] are the application's. The server writes the
-//! client into bits 63..48 of every request, libumad2sim writes its agent into bits 47..32, and the kernel owns the
-//! whole upper half. Compare [`application_transaction`] of request and answer.
+//! Only the low 32 bits of a [`TransactionId`] belong to the application. A server writes the client number into bits 63 to
+//! 48 of every request, libumad2sim writes the agent into bits 47 to 32, and the kernel uses the whole upper half. Compare
+//! [`application_transaction`] of request and response.
 
 mod access;
-mod counters;
+mod client_role;
 mod device;
 pub mod framed;
-mod guests;
+mod guest_sockets;
 pub mod ibsim;
-mod place;
 mod relay;
-mod role;
 mod server;
+mod socket_file;
 mod sys;
 pub mod umad;
 mod waker;
 
 use ib_wire::TransactionId;
 
-pub use access::{Access, UserId};
-pub use counters::Counters;
-pub use device::{Device, DeviceError, DeviceSpec, Received, SpecError};
-pub use guests::{FRAME_BYTES_MAX, FrameBuffer, GuestCounters, GuestError, Guests};
-pub use place::ListenError;
+pub use access::{SocketAccess, UserId};
+pub use client_role::ClientRole;
+pub use device::{Device, DeviceError, DeviceSpec, DeviceSpecError, Received};
+pub use guest_sockets::{FRAME_BYTES_MAX, FrameBuffer, GuestCounters, GuestError, GuestSockets};
 pub use relay::{Relay, RelayPort};
-pub use role::Role;
 pub use server::{
-    BindError, CLIENTS_MAX, CLIENTS_PER_USER_MAX, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX, Host, Outbox,
-    Sent, Server, Vendor,
+    BindError, CLIENTS_MAX, CLIENTS_PER_USER_MAX, ClientDatagram, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX,
+    FabricBackend, Outbox, Server, ServerCounters, Vendor,
 };
+pub use socket_file::SocketBindError;
 pub use waker::Waker;
 
-/// The part of a transaction identifier that an application chooses and gets back: the low 32 bits.
+/// The part of a transaction identifier that the application chooses and finds unchanged in the response: the low 32 bits.
 pub const fn application_transaction(id: TransactionId) -> u32 {
     id.0 as u32
 }
+
+/// Compiles the example in README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

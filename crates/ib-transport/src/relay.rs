@@ -1,11 +1,11 @@
-//! The sockets of the ibsim protocol here, the port that they lead to elsewhere.
+//! A backend that forwards local ibsim clients to a port of a fabric elsewhere.
 //!
-//! A [`Relay`] is the [`Host`] of a [`Server`](crate::Server) whose clients all sit at one port behind a stream of the own
-//! framing: stock tools on one machine, the network they look at on another. Whoever opened the stream has said at which
-//! port it ends ([`framed::Client::seated`]), so that nothing that comes from here can claim to be anybody else.
+//! A [`Relay`] is the [`FabricBackend`] of a [`Server`](crate::Server) whose clients all use one port, that of a framed stream:
+//! stock tools run on one machine, the fabric that they manage on another. The port is fixed by the process that opened the
+//! stream ([`framed::FramedClient::from_attached_stream`]), so that local clients cannot choose another one.
 //!
-//! Applications choose half of a transaction, libraries and servers on the way the rest. What goes out gets a number that
-//! only the relay knows, and what comes back gets what it had.
+//! The application owns only half of a transaction identifier; libraries and servers overwrite the rest. The relay therefore
+//! replaces the transaction of every request by a number of its own, and restores the original in the response.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,139 +15,140 @@ use std::{fmt, io};
 use ib_wire::rmpp::RmppFlags;
 use ib_wire::{Datagram, Gid, Guid, Lid, Mad, ManagementClass, Method, Pkey, PortState, TransactionId};
 
-use crate::framed::{self, FramedReceived, Station};
+use crate::client_role::ClientRole;
+use crate::framed::{self, FramedReceived, PortDetails};
 use crate::ibsim::DataMessage;
-use crate::role::Role;
-use crate::server::{ClientId, Host, Outbox, Sent, Vendor};
+use crate::server::{ClientDatagram, ClientId, FabricBackend, Outbox, Vendor};
 
-/// Requests whose answers are awaited, either way. A subnet manager has some dozens in flight.
-const AWAITED_MAX: usize = 4096;
+/// Most pending requests per direction. A subnet manager has some dozens in flight.
+const PENDING_MAX: usize = 4096;
 
-/// How long an answer may come, its later parts included: longer than clients wait.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time after which a pending request is forgotten, longer than clients wait for a response or its further segments.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long what was told about the port holds: tools ask for one thing after the other when they start.
-const STATION_AGE_MAX: Duration = Duration::from_millis(20);
+/// Longest age of the cached port details: tools send a series of queries when they start.
+const DETAILS_AGE_MAX: Duration = Duration::from_millis(20);
 
-/// Datagrams taken from the stream per round, so that local clients have their turn.
+/// Most datagrams received from the stream per round, so that local clients are served, too.
 const RECEIVED_PER_ROUND: usize = 256;
 
-/// Requests from elsewhere carry this in place of a local client, which has a lower number.
-const ELSEWHERE: u64 = 0xffff << 48;
+/// Bits 63 to 48 of requests from the stream, a client number that no local client has.
+const REMOTE_CLIENT: u64 = 0xffff << 48;
 
-/// All clients sit at the same port.
+/// The only port of a [`Relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayPort;
 
-/// Carries what local clients send to a port elsewhere, and back.
+/// Forwards the datagrams of local clients to a port elsewhere, and the responses, requests and traps of that port to the
+/// clients. Register it with [`Server::watch`](crate::Server::watch), and stop serving when [`Relay::error`] returns an error.
 pub struct Relay {
-    upstream: framed::Client,
-    station: Station,
-    told: Instant,
-    asked: Awaited<(ClientId, DataMessage)>,
-    /// Requests from elsewhere by the transaction they have here.
-    asking: Awaited<TransactionId>,
-    /// The stream ended, and why.
-    broken: Option<io::Error>,
+    upstream: framed::FramedClient,
+    details: PortDetails,
+    refreshed: Instant,
+    outgoing: PendingRequests<(ClientId, DataMessage)>,
+    /// Requests from the stream; the value is their original transaction.
+    incoming: PendingRequests<TransactionId>,
+    /// Why the stream failed.
+    error: Option<io::Error>,
 }
 
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Relay").field("node", &self.station.node_id).finish_non_exhaustive()
+        f.debug_struct("Relay").field("node", &self.details.node_id).finish_non_exhaustive()
     }
 }
 
 impl Relay {
-    /// A relay over a stream that leads to a port.
-    pub fn new(mut upstream: framed::Client) -> io::Result<Self> {
-        let station = upstream.station()?;
-        let (asked, asking) = (Awaited::default(), Awaited::default());
-        Ok(Self { upstream, station, told: Instant::now(), asked, asking, broken: None })
+    /// A relay to the port that `upstream` is attached to. Queries the port details, which blocks at most 5 seconds.
+    pub fn new(mut upstream: framed::FramedClient) -> io::Result<Self> {
+        let details = upstream.port_details()?;
+        let (outgoing, incoming) = (PendingRequests::default(), PendingRequests::default());
+        Ok(Self { upstream, details, refreshed: Instant::now(), outgoing, incoming, error: None })
     }
 
-    /// Why it carries nothing any more, if it does not.
-    pub fn broken(&self) -> Option<&io::Error> {
-        self.broken.as_ref()
+    /// Why the stream failed; `None` while it works. After an error all requests of local clients are reported as lost.
+    pub fn error(&self) -> Option<&io::Error> {
+        self.error.as_ref()
     }
 
-    fn try_upstream(&mut self, act: impl FnOnce(&mut framed::Client) -> io::Result<()>) {
-        if self.broken.is_none() {
-            self.broken = act(&mut self.upstream).err();
+    fn with_upstream(&mut self, act: impl FnOnce(&mut framed::FramedClient) -> io::Result<()>) {
+        if self.error.is_none() {
+            self.error = act(&mut self.upstream).err();
         }
     }
 
-    /// What is told about the port, no older than a moment.
+    /// Queries the port details again if they are older than [`DETAILS_AGE_MAX`].
     fn refresh(&mut self) {
-        if self.told.elapsed() > STATION_AGE_MAX {
-            let mut station = None;
-            self.try_upstream(|upstream| upstream.station().map(|told| station = Some(told)));
-            if let Some(station) = station {
-                (self.station, self.told) = (station, Instant::now());
+        if self.refreshed.elapsed() > DETAILS_AGE_MAX {
+            let mut details = None;
+            self.with_upstream(|upstream| upstream.port_details().map(|current| details = Some(current)));
+            if let Some(details) = details {
+                (self.details, self.refreshed) = (details, Instant::now());
             }
         }
     }
 
-    /// The key of table index 0.
-    fn first_key(&self) -> Option<Pkey> {
-        Pkey::from_wire(u16::from_be_bytes([self.station.pkeys[0], self.station.pkeys[1]]))
+    /// P_Key 0 of the port.
+    fn first_pkey(&self) -> Option<Pkey> {
+        Pkey::from_wire(u16::from_be_bytes([self.details.pkeys[0], self.details.pkeys[1]]))
     }
 
     fn send(&mut self, client: ClientId, message: DataMessage, outbox: &mut Outbox<RelayPort>) {
-        // Without a key only subnet management leaves, which has none.
-        let key = self.first_key().unwrap_or(Pkey::DEFAULT_FULL);
-        let Some(mut datagram) = message.clone().into_datagram(self.station.lid, key) else {
-            return outbox.lost(client, message);
+        // A port without a P_Key sends only SMPs, which carry none.
+        let key = self.first_pkey().unwrap_or(Pkey::DEFAULT_FULL);
+        let Some(mut datagram) = message.clone().into_datagram(self.details.lid, key) else {
+            return outbox.report_lost(client, message);
         };
         let local = message.mad.transaction();
         let now = outbox.now();
-        let there = if is_answer(&message.mad) {
-            // To a request from elsewhere, or of a transfer in several parts that was asked for here.
-            let asked = self.asking.get(local).copied();
-            if let Some(tag) = self.asking.tag_of(local).filter(|_| !has_parts(&message.mad)) {
-                self.asking.take(tag);
+        let there = if is_response(&message.mad) {
+            // The response to a request from the stream, or an RMPP acknowledgement for a request of a local client.
+            let original = self.incoming.get(local).copied();
+            if let Some(tag) = self.incoming.tag_of(local).filter(|_| !uses_rmpp(&message.mad)) {
+                self.incoming.take(tag);
             }
-            asked.or_else(|| self.asked.tag_of(local))
+            original.or_else(|| self.outgoing.tag_of(local))
         } else {
-            self.asked.add(now, local, (client, message.clone()))
+            self.outgoing.add(now, local, (client, message.clone()))
         };
-        let Some(there) = there else { return outbox.lost(client, message) };
+        let Some(there) = there else { return outbox.report_lost(client, message) };
         datagram.mad.set_transaction(there);
-        self.try_upstream(|upstream| upstream.send(&datagram));
-        if self.broken.is_some() {
-            outbox.lost(client, message);
+        self.with_upstream(|upstream| upstream.send(&datagram));
+        if self.error.is_some() {
+            outbox.report_lost(client, message);
         }
     }
 
     fn receive(&mut self, outbox: &mut Outbox<RelayPort>) {
         for _ in 0..RECEIVED_PER_ROUND {
-            if self.broken.is_some() {
+            if self.error.is_some() {
                 return;
             }
             match self.upstream.receive(Duration::ZERO) {
                 Ok(None) => return,
-                Ok(Some(FramedReceived::Datagram(datagram))) => self.arrive(*datagram, outbox),
+                Ok(Some(FramedReceived::Datagram(datagram))) => self.forward(*datagram, outbox),
                 Ok(Some(FramedReceived::Lost(transaction))) => {
-                    if let Some((client, original)) = self.asked.take(transaction) {
-                        outbox.lost(client, original);
+                    if let Some((client, original)) = self.outgoing.take(transaction) {
+                        outbox.report_lost(client, original);
                     }
                 }
-                Err(error) => self.broken = Some(error),
+                Err(error) => self.error = Some(error),
             }
         }
     }
 
-    fn arrive(&mut self, mut datagram: Datagram, outbox: &mut Outbox<RelayPort>) {
+    fn forward(&mut self, mut datagram: Datagram, outbox: &mut Outbox<RelayPort>) {
         let transaction = datagram.mad.transaction();
-        let here = if is_answer(&datagram.mad) {
-            let here = self.asked.local_of(transaction);
-            if !has_parts(&datagram.mad) {
-                self.asked.take(transaction);
+        let here = if is_response(&datagram.mad) {
+            let here = self.outgoing.local_of(transaction);
+            if !uses_rmpp(&datagram.mad) {
+                self.outgoing.take(transaction);
             }
             here
         } else {
-            let number = self.asking.next;
-            let here = TransactionId(ELSEWHERE | u64::from(number));
-            self.asking.add(outbox.now(), here, transaction).map(|_| here)
+            let number = self.incoming.next;
+            let here = TransactionId(REMOTE_CLIENT | u64::from(number));
+            self.incoming.add(outbox.now(), here, transaction).map(|_| here)
         };
         if let Some(here) = here {
             datagram.mad.set_transaction(here);
@@ -162,45 +163,45 @@ impl AsFd for Relay {
     }
 }
 
-impl Host for Relay {
+impl FabricBackend for Relay {
     type Port = RelayPort;
 
-    /// There is one port, whatever the client calls it.
+    /// The only port, whatever node the client names.
     fn find_port(&self, _node_id: &str) -> Option<RelayPort> {
         Some(RelayPort)
     }
 
     fn node_id(&self, _port: RelayPort) -> String {
-        self.station.node_id.clone()
+        self.details.node_id.clone()
     }
 
     fn vendor(&self, _port: RelayPort) -> Vendor {
-        self.station.vendor
+        self.details.vendor
     }
 
     fn node_info(&self, _port: RelayPort) -> [u8; 64] {
-        self.station.node_info
+        self.details.node_info
     }
 
     fn port_info(&self, _port: RelayPort, number: u8) -> Option<[u8; 64]> {
-        // Of an adapter with one port.
-        (number <= 1).then_some(self.station.port_info)
+        // The node is an adapter with one port.
+        (number <= 1).then_some(self.details.port_info)
     }
 
     fn pkeys(&self, _port: RelayPort) -> [u8; 64] {
-        self.station.pkeys
+        self.details.pkeys
     }
 
     fn port_state(&self, _port: RelayPort) -> (Option<Lid>, PortState) {
-        (self.station.lid, self.station.state)
+        (self.details.lid, self.details.state)
     }
 
     fn port_guid(&self, _port: RelayPort) -> Guid {
-        self.station.port_guid
+        self.details.port_guid
     }
 
     fn port_gid(&self, _port: RelayPort) -> Gid {
-        self.station.gid
+        self.details.gid
     }
 
     fn handle_control(&mut self) {
@@ -208,15 +209,15 @@ impl Host for Relay {
     }
 
     fn set_is_sm(&mut self, _port: RelayPort, on: bool) {
-        let role = if on { Role::SubnetManager } else { Role::Ordinary };
-        self.try_upstream(|upstream| upstream.set_role(role));
+        let role = if on { ClientRole::SubnetManager } else { ClientRole::Ordinary };
+        self.with_upstream(|upstream| upstream.set_role(role));
     }
 
-    fn handle(&mut self, _from: RelayPort, sent: Sent, outbox: &mut Outbox<RelayPort>) {
+    fn handle(&mut self, _from: RelayPort, sent: ClientDatagram, outbox: &mut Outbox<RelayPort>) {
         match sent {
-            Sent::Bare { client, message } => self.send(client, message, outbox),
-            // Nobody has another door here.
-            Sent::Whole { client, datagram } => outbox.lost(client, datagram),
+            ClientDatagram::Ibsim { client, message } => self.send(client, message, outbox),
+            // The server of a relay has no framed clients.
+            ClientDatagram::Framed { client, datagram } => outbox.report_lost(client, datagram),
         }
     }
 
@@ -225,54 +226,55 @@ impl Host for Relay {
     }
 
     fn tick(&mut self, outbox: &mut Outbox<RelayPort>) -> Option<Duration> {
-        // What was set aside while something else was asked for wakes nobody up.
+        // Datagrams that were buffered while waiting for port details do not make the stream readable.
         self.receive(outbox);
-        self.asked.expire(outbox.now());
-        self.asking.expire(outbox.now());
+        self.outgoing.expire(outbox.now());
+        self.incoming.expire(outbox.now());
         None
     }
 }
 
-/// Whether a datagram belongs to what somebody else asked for.
-fn is_answer(mad: &Mad) -> bool {
+/// Whether a datagram responds to one of the other side.
+fn is_response(mad: &Mad) -> bool {
     mad.method().is_response() || mad.method() == Method::TRAP_REPRESS
 }
 
-/// Whether it is one of several that have the same transaction.
-fn has_parts(mad: &Mad) -> bool {
+/// Whether further datagrams with the same transaction may follow (RMPP).
+fn uses_rmpp(mad: &Mad) -> bool {
     mad.class() == ManagementClass::SUBNET_ADMINISTRATION && mad.rmpp().flags.has(RmppFlags::ACTIVE)
 }
 
-/// Requests under way, by the number they have there and by the transaction they have here.
+/// Pending requests, by the number that the relay gave them and by their transaction at the local server.
 #[derive(Debug)]
-struct Awaited<T> {
+struct PendingRequests<T> {
     by_tag: HashMap<u32, (TransactionId, T)>,
     by_local: HashMap<TransactionId, u32>,
     deadlines: VecDeque<(Instant, u32)>,
     next: u32,
 }
 
-impl<T> Default for Awaited<T> {
+impl<T> Default for PendingRequests<T> {
     fn default() -> Self {
         Self { by_tag: HashMap::new(), by_local: HashMap::new(), deadlines: VecDeque::new(), next: 1 }
     }
 }
 
-impl<T> Awaited<T> {
-    /// A number for a request; the one it has if it is sent again. `None` if too many are under way.
+impl<T> PendingRequests<T> {
+    /// Adds a request and returns its number as a transaction; a repeated request keeps its number. `None` if [`PENDING_MAX`]
+    /// requests are pending.
     fn add(&mut self, now: Instant, local: TransactionId, what: T) -> Option<TransactionId> {
         if let Some(tag) = self.tag_of(local) {
             return Some(tag);
         }
         self.expire(now);
-        if self.by_tag.len() >= AWAITED_MAX {
+        if self.by_tag.len() >= PENDING_MAX {
             return None;
         }
         let tag = self.next;
         self.next = self.next.wrapping_add(1).max(1);
         self.by_tag.insert(tag, (local, what));
         self.by_local.insert(local, tag);
-        self.deadlines.push_back((now + ANSWER_TIMEOUT, tag));
+        self.deadlines.push_back((now + RESPONSE_TIMEOUT, tag));
         Some(TransactionId(tag.into()))
     }
 
@@ -294,10 +296,10 @@ impl<T> Awaited<T> {
         Some(what)
     }
 
-    /// Forgets those whose time is over. What is answered in several parts stays until then.
+    /// Removes requests that are older than [`RESPONSE_TIMEOUT`]; those with RMPP responses are only removed here.
     fn expire(&mut self, now: Instant) {
         while let Some((deadline, tag)) = self.deadlines.front().copied() {
-            if deadline > now && self.deadlines.len() <= AWAITED_MAX {
+            if deadline > now && self.deadlines.len() <= PENDING_MAX {
                 return;
             }
             self.deadlines.pop_front();

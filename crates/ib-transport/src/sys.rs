@@ -1,4 +1,4 @@
-//! The system calls that std has no door for. All unsafe code of the crate is here.
+//! System calls that std does not offer. All unsafe code of the crate is here.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_ulong};
@@ -15,25 +15,25 @@ use std::time::Duration;
 use crate::access::UserId;
 use crate::ibsim::DATA_LEN;
 
-/// Messages one system call moves at most: enough for the 32 requests a client usually keeps in flight, twice.
+/// Most messages per system call: twice the 32 requests that a client usually keeps in flight.
 pub(crate) const BATCH_MAX: usize = 64;
 
-/// A data message as it lies in memory.
-pub(crate) type Frame = [u8; DATA_LEN];
+/// An encoded data message.
+pub(crate) type RawDataMessage = [u8; DATA_LEN];
 
-/// Whether a receive waits for its first message.
+/// Whether a call blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It takes what is there.
+    /// It does not block.
     Never,
-    /// It waits for one message, as long as the socket's receive timeout says, and takes what came with it.
+    /// It blocks for one message, at most for the timeout of the socket, and takes those that are queued with it.
     ForOne,
 }
 
 /// Buffers for receiving up to [`BATCH_MAX`] data messages with one system call.
 pub(crate) struct ReceiveBatch {
-    buffers: Box<[Frame; BATCH_MAX]>,
-    /// Kept only because `headers` point into it.
+    buffers: Box<[RawDataMessage; BATCH_MAX]>,
+    /// Not read, but `headers` point into it.
     _vectors: Box<[libc::iovec; BATCH_MAX]>,
     headers: Box<[libc::mmsghdr; BATCH_MAX]>,
 }
@@ -53,9 +53,9 @@ impl ReceiveBatch {
         Self { buffers, _vectors: vectors, headers }
     }
 
-    /// Receives what is there, [`BATCH_MAX`] messages at most; an error only if there is not even one.
+    /// Receives up to [`BATCH_MAX`] messages and returns their number; an error only if there is not even one.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: Wait) -> io::Result<usize> {
-        // With MSG_TRUNC the reported length is the message's own, not what fitted: oversized ones are noticed.
+        // With MSG_TRUNC the reported length is that of the message, which shows that an oversized one was truncated.
         let flags = libc::MSG_TRUNC
             | match wait {
                 Wait::Never => libc::MSG_DONTWAIT,
@@ -75,7 +75,7 @@ impl ReceiveBatch {
         check(count).map(|count| count as usize)
     }
 
-    /// Message `index` of the last receive, as long as it fits, and its own length.
+    /// Message `index` of the last receive, truncated to [`DATA_LEN`], and its original length.
     pub(crate) fn message(&self, index: usize) -> (&[u8], usize) {
         let length = self.headers[index].msg_len as usize;
         (&self.buffers[index][..length.min(DATA_LEN)], length)
@@ -99,8 +99,13 @@ impl SendBatch {
         Self { vectors, headers }
     }
 
-    /// Sends the first of `frames` and says how many went; an error only if not even one did.
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, frames: &[Frame], wait: Wait) -> io::Result<usize> {
+    /// Sends the first of `frames` and returns how many were sent; an error only if not even one was.
+    pub(crate) fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        frames: &[RawDataMessage],
+        wait: Wait,
+    ) -> io::Result<usize> {
         let count = frames.len().min(BATCH_MAX);
         for (vector, frame) in self.vectors.iter_mut().zip(frames) {
             vector.iov_base = frame.as_ptr().cast_mut().cast();
@@ -114,13 +119,13 @@ impl SendBatch {
     }
 }
 
-/// The user this process acts as.
+/// The effective user of this process.
 pub(crate) fn effective_user() -> UserId {
     // SAFETY: no pointers, and it cannot fail.
     UserId(unsafe { libc::geteuid() })
 }
 
-/// Has the kernel attach the sender's credentials to every message that a socket receives from now on.
+/// Makes the kernel attach the credentials of the sender to every message that the socket receives from now on.
 pub(crate) fn pass_credentials(socket: &UnixDatagram) -> io::Result<()> {
     let on: c_int = 1;
     let length = mem::size_of::<c_int>() as libc::socklen_t;
@@ -137,20 +142,23 @@ pub(crate) fn pass_credentials(socket: &UnixDatagram) -> io::Result<()> {
     .map(drop)
 }
 
-/// A message, and who sent it.
+/// Length and sender of a received message.
 #[derive(Debug)]
-pub(crate) struct Identified {
+pub(crate) struct CredentialedMessage {
     pub(crate) length: usize,
-    /// The abstract name of the sender's socket, if it has one.
+    /// The abstract address of the sender's socket, if it has one.
     pub(crate) sender: Option<SocketAddr>,
-    /// Its user, if the kernel says so.
+    /// The user of the sender, if the kernel reported it.
     pub(crate) user: Option<UserId>,
 }
 
-/// Receives one message, without waiting, from a socket that [`pass_credentials`] was called for. What does not fit is cut
-/// off.
-pub(crate) fn receive_identified(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Identified> {
-    /// Room for one `ucred` with its header, and as much again: the kernel attaches nothing else that is kept.
+/// Receives one message, without blocking, from a socket for which [`pass_credentials`] was called. A message longer than
+/// `buffer` is truncated.
+pub(crate) fn receive_with_credentials(
+    socket: &UnixDatagram,
+    buffer: &mut [u8],
+) -> io::Result<CredentialedMessage> {
+    /// Room for two control messages with one `ucred` each; the kernel attaches nothing else that is used.
     const CONTROL_LEN: usize = 64;
     #[repr(align(8))]
     struct Control([u8; CONTROL_LEN]);
@@ -163,7 +171,7 @@ pub(crate) fn receive_identified(socket: &UnixDatagram, buffer: &mut [u8]) -> io
     header.msg_namelen = mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = CONTROL_LEN;
-    // Descriptors that a sender attaches are not to outlive the call in a child.
+    // A child process must not inherit file descriptors that a sender attaches.
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the header points to one iovec, an address and a control buffer of the lengths it says, all of which outlive
     // the call.
@@ -186,10 +194,10 @@ pub(crate) fn receive_identified(socket: &UnixDatagram, buffer: &mut [u8]) -> io
         // SAFETY: as for the first.
         message = unsafe { libc::CMSG_NXTHDR(&header, message) };
     }
-    Ok(Identified { length, sender: abstract_name(&address, header.msg_namelen), user })
+    Ok(CredentialedMessage { length, sender: abstract_name(&address, header.msg_namelen), user })
 }
 
-/// Closes the descriptors in a control message: nobody asked for them, and they would use up the process's own.
+/// Closes the file descriptors in a control message, which would otherwise use up the limit of this process.
 ///
 /// # Safety
 ///
@@ -200,12 +208,12 @@ unsafe fn close_received(message: *const libc::cmsghdr) {
     // SAFETY: no pointers.
     let header = unsafe { libc::CMSG_LEN(0) } as usize;
     for index in 0..length.saturating_sub(header) / mem::size_of::<c_int>() {
-        // SAFETY: inside the message; the descriptor belongs to nobody else.
+        // SAFETY: inside the message; the descriptor belongs to no one else.
         unsafe { libc::close(ptr::read_unaligned(first.cast::<c_int>().add(index))) };
     }
 }
 
-/// The abstract name in an address of which `length` bytes count.
+/// The abstract name in the first `length` bytes of an address.
 fn abstract_name(address: &libc::sockaddr_un, length: libc::socklen_t) -> Option<SocketAddr> {
     let count = (length as usize).checked_sub(mem::offset_of!(libc::sockaddr_un, sun_path))?;
     let bytes: Vec<u8> = address.sun_path.get(..count)?.iter().map(|byte| *byte as u8).collect();
@@ -221,70 +229,70 @@ fn message_header(vector: &mut libc::iovec) -> libc::mmsghdr {
     header
 }
 
-/// What an epoll wait found.
+/// An event of an epoll wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct EpollEvent {
     pub(crate) token: u64,
-    /// Something to read, or an error or end to find by reading.
+    /// There is data, an error or an end of stream to read.
     pub(crate) readable: bool,
     pub(crate) writable: bool,
 }
 
-/// What a socket is watched for.
+/// The events that epoll reports for a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watch {
-    Nothing,
-    Input,
-    Room,
-    InputAndRoom,
+pub(crate) enum Interest {
+    None,
+    Read,
+    Write,
+    ReadWrite,
 }
 
-impl Watch {
-    pub(crate) const fn new(input: bool, room: bool) -> Self {
-        match (input, room) {
-            (false, false) => Self::Nothing,
-            (true, false) => Self::Input,
-            (false, true) => Self::Room,
-            (true, true) => Self::InputAndRoom,
+impl Interest {
+    pub(crate) const fn new(read: bool, write: bool) -> Self {
+        match (read, write) {
+            (false, false) => Self::None,
+            (true, false) => Self::Read,
+            (false, true) => Self::Write,
+            (true, true) => Self::ReadWrite,
         }
     }
 
     const fn events(self) -> u32 {
         match self {
-            Self::Nothing => 0,
-            Self::Input => libc::EPOLLIN as u32,
-            Self::Room => libc::EPOLLOUT as u32,
-            Self::InputAndRoom => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
+            Self::None => 0,
+            Self::Read => libc::EPOLLIN as u32,
+            Self::Write => libc::EPOLLOUT as u32,
+            Self::ReadWrite => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
         }
     }
 }
 
-/// Level-triggered epoll. It is itself readable while one of its sockets is.
+/// A level-triggered epoll instance. Its own descriptor is readable while one of its sockets is.
 pub(crate) struct Epoll {
     fd: OwnedFd,
     events: [libc::epoll_event; Self::EVENTS_MAX],
 }
 
 impl Epoll {
-    /// Sockets served per wake-up; level-triggered, so the others are found by the next wait.
+    /// Most events per wait; because of level triggering the next wait reports the others.
     const EVENTS_MAX: usize = 128;
 
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointers; the result is checked and, if valid, owned by nobody else.
+        // SAFETY: no pointers; the result is checked and, if valid, owned by no one else.
         let fd = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
         Ok(Self { fd, events: [libc::epoll_event { events: 0, u64: 0 }; Self::EVENTS_MAX] })
     }
 
-    /// Watches a socket until it is closed.
+    /// Adds a socket, with interest in reading, until it is closed.
     pub(crate) fn add(&self, socket: impl AsFd, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, socket.as_fd(), token, Watch::Input)
+        self.control(libc::EPOLL_CTL_ADD, socket.as_fd(), token, Interest::Read)
     }
 
-    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, watch: Watch) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, socket.as_fd(), token, watch)
+    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, socket.as_fd(), token, interest)
     }
 
-    /// Waits for events, `timeout` rounded up to milliseconds; an interrupting signal ends it without any.
+    /// Waits for events and returns their number. `timeout` is rounded up to milliseconds; a signal ends the wait with 0.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let milliseconds = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         // SAFETY: the kernel writes at most EVENTS_MAX entries to an array of that many.
@@ -302,19 +310,25 @@ impl Epoll {
         }
     }
 
-    /// Event `index` of the last wait.
-    pub(crate) fn event(&self, index: usize) -> Event {
+    /// Event `index` of the last wait, below the number that it returned.
+    pub(crate) fn event(&self, index: usize) -> EpollEvent {
         let libc::epoll_event { events, u64: token } = self.events[index];
         let has = |flags: c_int| events & flags as u32 != 0;
-        Event {
+        EpollEvent {
             token,
             readable: has(libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP),
             writable: has(libc::EPOLLOUT),
         }
     }
 
-    fn control(&self, operation: c_int, socket: BorrowedFd<'_>, token: u64, watch: Watch) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: watch.events(), u64: token };
+    fn control(
+        &self,
+        operation: c_int,
+        socket: BorrowedFd<'_>,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest.events(), u64: token };
         // SAFETY: the kernel reads one event that outlives the call.
         check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, socket.as_raw_fd(), &mut event) })
             .map(drop)
@@ -333,14 +347,14 @@ impl std::fmt::Debug for Epoll {
     }
 }
 
-/// A non-blocking event counter, to be read and written as a file.
+/// Creates a non-blocking eventfd.
 pub(crate) fn event_counter() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the result is checked and, if valid, owned by nobody else.
+    // SAFETY: no pointers; the result is checked and, if valid, owned by no one else.
     unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }
 
-/// Raises the number of files the process may open to `wanted`, or as near as its hard limit admits.
-pub(crate) fn allow_open_files(wanted: u64) {
+/// Raises the limit of open files of the process to `wanted`, or to its hard limit if that is lower.
+pub(crate) fn raise_open_file_limit(wanted: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one rlimit to a valid place.
     let known = check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }).is_ok();
@@ -351,12 +365,12 @@ pub(crate) fn allow_open_files(wanted: u64) {
     }
 }
 
-/// Binds a listening socket that only its owner can connect to, from its first moment on.
+/// Binds a listening socket with mode 0600 from the start, so that only its owner can connect.
 pub(crate) fn listen_private(path: &Path) -> io::Result<UnixListener> {
-    /// Connections that may wait to be accepted; a restart of many clients at once stays below.
+    /// Most connections that wait to be accepted, more than clients that restart at the same time.
     const WAITING_MAX: c_int = 128;
     let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers; the result is checked and, if valid, owned by nobody else.
+    // SAFETY: no pointers; the result is checked and, if valid, owned by no one else.
     let socket = unsafe { owned(libc::socket(libc::AF_UNIX, flags, 0))? };
     // SAFETY: no pointers. The mode set before bind is the mode of the file that bind creates.
     check(unsafe { libc::fchmod(socket.as_raw_fd(), 0o600) })?;
@@ -376,17 +390,17 @@ fn path_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
     if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
-        *place = *byte as libc::c_char;
+    for (target, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *target = *byte as libc::c_char;
     }
     let length = mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
     Ok((address, length as libc::socklen_t))
 }
 
-/// A descriptor reached through `open read write ioctl poll close` of the C library alone.
+/// A file descriptor that is used only through `open`, `read`, `write`, `ioctl`, `poll` and `close` of the C library.
 ///
-/// libumad2sim replaces exactly these symbols and hands out numbers that the kernel does not know, so neither std's
-/// files (which use `open64`) nor `OwnedFd` (which may ask the kernel about its number) will do.
+/// libumad2sim replaces exactly these symbols and returns descriptors that the kernel does not know. Therefore neither std's
+/// files (which use `open64`) nor `OwnedFd` (which may check the descriptor) can be used.
 #[derive(Debug)]
 pub(crate) struct RawDevice(c_int);
 
@@ -396,7 +410,7 @@ impl RawDevice {
         check(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }).map(Self)
     }
 
-    /// Whether the kernel knows the descriptor, or only a preloaded library does.
+    /// Whether the descriptor is one of the kernel and not of a preloaded library.
     pub(crate) fn is_known_to_kernel(&self) -> bool {
         // SAFETY: no pointers; asking about a number that is not open only fails.
         check(unsafe { libc::fcntl(self.0, libc::F_GETFD) }).is_ok()
@@ -419,20 +433,20 @@ impl RawDevice {
         if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
     }
 
-    /// An ioctl whose argument is the bytes of `argument`, whose length the request number must encode.
+    /// An ioctl with `argument` as its argument. The request number must encode the length of `argument`.
     pub(crate) fn control(&self, request: c_ulong, argument: &mut [u8]) -> io::Result<()> {
         debug_assert_eq!((request >> 16) & 0x3fff, argument.len() as c_ulong, "request encodes the length");
         // SAFETY: the request number says how many bytes the callee reads and writes, and there are that many.
         check(unsafe { libc::ioctl(self.0, request, argument.as_mut_ptr()) }).map(drop)
     }
 
-    /// The descriptor, if the kernel knows it.
+    /// The descriptor; `None` if the kernel does not know it.
     pub(crate) fn kernel_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: it is open, and stays so while it is borrowed.
         self.is_known_to_kernel().then(|| unsafe { BorrowedFd::borrow_raw(self.0) })
     }
 
-    /// Waits for input; `false` when the time is over or a signal or a spurious wake-up ended the wait.
+    /// Waits for input; `false` after the timeout, a signal or a spurious wake-up.
     pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<bool> {
         let milliseconds = milliseconds(timeout);
         let mut entry = libc::pollfd { fd: self.0, events: libc::POLLIN, revents: 0 };
@@ -446,7 +460,7 @@ impl RawDevice {
     }
 }
 
-/// Waits for input at one of two descriptors.
+/// Waits until one of two descriptors is readable, the timeout is over, or a signal arrives.
 pub(crate) fn wait_for_either(a: impl AsFd, b: impl AsFd, timeout: Duration) -> io::Result<()> {
     let entry = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(a.as_fd()), entry(b.as_fd())];
@@ -463,7 +477,7 @@ fn milliseconds(timeout: Duration) -> c_int {
 
 impl Drop for RawDevice {
     fn drop(&mut self) {
-        // SAFETY: the number came from `open` and nobody else closes it.
+        // SAFETY: the number came from `open` and no one else closes it.
         unsafe { libc::close(self.0) };
     }
 }
@@ -476,8 +490,8 @@ fn check(result: c_int) -> io::Result<c_int> {
 ///
 /// # Safety
 ///
-/// `result` is the result of a call that creates a descriptor, which nobody else owns.
+/// `result` is the result of a call that creates a descriptor, which no one else owns.
 unsafe fn owned(result: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: checked to be a descriptor; the caller says nobody else owns it.
+    // SAFETY: checked to be a descriptor; the caller says no one else owns it.
     check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }

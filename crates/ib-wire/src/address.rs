@@ -1,4 +1,4 @@
-//! Who is meant: local identifiers, GUIDs, GIDs and port numbers.
+//! Addresses: local identifiers (LIDs), GUIDs, GIDs and port numbers.
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU64};
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::bits::{Field, OutOfRange, WireValue};
 
-/// A unicast local identifier, 1..=0xBFFF.
+/// A unicast local identifier, 1 to 0xBFFF (49151): the address of an end port in its subnet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct Lid(NonZeroU16);
 
 impl Lid {
-    /// The highest unicast LID.
+    /// The highest unicast LID, 49151.
     pub const MAX: u16 = 0xbfff;
 
-    /// Checks a number; `None` if it is 0 or not unicast.
+    /// `None` if the number is 0 or above [`Lid::MAX`].
     #[inline]
     pub const fn from_wire(raw: u16) -> Option<Self> {
         match NonZeroU16::new(raw) {
@@ -26,7 +26,7 @@ impl Lid {
         }
     }
 
-    /// The number.
+    /// The LID as a number in host byte order.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         self.0.get()
@@ -41,7 +41,7 @@ impl TryFrom<u16> for Lid {
         Self::from_wire(raw).ok_or(OutOfRange {
             what: "LID",
             raw: raw.into(),
-            allowed: "unicast LIDs are 1..=0xbfff",
+            allowed: "between 1 and 0xbfff",
         })
     }
 }
@@ -64,28 +64,28 @@ impl fmt::Debug for Lid {
     }
 }
 
-/// A multicast local identifier, 0xC000..=0xFFFE.
+/// A multicast local identifier, 0xC000 to 0xFFFE: the address of a multicast group in its subnet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct MulticastLid(u16);
 
 impl MulticastLid {
-    /// The lowest multicast LID; entry 0 of the multicast forwarding tables.
+    /// The lowest multicast LID, which is entry 0 of the multicast forwarding tables.
     pub const MIN: u16 = 0xc000;
 
-    /// Checks a number; `None` if it is not a multicast LID.
+    /// `None` if the number is below [`MulticastLid::MIN`] or the permissive address 0xFFFF.
     #[inline]
     pub const fn from_wire(raw: u16) -> Option<Self> {
         if raw >= Self::MIN && raw != 0xffff { Some(Self(raw)) } else { None }
     }
 
-    /// The number.
+    /// The LID as a number in host byte order.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         self.0
     }
 
-    /// Which entry of a multicast forwarding table the LID means.
+    /// Index of the LID's entry in a multicast forwarding table: the distance from [`MulticastLid::MIN`].
     pub const fn table_index(self) -> usize {
         (self.0 - Self::MIN) as usize
     }
@@ -99,7 +99,7 @@ impl TryFrom<u16> for MulticastLid {
         Self::from_wire(raw).ok_or(OutOfRange {
             what: "multicast LID",
             raw: raw.into(),
-            allowed: "multicast LIDs are 0xc000..=0xfffe",
+            allowed: "between 0xc000 and 0xfffe",
         })
     }
 }
@@ -122,19 +122,17 @@ impl fmt::Debug for MulticastLid {
     }
 }
 
-/// Where a packet is addressed to, or from: everything a 16-bit LID field may say, 0 excepted.
+/// The source or destination of a packet: every value of a 16-bit LID field except 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LidAddress {
-    /// One port.
     Unicast(Lid),
-    /// A group of ports.
     Multicast(MulticastLid),
-    /// 0xFFFF: whoever receives it; the address of directed routes.
+    /// 0xFFFF: accepted by any port that receives it. Directed-route SMPs use it.
     Permissive,
 }
 
 impl LidAddress {
-    /// Reads a LID field; `None` if it is 0.
+    /// `None` if the field is 0, which stands for "no LID".
     #[inline]
     pub const fn from_wire(raw: u16) -> Option<Self> {
         match raw {
@@ -150,7 +148,7 @@ impl LidAddress {
         }
     }
 
-    /// The number.
+    /// The value of the LID field in host byte order.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         match self {
@@ -179,25 +177,25 @@ impl fmt::Display for LidAddress {
     }
 }
 
-/// LID mask control: a port answers to `2^lmc` consecutive LIDs.
+/// LID mask control, 0 to 7: a port owns `2^lmc` consecutive LIDs, the first of them a multiple of that number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Lmc(u8);
 
 impl Lmc {
-    /// Checks a number; `None` above 7.
+    /// `None` if the number is above 7.
     #[inline]
     pub const fn from_wire(raw: u8) -> Option<Self> {
         if raw <= 7 { Some(Self(raw)) } else { None }
     }
 
-    /// The number.
+    /// The exponent, 0 to 7.
     #[inline]
     pub const fn to_wire(self) -> u8 {
         self.0
     }
 
-    /// How many LIDs the port has.
+    /// Number of LIDs that the port owns, 1 to 128.
     pub const fn lid_count(self) -> u16 {
         1 << self.0
     }
@@ -208,7 +206,7 @@ identifier_wire_value!(Lmc, u8);
 impl TryFrom<u8> for Lmc {
     type Error = OutOfRange;
     fn try_from(raw: u8) -> Result<Self, OutOfRange> {
-        Self::from_wire(raw).ok_or(OutOfRange { what: "LMC", raw: raw.into(), allowed: "0..=7" })
+        Self::from_wire(raw).ok_or(OutOfRange { what: "LMC", raw: raw.into(), allowed: "between 0 and 7" })
     }
 }
 
@@ -218,13 +216,13 @@ impl From<Lmc> for u8 {
     }
 }
 
-/// A 64-bit global identifier of a node or port; never zero.
+/// A 64-bit globally unique identifier of a node, port or system image; never 0. Serialized as `0x` and 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Guid(NonZeroU64);
 
 impl Guid {
-    /// Checks a number; `None` if it is 0.
+    /// `None` if the number is 0, which stands for "no GUID".
     #[inline]
     pub const fn from_wire(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
@@ -233,7 +231,7 @@ impl Guid {
         }
     }
 
-    /// The number.
+    /// The GUID as a number in host byte order.
     #[inline]
     pub const fn to_wire(self) -> u64 {
         self.0.get()
@@ -245,29 +243,31 @@ identifier_wire_value!(Guid, u64, optional);
 impl TryFrom<u64> for Guid {
     type Error = OutOfRange;
     fn try_from(raw: u64) -> Result<Self, OutOfRange> {
-        Self::from_wire(raw).ok_or(OutOfRange { what: "GUID", raw, allowed: "any 64-bit number but 0" })
+        Self::from_wire(raw).ok_or(OutOfRange { what: "GUID", raw, allowed: "a 64-bit number other than 0" })
     }
 }
 
-/// A text that is not a GUID.
+/// A text that is not a GUID. It keeps the first 40 characters of the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a GUID: 1 to 16 hexadecimal digits, not all 0, optionally 0x in front or : between")]
-pub struct NotAGuid(String);
+#[error(
+    "{0:?} is not a GUID: expected 1 to 16 hexadecimal digits, not all 0, optionally with 0x in front or : between them"
+)]
+pub struct ParseGuidError(String);
 
-/// Takes the spellings in use: `0x0002c903…`, `0002c903…`, `00:02:c9:…`, `0002:c903:…`.
+/// Accepts the spellings of OpenSM (`0x0002c903…`), UFM (`0002c903…`), netlink (`00:02:c9:…`) and sysfs (`0002:c903:…`).
 impl FromStr for Guid {
-    type Err = NotAGuid;
-    fn from_str(text: &str) -> Result<Self, NotAGuid> {
+    type Err = ParseGuidError;
+    fn from_str(text: &str) -> Result<Self, ParseGuidError> {
         let digits: String = text.strip_prefix("0x").unwrap_or(text).chars().filter(|c| *c != ':').collect();
         let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
         let number = if hexadecimal { u64::from_str_radix(&digits, 16).ok() } else { None };
-        number.and_then(Self::from_wire).ok_or_else(|| NotAGuid(text.chars().take(40).collect()))
+        number.and_then(Self::from_wire).ok_or_else(|| ParseGuidError(text.chars().take(40).collect()))
     }
 }
 
 impl TryFrom<String> for Guid {
-    type Error = NotAGuid;
-    fn try_from(text: String) -> Result<Self, NotAGuid> {
+    type Error = ParseGuidError;
+    fn try_from(text: String) -> Result<Self, ParseGuidError> {
         text.parse()
     }
 }
@@ -296,31 +296,32 @@ impl fmt::Debug for Guid {
     }
 }
 
-/// A 128-bit global address, unicast (prefix and GUID) or multicast.
+/// A 128-bit global identifier, unicast (subnet prefix and GUID) or multicast. The bytes are in wire order. Printed,
+/// parsed and serialized as an IPv6 address.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The prefix of a subnet that nobody named: `fe80::`.
+    /// The default subnet prefix, `fe80::`.
     pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-    /// The address of a port: its subnet's prefix and its GUID.
+    /// The unicast GID of a port: the subnet prefix in the upper half, the port GUID in the lower half.
     pub fn unicast(prefix: u64, guid: Guid) -> Self {
         Self((u128::from(prefix) << 64 | u128::from(guid.to_wire())).to_be_bytes())
     }
 
-    /// The upper half.
+    /// The upper half; of a unicast GID the subnet prefix.
     pub fn prefix(self) -> u64 {
         (u128::from_be_bytes(self.0) >> 64) as u64
     }
 
-    /// The lower half as a GUID, unless it is 0.
+    /// The lower half as a GUID; `None` if it is 0.
     pub fn guid(self) -> Option<Guid> {
         Guid::from_wire(u128::from_be_bytes(self.0) as u64)
     }
 
-    /// Whether it names a group (first byte 0xFF).
+    /// Whether it names a multicast group: the first byte is 0xFF.
     pub fn is_multicast(self) -> bool {
         self.0[0] == 0xff
     }
@@ -337,22 +338,24 @@ impl WireValue for Gid {
     }
 }
 
-/// A text that is not a GID.
+/// A text that is not a GID. It keeps the first 50 characters of the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a GID: it is spelled as an IPv6 address")]
-pub struct NotAGid(String);
+#[error("{0:?} is not a GID: expected the form of an IPv6 address, such as fe80::2:c903:21:6e70")]
+pub struct ParseGidError(String);
 
 impl FromStr for Gid {
-    type Err = NotAGid;
-    fn from_str(text: &str) -> Result<Self, NotAGid> {
+    type Err = ParseGidError;
+    fn from_str(text: &str) -> Result<Self, ParseGidError> {
         let address = text.parse::<std::net::Ipv6Addr>();
-        address.map(|address| Self(address.octets())).map_err(|_| NotAGid(text.chars().take(50).collect()))
+        address
+            .map(|address| Self(address.octets()))
+            .map_err(|_| ParseGidError(text.chars().take(50).collect()))
     }
 }
 
 impl TryFrom<String> for Gid {
-    type Error = NotAGid;
-    fn try_from(text: String) -> Result<Self, NotAGid> {
+    type Error = ParseGidError;
+    fn try_from(text: String) -> Result<Self, ParseGidError> {
         text.parse()
     }
 }
@@ -375,34 +378,34 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// A port of a node, 0..=254. Port 0 is a switch's own management port; adapters count from 1.
+/// A port number of a node, 0 to 254. Port 0 is the management port of a switch; adapters count from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct PortNum(u8);
 
 impl PortNum {
-    /// A switch's own management port.
+    /// Port 0, the management port of a switch.
     pub const MANAGEMENT: Self = Self(0);
 
-    /// Checks a number; `None` if it is 255, which forwarding tables use for "no port".
+    /// `None` if the number is 255, which forwarding tables use for "no port".
     #[inline]
     pub const fn new(raw: u8) -> Option<Self> {
         if raw == 0xff { None } else { Some(Self(raw)) }
     }
 
-    /// The same door under the name every identifier has.
+    /// The same as [`PortNum::new`], under the name that every identifier of this crate has.
     #[inline]
     pub const fn from_wire(raw: u8) -> Option<Self> {
         Self::new(raw)
     }
 
-    /// The number.
+    /// The port number, 0 to 254.
     #[inline]
     pub const fn to_wire(self) -> u8 {
         self.0
     }
 
-    /// The number as an index.
+    /// The port number as an index of a table with one entry per port, port 0 included.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -414,7 +417,11 @@ identifier_wire_value!(PortNum, u8);
 impl TryFrom<u8> for PortNum {
     type Error = OutOfRange;
     fn try_from(raw: u8) -> Result<Self, OutOfRange> {
-        Self::new(raw).ok_or(OutOfRange { what: "port number", raw: raw.into(), allowed: "0..=254" })
+        Self::new(raw).ok_or(OutOfRange {
+            what: "port number",
+            raw: raw.into(),
+            allowed: "between 0 and 254",
+        })
     }
 }
 
@@ -424,16 +431,19 @@ impl From<PortNum> for u8 {
     }
 }
 
-/// A text that is not a port number.
+/// A text that is not a port number. It keeps the first 20 characters of the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a port number: 0 to 254")]
-pub struct NotAPortNumber(String);
+#[error("{0:?} is not a port number: expected a decimal number between 0 and 254")]
+pub struct ParsePortNumError(String);
 
-/// Decimal, as every tool prints ports.
+/// Accepts decimal numbers only, as InfiniBand tools print ports.
 impl FromStr for PortNum {
-    type Err = NotAPortNumber;
-    fn from_str(text: &str) -> Result<Self, NotAPortNumber> {
-        text.parse().ok().and_then(Self::new).ok_or_else(|| NotAPortNumber(text.chars().take(20).collect()))
+    type Err = ParsePortNumError;
+    fn from_str(text: &str) -> Result<Self, ParsePortNumError> {
+        text.parse()
+            .ok()
+            .and_then(Self::new)
+            .ok_or_else(|| ParsePortNumError(text.chars().take(20).collect()))
     }
 }
 
@@ -454,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_16_bit_number_is_exactly_one_kind_of_lid() {
+    fn every_16_bit_number_is_one_kind_of_lid() {
         for raw in 0..=u16::MAX {
             let kinds = usize::from(raw == 0)
                 + usize::from(raw == 0xffff)
@@ -466,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_read_back_as_printed() {
+    fn a_printed_gid_parses_to_the_same_gid() {
         for gid in [
             Gid::unicast(Gid::DEFAULT_PREFIX, Guid::from_wire(0x0002_c903_0021_6e70).unwrap()),
             Gid([0xff; 16]),
@@ -480,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn guids_are_read_in_every_spelling_in_use() {
+    fn guids_parse_in_every_spelling_in_use() {
         let guid = Guid::from_wire(0x0002_c903_0021_6e70).unwrap();
         for text in [
             "0x0002c90300216e70",

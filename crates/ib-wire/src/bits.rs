@@ -1,58 +1,74 @@
-//! The bit table: a layout is declared once as a list of places, and read and written through it.
+//! Bit fields and layouts. A layout is declared once, as a table of fields with their bit offsets and widths; decoding and
+//! encoding are generated from the table.
+//!
+//! Bits are numbered as in the tables of the specification: bit 7 is the most significant bit of a byte, and numbers
+//! are big-endian. The compiler checks every layout: fields do not overlap, end inside the layout, and fit their types.
 
 use thiserror::Error;
 
-/// Where a field sits in its layout, counted from the most significant bit of byte 0.
+/// Offset and width of a field in its layout, in bits from the most significant bit of byte 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     start_bit: usize,
     width_bits: usize,
 }
 
-/// A field of whole bytes.
+/// A field of `count` whole bytes, from byte `first` on.
 pub const fn bytes(first: usize, count: usize) -> Field {
     Field { start_bit: first * 8, width_bits: count * 8 }
 }
 
-/// A field inside one byte, written as the specification's tables write it: `byte[high:low]`, bit 7 first on the wire.
+/// A field inside one byte, bits `high` down to `low` (both included), as the specification writes `byte[high:low]`.
+///
+/// # Panics
+///
+/// If not `7 >= high >= low`; in a layout this fails the build.
 pub const fn bits(byte: usize, high: usize, low: usize) -> Field {
     assert!(high <= 7 && low <= high, "bit numbers run from 7 down to 0");
     Field { start_bit: byte * 8 + (7 - high), width_bits: high - low + 1 }
 }
 
-/// A field that crosses byte borders: `width` bits, the first of them bit `high` of `byte`.
+/// A field that may cross byte borders: `width` bits, the most significant of them bit `high` of `byte`.
+///
+/// # Panics
+///
+/// If `high` is above 7; in a layout this fails the build.
 pub const fn bits_from(byte: usize, high: usize, width: usize) -> Field {
     assert!(high <= 7, "bit numbers run from 7 down to 0");
     Field { start_bit: byte * 8 + (7 - high), width_bits: width }
 }
 
 impl Field {
-    /// The first byte the field touches.
+    /// Index of the first byte that holds bits of the field.
     pub const fn first_byte(self) -> usize {
         self.start_bit / 8
     }
 
-    /// One past the last byte the field touches.
+    /// One past the index of the last byte that holds bits of the field.
     pub const fn end_byte(self) -> usize {
         (self.start_bit + self.width_bits).div_ceil(8)
     }
 
-    /// Width in bits.
+    /// Width of the field in bits.
     pub const fn width(self) -> usize {
         self.width_bits
     }
 
-    /// The same place in a layout that starts `bytes` further on.
+    /// The same field of a layout that starts `bytes` bytes later.
     pub const fn moved_by(self, bytes: usize) -> Self {
         Self { start_bit: self.start_bit + bytes * 8, width_bits: self.width_bits }
     }
 
-    /// The largest number the field can hold (fields up to 64 bits).
+    /// The largest number that the field can hold; `u64::MAX` for fields of 64 bits and more.
     pub const fn max(self) -> u64 {
         if self.width_bits >= 64 { u64::MAX } else { (1 << self.width_bits) - 1 }
     }
 
-    /// Reads a number of up to 64 bits. `raw` reaches at least to [`Field::end_byte`].
+    /// Reads the field as a big-endian number. The field has at most 64 bits and touches at most 8 bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is shorter than [`Field::end_byte`].
     #[inline]
     pub fn get(self, raw: &[u8]) -> u64 {
         let mut number = 0u64;
@@ -63,7 +79,11 @@ impl Field {
         (number >> below) & self.max()
     }
 
-    /// Writes a number of up to 64 bits; bits of `number` above the width are dropped.
+    /// Writes the field as a big-endian number; bits of `number` above the width are dropped, bits outside the field kept.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is shorter than [`Field::end_byte`].
     #[inline]
     pub fn put(self, raw: &mut [u8], number: u64) {
         let below = self.end_byte() * 8 - (self.start_bit + self.width_bits);
@@ -77,19 +97,18 @@ impl Field {
     }
 }
 
-/// A type that can stand in a field of a layout.
+/// A type that a field of a layout can have.
 ///
-/// The two widths are checked when a layout is compiled: a field that cannot hold the type, or holds numbers the type
-/// has not, does not build.
+/// The build fails if a field is narrower than [`WireValue::MIN_BITS`] or wider than [`WireValue::MAX_BITS`] of its type.
 pub trait WireValue: Sized {
-    /// The narrowest field the type fits in, in bits.
+    /// Width of the narrowest field that can hold the type, in bits.
     const MIN_BITS: usize = 1;
-    /// The widest field the type fits in, in bits.
+    /// Width of the widest field that can hold the type, in bits.
     const MAX_BITS: usize = 64;
 
-    /// Reads the field; `None` if its bits are no value of this type.
+    /// Reads the field; `None` if its bits are not a valid value of this type.
     fn read(raw: &[u8], field: Field) -> Option<Self>;
-    /// Writes the field and no bit outside it.
+    /// Writes the field and changes no bit outside it.
     fn write(&self, raw: &mut [u8], field: Field);
 }
 
@@ -133,50 +152,40 @@ impl<const N: usize> WireValue for [u8; N] {
     }
 }
 
-/// An identifier was given a number that it cannot be.
+/// A number that is outside the range of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{raw:#x} is not a {what}: {allowed}")]
+#[error("{what} must be {allowed}, got {raw:#x}")]
 pub struct OutOfRange {
-    /// The identifier's name.
+    /// Name of the identifier, such as `LID`.
     pub what: &'static str,
-    /// The number given.
     pub raw: u64,
-    /// What would have been right.
+    /// The valid range in words, such as `between 1 and 0xbfff`.
     pub allowed: &'static str,
 }
 
-/// Bytes that are not what they were read as.
+/// Bytes that cannot be decoded as a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// Fewer bytes than the layout has.
+    /// Fewer bytes than the layout has; lengths in bytes.
     #[error("{layout} needs {need} bytes, got {got}")]
-    TooShort {
-        /// The layout's name.
-        layout: &'static str,
-        /// Its length.
-        need: usize,
-        /// Bytes at hand.
-        got: usize,
-    },
-    /// A field holds a number that is no value of its type.
-    #[error("{layout}.{field} holds a value that is not allowed there")]
-    BadField {
-        /// The layout's name.
-        layout: &'static str,
-        /// The field's name.
-        field: &'static str,
-    },
+    TooShort { layout: &'static str, need: usize, got: usize },
+    /// A field holds a number that is not a valid value of its type.
+    #[error("field {field} of {layout} holds an invalid value")]
+    BadField { layout: &'static str, field: &'static str },
 }
 
-/// Fails the build if two fields overlap or one leaves the layout.
+/// Fails the build if two fields overlap or a field ends outside the layout of `len` bytes.
 pub(crate) const fn check_layout(fields: &[(&str, Field)], len: usize) {
     let mut i = 0;
     while i < fields.len() {
         let a = fields[i].1;
-        assert!(a.width_bits > 0 && a.end_byte() <= len, "a field leaves its layout");
+        assert!(a.width_bits > 0 && a.end_byte() <= len, "a field ends outside its layout");
         let whole_bytes = a.start_bit.is_multiple_of(8) && a.width_bits.is_multiple_of(8);
         // `Field::get` collects the bytes it touches in 64 bits.
-        assert!(whole_bytes || a.end_byte() - a.first_byte() <= 8, "a number touches more than 8 bytes");
+        assert!(
+            whole_bytes || a.end_byte() - a.first_byte() <= 8,
+            "a numeric field touches more than 8 bytes"
+        );
         let mut j = i + 1;
         while j < fields.len() {
             let b = fields[j].1;
@@ -195,7 +204,7 @@ pub(crate) const fn check_field<T: WireValue>(field: Field) {
     assert!(field.width_bits <= T::MAX_BITS, "a field is wider than its type");
 }
 
-/// Bits from the start of a layout to the end of its last field; what follows is reserved.
+/// Bits from the start of a layout to the end of its last field; the bits after that are reserved.
 pub(crate) const fn used_bits(fields: &[(&str, Field)]) -> usize {
     let mut used = 0;
     let mut i = 0;
@@ -207,8 +216,8 @@ pub(crate) const fn used_bits(fields: &[(&str, Field)]) -> usize {
     used
 }
 
-/// The place of a field by its name; fails the build if there is none.
-pub(crate) const fn place_of(fields: &[(&str, Field)], name: &str) -> Field {
+/// The field of a layout by its name; fails the build if there is none.
+pub(crate) const fn field_named(fields: &[(&str, Field)], name: &str) -> Field {
     let mut i = 0;
     while i < fields.len() {
         if same_text(fields[i].0.as_bytes(), name.as_bytes()) {
@@ -219,14 +228,14 @@ pub(crate) const fn place_of(fields: &[(&str, Field)], name: &str) -> Field {
     panic!("no field of that name")
 }
 
-/// The place of a field of a layout that is itself the field `host` of another one.
-pub(crate) const fn place_within(
+/// The field `name` of a layout that is itself the field `outer` of another layout, as a field of that other layout.
+pub(crate) const fn nested_field(
     fields: &[(&str, Field)],
-    host: &str,
+    outer: &str,
     inner_fields: &[(&str, Field)],
     name: &str,
 ) -> Field {
-    place_of(inner_fields, name).moved_by(place_of(fields, host).first_byte())
+    field_named(inner_fields, name).moved_by(field_named(fields, outer).first_byte())
 }
 
 const fn same_text(left: &[u8], right: &[u8]) -> bool {
@@ -239,13 +248,13 @@ const fn same_text(left: &[u8], right: &[u8]) -> bool {
     same
 }
 
-/// Declares an attribute as the table of its fields: a struct, `decode`, `encode` and the table itself (`FIELDS`). A layout
-/// may be a field of another one; a shorter field than its length cuts reserved bytes at its end.
+/// Declares an attribute as the table of its fields: generates a struct, `decode`, `encode` and the table itself (`FIELDS`).
+/// A layout may be a field of another layout; a field shorter than the layout omits reserved bytes at its end.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
         pub struct $name:ident [$len:expr] {
-            $( $(#[$field_meta:meta])* $field:ident : $ty:ty = $place:expr, )*
+            $( $(#[$field_meta:meta])* $field:ident : $ty:ty = $at:expr, )*
         }
     ) => {
         $(#[$meta])*
@@ -256,18 +265,24 @@ macro_rules! layout {
 
         const _: () = {
             $crate::bits::check_layout($name::FIELDS, $name::LEN);
-            $( $crate::bits::check_field::<$ty>($place); )*
+            $( $crate::bits::check_field::<$ty>($at); )*
         };
 
         impl $name {
             /// Length on the wire in bytes.
             pub const LEN: usize = $len;
 
-            /// The layout as a table: field names and places.
+            /// The layout as a table: field names with offsets and widths.
             pub const FIELDS: &'static [(&'static str, $crate::bits::Field)] =
-                &[$( (stringify!($field), $place) ),*];
+                &[$( (stringify!($field), $at) ),*];
 
-            /// Reads the layout from the start of `raw`.
+            /// Decodes the layout from the first [`Self::LEN`] bytes of `raw`. Reserved bits and bytes behind the layout are
+            /// ignored.
+            ///
+            /// # Errors
+            ///
+            /// [`LayoutError::TooShort`](crate::LayoutError::TooShort) if `raw` is shorter than the layout,
+            /// [`LayoutError::BadField`](crate::LayoutError::BadField) if a field holds an invalid value.
             pub fn decode(raw: &[u8]) -> Result<Self, $crate::bits::LayoutError> {
                 use $crate::bits::{LayoutError, WireValue};
                 let raw = raw.get(..Self::LEN).ok_or(LayoutError::TooShort {
@@ -276,18 +291,18 @@ macro_rules! layout {
                     got: raw.len(),
                 })?;
                 Ok(Self {
-                    $( $field: <$ty as WireValue>::read(raw, $place).ok_or(LayoutError::BadField {
+                    $( $field: <$ty as WireValue>::read(raw, $at).ok_or(LayoutError::BadField {
                         layout: stringify!($name),
                         field: stringify!($field),
                     })?, )*
                 })
             }
 
-            /// The bytes of this value; reserved bits are 0.
+            /// Encodes the layout; reserved bits are 0.
             pub fn encode(&self) -> [u8; $len] {
                 use $crate::bits::WireValue;
                 let mut raw = [0u8; $len];
-                $( <$ty as WireValue>::write(&self.$field, &mut raw, $place); )*
+                $( <$ty as WireValue>::write(&self.$field, &mut raw, $at); )*
                 raw
             }
         }
@@ -297,19 +312,19 @@ macro_rules! layout {
             const MAX_BITS: usize = Self::LEN * 8;
             fn read(raw: &[u8], field: $crate::bits::Field) -> Option<Self> {
                 let mut own = [0u8; $len];
-                let place = &raw[field.first_byte()..field.end_byte()];
-                own[..place.len()].copy_from_slice(place);
+                let part = &raw[field.first_byte()..field.end_byte()];
+                own[..part.len()].copy_from_slice(part);
                 Self::decode(&own).ok()
             }
             fn write(&self, raw: &mut [u8], field: $crate::bits::Field) {
-                let place = &mut raw[field.first_byte()..field.end_byte()];
-                place.copy_from_slice(&self.encode()[..place.len()]);
+                let part = &mut raw[field.first_byte()..field.end_byte()];
+                part.copy_from_slice(&self.encode()[..part.len()]);
             }
         }
     };
 }
 
-/// Declares an enumeration of the wire that is total: an unknown code is kept as `Unknown(code)`.
+/// Declares an enumeration of wire codes that is total: an unknown code is kept as `Unknown(code)`.
 macro_rules! wire_enum {
     (
         $(#[$meta:meta])*
@@ -319,30 +334,30 @@ macro_rules! wire_enum {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name {
             $( $(#[$variant_meta])* $variant, )*
-            /// A code this crate has no name for.
+            /// Any other code, kept as received.
             Unknown(u8),
         }
 
         impl $name {
-            /// The value behind a code; never fails.
+            /// Decodes a code; every code has a value.
             pub const fn from_wire(code: u8) -> Self {
                 match code { $( $code => Self::$variant, )* other => Self::Unknown(other) }
             }
 
-            /// The code of this value.
+            /// The wire code of this value.
             pub const fn to_wire(self) -> u8 {
                 match self { $( Self::$variant => $code, )* Self::Unknown(code) => code }
             }
         }
 
-        /// As its code.
+        /// Serialized as its wire code.
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_u8(self.to_wire())
             }
         }
 
-        /// From its code; any will do.
+        /// Deserialized from its wire code; every code is accepted.
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 <u8 as serde::Deserialize>::deserialize(deserializer).map(Self::from_wire)
@@ -363,7 +378,7 @@ macro_rules! wire_enum {
     };
 }
 
-/// Lets an identifier with `from_wire(raw) -> Option<Self>` and `to_wire(self)` stand in a field.
+/// Implements [`WireValue`] for an identifier with `from_wire(raw) -> Option<Self>` and `to_wire(self)`.
 macro_rules! identifier_wire_value {
     ($ty:ty, $raw:ty) => {
         impl $crate::bits::WireValue for $ty {
@@ -378,7 +393,7 @@ macro_rules! identifier_wire_value {
             }
         }
     };
-    // An identifier that is never zero may also be absent: zero on the wire.
+    // An identifier that is never zero may be absent: `None` is zero on the wire.
     ($ty:ty, $raw:ty, optional) => {
         identifier_wire_value!($ty, $raw);
         impl $crate::bits::WireValue for Option<$ty> {
@@ -403,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_reads_back_what_was_put_and_leaves_its_neighbours_alone() {
+    fn put_changes_only_the_bits_of_its_field() {
         for field in
             [bytes(2, 2), bits(3, 7, 4), bits(3, 3, 0), bits(1, 5, 5), bits_from(2, 3, 20), bytes(0, 8)]
         {
@@ -420,29 +435,24 @@ mod tests {
     }
 
     layout! {
-        /// Two bytes in use, four long.
+        /// Two used bytes and two reserved ones.
         pub struct Inner[4] {
-            /// First byte.
             first: u8 = bytes(0, 1),
-            /// Second byte, upper half.
             second: u8 = bits(1, 7, 4),
         }
     }
 
     layout! {
-        /// Holds the used part of the other.
+        /// Holds the used bytes of [`Inner`].
         pub struct Outer[5] {
-            /// One byte.
             before: u8 = bytes(0, 1),
-            /// Cut to its used bytes.
             inner: Inner = bytes(1, 2),
-            /// One byte.
             after: u8 = bytes(3, 1),
         }
     }
 
     #[test]
-    fn a_layout_inside_a_layout_keeps_to_its_field() {
+    fn a_nested_layout_stays_inside_its_field() {
         let outer = Outer::decode(&[1, 2, 0x3f, 4, 5]).unwrap();
         assert_eq!(outer, Outer { before: 1, inner: Inner { first: 2, second: 3 }, after: 4 });
         assert_eq!(outer.encode(), [1, 2, 0x30, 4, 0], "reserved bits are written as 0");

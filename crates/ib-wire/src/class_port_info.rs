@@ -1,4 +1,4 @@
-//! ClassPortInfo: what a management class can do, and where it is answered.
+//! ClassPortInfo: capabilities of a management class, redirection of its requests and destination of its traps.
 
 use crate::address::{Gid, LidAddress};
 use crate::bits::{Field, WireValue, bits, bits_from, bytes};
@@ -7,52 +7,39 @@ use crate::keys::{Pkey, QKey};
 use crate::lanes::ServiceLevel;
 
 layout! {
-    /// ClassPortInfo (attribute 0x0001), the same in every class but for the meaning of the capabilities: see
-    /// [`perf`](crate::perf) and [`sa`](crate::sa).
+    /// ClassPortInfo (attribute 0x0001). Every class has the same layout; the meaning of the capability bits above the
+    /// common ones differs: see [`perf`](crate::perf) and [`sa`](crate::sa).
+    ///
+    /// The `redirect_…` fields name the port to send requests to instead of this one; the `trap_…` fields name the
+    /// destination of the class's traps.
     pub struct ClassPortInfo[72] {
-        /// Version of the datagram format.
+        /// Version of the MAD format, 1.
         base_version: u8 = bytes(0, 1),
-        /// Version of the class.
         class_version: u8 = bytes(1, 1),
-        /// What the class can do.
         capability: ClassCapability = bytes(2, 2),
-        /// What the class can do, second part.
         capability2: ClassCapability2 = bits_from(4, 7, 27),
-        /// How long an answer may take, as an exponent.
+        /// RespTimeValue: longest time between request and response, 4.096 µs · 2ⁿ.
         response_time: u8 = bits(7, 4, 0),
-        /// Whom to ask instead.
         redirect_gid: Gid = bytes(8, 16),
-        /// Traffic class for that.
         redirect_traffic_class: u8 = bytes(24, 1),
-        /// Service level for that.
         redirect_sl: ServiceLevel = bits(25, 7, 4),
-        /// Flow label for that.
+        /// Flow label of the GRH, 20 bits.
         redirect_flow_label: u32 = bits_from(25, 3, 20),
-        /// Whom to ask instead; `None` for nobody.
+        /// `None` if requests are not redirected.
         redirect_lid: Option<LidAddress> = bytes(28, 2),
-        /// Partition key for that.
         redirect_pkey: Option<Pkey> = bytes(30, 2),
-        /// Queue pair for that.
         redirect_qp: QueuePair = bytes(33, 3),
-        /// Queue key for that.
         redirect_qkey: QKey = bytes(36, 4),
-        /// Where traps of the class go.
         trap_gid: Gid = bytes(40, 16),
-        /// Traffic class for that.
         trap_traffic_class: u8 = bytes(56, 1),
-        /// Service level for that.
         trap_sl: ServiceLevel = bits(57, 7, 4),
-        /// Flow label for that.
+        /// Flow label of the GRH, 20 bits.
         trap_flow_label: u32 = bits_from(57, 3, 20),
-        /// Where traps of the class go; `None` for nowhere.
+        /// `None` if the class sends no traps.
         trap_lid: Option<LidAddress> = bytes(60, 2),
-        /// Partition key for that.
         trap_pkey: Option<Pkey> = bytes(62, 2),
-        /// Hop limit for that.
         trap_hop_limit: u8 = bytes(64, 1),
-        /// Queue pair for that.
         trap_qp: QueuePair = bytes(65, 3),
-        /// Queue key for that.
         trap_qkey: QKey = bytes(68, 4),
     }
 }
@@ -64,12 +51,12 @@ macro_rules! capability_mask {
         pub struct $name(pub $raw);
 
         impl $name {
-            /// Whether all of `other` is in this mask.
+            /// Whether this mask has every bit of `other`.
             pub const fn has(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// This mask with `other`.
+            /// This mask with the bits of `other` added.
             pub const fn with(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
@@ -88,7 +75,7 @@ macro_rules! capability_mask {
 }
 
 capability_mask!(
-    /// CapabilityMask of a class: the lower 8 bits mean the same in every class.
+    /// CapabilityMask of a class, 16 bits. The lower 8 bits mean the same in every class.
     ClassCapability(u16),
     16
 );
@@ -96,7 +83,7 @@ capability_mask!(
 impl ClassCapability {
     /// The class sends traps.
     pub const TRAP: Self = Self(0x0001);
-    /// The class keeps notices to be fetched.
+    /// The class answers Get and Set of the Notice attribute.
     pub const NOTICE: Self = Self(0x0002);
 }
 

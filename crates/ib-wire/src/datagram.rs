@@ -10,17 +10,17 @@ use crate::mad::Mad;
 pub struct QueuePair(u32);
 
 impl QueuePair {
-    /// Subnet management.
+    /// QP0, the queue pair of subnet management packets.
     pub const SUBNET_MANAGEMENT: Self = Self(0);
-    /// General management.
+    /// QP1, the queue pair of all other management classes (general services).
     pub const GENERAL_MANAGEMENT: Self = Self(1);
 
-    /// Checks a number; `None` above 24 bits.
+    /// `None` if the number has more than 24 bits.
     pub const fn from_wire(raw: u32) -> Option<Self> {
         if raw <= 0xff_ffff { Some(Self(raw)) } else { None }
     }
 
-    /// The number.
+    /// The queue pair number, below 2²⁴.
     pub const fn to_wire(self) -> u32 {
         self.0
     }
@@ -28,46 +28,38 @@ impl QueuePair {
 
 identifier_wire_value!(QueuePair, u32);
 
-/// The global route header, where a datagram has one.
+/// The fields of a global route header that management datagrams use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
-    /// Sender.
     pub source: Gid,
-    /// Receiver.
     pub destination: Gid,
-    /// Traffic class.
     pub traffic_class: u8,
-    /// Flow label, 20 bits.
+    /// A number of 20 bits.
     pub flow_label: u32,
-    /// Hops left.
+    /// Number of routers the packet may still pass.
     pub hop_limit: u8,
 }
 
-/// What travels between ports: partition checks and trust in a requester need the headers, not just the 256 bytes.
+/// A MAD with the packet headers it travels in. Partition checks and decisions about the requester need the headers, not
+/// only the 256 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Sender. Permissive where the sender has no LID yet.
+    /// Source LID; permissive if the sender has no LID yet.
     pub slid: LidAddress,
-    /// Receiver.
     pub dlid: LidAddress,
-    /// Service level.
     pub sl: ServiceLevel,
-    /// Global route header.
     pub grh: Option<Grh>,
-    /// Partition key; means nothing on QP0.
+    /// Not checked on QP0.
     pub pkey: Pkey,
-    /// Queue key; means nothing on QP0.
+    /// Not checked on QP0.
     pub qkey: QKey,
-    /// Sending queue pair.
     pub sqp: QueuePair,
-    /// Receiving queue pair.
     pub dqp: QueuePair,
-    /// The datagram itself.
     pub mad: Mad,
 }
 
 impl Datagram {
-    /// A subnet management datagram: QP0 to QP0, no partition, no queue key.
+    /// A subnet management packet: QP0 to QP0, service level 0, without GRH. P_Key and Q_Key are placeholders.
     pub fn subnet_management(slid: LidAddress, dlid: LidAddress, mad: Mad) -> Self {
         Self {
             slid,
@@ -82,7 +74,7 @@ impl Datagram {
         }
     }
 
-    /// A general management datagram: QP1 to QP1 in a partition.
+    /// A general management datagram: QP1 to QP1 with the well-known Q_Key, service level 0, without GRH.
     pub fn general_management(slid: LidAddress, dlid: LidAddress, pkey: Pkey, mad: Mad) -> Self {
         Self {
             slid,

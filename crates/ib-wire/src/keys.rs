@@ -1,4 +1,4 @@
-//! Who may: partition keys, management keys, queue keys.
+//! Keys: management keys, subnet manager keys, partition keys and queue keys.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::bits::{Field, OutOfRange, WireValue};
 
-/// A management key: whoever knows it may configure the node. It never prints.
+/// A management key (M_Key), 64 bits, never 0: the right to configure a node. `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MKey(NonZeroU64);
 
 impl MKey {
-    /// Checks a number; `None` if it is 0, which switches the protection off.
+    /// `None` if the number is 0, which means "no protection".
     #[inline]
     pub const fn from_wire(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
@@ -22,7 +22,7 @@ impl MKey {
         }
     }
 
-    /// The key itself. Only for the wire and for key files.
+    /// The secret itself, for MADs and key files only.
     #[inline]
     pub const fn to_wire(self) -> u64 {
         self.0.get()
@@ -37,12 +37,12 @@ impl fmt::Debug for MKey {
     }
 }
 
-/// A subnet manager's key: whoever presents it to the subnet administration is trusted. It never prints.
+/// A subnet manager key (SM_Key), 64 bits, never 0: requests to the SA that carry it are trusted. `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SmKey(NonZeroU64);
 
 impl SmKey {
-    /// Checks a number; `None` if it is 0, which is no key.
+    /// `None` if the number is 0, which means "no key".
     #[inline]
     pub const fn from_wire(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
@@ -51,7 +51,7 @@ impl SmKey {
         }
     }
 
-    /// The key itself. Only for the wire and for key files.
+    /// The secret itself, for MADs and key files only.
     #[inline]
     pub const fn to_wire(self) -> u64 {
         self.0.get()
@@ -66,28 +66,28 @@ impl fmt::Debug for SmKey {
     }
 }
 
-/// A partition: 15 bits, never 0.
+/// A partition, without membership: 15 bits, 1 to 0x7FFF.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct PartitionNumber(u16);
 
 impl PartitionNumber {
-    /// The partition every port starts in.
+    /// The default partition, 0x7FFF, of which every port is a member when it comes up.
     pub const DEFAULT: Self = Self(0x7fff);
 
-    /// Checks a number; `None` if it is 0 or has more than 15 bits.
+    /// `None` if the number is 0 or above 0x7FFF.
     #[inline]
     pub const fn from_wire(raw: u16) -> Option<Self> {
         if raw == 0 || raw > 0x7fff { None } else { Some(Self(raw)) }
     }
 
-    /// The number.
+    /// The partition number, 1 to 0x7FFF.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         self.0
     }
 
-    /// The key a member of this partition holds.
+    /// The P_Key of a member of this partition.
     pub const fn key(self, membership: Membership) -> Pkey {
         match membership {
             Membership::Full => Pkey(self.0 | FULL_MEMBER),
@@ -102,7 +102,7 @@ impl TryFrom<u16> for PartitionNumber {
         Self::from_wire(raw).ok_or(OutOfRange {
             what: "partition number",
             raw: raw.into(),
-            allowed: "1..=0x7fff",
+            allowed: "between 1 and 0x7fff",
         })
     }
 }
@@ -125,28 +125,28 @@ impl fmt::Debug for PartitionNumber {
     }
 }
 
-/// Limited members of a partition reach full members only; full members reach everyone.
+/// Membership of a partition: two limited members cannot communicate with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Membership {
-    /// Reaches full members only.
+    /// Communicates with full members only.
     Limited,
-    /// Reaches every member.
+    /// Communicates with every member.
     Full,
 }
 
 const FULL_MEMBER: u16 = 0x8000;
 
-/// A partition key as packets and tables carry it: partition and membership.
+/// A partition key (P_Key) as packets and P_Key tables carry it: bit 15 is full membership, bits 14 to 0 are the partition.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct Pkey(u16);
 
 impl Pkey {
-    /// Full membership of the default partition, 0xFFFF.
+    /// The P_Key 0xFFFF: full membership of the default partition.
     pub const DEFAULT_FULL: Self = PartitionNumber::DEFAULT.key(Membership::Full);
 
-    /// Checks a number; `None` if its partition is 0 (0x0000 and 0x8000 mark empty table entries).
+    /// `None` if the partition is 0: 0x0000 and 0x8000 mark empty table entries.
     #[inline]
     pub const fn from_wire(raw: u16) -> Option<Self> {
         match PartitionNumber::from_wire(raw & !FULL_MEMBER) {
@@ -155,23 +155,24 @@ impl Pkey {
         }
     }
 
-    /// The number.
+    /// The P_Key as a number in host byte order.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         self.0
     }
 
-    /// The partition.
+    /// The partition, without the membership bit.
     pub const fn partition(self) -> PartitionNumber {
         PartitionNumber(self.0 & !FULL_MEMBER)
     }
 
-    /// The membership.
+    /// The membership, from bit 15.
     pub const fn membership(self) -> Membership {
         if self.0 & FULL_MEMBER == 0 { Membership::Limited } else { Membership::Full }
     }
 
-    /// Whether a packet with this key is accepted by a holder of `held`: same partition, and not both limited.
+    /// Whether a port that holds the P_Key `held` accepts a packet with this P_Key: the partition is the same and at least
+    /// one of both is a full member.
     #[inline]
     pub const fn is_accepted_by(self, held: Pkey) -> bool {
         self.0 & !FULL_MEMBER == held.0 & !FULL_MEMBER && (self.0 | held.0) & FULL_MEMBER != 0
@@ -186,7 +187,7 @@ impl TryFrom<u16> for Pkey {
         Self::from_wire(raw).ok_or(OutOfRange {
             what: "P_Key",
             raw: raw.into(),
-            allowed: "a partition 1..=0x7fff, plus 0x8000 for full members",
+            allowed: "a partition between 1 and 0x7fff, plus 0x8000 for full membership",
         })
     }
 }
@@ -197,15 +198,22 @@ impl From<Pkey> for u16 {
     }
 }
 
-/// Hexadecimal with `0x`, or decimal.
+/// A text that is not a P_Key. It keeps the first 20 characters of the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a P_Key: expected a partition between 1 and 0x7fff, plus 0x8000 for full membership, such as 0x8001"
+)]
+pub struct ParsePkeyError(String);
+
+/// Accepts hexadecimal numbers with `0x` in front, and decimal ones.
 impl FromStr for Pkey {
-    type Err = OutOfRange;
-    fn from_str(text: &str) -> Result<Self, OutOfRange> {
+    type Err = ParsePkeyError;
+    fn from_str(text: &str) -> Result<Self, ParsePkeyError> {
         let raw = match text.strip_prefix("0x") {
             Some(digits) => u16::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        Self::try_from(raw.unwrap_or(0))
+        raw.ok().and_then(Self::from_wire).ok_or_else(|| ParsePkeyError(text.chars().take(20).collect()))
     }
 }
 
@@ -221,20 +229,20 @@ impl fmt::Debug for Pkey {
     }
 }
 
-/// A queue key. The well-known one of general management is public; others are a tenant's secret, so none prints.
+/// A queue key (Q_Key), 32 bits. Apart from the well-known key of QP1, a Q_Key is a tenant's secret: `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct QKey(u32);
 
 impl QKey {
-    /// The key of the general management queue pair (QP1).
+    /// The well-known Q_Key of QP1, 0x8001_0000.
     pub const GENERAL_MANAGEMENT: Self = Self(0x8001_0000);
 
-    /// Any number is a queue key.
+    /// Every 32-bit number is a valid Q_Key.
     pub const fn from_wire(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The number.
+    /// The secret itself, for packets only.
     pub const fn to_wire(self) -> u32 {
         self.0
     }
@@ -270,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pkey_is_its_partition_and_membership_for_all_numbers() {
+    fn a_pkey_is_its_partition_and_membership() {
         for raw in 0..=u16::MAX {
             match Pkey::from_wire(raw) {
                 Some(key) => assert_eq!(key.partition().key(key.membership()).to_wire(), raw),
@@ -280,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_print() {
+    fn debug_output_hides_secrets() {
         let keys = (MKey::from_wire(0xdead_beef), SmKey::from_wire(0xdead_beef), QKey::from_wire(0xcafe));
         let text = format!("{keys:?} {keys:x?}");
         for secret in ["dead", "cafe", "3735928559", "51966"] {

@@ -1,4 +1,4 @@
-//! Service levels and virtual lanes: what a packet asks for, and what a link gives it.
+//! Service levels (SL), virtual lanes (VL) and the code for numbers of lanes.
 
 use std::fmt;
 
@@ -14,19 +14,19 @@ macro_rules! four_bits {
         pub struct $name(u8);
 
         impl $name {
-            /// Checks a number; `None` above 15.
+            /// `None` if the number is above 15.
             #[inline]
             pub const fn from_wire(raw: u8) -> Option<Self> {
                 if raw <= 15 { Some(Self(raw)) } else { None }
             }
 
-            /// The number.
+            /// The number, 0 to 15.
             #[inline]
             pub const fn to_wire(self) -> u8 {
                 self.0
             }
 
-            /// The number as an index.
+            /// The number as an index of a table with 16 entries.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -38,7 +38,7 @@ macro_rules! four_bits {
         impl TryFrom<u8> for $name {
             type Error = OutOfRange;
             fn try_from(raw: u8) -> Result<Self, OutOfRange> {
-                Self::from_wire(raw).ok_or(OutOfRange { what: $what, raw: raw.into(), allowed: "0..=15" })
+                Self::from_wire(raw).ok_or(OutOfRange { what: $what, raw: raw.into(), allowed: "between 0 and 15" })
             }
         }
 
@@ -63,42 +63,40 @@ macro_rules! four_bits {
 }
 
 four_bits!(
-    /// What a packet asks for; every link maps it to a lane of its own choosing.
+    /// A service level (SL), 0 to 15: set by the sender in the packet header and kept on the whole path. Every output port
+    /// maps it to a virtual lane with its [`SlToVl`](crate::SlToVl) table.
     ServiceLevel,
     "service level"
 );
 
 four_bits!(
-    /// A lane of a link, with buffers of its own. Lane 15 carries subnet management only.
+    /// A virtual lane (VL) of a link, 0 to 15, with its own buffers and credits. VL0 to VL14 carry data, VL15 carries subnet
+    /// management packets only.
     VirtualLane,
     "virtual lane"
 );
 
 impl VirtualLane {
-    /// The lane of subnet management packets. As the target of a service level it means: discard.
+    /// VL15, the lane of subnet management packets. An SL-to-VL entry with this lane discards the packets of its SL.
     pub const MANAGEMENT: Self = Self(15);
 }
 
 wire_enum! {
-    /// How many data lanes a port has, in the code that VLCap and OperationalVLs share.
+    /// The number of data VLs of a port, in the code of VLCap and OperationalVLs: 1 = VL0, 2 = VL0-1, 3 = VL0-3, 4 = VL0-7,
+    /// 5 = VL0-14. The order of the codes is the order of the numbers.
     pub enum DataLanes {
-        /// Nothing said; in a Set: leave it.
+        /// In a Set: keep the current value.
         NoChange = 0,
-        /// VL0.
         One = 1,
-        /// VL0-1.
         Two = 2,
-        /// VL0-3.
         Four = 3,
-        /// VL0-7.
         Eight = 4,
-        /// VL0-14.
         Fifteen = 5,
     }
 }
 
 impl DataLanes {
-    /// The code for a number of lanes; `None` unless it is 1, 2, 4, 8 or 15.
+    /// The code for a number of data VLs; `None` unless it is 1, 2, 4, 8 or 15.
     pub const fn from_count(count: u8) -> Option<Self> {
         match count {
             1 => Some(Self::One),
@@ -110,7 +108,7 @@ impl DataLanes {
         }
     }
 
-    /// The number of lanes; 0 where the code says none.
+    /// The number of data VLs; 0 for `NoChange` and unknown codes.
     pub const fn count(self) -> u8 {
         match self {
             Self::One => 1,

@@ -1,75 +1,63 @@
-//! The state of a link: logical, physical, width, speed and packet size.
+//! Link state, width, speed and MTU, in the codes of PortInfo.
 
 wire_enum! {
-    /// The logical state of a port. In a Set, `NoChange` leaves it.
+    /// PortState, the logical state of a port. A subnet manager moves a port from Initialize to Armed to Active, one step
+    /// per Set; setting Down restarts the link training.
     pub enum PortState {
-        /// Nothing said.
+        /// In a Set: keep the current state.
         NoChange = 0,
-        /// No packet passes.
+        /// The link is down: no packet passes.
         Down = 1,
-        /// Subnet management packets pass.
+        /// Only subnet management packets pass.
         Initialize = 2,
-        /// Data may be received, not sent.
+        /// Data packets are received but not sent.
         Armed = 3,
-        /// Everything passes.
         Active = 4,
     }
 }
 
 wire_enum! {
-    /// The physical state of a port. In a Set, `NoChange` leaves it.
+    /// PortPhysicalState, the state of the link training.
     pub enum PhysicalState {
-        /// Nothing said.
+        /// In a Set: keep the current state.
         NoChange = 0,
-        /// Idle.
         Sleep = 1,
-        /// Looks for a partner.
+        /// Tries to detect a link partner.
         Polling = 2,
-        /// Switched off.
         Disabled = 3,
-        /// Negotiates.
         Training = 4,
-        /// Connected.
         LinkUp = 5,
-        /// Recovers from errors.
+        /// Retrains after link errors.
         ErrorRecovery = 6,
-        /// Under test.
         PhyTest = 7,
     }
 }
 
 wire_enum! {
-    /// What a port does when its link is down.
+    /// LinkDownDefaultState, the physical state that a port enters when its link goes down.
     pub enum LinkDownDefault {
-        /// Nothing said.
+        /// In a Set: keep the current value.
         NoChange = 0,
-        /// Sleeps.
         Sleep = 1,
-        /// Polls.
         Polling = 2,
     }
 }
 
 wire_enum! {
-    /// Largest packet payload, in the code of PortInfo.
+    /// MTU: the largest packet payload, headers not counted. Code n (1 to 5) is 128 · 2ⁿ bytes.
     pub enum Mtu {
-        /// Nothing said.
+        /// In a Set: keep the current value.
         NoChange = 0,
-        /// 256 bytes.
         B256 = 1,
-        /// 512 bytes.
         B512 = 2,
-        /// 1024 bytes.
         B1024 = 3,
-        /// 2048 bytes.
         B2048 = 4,
-        /// 4096 bytes.
         B4096 = 5,
     }
 }
 
 impl Mtu {
-    /// The payload in bytes; 0 where the code says none.
+    /// The MTU in bytes; 0 for `NoChange` and unknown codes.
     pub const fn bytes(self) -> u16 {
         match self {
             Self::B256 => 256,
@@ -82,23 +70,21 @@ impl Mtu {
     }
 }
 
-/// A set of link widths: one bit each. `active` fields hold one bit, `enabled` and `supported` several.
+/// A set of link widths, one bit each. `active` fields have one bit set, `enabled` and `supported` fields one or more.
+///
+/// A width is a number of physical lanes, which have nothing to do with virtual lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkWidth(pub u8);
 
 impl LinkWidth {
-    /// One physical lane.
     pub const X1: Self = Self(1);
-    /// Four.
     pub const X4: Self = Self(2);
-    /// Eight.
     pub const X8: Self = Self(4);
-    /// Twelve.
     pub const X12: Self = Self(8);
-    /// Two.
+    /// Added to the specification later, hence the code out of order.
     pub const X2: Self = Self(16);
 
-    /// Physical lanes of the widest of the set; 0 if it is empty.
+    /// Number of physical lanes of the widest width in the set: 1, 2, 4, 8 or 12; 0 if no known bit is set.
     pub const fn lanes(self) -> u32 {
         match self.widest() {
             Some(Self::X12) => 12,
@@ -110,7 +96,7 @@ impl LinkWidth {
         }
     }
 
-    /// The widest of the set; `None` if it is empty.
+    /// The widest width in the set; `None` if no known bit is set.
     pub const fn widest(self) -> Option<Self> {
         let order = [Self::X12, Self::X8, Self::X4, Self::X2, Self::X1];
         let mut i = 0;
@@ -124,19 +110,19 @@ impl LinkWidth {
     }
 }
 
-/// A set of link speeds up to QDR: one bit each.
+/// A set of link speeds up to QDR, one bit each: signalling rates with 8b/10b encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkSpeed(pub u8);
 
 impl LinkSpeed {
-    /// 2.5 Gb/s per lane.
+    /// 2.5 Gb/s per physical lane.
     pub const SDR: Self = Self(1);
-    /// 5 Gb/s per lane.
+    /// 5 Gb/s per physical lane.
     pub const DDR: Self = Self(2);
-    /// 10 Gb/s per lane.
+    /// 10 Gb/s per physical lane.
     pub const QDR: Self = Self(4);
 
-    /// Nominal Mb/s per lane of the fastest of the set; 0 if it is empty.
+    /// Nominal rate per physical lane of the fastest speed in the set, in Mb/s; 0 if no known bit is set.
     pub const fn lane_mbps(self) -> u32 {
         match self.fastest() {
             Some(Self::SDR) => 2_500,
@@ -146,7 +132,7 @@ impl LinkSpeed {
         }
     }
 
-    /// The fastest of the set; `None` if it is empty.
+    /// The fastest speed in the set; `None` if no known bit is set.
     pub const fn fastest(self) -> Option<Self> {
         match self.0 & 7 {
             0 => None,
@@ -157,21 +143,22 @@ impl LinkSpeed {
     }
 }
 
-/// A set of extended link speeds: one bit each.
+/// A set of extended link speeds (LinkSpeedExt), one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExtendedSpeed(pub u8);
 
 impl ExtendedSpeed {
-    /// 14.0625 Gb/s per lane.
+    /// 14.0625 Gb/s per physical lane.
     pub const FDR: Self = Self(1);
-    /// 25.78125 Gb/s per lane.
+    /// 25.78125 Gb/s per physical lane.
     pub const EDR: Self = Self(2);
-    /// 53.125 Gb/s per lane.
+    /// 53.125 Gb/s per physical lane.
     pub const HDR: Self = Self(4);
-    /// 106.25 Gb/s per lane.
+    /// 106.25 Gb/s per physical lane.
     pub const NDR: Self = Self(8);
 
-    /// Nominal Mb/s per lane of the fastest of the set; 0 if it is empty.
+    /// Nominal rate per physical lane of the fastest speed in the set, in Mb/s: 14000, 25000, 50000 or 100000, as rate codes
+    /// count it ([`Rate`](crate::sa::Rate)); 0 if no known bit is set.
     pub const fn lane_mbps(self) -> u32 {
         match self.fastest() {
             Some(Self::FDR) => 14_000,
@@ -182,7 +169,7 @@ impl ExtendedSpeed {
         }
     }
 
-    /// The fastest of the set; `None` if it is empty.
+    /// The fastest speed in the set; `None` if no known bit is set.
     pub const fn fastest(self) -> Option<Self> {
         match self.0 & 0xf {
             0 => None,

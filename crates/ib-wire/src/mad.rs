@@ -16,12 +16,14 @@ const TRANSACTION: Field = bytes(8, 8);
 const ATTRIBUTE: Field = bytes(16, 2);
 const MODIFIER: Field = bytes(20, 4);
 
-/// A management datagram: 256 bytes and the fields every class has. Reading judges nothing.
+/// A management datagram (MAD): 256 bytes in wire order, with accessors for the fields that every class has.
+///
+/// Accessors work on any bytes and never fail; they do not check that the datagram is valid.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Mad(pub [u8; MAD_LEN]);
 
 impl Mad {
-    /// A datagram of all zeros but for the common header.
+    /// A datagram with base version 1, the version of its class, status 0 and transaction 0; all other bytes are 0.
     pub fn new(class: ManagementClass, method: Method, attribute: Attribute, modifier: u32) -> Self {
         let mut mad = Self([0; MAD_LEN]);
         BASE_VERSION.put(&mut mad.0, 1);
@@ -33,37 +35,37 @@ impl Mad {
         mad
     }
 
-    /// Base and class version as the class demands them; anything else is not to be interpreted.
+    /// Whether base version and class version are those this crate knows. Other datagrams must not be interpreted.
     pub fn has_known_versions(&self) -> bool {
         BASE_VERSION.get(&self.0) == 1 && CLASS_VERSION.get(&self.0) == u64::from(self.class().version())
     }
 
-    /// The management class.
+    /// The management class, byte 1.
     #[inline]
     pub fn class(&self) -> ManagementClass {
         ManagementClass(CLASS.get(&self.0) as u8)
     }
 
-    /// The method.
+    /// The method, byte 3.
     #[inline]
     pub fn method(&self) -> Method {
         Method(METHOD.get(&self.0) as u8)
     }
 
-    /// Replaces the method.
+    /// Sets the method; nothing else changes.
     #[inline]
     pub fn set_method(&mut self, method: Method) {
         METHOD.put(&mut self.0, u64::from(method.0));
     }
 
-    /// The status, without the direction bit of directed routes.
+    /// The status, bytes 4 and 5, without the direction bit of directed-route SMPs.
     #[inline]
     pub fn status(&self) -> Status {
         let raw = STATUS.get(&self.0) as u16;
         Status(if self.class() == ManagementClass::SUBNET_DIRECTED { raw & 0x7fff } else { raw })
     }
 
-    /// Replaces the status; the direction bit of directed routes stays.
+    /// Sets the status and keeps the direction bit of directed-route SMPs.
     #[inline]
     pub fn set_status(&mut self, status: Status) {
         let direction = if self.class() == ManagementClass::SUBNET_DIRECTED { self.0[4] & 0x80 } else { 0 };
@@ -71,31 +73,31 @@ impl Mad {
         self.0[4] |= direction;
     }
 
-    /// The transaction.
+    /// The transaction identifier, bytes 8 to 15.
     #[inline]
     pub fn transaction(&self) -> TransactionId {
         TransactionId(TRANSACTION.get(&self.0))
     }
 
-    /// Replaces the transaction.
+    /// Sets the transaction identifier, bytes 8 to 15.
     #[inline]
     pub fn set_transaction(&mut self, id: TransactionId) {
         TRANSACTION.put(&mut self.0, id.0);
     }
 
-    /// The attribute.
+    /// The attribute, bytes 16 and 17.
     #[inline]
     pub fn attribute(&self) -> Attribute {
         Attribute(ATTRIBUTE.get(&self.0) as u16)
     }
 
-    /// The attribute modifier.
+    /// The attribute modifier, bytes 20 to 23; its meaning depends on the attribute.
     #[inline]
     pub fn modifier(&self) -> u32 {
         MODIFIER.get(&self.0) as u32
     }
 
-    /// Replaces the attribute modifier.
+    /// Sets the attribute modifier, bytes 20 to 23.
     #[inline]
     pub fn set_modifier(&mut self, modifier: u32) {
         MODIFIER.put(&mut self.0, u64::from(modifier));
@@ -117,7 +119,7 @@ impl fmt::Debug for Mad {
     }
 }
 
-/// Pairs a response with its request.
+/// A transaction identifier (TID): a response carries that of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId(pub u64);
 
@@ -155,27 +157,24 @@ macro_rules! named_numbers {
 }
 
 named_numbers! {
-    /// A management class.
+    /// A management class; every number is a valid class, those without a name included.
     ManagementClass(u8) {
-        /// Subnet management by LID.
+        /// Subnet management, routed by LID.
         SUBNET_LID = 0x01,
-        /// Subnet management by directed route.
+        /// Subnet management, routed by a directed route.
         SUBNET_DIRECTED = 0x81,
-        /// Subnet administration.
         SUBNET_ADMINISTRATION = 0x03,
-        /// Performance management.
         PERFORMANCE = 0x04,
-        /// Device management.
+        /// Device management (I/O units), used by SRP.
         DEVICE = 0x06,
-        /// Communication management.
+        /// Connection setup (the communication manager, CM).
         COMMUNICATION = 0x07,
-        /// Congestion control.
         CONGESTION = 0x21,
     }
 }
 
 impl ManagementClass {
-    /// The class version in use: 2 for subnet administration and congestion control, else 1.
+    /// The class version in use: 2 for subnet administration, communication management and congestion control, else 1.
     pub const fn version(self) -> u8 {
         match self {
             Self::SUBNET_ADMINISTRATION | Self::COMMUNICATION | Self::CONGESTION => 2,
@@ -183,7 +182,7 @@ impl ManagementClass {
         }
     }
 
-    /// Whether it travels on QP0 and lane 15.
+    /// Whether datagrams of this class are SMPs, which use QP0 and VL15.
     #[inline]
     pub const fn is_subnet_management(self) -> bool {
         self.0 == Self::SUBNET_LID.0 || self.0 == Self::SUBNET_DIRECTED.0
@@ -191,43 +190,36 @@ impl ManagementClass {
 }
 
 named_numbers! {
-    /// A method.
+    /// A method; bit 7 marks responses.
     Method(u8) {
-        /// Read.
         GET = 0x01,
-        /// Write.
         SET = 0x02,
-        /// Datagram of a class of its own, without an answer.
+        /// A datagram that has no response.
         SEND = 0x03,
-        /// An event, unasked.
+        /// A notice from a device, repeated until it is repressed.
         TRAP = 0x05,
-        /// An event, forwarded to a subscriber.
+        /// A notice that the SA forwards to a subscriber.
         REPORT = 0x06,
         /// Stops the repetition of a trap.
         TRAP_REPRESS = 0x07,
-        /// Read several records.
+        /// SA: get all records that match.
         GET_TABLE = 0x12,
-        /// Read a list of paths between many.
+        /// SA: get the hops of paths.
         GET_TRACE_TABLE = 0x13,
-        /// Read a table of several attributes.
+        /// SA: get paths between several sources and destinations.
         GET_MULTI = 0x14,
-        /// Delete.
         DELETE = 0x15,
-        /// Answer to Get and Set.
+        /// Response to Get and Set.
         GET_RESP = 0x81,
-        /// Answer to a report.
         REPORT_RESP = 0x86,
-        /// Answer to a read of several records.
         GET_TABLE_RESP = 0x92,
-        /// Answer to a read of several attributes.
         GET_MULTI_RESP = 0x94,
-        /// Answer to Delete.
         DELETE_RESP = 0x95,
     }
 }
 
 impl Method {
-    /// Whether it answers a request (bit 7; TrapRepress answers a trap without it).
+    /// Whether bit 7 marks a response. TrapRepress, which responds to a trap, does not have it.
     #[inline]
     pub const fn is_response(self) -> bool {
         self.0 & 0x80 != 0
@@ -235,108 +227,86 @@ impl Method {
 }
 
 named_numbers! {
-    /// A status as answers carry it.
+    /// The status of a response. The low byte means the same in every class; the high byte belongs to the class.
     Status(u16) {
-        /// Done.
         OK = 0x0000,
-        /// Busy: discarded, try again.
+        /// The request was discarded; the requester may send it again.
         BUSY = 0x0001,
-        /// Somebody else answers: ask there.
+        /// Send the request to the port that ClassPortInfo names.
         REDIRECT = 0x0002,
-        /// Class or version unknown.
+        /// The class, or this version of it, is not supported.
         BAD_VERSION = 0x0004,
-        /// Method unknown.
         UNSUPPORTED_METHOD = 0x0008,
-        /// Method does not go with the attribute.
+        /// The attribute does not support the method.
         UNSUPPORTED_ATTRIBUTE = 0x000c,
-        /// A field of the attribute, or the modifier, holds what it must not.
+        /// A field of the attribute, or the modifier, holds an invalid value.
         INVALID_FIELD = 0x001c,
-        /// Subnet administration: out of resources.
         SA_NO_RESOURCES = 0x0100,
-        /// Subnet administration: the request makes no sense.
         SA_REQUEST_INVALID = 0x0200,
-        /// Subnet administration: nothing matches.
         SA_NO_RECORDS = 0x0300,
-        /// Subnet administration: Get matched more than one.
+        /// More than one record matches a Get.
         SA_TOO_MANY_RECORDS = 0x0400,
-        /// Subnet administration: GID not valid.
         SA_INVALID_GID = 0x0500,
-        /// Subnet administration: too few components.
+        /// The component mask lacks a component that the request needs.
         SA_INSUFFICIENT_COMPONENTS = 0x0600,
-        /// Subnet administration: not allowed.
+        /// The requester may not read or change the record.
         SA_DENIED = 0x0700,
     }
 }
 
 named_numbers! {
-    /// An attribute; the number means different things in different classes.
+    /// An attribute identifier. The same number means different attributes in different classes; `Debug` shows the name
+    /// that the number has in subnet management.
     Attribute(u16) {
-        /// Subnet administration, performance: what the class can do.
+        /// Common to all classes but subnet management: [`ClassPortInfo`](crate::ClassPortInfo).
         CLASS_PORT_INFO = 0x0001,
-        /// An event.
+        /// Common to all classes: [`Notice`](crate::notice::Notice).
         NOTICE = 0x0002,
-        /// Subscription to events.
+        /// Common to all classes: [`InformInfo`](crate::notice::InformInfo).
         INFORM_INFO = 0x0003,
-        /// A node's name.
         NODE_DESCRIPTION = 0x0010,
-        /// What a node is.
         NODE_INFO = 0x0011,
-        /// What a switch can do (subnet management).
         SWITCH_INFO = 0x0012,
-        /// GUIDs of a port.
+        /// The modifier is the block of 8 GUIDs.
         GUID_INFO = 0x0014,
-        /// State of a port.
+        /// The modifier is the port number, see [`PortInfo`](crate::PortInfo).
         PORT_INFO = 0x0015,
-        /// Partitions of a port.
+        /// The modifier is a [`PkeyBlockSelector`](crate::PkeyBlockSelector).
         PKEY_TABLE = 0x0016,
-        /// Service levels to lanes.
+        /// SLtoVLMappingTable. The modifier is an [`SlToVlSelector`](crate::SlToVlSelector).
         SL_TO_VL = 0x0017,
-        /// Lane arbitration.
+        /// VLArbitrationTable. The modifier is a [`VlArbPart`](crate::VlArbPart) with a port.
         VL_ARBITRATION = 0x0018,
-        /// Unicast routes.
+        /// LinearForwardingTable. The modifier is the block of 64 LIDs.
         LINEAR_FORWARDING = 0x0019,
-        /// Multicast routes.
+        /// MulticastForwardingTable. The modifier is a block of 32 groups and a position of 16 ports.
         MULTICAST_FORWARDING = 0x001b,
-        /// State of a subnet manager.
         SM_INFO = 0x0020,
-        /// Mellanox: FDR10.
+        /// ExtendedPortInfo of Mellanox, for FDR10.
         MLNX_EXT_PORT_INFO = 0xff90,
     }
 }
 
+/// Attributes of performance management and subnet administration, whose numbers other classes use differently.
 impl Attribute {
-    /// Performance: counters of a port, 32 bits.
+    /// Performance management: 32-bit counters.
     pub const PORT_COUNTERS: Self = Self(0x0012);
-    /// Performance: counters of a port, 64 bits.
+    /// Performance management: 64-bit counters.
     pub const PORT_COUNTERS_EXT: Self = Self(0x001d);
-    /// Subnet administration: a node.
+    // Records of the subnet administration.
     pub const NODE_RECORD: Self = Self(0x0011);
-    /// Subnet administration: a port.
     pub const PORT_INFO_RECORD: Self = Self(0x0012);
-    /// Subnet administration: service levels to lanes.
     pub const SL_TO_VL_RECORD: Self = Self(0x0013);
-    /// Subnet administration: a switch.
     pub const SWITCH_INFO_RECORD: Self = Self(0x0014);
-    /// Subnet administration: unicast routes.
     pub const LINEAR_FORWARDING_RECORD: Self = Self(0x0015);
-    /// Subnet administration: multicast routes.
     pub const MULTICAST_FORWARDING_RECORD: Self = Self(0x0017);
-    /// Subnet administration: a subnet manager.
     pub const SM_INFO_RECORD: Self = Self(0x0018);
-    /// Subnet administration: a link.
     pub const LINK_RECORD: Self = Self(0x0020);
-    /// Subnet administration: GUIDs of a port.
     pub const GUID_INFO_RECORD: Self = Self(0x0030);
-    /// Subnet administration: a service.
     pub const SERVICE_RECORD: Self = Self(0x0031);
-    /// Subnet administration: partitions of a port.
     pub const PKEY_TABLE_RECORD: Self = Self(0x0033);
-    /// Subnet administration: a path.
     pub const PATH_RECORD: Self = Self(0x0035);
-    /// Subnet administration: lane arbitration.
     pub const VL_ARBITRATION_RECORD: Self = Self(0x0036);
-    /// Subnet administration: membership of a multicast group.
     pub const MC_MEMBER_RECORD: Self = Self(0x0038);
-    /// Subnet administration: a subscription.
     pub const INFORM_INFO_RECORD: Self = Self(0x00f3);
 }

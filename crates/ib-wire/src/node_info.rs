@@ -1,4 +1,4 @@
-//! NodeInfo and NodeDescription: what a node is and what it is called.
+//! NodeInfo and NodeDescription: type, identifiers and name of a node.
 
 use std::fmt;
 
@@ -7,53 +7,47 @@ use crate::bits::{Field, WireValue, bytes};
 use crate::smp::SMP_DATA_LEN;
 
 wire_enum! {
-    /// The kind of a node.
+    /// NodeType: the kind of a node.
     pub enum NodeKind {
-        /// A channel adapter.
+        /// A channel adapter (HCA, CA).
         Adapter = 1,
-        /// A switch.
         Switch = 2,
-        /// A router.
         Router = 3,
     }
 }
 
 layout! {
-    /// NodeInfo (attribute 0x0011). The port number and port GUID are those of the port that answered.
+    /// NodeInfo (attribute 0x0011). `local_port` and `port_guid` are those of the port that received the request.
     pub struct NodeInfo[64] {
-        /// Version of the datagram format.
+        /// Version of the MAD format, 1.
         base_version: u8 = bytes(0, 1),
-        /// Version of the subnet management class.
+        /// Version of the subnet management class, 1.
         class_version: u8 = bytes(1, 1),
-        /// What it is.
         kind: NodeKind = bytes(2, 1),
-        /// Ports, a switch's port 0 not counted.
+        /// Number of ports, port 0 of a switch not counted.
         port_count: u8 = bytes(3, 1),
-        /// The box the node sits in.
+        /// SystemImageGUID: equal for all nodes of one device.
         system_guid: Option<Guid> = bytes(4, 8),
-        /// The node.
         node_guid: Guid = bytes(12, 8),
-        /// The port that answered (a switch's node GUID).
+        /// On a switch the node GUID, for every port.
         port_guid: Guid = bytes(20, 8),
-        /// P_Key table entries of each end port.
+        /// PartitionCap: entries of the P_Key table of each adapter port, or of port 0 of a switch.
         partition_capacity: u16 = bytes(28, 2),
-        /// Device.
         device_id: u16 = bytes(30, 2),
         /// Revision of the device.
         revision: u32 = bytes(32, 4),
-        /// The port that answered.
         local_port: PortNum = bytes(36, 1),
-        /// Maker.
+        /// IEEE OUI of the vendor, 24 bits.
         vendor_id: u32 = bytes(37, 3),
     }
 }
 
-/// NodeDescription (attribute 0x0010): up to 64 bytes of text, padded with zeros.
+/// NodeDescription (attribute 0x0010): up to 64 bytes of UTF-8 text, padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NodeDescription(pub [u8; SMP_DATA_LEN]);
 
 impl NodeDescription {
-    /// Takes a name; what does not fit in 64 bytes is cut off at a character border.
+    /// Stores a text, truncated at a character border to 64 bytes.
     pub fn new(text: &str) -> Self {
         let mut end = text.len().min(SMP_DATA_LEN);
         while !text.is_char_boundary(end) {
@@ -64,7 +58,7 @@ impl NodeDescription {
         Self(raw)
     }
 
-    /// The text up to the first zero; what is not UTF-8 is replaced.
+    /// The text up to the first zero byte; invalid UTF-8 becomes U+FFFD.
     pub fn text(&self) -> String {
         let end = self.0.iter().position(|b| *b == 0).unwrap_or(SMP_DATA_LEN);
         String::from_utf8_lossy(&self.0[..end]).into_owned()

@@ -1,4 +1,4 @@
-//! PortInfo: the state of a port, and most of what a subnet manager sets.
+//! PortInfo: state and settings of a port.
 
 use std::fmt;
 
@@ -10,187 +10,173 @@ use crate::link::{ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, Phy
 use crate::sa::Rate;
 
 layout! {
-    /// PortInfo (attribute 0x0015). The modifier is the port; on an adapter 0 means the port that was reached.
+    /// PortInfo (attribute 0x0015). The modifier is the port number; on an adapter 0 means the port that received the request.
+    ///
+    /// Fields ending in `supported`, `active` or `cap` are read-only. In a Set, code 0 (`NoChange`) keeps the current value of
+    /// the fields that have it.
     pub struct PortInfo[64] {
-        /// The key that guards the node (adapter: the port).
+        /// The M_Key that protects the port; that of port 0 protects the whole switch. `None` if there is no protection.
         m_key: Option<MKey> = bytes(0, 8),
-        /// Upper half of the port's GIDs.
+        /// Subnet prefix, the upper half of the port's GIDs.
         gid_prefix: u64 = bytes(8, 8),
-        /// The port's first LID.
+        /// The first of the 2^`lmc` LIDs of the port.
         lid: Option<Lid> = bytes(16, 2),
-        /// The subnet manager.
         master_sm_lid: Option<Lid> = bytes(18, 2),
-        /// What the port can do.
         capability: Capability = bytes(20, 4),
-        /// Diagnostic code.
+        /// Vendor-specific diagnostic code; 0 if there is no problem.
         diag_code: u16 = bytes(24, 2),
-        /// Seconds until an attacked key opens; 0 = never.
+        /// After an SMP with a wrong M_Key: seconds without one with the right M_Key until `m_key_protection` falls to
+        /// `ReadAll`. 0 = the lease never expires.
         m_key_lease_period_s: u16 = bytes(26, 2),
-        /// The port that answered.
+        /// The port that received the request.
         local_port: PortNum = bytes(28, 1),
-        /// Widths allowed.
         link_width_enabled: LinkWidth = bytes(29, 1),
-        /// Widths possible.
         link_width_supported: LinkWidth = bytes(30, 1),
-        /// Width in use.
         link_width_active: LinkWidth = bytes(31, 1),
-        /// Speeds possible.
         link_speed_supported: LinkSpeed = bits(32, 7, 4),
-        /// Logical state.
         state: PortState = bits(32, 3, 0),
-        /// Physical state.
         physical_state: PhysicalState = bits(33, 7, 4),
-        /// What the port does when its link is down.
         link_down_default: LinkDownDefault = bits(33, 3, 0),
-        /// How the key guards.
         m_key_protection: MKeyProtection = bits(34, 7, 6),
-        /// LID mask control.
         lmc: Lmc = bits(34, 2, 0),
-        /// Speed in use.
         link_speed_active: LinkSpeed = bits(35, 7, 4),
-        /// Speeds allowed.
         link_speed_enabled: LinkSpeed = bits(35, 3, 0),
-        /// Largest packet on this link.
+        /// Largest payload to send on this link: at most `mtu_cap` of both ends.
         neighbor_mtu: Mtu = bits(36, 7, 4),
-        /// Service level towards the subnet manager.
+        /// Service level of datagrams to the master subnet manager.
         master_sm_sl: ServiceLevel = bits(36, 3, 0),
-        /// Lanes possible.
+        /// Data VLs that the port supports.
         vl_cap: DataLanes = bits(37, 7, 4),
-        /// What initialisation the port asks for.
+        /// InitType: initialisation that the port requests, 4 bits.
         init_type: u8 = bits(37, 3, 0),
-        /// How much high-priority traffic may pass a waiting low-priority packet.
+        /// VLHighLimit: bytes that high-priority VLs may send before a waiting low-priority packet gets its turn, in units of
+        /// 4096 bytes. 0 = one packet, 255 = no limit.
         vl_high_limit: u8 = bytes(38, 1),
-        /// Entries of the high-priority arbitration table.
+        /// Entries of the high-priority arbitration table, at most 64.
         vl_arb_high_cap: u8 = bytes(39, 1),
-        /// Entries of the low-priority arbitration table.
+        /// Entries of the low-priority arbitration table, at most 64.
         vl_arb_low_cap: u8 = bytes(40, 1),
-        /// What initialisation the port got.
+        /// InitTypeReply: initialisation that was done, 4 bits.
         init_type_reply: u8 = bits(41, 7, 4),
-        /// Largest packet possible.
         mtu_cap: Mtu = bits(41, 3, 0),
-        /// Packets dropped at the head of a queue before the lane stalls.
+        /// Consecutive packets dropped for `hoq_life` after which the VL enters the stalled state; 0 is undefined.
         vl_stall_count: u8 = bits(42, 7, 5),
-        /// How long a packet may wait at the head of a queue, as an exponent.
+        /// HOQLife: time that a packet may wait at the head of an output queue before it is dropped, 4.096 µs · 2ⁿ;
+        /// from 20 on unlimited.
         hoq_life: u8 = bits(42, 4, 0),
-        /// Lanes in use.
+        /// Data VLs in use: at most `vl_cap` of both ends.
         operational_vls: DataLanes = bits(43, 7, 4),
-        /// Partitions are enforced on what comes in.
+        /// PartitionEnforcementInbound: the switch port drops received packets whose P_Key is not in its table.
         enforce_inbound: bool = bits(43, 3, 3),
-        /// Partitions are enforced on what goes out.
+        /// PartitionEnforcementOutbound: the switch port does not send packets whose P_Key is not in its table.
         enforce_outbound: bool = bits(43, 2, 2),
-        /// Raw packets coming in are dropped.
+        /// The switch port drops raw packets that it receives.
         filter_raw_inbound: bool = bits(43, 1, 1),
-        /// Raw packets going out are dropped.
+        /// The switch port sends no raw packets.
         filter_raw_outbound: bool = bits(43, 0, 0),
-        /// Datagrams with a wrong management key.
+        /// SMPs received with a wrong M_Key; the three violation counters stop at 0xFFFF.
         m_key_violations: u16 = bytes(44, 2),
-        /// Packets with a wrong partition key.
+        /// Packets received with a wrong P_Key.
         pkey_violations: u16 = bytes(46, 2),
-        /// Packets with a wrong queue key.
+        /// Packets received with a wrong Q_Key.
         qkey_violations: u16 = bytes(48, 2),
-        /// GUIDs the port can hold.
+        /// Entries of the GUIDInfo table.
         guid_cap: u8 = bytes(50, 1),
-        /// Clients have to register again.
+        /// In a Set: clients behind the port must renew their subscriptions and multicast memberships.
         client_reregister: bool = bits(51, 7, 7),
-        /// Multicast P_Key traps are suppressed.
+        /// Code of the multicast P_Key trap suppression, 2 bits; 0 = off.
         multicast_pkey_trap_suppression: u8 = bits(51, 6, 5),
-        /// How long the subnet may take, as an exponent.
+        /// SubnetTimeOut: longest time that a packet takes through the subnet, 4.096 µs · 2ⁿ.
         subnet_timeout: u8 = bits(51, 4, 0),
-        /// How long an answer may take, as an exponent.
+        /// RespTimeValue: longest time between SMP request and response, 4.096 µs · 2ⁿ.
         response_time: u8 = bits(52, 4, 0),
-        /// Physical errors until a trap.
+        /// LocalPhyErrors: threshold of physical errors for trap 129.
         local_phy_errors: u8 = bits(53, 7, 4),
-        /// Buffer overruns until a trap.
+        /// OverrunErrors: threshold of consecutive buffer overruns for trap 130.
         overrun_errors: u8 = bits(53, 3, 0),
-        /// Most credits the other side may see.
+        /// MaxCreditHint: the most credits per VL that the other end may see, in blocks of 64 bytes.
         max_credit_hint: u16 = bytes(54, 2),
-        /// Round trip of the link in units of 4 ns.
+        /// LinkRoundTripLatency, in units of 4 ns.
         link_round_trip: u32 = bytes(57, 3),
-        /// What the port can do, second part.
+        /// CapabilityMask2, valid if `capability` has [`Capability::CAPABILITY2`].
         capability2: u16 = bytes(60, 2),
-        /// Extended speed in use.
+        /// If not empty, the link runs at this speed and `link_speed_active` is not used.
         extended_speed_active: ExtendedSpeed = bits(62, 7, 4),
-        /// Extended speeds possible.
         extended_speed_supported: ExtendedSpeed = bits(62, 3, 0),
-        /// Extended speeds allowed.
         extended_speed_enabled: ExtendedSpeed = bits(63, 4, 0),
     }
 }
 
 impl PortInfo {
-    /// In the modifier: the sender knows extended speeds.
+    /// Bit 31 of the modifier: the requester understands the extended speed fields.
     pub const EXTENDED_SPEEDS_KNOWN: u32 = 1 << 31;
 
-    /// How fast the link runs: width times speed in use, by nominal rate. `None` where the port does not say.
+    /// The rate of the link: active width times nominal active speed, rounded down to a rate that has a code. `None` if width
+    /// or speed is empty.
     pub fn active_rate(&self) -> Option<Rate> {
         let extended = self.extended_speed_active.lane_mbps();
         let lane_mbps = if extended > 0 { extended } else { self.link_speed_active.lane_mbps() };
         Rate::at_most_mbps(self.link_width_active.lanes() * lane_mbps)
     }
 
-    /// The port a modifier means; `None` if it cannot be one.
+    /// The port number in a modifier; `None` if it is above 254. [`Self::EXTENDED_SPEEDS_KNOWN`] is ignored.
     pub fn port_of_modifier(modifier: u32) -> Option<PortNum> {
         u8::try_from(modifier & !Self::EXTENDED_SPEEDS_KNOWN).ok().and_then(PortNum::new)
     }
 }
 
 wire_enum! {
-    /// What a datagram without the right key gets: Sets are refused at every level.
+    /// M_KeyProtectBits: which SMPs without the right M_Key are answered. A Set without it is never executed (IBA 14.2.4.1).
     pub enum MKeyProtection {
-        /// Reads are answered, the key included.
+        /// Gets are answered, and show the M_Key.
         ReadAll = 0,
-        /// Reads are answered, the key reads as 0.
+        /// Gets are answered, with 0 in place of the M_Key.
         ReadAllButKey = 1,
-        /// Nothing is answered.
+        /// Neither Get nor Set is answered.
         Closed = 2,
-        /// The same as `Closed`.
+        /// The same as `Closed`, kept for compatibility.
         ClosedCompatible = 3,
     }
 }
 
-/// CapabilityMask of PortInfo.
+/// CapabilityMask of PortInfo, 32 bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Capability(pub u32);
 
 impl Capability {
     /// A subnet manager runs behind this port.
     pub const IS_SM: Self = Self(0x2);
-    /// Notices are supported.
     pub const NOTICE: Self = Self(0x4);
-    /// Traps are supported.
     pub const TRAP: Self = Self(0x8);
-    /// Service levels are mapped.
+    /// The port has an SLtoVLMappingTable.
     pub const SL_MAPPING: Self = Self(0x40);
-    /// The management key survives a restart.
+    /// The M_Key is kept in non-volatile memory.
     pub const M_KEY_NVRAM: Self = Self(0x80);
-    /// The partition keys survive a restart.
+    /// The P_Key table is kept in non-volatile memory.
     pub const PKEY_NVRAM: Self = Self(0x100);
-    /// A subnet manager is there but switched off.
+    /// The port has a subnet manager that is disabled.
     pub const SM_DISABLED: Self = Self(0x400);
-    /// Trap 259 is supported.
+    /// The switch sends trap 259.
     pub const PKEY_SWITCH_EXTERNAL_TRAP: Self = Self(0x1000);
-    /// Extended speeds are supported.
     pub const EXTENDED_SPEEDS: Self = Self(0x4000);
-    /// CapabilityMask2 is supported.
+    /// PortInfo has a CapabilityMask2.
     pub const CAPABILITY2: Self = Self(0x8000);
-    /// Device management notices are supported.
     pub const DEVICE_NOTICE: Self = Self(0x10_0000);
-    /// Trap 144 is supported.
+    /// The port sends trap 144 when the mask changes.
     pub const CAPABILITY_NOTICE: Self = Self(0x40_0000);
-    /// Client reregistration is supported.
     pub const CLIENT_REREGISTER: Self = Self(0x200_0000);
 
-    /// Whether all of `other` is in this mask.
+    /// Whether this mask has every bit of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// This mask with `other`.
+    /// This mask with the bits of `other` added.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// This mask without `other`.
+    /// This mask with the bits of `other` cleared.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
@@ -213,15 +199,12 @@ impl WireValue for Capability {
 }
 
 layout! {
-    /// ExtendedPortInfo of Mellanox (attribute 0xff90): where FDR10 is negotiated.
+    /// ExtendedPortInfo of Mellanox (attribute 0xff90), which negotiates FDR10: bit 0 of each speed field.
     pub struct MlnxExtPortInfo[64] {
-        /// Which of the fields a Set means.
+        /// StateChangeEnable: the fields that a Set writes.
         change_enable: u8 = bytes(3, 1),
-        /// Bit 0: FDR10 possible.
         link_speed_supported: u8 = bytes(7, 1),
-        /// Bit 0: FDR10 allowed.
         link_speed_enabled: u8 = bytes(11, 1),
-        /// Bit 0: FDR10 in use.
         link_speed_active: u8 = bytes(15, 1),
     }
 }
@@ -231,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_of_a_link_is_its_width_times_its_speed() {
+    fn the_rate_of_a_link_is_width_times_speed() {
         let rate = |width, speed, extended| {
             let mut info = PortInfo::decode(&[0; 64]).expect("all zeros can be read");
             info.link_width_active = width;

@@ -1,35 +1,31 @@
-//! SMInfo: how subnet managers tell each other who is master.
+//! SMInfo: state and priority of a subnet manager, from which the managers of a subnet elect the master.
 
 use crate::address::Guid;
 use crate::bits::{bits, bytes};
 use crate::keys::SmKey;
 
 wire_enum! {
-    /// What a subnet manager is doing.
+    /// SMState: the state of a subnet manager in the election of the master.
     pub enum SmState {
-        /// Not active.
         NotActive = 0,
-        /// Looking for others.
         Discovering = 1,
-        /// Another one is master.
+        /// Another subnet manager is the master; this one polls it.
         Standby = 2,
-        /// It is master.
         Master = 3,
     }
 }
 
 layout! {
-    /// SMInfo (attribute 0x0020).
+    /// SMInfo (attribute 0x0020): state, priority and key of a subnet manager.
     pub struct SmInfo[64] {
-        /// The port the manager runs behind.
+        /// GUID of the port that the manager uses.
         guid: Option<Guid> = bytes(0, 8),
-        /// SM_Key; the managers' own trust, sent as 0 where it is not asked for.
+        /// Proves to other managers that this one may be the master; `None` in datagrams to those that have not proved it.
         sm_key: Option<SmKey> = bytes(8, 8),
-        /// Counts up while the manager lives.
+        /// ActCount: grows while the manager is alive, so that standby managers notice when it stops.
         activity: u32 = bytes(16, 4),
-        /// 0..=15, the higher becomes master.
+        /// 0 to 15. The manager with the highest priority becomes the master, of several the one with the lowest GUID.
         priority: u8 = bits(20, 7, 4),
-        /// What it is doing.
         state: SmState = bits(20, 3, 0),
     }
 }

@@ -1,4 +1,4 @@
-//! No input panics, whichever parser it reaches.
+//! Arbitrary bytes make no decoder panic.
 
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::rmpp::{Receiver, Sender};
@@ -6,7 +6,7 @@ use ib_wire::sa::{self, Record};
 use ib_wire::{
     Attribute, ClassPortInfo, ForwardingBlock, Gid, Guid, GuidBlock, LidAddress, MAD_LEN, Mad,
     ManagementClass, Method, MlnxExtPortInfo, MulticastBlock, NodeDescription, NodeInfo, Pkey, PkeyBlock,
-    PkeyPosition, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
+    PkeyBlockSelector, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn read_as<R: Record>(raw: &[u8], record_len: usize) {
 }
 
 fn mad(raw: &[u8]) -> Mad {
-    Mad(raw.try_into().expect("the strategy makes whole datagrams"))
+    Mad(raw.try_into().expect("the strategy generates MAD_LEN bytes"))
 }
 
 proptest! {
@@ -48,7 +48,7 @@ proptest! {
         prop_assert_eq!(PkeyBlock::decode(&keys.encode()), keys);
         let entries = VlArbBlock::decode(&raw);
         prop_assert_eq!(VlArbBlock::decode(&entries.encode()), entries);
-        prop_assert_eq!(PkeyPosition::from_modifier(modifier).to_modifier(), modifier);
+        prop_assert_eq!(PkeyBlockSelector::from_modifier(modifier).to_modifier(), modifier);
         if let Some(selector) = SlToVlSelector::from_modifier(modifier) {
             prop_assert_eq!(SlToVlSelector::from_modifier(selector.to_modifier()), Some(selector));
         }
@@ -112,7 +112,7 @@ proptest! {
         let (mut sender, mut receiver) = (Sender::new(header.clone(), data).unwrap(), Receiver::new());
         for (mut rmpp, sane) in raw {
             if sane {
-                // Most random headers end a transfer at once: these get further.
+                // Most random headers end a transfer at once; these do not.
                 (rmpp[0], rmpp[1], rmpp[2]) = (1, 1 + rmpp[1] % 2, rmpp[2] | 1);
                 (rmpp[4], rmpp[5], rmpp[6], rmpp[7]) = (0, 0, 0, rmpp[7] % 4);
                 (rmpp[8], rmpp[9]) = (0, 0);

@@ -1,5 +1,5 @@
-//! Every layout, by its own table: each field is read from the place it is written to, and from nowhere else.
-#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+//! Every layout against its own field table: each field is decoded from the bits that it is encoded to, and from no others.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use ib_wire::{ClassPortInfo, Field, MlnxExtPortInfo, NodeInfo, PortInfo, SmInfo,
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A layout without its type: its name, its table, its length, and what its bytes become when read and written again.
+/// A layout without its type: name, field table, length, and a function that decodes and encodes its bytes.
 struct Layout {
     name: &'static str,
     fields: &'static [(&'static str, Field)],
@@ -89,12 +89,12 @@ fn every_layout_of_the_crate_is_in_the_list() {
 }
 
 #[test]
-fn each_field_alone_reads_back_and_touches_no_other_bit() {
+fn each_field_survives_a_round_trip_alone() {
     for layout in LAYOUTS {
         let base = smallest_valid(layout);
         for (name, field) in layout.fields.iter().filter(|(_, field)| field.width() <= 64) {
             let mut accepted = 0;
-            // The largest value where the type has it; identifiers do not have all numbers.
+            // Identifiers do not accept every number; at least one of these is valid for each.
             for number in
                 [field.max(), field.max() >> 1, 0x1122_3344_5566_7788 & field.max(), 0xc000 & field.max(), 1]
             {
@@ -104,25 +104,29 @@ fn each_field_alone_reads_back_and_touches_no_other_bit() {
                 accepted += 1;
                 assert_eq!(rewritten, raw, "{}.{name} = {number:#x}", layout.name);
             }
-            assert!(accepted > 0, "{}.{name} takes no value", layout.name);
+            assert!(accepted > 0, "{}.{name} accepts none of the numbers", layout.name);
         }
     }
 }
 
 #[test]
-fn a_layout_fits_in_no_less_than_its_length() {
+fn decoding_needs_all_bytes_and_ignores_further_ones() {
     for layout in LAYOUTS {
         let base = smallest_valid(layout);
-        assert!((layout.rewrite)(&base[..layout.len - 1]).is_none(), "{} read beyond its end", layout.name);
+        assert!(
+            (layout.rewrite)(&base[..layout.len - 1]).is_none(),
+            "{} was decoded from too few bytes",
+            layout.name
+        );
         let mut longer = base.clone();
         longer.extend([0xff; 9]);
-        assert_eq!((layout.rewrite)(&longer), Some(base), "{} read what follows it", layout.name);
+        assert_eq!((layout.rewrite)(&longer), Some(base), "{} decoded bytes behind its end", layout.name);
     }
 }
 
 proptest! {
     #[test]
-    fn reserved_bits_are_written_as_0_and_all_others_as_read(raw in vec(any::<u8>(), 176)) {
+    fn only_reserved_bits_change_in_a_round_trip(raw in vec(any::<u8>(), 176)) {
         for layout in LAYOUTS {
             let raw = &raw[..layout.len];
             let Some(once) = (layout.rewrite)(raw) else { continue };
@@ -133,8 +137,8 @@ proptest! {
                     field.put(&mut expected, field.get(raw));
                 } else {
                     // Layouts and blocks inside have reserved bits of their own, tested where they are declared.
-                    let place = field.first_byte()..field.end_byte();
-                    expected[place.clone()].copy_from_slice(&once[place]);
+                    let range = field.first_byte()..field.end_byte();
+                    expected[range.clone()].copy_from_slice(&once[range]);
                 }
             }
             prop_assert_eq!(once, expected, "{}", layout.name);
@@ -142,14 +146,14 @@ proptest! {
     }
 }
 
-/// All zero, but for the fields that 0 is no value of.
+/// All zero except the fields for which 0 is not valid.
 fn smallest_valid(layout: &Layout) -> Vec<u8> {
     let mut raw = vec![0; layout.len];
     if (layout.rewrite)(&raw).is_none() {
         match layout.name {
             "NodeInfo" => (raw[19], raw[27]) = (1, 1),
             "NodeRecord" => (raw[4 + 19], raw[4 + 27]) = (1, 1),
-            other => panic!("{other} does not take zeros"),
+            other => panic!("{other} cannot be all zero"),
         }
     }
     (layout.rewrite)(&raw).expect("these are valid")

@@ -1,10 +1,10 @@
-//! The frames and their reader.
+//! The frames of the protocol, and a reader that finds them in a stream.
 //!
 //! Everything is in network byte order. A frame is
 //!
 //! | offset | type | field |
 //! |---|---|---|
-//! | 0 | u32 | length of what follows this field: 4 and the body |
+//! | 0 | u32 | length of the frame after this field: 4 plus the length of the body |
 //! | 4 | u8 | version, 1 |
 //! | 5 | u8 | kind |
 //! | 6 | u16 | 0 |
@@ -14,43 +14,43 @@
 //! |---|---|---|
 //! | 1 attach | client | 0 u8 role (1 = subnet manager); 1 u8[3] zero; 4 node id or description, UTF-8, 0 to 64 bytes |
 //! | 2 attached | server | 0 u16 client; 2 u16 LID (0 = none); 4 u8[4] zero; 8 u64 port GUID |
-//! | 3 refused | server | 0 u16 reason: 1 unknown node, 2 full, 3 malformed |
+//! | 3 refused | server | 0 u16 reason: 1 unknown node, 2 too many clients, 3 malformed frame |
 //! | 4 datagram | both | 0 u16 source LID; 2 u16 destination LID; 4 u8 service level; 5 u8 flags (1 = has a GRH); 6 u16 P_Key; 8 u32 Q_Key; 12 u32 source QP; 16 u32 destination QP; 20 GRH if there is one; then 256 bytes MAD |
-//! | 5 lost | server | 0 u64 transaction of a request that nobody will answer |
-//! | 6 role | client | 0 u8 role; 1 u8[3] zero |
-//! | 7 ask port | client | nothing |
-//! | 8 port | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
-//! | 9 ask station | client | nothing |
-//! | 10 station | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
+//! | 5 lost | server | 0 u64 transaction of a request that will not be answered |
+//! | 6 set role | client | 0 u8 role; 1 u8[3] zero |
+//! | 7 get port state | client | empty |
+//! | 8 port state | server | 0 u16 LID (0 = none); 2 u8 logical state; 3 u8 zero |
+//! | 9 get port details | client | empty |
+//! | 10 port details | server | 0 NodeInfo; 64 PortInfo; 128 the first 32 P_Keys, each as on the wire; 192 GID; 208 u64 port GUID; 216 u32 vendor; 220 u32 device; 224 u32 revision; 228 u64 firmware; 236 u16 LID (0 = none); 238 u8 logical state; 239 u8 zero; 240 node id, UTF-8, 0 to 64 bytes |
 //!
 //! The GRH, 40 bytes: 0 source GID; 16 destination GID; 32 u32 flow label; 36 u8 traffic class; 37 u8 hop limit;
 //! 38 u16 zero.
 //!
-//! A client's first frame is *attach*; the server answers *attached*, or *refused* and ends the stream. Fields said
-//! to be zero are ignored by readers.
+//! The first frame of a client is *attach*; the server answers *attached*, or *refused* and closes the stream. It also sends
+//! *refused* before it closes a stream because of a malformed or unexpected frame. Receivers ignore fields that are zero.
 
 use ib_wire::{
     Datagram, Gid, Grh, Guid, Lid, LidAddress, MAD_LEN, Mad, Pkey, PortState, QKey, QueuePair, ServiceLevel,
     TransactionId,
 };
 
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::server::Vendor;
 
-/// Bytes of the longest frame: a datagram with a GRH.
+/// Length of the longest frame in bytes: a datagram with a GRH.
 pub const FRAME_MAX: usize = HEADER_LEN + DATAGRAM_HEADER_LEN + GRH_LEN + MAD_LEN;
 
-/// Bytes of the longest node id: that of a NodeDescription.
+/// Longest node id in bytes: that of a NodeDescription.
 pub const NODE_ID_MAX: usize = 64;
 
 const VERSION: u8 = 1;
 const HEADER_LEN: usize = 8;
-/// What the length field counts besides the body: version, kind and two bytes of zero.
+/// Bytes that the length field counts besides the body: version, kind and two zero bytes.
 const COUNTED_HEADER: usize = 4;
 const DATAGRAM_HEADER_LEN: usize = 20;
 const GRH_LEN: usize = 40;
-/// What is told about a port besides the id of its node.
-const STATION_LEN: usize = 240;
+/// Length of the fixed part of *port details*, without the node id.
+const PORT_DETAILS_LEN: usize = 240;
 const HAS_GRH: u8 = 1;
 
 mod kind {
@@ -60,99 +60,87 @@ mod kind {
     pub const DATAGRAM: u8 = 4;
     pub const LOST: u8 = 5;
     pub const ROLE: u8 = 6;
-    pub const ASK_PORT: u8 = 7;
-    pub const PORT: u8 = 8;
-    pub const ASK_STATION: u8 = 9;
-    pub const STATION: u8 = 10;
+    pub const GET_PORT_STATE: u8 = 7;
+    pub const PORT_STATE: u8 = 8;
+    pub const GET_PORT_DETAILS: u8 = 9;
+    pub const PORT_DETAILS: u8 = 10;
 }
 
-/// One frame.
+/// One frame of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A client's first frame.
+    /// The first frame of a client.
     Attach(Attach),
-    /// The server took it.
+    /// The server accepted the client.
     Attached(Attached),
-    /// The server did not, and ends the stream.
-    Refused(Refusal),
+    /// The server closes the stream, and why.
+    Refused(RefusalCode),
     /// A datagram, in either direction.
     Datagram(Box<Datagram>),
-    /// Nobody will answer this request of the client.
+    /// The request of the client with this transaction will not be answered.
     Lost(TransactionId),
-    /// The client becomes the subnet manager of its port, or ceases to be.
-    Role(Role),
-    /// The client wants to know LID and state of its port.
-    AskPort,
-    /// LID and state of the client's port.
-    Port {
-        /// The LID.
-        lid: Option<Lid>,
-        /// The logical state.
-        state: PortState,
-    },
-    /// The client wants to know all about its port.
-    AskStation,
-    /// All about the client's port.
-    Station(Box<Station>),
+    /// The client changes its role; there is no answer.
+    SetRole(ClientRole),
+    /// The client queries LID and logical state of its port.
+    GetPortState,
+    /// The answer to `GetPortState`.
+    PortState { lid: Option<Lid>, state: PortState },
+    /// The client queries everything about its port.
+    GetPortDetails,
+    /// The answer to `GetPortDetails`.
+    PortDetails(Box<PortDetails>),
 }
 
-/// All that clients of the ibsim protocol may ask about the port they are at.
+/// Everything that clients of the ibsim protocol may query about their port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Station {
-    /// NodeInfo as on the wire.
+pub struct PortDetails {
+    /// NodeInfo in wire order.
     pub node_info: [u8; 64],
-    /// PortInfo as on the wire.
+    /// PortInfo in wire order.
     pub port_info: [u8; 64],
-    /// The first 32 P_Keys as on the wire.
+    /// The first 32 P_Keys in wire order.
     pub pkeys: [u8; 64],
-    /// The first GID.
+    /// GID of table index 0.
     pub gid: Gid,
-    /// The port's GUID.
     pub port_guid: Guid,
-    /// The LID.
     pub lid: Option<Lid>,
-    /// The logical state.
     pub state: PortState,
-    /// What the adapter is.
     pub vendor: Vendor,
-    /// The id of the node.
+    /// Id of the node, at most [`NODE_ID_MAX`] bytes.
     pub node_id: String,
 }
 
-/// What a client asks for when it attaches.
+/// The body of an *attach* frame: the port and role that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// The node: id or description, at most [`NODE_ID_MAX`] bytes; empty = the first node.
+    /// Id or description of the node, truncated to [`NODE_ID_MAX`] bytes; empty = the first node.
     pub node_id: String,
-    /// What it wants to be.
-    pub role: Role,
+    pub role: ClientRole,
 }
 
-/// What a client learns when it is attached.
+/// The body of an *attached* frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The name it has in the transactions of its requests.
+    /// Number of the client, which the server writes into bits 63 to 48 of the transactions of its requests.
     pub client: u16,
-    /// The LID of its port at this moment.
+    /// LID of the port at the time of attaching.
     pub lid: Option<Lid>,
-    /// The GUID of its port.
     pub port_guid: Option<Guid>,
 }
 
-/// Why a server ends a stream.
+/// Why a server closes a stream: the reason in a *refused* frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// There is no such node.
+pub enum RefusalCode {
     UnknownNode,
-    /// Every slot is taken.
+    /// The server or the port has as many clients as it may have.
     Full,
-    /// A frame was malformed or out of place.
+    /// A frame was malformed or unexpected.
     Malformed,
-    /// A reason this version has no name for.
+    /// Any other code, kept as received.
     Unknown(u16),
 }
 
-impl Refusal {
+impl RefusalCode {
     const fn from_wire(code: u16) -> Self {
         match code {
             1 => Self::UnknownNode,
@@ -172,52 +160,43 @@ impl Refusal {
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for RefusalCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownNode => f.write_str("there is no such node"),
-            Self::Full => f.write_str("every slot is taken"),
-            Self::Malformed => f.write_str("a frame was malformed or out of place"),
-            Self::Unknown(code) => write!(f, "reason {code}"),
+            Self::Full => f.write_str("the limit of clients is reached"),
+            Self::Malformed => f.write_str("a frame was malformed or unexpected"),
+            Self::Unknown(code) => write!(f, "unknown reason {code}"),
         }
     }
 }
 
-/// Bytes that are not a frame. There is no way to find the next one: the stream is to be ended.
+/// Bytes that are not a frame. The next frame cannot be found any more: close the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A length no frame has.
-    #[error("no frame has {0} bytes after its length")]
+    /// The length field is outside the range of frames.
+    #[error("the length of a frame must be between {COUNTED_HEADER} and {max}, got {0}", max = FRAME_MAX - 4)]
     Length(u32),
-    /// Another version.
-    #[error("version {0} is not known, only {VERSION}")]
+    #[error("the version of a frame must be {VERSION}, got {0}")]
     Version(u8),
-    /// A kind nobody knows.
-    #[error("kind {0} is not known")]
+    #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// A body of the wrong length for its kind.
-    #[error("a frame of kind {kind} cannot have a body of {length} bytes")]
-    BodyLength {
-        /// The kind.
-        kind: u8,
-        /// The length of the body.
-        length: usize,
-    },
-    /// A field that holds what it must not.
+    /// The body has a wrong length for its kind; in bytes.
+    #[error("a body of {length} bytes is not valid for frame kind {kind}")]
+    BodyLength { kind: u8, length: usize },
+    /// A field of the body holds an invalid value.
     #[error("{field} cannot be {value:#x}")]
-    Field {
-        /// Which.
-        field: &'static str,
-        /// What it holds.
-        value: u64,
-    },
-    /// A node id that is not UTF-8.
+    Field { field: &'static str, value: u64 },
     #[error("the node id is not UTF-8")]
     NodeId,
 }
 
 impl Frame {
-    /// Reads a frame without its length field.
+    /// Decodes a frame from its bytes after the length field.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not a frame.
     pub fn decode(raw: &[u8]) -> Result<Self, FrameError> {
         let Some((&[version, kind, _, _], body)) = raw.split_first_chunk() else {
             return Err(FrameError::Length(raw.len() as u32));
@@ -230,19 +209,19 @@ impl Frame {
             kind::ATTACH => decode_attach(body).ok_or(wrong_length)?,
             kind::ATTACHED => fixed::<16>(body).map(decode_attached).ok_or(wrong_length),
             kind::REFUSED => fixed(body)
-                .map(|code| Self::Refused(Refusal::from_wire(u16::from_be_bytes(*code))))
+                .map(|code| Self::Refused(RefusalCode::from_wire(u16::from_be_bytes(*code))))
                 .ok_or(wrong_length),
             kind::DATAGRAM => decode_datagram(body).ok_or(wrong_length)?,
             kind::LOST => {
                 fixed(body).map(|id| Self::Lost(TransactionId(u64::from_be_bytes(*id)))).ok_or(wrong_length)
             }
-            kind::ROLE => {
-                fixed::<4>(body).map(|body| Self::Role(Role::from_flag(body[0].into()))).ok_or(wrong_length)
-            }
-            kind::ASK_PORT => fixed::<0>(body).map(|_| Self::AskPort).ok_or(wrong_length),
-            kind::PORT => fixed::<4>(body).map(decode_port).ok_or(wrong_length),
-            kind::ASK_STATION => fixed::<0>(body).map(|_| Self::AskStation).ok_or(wrong_length),
-            kind::STATION => decode_station(body).ok_or(wrong_length)?,
+            kind::ROLE => fixed::<4>(body)
+                .map(|body| Self::SetRole(ClientRole::from_flag(body[0].into())))
+                .ok_or(wrong_length),
+            kind::GET_PORT_STATE => fixed::<0>(body).map(|_| Self::GetPortState).ok_or(wrong_length),
+            kind::PORT_STATE => fixed::<4>(body).map(decode_port_state).ok_or(wrong_length),
+            kind::GET_PORT_DETAILS => fixed::<0>(body).map(|_| Self::GetPortDetails).ok_or(wrong_length),
+            kind::PORT_DETAILS => decode_port_details(body).ok_or(wrong_length)?,
             other => Err(FrameError::Kind(other)),
         }
     }
@@ -272,34 +251,34 @@ impl Frame {
                 put_header(out, kind::LOST, 8);
                 out.extend(transaction.0.to_be_bytes());
             }
-            Self::Role(role) => {
+            Self::SetRole(role) => {
                 put_header(out, kind::ROLE, 4);
                 out.extend([role.to_flag() as u8, 0, 0, 0]);
             }
-            Self::AskPort => put_header(out, kind::ASK_PORT, 0),
-            Self::Port { lid, state } => {
-                put_header(out, kind::PORT, 4);
+            Self::GetPortState => put_header(out, kind::GET_PORT_STATE, 0),
+            Self::PortState { lid, state } => {
+                put_header(out, kind::PORT_STATE, 4);
                 out.extend(lid.map_or(0, Lid::to_wire).to_be_bytes());
                 out.extend([state.to_wire(), 0]);
             }
-            Self::AskStation => put_header(out, kind::ASK_STATION, 0),
-            Self::Station(station) => {
-                let text = cut(&station.node_id);
-                put_header(out, kind::STATION, STATION_LEN + text.len());
-                out.extend([station.node_info, station.port_info, station.pkeys].concat());
-                out.extend(station.gid.0);
-                out.extend(station.port_guid.to_wire().to_be_bytes());
-                let Vendor { vendor_id, part_id, hardware_version, firmware_version } = station.vendor;
+            Self::GetPortDetails => put_header(out, kind::GET_PORT_DETAILS, 0),
+            Self::PortDetails(details) => {
+                let text = cut(&details.node_id);
+                put_header(out, kind::PORT_DETAILS, PORT_DETAILS_LEN + text.len());
+                out.extend([details.node_info, details.port_info, details.pkeys].concat());
+                out.extend(details.gid.0);
+                out.extend(details.port_guid.to_wire().to_be_bytes());
+                let Vendor { vendor_id, part_id, hardware_version, firmware_version } = details.vendor;
                 [vendor_id, part_id, hardware_version].iter().for_each(|it| out.extend(it.to_be_bytes()));
                 out.extend(firmware_version.to_be_bytes());
-                out.extend(station.lid.map_or(0, Lid::to_wire).to_be_bytes());
-                out.extend([station.state.to_wire(), 0]);
+                out.extend(details.lid.map_or(0, Lid::to_wire).to_be_bytes());
+                out.extend([details.state.to_wire(), 0]);
                 out.extend(text.as_bytes());
             }
         }
     }
 
-    /// Appends a datagram frame to `out`.
+    /// Appends an encoded datagram frame to `out`.
     pub fn encode_datagram(datagram: &Datagram, out: &mut Vec<u8>) {
         let grh_len = if datagram.grh.is_some() { GRH_LEN } else { 0 };
         put_header(out, kind::DATAGRAM, DATAGRAM_HEADER_LEN + grh_len + MAD_LEN);
@@ -320,7 +299,8 @@ impl Frame {
     }
 }
 
-/// Finds frames in a stream of bytes. After an error it finds no more.
+/// Splits a byte stream into frames. Repeat: read into [`room`](Self::room), report the length with [`filled`](Self::filled),
+/// call [`next_frame`](Self::next_frame) until it returns `None`. After an error it must not be used any more.
 #[derive(Debug)]
 pub struct FrameReader {
     buffer: Box<[u8; Self::BUFFER_LEN]>,
@@ -335,11 +315,10 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// Bytes kept: some fifty datagrams per read. Always more than one frame, so that there is always room.
+    /// Size of the buffer in bytes: about fifty datagrams per read, and more than one frame of any kind.
     const BUFFER_LEN: usize = 16 * 1024;
 
-    /// Where the next bytes of the stream are to be put; never empty once [`next_frame`](Self::next_frame) has found
-    /// nothing more.
+    /// The buffer for the next bytes of the stream. It is not empty if [`next_frame`](Self::next_frame) has returned `None`.
     pub fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -349,17 +328,21 @@ impl FrameReader {
         &mut self.buffer[self.end..]
     }
 
-    /// Notes that `count` bytes were put at the beginning of [`room`](Self::room).
+    /// Reports that `count` bytes were written to the beginning of [`room`](Self::room).
     pub fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(Self::BUFFER_LEN);
     }
 
-    /// The next complete frame.
+    /// The next complete frame; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not a frame.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let unread = &self.buffer[self.start..self.end];
         let Some((length, rest)) = unread.split_first_chunk() else { return Ok(None) };
         let length = u32::from_be_bytes(*length);
-        // Checked before the rest is there: a length that cannot be is not waited for.
+        // Checked before the frame is complete, so that an invalid length is rejected at once.
         if !(COUNTED_HEADER..=FRAME_MAX - 4).contains(&(length as usize)) {
             return Err(FrameError::Length(length));
         }
@@ -375,7 +358,7 @@ fn put_header(out: &mut Vec<u8>, kind: u8, body_len: usize) {
     out.extend([VERSION, kind, 0, 0]);
 }
 
-/// The longest beginning of a text that fits and ends at a character border.
+/// The text truncated at a character border to [`NODE_ID_MAX`] bytes.
 fn cut(text: &str) -> &str {
     let mut end = text.len().min(NODE_ID_MAX);
     while !text.is_char_boundary(end) {
@@ -394,9 +377,9 @@ fn decode_attach(body: &[u8]) -> Option<Result<Frame, FrameError>> {
     if text.len() > NODE_ID_MAX {
         return None;
     }
-    let frame = std::str::from_utf8(text)
-        .map_err(|_| FrameError::NodeId)
-        .map(|text| Frame::Attach(Attach { node_id: text.to_owned(), role: Role::from_flag(role.into()) }));
+    let frame = std::str::from_utf8(text).map_err(|_| FrameError::NodeId).map(|text| {
+        Frame::Attach(Attach { node_id: text.to_owned(), role: ClientRole::from_flag(role.into()) })
+    });
     Some(frame)
 }
 
@@ -408,37 +391,37 @@ fn decode_attached(body: &[u8; 16]) -> Frame {
     })
 }
 
-fn decode_port(body: &[u8; 4]) -> Frame {
-    Frame::Port { lid: Lid::from_wire(u16_at(body, 0)), state: PortState::from_wire(body[2]) }
+fn decode_port_state(body: &[u8; 4]) -> Frame {
+    Frame::PortState { lid: Lid::from_wire(u16_at(body, 0)), state: PortState::from_wire(body[2]) }
 }
 
 /// `None` if the length is wrong.
-fn decode_station(body: &[u8]) -> Option<Result<Frame, FrameError>> {
-    let (station, text) = body.split_first_chunk::<STATION_LEN>()?;
+fn decode_port_details(body: &[u8]) -> Option<Result<Frame, FrameError>> {
+    let (details, text) = body.split_first_chunk::<PORT_DETAILS_LEN>()?;
     if text.len() > NODE_ID_MAX {
         return None;
     }
     let vendor = Vendor {
-        vendor_id: u32_at(station, 216),
-        part_id: u32_at(station, 220),
-        hardware_version: u32_at(station, 224),
-        firmware_version: u64::from_be_bytes(array_at(station, 228)),
+        vendor_id: u32_at(details, 216),
+        part_id: u32_at(details, 220),
+        hardware_version: u32_at(details, 224),
+        firmware_version: u64::from_be_bytes(array_at(details, 228)),
     };
     let no_guid = FrameError::Field { field: "the port GUID", value: 0 };
-    let told = |text: &str, port_guid: Guid| Station {
-        node_info: array_at(station, 0),
-        port_info: array_at(station, 64),
-        pkeys: array_at(station, 128),
-        gid: Gid(array_at(station, 192)),
+    let decoded = |text: &str, port_guid: Guid| PortDetails {
+        node_info: array_at(details, 0),
+        port_info: array_at(details, 64),
+        pkeys: array_at(details, 128),
+        gid: Gid(array_at(details, 192)),
         port_guid,
-        lid: Lid::from_wire(u16_at(station, 236)),
-        state: PortState::from_wire(station[238]),
+        lid: Lid::from_wire(u16_at(details, 236)),
+        state: PortState::from_wire(details[238]),
         vendor,
         node_id: text.to_owned(),
     };
-    let guid = Guid::from_wire(u64::from_be_bytes(array_at(station, 208))).ok_or(no_guid);
+    let guid = Guid::from_wire(u64::from_be_bytes(array_at(details, 208))).ok_or(no_guid);
     let text = std::str::from_utf8(text).map_err(|_| FrameError::NodeId);
-    Some(text.and_then(|text| Ok(Frame::Station(Box::new(told(text, guid?))))))
+    Some(text.and_then(|text| Ok(Frame::PortDetails(Box::new(decoded(text, guid?))))))
 }
 
 /// `None` if the length is wrong.

@@ -23,12 +23,12 @@ fn datagram(grh: bool) -> Datagram {
 
 fn samples() -> Vec<Frame> {
     vec![
-        Frame::Attach(Attach { node_id: String::new(), role: Role::Ordinary }),
-        Frame::Attach(Attach { node_id: "node ü".to_owned(), role: Role::SubnetManager }),
+        Frame::Attach(Attach { node_id: String::new(), role: ClientRole::Ordinary }),
+        Frame::Attach(Attach { node_id: "node ü".to_owned(), role: ClientRole::SubnetManager }),
         Frame::Attached(Attached { client: 77, lid: Lid::from_wire(5), port_guid: Guid::from_wire(6) }),
         Frame::Attached(Attached { client: 0, lid: None, port_guid: None }),
-        Frame::AskStation,
-        Frame::Station(Box::new(Station {
+        Frame::GetPortDetails,
+        Frame::PortDetails(Box::new(PortDetails {
             node_info: [1; 64],
             port_info: [2; 64],
             pkeys: [3; 64],
@@ -39,20 +39,20 @@ fn samples() -> Vec<Frame> {
             vendor: Vendor { vendor_id: 6, part_id: 7, hardware_version: 8, firmware_version: 9 },
             node_id: "node ü".to_owned(),
         })),
-        Frame::Refused(Refusal::UnknownNode),
-        Frame::Refused(Refusal::Full),
-        Frame::Refused(Refusal::Malformed),
-        Frame::Refused(Refusal::Unknown(99)),
+        Frame::Refused(RefusalCode::UnknownNode),
+        Frame::Refused(RefusalCode::Full),
+        Frame::Refused(RefusalCode::Malformed),
+        Frame::Refused(RefusalCode::Unknown(99)),
         Frame::Datagram(Box::new(datagram(false))),
         Frame::Datagram(Box::new(datagram(true))),
         Frame::Lost(TransactionId(u64::MAX - 1)),
-        Frame::Role(Role::SubnetManager),
-        Frame::AskPort,
-        Frame::Port { lid: Lid::from_wire(0xbfff), state: PortState::Armed },
+        Frame::SetRole(ClientRole::SubnetManager),
+        Frame::GetPortState,
+        Frame::PortState { lid: Lid::from_wire(0xbfff), state: PortState::Armed },
     ]
 }
 
-/// Reads a stream in pieces of `step` bytes.
+/// Reads the frames of a stream that arrives in pieces of `step` bytes.
 fn read_all(stream: &[u8], step: usize) -> Result<Vec<Frame>, FrameError> {
     let mut reader = FrameReader::default();
     let mut frames = Vec::new();
@@ -68,7 +68,7 @@ fn read_all(stream: &[u8], step: usize) -> Result<Vec<Frame>, FrameError> {
 }
 
 #[test]
-fn frames_survive_a_stream_cut_anywhere() {
+fn frames_are_found_in_a_stream_of_any_pieces() {
     let mut stream = Vec::new();
     for frame in samples() {
         frame.encode(&mut stream);
@@ -79,7 +79,7 @@ fn frames_survive_a_stream_cut_anywhere() {
 }
 
 #[test]
-fn a_datagram_has_the_bytes_of_the_table() {
+fn a_datagram_frame_has_the_documented_bytes() {
     let mut raw = Vec::new();
     Frame::encode_datagram(&datagram(true), &mut raw);
     assert_eq!(raw.len(), FRAME_MAX);
@@ -91,14 +91,14 @@ fn a_datagram_has_the_bytes_of_the_table() {
 }
 
 #[test]
-fn a_length_that_cannot_be_is_not_waited_for() {
+fn an_invalid_length_is_rejected_at_once() {
     for length in [0, 3, FRAME_MAX as u32 - 3, u32::MAX] {
         assert_eq!(read_all(&length.to_be_bytes(), 4), Err(FrameError::Length(length)));
     }
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn decode_errors_name_the_invalid_value() {
     assert_eq!(Frame::decode(&[2, 7, 0, 0]), Err(FrameError::Version(2)));
     assert_eq!(Frame::decode(&[1, 0, 0, 0]), Err(FrameError::Kind(0)));
     assert_eq!(Frame::decode(&[1, 7, 0, 0, 0]), Err(FrameError::BodyLength { kind: 7, length: 1 }));
@@ -110,10 +110,10 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_long_node_id_is_cut_at_a_character() {
+fn a_long_node_id_is_truncated_at_a_character() {
     let mut raw = Vec::new();
-    Frame::Attach(Attach { node_id: "ü".repeat(40), role: Role::Ordinary }).encode(&mut raw);
-    let expected = Attach { node_id: "ü".repeat(32), role: Role::Ordinary };
+    Frame::Attach(Attach { node_id: "ü".repeat(40), role: ClientRole::Ordinary }).encode(&mut raw);
+    let expected = Attach { node_id: "ü".repeat(32), role: ClientRole::Ordinary };
     assert_eq!(Frame::decode(&raw[4..]), Ok(Frame::Attach(expected)));
 }
 

@@ -1,7 +1,9 @@
-//! The own framing: whole datagrams, with all their headers, over a unix stream.
+//! The framed protocol: datagrams with all their headers over a unix stream socket.
 
 mod client;
 mod frame;
 
-pub use client::{AttachError, Client, FramedReceived};
-pub use frame::{Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, Refusal, Station};
+pub use client::{FramedClient, FramedConnectError, FramedReceived};
+pub use frame::{
+    Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, PortDetails, RefusalCode,
+};

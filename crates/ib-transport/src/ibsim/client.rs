@@ -1,4 +1,4 @@
-//! A client of the protocol, for our own server and for the stock one.
+//! A client of the protocol, for Heddle's own server and for stock ibsim.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,128 +11,109 @@ use ib_wire::{Gid, Guid, Lid, PortState};
 
 use super::name::SocketName;
 use super::wire::{CONTROL_LEN, Connect, ControlReply, ControlRequest, DataMessage, WireError};
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::server::Vendor;
-use crate::sys::{BATCH_MAX, Frame, ReceiveBatch, SendBatch, Wait};
+use crate::sys::{BATCH_MAX, RawDataMessage, ReceiveBatch, SendBatch, Wait};
 
-/// How long a control message may stay without a reply. A server that is there answers in microseconds; one under
-/// load, in milliseconds.
+/// Longest wait for a control reply. An idle server answers within microseconds, a busy one within milliseconds.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a send may wait for room. A server that takes nothing for so long is stuck.
+/// Longest time that a send may block. A server that reads nothing for so long hangs.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bits of a process id (the kernel's limit is 4 million). A process that opens several clients counts in those
-/// above.
+/// Bits of a process id (the kernel's limit is 4 million). The bits above distinguish the clients of one process.
 const PROCESS_ID_BITS: u32 = 22;
 
-/// Clients one process can have on one server: the number has 31 bits, as the stock server prints it signed.
+/// Most clients of one process at one server: the number has 31 bits, because the stock server prints it signed.
 const CLIENTS_PER_PROCESS: u32 = 1 << (31 - PROCESS_ID_BITS);
 
-/// A client attached to a port.
+/// A client of the ibsim protocol, attached to a port of the server's fabric. Dropping it disconnects.
 #[derive(Debug)]
-pub struct Client {
+pub struct IbsimClient {
     control: UnixDatagram,
     data: UnixDatagram,
     id: u32,
     batches: Batches,
-    /// What the data socket's receive timeout is set to.
+    /// The current receive timeout of the data socket.
     timeout: Option<Duration>,
-    /// What came together with a datagram that was asked for alone.
-    set_aside: VecDeque<DataMessage>,
+    /// Received in one batch with a message that `receive` returned.
+    buffered: VecDeque<DataMessage>,
 }
 
-impl AsFd for Client {
+impl AsFd for IbsimClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.data.as_fd()
     }
 }
 
-/// Why a client is not attached, or a question not answered.
+/// Why a client could not be attached, or a query was not answered.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// Nobody listens under the name.
+pub enum IbsimClientError {
     #[error("no server named {name} is running")]
-    NoServer {
-        /// The name.
-        name: SocketName,
-    },
-    /// The server does not want the client.
+    NoServer { name: SocketName },
     #[error(
-        "server {name} refused to attach at {node:?}: no such node, too many clients, or it is open to another user only"
+        "server {name} refused to attach a client to node {node:?}: unknown node, too many clients, or no access for this user"
     )]
-    Refused {
-        /// The name.
-        name: SocketName,
-        /// The node asked for.
-        node: String,
-    },
-    /// The server refused to answer a question.
-    #[error("the server refused {request:?}")]
-    QuestionRefused {
-        /// What was asked.
-        request: ControlRequest,
-    },
-    /// The reply is none.
-    #[error("the server's reply to {request:?} makes no sense")]
-    Reply {
-        /// What was asked.
-        request: ControlRequest,
-        /// What is wrong with it, if it was not just another reply.
-        source: Option<WireError>,
-    },
-    /// The operating system refused, or the server did not reply in time.
-    #[error("cannot talk to the server")]
-    System(#[from] io::Error),
+    AttachRefused { name: SocketName, node: String },
+    #[error("the server replied with an error to {request:?}")]
+    QueryRefused { request: ControlRequest },
+    /// The reply is malformed (`source`), or answers another request (no `source`).
+    #[error("unexpected reply of the server to {request:?}")]
+    UnexpectedReply { request: ControlRequest, source: Option<WireError> },
+    /// A socket operation failed, or the server did not reply within 5 seconds.
+    #[error("cannot communicate with the ibsim server")]
+    Io(#[from] io::Error),
 }
 
 struct Batches {
     received: ReceiveBatch,
     sending: SendBatch,
-    frames: Vec<Frame>,
+    encoded: Vec<RawDataMessage>,
 }
 
-impl Client {
-    /// Attaches to the node with this id or description; empty = the server's first node.
-    pub fn connect(name: &SocketName, node: &str, role: Role) -> Result<Self, ConnectError> {
+impl IbsimClient {
+    /// Attaches to the node with this id or description (at most 31 bytes); an empty text is the server's first node. Blocks at
+    /// most 5 seconds.
+    pub fn connect(name: &SocketName, node: &str, role: ClientRole) -> Result<Self, IbsimClientError> {
         let (number, control) = bind_control(name)?;
         control.set_read_timeout(Some(CONTROL_TIMEOUT))?;
         control.connect_addr(&name.server_control()?).map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectError::NoServer { name: name.clone() },
-            _ => ConnectError::System(error),
+            io::ErrorKind::ConnectionRefused => IbsimClientError::NoServer { name: name.clone() },
+            _ => IbsimClientError::Io(error),
         })?;
         let data = UnixDatagram::bind_addr(&name.client_data(number)?)?;
         let connect = Connect { number, role, node_id: node.to_owned() };
-        let refused = || ConnectError::Refused { name: name.clone(), node: node.to_owned() };
-        let id = match ask(&control, 0, ControlRequest::Connect(connect)) {
+        let refused = || IbsimClientError::AttachRefused { name: name.clone(), node: node.to_owned() };
+        let id = match query(&control, 0, ControlRequest::Connect(connect)) {
             Ok(ControlReply::Connected(connected)) => connected.number,
-            Ok(_) | Err(ConnectError::QuestionRefused { .. }) => return Err(refused()),
+            Ok(_) | Err(IbsimClientError::QueryRefused { .. }) => return Err(refused()),
             Err(error) => return Err(error),
         };
-        // From here on the server has a client, which leaves when this value is dropped.
+        // From here on the server has a client, which disconnects when this value is dropped.
         let client =
-            Self { control, data, id, batches: Batches::new(), timeout: None, set_aside: VecDeque::new() };
+            Self { control, data, id, batches: Batches::new(), timeout: None, buffered: VecDeque::new() };
         client.data.connect_addr(&name.server_data(id)?)?;
         client.data.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(client)
     }
 
-    /// The name the server gave the client.
+    /// The number that the server gave the client; it is in bits 63 to 48 of the transactions of its requests.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Sends one datagram.
+    /// Sends one message. Blocks at most 5 seconds if the server does not read.
     pub fn send(&mut self, message: &DataMessage) -> io::Result<()> {
         self.data.send(&message.encode()).map(drop)
     }
 
-    /// Sends datagrams, in order, with as few system calls as possible. Waits for room where the server is slower.
+    /// Sends messages in order, up to 64 per system call. Blocks while the server is slower, at most 5 seconds per call. After
+    /// an error it is unknown how many messages were sent.
     pub fn send_batch(&mut self, messages: &[DataMessage]) -> io::Result<()> {
-        let Batches { sending, frames, .. } = &mut self.batches;
-        frames.clear();
-        frames.extend(messages.iter().map(DataMessage::encode));
-        let mut unsent = &frames[..];
+        let Batches { sending, encoded, .. } = &mut self.batches;
+        encoded.clear();
+        encoded.extend(messages.iter().map(DataMessage::encode));
+        let mut unsent = &encoded[..];
         while !unsent.is_empty() {
             let count = sending.send(self.data.as_fd(), unsent, Wait::ForOne)?;
             unsent = &unsent[count..];
@@ -140,18 +121,20 @@ impl Client {
         Ok(())
     }
 
-    /// Receives one datagram; `None` if none came in time, at once if `timeout` is 0. A request that nobody will answer comes back as one.
+    /// Receives one message; `None` if there was none within `timeout`. A timeout of 0 does not wait. A request that will not be
+    /// answered comes back with status [`DataStatus::TimedOut`](super::DataStatus::TimedOut).
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
-        if self.set_aside.is_empty() {
-            let mut batch = std::mem::take(&mut self.set_aside).into();
+        if self.buffered.is_empty() {
+            let mut batch = std::mem::take(&mut self.buffered).into();
             let received = self.receive_batch(&mut batch, timeout);
-            self.set_aside = batch.into();
+            self.buffered = batch.into();
             received?;
         }
-        Ok(self.set_aside.pop_front())
+        Ok(self.buffered.pop_front())
     }
 
-    /// Waits for one datagram and takes those that came with it, at most 64: how many were appended to `out`.
+    /// Waits for one message and receives those that are queued with it, at most [`Self::RECEIVE_BATCH_MAX`]. Returns the number
+    /// of messages appended to `out`; 0 if there was none within `timeout`.
     pub fn receive_batch(&mut self, out: &mut Vec<DataMessage>, timeout: Duration) -> io::Result<usize> {
         self.set_timeout(timeout)?;
         let received = &mut self.batches.received;
@@ -163,76 +146,76 @@ impl Client {
         Ok(count)
     }
 
-    /// The most that [`receive_batch`](Self::receive_batch) takes at once.
+    /// Most messages that [`receive_batch`](Self::receive_batch) receives at once.
     pub const RECEIVE_BATCH_MAX: usize = BATCH_MAX;
 
-    /// LID and logical state of the port.
-    pub fn port(&mut self) -> Result<(Option<Lid>, PortState), ConnectError> {
-        match self.ask(ControlRequest::Port)? {
+    /// Queries LID and logical state of the port.
+    pub fn port(&mut self) -> Result<(Option<Lid>, PortState), IbsimClientError> {
+        match self.query(ControlRequest::Port)? {
             ControlReply::Port { lid, state } => Ok((lid, state)),
-            _ => Err(out_of_place(ControlRequest::Port)),
+            _ => Err(unexpected_reply(ControlRequest::Port)),
         }
     }
 
-    /// The GUID of the port (from the stock server: of the node).
-    pub fn guid(&mut self) -> Result<Option<Guid>, ConnectError> {
-        match self.ask(ControlRequest::Guid)? {
+    /// Queries the GUID of the port; the stock server returns that of the node.
+    pub fn guid(&mut self) -> Result<Option<Guid>, IbsimClientError> {
+        match self.query(ControlRequest::Guid)? {
             ControlReply::Guid(guid) => Ok(guid),
-            _ => Err(out_of_place(ControlRequest::Guid)),
+            _ => Err(unexpected_reply(ControlRequest::Guid)),
         }
     }
 
-    /// The first GID of the port (from the stock server: made of the node's GUID).
-    pub fn gid(&mut self) -> Result<Gid, ConnectError> {
-        match self.ask(ControlRequest::Gid)? {
+    /// Queries GID 0 of the port; the stock server builds it from the node GUID.
+    pub fn gid(&mut self) -> Result<Gid, IbsimClientError> {
+        match self.query(ControlRequest::Gid)? {
             ControlReply::Gid(gid) => Ok(gid),
-            _ => Err(out_of_place(ControlRequest::Gid)),
+            _ => Err(unexpected_reply(ControlRequest::Gid)),
         }
     }
 
-    /// What the adapter is.
-    pub fn vendor(&mut self) -> Result<Vendor, ConnectError> {
-        match self.ask(ControlRequest::Vendor)? {
+    /// Queries vendor, device and versions of the adapter.
+    pub fn vendor(&mut self) -> Result<Vendor, IbsimClientError> {
+        match self.query(ControlRequest::Vendor)? {
             ControlReply::Vendor(vendor) => Ok(vendor),
-            _ => Err(out_of_place(ControlRequest::Vendor)),
+            _ => Err(unexpected_reply(ControlRequest::Vendor)),
         }
     }
 
-    /// NodeInfo as on the wire.
-    pub fn node_info(&mut self) -> Result<[u8; 64], ConnectError> {
-        match self.ask(ControlRequest::NodeInfo)? {
+    /// Queries NodeInfo, in wire order.
+    pub fn node_info(&mut self) -> Result<[u8; 64], IbsimClientError> {
+        match self.query(ControlRequest::NodeInfo)? {
             ControlReply::NodeInfo(raw) => Ok(raw),
-            _ => Err(out_of_place(ControlRequest::NodeInfo)),
+            _ => Err(unexpected_reply(ControlRequest::NodeInfo)),
         }
     }
 
-    /// PortInfo as on the wire; 0 = the attached port.
-    pub fn port_info(&mut self, number: u8) -> Result<[u8; 64], ConnectError> {
-        match self.ask(ControlRequest::PortInfo(number))? {
+    /// Queries PortInfo of a port of the node, in wire order; 0 is the attached port.
+    pub fn port_info(&mut self, number: u8) -> Result<[u8; 64], IbsimClientError> {
+        match self.query(ControlRequest::PortInfo(number))? {
             ControlReply::PortInfo(raw) => Ok(raw),
-            _ => Err(out_of_place(ControlRequest::PortInfo(number))),
+            _ => Err(unexpected_reply(ControlRequest::PortInfo(number))),
         }
     }
 
-    /// The first 32 P_Keys as on the wire.
-    pub fn pkeys(&mut self) -> Result<[u8; 64], ConnectError> {
-        match self.ask(ControlRequest::Pkeys)? {
+    /// Queries the first 32 P_Keys of the port, in wire order.
+    pub fn pkeys(&mut self) -> Result<[u8; 64], IbsimClientError> {
+        match self.query(ControlRequest::Pkeys)? {
             ControlReply::Pkeys(raw) => Ok(raw),
-            _ => Err(out_of_place(ControlRequest::Pkeys)),
+            _ => Err(unexpected_reply(ControlRequest::Pkeys)),
         }
     }
 
-    /// Becomes the subnet manager of the port, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> Result<(), ConnectError> {
-        self.ask(ControlRequest::IsSm(role)).map(drop)
+    /// Changes the role of the client at its port.
+    pub fn set_role(&mut self, role: ClientRole) -> Result<(), IbsimClientError> {
+        self.query(ControlRequest::IsSm(role)).map(drop)
     }
 
-    fn ask(&mut self, request: ControlRequest) -> Result<ControlReply, ConnectError> {
-        ask(&self.control, self.id, request)
+    fn query(&mut self, request: ControlRequest) -> Result<ControlReply, IbsimClientError> {
+        query(&self.control, self.id, request)
     }
 
     fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        // For the system 0 means "wait for ever".
+        // A socket timeout of 0 means "wait for ever".
         let timeout = timeout.max(Duration::from_micros(1));
         if self.timeout != Some(timeout) {
             self.data.set_read_timeout(Some(timeout))?;
@@ -242,9 +225,9 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for IbsimClient {
     fn drop(&mut self) {
-        // A server that does not hear it finds out by itself.
+        // If the message is lost, the server notices later that the socket is gone.
         let _ = self.control.set_nonblocking(true);
         let _ = self.control.send(&ControlRequest::Disconnect.encode(self.id));
     }
@@ -252,7 +235,7 @@ impl Drop for Client {
 
 impl Batches {
     fn new() -> Self {
-        Self { received: ReceiveBatch::new(), sending: SendBatch::new(), frames: Vec::new() }
+        Self { received: ReceiveBatch::new(), sending: SendBatch::new(), encoded: Vec::new() }
     }
 }
 
@@ -262,19 +245,23 @@ impl std::fmt::Debug for Batches {
     }
 }
 
-fn ask(control: &UnixDatagram, client: u32, request: ControlRequest) -> Result<ControlReply, ConnectError> {
+fn query(
+    control: &UnixDatagram,
+    client: u32,
+    request: ControlRequest,
+) -> Result<ControlReply, IbsimClientError> {
     control.send(&request.encode(client))?;
     let mut reply = [0; CONTROL_LEN + 1];
     let length = control.recv(&mut reply)?;
     match ControlReply::decode(&reply[..length]) {
-        Ok(ControlReply::Error) => Err(ConnectError::QuestionRefused { request }),
+        Ok(ControlReply::Error) => Err(IbsimClientError::QueryRefused { request }),
         Ok(reply) => Ok(reply),
-        Err(error) => Err(ConnectError::Reply { request, source: Some(error) }),
+        Err(error) => Err(IbsimClientError::UnexpectedReply { request, source: Some(error) }),
     }
 }
 
-/// Binds the control socket under a number that no other client has: the process id, as stock clients do, and for a
-/// process with several clients the process id with a count above it.
+/// Binds the control socket with a number that no other client has: the process id, as stock clients do, with a count of
+/// clients in the bits above it.
 fn bind_control(name: &SocketName) -> io::Result<(u32, UnixDatagram)> {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id() & ((1 << PROCESS_ID_BITS) - 1);
@@ -290,7 +277,7 @@ fn bind_control(name: &SocketName) -> io::Result<(u32, UnixDatagram)> {
     result
 }
 
-/// `None` where the time was over.
+/// `None` if the call timed out or was interrupted.
 fn timed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -304,6 +291,6 @@ fn invalid(error: WireError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-fn out_of_place(request: ControlRequest) -> ConnectError {
-    ConnectError::Reply { request, source: None }
+fn unexpected_reply(request: ControlRequest) -> IbsimClientError {
+    IbsimClientError::UnexpectedReply { request, source: None }
 }

@@ -1,4 +1,4 @@
-//! The two messages of the protocol.
+//! Control and data messages of the protocol.
 //!
 //! Control message, 80 bytes, host byte order:
 //!
@@ -15,12 +15,12 @@
 //! | offset | type | field |
 //! |---|---|---|
 //! | 0 | u32 | destination LID, network order in the low half; 0xffff = directed route |
-//! | 4 | u32 | source LID, likewise; 0 = "fill in my LID" |
+//! | 4 | u32 | source LID in the same form; 0 = the server fills in the LID of the port |
 //! | 8 | u32, network | destination queue pair |
 //! | 12 | u32, network | source queue pair |
-//! | 16 | u32, network | status: 0 = ok, 110 = no answer |
-//! | 20 | 4 bytes | not used |
-//! | 24 | u64, network | length of the MAD, at most 256 |
+//! | 16 | u32, network | status: 0 = ok, 110 (ETIMEDOUT) = the request was not answered |
+//! | 20 | 4 bytes | unused |
+//! | 24 | u64, network | length of the MAD, 24 to 256 |
 //! | 32 | 256 bytes | the MAD |
 
 use ib_wire::rmpp::{RmppFlags, RmppKind};
@@ -29,7 +29,7 @@ use ib_wire::{
     ServiceLevel,
 };
 
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::server::Vendor;
 
 /// Length of a control message in bytes.
@@ -42,16 +42,16 @@ const MAGIC: u32 = 0xdead_beef;
 const PAYLOAD: usize = 16;
 const PAYLOAD_LEN: usize = CONTROL_LEN - PAYLOAD;
 const NODE_ID: usize = PAYLOAD + 12;
-/// Bytes of a node id, the terminating zero included.
+/// Length of a node id in bytes, including the terminating zero.
 const NODE_ID_LEN: usize = 32;
 const CONNECT_LEN: u32 = 44;
 
 const DATA_STATUS: usize = 16;
 const DATA_MAD_LEN: usize = 24;
 const DATA_MAD: usize = 32;
-/// The common header of every MAD; a shorter one has no method or transaction to answer.
+/// Length of the common MAD header; a shorter MAD has no method or transaction.
 const MAD_HEADER_LEN: u64 = 24;
-/// ETIMEDOUT, as the protocol says "no answer".
+/// ETIMEDOUT: the request was not answered.
 const TIMED_OUT: u32 = 110;
 
 mod kind {
@@ -68,75 +68,60 @@ mod kind {
     pub const PKEYS: u32 = 10;
 }
 
-/// Bytes that are not a message of the protocol.
+/// Bytes that are not a message of the ibsim protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Wrong number of bytes.
-    #[error("the message has {actual} bytes instead of {expected}")]
-    Length {
-        /// What the kind of message has.
-        expected: usize,
-        /// What came.
-        actual: usize,
-    },
-    /// Not a control message.
-    #[error("the magic number is {0:#010x} instead of {MAGIC:#010x}")]
+    #[error("the message must have {expected} bytes, got {actual}")]
+    Length { expected: usize, actual: usize },
+    #[error("the magic number must be {MAGIC:#010x}, got {0:#010x}")]
     Magic(u32),
-    /// A control type nobody knows, or one that is not allowed in this direction.
-    #[error("control type {0} is not known")]
+    /// An unknown control type, or one that is not valid in this direction.
+    #[error("unknown control type {0}")]
     UnknownType(u32),
-    /// A MAD that is longer than a MAD or shorter than its header.
-    #[error("the MAD has {0} bytes, {MAD_HEADER_LEN} to {MAD_LEN} are possible")]
+    #[error("the MAD must have between {MAD_HEADER_LEN} and {MAD_LEN} bytes, got {0}")]
     MadLength(u64),
-    /// A queue pair beyond 24 bits.
-    #[error("{0:#x} is not a queue pair")]
+    #[error("the queue pair must have at most 24 bits, got {0:#x}")]
     QueuePair(u32),
 }
 
-/// What a client asks for when it attaches.
+/// The payload of a connect message and of the reply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Its number (a stock client's process id), the end of its socket names.
+    /// In a request the number at the end of the client's socket names (for stock clients the process id), in a reply the client
+    /// number that the server assigned.
     pub number: u32,
-    /// What it wants to be.
-    pub role: Role,
-    /// The node it wants: id or description, at most 31 bytes; empty = the first node.
+    pub role: ClientRole,
+    /// Id or description of the node, at most 31 bytes; empty = the first node.
     pub node_id: String,
 }
 
 /// A control message from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlRequest {
-    /// Attach.
     Connect(Connect),
-    /// Detach.
     Disconnect,
-    /// LID and state of the port.
+    /// Queries LID and logical state of the port.
     Port,
-    /// What the adapter is.
     Vendor,
-    /// The GID.
     Gid,
-    /// The GUID.
     Guid,
-    /// NodeInfo.
     NodeInfo,
-    /// PortInfo of this port of the node; 0 = the attached port.
+    /// Queries PortInfo of this port of the node; 0 is the attached port.
     PortInfo(u8),
-    /// Become the subnet manager of the port, or cease to be.
-    IsSm(Role),
-    /// P_Keys of the port.
+    /// Changes the role of the client at its port.
+    IsSm(ClientRole),
     Pkeys,
 }
 
 impl ControlRequest {
-    /// Reads a message: the client it claims to come from, and what it asks.
+    /// Decodes a message into the number of the client that it names and the request. The caller has to check that the sender is
+    /// that client.
     pub fn decode(raw: &[u8]) -> Result<(u32, Self), WireError> {
         let message = control_message(raw)?;
         let request = match u32_at(message, 8) {
             kind::CONNECT => Self::Connect(Connect {
                 number: u32_at(message, PAYLOAD),
-                role: Role::from_flag(u32_at(message, PAYLOAD + 8)),
+                role: ClientRole::from_flag(u32_at(message, PAYLOAD + 8)),
                 node_id: node_id(message),
             }),
             kind::DISCONNECT => Self::Disconnect,
@@ -146,14 +131,14 @@ impl ControlRequest {
             kind::GUID => Self::Guid,
             kind::NODE_INFO => Self::NodeInfo,
             kind::PORT_INFO => Self::PortInfo(message[PAYLOAD]),
-            kind::IS_SM => Self::IsSm(Role::from_flag(u32_at(message, PAYLOAD))),
+            kind::IS_SM => Self::IsSm(ClientRole::from_flag(u32_at(message, PAYLOAD))),
             kind::PKEYS => Self::Pkeys,
             other => return Err(WireError::UnknownType(other)),
         };
         Ok((u32_at(message, 4), request))
     }
 
-    /// Writes the message that client `client` sends. A node id beyond 31 bytes is cut.
+    /// Encodes the request of client number `client`. A node id is truncated to 31 bytes.
     pub fn encode(&self, client: u32) -> [u8; CONTROL_LEN] {
         match self {
             Self::Connect(connect) => connect_message(client, connect.number, connect),
@@ -177,37 +162,33 @@ impl ControlRequest {
 /// A control message from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlReply {
-    /// Refused.
+    /// The server refused the request.
     Error,
-    /// Attached. Here `number` is the client the server made of it.
+    /// `number` is the client number that the server assigned.
     Connected(Connect),
-    /// Detached.
     Disconnected,
-    /// LID and state of the port.
+    /// LID and logical state of the port.
     Port {
-        /// The LID.
         lid: Option<Lid>,
-        /// The logical state.
         state: PortState,
     },
-    /// What the adapter is.
     Vendor(Vendor),
-    /// The GID. The stock server makes it of the node's GUID, not the port's.
+    /// GID 0 of the port. The stock server builds it from the node GUID instead of the port GUID.
     Gid(Gid),
-    /// The GUID; `None` if it is 0. The stock server gives the node's, not the port's.
+    /// The GUID of the port; `None` if it is 0. The stock server returns the node GUID.
     Guid(Option<Guid>),
-    /// NodeInfo as on the wire.
+    /// NodeInfo in wire order.
     NodeInfo([u8; 64]),
-    /// PortInfo as on the wire.
+    /// PortInfo in wire order.
     PortInfo([u8; 64]),
-    /// The role taken.
-    IsSm(Role),
-    /// The first 32 P_Keys as on the wire.
+    /// The new role of the client.
+    IsSm(ClientRole),
+    /// The first 32 P_Keys in wire order.
     Pkeys([u8; 64]),
 }
 
 impl ControlReply {
-    /// Reads a message.
+    /// Decodes a message of the server.
     pub fn decode(raw: &[u8]) -> Result<Self, WireError> {
         let message = control_message(raw)?;
         let payload: [u8; PAYLOAD_LEN] = array_at(message, PAYLOAD);
@@ -215,7 +196,7 @@ impl ControlReply {
             kind::ERROR => Self::Error,
             kind::CONNECT => Self::Connected(Connect {
                 number: u32_at(message, PAYLOAD),
-                role: Role::from_flag(u32_at(message, PAYLOAD + 8)),
+                role: ClientRole::from_flag(u32_at(message, PAYLOAD + 8)),
                 node_id: node_id(message),
             }),
             kind::DISCONNECT => Self::Disconnected,
@@ -233,13 +214,13 @@ impl ControlReply {
             kind::GUID => Self::Guid(Guid::from_wire(u64::from_ne_bytes(array_at(&payload, 0)))),
             kind::NODE_INFO => Self::NodeInfo(payload),
             kind::PORT_INFO => Self::PortInfo(payload),
-            kind::IS_SM => Self::IsSm(Role::from_flag(u32_at(&payload, 0))),
+            kind::IS_SM => Self::IsSm(ClientRole::from_flag(u32_at(&payload, 0))),
             kind::PKEYS => Self::Pkeys(payload),
             other => return Err(WireError::UnknownType(other)),
         })
     }
 
-    /// Writes the message for client `client`. A node id beyond 31 bytes is cut.
+    /// Encodes the reply to client number `client`. A node id is truncated to 31 bytes.
     pub fn encode(&self, client: u32) -> [u8; CONTROL_LEN] {
         match self {
             Self::Error => control(client, kind::ERROR, &[]),
@@ -260,34 +241,30 @@ impl ControlReply {
     }
 }
 
-/// What a data message says about the request in it.
+/// The status of a data message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataStatus {
-    /// A datagram like any other.
+    /// The message carries a datagram for its receiver.
     Ok,
-    /// The receiver's own request, come back: nobody will answer it. Every code but 0 means this.
+    /// The message returns a request to its sender because it will not be answered. Every code other than 0 means this.
     TimedOut,
 }
 
-/// A datagram as the protocol carries it: a MAD, LIDs and queue pairs.
+/// A data message: a MAD with LIDs and queue pairs. The protocol carries no other headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataMessage {
-    /// Receiver; `None` where the sender left it 0.
+    /// Destination LID; `None` if it is 0.
     pub dlid: Option<LidAddress>,
-    /// Sender; `None` = "fill in my LID".
+    /// Source LID; `None` (0) asks the server to fill in the LID of the port.
     pub slid: Option<LidAddress>,
-    /// Receiving queue pair.
     pub dqp: QueuePair,
-    /// Sending queue pair.
     pub sqp: QueuePair,
-    /// Whether it is a datagram or a request that came back.
     pub status: DataStatus,
-    /// The datagram itself.
     pub mad: Mad,
 }
 
 impl DataMessage {
-    /// Reads a message; what a short MAD leaves of the 256 bytes is read as 0.
+    /// Decodes a message of [`DATA_LEN`] bytes. A MAD shorter than 256 bytes is padded with zeros.
     pub fn decode(raw: &[u8]) -> Result<Self, WireError> {
         let message: &[u8; DATA_LEN] =
             raw.try_into().map_err(|_| WireError::Length { expected: DATA_LEN, actual: raw.len() })?;
@@ -310,15 +287,15 @@ impl DataMessage {
         })
     }
 
-    /// Writes the message.
+    /// Encodes the message as on the wire.
     pub fn encode(&self) -> [u8; DATA_LEN] {
         let mut message = [0; DATA_LEN];
         encode_data(&mut message, self.addresses(), self.status, &self.mad);
         message
     }
 
-    /// The datagram this message carries, with `own` for a source the sender left out (permissive if it has none)
-    /// and the partition key `pkey`; `None` if it has no destination.
+    /// The datagram of this message, with P_Key `pkey` and, if the sender left out the source LID, source LID `own` (permissive
+    /// if that is `None`). `None` if the message has no destination LID.
     pub fn into_datagram(self, own: Option<Lid>, pkey: Pkey) -> Option<Datagram> {
         let subnet_management = self.dqp == QueuePair::SUBNET_MANAGEMENT;
         Some(Datagram {
@@ -339,7 +316,7 @@ impl DataMessage {
     }
 }
 
-/// Leaves out the headers the protocol has no place for.
+/// Drops the headers that the protocol does not carry.
 impl From<Datagram> for DataMessage {
     fn from(datagram: Datagram) -> Self {
         let Addresses { dlid, slid, dqp, sqp } = Addresses::of(&datagram);
@@ -347,7 +324,7 @@ impl From<Datagram> for DataMessage {
     }
 }
 
-/// Leaves out the headers the protocol has no place for.
+/// Drops the headers that the protocol does not carry.
 impl From<&Datagram> for DataMessage {
     fn from(datagram: &Datagram) -> Self {
         datagram.clone().into()
@@ -369,7 +346,7 @@ impl Addresses {
     }
 }
 
-/// Writes a data message in place, all 288 bytes of it.
+/// Encodes a data message into all 288 bytes of `message`.
 #[inline]
 pub(crate) fn encode_data(message: &mut [u8; DATA_LEN], addresses: Addresses, status: DataStatus, mad: &Mad) {
     put_lid(message, 0, addresses.dlid);
@@ -382,15 +359,15 @@ pub(crate) fn encode_data(message: &mut [u8; DATA_LEN], addresses: Addresses, st
     };
     message[DATA_STATUS..DATA_STATUS + 4].copy_from_slice(&status.to_be_bytes());
     message[20..DATA_MAD_LEN].fill(0);
-    message[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&(told_length(mad) as u64).to_be_bytes());
+    message[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&(reported_length(mad) as u64).to_be_bytes());
     message[DATA_MAD..].copy_from_slice(&mad.0);
 }
 
-/// Bytes of a MAD up to the end of its RMPP header; the payload length counts what follows.
+/// Offset of the first byte that the RMPP payload length counts: the end of the RMPP header.
 const RMPP_PAYLOAD: usize = 36;
 
-/// Completes the RMPP header of a table that a client sends. A kernel would do so: the client says only that there is
-/// a table and, by the length of the message, how long it is. On the fabric the header says it.
+/// Completes the RMPP header of a table that a client sends, as a kernel would do: the client only sets the active flag and
+/// gives the length of the table as the length of the message.
 fn complete_rmpp(mad: &mut Mad, length: usize) {
     if mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
         return;
@@ -407,8 +384,8 @@ fn complete_rmpp(mad: &mut Mad, length: usize) {
     mad.set_rmpp(&header);
 }
 
-/// How long a client is told a MAD is: the end of its table, if it is the last segment of one, else all of it.
-fn told_length(mad: &Mad) -> usize {
+/// The MAD length to report to a client: up to the end of the table if the MAD is the last segment of one, else 256.
+fn reported_length(mad: &Mad) -> usize {
     if mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
         return MAD_LEN;
     }
@@ -432,8 +409,8 @@ fn control_message(raw: &[u8]) -> Result<&[u8; CONTROL_LEN], WireError> {
 
 fn control(client: u32, kind: u32, payload: &[u8]) -> [u8; CONTROL_LEN] {
     let mut message = [0; CONTROL_LEN];
-    for (place, word) in message.chunks_exact_mut(4).zip([MAGIC, client, kind, payload.len() as u32]) {
-        place.copy_from_slice(&word.to_ne_bytes());
+    for (bytes, word) in message.chunks_exact_mut(4).zip([MAGIC, client, kind, payload.len() as u32]) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
     }
     message[PAYLOAD..PAYLOAD + payload.len()].copy_from_slice(payload);
     message
@@ -458,7 +435,7 @@ fn vendor_payload(vendor: &Vendor) -> [u8; 24] {
     payload
 }
 
-/// The stock server has the prefix in network order and the GUID in its own.
+/// Encodes a GID as the stock server does: the prefix in network byte order, the GUID in host byte order.
 fn gid_payload(gid: Gid) -> [u8; 16] {
     let guid = gid.guid().map_or(0, Guid::to_wire);
     let mut payload = [0; 16];

@@ -15,7 +15,7 @@ fn request() -> DataMessage {
 }
 
 fn connect() -> Connect {
-    Connect { number: 4711, role: Role::SubnetManager, node_id: "H-0002c90300216e70".to_owned() }
+    Connect { number: 4711, role: ClientRole::SubnetManager, node_id: "H-0002c90300216e70".to_owned() }
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn every_control_request_survives_a_round_trip() {
         ControlRequest::Guid,
         ControlRequest::NodeInfo,
         ControlRequest::PortInfo(7),
-        ControlRequest::IsSm(Role::SubnetManager),
-        ControlRequest::IsSm(Role::Ordinary),
+        ControlRequest::IsSm(ClientRole::SubnetManager),
+        ControlRequest::IsSm(ClientRole::Ordinary),
         ControlRequest::Pkeys,
     ] {
         assert_eq!(ControlRequest::decode(&request.encode(9)), Ok((9, request)));
@@ -50,7 +50,7 @@ fn every_control_reply_survives_a_round_trip() {
         ControlReply::Guid(Guid::from_wire(0x0102_0304_0506_0708)),
         ControlReply::NodeInfo([1; 64]),
         ControlReply::PortInfo([2; 64]),
-        ControlReply::IsSm(Role::SubnetManager),
+        ControlReply::IsSm(ClientRole::SubnetManager),
         ControlReply::Pkeys([3; 64]),
     ] {
         assert_eq!(ControlReply::decode(&reply.encode(9)), Ok(reply));
@@ -69,7 +69,7 @@ fn the_connect_request_has_the_bytes_of_the_protocol() {
 }
 
 #[test]
-fn a_long_node_id_is_cut_and_stays_terminated() {
+fn a_long_node_id_is_truncated_and_zero_terminated() {
     let long = Connect { node_id: "x".repeat(60), ..connect() };
     let (_, decoded) = ControlRequest::decode(&ControlRequest::Connect(long).encode(0)).unwrap();
     assert_eq!(decoded, ControlRequest::Connect(Connect { node_id: "x".repeat(31), ..connect() }));
@@ -89,7 +89,7 @@ fn the_data_message_has_the_bytes_of_the_protocol() {
 }
 
 #[test]
-fn a_short_mad_is_filled_with_zeros() {
+fn a_short_mad_is_padded_with_zeros() {
     let mut raw = request().encode();
     raw[DATA_MAD_LEN..DATA_MAD].copy_from_slice(&64_u64.to_be_bytes());
     raw[DATA_MAD + 64..].fill(0xaa);
@@ -97,7 +97,7 @@ fn a_short_mad_is_filled_with_zeros() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn decode_errors_name_the_invalid_value() {
     let raw = request().encode();
     assert_eq!(DataMessage::decode(&raw[..287]), Err(WireError::Length { expected: 288, actual: 287 }));
     let mut long_mad = raw;
@@ -165,18 +165,18 @@ fn the_length_of_a_table_travels_in_its_rmpp_header() {
         mad,
     };
     let mut raw = sent.encode();
-    assert_eq!(raw[24..32], 256u64.to_be_bytes(), "nothing says otherwise");
+    assert_eq!(raw[24..32], 256u64.to_be_bytes(), "without a payload length the whole MAD");
     // As opensm sends one path record: 56 bytes of headers and 64 of record.
     raw[24..32].copy_from_slice(&120u64.to_be_bytes());
     let received = DataMessage::decode(&raw).unwrap();
     let header = received.mad.rmpp();
     assert_eq!((header.version, header.segment, header.payload_length()), (1, 1, 20 + 64));
-    assert_eq!((received.mad.0[119], received.mad.0[120]), (0xaa, 0), "what is behind the end is not read");
-    assert_eq!(received.encode()[24..32], 120u64.to_be_bytes(), "and the next client is told the same");
+    assert_eq!((received.mad.0[119], received.mad.0[120]), (0xaa, 0), "bytes behind the end are ignored");
+    assert_eq!(received.encode()[24..32], 120u64.to_be_bytes(), "the next client gets the same length");
 }
 
 #[test]
-fn no_rmpp_header_makes_a_message_longer_than_it_is() {
+fn the_reported_length_never_exceeds_a_mad() {
     let mut mad =
         Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET_TABLE_RESP, Attribute::PATH_RECORD, 0);
     (mad.0[24], mad.0[25], mad.0[26]) = (1, 1, 7);

@@ -1,42 +1,41 @@
-//! What waits to be sent to a client: bounded, and kept without allocating once it has grown.
+//! Bounded queues of messages and bytes to send to a client. They reuse their memory.
 
-use crate::sys::Frame;
+use crate::sys::RawDataMessage;
 
-/// Data messages that may wait for one client. A socket's own buffer holds some 200 more; a client that lets more than
-/// that pile up does not read.
-pub(super) const FRAMES_MAX: usize = 1024;
+/// Most data messages queued for one client. The socket buffer holds about 200 more; a client with more than that does not read.
+pub(super) const MESSAGES_MAX: usize = 1024;
 
-/// Bytes that may wait for one stream: as many datagrams, roughly, as for the other kind of client.
-pub(super) const BYTES_MAX: usize = FRAMES_MAX * 288;
+/// ByteQueue that may wait for one stream: as many datagrams, roughly, as for the other kind of client.
+pub(super) const BYTES_MAX: usize = MESSAGES_MAX * 288;
 
-/// A queue of data messages that lie next to each other in memory.
+/// A queue of data messages in contiguous memory.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
-    frames: Vec<Frame>,
+pub(super) struct MessageQueue {
+    frames: Vec<RawDataMessage>,
     sent: usize,
 }
 
-impl Frames {
-    /// The place of one message more, to be written by the caller; `None` if the queue is full.
+impl MessageQueue {
+    /// Appends a message of zeros, to be overwritten by the caller; `None` if the queue is full.
     #[inline]
-    pub(super) fn push(&mut self) -> Option<&mut Frame> {
-        if self.frames.len() - self.sent >= FRAMES_MAX {
+    pub(super) fn push(&mut self) -> Option<&mut RawDataMessage> {
+        if self.frames.len() - self.sent >= MESSAGES_MAX {
             return None;
         }
-        if self.sent >= FRAMES_MAX {
+        if self.sent >= MESSAGES_MAX {
             self.frames.drain(..self.sent);
             self.sent = 0;
         }
-        self.frames.push([0; size_of::<Frame>()]);
+        self.frames.push([0; size_of::<RawDataMessage>()]);
         self.frames.last_mut()
     }
 
-    /// What was not sent yet.
-    pub(super) fn unsent(&self) -> &[Frame] {
+    /// The messages that were not sent yet.
+    pub(super) fn unsent(&self) -> &[RawDataMessage] {
         &self.frames[self.sent..]
     }
 
-    /// Notes that the first `count` of [`unsent`](Self::unsent) went.
+    /// Reports that the first `count` of [`unsent`](Self::unsent) were sent.
     pub(super) fn advance(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.frames.len() {
@@ -46,15 +45,15 @@ impl Frames {
     }
 }
 
-/// A queue of bytes.
+/// A queue of encoded frames, as bytes.
 #[derive(Debug, Default)]
-pub(super) struct Bytes {
+pub(super) struct ByteQueue {
     bytes: Vec<u8>,
     sent: usize,
 }
 
-impl Bytes {
-    /// Lets `write` append to the queue; false, and nothing is written, if the queue is full.
+impl ByteQueue {
+    /// Calls `write` to append to the queue; returns `false` without calling it if the queue is full.
     pub(super) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         if self.bytes.len() - self.sent >= BYTES_MAX {
             return false;
@@ -67,12 +66,12 @@ impl Bytes {
         true
     }
 
-    /// What was not sent yet.
+    /// The bytes that were not sent yet.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    /// Notes that the first `count` of [`unsent`](Self::unsent) went.
+    /// Reports that the first `count` of [`unsent`](Self::unsent) were sent.
     pub(super) fn advance(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.bytes.len() {
@@ -87,28 +86,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_bounded_and_leave_in_order() {
-        let mut queue = Frames::default();
-        for round in 0..5 * FRAMES_MAX {
+    fn messages_are_bounded_and_stay_in_order() {
+        let mut queue = MessageQueue::default();
+        for round in 0..5 * MESSAGES_MAX {
             queue.push().unwrap()[0] = round as u8;
             queue.push().unwrap()[0] = round as u8;
             let sent = queue.unsent()[0][0];
             queue.advance(1);
             assert_eq!(sent, (round / 2) as u8);
-            if queue.unsent().len() == FRAMES_MAX - 1 {
+            if queue.unsent().len() == MESSAGES_MAX - 1 {
                 break;
             }
         }
         assert!(queue.push().is_some());
         assert!(queue.push().is_none());
-        assert!(queue.frames.len() <= 2 * FRAMES_MAX);
+        assert!(queue.frames.len() <= 2 * MESSAGES_MAX);
         queue.advance(queue.unsent().len());
         assert!(queue.unsent().is_empty() && queue.frames.is_empty());
     }
 
     #[test]
     fn bytes_are_bounded() {
-        let mut queue = Bytes::default();
+        let mut queue = ByteQueue::default();
         while queue.push(|bytes| bytes.extend([7; 500])) {}
         assert!(queue.unsent().len() < BYTES_MAX + 500);
         queue.advance(queue.unsent().len());

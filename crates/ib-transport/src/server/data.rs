@@ -1,4 +1,4 @@
-//! The data sockets of the ibsim protocol: the hot path.
+//! The data sockets of the ibsim protocol, the hot path of the server.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,34 +7,35 @@ use std::os::unix::net::UnixDatagram;
 use ib_wire::{Mad, Method, TransactionId};
 
 use super::Server;
-use super::backlog::Frames;
-use super::clients::{ClassSet, Link};
-use super::host::{ClientId, Host, Sent};
+use super::backend::{ClientDatagram, ClientId, FabricBackend};
+use super::backlog::MessageQueue;
+use super::connections::{ClassSet, ClientLink};
 use crate::ibsim::{DataMessage, WireError};
 use crate::sys::{SendBatch, Wait};
 
-/// Up to so many messages at once mean that their sender waits for the answers: each is sent at once, so that client and
-/// server work at the same time. More are answered together, which costs less.
+/// Batches of up to this many messages are answered message by message, because their sender probably waits for the responses:
+/// client and server then work in parallel. Larger batches are answered with fewer system calls.
 const EAGER_BATCH_MAX: usize = 4;
 
 impl<P: Copy + Eq> Server<P> {
-    /// Takes what a client sent and hands it to the host: one batch, so that a busy client leaves the others their turn.
-    pub(super) fn receive_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+    /// Receives one batch of a client and passes it to the backend; the rest waits for the next round, so that a busy client does
+    /// not starve the others.
+    pub(super) fn receive_data<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         let Some(client) = self.outbox.clients.get_mut(id) else { return };
-        let Link::Ibsim { socket, .. } = &client.link else { return };
-        // An error is "nothing there", or one that reading has just cleared.
+        let ClientLink::Ibsim { socket, .. } = &client.link else { return };
+        // The error is EWOULDBLOCK, or a socket error that the call has cleared.
         let Ok(count) = self.received.receive(socket.as_fd(), Wait::Never) else { return };
         for index in 0..count {
-            self.take_data(host, id, index);
+            self.handle_data(backend, id, index);
             if count <= EAGER_BATCH_MAX && index + 1 < count {
-                self.flush(host);
+                self.flush(backend);
             }
         }
     }
 
-    /// Hands one received message to the host.
+    /// Passes one received message to the backend.
     #[inline]
-    fn take_data<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId, index: usize) {
+    fn handle_data<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId, index: usize) {
         let (bytes, length) = self.received.message(index);
         if length > bytes.len() {
             self.outbox.counters.data_wrong_length += 1;
@@ -53,16 +54,15 @@ impl<P: Copy + Eq> Server<P> {
         };
         let Some(client) = self.outbox.clients.get_mut(id) else { return };
         let Some(port) = client.port else { return };
-        claim(&mut message.mad, id, &mut client.classes);
+        stamp_request(&mut message.mad, id, &mut client.classes);
         self.outbox.counters.datagrams_in += 1;
-        host.handle(port, Sent::Bare { client: id, message }, &mut self.outbox);
+        backend.handle(port, ClientDatagram::Ibsim { client: id, message }, &mut self.outbox);
     }
 }
 
-/// Writes the client into a request and notes its class. Responses and repressed traps keep the transaction of what
-/// they answer.
+/// Writes the client into the transaction of a request and records its class. Responses and TrapRepress keep their transaction.
 #[inline]
-pub(super) fn claim(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
+pub(super) fn stamp_request(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
     let method = mad.method();
     if method.is_response() || method == Method::TRAP_REPRESS {
         return;
@@ -71,11 +71,11 @@ pub(super) fn claim(mad: &mut Mad, id: ClientId, classes: &mut ClassSet) {
     mad.set_transaction(TransactionId(id.stamp(mad.transaction().0)));
 }
 
-/// Sends what waits for a client: whether all of it went. An error means that the client is gone.
+/// Sends the queue of a client; `true` if it is empty afterwards. An error means that the client is gone.
 pub(super) fn send_all(
     batch: &mut SendBatch,
     socket: &UnixDatagram,
-    unsent: &mut Frames,
+    unsent: &mut MessageQueue,
 ) -> io::Result<bool> {
     while !unsent.unsent().is_empty() {
         match batch.send(socket.as_fd(), unsent.unsent(), Wait::Never) {

@@ -1,23 +1,23 @@
-//! Requests that were handed to a client and wait for its answer.
+//! Requests that were forwarded to a client and wait for its response.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::ibsim::DataMessage;
 
-/// Forwarded requests that may wait for an answer at once. A subnet manager is asked by every node of a fabric when
-/// it starts; beyond, a requester is told at once that its request is lost, and asks again.
+/// Most forwarded requests that wait for a response. Every node of a fabric may query a subnet manager that starts; further
+/// requests are reported as lost at once, and their senders repeat them.
 pub const FORWARDED_MAX: usize = 4096;
 
-/// How long a forwarded request may stay without an answer. Stock clients have no timer of their own under
-/// libumad2sim: they wait for the answer or for word that there will be none.
+/// Time after which a forwarded request without a response is reported as lost. Stock clients have no timers under
+/// libumad2sim: they wait for the response or for the loss report.
 pub const FORWARD_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The table of forwarded requests, by transaction.
+/// Forwarded requests by transaction.
 #[derive(Debug, Default)]
 pub(super) struct Forwarded {
     waiting: HashMap<u64, Waiting>,
-    /// Deadlines in order, with what they are for; answered ones stay until they come to the front.
+    /// Deadlines in order, with their transactions; those of answered requests stay until they reach the front.
     deadlines: VecDeque<(Instant, u64)>,
 }
 
@@ -28,7 +28,7 @@ struct Waiting {
 }
 
 impl Forwarded {
-    /// Remembers a request; false if the table is full. The same transaction again starts anew.
+    /// Adds a request; `false` if the table is full. A request with a known transaction replaces it and restarts the timeout.
     pub(super) fn remember(&mut self, now: Instant, request: DataMessage) -> bool {
         let transaction = request.mad.transaction().0;
         if self.waiting.len() >= FORWARDED_MAX && !self.waiting.contains_key(&transaction) {
@@ -41,7 +41,7 @@ impl Forwarded {
         true
     }
 
-    /// Notes that an answer passed.
+    /// Removes a request because its response passed.
     #[inline]
     pub(super) fn answered(&mut self, transaction: u64) {
         if !self.waiting.is_empty() {
@@ -49,7 +49,7 @@ impl Forwarded {
         }
     }
 
-    /// Takes one request whose time is over.
+    /// Removes and returns one request whose timeout is over.
     pub(super) fn expired(&mut self, now: Instant) -> Option<DataMessage> {
         while let Some(&(deadline, transaction)) = self.deadlines.front() {
             if deadline > now {
@@ -63,12 +63,12 @@ impl Forwarded {
         None
     }
 
-    /// When the next request may expire.
+    /// The earliest time at which a request may expire.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.waiting.is_empty() { None } else { self.deadlines.front().map(|(deadline, _)| *deadline) }
     }
 
-    /// Keeps the queue of deadlines no longer than twice the table.
+    /// Limits the queue of deadlines to twice the size of the table.
     fn forget_answered(&mut self) {
         while self.deadlines.front().is_some_and(|&(deadline, id)| !self.is_waiting(deadline, id)) {
             self.deadlines.pop_front();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_unanswered_requests_expire_and_only_in_their_time() {
+    fn only_unanswered_requests_expire_after_the_timeout() {
         let start = Instant::now();
         let mut table = Forwarded::default();
         assert!(table.remember(start, request(1)) && table.remember(start, request(2)));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_sent_again_waits_from_then_on() {
+    fn a_repeated_request_restarts_its_timeout() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1);
         let mut table = Forwarded::default();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_so_is_its_queue() {
+    fn the_table_and_its_queue_are_bounded() {
         let start = Instant::now();
         let mut table = Forwarded::default();
         table.remember(start, request(0));
@@ -137,6 +137,6 @@ mod tests {
             assert!(table.remember(start, request(transaction)));
         }
         assert!(!table.remember(start, request(u64::MAX)));
-        assert!(table.remember(start, request(0)), "a known one may start anew");
+        assert!(table.remember(start, request(0)), "a known transaction may restart");
     }
 }

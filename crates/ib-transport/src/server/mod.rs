@@ -1,16 +1,17 @@
-//! The server: many clients, one thread, one fabric behind it.
+//! The server: serves many clients with one thread, in front of one [`FabricBackend`].
 //!
-//! Two doors lead to the same [`Host`]: the ibsim protocol under a name ([`Server::bind`]), and the own framing at a
-//! path ([`Server::listen`]). One round ([`Server::poll_once`]) waits, takes what came (up to 64 messages per system
-//! call and socket), lets the host act, and sends everything that was queued, again many messages per call. Nothing
-//! a client sends or fails to read stops the others; what is wrong is counted ([`Counters`]).
+//! Clients use the ibsim protocol under a name ([`Server::bind`]) or the framed protocol at a path ([`Server::listen`]). One
+//! round ([`Server::poll_once`]) waits for input, receives it (up to 64 messages per system call and socket), passes it to the
+//! backend, calls [`FabricBackend::tick`], and sends everything that was queued. No client can block another by what it sends
+//! or does not read: queues are bounded, and errors are counted ([`ServerCounters`]).
 
+mod backend;
 mod backlog;
-mod clients;
+mod connections;
 mod control;
+mod counters;
 mod data;
 mod forwarded;
-mod host;
 mod outbox;
 mod stream;
 
@@ -22,44 +23,49 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use clients::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
+pub use backend::{ClientDatagram, ClientId, FabricBackend, Vendor};
+pub use connections::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
+pub use counters::ServerCounters;
 pub use forwarded::{FORWARD_TIMEOUT, FORWARDED_MAX};
-pub use host::{ClientId, Host, Sent, Vendor};
 pub use outbox::Outbox;
 
-use crate::access::{Access, UserId};
-use crate::counters::Counters;
-use crate::ibsim::{InvalidName, SocketName};
-use crate::place::ListenError;
-use crate::sys::{self, Epoll, Event, ReceiveBatch, SendBatch};
+use crate::access::{SocketAccess, UserId};
+use crate::ibsim::{InvalidSocketName, SocketName};
+use crate::socket_file::SocketBindError;
+use crate::sys::{self, Epoll, EpollEvent, ReceiveBatch, SendBatch};
 use crate::waker::Waker;
-use clients::{Link, ManagerChange};
+use connections::{ClientLink, ManagerChange};
 
-/// Between two looks for clients that died without a word. A dead client costs nothing but its slot.
+/// Interval between checks for clients that ended without disconnecting; until then such a client only occupies its slot.
 ///
-/// Also how long a door stays shut after the operating system refused another connection.
+/// Also the longest time for which no connection is accepted after `accept` failed.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The longest wait of [`Server::run`]: a stop flag set by a signal handler is seen without a [`Waker`].
+/// Longest wait of [`Server::run`], so that a stop flag set by a signal handler takes effect without a [`Waker`].
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-/// Files the process is allowed to open, if its hard limit admits: a socket for each client, and room for what else
-/// the process does. The usual soft limit of 1024 does not hold [`CLIENTS_MAX`] clients.
+/// Limit of open files that the server sets, as far as the hard limit allows: one socket per client, and some for the rest of
+/// the process. The usual soft limit of 1024 is too low for [`CLIENTS_MAX`] clients.
 const OPEN_FILES: u64 = 4 * CLIENTS_MAX as u64;
 
 const TOKEN_CONTROL: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
 const TOKEN_LISTENER: u64 = u64::MAX - 2;
-const TOKEN_HOST: u64 = u64::MAX - 3;
+const TOKEN_BACKEND: u64 = u64::MAX - 3;
 
-/// A server of the ibsim protocol and of the own framing.
+/// A server of the ibsim and framed protocols. `P` is the port type of its [`FabricBackend`].
+///
+/// Order of calls: [`bind`](Self::bind) or [`framed_only`](Self::framed_only), optionally [`listen`](Self::listen),
+/// [`set_access`](Self::set_access) and [`watch`](Self::watch), then [`run`](Self::run), or
+/// [`poll_once`](Self::poll_once) in a loop, always with the same backend. Dropping the server disconnects all clients and
+/// removes its socket file.
 pub struct Server<P> {
     name: SocketName,
     control: UnixDatagram,
-    access: Access,
-    /// The user this process acts as.
+    access: SocketAccess,
+    /// The effective user of this process.
     own_user: UserId,
-    door: Option<Door>,
+    framed_listener: Option<FramedListener>,
     epoll: Epoll,
     wake: Waker,
     outbox: Outbox<P>,
@@ -67,125 +73,127 @@ pub struct Server<P> {
     sending: SendBatch,
     next_tick: Option<Instant>,
     next_liveness_check: Instant,
-    /// Clients from which nothing is read, by when that ends.
+    /// Clients that are not read from, by the end of their pause.
     paused: BTreeSet<(Instant, ClientId)>,
 }
 
-/// The second door, and the file that goes when it closes.
-struct Door {
-    listener: UnixListener,
+/// The listening socket of the framed protocol. Dropping it removes the socket file.
+struct FramedListener {
+    socket: UnixListener,
     path: PathBuf,
-    /// Nobody is let in for now: the operating system has run out of something.
-    is_shut: bool,
+    /// No connections are accepted until the next liveness check, because `accept` failed.
+    is_paused: bool,
 }
 
-/// Why a server has no name.
+/// Why a server could not be bound to a name.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Not a name.
     #[error(transparent)]
-    InvalidName(#[from] InvalidName),
-    /// Another server has it.
+    InvalidName(#[from] InvalidSocketName),
     #[error("a server named {name} is already running; choose another name")]
-    NameInUse {
-        /// The name.
-        name: SocketName,
-    },
-    /// The operating system refused.
+    NameInUse { name: SocketName },
     #[error("cannot bind the sockets of server {name}")]
-    System {
-        /// The name.
-        name: String,
-        /// Why.
-        source: io::Error,
-    },
+    Io { name: String, source: io::Error },
 }
 
 impl<P: Copy + Eq> Server<P> {
-    /// Opens the door of the ibsim protocol under the base name `name`, as in `IBSIM_SOCKNAME`, for the user of this process
-    /// and for root.
+    /// A server of the ibsim protocol with the base name `name`, as in `IBSIM_SOCKNAME`. The user of this process and root have
+    /// access, see [`set_access`](Self::set_access).
     pub fn bind(name: &str) -> Result<Self, BindError> {
         let name = SocketName::new(name)?;
         let control = name.server_control().and_then(|address| UnixDatagram::bind_addr(&address));
         let control = control.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::NameInUse { name: name.clone() },
-            _ => BindError::System { name: name.to_string(), source: error },
+            _ => BindError::Io { name: name.to_string(), source: error },
         })?;
         Self::with_control(name.clone(), control)
-            .map_err(|source| BindError::System { name: name.to_string(), source })
+            .map_err(|source| BindError::Io { name: name.to_string(), source })
     }
 
-    /// A server without the door of the ibsim protocol: only that of the own framing, at a path.
-    pub fn private(path: &Path) -> Result<Self, ListenError> {
-        let system = |source| ListenError::System { path: path.to_owned(), source };
+    /// A server of the framed protocol only, listening at `path` (see [`listen`](Self::listen)).
+    pub fn framed_only(path: &Path) -> Result<Self, SocketBindError> {
+        let system = |source| SocketBindError::Io { path: path.to_owned(), source };
         let name = SocketName::new("private").map_err(|error| system(io::Error::other(error)))?;
-        // Nobody knows where to send to it.
+        // Not bound to a name: it receives nothing.
         let control = UnixDatagram::unbound().map_err(system)?;
         let mut server = Self::with_control(name, control).map_err(system)?;
         server.listen(path)?;
         Ok(server)
     }
 
-    /// Opens the door of the own framing: a unix stream socket that only the owner of the process may use. A socket
-    /// file at `path` on which nobody answers is replaced.
-    pub fn listen(&mut self, path: &Path) -> Result<(), ListenError> {
+    /// Listens for clients of the framed protocol at `path`, a unix stream socket with mode 0600. The socket file of a process
+    /// that is gone is replaced.
+    pub fn listen(&mut self, path: &Path) -> Result<(), SocketBindError> {
         let listener = stream::listen(path)?;
         self.epoll
             .add(&listener, TOKEN_LISTENER)
-            .map_err(|source| ListenError::System { path: path.to_owned(), source })?;
-        self.door = Some(Door { listener, path: path.to_owned(), is_shut: false });
+            .map_err(|source| SocketBindError::Io { path: path.to_owned(), source })?;
+        self.framed_listener =
+            Some(FramedListener { socket: listener, path: path.to_owned(), is_paused: false });
         Ok(())
     }
 
-    /// Says who may use the door of the ibsim protocol from now on.
-    pub fn set_access(&mut self, access: Access) {
+    /// Sets which users may use the ibsim sockets from now on. Attached clients stay attached.
+    pub fn set_access(&mut self, access: SocketAccess) {
         self.access = access;
     }
 
-    /// Watches something of the host's own: [`Host::handle_ready`] is called while it is readable.
+    /// Adds a file descriptor of the backend to the wait: [`FabricBackend::handle_ready`] is called while it is readable.
     pub fn watch(&self, source: impl AsFd) -> io::Result<()> {
-        self.epoll.add(source, TOKEN_HOST)
+        self.epoll.add(source, TOKEN_BACKEND)
     }
 
-    /// Serves until `stop` is set, which is seen within half a second, or at once with a [`Waker`].
-    pub fn run<H: Host<Port = P>>(&mut self, host: &mut H, stop: &AtomicBool) -> io::Result<()> {
+    /// Serves until `stop` is set. The flag is checked every half second, and at once after [`Waker::wake`].
+    ///
+    /// # Errors
+    ///
+    /// Waiting for events failed; errors of single clients are counted instead.
+    pub fn run<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Acquire) {
-            self.poll_once(host, LONGEST_WAIT)?;
+            self.poll_once(backend, LONGEST_WAIT)?;
         }
         Ok(())
     }
 
-    /// One round: waits for input, at most `timeout`, handles all there is, ticks the host and sends what was queued.
-    pub fn poll_once<H: Host<Port = P>>(&mut self, host: &mut H, timeout: Duration) -> io::Result<()> {
+    /// One round: waits for input for at most `timeout`, handles it, calls [`FabricBackend::tick`] and sends what was queued.
+    ///
+    /// # Errors
+    ///
+    /// Waiting for events failed; errors of single clients are counted instead.
+    pub fn poll_once<B: FabricBackend<Port = P>>(
+        &mut self,
+        backend: &mut B,
+        timeout: Duration,
+    ) -> io::Result<()> {
         let count = self.epoll.wait(self.wait_time(timeout))?;
         self.outbox.now = Instant::now();
         self.resume_due();
         for index in 0..count {
-            self.serve(host, self.epoll.event(index));
+            self.serve(backend, self.epoll.event(index));
         }
         self.outbox.expire_forwarded();
-        self.look_for_the_dead(host);
-        self.next_tick = host.tick(&mut self.outbox).map(|wait| self.outbox.now + wait);
-        self.flush(host);
+        self.check_liveness(backend);
+        self.next_tick = backend.tick(&mut self.outbox).map(|wait| self.outbox.now + wait);
+        self.flush(backend);
         Ok(())
     }
 
-    /// Something with which other threads can interrupt the wait.
+    /// A waker with which other threads can interrupt the wait.
     pub fn waker(&self) -> Waker {
         self.wake.clone()
     }
 
-    /// What was counted so far.
-    pub fn counters(&self) -> &Counters {
+    /// The statistics of the server so far.
+    pub fn counters(&self) -> &ServerCounters {
         &self.outbox.counters
     }
 
-    /// How many clients are attached.
+    /// Number of attached clients, of both protocols.
     pub fn client_count(&self) -> usize {
         self.outbox.clients.iter().filter(|client| client.port.is_some()).count()
     }
 
-    /// The base name of the sockets.
+    /// The base name of the ibsim sockets.
     pub fn name(&self) -> &SocketName {
         &self.name
     }
@@ -193,7 +201,7 @@ impl<P: Copy + Eq> Server<P> {
     fn with_control(name: SocketName, control: UnixDatagram) -> io::Result<Self> {
         control.set_nonblocking(true)?;
         sys::pass_credentials(&control)?;
-        sys::allow_open_files(OPEN_FILES);
+        sys::raise_open_file_limit(OPEN_FILES);
         let wake = Waker::new()?;
         let epoll = Epoll::new()?;
         epoll.add(&control, TOKEN_CONTROL)?;
@@ -201,9 +209,9 @@ impl<P: Copy + Eq> Server<P> {
         Ok(Self {
             name,
             control,
-            access: Access::default(),
+            access: SocketAccess::default(),
             own_user: UserId::own(),
-            door: None,
+            framed_listener: None,
             epoll,
             wake,
             outbox: Outbox::new(),
@@ -220,40 +228,40 @@ impl<P: Copy + Eq> Server<P> {
         let deadlines =
             [self.next_tick, self.outbox.forwarded.deadline(), Some(self.next_liveness_check), resumed];
         let Some(next) = deadlines.into_iter().flatten().min() else { return longest };
-        // Not the time of the last wake-up: the caller may have done something else since.
+        // Not `outbox.now`: the caller may have spent time since the last round.
         longest.min(next.saturating_duration_since(Instant::now()))
     }
 
-    fn serve<H: Host<Port = P>>(&mut self, host: &mut H, event: Event) {
+    fn serve<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, event: EpollEvent) {
         match event.token {
-            TOKEN_CONTROL => self.serve_control(host),
+            TOKEN_CONTROL => self.serve_control(backend),
             TOKEN_WAKE => {
                 self.wake.clear();
             }
-            TOKEN_LISTENER => self.accept(host),
-            TOKEN_HOST => host.handle_ready(&mut self.outbox),
-            token => self.serve_client(host, ClientId(token as u16), event),
+            TOKEN_LISTENER => self.accept(backend),
+            TOKEN_BACKEND => backend.handle_ready(&mut self.outbox),
+            token => self.serve_client(backend, ClientId(token as u16), event),
         }
     }
 
-    fn serve_client<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId, event: Event) {
+    fn serve_client<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId, event: EpollEvent) {
         let Some(client) = self.outbox.clients.get_mut(id) else { return };
         if event.writable && !std::mem::replace(&mut client.queued, true) {
             self.outbox.queued.push(id);
         }
         if event.readable {
             match client.link {
-                Link::Ibsim { .. } => self.receive_data(host, id),
-                Link::Framed { .. } => self.receive_frames(host, id),
+                ClientLink::Ibsim { .. } => self.receive_data(backend, id),
+                ClientLink::Framed { .. } => self.receive_frames(backend, id),
             }
-            self.pause_if_due(host, id);
+            self.pause_if_due(backend, id);
         }
     }
 
-    /// Reads nothing more from a client for a while if the host says so.
-    fn pause_if_due<H: Host<Port = P>>(&mut self, host: &H, id: ClientId) {
+    /// Stops reading from a client until the time that the backend gives, if it gives one.
+    fn pause_if_due<B: FabricBackend<Port = P>>(&mut self, backend: &B, id: ClientId) {
         let Some(client) = self.outbox.clients.get_mut(id).filter(|client| !client.is_paused) else { return };
-        let Some(until) = client.port.and_then(|port| host.pause(port)) else { return };
+        let Some(until) = client.port.and_then(|port| backend.paused_until(port)) else { return };
         client.is_paused = true;
         match client.watch(&self.epoll) {
             Ok(()) => drop(self.paused.insert((until, id))),
@@ -268,22 +276,22 @@ impl<P: Copy + Eq> Server<P> {
             if let Some(client) = self.outbox.clients.get_mut(id) {
                 client.is_paused = false;
                 if let Err(error) = client.watch(&self.epoll) {
-                    tracing::warn!(client = %id, %error, "a client cannot be watched again");
+                    tracing::warn!(client = %id, %error, "cannot resume reading from a client");
                 }
             }
         }
     }
 
-    /// Sends what was queued; whoever turns out to be dead is removed, and the host told by the next tick.
-    fn flush<H: Host<Port = P>>(&mut self, host: &mut H) {
+    /// Sends what was queued and removes clients whose socket failed.
+    fn flush<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) {
         let mut queued = std::mem::take(&mut self.outbox.queued);
         for id in queued.drain(..) {
             if let Err(error) = self.flush_client(id) {
-                tracing::debug!(client = %id, %error, "client is gone");
-                self.reclaim(host, id);
+                tracing::debug!(client = %id, %error, "removing a client whose socket failed");
+                self.reclaim(backend, id);
             }
         }
-        // Nothing is queued while sending, so the vector keeps its memory for the next round.
+        // Sending queues nothing, so the vector can be put back to reuse its memory.
         self.outbox.queued = queued;
     }
 
@@ -291,42 +299,46 @@ impl<P: Copy + Eq> Server<P> {
         let Some(client) = self.outbox.clients.get_mut(id) else { return Ok(()) };
         client.queued = false;
         let done = match &mut client.link {
-            Link::Ibsim { socket, unsent, .. } => data::send_all(&mut self.sending, socket, unsent)?,
-            Link::Framed { stream, unsent, .. } => stream::send_all(stream, unsent)?,
+            ClientLink::Ibsim { socket, unsent, .. } => data::send_all(&mut self.sending, socket, unsent)?,
+            ClientLink::Framed { stream, unsent, .. } => stream::send_all(stream, unsent)?,
         };
-        if client.waits_for_room == done {
-            client.waits_for_room = !done;
+        if client.is_write_blocked == done {
+            client.is_write_blocked = !done;
             client.watch(&self.epoll)?;
         }
         Ok(())
     }
 
-    fn look_for_the_dead<H: Host<Port = P>>(&mut self, host: &mut H) {
+    fn check_liveness<B: FabricBackend<Port = P>>(&mut self, backend: &mut B) {
         if self.outbox.now >= self.next_liveness_check {
             self.next_liveness_check = self.outbox.now + LIVENESS_INTERVAL;
-            self.reclaim_dead_clients(host);
-            self.reopen_door();
+            self.reclaim_dead_clients(backend);
+            self.resume_accepting();
         }
     }
 
-    /// Removes a client that ended without a word.
-    fn reclaim<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+    /// Removes a client that ended without disconnecting.
+    fn reclaim<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         self.outbox.counters.clients_reclaimed += 1;
-        self.remove(host, id);
+        self.remove(backend, id);
     }
 
-    fn remove<H: Host<Port = P>>(&mut self, host: &mut H, id: ClientId) {
+    fn remove<B: FabricBackend<Port = P>>(&mut self, backend: &mut B, id: ClientId) {
         let change = self.outbox.clients.remove(id);
-        self.tell_manager_change(host, change);
+        self.apply_manager_change(backend, change);
     }
 
-    fn tell_manager_change<H: Host<Port = P>>(&mut self, host: &mut H, change: Option<ManagerChange<P>>) {
+    fn apply_manager_change<B: FabricBackend<Port = P>>(
+        &mut self,
+        backend: &mut B,
+        change: Option<ManagerChange<P>>,
+    ) {
         match change {
-            Some(ManagerChange::First(port)) => host.set_is_sm(port, true),
-            Some(ManagerChange::None(port)) => host.set_is_sm(port, false),
+            Some(ManagerChange::First(port)) => backend.set_is_sm(port, true),
+            Some(ManagerChange::None(port)) => backend.set_is_sm(port, false),
             None => return,
         }
-        // The host may have something to send because of it.
+        // The backend may have datagrams to send because of the change.
         self.next_tick = Some(self.outbox.now);
     }
 }
@@ -335,16 +347,16 @@ impl<P> std::fmt::Debug for Server<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
             .field("name", &self.name)
-            .field("door", &self.door.as_ref().map(|door| &door.path))
+            .field("listener", &self.framed_listener.as_ref().map(|listener| &listener.path))
             .field("clients", &self.outbox.clients)
             .field("counters", &self.outbox.counters)
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for Door {
+impl Drop for FramedListener {
     fn drop(&mut self) {
-        // Best effort: a file left behind is replaced by the next server.
+        // If this fails, the next server replaces the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,51 +1,51 @@
-//! Where a host puts what is to reach clients, and who gets it.
+//! Delivery of datagrams from the backend to clients.
 
 use std::time::Instant;
 
 use ib_wire::{Datagram, Mad, ManagementClass, Method};
 
-use super::clients::{Client, Clients, Link};
+use super::backend::ClientId;
+use super::connections::{ClientLink, Connection, Connections};
+use super::counters::ServerCounters;
 use super::forwarded::Forwarded;
-use super::host::ClientId;
-use crate::counters::Counters;
 use crate::framed::Frame;
 use crate::ibsim::{Addresses, DataMessage, DataStatus, encode_data};
 
-/// Takes what a [`Host`](super::Host) delivers and finds the clients it is for.
+/// Receives the datagrams that a [`FabricBackend`](super::FabricBackend) delivers and queues them for the right clients.
 ///
-/// - A response goes to the client that its transaction names, if that client sits at the port and has itself sent a
-///   request of that class: stock clients crash on a class they did not register.
-/// - A request goes to the subnet manager client of the port, and only of the classes every subnet manager
-///   registers (0x01, 0x81, 0x03). If nobody takes it, its sender is told at once that it is lost; if somebody does
-///   but does not answer, [`FORWARD_TIMEOUT`](super::FORWARD_TIMEOUT) later.
-/// - A repressed trap goes to the client that sent the trap, as a response does: opensm that stands by tells the master
-///   that it would be the better one, and sweeps no more until it has heard.
+/// - A response goes to the client in its transaction, if that client is attached to the port and has sent a request of the
+///   same class: stock clients crash on a class that they did not register.
+/// - A request goes to the subnet manager client of the port if its class is one that every subnet manager registers (0x01,
+///   0x81, 0x03). Otherwise it is reported to its sender as lost at once; if the client does not answer, it is reported as
+///   lost after [`FORWARD_TIMEOUT`](super::FORWARD_TIMEOUT).
+/// - TrapRepress goes to the client that sent the trap, like a response: a standby opensm sends a trap to the master and does
+///   not sweep until the trap is repressed.
 #[derive(Debug)]
 pub struct Outbox<P> {
-    pub(super) clients: Clients<P>,
-    pub(super) counters: Counters,
+    pub(super) clients: Connections<P>,
+    pub(super) counters: ServerCounters,
     pub(super) forwarded: Forwarded,
-    /// Clients for which something was queued.
+    /// Clients with something in their queue.
     pub(super) queued: Vec<ClientId>,
-    /// The time of the wake-up.
+    /// Start time of the current round.
     pub(super) now: Instant,
 }
 
 impl<P: Copy + Eq> Outbox<P> {
     pub(super) fn new() -> Self {
         Self {
-            clients: Clients::new(),
-            counters: Counters::default(),
+            clients: Connections::new(),
+            counters: ServerCounters::default(),
             forwarded: Forwarded::default(),
             queued: Vec::new(),
             now: Instant::now(),
         }
     }
 
-    /// The datagram arrived at `port`, for whoever listens there.
+    /// Delivers a datagram that arrived at `port`.
     ///
-    /// Who sent a request is read from its transaction, so that of its own a host sends only traps, which nobody waits
-    /// for an answer to.
+    /// The sender of a request is read from its transaction, so the only requests that a backend may originate itself are traps,
+    /// for which no response is expected.
     pub fn deliver(&mut self, port: P, datagram: Datagram) {
         match datagram.mad.method() {
             method if method.is_response() || method == Method::TRAP_REPRESS => {
@@ -55,32 +55,32 @@ impl<P: Copy + Eq> Outbox<P> {
         }
     }
 
-    /// The request `original` of `client` will never be answered. What expects no answer is not reported.
-    pub fn lost(&mut self, client: ClientId, original: impl Into<DataMessage>) {
-        self.report_lost(client, &original.into());
+    /// Reports to `client` that its request `original` will not be answered. Datagrams that expect no response are not reported.
+    pub fn report_lost(&mut self, client: ClientId, original: impl Into<DataMessage>) {
+        self.queue_loss_report(client, &original.into());
     }
 
-    /// The request will never be answered; its transaction names its sender.
-    pub fn lost_request(&mut self, request: impl Into<DataMessage>) {
+    /// Reports that a request will not be answered to the client in its transaction.
+    pub fn report_lost_request(&mut self, request: impl Into<DataMessage>) {
         let request = request.into();
-        self.report_lost(requester(&request.mad), &request);
+        self.queue_loss_report(requester(&request.mad), &request);
     }
 
-    /// When the server woke up to handle what is being handled: saves hosts a look at the clock per datagram.
+    /// The start time of the current round, so that backends need not read the clock for every datagram.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// What the server counted so far.
-    pub fn counters(&self) -> &Counters {
+    /// The statistics of the server so far.
+    pub fn counters(&self) -> &ServerCounters {
         &self.counters
     }
 
-    /// Reports the forwarded requests whose time is over.
+    /// Reports forwarded requests whose timeout is over as lost.
     pub(super) fn expire_forwarded(&mut self) {
         while let Some(request) = self.forwarded.expired(self.now) {
             self.counters.forwards_expired += 1;
-            self.report_lost(requester(&request.mad), &request);
+            self.queue_loss_report(requester(&request.mad), &request);
         }
     }
 
@@ -97,53 +97,53 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 
     fn deliver_request(&mut self, port: P, datagram: Datagram) {
-        let taker = self.clients.manager_of(port).filter(|_| is_taken_by_managers(datagram.mad.class()));
-        let Some(taker) = taker else {
-            self.counters.requests_untaken += 1;
-            return self.report_lost(requester(&datagram.mad), &datagram.into());
+        let manager = self.clients.manager_of(port).filter(|_| is_manager_class(datagram.mad.class()));
+        let Some(manager) = manager else {
+            self.counters.requests_undeliverable += 1;
+            return self.queue_loss_report(requester(&datagram.mad), &datagram.into());
         };
         let awaited =
             expects_answer(datagram.mad.method()) && self.clients.get(requester(&datagram.mad)).is_some();
         if awaited && !self.forwarded.remember(self.now, (&datagram).into()) {
             self.counters.forwards_refused += 1;
-            return self.report_lost(requester(&datagram.mad), &datagram.into());
+            return self.queue_loss_report(requester(&datagram.mad), &datagram.into());
         }
-        self.queue_datagram(taker, &datagram);
+        self.queue_datagram(manager, &datagram);
     }
 
     #[inline]
     fn queue_datagram(&mut self, id: ClientId, datagram: &Datagram) {
         let queued = self.queue(id, |link| match link {
-            Link::Ibsim { unsent, .. } => unsent
+            ClientLink::Ibsim { unsent, .. } => unsent
                 .push()
                 .map(|frame| encode_data(frame, Addresses::of(datagram), DataStatus::Ok, &datagram.mad))
                 .is_some(),
-            Link::Framed { unsent, .. } => unsent.push(|bytes| Frame::encode_datagram(datagram, bytes)),
+            ClientLink::Framed { unsent, .. } => unsent.push(|bytes| Frame::encode_datagram(datagram, bytes)),
         });
         self.counters.datagrams_out += u64::from(queued);
     }
 
-    fn report_lost(&mut self, id: ClientId, request: &DataMessage) {
+    fn queue_loss_report(&mut self, id: ClientId, request: &DataMessage) {
         if !expects_answer(request.mad.method()) {
             return;
         }
         let queued = self.queue(id, |link| match link {
-            Link::Ibsim { unsent, .. } => unsent
+            ClientLink::Ibsim { unsent, .. } => unsent
                 .push()
                 .map(|frame| encode_data(frame, request.addresses(), DataStatus::TimedOut, &request.mad))
                 .is_some(),
-            Link::Framed { unsent, .. } => {
+            ClientLink::Framed { unsent, .. } => {
                 unsent.push(|bytes| Frame::Lost(request.mad.transaction()).encode(bytes))
             }
         });
         self.counters.lost += u64::from(queued);
     }
 
-    /// Queues something for a client; false if the client is gone or its backlog full.
+    /// Queues something for a client; `false` if the client is gone or its queue is full.
     #[inline]
-    pub(super) fn queue(&mut self, id: ClientId, write: impl FnOnce(&mut Link) -> bool) -> bool {
+    pub(super) fn queue(&mut self, id: ClientId, write: impl FnOnce(&mut ClientLink) -> bool) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let Client { link, queued, .. } = client;
+        let Connection { link, queued, .. } = client;
         if !write(link) {
             self.counters.backlog_dropped += 1;
             return false;
@@ -155,17 +155,17 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 }
 
-/// Whether the sender of a datagram waits for another one.
+/// Whether the sender of a datagram with this method waits for a response.
 pub(super) fn expects_answer(method: Method) -> bool {
     !method.is_response() && method != Method::TRAP && method != Method::TRAP_REPRESS
 }
 
-/// Whether every subnet manager has registered the class.
-fn is_taken_by_managers(class: ManagementClass) -> bool {
+/// Whether every subnet manager registers the class.
+fn is_manager_class(class: ManagementClass) -> bool {
     class.is_subnet_management() || class == ManagementClass::SUBNET_ADMINISTRATION
 }
 
-/// The client that the transaction names.
+/// The client in the transaction of a datagram.
 fn requester(mad: &Mad) -> ClientId {
     ClientId::of_transaction(mad.transaction().0)
 }

@@ -5,8 +5,8 @@
 //! | offset | type | field |
 //! |---|---|---|
 //! | 0 | u32 | agent |
-//! | 4 | u32 | status: 0, or ETIMEDOUT for a request that nobody answered |
-//! | 8 | u32 | time to wait for an answer, milliseconds |
+//! | 4 | u32 | status: 0, or ETIMEDOUT for a request that was not answered |
+//! | 8 | u32 | response timeout in milliseconds |
 //! | 12 | u32 | retries |
 //! | 16 | u32 | length |
 //! | 20 | u32, network | the other side's queue pair |
@@ -34,18 +34,17 @@ pub(super) const UNREGISTER_AGENT: c_ulong = 0x4004_1b02;
 /// `_IO(0x1b, 3)`.
 pub(super) const ENABLE_PKEY: c_ulong = 0x1b03;
 
-/// Bytes of a registration.
+/// Length of a registration in bytes.
 const REGISTRATION_LEN: usize = 28;
 
-/// Bytes of the longest message.
+/// Length of the longest message in bytes.
 pub(super) const MESSAGE_MAX: usize = Layout::WithPkeyIndex.len() + MAD_LEN;
 
-/// Which header the device speaks.
+/// The header layout of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// 56 bytes, P_Key index 0 always.
+    /// 56 bytes; the P_Key index is always 0.
     Old,
-    /// 64 bytes.
     WithPkeyIndex,
 }
 
@@ -58,7 +57,7 @@ impl Layout {
     }
 }
 
-/// The header of a message. Numbers as the kernel has them: it judges them itself.
+/// The header of a message, with the raw numbers of the kernel interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) agent: u32,
@@ -68,13 +67,13 @@ pub(super) struct Header {
     pub(super) queue_key: u32,
     pub(super) lid: u16,
     pub(super) service_level: u8,
-    /// Of its two addresses only the other side's passes the interface.
+    /// Only the GID of the other side is part of the interface: the destination when sending, the source when receiving.
     pub(super) grh: Option<Grh>,
     pub(super) pkey_index: u16,
 }
 
 impl Header {
-    /// Writes header and datagram: the length of both.
+    /// Encodes header and datagram; returns the length of both in bytes.
     pub(super) fn encode(&self, layout: Layout, mad: &Mad, out: &mut [u8; MESSAGE_MAX]) -> usize {
         let length = layout.len() + MAD_LEN;
         out.fill(0);
@@ -100,13 +99,13 @@ impl Header {
         length
     }
 
-    /// Reads header and datagram; `None` if it is too short for a header. What is missing of the datagram is 0: a lost
-    /// request comes back as its first bytes only.
+    /// Decodes header and datagram; `None` if `raw` is too short for a header. A short datagram is padded with zeros: the kernel
+    /// returns only the first bytes of a lost request.
     pub(super) fn decode(layout: Layout, raw: &[u8]) -> Option<(Self, Mad)> {
         let (head, data) = raw.split_at_checked(layout.len())?;
         let mut mad = Mad([0; MAD_LEN]);
-        for (place, byte) in mad.0.iter_mut().zip(data) {
-            *place = *byte;
+        for (target, byte) in mad.0.iter_mut().zip(data) {
+            *target = *byte;
         }
         let grh = (head[32] != 0).then(|| Grh {
             source: Gid(array_at(head, 36)),
@@ -135,11 +134,11 @@ impl Header {
 }
 
 /// A registration: 0 u32 agent (set by the kernel); 4 16 bytes methods, one bit each; 20 u8 queue pair; 21 u8 class;
-/// 22 u8 class version; 23 3 bytes maker; 26 u8 RMPP version; 27 padding.
+/// 22 u8 class version; 23 3 bytes vendor; 26 u8 RMPP version; 27 padding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegisterAgent<'a> {
     pub(super) class: ManagementClass,
-    /// Requests of these methods are wanted; answers come anyway.
+    /// Requests with these methods are received; responses are always received.
     pub(super) methods: &'a [Method],
 }
 
@@ -156,7 +155,7 @@ impl RegisterAgent<'_> {
         raw
     }
 
-    /// The agent that the kernel has written.
+    /// The agent id that the kernel has filled in.
     pub(super) fn id(raw: &[u8; REGISTRATION_LEN]) -> u32 {
         u32::from_ne_bytes(array_at(raw, 0))
     }
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_lie_where_the_kernel_has_them() {
+    fn field_offsets_are_those_of_the_kernel() {
         let mut raw = [0; MESSAGE_MAX];
         header().encode(Layout::WithPkeyIndex, &mad(), &mut raw);
         assert_eq!(raw[20..31], [0, 0, 0, 1, 0x80, 1, 0, 0, 1, 2, 4]);
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_message_is_filled_with_zeros_and_a_cut_header_is_none() {
+    fn a_short_message_is_padded_and_a_short_header_rejected() {
         let mut raw = [0; MESSAGE_MAX];
         header().encode(Layout::WithPkeyIndex, &mad(), &mut raw);
         let (_, cut) = Header::decode(Layout::WithPkeyIndex, &raw[..64 + 24]).unwrap();

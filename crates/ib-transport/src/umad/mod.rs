@@ -1,7 +1,7 @@
-//! The kernel's interface to management datagrams: `/dev/infiniband/umadN`.
+//! The umad interface of the kernel, `/dev/infiniband/umadN`.
 //!
-//! The same code runs on hardware and, with libumad2sim preloaded, on a simulator: everything goes through the six
-//! C functions that library replaces.
+//! The same code runs on hardware and, with libumad2sim preloaded, on a simulator: it uses only the six C functions that the
+//! library replaces.
 
 mod header;
 mod sysfs;
@@ -16,27 +16,26 @@ use ib_wire::{
 };
 
 use self::header::{Header, Layout, RegisterAgent};
-use crate::role::Role;
+use crate::client_role::ClientRole;
 use crate::sys::{self, RawDevice};
 use crate::waker::Waker;
 use sysfs::PortFiles;
 
-/// How long the kernel waits for the answer to a request before it reports the request as lost. The caller decides
-/// about sending again.
+/// Time after which the kernel reports a request without a response as lost. The caller decides whether to repeat it.
 const RESPONSE_TIMEOUT_MS: u32 = 1000;
 
-/// For how long a LID that was read is taken for the port's: reading it anew for each datagram costs more than the
-/// datagram, and it changes only when a subnet manager starts over.
+/// Time for which the LID of the port is cached. Reading it for every datagram costs more than the datagram, and it rarely
+/// changes.
 const OWN_LID_AGE: Duration = Duration::from_secs(1);
 
-/// How long a wait lasts at most where it cannot be interrupted.
+/// Longest wait if the wait cannot be interrupted.
 const PRELOADED_WAIT: Duration = Duration::from_millis(20);
 
-/// Methods of requests that reach a subnet manager by subnet management datagrams.
+/// Methods of the SMPs that a subnet manager receives.
 const MANAGER_METHODS: [Method; 5] =
     [Method::GET, Method::SET, Method::TRAP, Method::REPORT, Method::TRAP_REPRESS];
 
-/// Methods of requests that reach a subnet administrator.
+/// Methods of the requests that a subnet administration receives.
 const ADMINISTRATOR_METHODS: [Method; 7] = [
     Method::GET,
     Method::SET,
@@ -47,7 +46,7 @@ const ADMINISTRATOR_METHODS: [Method; 7] = [
     Method::DELETE,
 ];
 
-/// A port of an adapter, opened for management datagrams.
+/// A port of an adapter, opened through the umad interface.
 #[derive(Debug)]
 pub struct Umad {
     number: u32,
@@ -55,53 +54,34 @@ pub struct Umad {
     files: PortFiles,
     layout: Layout,
     agents: Vec<Agent>,
-    /// Open while this is the port's subnet manager: its being open sets the IsSM capability.
+    /// Open while this client is the subnet manager of the port; the kernel sets the IsSM capability while it is open.
     is_sm: Option<RawDevice>,
-    /// The port's LID, and when it was read.
+    /// The cached LID of the port, and when it was read.
     own_lid: Option<(Instant, Option<Lid>)>,
 }
 
-/// What a port receives.
+/// What a port received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UmadReceived {
-    /// A datagram.
     Datagram(Box<Datagram>),
-    /// Nobody answered this request in time.
+    /// The request with this transaction was not answered within a second.
     Lost(TransactionId),
 }
 
-/// Why a port cannot be used.
+/// Why a port could not be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum UmadError {
-    /// No such device, or no right to use it.
     #[error("cannot open {path}")]
-    Open {
-        /// Which.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The kernel's description of the port is not there, or not as expected.
+    Open { path: String, source: io::Error },
+    /// A file of the port in sysfs is missing or malformed.
     #[error("cannot read {path}")]
-    Describe {
-        /// Which file.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The kernel refused to receive a class for us; another subnet manager may be running on the port.
-    #[error("cannot register for {class:?} on umad{number}")]
-    Register {
-        /// The class.
-        class: ManagementClass,
-        /// The device.
-        number: u32,
-        /// Why.
-        source: io::Error,
-    },
+    Describe { path: String, source: io::Error },
+    /// The kernel refused the registration; most likely another subnet manager uses the port.
+    #[error("cannot register for class {class:?} on umad{number}")]
+    Register { class: ManagementClass, number: u32, source: io::Error },
 }
 
-/// A registration for one class.
+/// A registration of this client for one class.
 #[derive(Clone, Copy, Debug)]
 struct Agent {
     class: ManagementClass,
@@ -109,7 +89,7 @@ struct Agent {
 }
 
 impl Umad {
-    /// Opens `/dev/infiniband/umad<number>` and registers for subnet management.
+    /// Opens `/dev/infiniband/umad<number>` and registers for the responses of subnet management.
     pub fn open(number: u32) -> Result<Self, UmadError> {
         let files = PortFiles::of_device(number)?;
         let device = open_device(&format!("/dev/infiniband/umad{number}"))?;
@@ -120,9 +100,9 @@ impl Umad {
         Ok(umad)
     }
 
-    /// Becomes the subnet manager of the port, which then gets the requests that reach it, or ceases to be.
-    pub fn set_role(&mut self, role: Role) -> Result<(), UmadError> {
-        if role.is_manager() == self.is_sm.is_some() {
+    /// Changes the role of this client at the port. A subnet manager receives the requests and traps that reach the port.
+    pub fn set_role(&mut self, role: ClientRole) -> Result<(), UmadError> {
+        if role.is_subnet_manager() == self.is_sm.is_some() {
             return Ok(());
         }
         let methods: [(ManagementClass, &[Method]); 3] = [
@@ -130,21 +110,20 @@ impl Umad {
             (ManagementClass::SUBNET_LID, &MANAGER_METHODS),
             (ManagementClass::SUBNET_ADMINISTRATION, &ADMINISTRATOR_METHODS),
         ];
-        // Registered before the capability shows: from then on requests may come.
+        // Before the IsSM capability is set, because requests may arrive from then on.
         for (class, methods) in methods {
             self.unregister(class);
-            self.register(class, if role.is_manager() { methods } else { &[] })?;
+            self.register(class, if role.is_subnet_manager() { methods } else { &[] })?;
         }
         self.is_sm = match role {
-            Role::SubnetManager => Some(open_device(&format!("/dev/infiniband/issm{}", self.number))?),
-            Role::Ordinary => None,
+            ClientRole::SubnetManager => Some(open_device(&format!("/dev/infiniband/issm{}", self.number))?),
+            ClientRole::Ordinary => None,
         };
         Ok(())
     }
 
-    /// Sends one datagram. The kernel fills in the source.
-    ///
-    /// A request that nobody answers comes back from [`receive`](Self::receive) as lost.
+    /// Sends one datagram. The kernel fills in the source. A request without a response is reported by
+    /// [`receive`](Self::receive) as lost after a second.
     pub fn send(&mut self, datagram: &Datagram) -> Result<(), SendError> {
         let method = datagram.mad.method();
         let awaited = !method.is_response() && method != Method::TRAP_REPRESS && method != Method::TRAP;
@@ -165,7 +144,8 @@ impl Umad {
         Ok(())
     }
 
-    /// Receives a datagram or the loss of one; `None` if nothing came in time.
+    /// Receives a datagram or the report that a request is lost; `None` if there was nothing within `timeout`. A timeout of 0
+    /// does not wait.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<UmadReceived>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -181,28 +161,28 @@ impl Umad {
         }
     }
 
-    /// Waits until there is something to read, the time is over, or `waker` was used.
+    /// Waits until there is input, the timeout is over, or `waker` is used.
     pub(crate) fn wait(&self, waker: &Waker, timeout: Duration) -> io::Result<()> {
         match self.device.kernel_fd() {
             Some(device) => sys::wait_for_either(device, waker, timeout),
-            // libumad2sim waits for one descriptor at a time: the waker is seen a little later.
+            // libumad2sim can wait for one descriptor only, so the waker takes effect a little later.
             None => self.device.wait_readable(timeout.min(PRELOADED_WAIT)).map(drop),
         }
     }
 
-    /// The port's LID, as the kernel knows it (libumad2sim: as it was when the process attached).
+    /// Reads the LID of the port from sysfs. Under libumad2sim it is the LID at the time of attaching.
     pub fn lid(&self) -> Result<Option<Lid>, UmadError> {
         self.files.lid()
     }
 
-    /// What is there, without waiting.
+    /// Reads one message without blocking.
     fn read(&mut self) -> io::Result<Option<UmadReceived>> {
         let mut buffer = [0; header::MESSAGE_MAX];
         let length = match self.device.read(&mut buffer) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 return Ok(None);
             }
-            // Longer than a datagram: reassembled by the kernel for somebody who asked for that, which we did not.
+            // Longer than a datagram: an RMPP message that the kernel reassembled, which this client does not request.
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => return Ok(None),
             result => result?,
         };
@@ -213,7 +193,7 @@ impl Umad {
         Ok(self.datagram(&header, mad).map(|datagram| UmadReceived::Datagram(Box::new(datagram))))
     }
 
-    /// The datagram behind what was read. Its destination is not passed on by the kernel, and has to be this port.
+    /// The datagram of a message that was read. The kernel does not report the destination LID: it is that of this port.
     fn datagram(&mut self, header: &Header, mad: Mad) -> Option<Datagram> {
         let sqp = QueuePair::from_wire(header.queue_pair)?;
         let slid = LidAddress::from_wire(header.lid).unwrap_or(LidAddress::Permissive);
@@ -251,7 +231,7 @@ impl Umad {
         }
     }
 
-    /// The P_Key table index of a datagram's key; 0 for subnet management, which has none.
+    /// The P_Key table index of a datagram's P_Key; 0 for SMPs, which carry no P_Key.
     fn pkey_index(&self, datagram: &Datagram) -> Result<u16, SendError> {
         if datagram.dqp == QueuePair::SUBNET_MANAGEMENT {
             return Ok(0);
@@ -259,7 +239,7 @@ impl Umad {
         self.files.pkey_index(datagram.pkey).ok_or(SendError::NoSuchPkey { pkey: datagram.pkey })
     }
 
-    /// The agent for a class, registered if need be: answers only.
+    /// The agent of a class; if there is none, it is registered for responses only.
     fn agent(&mut self, class: ManagementClass) -> Result<u32, UmadError> {
         match self.agents.iter().find(|agent| agent.class == class) {
             Some(agent) => Ok(agent.id),
@@ -281,33 +261,27 @@ impl Umad {
 
     fn unregister(&mut self, class: ManagementClass) {
         for agent in self.agents.extract_if(.., |agent| agent.class == class) {
-            // The kernel refuses only what it does not know.
+            // The kernel rejects only unknown agents.
             let _ = self.device.control(header::UNREGISTER_AGENT, &mut agent.id.to_ne_bytes());
         }
     }
 }
 
-/// Why a datagram was not sent.
+/// Why a datagram could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The port is not a member of the partition.
-    #[error("the port does not hold the P_Key {pkey}")]
-    NoSuchPkey {
-        /// The key.
-        pkey: Pkey,
-    },
-    /// The class cannot be registered.
+    #[error("P_Key {pkey} is not in the P_Key table of the port")]
+    NoSuchPkey { pkey: Pkey },
     #[error(transparent)]
     Port(#[from] UmadError),
-    /// The kernel refused.
-    #[error("cannot send")]
-    System(#[from] io::Error),
+    #[error("cannot write the datagram to the umad device")]
+    Io(#[from] io::Error),
 }
 
-/// Asks for the layout with a P_Key index, before anything else is done with the device.
+/// Enables the header layout with a P_Key index. It has to be the first operation on the device.
 ///
-/// Kernels before 2.6.24 do not have it. Neither has libumad2sim, though it agrees: it takes the layout from libibumad,
-/// where only libibumad's own clients can switch it over.
+/// Kernels before 2.6.24 do not have that layout. libumad2sim does not either, although its ioctl succeeds: it takes the layout
+/// from libibumad, which only switches it for its own clients.
 fn choose_layout(device: &RawDevice) -> Layout {
     if device.is_known_to_kernel() && device.control(header::ENABLE_PKEY, &mut []).is_ok() {
         Layout::WithPkeyIndex

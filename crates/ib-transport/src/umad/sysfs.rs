@@ -1,4 +1,4 @@
-//! What the kernel says about a port, in files under `/sys/class`.
+//! Properties of a port in `/sys/class`.
 
 use std::ffi::CString;
 use std::io;
@@ -8,13 +8,13 @@ use ib_wire::{Lid, Pkey};
 use super::UmadError;
 use crate::sys::RawDevice;
 
-/// P_Key table entries looked through: the largest table a port can have is a good deal smaller in practice.
+/// Most P_Key table entries searched; tables of real devices are smaller.
 const PKEYS_MAX: u16 = 1024;
 
-/// Longest file read. Each holds one number or name.
+/// Longest file in bytes; each contains one number or name.
 const FILE_MAX: usize = 256;
 
-/// The files of one port.
+/// The sysfs files of one port.
 #[derive(Clone, Debug)]
 pub(super) struct PortFiles {
     /// `/sys/class/infiniband/<device>/ports/<port>`.
@@ -30,7 +30,7 @@ impl PortFiles {
         Ok(Self { folder: format!("/sys/class/infiniband/{device}/ports/{port}") })
     }
 
-    /// The port's LID.
+    /// The LID of the port; `None` if it is 0 or not unicast.
     pub(super) fn lid(&self) -> Result<Option<Lid>, UmadError> {
         let path = format!("{}/lid", self.folder);
         let text = read_text(&path)?;
@@ -39,17 +39,17 @@ impl PortFiles {
         Ok(Lid::from_wire(number))
     }
 
-    /// The entry of the P_Key table; `None` if it is empty or not there.
+    /// An entry of the P_Key table; `None` if it is empty or missing.
     pub(super) fn pkey(&self, index: u16) -> Option<Pkey> {
         let text = read_text(&format!("{}/pkeys/{index}", self.folder)).ok()?;
         number(&text).and_then(Pkey::from_wire)
     }
 
-    /// Where the P_Key stands in the table.
+    /// The index of a P_Key in the table; `None` if it is not there.
     pub(super) fn pkey_index(&self, wanted: Pkey) -> Option<u16> {
         (0..PKEYS_MAX)
             .map_while(|index| {
-                // The table ends where the files do.
+                // There is one file per entry.
                 let text = read_text(&format!("{}/pkeys/{index}", self.folder)).ok()?;
                 Some((index, number(&text)))
             })
@@ -58,7 +58,7 @@ impl PortFiles {
     }
 }
 
-/// The file's first line.
+/// The first line of a file, trimmed.
 fn read_text(path: &str) -> Result<String, UmadError> {
     let read = || -> io::Result<String> {
         let file = RawDevice::open(&CString::new(path)?, libc::O_RDONLY)?;
@@ -70,7 +70,7 @@ fn read_text(path: &str) -> Result<String, UmadError> {
     read().map_err(|source| UmadError::Describe { path: path.to_owned(), source })
 }
 
-/// `0x` and hexadecimal, or decimal.
+/// Parses a hexadecimal number with `0x`, or a decimal one.
 fn number(text: &str) -> Option<u16> {
     match text.strip_prefix("0x") {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_in_both_spellings() {
+    fn numbers_parse_in_hexadecimal_and_decimal() {
         assert_eq!(number("0xffff"), Some(0xffff));
         assert_eq!(number("17"), Some(17));
         assert_eq!(number("0x10000"), None);

@@ -1,4 +1,4 @@
-//! What clients of the own framing may rely on.
+//! Guarantees to clients of the framed protocol.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -6,16 +6,18 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use ib_transport::framed::{AttachError, Client, FramedReceived, Refusal};
-use ib_transport::{Device, DeviceSpec, ListenError, Received, Role, Server, application_transaction};
+use ib_transport::framed::{FramedClient, FramedConnectError, FramedReceived, RefusalCode};
+use ib_transport::{
+    ClientRole, Device, DeviceSpec, Received, Server, SocketBindError, application_transaction,
+};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Method, ServiceLevel, TransactionId,
 };
 
-use crate::common::{self, LONG, NEVER_ANSWERED, Running, ToyHost, lid_routed, unique_name};
+use crate::common::{self, LONG, NEVER_ANSWERED, Running, ToyBackend, lid_routed, unique_name};
 
 fn start_at(path: &Path) -> Running {
-    Running::start_with(ToyHost::default(), |server| server.listen(path).unwrap())
+    Running::start_with(ToyBackend::default(), |server| server.listen(path).unwrap())
 }
 
 fn node_info_request(transaction: u64) -> Datagram {
@@ -24,7 +26,7 @@ fn node_info_request(transaction: u64) -> Datagram {
     Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad)
 }
 
-fn assert_served(client: &mut Client, port: u16) {
+fn assert_served(client: &mut FramedClient, port: u16) {
     client.send(&node_info_request(5)).unwrap();
     match client.receive(LONG).unwrap() {
         Some(FramedReceived::Datagram(answer)) => assert_eq!(common::answering_port(&answer.mad), port),
@@ -33,11 +35,11 @@ fn assert_served(client: &mut Client, port: u16) {
 }
 
 #[test]
-fn a_framed_client_asks_and_is_answered() {
+fn a_framed_client_gets_responses_and_loss_reports() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     let server = start_at(&path);
-    let mut client = Client::connect(&path, "n7", Role::Ordinary).unwrap();
+    let mut client = FramedClient::connect(&path, "n7", ClientRole::Ordinary).unwrap();
     assert_eq!(client.attached().lid, Lid::from_wire(8));
     assert_eq!(client.attached().port_guid, Some(common::guid(7)));
     assert_served(&mut client, 7);
@@ -57,15 +59,15 @@ fn a_framed_client_asks_and_is_answered() {
 }
 
 #[test]
-fn a_stream_that_is_paused_is_not_read_until_it_ends() {
+fn a_paused_stream_is_not_read_until_it_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let host = ToyHost { paused: Some((1, Duration::from_secs(3600))), ..ToyHost::default() };
-    let server = Running::start_with(host, |server| server.listen(&path).unwrap());
-    let mut paused = Client::connect(&path, "n1", Role::Ordinary).unwrap();
+    let path = folder.path().join("framed.sock");
+    let backend = ToyBackend { paused: Some((1, Duration::from_secs(3600))), ..ToyBackend::default() };
+    let server = Running::start_with(backend, |server| server.listen(&path).unwrap());
+    let mut paused = FramedClient::connect(&path, "n1", ClientRole::Ordinary).unwrap();
     // It attached, which was its first batch.
     paused.send(&node_info_request(1)).unwrap();
-    let mut other = Client::connect(&path, "n2", Role::Ordinary).unwrap();
+    let mut other = FramedClient::connect(&path, "n2", ClientRole::Ordinary).unwrap();
     for _ in 0..3 {
         assert_served(&mut other, 2);
     }
@@ -79,31 +81,31 @@ fn a_stream_that_is_paused_is_not_read_until_it_ends() {
 #[test]
 fn every_kind_of_frame_counts_towards_a_pause() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let host = ToyHost { charged_max: Some(4), ..ToyHost::default() };
-    let server = Running::start_with(host, |server| server.listen(&path).unwrap());
-    let mut client = Client::connect(&path, "n1", Role::Ordinary).unwrap();
-    client.station().unwrap();
+    let path = folder.path().join("framed.sock");
+    let backend = ToyBackend { charged_max: Some(4), ..ToyBackend::default() };
+    let server = Running::start_with(backend, |server| server.listen(&path).unwrap());
+    let mut client = FramedClient::connect(&path, "n1", ClientRole::Ordinary).unwrap();
+    client.port_details().unwrap();
     client.port().unwrap();
-    client.set_role(Role::SubnetManager).unwrap();
-    client.station().unwrap();
+    client.set_role(ClientRole::SubnetManager).unwrap();
+    client.port_details().unwrap();
     // Four were counted: from here on nothing is read.
     client.send(&node_info_request(1)).unwrap();
     assert!(client.receive(Duration::from_millis(300)).unwrap().is_none());
-    let (host, _) = server.stop();
-    assert_eq!(host.charged, 4);
+    let (backend, _) = server.stop();
+    assert_eq!(backend.charged, 4);
 }
 
 #[test]
-fn a_port_has_as_many_clients_as_its_host_says() {
+fn the_backend_limits_the_clients_of_a_port() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let host = ToyHost { clients_max: Some(2), ..ToyHost::default() };
-    let server = Running::start_with(host, |server| server.listen(&path).unwrap());
-    let full = || Client::connect(&path, "n1", Role::Ordinary);
-    let taken: Vec<Client> = (0..2).map(|_| full().unwrap()).collect();
-    assert!(matches!(full(), Err(AttachError::Refused { reason: Refusal::Full, .. })));
-    assert_served(&mut Client::connect(&path, "n2", Role::Ordinary).unwrap(), 2);
+    let path = folder.path().join("framed.sock");
+    let backend = ToyBackend { clients_max: Some(2), ..ToyBackend::default() };
+    let server = Running::start_with(backend, |server| server.listen(&path).unwrap());
+    let full = || FramedClient::connect(&path, "n1", ClientRole::Ordinary);
+    let taken: Vec<FramedClient> = (0..2).map(|_| full().unwrap()).collect();
+    assert!(matches!(full(), Err(FramedConnectError::AttachRefused { reason: RefusalCode::Full, .. })));
+    assert_served(&mut FramedClient::connect(&path, "n2", ClientRole::Ordinary).unwrap(), 2);
     drop(taken);
     let started = std::time::Instant::now();
     while full().is_err() {
@@ -113,12 +115,12 @@ fn a_port_has_as_many_clients_as_its_host_says() {
 }
 
 #[test]
-fn headers_arrive_as_they_were_sent() {
+fn all_headers_are_carried_unchanged() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     let _server = start_at(&path);
-    let mut manager = Client::connect(&path, "n1", Role::SubnetManager).unwrap();
-    let mut client = Client::connect(&path, "n2", Role::Ordinary).unwrap();
+    let mut manager = FramedClient::connect(&path, "n1", ClientRole::SubnetManager).unwrap();
+    let mut client = FramedClient::connect(&path, "n2", ClientRole::Ordinary).unwrap();
     let mut request = lid_routed(Method::GET, Attribute::SM_INFO, 2, 3);
     request.sl = ServiceLevel::from_wire(5).unwrap();
     request.slid = LidAddress::from_wire(3).unwrap();
@@ -132,12 +134,12 @@ fn headers_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn both_doors_lead_to_the_same_fabric() {
+fn both_protocols_reach_the_same_fabric() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     let server = start_at(&path);
-    let mut manager = Client::connect(&path, "n1", Role::Ordinary).unwrap();
-    manager.set_role(Role::SubnetManager).unwrap();
+    let mut manager = FramedClient::connect(&path, "n1", ClientRole::Ordinary).unwrap();
+    manager.set_role(ClientRole::SubnetManager).unwrap();
     assert_served(&mut manager, 1);
     let spec: DeviceSpec = format!("ibsim:{}@n2", server.name).parse().unwrap();
     let mut device = Device::open(&spec).unwrap();
@@ -159,11 +161,11 @@ fn both_doors_lead_to_the_same_fabric() {
 }
 
 #[test]
-fn what_is_no_frame_ends_its_stream_and_no_other() {
+fn a_malformed_frame_closes_only_its_stream() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     let server = start_at(&path);
-    let mut good = Client::connect(&path, "n1", Role::Ordinary).unwrap();
+    let mut good = FramedClient::connect(&path, "n1", ClientRole::Ordinary).unwrap();
     let datagram_before_attach = {
         let mut bytes = Vec::new();
         ib_transport::framed::Frame::encode_datagram(&node_info_request(1), &mut bytes);
@@ -186,39 +188,42 @@ fn what_is_no_frame_ends_its_stream_and_no_other() {
 #[test]
 fn an_unknown_node_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     let _server = start_at(&path);
-    let refused = Client::connect(&path, "nowhere", Role::Ordinary);
-    assert!(matches!(refused, Err(AttachError::Refused { reason: Refusal::UnknownNode, .. })), "{refused:?}");
+    let refused = FramedClient::connect(&path, "nowhere", ClientRole::Ordinary);
+    assert!(
+        matches!(refused, Err(FramedConnectError::AttachRefused { reason: RefusalCode::UnknownNode, .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]
-fn the_door_is_private_and_replaces_only_what_is_dead() {
+fn the_socket_is_private_and_replaces_only_dead_ones() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "a stale socket file");
     let server = start_at(&path);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
     let mut second = Server::<u16>::bind(&unique_name()).unwrap();
-    assert!(matches!(second.listen(&path), Err(ListenError::InUse { .. })));
+    assert!(matches!(second.listen(&path), Err(SocketBindError::InUse { .. })));
     let file = folder.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    assert!(matches!(second.listen(&file), Err(ListenError::NotASocket { .. })));
+    assert!(matches!(second.listen(&file), Err(SocketBindError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     drop(second);
-    assert_served(&mut Client::connect(&path, "n3", Role::Ordinary).unwrap(), 3);
+    assert_served(&mut FramedClient::connect(&path, "n3", ClientRole::Ordinary).unwrap(), 3);
     drop(server);
 }
 
 #[test]
-fn a_stream_that_does_not_read_does_not_stop_the_others() {
+fn a_stream_that_does_not_read_does_not_block_others() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("framed.sock");
     let server = start_at(&path);
-    let mut good = Client::connect(&path, "n1", Role::Ordinary).unwrap();
-    let mut deaf = Client::connect(&path, "n2", Role::Ordinary).unwrap();
+    let mut good = FramedClient::connect(&path, "n1", ClientRole::Ordinary).unwrap();
+    let mut deaf = FramedClient::connect(&path, "n2", ClientRole::Ordinary).unwrap();
     let batch = vec![node_info_request(1); 100];
     for _ in 0..50 {
         deaf.send_batch(&batch).unwrap();

@@ -1,10 +1,10 @@
-//! Transports over real sockets.
+//! Tests of the transports over real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 mod framed;
-mod guests;
-mod hostile;
+mod guest_sockets;
+mod hostile_clients;
+mod ibsim;
 mod relay;
-mod server;
 mod stock_ibsim;

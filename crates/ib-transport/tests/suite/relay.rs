@@ -1,4 +1,4 @@
-//! Clients of the ibsim protocol here, at a port elsewhere.
+//! Local ibsim clients at a port of another server.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ib_transport::framed::{self, FramedReceived};
-use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
-use ib_transport::{Relay, Role, Server};
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, SocketName};
+use ib_transport::{ClientRole, Relay, Server};
 use ib_wire::{Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Method, PortState, TransactionId};
 
-use crate::common::{self, LONG, NEVER_ANSWERED, Running, ToyHost, lid_routed, unique_name};
+use crate::common::{self, LONG, NEVER_ANSWERED, Running, ToyBackend, lid_routed, unique_name};
 
 /// A relay on a thread of its own, at a port of a server.
 struct Relayed {
@@ -22,20 +22,20 @@ struct Relayed {
 }
 
 impl Relayed {
-    /// As whoever opens the stream for somebody else: it says where, and hands the stream over.
+    /// Sends the attach frame, as a process does that opens the stream for another one, and passes the stream on.
     fn at(path: &Path, node: &str) -> Self {
         let mut stream = UnixStream::connect(path).unwrap();
         let mut attach = Vec::new();
-        let seat = framed::Attach { node_id: node.to_owned(), role: Role::Ordinary };
-        framed::Frame::Attach(seat).encode(&mut attach);
+        let body = framed::Attach { node_id: node.to_owned(), role: ClientRole::Ordinary };
+        framed::Frame::Attach(body).encode(&mut attach);
         std::io::Write::write_all(&mut stream, &attach).unwrap();
-        let mut relay = Relay::new(framed::Client::seated(stream).unwrap()).unwrap();
+        let mut relay = Relay::new(framed::FramedClient::from_attached_stream(stream).unwrap()).unwrap();
         let mut server = Server::bind(&unique_name()).unwrap();
         server.watch(&relay).unwrap();
         let (name, stop) = (server.name().clone(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Acquire) && relay.broken().is_none() {
+            while !stopped.load(Ordering::Acquire) && relay.error().is_none() {
                 server.poll_once(&mut relay, Duration::from_millis(50)).unwrap();
             }
             relay
@@ -43,8 +43,8 @@ impl Relayed {
         Self { name, stop, thread: Some(thread) }
     }
 
-    fn client(&self, role: Role) -> Client {
-        Client::connect(&self.name, "whatever", role).unwrap()
+    fn client(&self, role: ClientRole) -> IbsimClient {
+        IbsimClient::connect(&self.name, "whatever", role).unwrap()
     }
 
     fn end(mut self) -> Relay {
@@ -64,17 +64,17 @@ fn node_info_request(transaction: u64) -> DataMessage {
     datagram.into()
 }
 
-fn answer(client: &mut Client) -> DataMessage {
+fn answer(client: &mut IbsimClient) -> DataMessage {
     client.receive(LONG).unwrap().unwrap()
 }
 
 #[test]
-fn clients_here_are_at_the_port_that_was_said_there_whatever_they_call_it() {
+fn local_clients_are_at_the_port_of_the_stream() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let server = Running::start_with(ToyHost::default(), |server| server.listen(&path).unwrap());
+    let path = folder.path().join("framed.sock");
+    let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());
     let relay = Relayed::at(&path, "n7");
-    let (mut one, mut two) = (relay.client(Role::Ordinary), relay.client(Role::Ordinary));
+    let (mut one, mut two) = (relay.client(ClientRole::Ordinary), relay.client(ClientRole::Ordinary));
     assert_eq!(one.port().unwrap(), (Lid::from_wire(8), PortState::Active));
     assert_eq!(one.guid().unwrap(), Some(common::guid(7)));
     // Both ask with the same transaction, and each gets its own back, the half of libraries included.
@@ -98,16 +98,16 @@ fn clients_here_are_at_the_port_that_was_said_there_whatever_they_call_it() {
 }
 
 #[test]
-fn a_manager_here_hears_and_answers_what_is_asked_there() {
+fn a_local_manager_answers_requests_from_the_stream() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let server = Running::start_with(ToyHost::default(), |server| server.listen(&path).unwrap());
+    let path = folder.path().join("framed.sock");
+    let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());
     let relay = Relayed::at(&path, "n1");
-    let mut manager = relay.client(Role::SubnetManager);
+    let mut manager = relay.client(ClientRole::SubnetManager);
     // What it is goes the same way before this, so whoever asks from now on reaches a manager.
     manager.send(&node_info_request(1)).unwrap();
     assert_eq!(common::answering_port(&answer(&mut manager).mad), 1);
-    let mut asker = framed::Client::connect(&path, "n2", Role::Ordinary).unwrap();
+    let mut asker = framed::FramedClient::connect(&path, "n2", ClientRole::Ordinary).unwrap();
     let mut request = lid_routed(Method::GET, Attribute::SM_INFO, 2, 3);
     request.slid = LidAddress::from_wire(3).unwrap();
     asker.send(&request).unwrap();
@@ -133,12 +133,12 @@ fn a_manager_here_hears_and_answers_what_is_asked_there() {
 }
 
 #[test]
-fn when_the_stream_ends_the_relay_says_so_and_requests_are_lost() {
+fn the_relay_reports_the_end_of_the_stream() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let server = Running::start_with(ToyHost::default(), |server| server.listen(&path).unwrap());
+    let path = folder.path().join("framed.sock");
+    let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());
     let relay = Relayed::at(&path, "n1");
     drop(server);
     let relay = relay.thread.unwrap().join().unwrap();
-    assert!(relay.broken().is_some());
+    assert!(relay.error().is_some());
 }

@@ -1,4 +1,4 @@
-//! Our clients on the stock ibsim server, by its sockets and through the stock libumad2sim.
+//! Compatibility with stock ibsim and libumad2sim: Heddle's clients with the stock server, stock clients with Heddle's server.
 //!
 //! Needs `ibsim` and `libumad2sim.so` (Debian: ibsim-utils, libumad2sim0); without them the tests fail.
 
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ib_transport::ibsim::{Client, DataMessage, SocketName};
-use ib_transport::{Role, application_transaction};
+use ib_transport::ibsim::{DataMessage, IbsimClient, SocketName};
+use ib_transport::{ClientRole, application_transaction};
 use ib_wire::{Method, NodeInfo, PortState};
 
 use crate::common::{LONG, Running, ask_node_info, guid, unique_name};
@@ -61,14 +61,14 @@ impl Ibsim {
     fn wait_until_ready(&mut self) {
         let name = SocketName::new(&self.name).unwrap();
         let start = Instant::now();
-        while Client::connect(&name, "", Role::Ordinary).is_err() {
+        while IbsimClient::connect(&name, "", ClientRole::Ordinary).is_err() {
             assert!(start.elapsed() < LONG, "ibsim did not start: {:?}", self.process.try_wait());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn client(&self, node: &str) -> Client {
-        Client::connect(&SocketName::new(&self.name).unwrap(), node, Role::Ordinary).unwrap()
+    fn client(&self, node: &str) -> IbsimClient {
+        IbsimClient::connect(&SocketName::new(&self.name).unwrap(), node, ClientRole::Ordinary).unwrap()
     }
 
     /// Runs the example `node_info` by the ibsim protocol.
@@ -99,7 +99,7 @@ fn node_info_by_umad(server: &str, node: &str, route: &str) -> Output {
         .unwrap()
 }
 
-/// The example, which cargo builds along with the tests, next to their folder.
+/// The path of the example, which cargo builds together with the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().and_then(Path::parent).unwrap().join("examples").join(name);
@@ -137,8 +137,8 @@ fn the_client_attaches_to_the_stock_server() {
     assert_eq!(client.gid().unwrap().guid(), client.guid().unwrap());
     assert_eq!(client.port().unwrap(), (None, PortState::Initialize));
     assert_eq!(client.pkeys().unwrap()[..2], [0xff, 0xff]);
-    client.set_role(Role::SubnetManager).unwrap();
-    client.set_role(Role::Ordinary).unwrap();
+    client.set_role(ClientRole::SubnetManager).unwrap();
+    client.set_role(ClientRole::Ordinary).unwrap();
 }
 
 #[test]
@@ -179,5 +179,5 @@ fn libumad2sim_attaches_to_our_server() {
     assert_prints(&output, &format!("{} Adapter", guid(5)));
     let counters = server.stop().1;
     assert_eq!((counters.datagrams_in, counters.datagrams_out), (1, 1));
-    assert_eq!((counters.control_forged, counters.clients_reclaimed), (0, 0), "it went with a word");
+    assert_eq!((counters.control_forged, counters.clients_reclaimed), (0, 0), "it disconnected");
 }

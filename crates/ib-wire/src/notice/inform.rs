@@ -1,70 +1,64 @@
-//! Subscriptions to events.
+//! InformInfo: subscriptions to notices at the subnet administration.
 
 use crate::address::{Gid, LidAddress};
 use crate::bits::{bits, bytes};
 use crate::datagram::QueuePair;
 
 wire_enum! {
-    /// Whose events a subscription is for.
+    /// IsGeneric of a subscription: who defines the trap numbers.
     pub enum InformScope {
-        /// A vendor's.
         Vendor = 0,
-        /// The specification's.
+        /// Trap numbers are those of the InfiniBand specification.
         Generic = 1,
     }
 }
 
 wire_enum! {
-    /// What a subscription asks for.
+    /// Subscribe of a subscription.
     pub enum Subscription {
-        /// No more reports.
         Unsubscribe = 0,
-        /// Reports.
         Subscribe = 1,
     }
 }
 
 layout! {
-    /// InformInfo (attribute 0x0003).
+    /// InformInfo (attribute 0x0003): starts or ends the forwarding of notices that match all criteria.
     pub struct InformInfo[36] {
-        /// Events of this port only; all zero for the range of LIDs.
+        /// Notices about this port only; all zero to select ports by LID instead.
         gid: Gid = bytes(0, 16),
-        /// Events of the ports from here; permissive for all.
+        /// First LID of the range; permissive (0xFFFF) selects all ports.
         lid_range_begin: Option<LidAddress> = bytes(16, 2),
-        /// Events of the ports up to here.
+        /// Last LID of the range.
         lid_range_end: Option<LidAddress> = bytes(18, 2),
-        /// Whose events.
         scope: InformScope = bytes(22, 1),
-        /// On or off.
         subscription: Subscription = bytes(23, 1),
-        /// Gravity; 0xffff for all.
+        /// Type: a [`NoticeKind`](super::NoticeKind) code, or [`InformInfo::ALL`].
         kind: u16 = bytes(24, 2),
-        /// Generic: the trap. Vendor: the device. 0xffff for all.
+        /// Generic: the trap number. Vendor: the device id. Or [`InformInfo::ALL`].
         number: u16 = bytes(26, 2),
-        /// Where reports go.
+        /// Queue pair of the subscriber to which reports are sent.
         qp: QueuePair = bytes(28, 3),
-        /// How long an answer may take, as an exponent.
+        /// RespTimeValue: longest time until the subscriber answers a report, 4.096 µs · 2ⁿ.
         response_time: u8 = bits(31, 4, 0),
-        /// Generic: who reports. Vendor: whose event. 0xffffff for all.
+        /// Generic: a [`Producer`](super::Producer) code. Vendor: the vendor id. Or [`InformInfo::ALL_PRODUCERS`]. 24 bits.
         producer_or_vendor: u32 = bytes(33, 3),
     }
 }
 
 impl InformInfo {
-    /// In `kind` and `number`: every value.
+    /// In `kind` and `number`: matches every value.
     pub const ALL: u16 = 0xffff;
-    /// In `producer_or_vendor`: every value.
+    /// In `producer_or_vendor`: matches every value.
     pub const ALL_PRODUCERS: u32 = 0xff_ffff;
 }
 
 layout! {
-    /// InformInfoRecord of the subnet administration (attribute 0x00f3).
+    /// InformInfoRecord of the subnet administration (attribute 0x00f3): an existing subscription.
     pub struct InformInfoRecord[64] {
-        /// Who subscribed.
+        /// GID of the subscriber's port.
         subscriber: Gid = bytes(0, 16),
-        /// Tells several subscriptions of one subscriber apart.
+        /// Distinguishes the subscriptions of one subscriber.
         subscriber_enum: u16 = bytes(16, 2),
-        /// The subscription.
         inform_info: InformInfo = bytes(24, 36),
     }
 }

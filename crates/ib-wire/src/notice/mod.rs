@@ -1,16 +1,16 @@
-//! Events: the Notice attribute, the traps it carries, and the subscriptions that forward it.
+//! The Notice attribute, the traps it carries, and subscriptions to it.
 //!
-//! A node sends a [`Notice`] to its subnet manager as a trap; the subnet administration forwards it to subscribers
-//! ([`InformInfo`]) as a report. A trap is a subnet management datagram and carries the first 64 bytes; a report
-//! carries all 80, the issuer's GID included.
+//! A device sends a [`Notice`] to its subnet manager as a trap; the subnet administration forwards it to subscribers
+//! ([`InformInfo`]) as a report. A trap is an SMP and carries the first 64 bytes of the notice; a report carries all 80,
+//! including the GID of the issuer.
 
 mod inform;
 mod trap;
 
 pub use inform::{InformInfo, InformInfoRecord, InformScope, Subscription};
 pub use trap::{
-    BadMKey, BadPkey, BadQKey, Changes, DETAILS_LEN, GidEvent, LocalChange, PortEvent, SwitchBadPkey,
-    SwitchEvent, SystemGuidChange, Trap,
+    BadMKey, BadPkey, BadQKey, DETAILS_LEN, GidEvent, LocalChange, LocalChangeFlags, PortEvent,
+    SwitchBadPkey, SwitchEvent, SystemGuidChange, Trap,
 };
 
 use crate::address::{Gid, LidAddress};
@@ -18,76 +18,62 @@ use crate::bits::{Field, LayoutError, WireValue, bits, bits_from, bytes};
 use crate::smp::SMP_DATA_LEN;
 
 layout! {
-    /// The Notice attribute (0x0002) as a table: what it says depends on `is_generic` and the number.
+    /// The Notice attribute (0x0002) with its details undecoded. [`Notice`] is the decoded form.
     pub struct RawNotice[80] {
-        /// Whether the specification or a vendor says what the number means.
+        /// Whether the specification (1) or a vendor (0) defines `number` and `details`.
         is_generic: bool = bits(0, 7, 7),
-        /// How grave it is.
         kind: NoticeKind = bits(0, 6, 0),
-        /// Generic: who reports. Vendor: whose number it is.
+        /// Generic: a [`Producer`] code. Vendor: the vendor id. 24 bits.
         producer_or_vendor: u32 = bytes(1, 3),
-        /// Generic: the trap. Vendor: the device.
+        /// Generic: the trap number. Vendor: the device id.
         number: u16 = bytes(4, 2),
-        /// The port that reports.
+        /// LID of the port that issued the notice.
         issuer_lid: Option<LidAddress> = bytes(6, 2),
-        /// Changes with every new notice in a queue.
+        /// NoticeToggle: alternates with every notice that leaves the queue of the issuer.
         toggle: bool = bits(8, 7, 7),
-        /// Notices waiting behind this one.
+        /// NoticeCount: notices queued behind this one, 15 bits.
         count: u16 = bits_from(8, 6, 15),
-        /// What the number says.
+        /// Depends on the trap number, see [`Trap`].
         details: [u8; DETAILS_LEN] = bytes(10, DETAILS_LEN),
-        /// The port that reports; only in reports of the subnet administration.
+        /// GID of the port that issued the notice; only in reports of the subnet administration.
         issuer_gid: Gid = bytes(64, 16),
     }
 }
 
-/// An event, as a trap or a report says it.
+/// A decoded notice, as a trap or a report carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How grave it is.
     pub kind: NoticeKind,
-    /// What happened.
-    pub event: Event,
-    /// The port that reports.
+    pub event: NoticeEvent,
+    /// LID of the port that issued the notice.
     pub issuer_lid: Option<LidAddress>,
-    /// Changes with every new notice in a queue.
+    /// NoticeToggle: alternates with every notice that leaves the queue of the issuer.
     pub toggle: bool,
-    /// Notices waiting behind this one, 15 bits.
+    /// Notices queued behind this one, 15 bits.
     pub count: u16,
-    /// The port that reports; all zero in traps.
+    /// GID of the port that issued the notice; all zero in traps.
     pub issuer_gid: Gid,
 }
 
-/// What a notice is about.
+/// The event that a notice reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The specification defines it.
-    Generic {
-        /// Who reports.
-        producer: Producer,
-        /// What happened.
-        trap: Trap,
-    },
-    /// A vendor defines it.
-    Vendor {
-        /// The vendor, 24 bits.
-        vendor_id: u32,
-        /// The vendor's device.
-        device_id: u16,
-        /// What the vendor says.
-        details: [u8; DETAILS_LEN],
-    },
+pub enum NoticeEvent {
+    /// Defined by the specification.
+    Generic { producer: Producer, trap: Trap },
+    /// Defined by a vendor; the vendor id has 24 bits.
+    Vendor { vendor_id: u32, device_id: u16, details: [u8; DETAILS_LEN] },
 }
 
 impl Notice {
-    /// Length in bytes; a trap carries the first [`SMP_DATA_LEN`] of them.
+    /// Length of a report's notice in bytes; a trap carries the first [`SMP_DATA_LEN`] of them.
     pub const LEN: usize = RawNotice::LEN;
 
-    /// A generic notice of the usual gravity and producer for its trap, not queued.
+    /// A generic notice with the kind and producer that the specification gives the trap (adapter where any node may send
+    /// it), toggle and count 0, and no issuer GID.
     pub fn generic(trap: Trap, issuer_lid: Option<LidAddress>) -> Self {
         Self {
-            kind: trap.usual_kind(),
-            event: Event::Generic { producer: trap.usual_producer(), trap },
+            kind: trap.default_kind(),
+            event: NoticeEvent::Generic { producer: trap.default_producer(), trap },
             issuer_lid,
             toggle: false,
             count: 0,
@@ -95,22 +81,31 @@ impl Notice {
         }
     }
 
-    /// The trap, if the specification defines the event.
+    /// The trap; `None` for a vendor's event.
     pub fn trap(&self) -> Option<&Trap> {
         match &self.event {
-            Event::Generic { trap, .. } => Some(trap),
-            Event::Vendor { .. } => None,
+            NoticeEvent::Generic { trap, .. } => Some(trap),
+            NoticeEvent::Vendor { .. } => None,
         }
     }
 
-    /// Reads the 80 bytes of a report.
+    /// Decodes the 80 bytes of a report.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError::TooShort`] if `raw` has fewer than 80 bytes, [`LayoutError::BadField`] if a field or a field of the
+    /// trap's details holds an invalid value.
     pub fn decode(raw: &[u8]) -> Result<Self, LayoutError> {
         let raw = RawNotice::decode(raw)?;
         let event = if raw.is_generic {
             let producer = Producer::from_wire(raw.producer_or_vendor);
-            Event::Generic { producer, trap: Trap::decode(raw.number, &raw.details)? }
+            NoticeEvent::Generic { producer, trap: Trap::decode(raw.number, &raw.details)? }
         } else {
-            Event::Vendor { vendor_id: raw.producer_or_vendor, device_id: raw.number, details: raw.details }
+            NoticeEvent::Vendor {
+                vendor_id: raw.producer_or_vendor,
+                device_id: raw.number,
+                details: raw.details,
+            }
         };
         Ok(Self {
             kind: raw.kind,
@@ -122,18 +117,26 @@ impl Notice {
         })
     }
 
-    /// Reads the 64 bytes of a trap.
+    /// Decodes the 64 bytes of a trap; the issuer GID is all zero.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError::BadField`] if a field or a field of the trap's details holds an invalid value.
     pub fn decode_smp(raw: &[u8; SMP_DATA_LEN]) -> Result<Self, LayoutError> {
         let mut whole = [0; Self::LEN];
         whole[..SMP_DATA_LEN].copy_from_slice(raw);
         Self::decode(&whole)
     }
 
-    /// The 80 bytes of a report.
+    /// Encodes the 80 bytes of a report.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (is_generic, producer_or_vendor, number, details) = match &self.event {
-            Event::Generic { producer, trap } => (true, producer.to_wire(), trap.number(), trap.encode()),
-            Event::Vendor { vendor_id, device_id, details } => (false, *vendor_id, *device_id, *details),
+            NoticeEvent::Generic { producer, trap } => {
+                (true, producer.to_wire(), trap.number(), trap.encode())
+            }
+            NoticeEvent::Vendor { vendor_id, device_id, details } => {
+                (false, *vendor_id, *device_id, *details)
+            }
         };
         RawNotice {
             is_generic,
@@ -149,7 +152,7 @@ impl Notice {
         .encode()
     }
 
-    /// The 64 bytes of a trap.
+    /// Encodes the 64 bytes of a trap; the issuer GID is lost.
     pub fn encode_smp(&self) -> [u8; SMP_DATA_LEN] {
         let mut data = [0; SMP_DATA_LEN];
         data.copy_from_slice(&self.encode()[..SMP_DATA_LEN]);
@@ -158,40 +161,33 @@ impl Notice {
 }
 
 wire_enum! {
-    /// How grave a notice is.
+    /// Type of a notice, by severity or by subject.
     pub enum NoticeKind {
-        /// Something is broken.
         Fatal = 0,
-        /// Needs attention now.
         Urgent = 1,
-        /// Somebody lacked a key.
+        /// A datagram or packet had a wrong key.
         Security = 2,
-        /// The subnet changed.
         SubnetManagement = 3,
-        /// Worth knowing.
         Informational = 4,
-        /// No notice is waiting.
+        /// The notice queue is empty.
         Empty = 0x7f,
     }
 }
 
-/// Who reports a generic event.
+/// ProducerType: the type of node that issued a generic notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Producer {
-    /// A channel adapter.
     Adapter,
-    /// A switch.
     Switch,
-    /// A router.
     Router,
-    /// The manager of a class, the subnet manager in ours.
+    /// The manager of the class; in subnet administration the subnet manager.
     ClassManager,
-    /// A number this crate has no name for, 24 bits.
+    /// Any other code, 24 bits, kept as received.
     Unknown(u32),
 }
 
 impl Producer {
-    /// The producer behind a number; never fails.
+    /// Decodes a code; every code has a value.
     pub const fn from_wire(number: u32) -> Self {
         match number {
             1 => Self::Adapter,
@@ -202,7 +198,7 @@ impl Producer {
         }
     }
 
-    /// The number.
+    /// The wire code, 24 bits.
     pub const fn to_wire(self) -> u32 {
         match self {
             Self::Adapter => 1,
@@ -230,7 +226,7 @@ mod tests {
     use crate::address::{Guid, Lid};
 
     #[test]
-    fn a_trap_loses_the_issuer_gid_and_nothing_else() {
+    fn a_trap_drops_only_the_issuer_gid() {
         let lid = Lid::from_wire(7).unwrap();
         let mut notice =
             Notice::generic(Trap::LinkStateChanged(SwitchEvent { lid: Some(lid.into()) }), Some(lid.into()));
@@ -243,16 +239,16 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_notice_is_kept_as_it_is() {
+    fn a_vendor_notice_survives_a_round_trip() {
         let notice = Notice {
             kind: NoticeKind::Informational,
-            event: Event::Vendor { vendor_id: 0x2c9, device_id: 128, details: [9; DETAILS_LEN] },
+            event: NoticeEvent::Vendor { vendor_id: 0x2c9, device_id: 128, details: [9; DETAILS_LEN] },
             issuer_lid: None,
             toggle: false,
             count: 0,
             issuer_gid: Gid::default(),
         };
         assert_eq!(Notice::decode(&notice.encode()), Ok(notice.clone()));
-        assert_eq!(notice.trap(), None, "a vendor's 128 is not a link change");
+        assert_eq!(notice.trap(), None, "device id 128 of a vendor is not trap 128");
     }
 }

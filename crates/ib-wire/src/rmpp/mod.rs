@@ -1,9 +1,15 @@
-//! The reliable multi-packet protocol: answers longer than one datagram.
+//! The reliable multi-packet protocol (RMPP): responses longer than one datagram.
 //!
-//! An answer of the subnet administration is a list of records, cut into segments of [`SEGMENT_DATA_LEN`] bytes without
-//! regard to record borders. [`Sender`] and [`Receiver`] are the two ends. Neither has a socket or a clock: the caller
-//! hands in what was received, sends what [`Sender::poll_transmit`] and [`Receiver::poll_transmit`] give out, and tells
-//! the sender when an acknowledgement is overdue.
+//! A response of the subnet administration is a list of records, cut into segments of [`SEGMENT_DATA_LEN`] bytes without
+//! regard to record borders. [`Sender`] and [`Receiver`] are the two ends of one transfer. Neither has a socket or a clock.
+//! The caller
+//!
+//! 1. passes every received datagram to `handle`,
+//! 2. then calls `poll_transmit` until it returns `None`, and sends what it returns,
+//! 3. calls [`Sender::handle_timeout`] when the acknowledgement of the last datagram sent is overdue, then `poll_transmit`.
+//!
+//! A sender sends at most the receiver's window ahead and goes back to the first segment that was not acknowledged (go-back-N).
+//! A transfer ends with the complete message on one side and [`Sender::is_done`] on the other, or with a [`TransferError`].
 //!
 //! ```
 //! use ib_wire::rmpp::{Receiver, Sender};
@@ -16,8 +22,8 @@
 //!     while let Some(segment) = sender.poll_transmit() {
 //!         message = receiver.handle(&segment)?.or(message);
 //!     }
-//!     while let Some(answer) = receiver.poll_transmit() {
-//!         sender.handle(&answer)?;
+//!     while let Some(ack) = receiver.poll_transmit() {
+//!         sender.handle(&ack)?;
 //!     }
 //! }
 //! assert!(sender.is_done());
@@ -28,7 +34,7 @@
 mod receiver;
 mod sender;
 
-pub use receiver::{Message, RECEIVE_MAX, Receiver, WINDOW_SEGMENTS};
+pub use receiver::{RECEIVE_MAX, Receiver, RmppMessage, WINDOW_SEGMENTS};
 pub use sender::{RESENDS_MAX, Sender};
 
 use thiserror::Error;
@@ -37,14 +43,14 @@ use crate::bits::{Field, WireValue, bits, bytes};
 use crate::mad::{Mad, Method};
 use crate::sa::SA_DATA_LEN;
 
-/// Record data in one segment, in bytes.
+/// Length of the record data in one segment, in bytes.
 pub const SEGMENT_DATA_LEN: usize = SA_DATA_LEN;
 
-/// The only version there is.
+/// The RMPP version, the only one so far.
 const VERSION: u8 = 1;
 
-/// Header of the class between the RMPP header and the data. PayloadLength counts it once in every segment, because
-/// every segment repeats it.
+/// Length of the SA class header between RMPP header and data, in bytes. Every segment repeats it, and PayloadLength
+/// counts it in every segment.
 const CLASS_HEADER_LEN: usize = 20;
 
 const HEADER: usize = 24;
@@ -52,71 +58,63 @@ const HEADER: usize = 24;
 layout! {
     /// The RMPP header, bytes 24 to 35 of a datagram.
     pub struct RmppHeader[12] {
-        /// 1 where the protocol is in use.
+        /// 1 if RMPP is in use.
         version: u8 = bytes(0, 1),
-        /// What the datagram is for.
         kind: RmppKind = bytes(1, 1),
-        /// How long an answer may take, as an exponent; 31 says nothing.
+        /// RRespTime: longest time until the response, 4.096 µs · 2ⁿ; 31 = not given.
         response_time: u8 = bits(2, 7, 3),
-        /// Where in the transfer it stands.
         flags: RmppFlags = bits(2, 2, 0),
-        /// Why a transfer stops.
         status: RmppStatus = bytes(3, 1),
-        /// Data: the segment, from 1. Acknowledgement: the last segment received.
+        /// Data: number of the segment, from 1 on. ACK: the last segment received in order.
         segment: u32 = bytes(4, 4),
-        /// Data: length of the rest, see [`RmppHeader::payload_length`]. Acknowledgement: the last segment that may be
-        /// sent.
+        /// Data: PayloadLength, see [`RmppHeader::payload_length`]. ACK: NewWindowLast, the last segment that may be sent.
         length_or_window: u32 = bytes(8, 4),
     }
 }
 
 impl RmppHeader {
-    /// PayloadLength of data: in the first segment that of the whole transfer or 0, in the last that of the segment
-    /// itself, else 0. It counts 20 bytes of class header per segment.
+    /// PayloadLength of a data segment, in bytes: in the first segment the length of the whole transfer or 0, in the last one
+    /// the length of that segment, else 0. It includes 20 bytes of class header per segment.
     pub const fn payload_length(&self) -> u32 {
         self.length_or_window
     }
 
-    /// NewWindowLast of an acknowledgement.
+    /// NewWindowLast of an ACK: number of the last segment that may be sent.
     pub const fn window_last(&self) -> u32 {
         self.length_or_window
     }
 }
 
 wire_enum! {
-    /// What an RMPP datagram is for.
+    /// RMPPType of a datagram.
     pub enum RmppKind {
-        /// RMPP is not in use.
+        /// Not an RMPP datagram.
         None = 0,
-        /// A segment.
         Data = 1,
-        /// Acknowledges segments and opens the window.
+        /// Acknowledges segments and moves the window.
         Ack = 2,
-        /// The other side shall stop: no room.
+        /// The receiver ends the transfer for lack of resources.
         Stop = 3,
-        /// The transfer failed.
+        /// One side ends the transfer because of an error.
         Abort = 4,
     }
 }
 
-/// Where in a transfer a datagram stands, 3 bits.
+/// RMPPFlags of a datagram, 3 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RmppFlags(pub u8);
 
 impl RmppFlags {
-    /// RMPP is in use.
     pub const ACTIVE: Self = Self(1);
-    /// The first segment.
     pub const FIRST: Self = Self(2);
-    /// The last segment.
     pub const LAST: Self = Self(4);
 
-    /// Whether all of `other` is in this set.
+    /// Whether this set has every flag of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// This set with `other`.
+    /// This set with the flags of `other` added.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -133,68 +131,58 @@ impl WireValue for RmppFlags {
 }
 
 wire_enum! {
-    /// Why a transfer stops.
+    /// RMPPStatus: the reason in a STOP or ABORT.
     pub enum RmppStatus {
-        /// It does not.
         Normal = 0,
-        /// The receiver has no room.
         ResourcesExhausted = 1,
-        /// It took too long in all.
         TotalTimeTooLong = 118,
-        /// The last segment and PayloadLength do not go together.
+        /// The LAST flag and PayloadLength are inconsistent.
         BadLength = 119,
-        /// The first segment and its number do not go together.
+        /// The FIRST flag and the segment number are inconsistent.
         BadFirst = 120,
-        /// Neither data, acknowledgement, stop nor abort.
+        /// The RMPPType is not known.
         BadKind = 121,
-        /// The new window ends before the old one.
+        /// NewWindowLast is lower than before.
         WindowTooSmall = 122,
-        /// A segment beyond the window.
+        /// The segment number is outside the window.
         SegmentTooBig = 123,
-        /// A status that does not go with the kind.
+        /// The status is not valid for the RMPPType.
         IllegalStatus = 124,
-        /// Not version 1.
+        /// The RMPP version is not supported.
         BadVersion = 125,
-        /// Nobody answers.
         TooManyRetries = 126,
-        /// Something else.
         Unspecified = 127,
     }
 }
 
-/// A transfer that came to nothing.
+/// Why a transfer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TransferError {
-    /// The other side gave up.
-    #[error("the other side ended the transfer: {0:?}")]
+    /// The peer sent STOP or ABORT with this status.
+    #[error("the peer ended the RMPP transfer with status {0:?}")]
     Ended(RmppStatus),
-    /// This side gave up, and told the other side so.
-    #[error("the transfer was ended: {0:?}")]
+    /// This side ended the transfer; the next `poll_transmit` returns the STOP or ABORT for the peer.
+    #[error("the RMPP transfer was ended with status {0:?}")]
     Aborted(RmppStatus),
-    /// The message is larger than a transfer may be.
-    #[error("a message of {bytes} bytes is larger than a transfer may be ({limit})")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-        /// What would have been allowed.
-        limit: usize,
-    },
+    /// The message is longer than [`RECEIVE_MAX`].
+    #[error("an RMPP message must have at most {limit} bytes, got {bytes}")]
+    TooLarge { bytes: usize, limit: usize },
 }
 
-/// The RMPP header of a datagram. It means something only in classes that use the protocol.
+/// The RMPP header of a datagram, bytes 24 to 35. It is meaningful only in classes that use RMPP.
 impl Mad {
-    /// The RMPP header.
+    /// Decodes the RMPP header.
     pub fn rmpp(&self) -> RmppHeader {
-        RmppHeader::decode(&self.0[HEADER..]).expect("every RMPP header can be read")
+        RmppHeader::decode(&self.0[HEADER..]).expect("every RMPP header can be decoded")
     }
 
-    /// Replaces the RMPP header.
+    /// Writes the RMPP header.
     pub fn set_rmpp(&mut self, header: &RmppHeader) {
         self.0[HEADER..HEADER + RmppHeader::LEN].copy_from_slice(&header.encode());
     }
 }
 
-/// A datagram about a transfer, to the other side of it: the header of `about`, its method turned round, no data.
+/// An RMPP datagram for the peer: the header of `about` with the response bit of its method inverted, and no data.
 fn control(about: &Mad, kind: RmppKind, status: RmppStatus, segment: u32, window_last: u32) -> Mad {
     let mut mad = about.clone();
     mad.set_method(Method(about.method().0 ^ 0x80));
@@ -211,8 +199,8 @@ fn control(about: &Mad, kind: RmppKind, status: RmppStatus, segment: u32, window
     mad
 }
 
-/// The status by which this side ends a transfer; no room is a stop, all else an abort.
-fn give_up(about: &Mad, status: RmppStatus) -> Mad {
+/// The datagram that ends a transfer: STOP for lack of resources, ABORT for every other status.
+fn stop_or_abort(about: &Mad, status: RmppStatus) -> Mad {
     let kind = if status == RmppStatus::ResourcesExhausted { RmppKind::Stop } else { RmppKind::Abort };
     control(about, kind, status, 0, 0)
 }

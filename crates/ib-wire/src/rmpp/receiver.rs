@@ -2,33 +2,33 @@
 
 use super::{
     CLASS_HEADER_LEN, RmppFlags, RmppHeader, RmppKind, RmppStatus, SEGMENT_DATA_LEN, TransferError, VERSION,
-    control, give_up,
+    control, stop_or_abort,
 };
 use crate::mad::Mad;
 
-/// Longest message in bytes. The largest table there is, a NodeRecord (112 bytes) for each of 49,151 LIDs, needs
-/// 5.5 MB; a sender that wants more is broken or hostile.
+/// Longest message in bytes, 8 MiB. The largest table, a NodeRecord (112 bytes) for each of 49,151 LIDs, has 5.5 MB; a
+/// sender of more is broken or hostile.
 pub const RECEIVE_MAX: usize = 8 << 20;
 
-/// Segments the sender may have under way. A window of 64 datagrams is 16 KiB, below what any socket buffers.
+/// Segments that the sender may send ahead of the acknowledged ones. 64 datagrams are 16 KiB, less than any socket buffers.
 pub const WINDOW_SEGMENTS: u32 = 64;
 
-/// A message that arrived whole.
+/// A message that was received completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// The first datagram, for its common and class header.
+pub struct RmppMessage {
+    /// The first datagram; its common and class headers are those of the message.
     pub header: Mad,
-    /// The data of all segments. Of an answer that did not use RMPP: the data area of its datagram.
+    /// The data of all segments; for a response without RMPP the whole data area of its datagram.
     pub data: Vec<u8>,
 }
 
-/// Puts one message together. It lives on after the message is complete, to acknowledge again what is sent again.
+/// The receiving end of one transfer. Keep it after the message is complete: it acknowledges segments that are sent again.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    /// The first datagram received, once there is one.
+    /// The first datagram received.
     header: Option<Mad>,
     data: Vec<u8>,
-    /// Everything up to here arrived.
+    /// The last segment received in order; 0 if none was.
     received: u32,
     window_last: u32,
     state: State,
@@ -44,14 +44,18 @@ enum State {
 }
 
 impl Receiver {
-    /// Waits for the first datagram of an answer.
+    /// A receiver that accepts the first datagram of any response.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a datagram of the sender: the message, when this was the last part of it. Datagrams of other transactions
-    /// and what comes after the end are ignored.
-    pub fn handle(&mut self, mad: &Mad) -> Result<Option<Message>, TransferError> {
+    /// Handles a datagram of the sender and returns the message when it is complete. Datagrams of other transactions,
+    /// classes or methods, and those that arrive after a failure, are ignored. Call [`Self::poll_transmit`] afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The transfer failed and its data was dropped; all later datagrams are ignored.
+    pub fn handle(&mut self, mad: &Mad) -> Result<Option<RmppMessage>, TransferError> {
         let ours = self.header.as_ref().is_none_or(|first| {
             (first.transaction(), first.class(), first.method())
                 == (mad.transaction(), mad.class(), mad.method())
@@ -79,24 +83,24 @@ impl Receiver {
         }
     }
 
-    /// The datagram to send, if there is one: an acknowledgement, or the end of the transfer.
+    /// The datagram to send to the sender, if there is one: ACK, STOP or ABORT.
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         self.reply.take()
     }
 
-    /// An answer in one datagram, without RMPP.
-    fn single(&mut self, mad: &Mad) -> Option<Message> {
+    /// Handles a response in one datagram, without RMPP.
+    fn single(&mut self, mad: &Mad) -> Option<RmppMessage> {
         if self.state == State::Done || self.received > 0 {
             return None;
         }
         self.header = Some(mad.clone());
         self.state = State::Done;
-        Some(Message { header: mad.clone(), data: mad.sa_data().to_vec() })
+        Some(RmppMessage { header: mad.clone(), data: mad.sa_data().to_vec() })
     }
 
-    fn segment(&mut self, mad: &Mad, header: &RmppHeader) -> Result<Option<Message>, TransferError> {
+    fn segment(&mut self, mad: &Mad, header: &RmppHeader) -> Result<Option<RmppMessage>, TransferError> {
         if self.state == State::Done || header.segment <= self.received && header.segment > 0 {
-            // Sent again: an acknowledgement was lost.
+            // Sent again because an ACK was lost.
             self.acknowledge(mad);
             return Ok(None);
         }
@@ -104,7 +108,7 @@ impl Receiver {
             return Err(self.fail(mad, status));
         }
         if header.segment > self.received + 1 {
-            // A gap. The sender goes back to it when the acknowledgement of its window is overdue.
+            // A segment is missing. The sender resends it when the ACK of its window is overdue.
             return Ok(None);
         }
         if self.data.len() + SEGMENT_DATA_LEN > RECEIVE_MAX {
@@ -125,10 +129,10 @@ impl Receiver {
         }
         self.state = State::Done;
         let header = self.header.clone().unwrap_or_else(|| mad.clone());
-        Ok(Some(Message { header, data: std::mem::take(&mut self.data) }))
+        Ok(Some(RmppMessage { header, data: std::mem::take(&mut self.data) }))
     }
 
-    /// Whether a segment makes sense where the transfer stands.
+    /// Checks that flags, number and length of a segment are consistent with the state of the transfer.
     fn check(&self, header: &RmppHeader) -> Result<(), RmppStatus> {
         let payload = header.payload_length() as usize;
         if header.flags.has(RmppFlags::FIRST) != (header.segment == 1) || header.segment == 0 {
@@ -138,10 +142,10 @@ impl Receiver {
             return Err(RmppStatus::SegmentTooBig);
         }
         if header.flags.has(RmppFlags::LAST) {
-            let room = CLASS_HEADER_LEN..=CLASS_HEADER_LEN + SEGMENT_DATA_LEN;
-            return if room.contains(&payload) { Ok(()) } else { Err(RmppStatus::BadLength) };
+            let valid = CLASS_HEADER_LEN..=CLASS_HEADER_LEN + SEGMENT_DATA_LEN;
+            return if valid.contains(&payload) { Ok(()) } else { Err(RmppStatus::BadLength) };
         }
-        // The length the first segment announces is a hint: senders may leave it 0. It serves to refuse early.
+        // The length in the first segment is optional; it serves to reject oversized messages early.
         let announced = payload / (CLASS_HEADER_LEN + SEGMENT_DATA_LEN) * SEGMENT_DATA_LEN;
         if header.segment == 1 && announced > RECEIVE_MAX {
             Err(RmppStatus::ResourcesExhausted)
@@ -158,7 +162,7 @@ impl Receiver {
     fn fail(&mut self, about: &Mad, status: RmppStatus) -> TransferError {
         self.state = State::Failed;
         self.data = Vec::new();
-        self.reply = Some(give_up(about, status));
+        self.reply = Some(stop_or_abort(about, status));
         TransferError::Aborted(status)
     }
 }

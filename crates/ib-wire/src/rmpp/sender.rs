@@ -2,26 +2,26 @@
 
 use super::{
     CLASS_HEADER_LEN, RECEIVE_MAX, RmppFlags, RmppHeader, RmppKind, RmppStatus, SEGMENT_DATA_LEN,
-    TransferError, VERSION, control, give_up,
+    TransferError, VERSION, control, stop_or_abort,
 };
 use crate::mad::Mad;
 
-/// How often the same segments are sent again before the transfer fails. Three lost windows in a row are not chance.
+/// Consecutive timeouts without progress after which the transfer fails.
 pub const RESENDS_MAX: u32 = 3;
 
-/// Sends one message as segments, as fast as the receiver's window allows.
+/// The sending end of one transfer: sends a message in segments, as fast as the receiver's window allows.
 #[derive(Debug)]
 pub struct Sender {
     header: Mad,
     data: Vec<u8>,
     segments: u32,
-    /// The next segment to go out.
+    /// The next segment to send.
     next: u32,
-    /// The highest segment that ever went out; after a resend it may arrive before `next` gets there again.
+    /// The highest segment sent so far; after a resend an ACK may name it before `next` reaches it again.
     sent: u32,
-    /// Everything up to here arrived.
+    /// The last segment that the receiver acknowledged.
     acknowledged: u32,
-    /// Everything up to here may be sent.
+    /// The last segment that may be sent.
     window_last: u32,
     resends: u32,
     state: State,
@@ -32,19 +32,23 @@ enum State {
     Sending,
     Done,
     Failed(TransferError),
-    /// Failed on this side, and the other side was not told yet.
-    Telling(RmppStatus),
+    /// Failed on this side; the ABORT for the peer was not sent yet.
+    AbortPending(RmppStatus),
 }
 
 impl Sender {
-    /// A transfer of `data` (whole records, see [`sa::table`](crate::sa::table)) behind the common and class header of
-    /// `header`, whose RMPP header and data are replaced. An empty table is one segment without data.
+    /// A transfer of `data` (whole records, see [`sa::table`](crate::sa::table)) with the common and class headers of `header`,
+    /// whose RMPP header and data are ignored. An empty table is one segment without data.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError::TooLarge`] if `data` is longer than [`RECEIVE_MAX`].
     pub fn new(header: Mad, data: Vec<u8>) -> Result<Self, TransferError> {
         if data.len() > RECEIVE_MAX {
             return Err(TransferError::TooLarge { bytes: data.len(), limit: RECEIVE_MAX });
         }
         let segments = data.len().div_ceil(SEGMENT_DATA_LEN).max(1) as u32;
-        // A window of one until the receiver says how much it takes.
+        // The window has one segment until the receiver announces a larger one.
         let window_last = 1;
         Ok(Self {
             header,
@@ -59,7 +63,7 @@ impl Sender {
         })
     }
 
-    /// The next datagram to send; `None` until the receiver or the clock says more.
+    /// The next datagram to send; `None` until an ACK or a timeout allows more.
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         match self.state {
             State::Sending if self.next <= self.window_last.min(self.segments) => {
@@ -68,10 +72,10 @@ impl Sender {
                 self.next += 1;
                 Some(segment)
             }
-            State::Telling(status) => {
+            State::AbortPending(status) => {
                 self.state = State::Failed(TransferError::Aborted(status));
-                // The sender's abort travels like its data: the method stays.
-                let mut mad = give_up(&self.header, status);
+                // The sender's ABORT has the method of its data.
+                let mut mad = stop_or_abort(&self.header, status);
                 mad.set_method(self.header.method());
                 Some(mad)
             }
@@ -79,7 +83,12 @@ impl Sender {
         }
     }
 
-    /// Takes a datagram of the receiver. Datagrams of other transactions, data and what comes after the end are ignored.
+    /// Handles a datagram of the receiver. Datagrams of other transactions or classes, data segments, and those that arrive
+    /// after the end of the transfer are ignored. Call [`Self::poll_transmit`] afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The transfer failed.
     pub fn handle(&mut self, mad: &Mad) -> Result<(), TransferError> {
         let ours = mad.transaction() == self.header.transaction() && mad.class() == self.header.class();
         let header = mad.rmpp();
@@ -101,7 +110,11 @@ impl Sender {
         }
     }
 
-    /// No acknowledgement came in time: what was not acknowledged is sent again, [`RESENDS_MAX`] times at most.
+    /// The ACK is overdue: prepares all unacknowledged segments to be sent again.
+    ///
+    /// # Errors
+    ///
+    /// The transfer failed after [`RESENDS_MAX`] timeouts without progress.
     pub fn handle_timeout(&mut self) -> Result<(), TransferError> {
         if self.state != State::Sending {
             return Ok(());
@@ -114,23 +127,23 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the transfer; the other side is told why.
+    /// Ends the transfer; the next [`Self::poll_transmit`] returns the ABORT with `status`.
     pub fn abort(&mut self, status: RmppStatus) {
         if self.state == State::Sending {
-            self.state = State::Telling(status);
+            self.state = State::AbortPending(status);
         }
     }
 
-    /// Whether everything arrived.
+    /// Whether the receiver acknowledged the whole message.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Why the transfer came to nothing, if it did.
+    /// Why the transfer failed, if it did.
     pub fn error(&self) -> Option<TransferError> {
         match self.state {
             State::Failed(error) => Some(error),
-            State::Telling(status) => Some(TransferError::Aborted(status)),
+            State::AbortPending(status) => Some(TransferError::Aborted(status)),
             State::Sending | State::Done => None,
         }
     }
@@ -141,7 +154,7 @@ impl Sender {
             return Err(self.fail(RmppStatus::SegmentTooBig));
         }
         if segment < self.acknowledged {
-            // Overtaken by a later one.
+            // Overtaken by a later ACK.
             return Ok(());
         }
         if window_last < segment || window_last < self.window_last {
@@ -160,7 +173,7 @@ impl Sender {
     }
 
     fn fail(&mut self, status: RmppStatus) -> TransferError {
-        self.state = State::Telling(status);
+        self.state = State::AbortPending(status);
         TransferError::Aborted(status)
     }
 

@@ -1,8 +1,8 @@
-//! What is in the subnet: nodes, ports, switches, links, managers and GUIDs.
+//! Records of nodes, ports, switches, links, subnet managers and GUIDs.
 
 use super::record;
 use crate::address::LidAddress;
-use crate::bits::{Field, bits, bytes, place_of, place_within};
+use crate::bits::{Field, bits, bytes, field_named, nested_field};
 use crate::node_info::{NodeDescription, NodeInfo};
 use crate::port_info::PortInfo;
 use crate::sm_info::SmInfo;
@@ -10,23 +10,23 @@ use crate::switch_info::SwitchInfo;
 use crate::tables::GuidBlock;
 
 layout! {
-    /// NodeRecord (attribute 0x0011): a port and the node it belongs to. A switch has one, for its port 0.
+    /// NodeRecord (attribute 0x0011): one per end port, with NodeInfo and NodeDescription of its node. A switch has one, for
+    /// port 0.
     pub struct NodeRecord[112] {
-        /// The port.
+        /// LID of the port.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The node, as seen from the port.
+        /// NodeInfo as the port answers it.
         node_info: NodeInfo = bytes(4, 40),
-        /// The node's name.
         description: NodeDescription = bytes(44, 64),
     }
 }
 
 const fn node(name: &str) -> Field {
-    place_within(NodeRecord::FIELDS, "node_info", NodeInfo::FIELDS, name)
+    nested_field(NodeRecord::FIELDS, "node_info", NodeInfo::FIELDS, name)
 }
 
 record!(NodeRecord, NODE_RECORD {
-    LID = 0 => place_of(NodeRecord::FIELDS, "lid"),
+    LID = 0 => field_named(NodeRecord::FIELDS, "lid"),
     BASE_VERSION = 2 => node("base_version"),
     CLASS_VERSION = 3 => node("class_version"),
     KIND = 4 => node("kind"),
@@ -39,30 +39,29 @@ record!(NodeRecord, NODE_RECORD {
     REVISION = 11 => node("revision"),
     LOCAL_PORT = 12 => node("local_port"),
     VENDOR_ID = 13 => node("vendor_id"),
-    DESCRIPTION = 14 => place_of(NodeRecord::FIELDS, "description"),
+    DESCRIPTION = 14 => field_named(NodeRecord::FIELDS, "description"),
 });
 
 layout! {
-    /// PortInfoRecord (attribute 0x0012): the state of any port, external ports of switches included.
+    /// PortInfoRecord (attribute 0x0012): PortInfo of any port, including the external ports of switches.
     pub struct PortInfoRecord[72] {
-        /// The port, of a switch its port 0.
+        /// LID of the port; for every port of a switch that of port 0.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The port of the node; 255 is left to the reader to judge.
+        /// Port number; not checked, so that 255 is possible.
         port: u8 = bytes(2, 1),
-        /// The speeds are not overloaded with the older ones.
+        /// In a request: do not report speeds above QDR as QDR in the fields for speeds up to QDR.
         qdr_not_overloaded: bool = bits(3, 7, 7),
-        /// The state.
         port_info: PortInfo = bytes(4, 64),
     }
 }
 
 const fn port(name: &str) -> Field {
-    place_within(PortInfoRecord::FIELDS, "port_info", PortInfo::FIELDS, name)
+    nested_field(PortInfoRecord::FIELDS, "port_info", PortInfo::FIELDS, name)
 }
 
 record!(PortInfoRecord, PORT_INFO_RECORD {
-    LID = 0 => place_of(PortInfoRecord::FIELDS, "lid"),
-    PORT = 1 => place_of(PortInfoRecord::FIELDS, "port"),
+    LID = 0 => field_named(PortInfoRecord::FIELDS, "lid"),
+    PORT = 1 => field_named(PortInfoRecord::FIELDS, "port"),
     OPTIONS = 2 => bytes(3, 1),
     M_KEY = 3 => port("m_key"),
     GID_PREFIX = 4 => port("gid_prefix"),
@@ -118,35 +117,33 @@ record!(PortInfoRecord, PORT_INFO_RECORD {
 });
 
 layout! {
-    /// SwitchInfoRecord (attribute 0x0014).
+    /// SwitchInfoRecord (attribute 0x0014): SwitchInfo of a switch.
     pub struct SwitchInfoRecord[24] {
-        /// The switch.
+        /// LID of the switch.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// What it can do.
         switch_info: SwitchInfo = bytes(4, 20),
     }
 }
 
 record!(SwitchInfoRecord, SWITCH_INFO_RECORD {
-    LID = 0 => place_of(SwitchInfoRecord::FIELDS, "lid"),
+    LID = 0 => field_named(SwitchInfoRecord::FIELDS, "lid"),
 });
 
 layout! {
-    /// SMInfoRecord (attribute 0x0018).
+    /// SMInfoRecord (attribute 0x0018): SMInfo of a subnet manager.
     pub struct SmInfoRecord[32] {
-        /// The port the manager runs behind.
+        /// LID of the port that the manager uses.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The manager.
         sm_info: SmInfo = bytes(4, 21),
     }
 }
 
 const fn manager(name: &str) -> Field {
-    place_within(SmInfoRecord::FIELDS, "sm_info", SmInfo::FIELDS, name)
+    nested_field(SmInfoRecord::FIELDS, "sm_info", SmInfo::FIELDS, name)
 }
 
 record!(SmInfoRecord, SM_INFO_RECORD {
-    LID = 0 => place_of(SmInfoRecord::FIELDS, "lid"),
+    LID = 0 => field_named(SmInfoRecord::FIELDS, "lid"),
     GUID = 2 => manager("guid"),
     SM_KEY = 3 => manager("sm_key"),
     ACTIVITY = 4 => manager("activity"),
@@ -155,41 +152,36 @@ record!(SmInfoRecord, SM_INFO_RECORD {
 });
 
 layout! {
-    /// LinkRecord (attribute 0x0020): one direction of a link.
+    /// LinkRecord (attribute 0x0020): one direction of a link. Port numbers are not checked.
     pub struct LinkRecord[8] {
-        /// One end.
         from_lid: Option<LidAddress> = bytes(0, 2),
-        /// Its port.
         from_port: u8 = bytes(2, 1),
-        /// The port of the other end.
         to_port: u8 = bytes(3, 1),
-        /// The other end.
         to_lid: Option<LidAddress> = bytes(4, 2),
     }
 }
 
 record!(LinkRecord, LINK_RECORD {
-    FROM_LID = 0 => place_of(LinkRecord::FIELDS, "from_lid"),
-    FROM_PORT = 1 => place_of(LinkRecord::FIELDS, "from_port"),
-    TO_PORT = 2 => place_of(LinkRecord::FIELDS, "to_port"),
-    TO_LID = 3 => place_of(LinkRecord::FIELDS, "to_lid"),
+    FROM_LID = 0 => field_named(LinkRecord::FIELDS, "from_lid"),
+    FROM_PORT = 1 => field_named(LinkRecord::FIELDS, "from_port"),
+    TO_PORT = 2 => field_named(LinkRecord::FIELDS, "to_port"),
+    TO_LID = 3 => field_named(LinkRecord::FIELDS, "to_lid"),
 });
 
 layout! {
-    /// GUIDInfoRecord (attribute 0x0030): GUIDs of a port. Set adds aliases, Delete removes them.
+    /// GUIDInfoRecord (attribute 0x0030): GUIDs of a port. Set adds alias GUIDs, Delete removes them.
     pub struct GuidInfoRecord[72] {
-        /// The port.
+        /// LID of the port.
         lid: Option<LidAddress> = bytes(0, 2),
-        /// The block of 8 GUIDs.
+        /// Block n has entries 8·n to 8·n + 7.
         block: u8 = bytes(2, 1),
-        /// The GUIDs.
         guids: GuidBlock = bytes(8, 64),
     }
 }
 
 record!(GuidInfoRecord, GUID_INFO_RECORD {
-    LID = 0 => place_of(GuidInfoRecord::FIELDS, "lid"),
-    BLOCK = 1 => place_of(GuidInfoRecord::FIELDS, "block"),
+    LID = 0 => field_named(GuidInfoRecord::FIELDS, "lid"),
+    BLOCK = 1 => field_named(GuidInfoRecord::FIELDS, "block"),
     GUID_0 = 4 => bytes(8, 8),
     GUID_1 = 5 => bytes(16, 8),
     GUID_2 = 6 => bytes(24, 8),

@@ -1,8 +1,8 @@
-//! Subnet administration: the questions hosts ask about the subnet, and the records that answer them.
+//! Subnet administration (SA): queries about the subnet, and the records that answer them.
 //!
-//! A request carries one record as a pattern and a [`ComponentMask`] of the fields that count. Every record names its
-//! components: `PathRecord::DGID | PathRecord::SGID` asks for the path between two ports. An answer carries the
-//! records that match, [`Mad::sa_record_len`] bytes apart, in one datagram or in several ([`rmpp`](crate::rmpp)).
+//! A request carries one record as a pattern and a [`ComponentMask`] that selects the fields to compare. Every record type
+//! has constants for its components: `PathRecord::DGID | PathRecord::SGID` queries the paths between two ports. A response
+//! carries the records that match, [`Mad::sa_record_len`] bytes apart, in one datagram or in several ([`rmpp`](crate::rmpp)).
 
 mod inventory;
 mod multicast;
@@ -22,13 +22,13 @@ pub use tables::{
     LinearForwardingRecord, MulticastForwardingRecord, PkeyTableRecord, SlToVlRecord, VlArbitrationRecord,
 };
 
-use crate::bits::{Field, LayoutError, WireValue, bytes, place_of, place_within};
+use crate::bits::{Field, LayoutError, WireValue, bytes, field_named, nested_field};
 use crate::class_port_info::{ClassCapability, ClassCapability2};
 use crate::keys::SmKey;
 use crate::mad::{Attribute, MAD_LEN, Mad};
 use crate::notice::{InformInfo, InformInfoRecord};
 
-/// Attribute data of a subnet administration datagram in bytes.
+/// Length of the attribute data of a subnet administration datagram, in bytes.
 pub const SA_DATA_LEN: usize = MAD_LEN - DATA;
 
 const SM_KEY: Field = bytes(36, 8);
@@ -36,73 +36,73 @@ const ATTRIBUTE_OFFSET: Field = bytes(44, 2);
 const COMPONENT_MASK: Field = bytes(48, 8);
 const DATA: usize = 56;
 
-/// What the subnet administration can do: bits of CapabilityMask in its ClassPortInfo.
+/// Capabilities of a subnet administration: bits of CapabilityMask in its ClassPortInfo.
 pub mod capability {
     use super::ClassCapability as C;
 
-    /// The records for tables, switches, links and GUIDs are answered.
+    /// Optional records (tables, switches, links, GUIDs) are supported.
     pub const OPTIONAL_RECORDS: C = C(1 << 8);
-    /// Multicast groups for unreliable datagrams are managed.
+    /// Multicast groups are supported.
     pub const MULTICAST: C = C(1 << 9);
-    /// Several paths can be asked for at once.
+    /// The attribute MultiPathRecord is supported.
     pub const MULTI_PATH: C = C(1 << 10);
-    /// Ports are initialised again on demand.
+    /// Reinitialisation of ports on request is supported.
     pub const REINIT: C = C(1 << 11);
-    /// Several paths can be asked for by GID scope.
+    /// MultiPathRecord may select ports by GID scope.
     pub const GID_SCOPED_MULTI_PATH: C = C(1 << 12);
-    /// CapabilityMask of a PortInfoRecord matches bit by bit.
+    /// A PortInfoRecord query can match single bits of CapabilityMask.
     pub const PORT_INFO_CAPABILITY_MATCH: C = C(1 << 13);
-    /// Pairs of link speed and width are answered.
+    /// The attribute LinkSpeedWidthPairsTable is supported.
     pub const LINK_SPEED_WIDTH_PAIRS: C = C(1 << 14);
-    /// Performance administration is answered.
+    /// Performance administration services are supported.
     pub const PERFORMANCE_SERVICES: C = C(1 << 15);
 }
 
-/// What the subnet administration can do: bits of CapabilityMask2 in its ClassPortInfo.
+/// Capabilities of a subnet administration: bits of CapabilityMask2 in its ClassPortInfo.
 pub mod capability2 {
     use super::ClassCapability2 as C;
 
-    /// Traps 68 and 69 tell of paths that come and go.
+    /// Traps 68 and 69 report paths that are lost and restored.
     pub const UNPATH_REPATH: C = C(1 << 0);
-    /// Paths answer by quality of service class.
+    /// Path queries may depend on the quality of service class.
     pub const QOS: C = C(1 << 1);
-    /// A reversible path answers with the membership bit of its P_Key.
+    /// The P_Key of a reversible path has the membership bit of the reverse direction.
     pub const REVERSE_PATH_PKEY_MEMBERSHIP: C = C(1 << 2);
-    /// MulticastFDBTop is used.
+    /// MulticastFDBTop of SwitchInfo is used.
     pub const MULTICAST_FDB_TOP: C = C(1 << 3);
-    /// Hierarchy information is answered.
+    /// The attribute HierarchyInfo is supported.
     pub const HIERARCHY_INFO: C = C(1 << 4);
-    /// Ports may have alias GUIDs.
+    /// Alias GUIDs of ports are supported.
     pub const ALIAS_GUIDS: C = C(1 << 5);
-    /// A PortInfoRecord answers all 64 bytes of PortInfo.
+    /// A PortInfoRecord has all 64 bytes of PortInfo.
     pub const FULL_PORT_INFO: C = C(1 << 6);
-    /// Extended link speeds are known.
+    /// Extended link speeds are supported.
     pub const EXTENDED_SPEEDS: C = C(1 << 7);
-    /// Service records of multicast groups are known.
+    /// Service records of multicast groups are supported.
     pub const MULTICAST_SERVICES: C = C(1 << 8);
-    /// Cable information is answered.
+    /// The attribute CableInfo is supported.
     pub const CABLE_INFO: C = C(1 << 9);
-    /// CapabilityMask2 of a PortInfoRecord matches bit by bit.
+    /// A PortInfoRecord query can match single bits of CapabilityMask2.
     pub const PORT_INFO_CAPABILITY2_MATCH: C = C(1 << 10);
-    /// PortInfoExtended is answered.
+    /// The attribute PortInfoExtended is supported.
     pub const PORT_INFO_EXTENDED: C = C(1 << 11);
 }
 
-/// Which fields of a record count in a request: one bit per component of the record.
+/// The fields of a record that a request selects: one bit per component of the record.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ComponentMask(pub u64);
 
 impl ComponentMask {
-    /// No field counts: everything matches.
+    /// Selects no component, so that every record matches.
     pub const NONE: Self = Self(0);
 
-    /// Whether all of `other` counts.
+    /// Whether this mask selects every component of `other`.
     #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// This mask without `other`.
+    /// This mask with the components of `other` cleared.
     #[inline]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -124,19 +124,23 @@ impl std::fmt::Debug for ComponentMask {
 
 /// A record of the subnet administration.
 pub trait Record: Sized {
-    /// The attribute that carries it.
+    /// The attribute identifier of the record.
     const ATTRIBUTE: Attribute;
-    /// Its length in bytes, a multiple of 8.
+    /// Length of the record in bytes, a multiple of 8.
     const LEN: usize;
-    /// The components a mask can select, and where they are.
+    /// The components that a mask can select, with their fields.
     const COMPONENTS: &'static [(ComponentMask, Field)];
-    /// Reads a record from the start of `raw`.
+    /// Decodes a record from the start of `raw`.
+    ///
+    /// # Errors
+    ///
+    /// See [`LayoutError`].
     fn decode(raw: &[u8]) -> Result<Self, LayoutError>;
-    /// Appends the record to `table`.
+    /// Appends the encoded record to `table`.
     fn append_to(&self, table: &mut Vec<u8>);
 }
 
-/// The bytes of several records, as an answer carries them.
+/// Encodes records as the data of a response, [`Record::LEN`] bytes apart.
 pub fn table<'a, R: Record + 'a>(records: impl IntoIterator<Item = &'a R>) -> Vec<u8> {
     let mut table = Vec::new();
     for record in records {
@@ -145,93 +149,94 @@ pub fn table<'a, R: Record + 'a>(records: impl IntoIterator<Item = &'a R>) -> Ve
     table
 }
 
-/// Reads the records of an answer. `record_len` is [`Mad::sa_record_len`] of it; 0 means that there are none. What
-/// follows the last whole record is padding.
+/// Decodes the records in the data of a response. `record_len` is [`Mad::sa_record_len`] of the response; 0 means that there
+/// are none. Bytes after the last complete record are ignored as padding.
 pub fn records<R: Record>(data: &[u8], record_len: usize) -> impl Iterator<Item = Result<R, LayoutError>> {
     // chunks_exact does not take 0; a record longer than the data leaves no chunk.
     let step = if record_len == 0 { data.len() + 1 } else { record_len };
     data.chunks_exact(step).map(R::decode)
 }
 
-/// Whether a record is what a request asks for: all components that `mask` selects are equal, bit by bit. `pattern` is
-/// the data of the request; it need not be a record ([`NodeRecord::LID`] alone is a question, a node without GUID is
-/// none). Components that do not compare for equality (selectors, capabilities) are for the caller to take out of the
-/// mask and to judge. A mask bit that is no component of the record matches everything.
+/// Whether a record matches a request: all components that `mask` selects are equal to those of `pattern`, bit by bit.
+///
+/// `pattern` is the data of the request. It need not be a valid record: a NodeRecord query by [`NodeRecord::LID`] alone has
+/// no GUID. Components that are not compared for equality (selectors, capability masks) have to be cleared in the mask and
+/// compared by the caller. A mask bit that is not a component of the record has no effect. To compare many records use
+/// [`Pattern::matcher`].
 pub fn matches<R: Record>(record: &R, pattern: &[u8; SA_DATA_LEN], mask: ComponentMask) -> bool {
     let mut raw = Vec::with_capacity(R::LEN);
     record.append_to(&mut raw);
     let selected = R::COMPONENTS.iter().filter(|(component, _)| mask.has(*component));
-    selected.into_iter().all(|(_, place)| same_bits(*place, &raw, pattern))
+    selected.into_iter().all(|(_, field)| same_bits(*field, &raw, pattern))
 }
 
-fn same_bits(place: Field, left: &[u8], right: &[u8]) -> bool {
-    // Only whole bytes are longer than a number.
-    match place.width() {
-        0..=64 => place.get(left) == place.get(right),
-        _ => left[place.first_byte()..place.end_byte()] == right[place.first_byte()..place.end_byte()],
+fn same_bits(field: Field, left: &[u8], right: &[u8]) -> bool {
+    // Fields of more than 64 bits consist of whole bytes.
+    match field.width() {
+        0..=64 => field.get(left) == field.get(right),
+        _ => left[field.first_byte()..field.end_byte()] == right[field.first_byte()..field.end_byte()],
     }
 }
 
-/// The fields only subnet administration datagrams have. They read and write fixed places and judge nothing.
+/// Fields of SA datagrams. The accessors read and write fixed offsets whatever the class of the datagram is.
 impl Mad {
-    /// The SM_Key it presents.
+    /// The SM_Key of the sender; `None` if it is 0.
     #[inline]
     pub fn sm_key(&self) -> Option<SmKey> {
         SmKey::from_wire(SM_KEY.get(&self.0))
     }
 
-    /// Replaces the SM_Key it presents.
+    /// Sets the SM_Key of the sender.
     #[inline]
     pub fn set_sm_key(&mut self, key: Option<SmKey>) {
         key.write(&mut self.0, SM_KEY);
     }
 
-    /// Distance between the records of an answer in bytes; 0 where there are none.
+    /// AttributeOffset: distance between the records of a response in bytes, a multiple of 8; 0 if there are none.
     #[inline]
     pub fn sa_record_len(&self) -> usize {
         ATTRIBUTE_OFFSET.get(&self.0) as usize * 8
     }
 
-    /// Replaces the distance between records, rounded up to the multiple of 8 that the wire can say.
+    /// Sets AttributeOffset; `bytes` is rounded up to a multiple of 8.
     #[inline]
     pub fn set_sa_record_len(&mut self, bytes: usize) {
         ATTRIBUTE_OFFSET.put(&mut self.0, bytes.div_ceil(8) as u64);
     }
 
-    /// The fields of the record that count.
+    /// The components that the request selects.
     #[inline]
     pub fn component_mask(&self) -> ComponentMask {
         ComponentMask(COMPONENT_MASK.get(&self.0))
     }
 
-    /// Replaces the fields of the record that count.
+    /// Sets the components that the request selects.
     #[inline]
     pub fn set_component_mask(&mut self, mask: ComponentMask) {
         COMPONENT_MASK.put(&mut self.0, mask.0);
     }
 
-    /// The attribute data.
+    /// The attribute data, bytes 56 to 255.
     #[inline]
     pub fn sa_data(&self) -> &[u8; SA_DATA_LEN] {
-        self.0[DATA..].try_into().expect("the data is the rest of the MAD")
+        self.0[DATA..].try_into().expect("bytes 56 to 255 of a MAD are SA_DATA_LEN bytes")
     }
 
-    /// The attribute data, to be written.
+    /// The attribute data, bytes 56 to 255.
     #[inline]
     pub fn sa_data_mut(&mut self) -> &mut [u8; SA_DATA_LEN] {
-        (&mut self.0[DATA..]).try_into().expect("the data is the rest of the MAD")
+        (&mut self.0[DATA..]).try_into().expect("bytes 56 to 255 of a MAD are SA_DATA_LEN bytes")
     }
 }
 
-/// Makes a layout a [`Record`] and names its components: bit of the mask and field, `inner: field` for a field of a
-/// layout inside. Component names are those of the fields where the specification does not tell two apart.
+/// Implements [`Record`] for a layout and declares its components, each with its bit of the mask and its field.
 macro_rules! record {
-    ($ty:ident, $attribute:ident { $( $component:ident = $bit:literal => $place:expr, )* }) => {
+    ($ty:ident, $attribute:ident { $( $component:ident = $bit:literal => $field:expr, )* }) => {
         impl $crate::sa::Record for $ty {
             const ATTRIBUTE: $crate::mad::Attribute = $crate::mad::Attribute::$attribute;
             const LEN: usize = $ty::LEN;
             const COMPONENTS: &'static [($crate::sa::ComponentMask, $crate::bits::Field)] =
-                &[$( ($ty::$component, $place) ),*];
+                &[$( ($ty::$component, $field) ),*];
             fn decode(raw: &[u8]) -> Result<Self, $crate::bits::LayoutError> {
                 $ty::decode(raw)
             }
@@ -240,13 +245,13 @@ macro_rules! record {
             }
         }
 
-        // The distance between records is said in units of 8 bytes.
+        // AttributeOffset is in units of 8 bytes.
         const _: () = assert!($ty::LEN.is_multiple_of(8));
 
-        /// Components: what a [`ComponentMask`](crate::sa::ComponentMask) can select.
+        /// Components that a [`ComponentMask`](crate::sa::ComponentMask) can select.
         impl $ty {
             $(
-                #[doc = concat!("Component ", stringify!($bit), " of the mask.")]
+                #[doc = concat!("Bit ", stringify!($bit), " of the component mask.")]
                 pub const $component: $crate::sa::ComponentMask = $crate::sa::ComponentMask(1 << $bit);
             )*
         }
@@ -255,12 +260,12 @@ macro_rules! record {
 use record;
 
 const fn inform(name: &str) -> Field {
-    place_within(InformInfoRecord::FIELDS, "inform_info", InformInfo::FIELDS, name)
+    nested_field(InformInfoRecord::FIELDS, "inform_info", InformInfo::FIELDS, name)
 }
 
 record!(InformInfoRecord, INFORM_INFO_RECORD {
-    SUBSCRIBER = 0 => place_of(InformInfoRecord::FIELDS, "subscriber"),
-    SUBSCRIBER_ENUM = 1 => place_of(InformInfoRecord::FIELDS, "subscriber_enum"),
+    SUBSCRIBER = 0 => field_named(InformInfoRecord::FIELDS, "subscriber"),
+    SUBSCRIBER_ENUM = 1 => field_named(InformInfoRecord::FIELDS, "subscriber_enum"),
     GID = 3 => inform("gid"),
     LID_RANGE_BEGIN = 4 => inform("lid_range_begin"),
     LID_RANGE_END = 5 => inform("lid_range_end"),
@@ -279,7 +284,7 @@ mod tests {
     use crate::mad::{ManagementClass, Method};
 
     #[test]
-    fn the_header_of_the_class_sits_between_rmpp_and_data() {
+    fn the_sa_header_is_between_rmpp_and_data() {
         let mut mad =
             Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET_TABLE, Attribute::PATH_RECORD, 0);
         mad.set_sm_key(SmKey::from_wire(0x0102_0304_0506_0708));
@@ -291,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_matches_by_the_selected_components_only() {
+    fn only_selected_components_are_compared() {
         let link = LinkRecord::decode(&[0, 1, 2, 3, 0, 4, 0, 0]).unwrap();
         let mut pattern = [0; SA_DATA_LEN];
         pattern[..8].copy_from_slice(&[0, 1, 9, 3, 9, 9, 9, 9]);
@@ -301,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_records_has_none() {
+    fn a_response_without_records_is_empty() {
         assert_eq!(records::<LinkRecord>(&[0; 200], 0).count(), 0);
         assert_eq!(records::<LinkRecord>(&[0; 200], usize::MAX).count(), 0);
         assert_eq!(records::<LinkRecord>(&[], 8).count(), 0);

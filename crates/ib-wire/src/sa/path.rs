@@ -1,56 +1,49 @@
-//! PathRecord: how to reach a port.
+//! PathRecord: addresses, service level and limits of a path between two ports.
 
 use super::record;
 use crate::address::{Gid, LidAddress};
-use crate::bits::{bits, bits_from, bytes, place_of};
+use crate::bits::{bits, bits_from, bytes, field_named};
 use crate::keys::Pkey;
 use crate::lanes::ServiceLevel;
 use crate::link::Mtu;
 
 layout! {
-    /// PathRecord (attribute 0x0035).
+    /// PathRecord (attribute 0x0035): a path from `slid`, `sgid` to `dlid`, `dgid`.
     pub struct PathRecord[64] {
-        /// The service the path is for; quality of service may depend on it.
+        /// The service that the path is for; the SA may choose the service level by it.
         service_id: u64 = bytes(0, 8),
-        /// Receiver.
         dgid: Gid = bytes(8, 16),
-        /// Sender.
         sgid: Gid = bytes(24, 16),
-        /// Receiver.
         dlid: Option<LidAddress> = bytes(40, 2),
-        /// Sender.
         slid: Option<LidAddress> = bytes(42, 2),
-        /// For raw packets.
+        /// RawTraffic: the path is for raw packets.
         is_raw: bool = bits(44, 7, 7),
-        /// Flow label of a global route header.
+        /// Flow label of the GRH, 20 bits.
         flow_label: u32 = bits_from(44, 3, 20),
-        /// Hop limit of a global route header.
+        /// Hop limit of the GRH.
         hop_limit: u8 = bytes(47, 1),
-        /// Traffic class of a global route header.
         traffic_class: u8 = bytes(48, 1),
-        /// Answers may take the same path back.
+        /// Responses may use the same path in the reverse direction.
         is_reversible: bool = bits(49, 7, 7),
-        /// In a request: most paths wanted for each pair.
+        /// NumbPath: in a request the most paths per pair of ports, 7 bits.
         path_count: u8 = bits(49, 6, 0),
-        /// Partition key to use.
         pkey: Option<Pkey> = bytes(50, 2),
-        /// Quality of service class.
+        /// Quality of service class, 12 bits.
         qos_class: u16 = bits_from(52, 7, 12),
-        /// Service level to use.
         sl: ServiceLevel = bits(53, 3, 0),
-        /// How `mtu` is meant in a request.
+        /// How a request compares `mtu`.
         mtu_selector: Selector = bits(54, 7, 6),
-        /// Largest packet.
+        /// Largest payload on the path.
         mtu: Mtu = bits(54, 5, 0),
-        /// How `rate` is meant in a request.
+        /// How a request compares `rate`.
         rate_selector: Selector = bits(55, 7, 6),
-        /// The slowest link on the path.
+        /// Rate of the slowest link on the path.
         rate: Rate = bits(55, 5, 0),
-        /// How `packet_life_time` is meant in a request.
+        /// How a request compares `packet_life_time`.
         packet_life_time_selector: Selector = bits(56, 7, 6),
-        /// How long a packet may be under way: 4.096 µs times 2 to this power.
+        /// PacketLifeTime: longest time that a packet takes on the path, 4.096 µs · 2ⁿ.
         packet_life_time: u8 = bits(56, 5, 0),
-        /// Which of several paths to prefer: the lower the better.
+        /// Rank among several paths; 0 is the best.
         preference: u8 = bytes(57, 1),
     }
 }
@@ -58,96 +51,94 @@ layout! {
 record!(PathRecord, PATH_RECORD {
     SERVICE_ID_HIGH = 0 => bytes(0, 1),
     SERVICE_ID_LOW = 1 => bytes(1, 7),
-    DGID = 2 => place_of(PathRecord::FIELDS, "dgid"),
-    SGID = 3 => place_of(PathRecord::FIELDS, "sgid"),
-    DLID = 4 => place_of(PathRecord::FIELDS, "dlid"),
-    SLID = 5 => place_of(PathRecord::FIELDS, "slid"),
-    IS_RAW = 6 => place_of(PathRecord::FIELDS, "is_raw"),
-    FLOW_LABEL = 8 => place_of(PathRecord::FIELDS, "flow_label"),
-    HOP_LIMIT = 9 => place_of(PathRecord::FIELDS, "hop_limit"),
-    TRAFFIC_CLASS = 10 => place_of(PathRecord::FIELDS, "traffic_class"),
-    IS_REVERSIBLE = 11 => place_of(PathRecord::FIELDS, "is_reversible"),
-    PATH_COUNT = 12 => place_of(PathRecord::FIELDS, "path_count"),
-    PKEY = 13 => place_of(PathRecord::FIELDS, "pkey"),
-    QOS_CLASS = 14 => place_of(PathRecord::FIELDS, "qos_class"),
-    SL = 15 => place_of(PathRecord::FIELDS, "sl"),
-    MTU_SELECTOR = 16 => place_of(PathRecord::FIELDS, "mtu_selector"),
-    MTU = 17 => place_of(PathRecord::FIELDS, "mtu"),
-    RATE_SELECTOR = 18 => place_of(PathRecord::FIELDS, "rate_selector"),
-    RATE = 19 => place_of(PathRecord::FIELDS, "rate"),
-    PACKET_LIFE_TIME_SELECTOR = 20 => place_of(PathRecord::FIELDS, "packet_life_time_selector"),
-    PACKET_LIFE_TIME = 21 => place_of(PathRecord::FIELDS, "packet_life_time"),
-    PREFERENCE = 22 => place_of(PathRecord::FIELDS, "preference"),
+    DGID = 2 => field_named(PathRecord::FIELDS, "dgid"),
+    SGID = 3 => field_named(PathRecord::FIELDS, "sgid"),
+    DLID = 4 => field_named(PathRecord::FIELDS, "dlid"),
+    SLID = 5 => field_named(PathRecord::FIELDS, "slid"),
+    IS_RAW = 6 => field_named(PathRecord::FIELDS, "is_raw"),
+    FLOW_LABEL = 8 => field_named(PathRecord::FIELDS, "flow_label"),
+    HOP_LIMIT = 9 => field_named(PathRecord::FIELDS, "hop_limit"),
+    TRAFFIC_CLASS = 10 => field_named(PathRecord::FIELDS, "traffic_class"),
+    IS_REVERSIBLE = 11 => field_named(PathRecord::FIELDS, "is_reversible"),
+    PATH_COUNT = 12 => field_named(PathRecord::FIELDS, "path_count"),
+    PKEY = 13 => field_named(PathRecord::FIELDS, "pkey"),
+    QOS_CLASS = 14 => field_named(PathRecord::FIELDS, "qos_class"),
+    SL = 15 => field_named(PathRecord::FIELDS, "sl"),
+    MTU_SELECTOR = 16 => field_named(PathRecord::FIELDS, "mtu_selector"),
+    MTU = 17 => field_named(PathRecord::FIELDS, "mtu"),
+    RATE_SELECTOR = 18 => field_named(PathRecord::FIELDS, "rate_selector"),
+    RATE = 19 => field_named(PathRecord::FIELDS, "rate"),
+    PACKET_LIFE_TIME_SELECTOR = 20 => field_named(PathRecord::FIELDS, "packet_life_time_selector"),
+    PACKET_LIFE_TIME = 21 => field_named(PathRecord::FIELDS, "packet_life_time"),
+    PREFERENCE = 22 => field_named(PathRecord::FIELDS, "preference"),
 });
 
 wire_enum! {
-    /// How a request means a value.
+    /// How a request compares MTU, rate or packet lifetime.
     pub enum Selector {
-        /// Anything above it.
         GreaterThan = 0,
-        /// Anything below it.
         LessThan = 1,
-        /// Just that.
         Exactly = 2,
-        /// The best there is: the largest, of life times the smallest.
+        /// The largest available MTU or rate, the smallest available packet lifetime.
         Best = 3,
     }
 }
 
 wire_enum! {
-    /// How fast a path is: width times speed of its slowest link, by nominal Gb/s.
+    /// The rate of a path or group, by nominal Gb/s: link width times speed. The order of the codes is not the order of the
+    /// rates: compare by [`Rate::nominal_mbps`].
     pub enum Rate {
-        /// 2.5 Gb/s: SDR x1.
+        /// 2.5 Gb/s, a 1x SDR link.
         G2_5 = 2,
-        /// 10 Gb/s: SDR x4.
+        /// 10 Gb/s, a 4x SDR link.
         G10 = 3,
-        /// 30 Gb/s: SDR x12.
+        /// 30 Gb/s, a 12x SDR link.
         G30 = 4,
-        /// 5 Gb/s: DDR x1.
+        /// 5 Gb/s, a 1x DDR link.
         G5 = 5,
-        /// 20 Gb/s: DDR x4.
+        /// 20 Gb/s, a 4x DDR link.
         G20 = 6,
-        /// 40 Gb/s: QDR x4.
+        /// 40 Gb/s, a 4x QDR link.
         G40 = 7,
-        /// 60 Gb/s: DDR x12.
+        /// 60 Gb/s, a 12x DDR link.
         G60 = 8,
-        /// 80 Gb/s: QDR x8.
+        /// 80 Gb/s, a 8x QDR link.
         G80 = 9,
-        /// 120 Gb/s: QDR x12.
+        /// 120 Gb/s, a 12x QDR link.
         G120 = 10,
-        /// 14 Gb/s: FDR x1.
+        /// 14 Gb/s, a 1x FDR link.
         G14 = 11,
-        /// 56 Gb/s: FDR x4.
+        /// 56 Gb/s, a 4x FDR link.
         G56 = 12,
-        /// 112 Gb/s: FDR x8.
+        /// 112 Gb/s, a 8x FDR link.
         G112 = 13,
-        /// 168 Gb/s: FDR x12.
+        /// 168 Gb/s, a 12x FDR link.
         G168 = 14,
-        /// 25 Gb/s: EDR x1.
+        /// 25 Gb/s, a 1x EDR link.
         G25 = 15,
-        /// 100 Gb/s: EDR x4.
+        /// 100 Gb/s, a 4x EDR link.
         G100 = 16,
-        /// 200 Gb/s: EDR x8, HDR x4.
+        /// 200 Gb/s, a 8x EDR or 4x HDR link.
         G200 = 17,
-        /// 300 Gb/s: EDR x12.
+        /// 300 Gb/s, a 12x EDR link.
         G300 = 18,
-        /// 28 Gb/s: FDR x2.
+        /// 28 Gb/s, a 2x FDR link.
         G28 = 19,
-        /// 50 Gb/s: EDR x2, HDR x1.
+        /// 50 Gb/s, a 2x EDR or 1x HDR link.
         G50 = 20,
-        /// 400 Gb/s: HDR x8, NDR x4.
+        /// 400 Gb/s, a 8x HDR or 4x NDR link.
         G400 = 21,
-        /// 600 Gb/s: HDR x12.
+        /// 600 Gb/s, a 12x HDR link.
         G600 = 22,
-        /// 800 Gb/s: NDR x8.
+        /// 800 Gb/s, a 8x NDR link.
         G800 = 23,
-        /// 1200 Gb/s: NDR x12.
+        /// 1200 Gb/s, a 12x NDR link.
         G1200 = 24,
     }
 }
 
 impl Rate {
-    /// Every rate there is a code for, slowest first.
+    /// All rates that have a code, slowest first.
     pub const SLOWEST_FIRST: [Self; 23] = [
         Self::G2_5,
         Self::G5,
@@ -174,12 +165,12 @@ impl Rate {
         Self::G1200,
     ];
 
-    /// The fastest rate that is not above a nominal one; `None` below the slowest.
+    /// The fastest rate that is at most `nominal_mbps` Mb/s; `None` below 2500.
     pub fn at_most_mbps(nominal_mbps: u32) -> Option<Self> {
         Self::SLOWEST_FIRST.into_iter().rev().find(|rate| rate.nominal_mbps() <= nominal_mbps)
     }
 
-    /// The nominal rate in Mb/s, by which rates compare (codes do not); 0 where the code says none.
+    /// The nominal rate in Mb/s; 0 for unknown codes.
     pub const fn nominal_mbps(self) -> u32 {
         match self {
             Self::G2_5 => 2_500,
@@ -215,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_listed_once_each_from_slow_to_fast() {
+    fn every_rate_is_listed_once_in_ascending_order() {
         let listed = Rate::SLOWEST_FIRST;
         assert!(listed.windows(2).all(|pair| pair[0].nominal_mbps() < pair[1].nominal_mbps()));
         let codes = (0..=u8::MAX).map(Rate::from_wire);
@@ -223,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_without_a_code_is_the_next_slower_one() {
+    fn rates_round_down_to_one_with_a_code() {
         assert_eq!(Rate::at_most_mbps(100_000), Some(Rate::G100));
         assert_eq!(Rate::at_most_mbps(99_999), Some(Rate::G80));
         assert_eq!(Rate::at_most_mbps(u32::MAX), Some(Rate::G1200));

@@ -1,4 +1,4 @@
-//! The recorded exchanges, see `fixtures/mads/README.md`.
+//! The captured exchanges, see `fixtures/mads/README.md`.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use ib_wire::{MAD_LEN, Mad, ManagementClass};
 use serde::Deserialize;
 
-/// What went over the wire, and what the stock tool made of it.
+/// A captured request with its response, and what the stock tool printed for it.
 pub struct Exchange {
     pub name: String,
     pub request: Mad,
@@ -20,7 +20,7 @@ impl Exchange {
         self.response.as_ref().unwrap_or_else(|| panic!("{} has no response", self.name))
     }
 
-    /// What the tool printed; the test fails if it printed nothing.
+    /// What the tool printed; the test fails if nothing was recorded.
     pub fn text(&self) -> &str {
         self.printed.as_deref().unwrap_or_else(|| panic!("nothing was printed for {}", self.name))
     }
@@ -33,7 +33,7 @@ impl Exchange {
     }
 }
 
-/// All exchanges of a file. A missing file is a failed test: without it nothing would be compared.
+/// All exchanges of a file; the test fails if the file is missing or empty.
 pub fn exchanges(file: &str) -> Vec<Exchange> {
     #[derive(Deserialize)]
     struct Record {
@@ -45,7 +45,7 @@ pub fn exchanges(file: &str) -> Vec<Exchange> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/mads").join(file);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let records: Vec<Record> = serde_json::from_str(&text).unwrap();
-    assert!(!records.is_empty(), "{file} holds nothing");
+    assert!(!records.is_empty(), "{file} has no exchanges");
     let read = |record: Record| Exchange {
         request: mad(&record.request),
         response: record.response.as_deref().map(mad),
@@ -55,7 +55,7 @@ pub fn exchanges(file: &str) -> Vec<Exchange> {
     records.into_iter().map(read).collect()
 }
 
-/// The exchange of that name.
+/// The exchange with this name; the test fails without one.
 pub fn exchange(file: &str, name: &str) -> Exchange {
     exchanges(file)
         .into_iter()
@@ -63,7 +63,7 @@ pub fn exchange(file: &str, name: &str) -> Exchange {
         .unwrap_or_else(|| panic!("no {name} in {file}"))
 }
 
-/// Whether a datagram came by directed route.
+/// Whether a datagram is a directed-route SMP.
 pub fn is_directed(mad: &Mad) -> bool {
     mad.class() == ManagementClass::SUBNET_DIRECTED
 }

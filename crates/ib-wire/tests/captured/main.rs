@@ -1,22 +1,22 @@
-//! The crate against datagrams that unmodified InfiniBand software sent, and against what stock tools printed for them.
-#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+//! Decoding of datagrams captured from unmodified InfiniBand software, compared with the output of stock tools.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod capture;
-mod printed;
-mod rewritten;
-mod texts;
+mod round_trip;
+mod tool_fields;
+mod tool_output;
 
 use capture::{Exchange, exchange, exchanges};
-use ib_wire::notice::{Event, InformInfoRecord, Notice, NoticeKind, Producer, Trap};
+use ib_wire::notice::{InformInfoRecord, Notice, NoticeEvent, NoticeKind, Producer, Trap};
 use ib_wire::perf::{CounterSelect, PortCounters, PortCountersExtended};
 use ib_wire::sa::{self, Record};
 use ib_wire::{
     Capability, ClassPortInfo, ForwardingBlock, GuidBlock, Mad, MlnxExtPortInfo, MulticastBlock,
-    NodeDescription, NodeInfo, PkeyBlock, PkeyPosition, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo,
-    SwitchInfo, VlArbBlock, VlArbPart,
+    NodeDescription, NodeInfo, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, SlToVl, SlToVlSelector,
+    SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
 };
-use printed::{Dump, dumps, row};
-use texts::Lines;
+use tool_fields::Lines;
+use tool_output::{Dump, dumps, row};
 
 /// Compares the only dump of an exchange with a decoded attribute.
 fn assert_printed(exchange: &Exchange, read: &Lines) {
@@ -24,8 +24,8 @@ fn assert_printed(exchange: &Exchange, read: &Lines) {
     dumps.last().expect("a dump").assert_matches(&exchange.name, read);
 }
 
-/// Compares each dump of an exchange with a decoded record. The tools were shown 224 bytes at most, so that the wire may
-/// hold more records than they printed.
+/// Compares each dump of an exchange with a decoded record. The tools got at most 224 bytes, so that the datagram may hold
+/// more records than they printed.
 fn assert_records<R: Record>(name: &str, lines: fn(&R) -> Lines) -> Vec<(R, Dump)> {
     let exchange = exchange("sa.json", name);
     let mad = exchange.answer();
@@ -50,11 +50,11 @@ fn named(prefix: &str) -> Vec<Exchange> {
 }
 
 #[test]
-fn node_info_reads_as_printed() {
+fn node_info_matches_tool_output() {
     for exchange in named("get-nodeinfo") {
         assert_printed(
             &exchange,
-            &texts::node_info(&NodeInfo::decode(exchange.answer().smp_data()).unwrap()),
+            &tool_fields::node_info(&NodeInfo::decode(exchange.answer().smp_data()).unwrap()),
         );
     }
     let described = exchange("smp.json", "get-nodedescription-ca");
@@ -63,7 +63,7 @@ fn node_info_reads_as_printed() {
 }
 
 #[test]
-fn port_info_reads_as_printed() {
+fn port_info_matches_tool_output() {
     let names = [
         (Capability::IS_SM, "IsSM"),
         (Capability::NOTICE, "IsNoticeSupported"),
@@ -79,7 +79,7 @@ fn port_info_reads_as_printed() {
     ];
     for exchange in named("get-portinfo") {
         let info = PortInfo::decode(exchange.answer().smp_data()).unwrap();
-        assert_printed(&exchange, &texts::port_info(&info));
+        assert_printed(&exchange, &tool_fields::port_info(&info));
         for (bit, name) in names {
             let printed = exchange.text().lines().any(|line| line.trim() == name);
             assert_eq!(info.capability.has(bit), printed, "{}: {name}", exchange.name);
@@ -87,48 +87,52 @@ fn port_info_reads_as_printed() {
     }
     let extended = exchange("smp.json", "get-mlnx-extportinfo");
     let info = MlnxExtPortInfo::decode(extended.answer().smp_data()).unwrap();
-    assert_printed(&extended, &texts::mlnx_ext_port_info(&info));
+    assert_printed(&extended, &tool_fields::mlnx_ext_port_info(&info));
 }
 
 #[test]
-fn switch_info_reads_as_printed() {
+fn switch_info_matches_tool_output() {
     let exchange = exchange("smp.json", "get-switchinfo");
     assert_printed(
         &exchange,
-        &texts::switch_info(&SwitchInfo::decode(exchange.answer().smp_data()).unwrap()),
+        &tool_fields::switch_info(&SwitchInfo::decode(exchange.answer().smp_data()).unwrap()),
     );
 }
 
 #[test]
-fn pkey_tables_read_as_printed() {
+fn pkey_tables_match_tool_output() {
     for exchange in named("get-pkeytable") {
-        let block = PkeyPosition::from_modifier(exchange.request.modifier()).block as usize;
+        let block = PkeyBlockSelector::from_modifier(exchange.request.modifier()).block as usize;
         let table: Vec<u64> = entries(exchange.text());
-        let read = PkeyBlock::decode(exchange.answer().smp_data()).0.map(|key| u64::from(texts::pkey(key)));
+        let read =
+            PkeyBlock::decode(exchange.answer().smp_data()).0.map(|key| u64::from(tool_fields::pkey(key)));
         assert_eq!(read, table[block * PkeyBlock::ENTRIES..][..PkeyBlock::ENTRIES], "{}", exchange.name);
     }
 }
 
 #[test]
-fn guid_tables_read_as_printed() {
+fn guid_tables_match_tool_output() {
     let exchange = exchange("smp.json", "get-guidinfo-ca");
     let table = entries(exchange.text());
     let first = exchange.request.modifier() as usize * GuidBlock::ENTRIES;
-    let read = GuidBlock::decode(exchange.answer().smp_data()).0.map(texts::guid);
+    let read = GuidBlock::decode(exchange.answer().smp_data()).0.map(tool_fields::guid);
     assert_eq!(read, table[first..][..GuidBlock::ENTRIES]);
 }
 
 #[test]
-fn sl_to_vl_reads_as_printed() {
+fn sl_to_vl_matches_tool_output() {
     for exchange in named("get-sl2vl") {
-        let Some(SlToVlSelector::Turn { input, output }) =
+        let Some(SlToVlSelector::Hop { input, output }) =
             SlToVlSelector::from_modifier(exchange.request.modifier())
         else {
-            panic!("{}: not one turn", exchange.name);
+            panic!("{}: not one input-output pair", exchange.name);
         };
         let label = format!("ports: in {input:2}, out {output:2}: ");
-        let line =
-            exchange.text().lines().find_map(|line| line.strip_prefix(&label)).expect("the turn is printed");
+        let line = exchange
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(&label))
+            .expect("the input-output pair is printed");
         let raw = exchange.answer().smp_data()[..SlToVl::LEN].try_into().unwrap();
         let read = SlToVl::decode(&raw).0.map(|lane| u64::from(lane.to_wire()));
         assert_eq!(read, row(line, '|')[..], "{}", exchange.name);
@@ -136,7 +140,7 @@ fn sl_to_vl_reads_as_printed() {
 }
 
 #[test]
-fn vl_arbitration_reads_as_printed() {
+fn vl_arbitration_matches_tool_output() {
     for exchange in named("get-vlarb") {
         let (part, _) = VlArbPart::from_modifier(exchange.request.modifier()).unwrap();
         let heading = if part.is_high() { "# High" } else { "# Low" };
@@ -157,7 +161,7 @@ fn vl_arbitration_reads_as_printed() {
 }
 
 #[test]
-fn forwarding_tables_read_as_printed() {
+fn forwarding_tables_match_tool_output() {
     let unicast = exchange("smp.json", "get-lft");
     let block = ForwardingBlock::decode(unicast.answer().smp_data());
     let printed = unicast.text().lines().filter_map(|line| line.strip_prefix("0x")?.split_once(" : "));
@@ -181,12 +185,12 @@ fn forwarding_tables_read_as_printed() {
 }
 
 #[test]
-fn sm_info_reads_as_printed() {
+fn sm_info_matches_tool_output() {
     for exchange in named("get-sminfo") {
         let info = SmInfo::decode(exchange.answer().smp_data()).unwrap();
         let expected = format!(
             "sm guid {:#x}, activity count {} priority {} state {} ",
-            texts::guid(info.guid),
+            tool_fields::guid(info.guid),
             info.activity,
             info.priority,
             info.state.to_wire()
@@ -196,27 +200,27 @@ fn sm_info_reads_as_printed() {
 }
 
 #[test]
-fn counters_read_as_printed() {
+fn counters_match_tool_output() {
     for name in ["get-portcounters", "get-portcounters-switch"] {
         let exchange = exchange("perf.json", name);
         assert_printed(
             &exchange,
-            &texts::port_counters(&PortCounters::decode(exchange.answer().perf_data()).unwrap()),
+            &tool_fields::port_counters(&PortCounters::decode(exchange.answer().perf_data()).unwrap()),
         );
     }
     let extended = exchange("perf.json", "get-portcounters-extended");
     let counters = PortCountersExtended::decode(extended.answer().perf_data()).unwrap();
-    assert_printed(&extended, &texts::port_counters_extended(&counters));
+    assert_printed(&extended, &tool_fields::port_counters_extended(&counters));
 }
 
 #[test]
-fn a_reset_selects_every_counter() {
+fn a_counter_reset_selects_every_counter() {
     let request = exchange("perf.json", "set-portcounters").request;
     assert_eq!(PortCounters::decode(request.perf_data()).unwrap().select, CounterSelect::ALL);
 }
 
 #[test]
-fn what_a_class_can_do_reads_as_printed() {
+fn class_port_info_matches_tool_output() {
     let perf = exchange("perf.json", "get-classportinfo");
     let info = ClassPortInfo::decode(perf.answer().perf_data()).unwrap();
     assert!(perf.text().contains(&format!("(CapMask: {:#x})", info.capability.0)));
@@ -224,60 +228,61 @@ fn what_a_class_can_do_reads_as_printed() {
 
     let sa = exchange("sa.json", "get-classportinfo");
     let info = ClassPortInfo::decode(sa.answer().sa_data()).unwrap();
-    assert_printed(&sa, &texts::class_port_info(&info));
+    assert_printed(&sa, &tool_fields::class_port_info(&info));
     assert!(info.capability.has(sa::capability::MULTICAST.with(sa::capability::PORT_INFO_CAPABILITY_MATCH)));
     assert!(info.capability2.has(sa::capability2::QOS.with(sa::capability2::FULL_PORT_INFO)));
 }
 
 #[test]
-fn records_read_as_printed() {
-    assert_records("gettable-noderecord", texts::node_record);
-    assert_records("gettable-noderecord-all-cut", texts::node_record);
-    assert_records("gettable-pathrecord", texts::path_record);
-    assert_records("gettable-switchinforecord", texts::switch_info_record);
-    assert_records("gettable-sminforecord", texts::sm_info_record);
-    let informs = assert_records::<InformInfoRecord>("gettable-informinforecord", texts::inform_info_record);
+fn records_match_tool_output() {
+    assert_records("gettable-noderecord", tool_fields::node_record);
+    assert_records("gettable-noderecord-all-cut", tool_fields::node_record);
+    assert_records("gettable-pathrecord", tool_fields::path_record);
+    assert_records("gettable-switchinforecord", tool_fields::switch_info_record);
+    assert_records("gettable-sminforecord", tool_fields::sm_info_record);
+    let informs =
+        assert_records::<InformInfoRecord>("gettable-informinforecord", tool_fields::inform_info_record);
     assert_eq!(informs[0].0.inform_info.kind, ib_wire::notice::InformInfo::ALL);
     for name in ["gettable-mcmemberrecord-groups", "gettable-mcmemberrecord-members"] {
-        assert_eq!(assert_records(name, texts::mc_member_record).len(), 2, "{name}");
+        assert_eq!(assert_records(name, tool_fields::mc_member_record).len(), 2, "{name}");
     }
     assert_records::<sa::PortInfoRecord>("gettable-portinforecord", |record| {
-        let mut lines = texts::port_info(&record.port_info);
-        lines.push(("EndPortLid", texts::lid_address(record.lid).into()));
+        let mut lines = tool_fields::port_info(&record.port_info);
+        lines.push(("EndPortLid", tool_fields::lid_address(record.lid).into()));
         lines.push(("PortNum", record.port.into()));
         lines.push(("Options", record.qdr_not_overloaded.into()));
         lines
     });
     assert_records::<sa::LinkRecord>("gettable-linkrecord", |record| {
         vec![
-            ("FromLID", texts::lid_address(record.from_lid).into()),
+            ("FromLID", tool_fields::lid_address(record.from_lid).into()),
             ("FromPort", record.from_port.into()),
             ("ToPort", record.to_port.into()),
-            ("ToLID", texts::lid_address(record.to_lid).into()),
+            ("ToLID", tool_fields::lid_address(record.to_lid).into()),
         ]
     });
     assert_records::<sa::GuidInfoRecord>("gettable-guidinforecord", |record| {
         let keys = ["GUID 0", "GUID 1", "GUID 2", "GUID 3", "GUID 4", "GUID 5", "GUID 6", "GUID 7"];
-        let guids = keys.into_iter().zip(record.guids.0.map(|guid| texts::guid(guid).into()));
-        guids.chain(place(record.lid, ("Block", record.block.into()))).collect()
+        let guids = keys.into_iter().zip(record.guids.0.map(|guid| tool_fields::guid(guid).into()));
+        guids.chain(lid_and(record.lid, ("Block", record.block.into()))).collect()
     });
 }
 
 #[test]
-fn table_records_read_as_printed() {
+fn table_records_match_tool_output() {
     for (record, dump) in assert_records::<sa::PkeyTableRecord>("gettable-pkeytablerecord", |record| {
         // opensm 3.3.23 sends the block in its host's byte order, and saquery prints it so: two errors that cancel out.
-        place(record.lid, ("Block", record.block.swap_bytes().into()))
+        lid_and(record.lid, ("Block", record.block.swap_bytes().into()))
             .into_iter()
             .chain([("Port", record.port.into())])
             .collect()
     }) {
         let printed: Vec<u64> =
             dump.lines.iter().filter(|line| line.starts_with("0x")).flat_map(|l| row(l, ' ')).collect();
-        assert_eq!(record.pkeys.0.map(|key| u64::from(texts::pkey(key))), printed[..]);
+        assert_eq!(record.pkeys.0.map(|key| u64::from(tool_fields::pkey(key))), printed[..]);
     }
     for (record, dump) in assert_records::<sa::SlToVlRecord>("gettable-sl2vlrecord", |record| {
-        place(record.lid, ("InPort", record.input.into()))
+        lid_and(record.lid, ("InPort", record.input.into()))
             .into_iter()
             .chain([("OutPort", record.output.into())])
             .collect()
@@ -286,7 +291,7 @@ fn table_records_read_as_printed() {
         assert_eq!(record.mapping.0.map(|lane| u64::from(lane.to_wire())), row(line, '|')[..]);
     }
     for (record, dump) in assert_records::<sa::VlArbitrationRecord>("gettable-vlarbrecord", |record| {
-        place(record.lid, ("Block", record.block.into()))
+        lid_and(record.lid, ("Block", record.block.into()))
             .into_iter()
             .chain([("Port", record.port.into())])
             .collect()
@@ -299,7 +304,7 @@ fn table_records_read_as_printed() {
         assert_eq!(read, printed[..]);
     }
     for (record, dump) in assert_records::<sa::LinearForwardingRecord>("gettable-lftrecord", |record| {
-        place(record.lid, ("Block", record.block.into()))
+        lid_and(record.lid, ("Block", record.block.into()))
     }) {
         assert_eq!(
             record.ports.0.map(|port| u64::from(port.map_or(255, PortNum::to_wire))),
@@ -307,7 +312,7 @@ fn table_records_read_as_printed() {
         );
     }
     for (record, dump) in assert_records::<sa::MulticastForwardingRecord>("gettable-mftrecord", |record| {
-        place(record.lid, ("Block", record.block.into()))
+        lid_and(record.lid, ("Block", record.block.into()))
             .into_iter()
             .chain([("Position", record.position.into())])
             .collect()
@@ -317,17 +322,17 @@ fn table_records_read_as_printed() {
 }
 
 #[test]
-fn what_was_answered_matches_what_was_asked() {
+fn responses_match_their_requests() {
     fn check<R: Record>(name: &str) {
         let exchange = exchange("sa.json", name);
-        let (asked, mask) = (&exchange.request, exchange.request.component_mask());
-        assert_ne!(mask, sa::ComponentMask::NONE, "{name} asks for everything");
+        let (request, mask) = (&exchange.request, exchange.request.component_mask());
+        assert_ne!(mask, sa::ComponentMask::NONE, "{name} selects no component");
         let answer = exchange.answer();
         let record = sa::records::<R>(answer.sa_data(), answer.sa_record_len()).next().unwrap().unwrap();
-        assert!(sa::matches(&record, asked.sa_data(), mask), "{name}");
-        let mut other = asked.clone();
+        assert!(sa::matches(&record, request.sa_data(), mask), "{name}");
+        let mut other = request.clone();
         other.sa_data_mut().iter_mut().for_each(|byte| *byte ^= 0xff);
-        assert!(!sa::matches(&record, other.sa_data(), mask), "{name}: everything matches");
+        assert!(!sa::matches(&record, other.sa_data(), mask), "{name}: a different pattern matches");
     }
     check::<sa::NodeRecord>("gettable-noderecord");
     check::<sa::PortInfoRecord>("gettable-portinforecord");
@@ -342,7 +347,7 @@ fn what_was_answered_matches_what_was_asked() {
 }
 
 #[test]
-fn a_join_selects_what_it_says() {
+fn a_join_selects_mgid_port_and_join_state() {
     use sa::McMemberRecord as Member;
     let request = exchange("sa.json", "set-mcmemberrecord").request;
     assert_eq!(request.component_mask(), Member::MGID | Member::PORT_GID | Member::JOIN_STATE);
@@ -352,7 +357,7 @@ fn a_join_selects_what_it_says() {
 }
 
 #[test]
-fn a_service_is_the_one_registered() {
+fn a_service_registration_selects_its_fields() {
     use sa::ServiceRecord as Service;
     let request = exchange("sa.json", "set-servicerecord").request;
     assert_eq!(
@@ -374,11 +379,12 @@ fn a_service_is_the_one_registered() {
 }
 
 #[test]
-fn traps_say_what_was_done_to_the_fabric() {
+fn captured_traps_describe_the_change() {
     let trap = |name: &str| Notice::decode_smp(exchange("notice.json", name).request.smp_data()).unwrap();
     let link = trap("trap-128");
     assert_eq!(link.kind, NoticeKind::Urgent);
-    let Event::Generic { producer: Producer::Switch, trap: Trap::LinkStateChanged(event) } = &link.event
+    let NoticeEvent::Generic { producer: Producer::Switch, trap: Trap::LinkStateChanged(event) } =
+        &link.event
     else {
         panic!("{link:?}");
     };
@@ -402,13 +408,13 @@ fn reports_name_the_port_and_the_issuer() {
         assert_eq!(trap.number(), number);
         assert_eq!(event.gid.to_string(), "fe80::2:c900:0:4001", "node4 left and came back");
         assert_eq!(notice.issuer_gid.to_string(), "fe80::2:c900:0:1001", "the subnet manager's port");
-        assert!(matches!(notice.event, Event::Generic { producer: Producer::ClassManager, .. }));
+        assert!(matches!(notice.event, NoticeEvent::Generic { producer: Producer::ClassManager, .. }));
     }
     assert_eq!(report("report-128").issuer_gid.to_string(), "fe80::2:c900:0:b000", "the switch");
 }
 
 #[test]
-fn an_answer_without_matches_is_an_empty_table() {
+fn a_response_without_matches_is_an_empty_table() {
     let exchange = exchange("sa.json", "gettable-pathrecord-none");
     assert_eq!(records_in::<sa::PathRecord>(exchange.answer()), 0);
     let asked = exchange.request.component_mask();
@@ -419,9 +425,9 @@ fn records_in<R: Record>(mad: &Mad) -> usize {
     sa::records::<R>(mad.sa_data(), mad.sa_record_len()).count()
 }
 
-/// The node a record is of, under the key the tools use, and one line more.
-fn place(lid: Option<ib_wire::LidAddress>, more: (&'static str, printed::Value)) -> Lines {
-    vec![("LID", texts::lid_address(lid).into()), more]
+/// The LID of a record under the key that the tools use, and one more line.
+fn lid_and(lid: Option<ib_wire::LidAddress>, more: (&'static str, tool_output::Value)) -> Lines {
+    vec![("LID", tool_fields::lid_address(lid).into()), more]
 }
 
 /// The numbers of a table printed as `index: number number …`.
@@ -430,7 +436,7 @@ fn entries(text: &str) -> Vec<u64> {
     lines.flat_map(|(_, numbers)| row(numbers, ' ')).collect()
 }
 
-/// The right numbers of a table of two columns.
+/// The second column of a table of two columns.
 fn second_column(dump: &Dump) -> Vec<u64> {
     let pairs = dump.lines.iter().filter_map(|line| line.split_once('\t'));
     pairs

@@ -1,4 +1,4 @@
-//! A fabric of ports that answer Get(NodeInfo) and pass everything else on by LID, and a server around it.
+//! A backend whose ports answer Get(NodeInfo) and forward everything else by LID, and a server that serves it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
-use ib_transport::{Counters, Host, Outbox, Role, Sent, Server, Vendor, Waker};
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, SocketName};
+use ib_transport::{
+    ClientDatagram, ClientRole, FabricBackend, Outbox, Server, ServerCounters, Vendor, Waker,
+};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Gid, Guid, Lid, LidAddress, Mad, ManagementClass, Method, Pkey,
     PortState, QueuePair, TransactionId,
@@ -17,33 +19,33 @@ use ib_wire::{
 /// Longer than anything here takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(90);
 
-/// An attribute that nobody answers.
+/// An attribute that is never answered.
 pub const NEVER_ANSWERED: Attribute = Attribute(0xff00);
 
-/// An attribute under which word about traps is passed on; under others it is the host's.
+/// TrapRepress with this attribute is forwarded; with any other attribute the backend consumes it.
 pub const PASSED_ON: Attribute = Attribute(0xff01);
 
 /// Port `n` has LID `n + 1` and is called `n<n>`.
 #[derive(Debug, Default)]
-pub struct ToyHost {
+pub struct ToyBackend {
     /// Every call of `set_is_sm`.
     pub manager_changes: Vec<(u16, bool)>,
-    /// Transactions of the repressed traps that came in.
+    /// Transactions of the received TrapRepress.
     pub repressed: Vec<u64>,
-    /// A trap to be delivered to a port by the next tick.
+    /// The next tick delivers a trap to this port.
     pub trap_for: Option<u16>,
     pub ticks: u64,
-    /// A port whose clients are paused after every batch of theirs, and for how long.
+    /// A port whose clients are paused after every batch, and for how long.
     pub paused: Option<(u16, Duration)>,
-    /// Frames that were no datagrams.
+    /// Number of query and role frames.
     pub charged: usize,
-    /// How many of those there may be before everybody is paused for good.
+    /// Number of such frames after which all clients are paused for an hour.
     pub charged_max: Option<usize>,
-    /// How many clients a port may have.
+    /// Most clients per port.
     pub clients_max: Option<usize>,
 }
 
-impl Host for ToyHost {
+impl FabricBackend for ToyBackend {
     type Port = u16;
 
     fn find_port(&self, node_id: &str) -> Option<u16> {
@@ -86,30 +88,30 @@ impl Host for ToyHost {
         self.manager_changes.push((port, on));
     }
 
-    fn handle(&mut self, from: u16, sent: Sent, outbox: &mut Outbox<u16>) {
+    fn handle(&mut self, from: u16, sent: ClientDatagram, outbox: &mut Outbox<u16>) {
         let (client, datagram) = match sent {
-            Sent::Bare { client, message } => {
+            ClientDatagram::Ibsim { client, message } => {
                 let own = Lid::from_wire(from + 1);
                 match message.clone().into_datagram(own, Pkey::DEFAULT_FULL) {
                     Some(datagram) => (client, datagram),
-                    None => return outbox.lost(client, message),
+                    None => return outbox.report_lost(client, message),
                 }
             }
-            Sent::Whole { client, datagram } => (client, datagram),
+            ClientDatagram::Framed { client, datagram } => (client, datagram),
         };
         if datagram.mad.method() == Method::TRAP_REPRESS && datagram.mad.attribute() != PASSED_ON {
             self.repressed.push(datagram.mad.transaction().0);
             return;
         }
         match (datagram.mad.attribute(), datagram.dlid) {
-            (NEVER_ANSWERED, _) => outbox.lost(client, datagram),
+            (NEVER_ANSWERED, _) => outbox.report_lost(client, datagram),
             (Attribute::NODE_INFO, LidAddress::Permissive) => outbox.deliver(from, answer(datagram, from)),
             (_, LidAddress::Unicast(lid)) => outbox.deliver(lid.to_wire() - 1, datagram),
-            _ => outbox.lost(client, datagram),
+            _ => outbox.report_lost(client, datagram),
         }
     }
 
-    fn has_slot(&self, port: u16, taken: &mut dyn Iterator<Item = u16>) -> bool {
+    fn may_attach(&self, port: u16, taken: &mut dyn Iterator<Item = u16>) -> bool {
         self.clients_max.is_none_or(|most| taken.filter(|other| *other == port).count() < most)
     }
 
@@ -117,7 +119,7 @@ impl Host for ToyHost {
         self.charged += 1;
     }
 
-    fn pause(&self, port: u16) -> Option<Instant> {
+    fn paused_until(&self, port: u16) -> Option<Instant> {
         if self.charged_max.is_some_and(|most| self.charged >= most) {
             return Some(Instant::now() + Duration::from_secs(3600));
         }
@@ -133,41 +135,41 @@ impl Host for ToyHost {
     }
 }
 
-/// A server on a thread of its own.
+/// A server that runs on its own thread.
 pub struct Running {
     pub name: SocketName,
     stop: Arc<AtomicBool>,
     waker: Waker,
-    thread: Option<JoinHandle<(ToyHost, Counters)>>,
+    thread: Option<JoinHandle<(ToyBackend, ServerCounters)>>,
 }
 
 impl Running {
     pub fn start() -> Self {
-        Self::start_with(ToyHost::default(), |_| {})
+        Self::start_with(ToyBackend::default(), |_| {})
     }
 
-    pub fn start_with(mut host: ToyHost, prepare: impl FnOnce(&mut Server<u16>)) -> Self {
+    pub fn start_with(mut backend: ToyBackend, prepare: impl FnOnce(&mut Server<u16>)) -> Self {
         let mut server = Server::bind(&unique_name()).unwrap();
         prepare(&mut server);
         let (name, waker) = (server.name().clone(), server.waker());
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            server.run(&mut host, &stopped).unwrap();
-            (host, *server.counters())
+            server.run(&mut backend, &stopped).unwrap();
+            (backend, *server.counters())
         });
         Self { name, stop, waker, thread: Some(thread) }
     }
 
-    pub fn client(&self, node: &str, role: Role) -> Client {
-        Client::connect(&self.name, node, role).unwrap()
+    pub fn client(&self, node: &str, role: ClientRole) -> IbsimClient {
+        IbsimClient::connect(&self.name, node, role).unwrap()
     }
 
-    pub fn stop(mut self) -> (ToyHost, Counters) {
+    pub fn stop(mut self) -> (ToyBackend, ServerCounters) {
         self.end().unwrap()
     }
 
-    fn end(&mut self) -> Option<(ToyHost, Counters)> {
+    fn end(&mut self) -> Option<(ToyBackend, ServerCounters)> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
         self.thread.take().map(|thread| thread.join().unwrap())
@@ -182,7 +184,7 @@ impl Drop for Running {
     }
 }
 
-/// A name no other test and no other process has.
+/// A name that no other test or process uses.
 pub fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("heddle-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -207,7 +209,7 @@ pub fn answering_port(mad: &Mad) -> u16 {
     (u64::from_be_bytes(raw) - 0x1000) as u16
 }
 
-/// Get(NodeInfo) to the own node.
+/// Get(NodeInfo) to the local node.
 pub fn ask_node_info(transaction: u32) -> DataMessage {
     let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
     mad.set_transaction(TransactionId(transaction.into()));
@@ -222,12 +224,12 @@ pub fn lid_routed(method: Method, attribute: Attribute, dlid: u16, transaction: 
     Datagram::subnet_management(LidAddress::Permissive, dlid, mad)
 }
 
-/// The same as an ibsim client sends it.
+/// The same datagram as an ibsim client sends it: without source LID.
 pub fn bare(datagram: Datagram) -> DataMessage {
     DataMessage { slid: None, ..datagram.into() }
 }
 
-/// What an ibsim client makes of a request it was handed.
+/// The response of an ibsim client to a request.
 pub fn respond(request: &DataMessage) -> DataMessage {
     let mut mad = request.mad.clone();
     mad.set_method(Method(request.mad.method().0 | 0x80));
@@ -242,7 +244,7 @@ pub fn respond(request: &DataMessage) -> DataMessage {
 }
 
 /// Sends Get(NodeInfo) and checks the answer.
-pub fn assert_served(client: &mut Client, port: u16) {
+pub fn assert_served(client: &mut IbsimClient, port: u16) {
     client.send(&ask_node_info(0xabcd)).unwrap();
     let answer = client.receive(LONG).unwrap().expect("an answer");
     assert_eq!(answering_port(&answer.mad), port);

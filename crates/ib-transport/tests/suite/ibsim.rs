@@ -1,13 +1,13 @@
-//! What clients of the ibsim protocol may rely on.
+//! Guarantees to clients of the ibsim protocol.
 
 use std::time::{Duration, Instant};
 
-use ib_transport::ibsim::{Client, ConnectError, DataMessage, DataStatus, SocketName};
-use ib_transport::{BindError, FORWARD_TIMEOUT, Role, Server, application_transaction};
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, IbsimClientError, SocketName};
+use ib_transport::{BindError, ClientRole, FORWARD_TIMEOUT, Server, application_transaction};
 use ib_wire::{Attribute, Lid, ManagementClass, Method, PortState};
 
 use crate::common::{
-    self, LONG, NEVER_ANSWERED, PASSED_ON, Running, ToyHost, ask_node_info, assert_served, bare, guid,
+    self, LONG, NEVER_ANSWERED, PASSED_ON, Running, ToyBackend, ask_node_info, assert_served, bare, guid,
     lid_routed, respond, unique_name,
 };
 
@@ -15,16 +15,16 @@ use crate::common::{
 const SHORT: Duration = Duration::from_millis(200);
 
 #[test]
-fn questions_about_the_port_are_answered() {
+fn port_queries_are_answered() {
     let server = Running::start();
-    let mut client = server.client("n3", Role::Ordinary);
+    let mut client = server.client("n3", ClientRole::Ordinary);
     assert_eq!(client.port().unwrap(), (Lid::from_wire(4), PortState::Active));
     assert_eq!(client.guid().unwrap(), Some(guid(3)));
     assert_eq!(client.gid().unwrap().guid(), Some(guid(3)));
     assert_eq!(client.vendor().unwrap().part_id, 4099);
     assert_eq!(client.node_info().unwrap(), common::node_info(3));
     assert_eq!(client.port_info(1).unwrap(), [1; 64]);
-    assert!(matches!(client.port_info(9), Err(ConnectError::QuestionRefused { .. })));
+    assert!(matches!(client.port_info(9), Err(IbsimClientError::QueryRefused { .. })));
     assert_eq!(client.pkeys().unwrap(), [0xff; 64]);
     assert_served(&mut client, 3);
 }
@@ -32,20 +32,20 @@ fn questions_about_the_port_are_answered() {
 #[test]
 fn an_unknown_node_is_refused() {
     let server = Running::start();
-    let refused = Client::connect(&server.name, "nowhere", Role::Ordinary);
-    assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+    let refused = IbsimClient::connect(&server.name, "nowhere", ClientRole::Ordinary);
+    assert!(matches!(refused, Err(IbsimClientError::AttachRefused { .. })), "{refused:?}");
     assert_eq!(server.stop().1.refused_unknown_node, 1);
 }
 
 #[test]
-fn without_a_server_there_is_no_client() {
+fn connecting_without_a_server_fails() {
     let name = SocketName::new(&unique_name()).unwrap();
-    let refused = Client::connect(&name, "", Role::Ordinary);
-    assert!(matches!(refused, Err(ConnectError::NoServer { .. })), "{refused:?}");
+    let refused = IbsimClient::connect(&name, "", ClientRole::Ordinary);
+    assert!(matches!(refused, Err(IbsimClientError::NoServer { .. })), "{refused:?}");
 }
 
 #[test]
-fn a_name_is_given_to_one_server_only() {
+fn a_name_can_be_bound_once() {
     let server = Running::start();
     let second = Server::<u16>::bind(server.name.as_str());
     assert!(matches!(second, Err(BindError::NameInUse { .. })), "{second:?}");
@@ -56,10 +56,11 @@ fn a_name_is_given_to_one_server_only() {
 const FOR_GOOD: Duration = Duration::from_secs(3600);
 
 #[test]
-fn whoever_is_paused_is_not_read_and_others_are() {
-    let server = Running::start_with(ToyHost { paused: Some((1, FOR_GOOD)), ..ToyHost::default() }, |_| {});
-    let mut paused = server.client("n1", Role::Ordinary);
-    let mut other = server.client("n2", Role::Ordinary);
+fn a_paused_client_is_not_read_and_others_are_served() {
+    let server =
+        Running::start_with(ToyBackend { paused: Some((1, FOR_GOOD)), ..ToyBackend::default() }, |_| {});
+    let mut paused = server.client("n1", ClientRole::Ordinary);
+    let mut other = server.client("n2", ClientRole::Ordinary);
     assert_served(&mut paused, 1);
     paused.send(&ask_node_info(1)).unwrap();
     for _ in 0..3 {
@@ -69,23 +70,24 @@ fn whoever_is_paused_is_not_read_and_others_are() {
     // It can be asked about its port and can go, and whoever comes after it is read again.
     assert_eq!(paused.guid().unwrap(), Some(guid(1)));
     drop(paused);
-    assert_served(&mut server.client("n1", Role::Ordinary), 1);
+    assert_served(&mut server.client("n1", ClientRole::Ordinary), 1);
 }
 
 #[test]
-fn whoever_is_paused_for_a_while_gets_every_answer() {
+fn a_briefly_paused_client_gets_every_response() {
     let moment = Duration::from_millis(1);
-    let server = Running::start_with(ToyHost { paused: Some((1, moment)), ..ToyHost::default() }, |_| {});
-    let mut client = server.client("n1", Role::Ordinary);
+    let server =
+        Running::start_with(ToyBackend { paused: Some((1, moment)), ..ToyBackend::default() }, |_| {});
+    let mut client = server.client("n1", ClientRole::Ordinary);
     for _ in 0..20 {
         assert_served(&mut client, 1);
     }
 }
 
 #[test]
-fn batches_come_back_complete_and_in_order() {
+fn batches_are_answered_completely_and_in_order() {
     let server = Running::start();
-    let mut client = server.client("n1", Role::Ordinary);
+    let mut client = server.client("n1", ClientRole::Ordinary);
     let requests: Vec<DataMessage> = (0..100).map(ask_node_info).collect();
     let mut answers = Vec::new();
     client.send_batch(&requests).unwrap();
@@ -99,10 +101,10 @@ fn batches_come_back_complete_and_in_order() {
 }
 
 #[test]
-fn two_hundred_and_fifty_six_clients_are_served_at_once() {
+fn many_clients_are_served_concurrently() {
     let server = Running::start();
-    let mut clients: Vec<Client> =
-        (0..256).map(|port| server.client(&format!("n{port}"), Role::Ordinary)).collect();
+    let mut clients: Vec<IbsimClient> =
+        (0..256).map(|port| server.client(&format!("n{port}"), ClientRole::Ordinary)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(&ask_node_info(number as u32)).unwrap();
     }
@@ -116,9 +118,9 @@ fn two_hundred_and_fifty_six_clients_are_served_at_once() {
 }
 
 #[test]
-fn a_lost_request_comes_back_to_its_sender() {
+fn a_lost_request_is_returned_to_its_sender() {
     let server = Running::start();
-    let mut client = server.client("n0", Role::Ordinary);
+    let mut client = server.client("n0", ClientRole::Ordinary);
     let request = bare(lid_routed(Method::GET, NEVER_ANSWERED, 2, 9));
     client.send(&request).unwrap();
     let lost = client.receive(LONG).unwrap().expect("the request");
@@ -128,13 +130,13 @@ fn a_lost_request_comes_back_to_its_sender() {
 }
 
 #[test]
-fn requests_reach_the_subnet_manager_of_a_port_and_its_answers_come_back() {
+fn requests_are_forwarded_to_the_subnet_manager_of_a_port() {
     let server = Running::start();
-    let mut manager = server.client("n5", Role::SubnetManager);
-    let mut client = server.client("n6", Role::Ordinary);
+    let mut manager = server.client("n5", ClientRole::SubnetManager);
+    let mut client = server.client("n6", ClientRole::Ordinary);
     client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 0x1_0000_0007))).unwrap();
     let request = manager.receive(LONG).unwrap().expect("the request");
-    assert_eq!(request.slid.map(|lid| lid.to_wire()), Some(7), "the host filled in the source");
+    assert_eq!(request.slid.map(|lid| lid.to_wire()), Some(7), "the backend filled in the source");
     manager.send(&respond(&request)).unwrap();
     let answer = client.receive(LONG).unwrap().expect("the answer");
     assert_eq!((answer.mad.method(), answer.mad.attribute()), (Method::GET_RESP, Attribute::SM_INFO));
@@ -143,21 +145,21 @@ fn requests_reach_the_subnet_manager_of_a_port_and_its_answers_come_back() {
 }
 
 #[test]
-fn a_request_nobody_takes_is_lost_at_once() {
+fn a_request_without_a_receiver_is_lost_at_once() {
     let server = Running::start();
-    let _ordinary = server.client("n5", Role::Ordinary);
-    let mut client = server.client("n6", Role::Ordinary);
+    let _ordinary = server.client("n5", ClientRole::Ordinary);
+    let mut client = server.client("n6", ClientRole::Ordinary);
     client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 1))).unwrap();
     assert_eq!(client.receive(LONG).unwrap().map(|lost| lost.status), Some(DataStatus::TimedOut));
     let counters = server.stop().1;
-    assert_eq!((counters.requests_untaken, counters.forwards_expired), (1, 0), "nobody was waited for");
+    assert_eq!((counters.requests_undeliverable, counters.forwards_expired), (1, 0), "without waiting");
 }
 
 #[test]
-fn a_class_that_managers_need_not_have_registered_is_not_forwarded() {
+fn other_classes_are_not_forwarded_to_managers() {
     let server = Running::start();
-    let mut manager = server.client("n5", Role::SubnetManager);
-    let mut client = server.client("n6", Role::Ordinary);
+    let mut manager = server.client("n5", ClientRole::SubnetManager);
+    let mut client = server.client("n6", ClientRole::Ordinary);
     let mut ping = bare(lid_routed(Method::GET, Attribute(1), 6, 1));
     ping.mad.0[1] = 0x32;
     client.send(&ping).unwrap();
@@ -166,10 +168,10 @@ fn a_class_that_managers_need_not_have_registered_is_not_forwarded() {
 }
 
 #[test]
-fn a_forwarded_request_without_an_answer_is_lost_after_three_seconds() {
+fn an_unanswered_forwarded_request_is_lost_after_3_s() {
     let server = Running::start();
-    let mut manager = server.client("n5", Role::SubnetManager);
-    let mut client = server.client("n6", Role::Ordinary);
+    let mut manager = server.client("n5", ClientRole::SubnetManager);
+    let mut client = server.client("n6", ClientRole::Ordinary);
     let start = Instant::now();
     client.send(&bare(lid_routed(Method::GET, Attribute::SM_INFO, 6, 1))).unwrap();
     assert!(manager.receive(LONG).unwrap().is_some());
@@ -179,10 +181,10 @@ fn a_forwarded_request_without_an_answer_is_lost_after_three_seconds() {
 }
 
 #[test]
-fn a_response_of_a_class_never_asked_for_is_not_delivered() {
+fn a_response_of_an_unused_class_is_not_delivered() {
     let server = Running::start();
-    let mut victim = server.client("n5", Role::Ordinary);
-    let mut attacker = server.client("n6", Role::Ordinary);
+    let mut victim = server.client("n5", ClientRole::Ordinary);
+    let mut attacker = server.client("n6", ClientRole::Ordinary);
     assert_served(&mut victim, 5);
     let forged = |class: ManagementClass| {
         let mut message = bare(lid_routed(Method::GET_RESP, Attribute::NODE_INFO, 6, 0));
@@ -197,25 +199,26 @@ fn a_response_of_a_class_never_asked_for_is_not_delivered() {
 }
 
 #[test]
-fn a_trap_of_the_host_that_nobody_takes_is_nobodys_loss() {
-    let mut host = ToyHost { trap_for: Some(4), ..ToyHost::default() };
+fn an_undeliverable_trap_is_not_reported_as_lost() {
+    let mut backend = ToyBackend { trap_for: Some(4), ..ToyBackend::default() };
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
-    server.poll_once(&mut host, Duration::ZERO).unwrap();
-    assert_eq!((server.counters().requests_untaken, server.counters().lost), (1, 0));
+    server.poll_once(&mut backend, Duration::ZERO).unwrap();
+    assert_eq!((server.counters().requests_undeliverable, server.counters().lost), (1, 0));
 }
 
 #[test]
 fn traps_reach_the_manager() {
-    let mut host = ToyHost::default();
+    let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let name = server.name().clone();
-    let thread = std::thread::spawn(move || Client::connect(&name, "n4", Role::SubnetManager).unwrap());
+    let thread =
+        std::thread::spawn(move || IbsimClient::connect(&name, "n4", ClientRole::SubnetManager).unwrap());
     while server.client_count() == 0 {
-        server.poll_once(&mut host, LONG).unwrap();
+        server.poll_once(&mut backend, LONG).unwrap();
     }
     let mut manager = thread.join().unwrap();
-    host.trap_for = Some(4);
-    server.poll_once(&mut host, Duration::ZERO).unwrap();
+    backend.trap_for = Some(4);
+    server.poll_once(&mut backend, Duration::ZERO).unwrap();
     let trap = manager.receive(LONG).unwrap().expect("the trap");
     assert_eq!((trap.mad.method(), trap.mad.transaction().0), (Method::TRAP, 0x7777));
 }
@@ -223,7 +226,7 @@ fn traps_reach_the_manager() {
 #[test]
 fn a_repressed_trap_keeps_its_transaction() {
     let server = Running::start();
-    let mut manager = server.client("n4", Role::SubnetManager);
+    let mut manager = server.client("n4", ClientRole::SubnetManager);
     manager
         .send(&bare(lid_routed(Method::TRAP_REPRESS, Attribute::NOTICE, 1, 0xbeef_0000_0000_7777)))
         .unwrap();
@@ -232,11 +235,11 @@ fn a_repressed_trap_keeps_its_transaction() {
 }
 
 #[test]
-fn who_sent_a_trap_hears_that_it_was_repressed_and_nobody_else() {
+fn trap_repress_reaches_only_the_sender_of_the_trap() {
     let server = Running::start();
-    let mut sender = server.client("n2", Role::SubnetManager);
-    let mut master = server.client("n4", Role::SubnetManager);
-    let mut other = server.client("n2", Role::Ordinary);
+    let mut sender = server.client("n2", ClientRole::SubnetManager);
+    let mut master = server.client("n4", ClientRole::SubnetManager);
+    let mut other = server.client("n2", ClientRole::Ordinary);
     sender.send(&bare(lid_routed(Method::TRAP, Attribute::NOTICE, 5, 0x1111))).unwrap();
     let trap = master.receive(LONG).unwrap().expect("the trap");
     assert_eq!(trap.mad.method(), Method::TRAP);
@@ -248,22 +251,22 @@ fn who_sent_a_trap_hears_that_it_was_repressed_and_nobody_else() {
 }
 
 #[test]
-fn the_host_hears_of_the_first_and_the_last_manager_of_a_port() {
+fn the_backend_learns_the_first_and_last_manager_of_a_port() {
     let server = Running::start();
-    let first = server.client("n2", Role::SubnetManager);
-    let mut second = server.client("n2", Role::Ordinary);
-    second.set_role(Role::SubnetManager).unwrap();
+    let first = server.client("n2", ClientRole::SubnetManager);
+    let mut second = server.client("n2", ClientRole::Ordinary);
+    second.set_role(ClientRole::SubnetManager).unwrap();
     drop(first);
-    second.set_role(Role::Ordinary).unwrap();
-    second.set_role(Role::SubnetManager).unwrap();
+    second.set_role(ClientRole::Ordinary).unwrap();
+    second.set_role(ClientRole::SubnetManager).unwrap();
     drop(second);
-    assert_served(&mut server.client("n1", Role::Ordinary), 1);
+    assert_served(&mut server.client("n1", ClientRole::Ordinary), 1);
     assert_eq!(server.stop().0.manager_changes, [(2, true), (2, false), (2, true), (2, false)]);
 }
 
 #[test]
-fn a_waker_brings_a_tick() {
-    let mut host = ToyHost::default();
+fn a_waker_triggers_a_tick() {
+    let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let waker = server.waker();
     let start = Instant::now();
@@ -271,8 +274,8 @@ fn a_waker_brings_a_tick() {
         std::thread::sleep(Duration::from_millis(20));
         waker.wake();
     });
-    server.poll_once(&mut host, LONG).unwrap();
+    server.poll_once(&mut backend, LONG).unwrap();
     thread.join().unwrap();
     assert!(start.elapsed() < LONG / 2);
-    assert_eq!(host.ticks, 1);
+    assert_eq!(backend.ticks, 1);
 }

@@ -1,4 +1,4 @@
-//! Sockets of virtual machines: who is heard, who is not, and that nobody stops another.
+//! Sockets of virtual machines: sender checks, bounded backlogs and fairness.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,19 +7,19 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestError, Guests, ListenError};
+use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestError, GuestSockets, SocketBindError};
 use tempfile::TempDir;
 
 struct Rig {
     directory: TempDir,
-    guests: Guests<u8>,
+    guests: GuestSockets<u8>,
     buffer: Box<FrameBuffer>,
 }
 
 impl Rig {
     fn new() -> Self {
         let buffer = Box::new([0; FRAME_BYTES_MAX + 1]);
-        Self { directory: tempfile::tempdir().unwrap(), guests: Guests::new().unwrap(), buffer }
+        Self { directory: tempfile::tempdir().unwrap(), guests: GuestSockets::new().unwrap(), buffer }
     }
 
     fn guest(&self, key: u8) -> PathBuf {
@@ -66,7 +66,7 @@ fn read_all(machine: &UnixDatagram) -> Vec<u8> {
 }
 
 #[test]
-fn frames_are_taken_from_the_machines_own_path_only() {
+fn frames_are_accepted_only_from_the_guests_own_path() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     rig.attach(2).unwrap();
@@ -84,7 +84,7 @@ fn frames_are_taken_from_the_machines_own_path_only() {
 }
 
 #[test]
-fn everybody_may_send_to_the_socket_and_its_file_goes_with_it() {
+fn the_socket_has_mode_0666_and_is_removed_on_detach() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let found = fs::metadata(rig.fabric(1)).unwrap();
@@ -100,7 +100,7 @@ fn everybody_may_send_to_the_socket_and_its_file_goes_with_it() {
 }
 
 #[test]
-fn what_a_dead_process_left_is_replaced_and_anything_else_is_not() {
+fn only_the_socket_of_a_dead_process_is_replaced() {
     let mut rig = Rig::new();
     drop(UnixDatagram::bind(rig.fabric(1)).unwrap());
     assert!(rig.fabric(1).exists(), "a dead socket leaves its file");
@@ -110,31 +110,31 @@ fn what_a_dead_process_left_is_replaced_and_anything_else_is_not() {
 
     let _alive = UnixDatagram::bind(rig.fabric(2)).unwrap();
     let refused = rig.attach(2);
-    assert!(matches!(refused, Err(GuestError::Listen(ListenError::InUse { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(GuestError::Bind(SocketBindError::InUse { .. }))), "{refused:?}");
     fs::write(rig.fabric(3), "precious").unwrap();
     let refused = rig.attach(3);
-    assert!(matches!(refused, Err(GuestError::Listen(ListenError::NotASocket { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(GuestError::Bind(SocketBindError::NotASocket { .. }))), "{refused:?}");
     assert_eq!(fs::read(rig.fabric(3)).unwrap(), b"precious");
 }
 
 #[test]
-fn machines_do_not_share_sockets_and_paths_are_absolute() {
+fn paths_are_absolute_and_not_shared() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let (guest, fabric) = (rig.guest(1), rig.fabric(1));
-    let taken = |result| matches!(result, Err(GuestError::Taken { .. }));
+    let taken = |result| matches!(result, Err(GuestError::PathInUse { .. }));
     let (other_guest, other_fabric) = (rig.guest(2), rig.fabric(2));
     assert!(taken(rig.guests.attach(2, &guest, &other_fabric)));
     assert!(taken(rig.guests.attach(2, &other_guest, &fabric)));
     assert!(taken(rig.guests.attach(2, &other_guest, &guest)));
     assert!(taken(rig.guests.attach(2, &other_guest, &other_guest)));
     let relative = rig.guests.attach(2, Path::new("guest"), &other_fabric);
-    assert!(matches!(relative, Err(GuestError::Relative { .. })), "{relative:?}");
+    assert!(matches!(relative, Err(GuestError::RelativePath { .. })), "{relative:?}");
     rig.guests.attach(2, &other_guest, &other_fabric).unwrap();
 }
 
 #[test]
-fn the_same_again_keeps_the_socket_and_something_else_replaces_it() {
+fn attaching_again_keeps_the_socket_unless_a_path_changes() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let machine = rig.machine(1);
@@ -156,7 +156,7 @@ fn the_same_again_keeps_the_socket_and_something_else_replaces_it() {
 }
 
 #[test]
-fn a_machine_that_does_not_read_costs_a_bounded_backlog_and_gets_it_in_order() {
+fn the_backlog_of_a_slow_guest_is_bounded_and_in_order() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     rig.attach(2).unwrap();
@@ -186,7 +186,7 @@ fn a_machine_that_does_not_read_costs_a_bounded_backlog_and_gets_it_in_order() {
 }
 
 #[test]
-fn a_machine_that_has_stopped_is_tried_less_and_less_often() {
+fn retries_to_a_stopped_guest_back_off() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let _stopped = rig.machine(1);
@@ -205,7 +205,7 @@ fn a_machine_that_has_stopped_is_tried_less_and_less_often() {
 }
 
 #[test]
-fn a_machine_that_is_not_there_is_found_when_it_comes() {
+fn a_guest_that_starts_later_is_found() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let now = Instant::now();
@@ -224,7 +224,7 @@ fn a_machine_that_is_not_there_is_found_when_it_comes() {
 }
 
 #[test]
-fn a_backlog_for_a_machine_that_died_is_given_up() {
+fn the_backlog_of_a_dead_guest_is_dropped() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let machine = rig.machine(1);
@@ -238,7 +238,7 @@ fn a_backlog_for_a_machine_that_died_is_given_up() {
 }
 
 #[test]
-fn frames_that_are_too_long_are_seen_to_be() {
+fn oversized_frames_are_recognised() {
     let mut rig = Rig::new();
     rig.attach(1).unwrap();
     let machine = rig.machine(1);
@@ -249,7 +249,7 @@ fn frames_that_are_too_long_are_seen_to_be() {
 }
 
 #[test]
-fn a_flood_of_one_machine_leaves_the_others_their_turn() {
+fn a_flood_of_one_guest_does_not_starve_the_others() {
     let mut rig = Rig::new();
     (1..=3).for_each(|key| rig.attach(key).unwrap());
     let flooding = rig.machine(1);

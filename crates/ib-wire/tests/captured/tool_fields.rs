@@ -1,4 +1,4 @@
-//! Decoded attributes under the keys, and in the words, of the stock tools.
+//! Decoded attributes with the keys and value names of the stock tools.
 
 use ib_wire::notice::InformInfoRecord;
 use ib_wire::perf::{PortCounters, PortCountersExtended};
@@ -8,7 +8,7 @@ use ib_wire::{
     MlnxExtPortInfo, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortState, SwitchInfo,
 };
 
-use super::printed::Value;
+use super::tool_output::Value;
 
 pub type Lines = Vec<(&'static str, Value)>;
 
@@ -279,7 +279,7 @@ pub fn mc_member_record(r: &McMemberRecord) -> Lines {
         "PortGid" => r.port_gid.to_string(),
         "ScopeState" => r.scope << 4 | r.join_state.0,
         "ProxyJoin" => r.proxy_join,
-        // The tool looks the name up elsewhere.
+        // saquery takes the name from another record.
         "NodeDescription" => "<unknown>".to_owned(),
     }
 }

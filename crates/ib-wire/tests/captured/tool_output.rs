@@ -1,8 +1,8 @@
-//! What stock tools print, as keys and values.
+//! Output of stock tools, parsed into keys and values.
 
 use std::collections::BTreeMap;
 
-/// A value as it was printed, or as it should have been: numbers compare as numbers, whatever their base.
+/// A printed value. Numbers compare as numbers, whatever their base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Number(u64),
@@ -10,7 +10,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads a printed value.
+    /// Parses a printed value: hexadecimal with `0x`, decimal, else text.
     pub fn parse(text: &str) -> Self {
         let number = match text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -37,7 +37,7 @@ impl From<String> for Value {
     }
 }
 
-/// One dump: `key....value` lines by key, and the lines that are neither, trimmed.
+/// One dump: the values of `key....value` lines by key, and all other lines, trimmed.
 #[derive(Debug, Default)]
 pub struct Dump {
     pub values: BTreeMap<String, Value>,
@@ -45,8 +45,8 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// Compares with what the crate read: every printed value must be there and the same, but for those the tool hides.
-    /// Returns how many were compared.
+    /// Compares with the decoded values: every printed value must be among them and equal, except those that the tool hides.
+    /// Returns the number of compared values.
     pub fn assert_matches(&self, name: &str, read: &[(&str, Value)]) -> usize {
         let mut compared = 0;
         for (key, printed) in &self.values {
@@ -54,7 +54,7 @@ impl Dump {
                 continue;
             }
             let found = read.iter().find(|(ours, _)| ours == key);
-            let (_, value) = found.unwrap_or_else(|| panic!("{name}: {key} was printed, and not read"));
+            let (_, value) = found.unwrap_or_else(|| panic!("{name}: {key} was printed but not decoded"));
             assert_eq!(value, printed, "{name}: {key}");
             compared += 1;
         }
@@ -83,7 +83,7 @@ pub fn dumps(text: &str) -> Vec<Dump> {
     dumps
 }
 
-/// The numbers of a line of a table: what separates them is `separator`.
+/// The numbers in a line of a table, split at `separator`.
 pub fn row(line: &str, separator: char) -> Vec<u64> {
     let cells = line.split(separator).map(str::trim).filter(|cell| !cell.is_empty());
     cells

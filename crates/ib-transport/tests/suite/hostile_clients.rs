@@ -1,17 +1,17 @@
-//! What bad clients cannot do to good ones.
+//! Malformed, forged and dead clients do not affect others.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use ib_transport::ibsim::{
-    CONTROL_LEN, Client, Connect, ControlReply, ControlRequest, DataMessage, SocketName,
+    CONTROL_LEN, Connect, ControlReply, ControlRequest, DataMessage, IbsimClient, SocketName,
 };
-use ib_transport::{CLIENTS_MAX, Counters, Role, Server, application_transaction};
+use ib_transport::{CLIENTS_MAX, ClientRole, Server, ServerCounters, application_transaction};
 
-use crate::common::{LONG, Running, ToyHost, ask_node_info, assert_served, unique_name};
+use crate::common::{LONG, Running, ToyBackend, ask_node_info, assert_served, unique_name};
 
-/// A client of bare sockets, which says what it likes and goes without a word.
+/// A client that uses the sockets directly: it can send anything, and ends without disconnecting.
 struct Raw {
     control: UnixDatagram,
     data: UnixDatagram,
@@ -35,7 +35,7 @@ impl Raw {
     }
 
     fn attach(mut self, name: &SocketName) -> Self {
-        let connect = Connect { number: self.number, role: Role::Ordinary, node_id: "n9".to_owned() };
+        let connect = Connect { number: self.number, role: ClientRole::Ordinary, node_id: "n9".to_owned() };
         match self.ask(&ControlRequest::Connect(connect)) {
             ControlReply::Connected(connected) => self.id = connected.number,
             other => panic!("{other:?}"),
@@ -63,9 +63,9 @@ fn address(name: &str) -> SocketAddr {
 }
 
 #[test]
-fn malformed_messages_are_counted_while_good_clients_are_served() {
+fn malformed_messages_are_counted_and_others_served() {
     let server = Running::start();
-    let mut good = server.client("n1", Role::Ordinary);
+    let mut good = server.client("n1", ClientRole::Ordinary);
     let bad = Raw::connect(&server.name, 1);
     let frame = ask_node_info(1).encode();
 
@@ -86,7 +86,7 @@ fn malformed_messages_are_counted_while_good_clients_are_served() {
     assert_served(&mut good, 1);
     bad.data.send(&frame).unwrap();
     assert_eq!(bad.data.recv(&mut [0; 400]).unwrap(), 288, "even the bad client is served when it behaves");
-    let Counters {
+    let ServerCounters {
         data_wrong_length,
         data_malformed,
         control_wrong_length,
@@ -99,27 +99,27 @@ fn malformed_messages_are_counted_while_good_clients_are_served() {
 }
 
 #[test]
-fn nobody_speaks_for_another_client() {
+fn control_messages_for_another_client_are_ignored() {
     let server = Running::start();
-    let mut victim = server.client("n1", Role::SubnetManager);
+    let mut victim = server.client("n1", ClientRole::SubnetManager);
     let attacker = Raw::connect(&server.name, 1);
     assert!(attacker.is_unanswered(&ControlRequest::Disconnect, victim.id()));
-    assert!(attacker.is_unanswered(&ControlRequest::IsSm(Role::Ordinary), victim.id()));
-    assert!(attacker.is_unanswered(&ControlRequest::Port, 500), "nobody's");
-    assert!(attacker.is_unanswered(&ControlRequest::Port, u32::MAX), "no client's at all");
-    let theft = Connect { number: 77, role: Role::Ordinary, node_id: String::new() };
-    assert!(attacker.is_unanswered(&ControlRequest::Connect(theft), 0), "another's number");
+    assert!(attacker.is_unanswered(&ControlRequest::IsSm(ClientRole::Ordinary), victim.id()));
+    assert!(attacker.is_unanswered(&ControlRequest::Port, 500), "an unused client number");
+    assert!(attacker.is_unanswered(&ControlRequest::Port, u32::MAX), "not a client number");
+    let theft = Connect { number: 77, role: ClientRole::Ordinary, node_id: String::new() };
+    assert!(attacker.is_unanswered(&ControlRequest::Connect(theft), 0), "the number of another client");
     assert_served(&mut victim, 1);
     victim.port().unwrap();
-    let (host, counters) = server.stop();
+    let (backend, counters) = server.stop();
     assert_eq!(counters.control_forged, 5);
-    assert_eq!(host.manager_changes, [(1, true)]);
+    assert_eq!(backend.manager_changes, [(1, true)]);
 }
 
 #[test]
-fn only_the_owner_sends_to_a_data_socket() {
+fn only_the_client_can_send_to_its_data_socket() {
     let server = Running::start();
-    let mut victim = server.client("n1", Role::Ordinary);
+    let mut victim = server.client("n1", ClientRole::Ordinary);
     let stranger = UnixDatagram::unbound().unwrap();
     let refused = stranger.connect_addr(&address(&format!("{}:out{}", server.name, victim.id())));
     assert!(refused.is_err(), "the kernel refuses whom the socket is not connected to");
@@ -127,7 +127,7 @@ fn only_the_owner_sends_to_a_data_socket() {
 }
 
 #[test]
-fn a_client_that_connects_again_replaces_its_former_self() {
+fn a_client_that_reconnects_replaces_its_connection() {
     let server = Running::start();
     let first = Raw::connect(&server.name, 1);
     let former = first.id;
@@ -140,11 +140,11 @@ fn a_client_that_connects_again_replaces_its_former_self() {
 }
 
 #[test]
-fn a_second_attachment_that_cannot_be_leaves_the_first_in_place() {
+fn a_failed_second_attachment_keeps_the_first() {
     let server = Running::start();
     let client = Raw::connect(&server.name, 1);
     // Its data socket is still tied to the first attachment: the kernel refuses the second.
-    let connect = Connect { number: 1, role: Role::Ordinary, node_id: "n2".to_owned() };
+    let connect = Connect { number: 1, role: ClientRole::Ordinary, node_id: "n2".to_owned() };
     client.control.send(&ControlRequest::Connect(connect).encode(0)).unwrap();
     client.control.recv(&mut [0; 80]).unwrap();
     client.data.send(&ask_node_info(1).encode()).unwrap();
@@ -154,70 +154,70 @@ fn a_second_attachment_that_cannot_be_leaves_the_first_in_place() {
 }
 
 #[test]
-fn a_crashed_client_is_noticed_and_its_port_loses_its_manager() {
-    let mut host = ToyHost::default();
+fn a_crashed_manager_client_is_removed_from_its_port() {
+    let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let name = server.name().clone();
     let crashing = Raw::bind(&name, 1);
-    let connect = Connect { number: 1, role: Role::SubnetManager, node_id: "n9".to_owned() };
+    let connect = Connect { number: 1, role: ClientRole::SubnetManager, node_id: "n9".to_owned() };
     crashing.control.send(&ControlRequest::Connect(connect).encode(0)).unwrap();
-    server.poll_once(&mut host, LONG).unwrap();
+    server.poll_once(&mut backend, LONG).unwrap();
     assert_eq!(server.client_count(), 1);
     drop(crashing);
     let start = std::time::Instant::now();
     while server.client_count() > 0 {
-        server.poll_once(&mut host, Duration::from_millis(100)).unwrap();
+        server.poll_once(&mut backend, Duration::from_millis(100)).unwrap();
         assert!(start.elapsed() < LONG);
     }
     assert_eq!(server.counters().clients_reclaimed, 1);
-    assert_eq!(host.manager_changes, [(9, true), (9, false)]);
+    assert_eq!(backend.manager_changes, [(9, true), (9, false)]);
 }
 
 #[test]
-fn a_client_that_crashed_while_an_answer_was_on_its_way_is_removed_at_once() {
-    let mut host = ToyHost::default();
+fn a_client_that_cannot_be_sent_to_is_removed_at_once() {
+    let mut backend = ToyBackend::default();
     let mut server = Server::<u16>::bind(&unique_name()).unwrap();
     let name = server.name().clone();
     let thread = std::thread::spawn(move || Raw::connect(&name, 1));
     while server.client_count() == 0 {
-        server.poll_once(&mut host, LONG).unwrap();
+        server.poll_once(&mut backend, LONG).unwrap();
     }
     let crashing = thread.join().unwrap();
     crashing.data.send(&ask_node_info(1).encode()).unwrap();
     drop(crashing);
-    server.poll_once(&mut host, LONG).unwrap();
+    server.poll_once(&mut backend, LONG).unwrap();
     assert_eq!((server.client_count(), server.counters().clients_reclaimed), (0, 1));
 }
 
 #[test]
-fn slots_of_crashed_clients_are_used_again_when_all_are_taken() {
+fn slots_of_crashed_clients_are_reused_when_all_are_taken() {
     let server = Running::start();
-    let mut living = server.client("n1", Role::Ordinary);
+    let mut living = server.client("n1", ClientRole::Ordinary);
     for number in 0..CLIENTS_MAX as u32 + 50 {
         Raw::connect(&server.name, 1_000_000 + number);
     }
     assert_served(&mut living, 1);
-    assert_served(&mut server.client("n2", Role::Ordinary), 2);
+    assert_served(&mut server.client("n2", ClientRole::Ordinary), 2);
     let counters = server.stop().1;
     assert!(counters.clients_reclaimed >= 50, "{counters:?}");
     assert_eq!(counters.refused_full, 0);
 }
 
 #[test]
-fn beyond_the_limit_living_clients_are_refused_politely() {
+fn clients_above_the_limit_are_refused() {
     let server = Running::start();
     let clients: Vec<Raw> =
         (0..CLIENTS_MAX as u32).map(|number| Raw::connect(&server.name, 1_000_000 + number)).collect();
-    assert!(Client::connect(&server.name, "", Role::Ordinary).is_err());
+    assert!(IbsimClient::connect(&server.name, "", ClientRole::Ordinary).is_err());
     drop(clients);
-    assert_served(&mut server.client("", Role::Ordinary), 0);
+    assert_served(&mut server.client("", ClientRole::Ordinary), 0);
     assert_eq!(server.stop().1.refused_full, 1);
 }
 
 #[test]
-fn a_client_that_does_not_read_neither_blocks_nor_spins_the_server() {
+fn a_client_that_does_not_read_does_not_block_the_server() {
     let server = Running::start();
-    let mut good = server.client("n1", Role::Ordinary);
+    let mut good = server.client("n1", ClientRole::Ordinary);
     let deaf = Raw::connect(&server.name, 1);
     deaf.data.set_write_timeout(Some(LONG)).unwrap();
     let frame = ask_node_info(1).encode();
@@ -241,12 +241,12 @@ fn a_client_that_does_not_read_neither_blocks_nor_spins_the_server() {
             is_last |= application_transaction(answer.mad.transaction()) == sent;
         }
     }
-    let (host, counters) = server.stop();
+    let (backend, counters) = server.stop();
     assert!(counters.backlog_dropped > 0);
     assert_eq!(
         received + counters.backlog_dropped,
         u64::from(sent),
         "what was kept arrives as soon as there is room"
     );
-    assert!(host.ticks < 10_000, "{} wake-ups", host.ticks);
+    assert!(backend.ticks < 10_000, "{} wake-ups", backend.ticks);
 }

@@ -1,6 +1,5 @@
-//! Where fields are, against the table of an independent implementation: bit offsets, from the most significant bit of
-//! byte 0, and widths as libibmad of rdma-core gives them. Captures cannot tell two fields apart that held the same
-//! value; this can.
+//! Field offsets compared with those of an independent implementation: bit offsets from the most significant bit of byte 0,
+//! and widths, as in libibmad of rdma-core. Captures cannot show that two fields are swapped that had the same value.
 
 use ib_wire::notice::{LocalChange, RawNotice};
 use ib_wire::perf::{PortCounters, PortCountersExtended};
@@ -9,13 +8,13 @@ use ib_wire::sa::{GuidInfoRecord, McMemberRecord, PathRecord, ServiceRecord};
 use ib_wire::{ClassPortInfo, Field, MlnxExtPortInfo, NodeInfo, PortInfo, SmInfo, SwitchInfo};
 
 macro_rules! check {
-    ($ty:ident, [$($place:expr,)*]) => {
-        check_places(stringify!($ty), $ty::FIELDS, &[$( $place ),*]);
+    ($ty:ident, [$($entry:expr,)*]) => {
+        check_offsets(stringify!($ty), $ty::FIELDS, &[$( $entry ),*]);
     };
 }
 
 #[test]
-fn fields_are_where_rdma_core_has_them() {
+fn field_offsets_equal_those_of_libibmad() {
     check!(
         ClassPortInfo,
         [
@@ -260,8 +259,8 @@ fn fields_are_where_rdma_core_has_them() {
     );
 }
 
-fn check_places(layout: &str, fields: &[(&str, Field)], places: &[(&str, usize, usize)]) {
-    for (name, offset, width) in places {
+fn check_offsets(layout: &str, fields: &[(&str, Field)], expected: &[(&str, usize, usize)]) {
+    for (name, offset, width) in expected {
         let found = fields.iter().find(|(field, _)| field == name);
         let (_, field) = found.unwrap_or_else(|| panic!("{layout} has no {name}"));
         assert_eq!(field.width(), *width, "width of {layout}.{name}");
@@ -271,8 +270,8 @@ fn check_places(layout: &str, fields: &[(&str, Field)], places: &[(&str, usize, 
             let mut raw = [0; 176];
             field.put(&mut raw, field.max());
             let set = |bit: usize| raw[bit / 8] >> (7 - bit % 8) & 1 == 1;
-            let expected = |bit: usize| (*offset..offset + width).contains(&bit);
-            assert!((0..raw.len() * 8).all(|bit| set(bit) == expected(bit)), "bits of {layout}.{name}");
+            let is_expected = |bit: usize| (*offset..offset + width).contains(&bit);
+            assert!((0..raw.len() * 8).all(|bit| set(bit) == is_expected(bit)), "bits of {layout}.{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Every captured datagram, read and written again: all but reserved bits come out as they went in.
+//! Decoding and encoding every captured datagram: only reserved bits may change.
 
 use ib_wire::notice::{GidEvent, InformInfo, InformInfoRecord, LocalChange, Notice, RawNotice, SwitchEvent};
 use ib_wire::perf::{PortCounters, PortCountersExtended};
@@ -13,20 +13,20 @@ use super::capture::{exchanges, is_directed};
 
 const FILES: [&str; 4] = ["smp.json", "perf.json", "sa.json", "notice.json"];
 
-/// Datagrams whose data is not compared, and why.
+/// Datagrams whose data is not compared, with the reason.
 const NOT_COMPARED: &[(&str, &str)] = &[
-    ("set-guidinfo-ca response", "refused with status 0x08, the data is not a GUIDInfo"),
+    ("set-guidinfo-ca response", "refused with status 0x08; the data is not a GUIDInfo"),
     (
         "gettable-pkeytablerecord-untrusted response",
-        "refused, what follows the record is uninitialised memory",
+        "refused; the bytes after the record are uninitialised memory",
     ),
 ];
 
-/// A field table shifted to where the layout sits.
-type Places = Vec<Field>;
+/// The fields of a layout, shifted to its offset in the data.
+type Fields = Vec<Field>;
 
 #[test]
-fn headers_are_written_as_they_were_read() {
+fn captured_headers_survive_a_round_trip() {
     let mut compared = 0;
     for file in FILES {
         for exchange in exchanges(file) {
@@ -50,12 +50,12 @@ fn headers_are_written_as_they_were_read() {
 }
 
 #[test]
-fn data_is_written_as_it_was_read() {
+fn captured_data_survives_a_round_trip() {
     let (mut compared, mut excepted) = (0, 0);
     for file in FILES {
         for exchange in exchanges(file) {
             for (name, mad) in exchange.datagrams() {
-                // What a Get carries as data is whatever its sender had in memory.
+                // The data of a Get is undefined.
                 if mad.method() == Method::GET && mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
                     continue;
                 }
@@ -67,11 +67,11 @@ fn data_is_written_as_it_was_read() {
             }
         }
     }
-    assert_eq!(excepted, NOT_COMPARED.len(), "an exception that is not needed");
+    assert_eq!(excepted, NOT_COMPARED.len(), "NOT_COMPARED names a datagram that does not exist");
     assert!(compared >= 100, "{compared} attributes");
 }
 
-/// Builds the header anew from what the accessors say.
+/// Builds a new header from the values of the accessors.
 fn rewrite_header(mad: &Mad) -> Mad {
     let mut new = if is_directed(mad) {
         let hops = (1..=mad.hop_count()).map(|hop| PortNum::new(mad.initial_path(hop).unwrap()).unwrap());
@@ -100,38 +100,38 @@ fn rewrite_header(mad: &Mad) -> Mad {
     new
 }
 
-/// Reads and writes the data of a datagram; returns how many attributes it held.
+/// Compares the data of a datagram with its encoding; returns the number of attributes in it.
 fn compare_data(mad: &Mad, name: &str) -> usize {
     match mad.class() {
         ManagementClass::SUBNET_ADMINISTRATION if mad.attribute() == Attribute::NOTICE => {
             let rewrite: Rewrite = |raw| Notice::decode(raw).map(|notice| notice.encode().to_vec());
-            compare(mad.sa_data(), rewrite, &notice_places(mad.sa_data(), RawNotice::LEN), name)
+            compare(mad.sa_data(), rewrite, &notice_fields(mad.sa_data(), RawNotice::LEN), name)
         }
         _ if mad.attribute() == Attribute::NOTICE => {
             let rewrite: Rewrite =
                 |raw| Notice::decode_smp(raw.try_into().unwrap()).map(|n| n.encode_smp().to_vec());
-            compare(mad.smp_data(), rewrite, &notice_places(mad.smp_data(), SMP_DATA_LEN), name)
+            compare(mad.smp_data(), rewrite, &notice_fields(mad.smp_data(), SMP_DATA_LEN), name)
         }
         ManagementClass::SUBNET_ADMINISTRATION => compare_records(mad, name),
         ManagementClass::PERFORMANCE => {
-            let (rewrite, places) = perf_attribute(mad.attribute());
-            compare(mad.perf_data(), rewrite, &places, name)
+            let (rewrite, fields) = perf_attribute(mad.attribute());
+            compare(mad.perf_data(), rewrite, &fields, name)
         }
         _ => {
-            let (rewrite, places) = smp_attribute(mad.attribute());
-            compare(mad.smp_data(), rewrite, &places, name)
+            let (rewrite, fields) = smp_attribute(mad.attribute());
+            compare(mad.smp_data(), rewrite, &fields, name)
         }
     }
 }
 
 fn compare_records(mad: &Mad, name: &str) -> usize {
-    let (rewrite, places) = sa_attribute(mad.attribute());
+    let (rewrite, fields) = sa_attribute(mad.attribute());
     if mad.method() == Method::GET_TABLE {
-        // The pattern of a question need not be a record; `matches` is tested on it.
+        // The pattern of a request need not be a valid record; `matches` is tested with it.
         return 0;
     }
     if mad.method() != Method::GET_TABLE_RESP {
-        return compare(mad.sa_data(), rewrite, &places, name);
+        return compare(mad.sa_data(), rewrite, &fields, name);
     }
     if mad.status() != Status::OK || mad.sa_record_len() == 0 {
         return 0;
@@ -139,21 +139,21 @@ fn compare_records(mad: &Mad, name: &str) -> usize {
     // The captured bytes behind the last record are zero.
     let records =
         mad.sa_data().chunks_exact(mad.sa_record_len()).filter(|record| record.iter().any(|byte| *byte != 0));
-    records.map(|record| compare(record, rewrite, &places, name)).sum()
+    records.map(|record| compare(record, rewrite, &fields, name)).sum()
 }
 
-/// What a layout makes of its bytes.
+/// Decodes and encodes a layout.
 type Rewrite = fn(&[u8]) -> Result<Vec<u8>, LayoutError>;
 
-fn compare(raw: &[u8], rewrite: Rewrite, places: &Places, name: &str) -> usize {
+fn compare(raw: &[u8], rewrite: Rewrite, fields: &Fields, name: &str) -> usize {
     let written = rewrite(raw).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut expected = vec![0; written.len()];
-    for field in places {
+    for field in fields {
         if field.width() <= 64 {
             field.put(&mut expected, field.get(raw));
         } else {
-            let place = field.first_byte()..field.end_byte();
-            expected[place.clone()].copy_from_slice(&raw[place]);
+            let range = field.first_byte()..field.end_byte();
+            expected[range.clone()].copy_from_slice(&raw[range]);
         }
     }
     assert_eq!(written, expected, "{name}");
@@ -162,13 +162,16 @@ fn compare(raw: &[u8], rewrite: Rewrite, places: &Places, name: &str) -> usize {
 
 macro_rules! layout {
     ($ty:ty) => {
-        (|raw| <$ty>::decode(raw).map(|value| value.encode().to_vec()), places(<$ty>::FIELDS, 0, usize::MAX))
+        (
+            |raw| <$ty>::decode(raw).map(|value| value.encode().to_vec()),
+            shifted_fields(<$ty>::FIELDS, 0, usize::MAX),
+        )
     };
     // A layout that holds another one at `$at`.
     ($ty:ty, $inner:ty, $at:literal) => {{
-        let mut all = places(<$ty>::FIELDS, 0, usize::MAX);
+        let mut all = shifted_fields(<$ty>::FIELDS, 0, usize::MAX);
         all.retain(|field| field.first_byte() != $at);
-        all.extend(places(<$inner>::FIELDS, $at, usize::MAX));
+        all.extend(shifted_fields(<$inner>::FIELDS, $at, usize::MAX));
         (|raw| <$ty>::decode(raw).map(|value| value.encode().to_vec()), all)
     }};
 }
@@ -182,7 +185,7 @@ macro_rules! block {
     };
 }
 
-fn smp_attribute(attribute: Attribute) -> (Rewrite, Places) {
+fn smp_attribute(attribute: Attribute) -> (Rewrite, Fields) {
     match attribute {
         Attribute::NODE_INFO => layout!(NodeInfo),
         Attribute::PORT_INFO => layout!(PortInfo),
@@ -190,31 +193,31 @@ fn smp_attribute(attribute: Attribute) -> (Rewrite, Places) {
         Attribute::SM_INFO => layout!(SmInfo),
         Attribute::MLNX_EXT_PORT_INFO => layout!(MlnxExtPortInfo),
         Attribute::NODE_DESCRIPTION => {
-            (|raw| Ok(raw[..64].to_vec()), places(&[("text", bytes(0, 64))], 0, 64))
+            (|raw| Ok(raw[..64].to_vec()), shifted_fields(&[("text", bytes(0, 64))], 0, 64))
         }
         Attribute::GUID_INFO => block!(GuidBlock, 64),
         Attribute::PKEY_TABLE => block!(PkeyBlock, 64),
         Attribute::SL_TO_VL => block!(SlToVl, 8),
         Attribute::VL_ARBITRATION => {
-            let (rewrite, _): (Rewrite, Places) = block!(VlArbBlock, 64);
+            let (rewrite, _): (Rewrite, Fields) = block!(VlArbBlock, 64);
             (rewrite, (0..32).flat_map(|i| [bits(2 * i, 3, 0), bytes(2 * i + 1, 1)]).collect())
         }
         Attribute::LINEAR_FORWARDING => block!(ForwardingBlock, 64),
         Attribute::MULTICAST_FORWARDING => block!(MulticastBlock, 64),
-        other => panic!("{other:?} of subnet management is not read by the crate"),
+        other => panic!("{other:?} of subnet management is not decoded by the crate"),
     }
 }
 
-fn perf_attribute(attribute: Attribute) -> (Rewrite, Places) {
+fn perf_attribute(attribute: Attribute) -> (Rewrite, Fields) {
     match attribute {
         Attribute::CLASS_PORT_INFO => layout!(ClassPortInfo),
         Attribute::PORT_COUNTERS => layout!(PortCounters),
         Attribute::PORT_COUNTERS_EXT => layout!(PortCountersExtended),
-        other => panic!("{other:?} of performance management is not read by the crate"),
+        other => panic!("{other:?} of performance management is not decoded by the crate"),
     }
 }
 
-fn sa_attribute(attribute: Attribute) -> (Rewrite, Places) {
+fn sa_attribute(attribute: Attribute) -> (Rewrite, Fields) {
     match attribute {
         Attribute::CLASS_PORT_INFO => layout!(ClassPortInfo),
         Attribute::NODE_RECORD => layout!(sa::NodeRecord, NodeInfo, 4),
@@ -232,26 +235,26 @@ fn sa_attribute(attribute: Attribute) -> (Rewrite, Places) {
         Attribute::LINEAR_FORWARDING_RECORD => layout!(sa::LinearForwardingRecord),
         Attribute::MULTICAST_FORWARDING_RECORD => layout!(sa::MulticastForwardingRecord),
         Attribute::INFORM_INFO_RECORD => layout!(InformInfoRecord, InformInfo, 24),
-        other => panic!("{other:?} of subnet administration is not read by the crate"),
+        other => panic!("{other:?} of subnet administration is not decoded by the crate"),
     }
 }
 
-/// The head of a notice, and the details of its trap.
-fn notice_places(raw: &[u8], len: usize) -> Places {
+/// The fields of a notice, and of the details of its trap.
+fn notice_fields(raw: &[u8], len: usize) -> Fields {
     const DETAILS: usize = 10;
-    let mut all = places(RawNotice::FIELDS, 0, len);
+    let mut all = shifted_fields(RawNotice::FIELDS, 0, len);
     all.retain(|field| field.first_byte() != DETAILS);
     let details = match u16::from_be_bytes([raw[4], raw[5]]) {
         64 | 65 => GidEvent::FIELDS,
         128 => SwitchEvent::FIELDS,
         144 => LocalChange::FIELDS,
-        other => panic!("trap {other} was not captured when this was written"),
+        other => panic!("trap {other} has no layout in this test"),
     };
-    all.extend(places(details, DETAILS, len));
+    all.extend(shifted_fields(details, DETAILS, len));
     all
 }
 
-/// The places of a table, `at` bytes further on, as far as they end before `len`.
-fn places(fields: &[(&str, Field)], at: usize, len: usize) -> Places {
+/// The fields of a layout that starts `at` bytes later, as far as they end before `len`.
+fn shifted_fields(fields: &[(&str, Field)], at: usize, len: usize) -> Fields {
     fields.iter().map(|(_, field)| field.moved_by(at)).filter(|field| field.end_byte() <= len).collect()
 }
