@@ -4,7 +4,7 @@
 //! * [`ibnetdiscover`] — the text format of the tool of that name, which `ibsim` reads too.
 //! * [`generate`] — fat-trees, tori, dragonflies and random fabrics, the same for the same seed.
 //! * [`Intents`] — what is wanted, [`Decisions`] — what has to stay, [`plan`] — what every device is to hold.
-//! * [`Summary`] and [`picture`] — a fabric in numbers and as a drawing; [`chart`] — figures as a drawing.
+//! * [`Summary`] — counts, rates and shape of a fabric; [`SwitchGraph`] — its switches as a graph.
 //!
 //! Nothing here reads a file, a clock or a dice: text and seeds are arguments.
 //!
@@ -19,7 +19,6 @@
 //! ```
 
 mod builder;
-pub mod chart;
 pub mod decisions;
 mod found;
 pub mod generate;
@@ -29,11 +28,10 @@ mod json;
 mod link_rate;
 mod mac;
 mod packed;
-pub mod picture;
 pub mod plan;
 mod shared_map;
-mod structure;
 mod summary;
+mod switch_graph;
 pub mod tenancy;
 mod topology;
 mod written;
@@ -48,6 +46,7 @@ pub use mac::{MacAddress, NotAMacAddress};
 pub use plan::FabricPlan;
 pub use shared_map::{Difference, SharedMap};
 pub use summary::{RateCount, Summary};
+pub use switch_graph::{SwitchGraph, SwitchIndex};
 pub use topology::{
     DESCRIPTION_BYTES_MAX, Endpoint, Link, MODULE_BYTES_MAX, NODE_ID_BYTES_MAX, NODE_PORTS_MAX, NODES_MAX,
     Node, NodeIndex, PORTS_MAX, Port, PortZero, Topology,

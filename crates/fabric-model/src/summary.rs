@@ -7,7 +7,7 @@ use ib_wire::NodeKind;
 use serde::Serialize;
 
 use crate::link_rate::LinkRate;
-use crate::structure::SwitchGraph;
+use crate::switch_graph::SwitchGraph;
 use crate::topology::{Link, Topology};
 
 /// How many links run at a rate.
@@ -56,7 +56,7 @@ impl Summary {
         let between_switches =
             |link: &Link| topology[link.a.node].is_switch() && topology[link.b.node].is_switch();
         Self {
-            switches: graph.len(),
+            switches: graph.switch_count(),
             adapters: kind(NodeKind::Adapter),
             routers: kind(NodeKind::Router),
             ports: topology.nodes().map(|(_, node)| usize::from(node.port_count())).sum(),

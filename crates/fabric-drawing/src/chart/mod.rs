@@ -1,11 +1,11 @@
-//! Figures as drawings: lines over an axis, in the look of [`picture`](crate::picture).
+//! Figures as drawings: lines over an axis, in the look of [`picture`](crate::diagram).
 //!
 //! A [`Lines`] says what is to be seen — axes, series, marks — and [`Lines::to_svg`] draws it, whatever the figures are:
 //! a point that cannot stand on its axis (no number, or not above 0 on a logarithmic axis) is left out and the line
 //! breaks there.
 //!
 //! ```
-//! use fabric_model::chart::{Axis, Lines, Mark, Series};
+//! use fabric_drawing::chart::{Axis, Lines, Mark, Series};
 //!
 //! let chart = Lines {
 //!     title: "Latency".to_owned(),

@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use super::paper::text_width;
 use super::scene::{Bend, Card, Cells, Point, Role, Scene, Side, Text, Wire, point};
 use super::{Fabric, counted};
-use crate::structure::Place;
+use crate::page::text_width;
+use fabric_model::SwitchIndex;
 
 const ROW_GAP: f32 = 60.0;
 const COLUMN_GAP: f32 = 62.0;
@@ -18,7 +18,7 @@ type Coordinates = [u16; 3];
 
 /// Draws the fabric if all its switches have coordinates.
 pub(super) fn draw(fabric: &Fabric<'_>) -> Option<Scene> {
-    let places = (0..fabric.graph.len()).map(|place| coordinates(fabric.name(place)));
+    let places = (0..fabric.graph.switch_count()).map(|place| coordinates(fabric.name(place)));
     let places: Vec<Coordinates> = places.collect::<Option<_>>()?;
     let distinct: HashSet<_> = places.iter().collect();
     if places.is_empty() || distinct.len() < places.len() {
@@ -78,7 +78,7 @@ impl Grid {
         }
     }
 
-    fn card(&self, fabric: &Fabric<'_>, place: Place, [plane, row, column]: Coordinates) -> Card {
+    fn card(&self, fabric: &Fabric<'_>, place: SwitchIndex, [plane, row, column]: Coordinates) -> Card {
         let centre = point(
             f32::from(column) * self.column_step + f32::from(plane) * PLANE_STEP.x,
             f32::from(row) * self.row_step + f32::from(plane) * PLANE_STEP.y,

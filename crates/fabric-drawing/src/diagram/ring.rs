@@ -4,7 +4,7 @@ use std::f32::consts::TAU;
 
 use super::scene::{Anchor, Bend, Card, Cells, Label, Point, Role, Scene, Text, Wire, point};
 use super::{Fabric, counted};
-use crate::structure::Place;
+use fabric_model::SwitchIndex;
 
 /// Along the ring, per switch.
 const SLOT: f32 = 30.0;
@@ -14,7 +14,7 @@ const DOT: f32 = 20.0;
 /// Draws the fabric.
 pub(super) fn draw(fabric: &Fabric<'_>) -> Scene {
     let mut scene = Scene::default();
-    let count = fabric.graph.len();
+    let count = fabric.graph.switch_count();
     let radius = (count as f32 * SLOT / TAU).max(RADIUS_MIN);
     for place in 0..count {
         let angle = TAU * place as f32 / count as f32 - TAU / 4.0;
@@ -53,7 +53,7 @@ fn cells_inside(centre: Point, loads: &[f32]) -> Cells {
 }
 
 /// The name along the ray from the middle, never upside down.
-fn label(fabric: &Fabric<'_>, place: Place, distance: f32, angle: f32) -> Label {
+fn label(fabric: &Fabric<'_>, place: SwitchIndex, distance: f32, angle: f32) -> Label {
     let hosts = fabric.hosts(place).len();
     let mut text = fabric.name(place).to_owned();
     if hosts > 0 {

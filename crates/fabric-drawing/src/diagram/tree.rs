@@ -1,12 +1,12 @@
 //! Trees as rows: hosts at the bottom, leaves above them, spines above those, cores on top.
 
-use super::paper::text_width;
 use super::scene::{
     Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Side, Text, Wire, card_in_slot, point,
 };
 use super::svg::{LIST_SIZE, LIST_STEP, list_corner};
 use super::{Fabric, HOSTS_DRAWN_MAX, counted, rows};
-use crate::structure::Place;
+use crate::page::text_width;
+use fabric_model::SwitchIndex;
 
 /// Width that a row of leaves is fitted into while its slots stay wide enough.
 const WIDTH_WANTED: f32 = 1900.0;
@@ -35,10 +35,10 @@ pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
 
 struct Tree<'a> {
     fabric: &'a Fabric<'a>,
-    rows: Vec<Vec<Place>>,
+    rows: Vec<Vec<SwitchIndex>>,
     levels: &'a [u8],
     /// The switches below the top level that hang together; one pod in trees of two levels.
-    pods: Vec<Vec<Place>>,
+    pods: Vec<Vec<SwitchIndex>>,
     pod_names: Vec<Option<String>>,
     /// Left and right end of each pod.
     spans: Vec<(f32, f32)>,
@@ -80,7 +80,7 @@ impl<'a> Tree<'a> {
     fn place_leaves(&mut self) {
         let mut x = 0.0;
         for pod in self.pods.clone() {
-            let leaves: Vec<Place> = pod.into_iter().filter(|place| self.levels[*place] == 1).collect();
+            let leaves: Vec<SwitchIndex> = pod.into_iter().filter(|place| self.levels[*place] == 1).collect();
             let start = x;
             for leaf in leaves {
                 self.place(leaf, point(x + self.slot / 2.0, 0.0), self.slot);
@@ -103,20 +103,21 @@ impl<'a> Tree<'a> {
                 continue;
             }
             for (pod, span) in self.pods.clone().into_iter().zip(self.spans.clone()) {
-                let row: Vec<Place> = pod.into_iter().filter(|place| self.levels[*place] == level).collect();
+                let row: Vec<SwitchIndex> =
+                    pod.into_iter().filter(|place| self.levels[*place] == level).collect();
                 self.spread(&row, span, y);
             }
         }
     }
 
-    fn spread(&mut self, row: &[Place], (left, right): (f32, f32), y: f32) {
+    fn spread(&mut self, row: &[SwitchIndex], (left, right): (f32, f32), y: f32) {
         let slot = (right - left) / row.len().max(1) as f32;
         for (number, place) in row.iter().enumerate() {
             self.place(*place, point(left + slot * (number as f32 + 0.5), y), slot);
         }
     }
 
-    fn place(&mut self, switch: Place, centre: Point, slot: f32) {
+    fn place(&mut self, switch: SwitchIndex, centre: Point, slot: f32) {
         let role = Role::of_level(self.levels[switch], self.top());
         let mut lines = vec![self.short_name(switch).to_owned()];
         let hosts = self.fabric.hosts(switch).len();
@@ -128,7 +129,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The name of a switch without that of its pod, which its panel bears.
-    fn short_name(&self, switch: Place) -> &'a str {
+    fn short_name(&self, switch: SwitchIndex) -> &'a str {
         let name = self.fabric.name(switch);
         let pod = self.pod_names.iter().flatten().find_map(|pod| name.strip_prefix(pod.as_str()));
         pod.filter(|_| self.pods.len() > 1).map_or(name, |rest| rest.trim_start_matches('-'))
@@ -169,7 +170,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    fn host_list(&self, leaf: Place, below: Point) -> Card {
+    fn host_list(&self, leaf: SwitchIndex, below: Point) -> Card {
         let hosts = self.fabric.hosts(leaf);
         let lines = hosts.iter().map(|host| self.fabric.topology[*host].description.clone()).collect();
         let columns = hosts.len().div_ceil(LIST_ROWS_MAX);
@@ -178,7 +179,7 @@ impl<'a> Tree<'a> {
         Card { centre, width: self.slot - 10.0, height, role: Role::Host, lines, text: Text::List(columns) }
     }
 
-    fn host_count(&self, leaf: Place, below: Point) -> Card {
+    fn host_count(&self, leaf: SwitchIndex, below: Point) -> Card {
         let lines = vec![counted(self.fabric.hosts(leaf).len(), "host")];
         let mut card = card_in_slot(below, self.slot, Role::Host, lines);
         card.centre.y += 34.0 + card.height / 2.0;
@@ -186,7 +187,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Where loads are shown: a cell beside each name, or a block of cells below the number of hosts.
-    fn draw_host_cells(&mut self, leaf: Place, card: &Card) {
+    fn draw_host_cells(&mut self, leaf: SwitchIndex, card: &Card) {
         let Some(loads) = self.fabric.host_loads(leaf) else { return };
         let Text::List(columns) = card.text else {
             self.scene.cells.push(Cells::beside(card, Side::Below, loads.to_vec()));
@@ -245,14 +246,14 @@ pub(super) fn row_label(at: Point, text: String) -> Label {
 }
 
 /// The switches below the top level that hang together.
-pub(super) fn pods(fabric: &Fabric<'_>, levels: &[u8], top: usize) -> Vec<Vec<Place>> {
-    let below_top = |place: Place| top < 3 || usize::from(levels[place]) < top;
+pub(super) fn pods(fabric: &Fabric<'_>, levels: &[u8], top: usize) -> Vec<Vec<SwitchIndex>> {
+    let below_top = |place: SwitchIndex| top < 3 || usize::from(levels[place]) < top;
     let islands = fabric.graph.islands(|here, there| below_top(here) && below_top(there));
     islands.into_iter().filter(|island| island.iter().any(|place| levels[*place] == 1)).collect()
 }
 
 /// What the names of a pod's switches have in common, if they are named by pod.
-pub(super) fn pod_name(fabric: &Fabric<'_>, pod: &[Place]) -> Option<String> {
+pub(super) fn pod_name(fabric: &Fabric<'_>, pod: &[SwitchIndex]) -> Option<String> {
     let mut names = pod.iter().map(|place| fabric.name(*place));
     let first = names.next()?;
     let common = names.fold(first.len(), |length, name| {
@@ -267,7 +268,7 @@ fn lists_hosts(fabric: &Fabric<'_>) -> bool {
 }
 
 /// How much room a leaf gets.
-fn slot(fabric: &Fabric<'_>, leaves: &[Place]) -> f32 {
+fn slot(fabric: &Fabric<'_>, leaves: &[SwitchIndex]) -> f32 {
     if !lists_hosts(fabric) {
         return (WIDTH_WANTED / leaves.len() as f32).clamp(SLOT_MIN, SLOT_MAX);
     }

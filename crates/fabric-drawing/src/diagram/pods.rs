@@ -6,7 +6,7 @@ use super::heat::Cables;
 use super::scene::{Bend, Card, Cells, Point, Role, Scene, Side, Text, Wire, point};
 use super::tree::{pod_name, pods, row_label};
 use super::{Fabric, counted, rows};
-use crate::structure::Place;
+use fabric_model::SwitchIndex;
 
 const POD_SLOT: f32 = 92.0;
 const CORE_SLOT: f32 = 74.0;
@@ -61,9 +61,9 @@ fn label_rows(scene: &mut Scene, pods_above: usize, pods_below: usize, cores: us
 }
 
 /// What a card hides: a block of cells for the cables inside the pod, and beyond it one for those to its hosts.
-fn pod_cells(fabric: &Fabric<'_>, levels: &[u8], pod: &[Place], card: &Card, side: Side) -> [Cells; 2] {
+fn pod_cells(fabric: &Fabric<'_>, levels: &[u8], pod: &[SwitchIndex], card: &Card, side: Side) -> [Cells; 2] {
     const BLOCK_GAP: f32 = 10.0;
-    let is_leaf = |place: &Place| levels[*place] == 1;
+    let is_leaf = |place: &SwitchIndex| levels[*place] == 1;
     let inside: Vec<f32> = fabric.pairs_among(pod).map(|(_, _, cables)| cables.load).collect();
     let spines = pod.iter().filter(|place| !is_leaf(place)).count();
     let inside = Cells::in_columns(card, side, spines.max(1), inside);
@@ -91,7 +91,7 @@ fn card(centre: Point, width: f32, height: f32, role: Role, lines: Vec<String>) 
     Card { centre, width, height, role, lines, text: Text::Across(12.0) }
 }
 
-fn pod_lines(fabric: &Fabric<'_>, levels: &[u8], pod: &[Place], number: usize) -> Vec<String> {
+fn pod_lines(fabric: &Fabric<'_>, levels: &[u8], pod: &[SwitchIndex], number: usize) -> Vec<String> {
     let leaves = pod.iter().filter(|place| levels[**place] == 1).count();
     let hosts: usize = pod.iter().map(|place| fabric.hosts(*place).len()).sum();
     vec![
@@ -103,8 +103,8 @@ fn pod_lines(fabric: &Fabric<'_>, levels: &[u8], pod: &[Place], number: usize) -
 }
 
 /// Cores with the same neighbours, in the order of the first of each group.
-fn core_groups(fabric: &Fabric<'_>, cores: &[Place]) -> Vec<Vec<Place>> {
-    let mut groups: BTreeMap<Vec<Place>, Vec<Place>> = BTreeMap::new();
+fn core_groups(fabric: &Fabric<'_>, cores: &[SwitchIndex]) -> Vec<Vec<SwitchIndex>> {
+    let mut groups: BTreeMap<Vec<SwitchIndex>, Vec<SwitchIndex>> = BTreeMap::new();
     for core in cores {
         let neighbours = fabric.graph.neighbours[*core].iter().map(|(place, _)| *place).collect();
         groups.entry(neighbours).or_default().push(*core);
@@ -114,8 +114,13 @@ fn core_groups(fabric: &Fabric<'_>, cores: &[Place]) -> Vec<Vec<Place>> {
     groups
 }
 
-fn wires(fabric: &Fabric<'_>, pods: &[Vec<Place>], groups: &[Vec<Place>], cards: &[Card]) -> Vec<Wire> {
-    let mut card_of = vec![None; fabric.graph.len()];
+fn wires(
+    fabric: &Fabric<'_>,
+    pods: &[Vec<SwitchIndex>],
+    groups: &[Vec<SwitchIndex>],
+    cards: &[Card],
+) -> Vec<Wire> {
+    let mut card_of = vec![None; fabric.graph.switch_count()];
     for (card, members) in pods.iter().chain(groups).enumerate() {
         members.iter().for_each(|place| card_of[*place] = Some(card));
     }

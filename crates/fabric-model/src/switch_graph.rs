@@ -10,16 +10,16 @@ const DIAMETER_SWITCHES_MAX: usize = 4096;
 /// A switch with fewer hosts than this share of the fullest one's may be a spine that serves a few service nodes.
 const LEAF_SHARE: u32 = 4;
 
-/// A switch's place in [`SwitchGraph`].
-pub(crate) type Place = usize;
+/// The index of a switch in [`SwitchGraph::switches`].
+pub type SwitchIndex = usize;
 
 /// The switches of a fabric and what is cabled to each, parallel cables counted.
 #[derive(Debug)]
-pub(crate) struct SwitchGraph {
+pub struct SwitchGraph {
     /// The switches in file order.
     pub switches: Vec<NodeIndex>,
     /// Each switch's neighbours in order, with the number of cables.
-    pub neighbours: Vec<Vec<(Place, u32)>>,
+    pub neighbours: Vec<Vec<(SwitchIndex, u32)>>,
     /// Each switch's adapters and routers, one entry per cable.
     pub hosts: Vec<Vec<NodeIndex>>,
 }
@@ -46,23 +46,24 @@ impl SwitchGraph {
         graph
     }
 
-    pub fn len(&self) -> usize {
+    pub fn switch_count(&self) -> usize {
         self.switches.len()
     }
 
     /// Each switch's level, leaves being 1, if every cable joins a level to the next: a tree in the wide sense.
     pub fn levels(&self) -> Option<Vec<u8>> {
-        let host_count = |place: Place| self.hosts[place].len() as u32;
-        let fullest = (0..self.len()).map(host_count).max().unwrap_or(0);
-        let leaves = |at_least: u32| (0..self.len()).filter(move |place| host_count(*place) >= at_least);
+        let host_count = |place: SwitchIndex| self.hosts[place].len() as u32;
+        let fullest = (0..self.switch_count()).map(host_count).max().unwrap_or(0);
+        let leaves =
+            |at_least: u32| (0..self.switch_count()).filter(move |place| host_count(*place) >= at_least);
         self.levels_over(leaves(1)).or_else(|| self.levels_over(leaves((fullest / LEAF_SHARE).max(1))))
     }
 
     /// The islands that are left when only some cables count; each island in order, the islands by their first switch.
-    pub fn islands(&self, counts: impl Fn(Place, Place) -> bool) -> Vec<Vec<Place>> {
-        let mut seen = vec![false; self.len()];
+    pub fn islands(&self, counts: impl Fn(SwitchIndex, SwitchIndex) -> bool) -> Vec<Vec<SwitchIndex>> {
+        let mut seen = vec![false; self.switch_count()];
         let mut islands = Vec::new();
-        for start in 0..self.len() {
+        for start in 0..self.switch_count() {
             if std::mem::replace(&mut seen[start], true) {
                 continue;
             }
@@ -85,10 +86,11 @@ impl SwitchGraph {
     /// The most switch-to-switch cables a packet between two hosts must pass; `None` if some cannot reach each other
     /// or there are too many switches to tell.
     pub fn diameter(&self) -> Option<u32> {
-        if self.len() > DIAMETER_SWITCHES_MAX {
+        if self.switch_count() > DIAMETER_SWITCHES_MAX {
             return None;
         }
-        let ends: Vec<Place> = (0..self.len()).filter(|place| !self.hosts[*place].is_empty()).collect();
+        let ends: Vec<SwitchIndex> =
+            (0..self.switch_count()).filter(|place| !self.hosts[*place].is_empty()).collect();
         let mut farthest = None;
         for &end in &ends {
             let distances = self.distances([end]);
@@ -100,8 +102,8 @@ impl SwitchGraph {
     }
 
     /// How far each switch is from the nearest of some.
-    fn distances(&self, from: impl IntoIterator<Item = Place>) -> Vec<Option<u32>> {
-        let mut distances = vec![None; self.len()];
+    fn distances(&self, from: impl IntoIterator<Item = SwitchIndex>) -> Vec<Option<u32>> {
+        let mut distances = vec![None; self.switch_count()];
         let mut queue = VecDeque::new();
         for place in from {
             distances[place] = Some(0);
@@ -118,13 +120,13 @@ impl SwitchGraph {
         distances
     }
 
-    fn levels_over(&self, leaves: impl Iterator<Item = Place>) -> Option<Vec<u8>> {
+    fn levels_over(&self, leaves: impl Iterator<Item = SwitchIndex>) -> Option<Vec<u8>> {
         let distances = self.distances(leaves);
         let levels = distances.into_iter().map(|distance| u8::try_from(distance? + 1).ok());
         let levels: Vec<u8> = levels.collect::<Option<_>>()?;
-        let adjacent = |here: Place| {
+        let adjacent = |here: SwitchIndex| {
             self.neighbours[here].iter().all(|(there, _)| levels[here].abs_diff(levels[*there]) == 1)
         };
-        ((0..self.len()).all(adjacent) && !levels.is_empty()).then_some(levels)
+        ((0..self.switch_count()).all(adjacent) && !levels.is_empty()).then_some(levels)
     }
 }

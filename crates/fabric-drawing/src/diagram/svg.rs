@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::heat::{self, SHADES, UNUSED};
-use super::paper::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
 use super::scene::{
     Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Text, Wire, point, svg_label_size,
 };
+use crate::page::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
 
 const LEGEND_HEIGHT: f32 = 56.0;
 /// Room for the title and the legend of a small drawing.

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::names::{NAME_SIZE, NAME_STEP, cut, rows, spread};
 use super::ruler::{Ruler, Tick};
 use super::{Lines, Mark, Position, Series, Style};
-use crate::picture::paper::{
+use crate::page::{
     BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, text_width, write_head,
 };
 

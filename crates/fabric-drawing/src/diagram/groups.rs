@@ -5,7 +5,7 @@ use std::f32::consts::TAU;
 use super::scene::{Bend, Card, Cells, Panel, Point, Role, Scene, Side, Wire, card_in_slot, point};
 use super::tree::pod_name;
 use super::{Fabric, counted};
-use crate::structure::Place;
+use fabric_model::SwitchIndex;
 
 const SLOT_WIDE: f32 = 76.0;
 const SLOT_NARROW: f32 = 24.0;
@@ -16,9 +16,9 @@ const GROUP_HEIGHT: f32 = 196.0;
 
 /// Draws the fabric if leaving out the cables between spines leaves several groups of leaves and spines.
 pub(super) fn draw(fabric: &Fabric<'_>) -> Option<Scene> {
-    let has_hosts = |place: Place| !fabric.hosts(place).is_empty();
+    let has_hosts = |place: SwitchIndex| !fabric.hosts(place).is_empty();
     let groups = fabric.graph.islands(|here, there| has_hosts(here) != has_hosts(there));
-    let complete = |group: &Vec<Place>| group.iter().any(|place| has_hosts(*place)) && group.len() > 1;
+    let complete = |group: &Vec<SwitchIndex>| group.iter().any(|place| has_hosts(*place)) && group.len() > 1;
     if groups.len() < 2 || !groups.iter().all(complete) {
         return None;
     }
@@ -30,7 +30,7 @@ pub(super) fn draw(fabric: &Fabric<'_>) -> Option<Scene> {
 
 struct Ring<'a> {
     fabric: &'a Fabric<'a>,
-    groups: Vec<Vec<Place>>,
+    groups: Vec<Vec<SwitchIndex>>,
     group_width: f32,
     group_height: f32,
     slot: f32,
@@ -41,18 +41,18 @@ struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    fn new(fabric: &'a Fabric<'a>, groups: Vec<Vec<Place>>) -> Self {
+    fn new(fabric: &'a Fabric<'a>, groups: Vec<Vec<SwitchIndex>>) -> Self {
         let longest_row = groups.iter().map(|group| longest_row(fabric, group)).max().unwrap_or(1);
         let slot = if longest_row <= WIDE_MAX { SLOT_WIDE } else { SLOT_NARROW };
         let group_width = longest_row as f32 * slot + 2.0 * PADDING;
         let group_height = GROUP_HEIGHT + cells_height(fabric, slot);
         let diagonal = group_width.hypot(group_height) + 30.0;
         let chord = 2.0 * (TAU / 2.0 / groups.len() as f32).sin();
-        let mut group_of = vec![0; fabric.graph.len()];
+        let mut group_of = vec![0; fabric.graph.switch_count()];
         for (number, group) in groups.iter().enumerate() {
             group.iter().for_each(|place| group_of[*place] = number);
         }
-        let (radius, cards) = ((diagonal / chord).max(260.0), vec![usize::MAX; fabric.graph.len()]);
+        let (radius, cards) = ((diagonal / chord).max(260.0), vec![usize::MAX; fabric.graph.switch_count()]);
         Self {
             fabric,
             groups,
@@ -97,7 +97,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    fn draw_row(&mut self, row: &[Place], role: Role, group: &str, centre: Point) {
+    fn draw_row(&mut self, row: &[SwitchIndex], role: Role, group: &str, centre: Point) {
         let slot = (self.group_width - 2.0 * PADDING) / row.len().max(1) as f32;
         let left = centre.x - slot * row.len() as f32 / 2.0;
         for (number, place) in row.iter().enumerate() {
@@ -141,11 +141,12 @@ impl<'a> Ring<'a> {
 /// Room for the cells of a leaf's hosts, where loads are shown.
 fn cells_height(fabric: &Fabric<'_>, slot: f32) -> f32 {
     let columns = ((slot - 8.0) / 7.0) as usize;
-    let hosts = (0..fabric.graph.len()).filter_map(|place| fabric.host_loads(place)).map(<[f32]>::len).max();
+    let hosts =
+        (0..fabric.graph.switch_count()).filter_map(|place| fabric.host_loads(place)).map(<[f32]>::len).max();
     hosts.map_or(0.0, |hosts| hosts.div_ceil(columns) as f32 * 8.0 + 4.0)
 }
 
-fn longest_row(fabric: &Fabric<'_>, group: &[Place]) -> usize {
+fn longest_row(fabric: &Fabric<'_>, group: &[SwitchIndex]) -> usize {
     let leaves = group.iter().filter(|place| !fabric.hosts(**place).is_empty()).count();
     leaves.max(group.len() - leaves)
 }

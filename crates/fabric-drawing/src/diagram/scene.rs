@@ -1,7 +1,7 @@
 //! What a layout leaves for the renderer: cards, panels, wires and labels on a plane.
 
 use super::heat::Cables;
-use super::paper::text_width;
+use crate::page::text_width;
 
 /// What a thing is, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! Where the names of lines and marks stand: beside the chart and above it, none over another.
 
-use crate::picture::paper::text_width;
+use crate::page::text_width;
 
 /// Font size of names.
 pub(super) const NAME_SIZE: f32 = 12.0;

@@ -8,7 +8,6 @@ mod dot;
 mod grid;
 mod groups;
 mod heat;
-pub(crate) mod paper;
 mod pods;
 mod ring;
 mod scene;
@@ -22,9 +21,9 @@ use ib_wire::{Guid, PortNum};
 use scene::Scene;
 use svg::Ink;
 
-use crate::structure::{Place, SwitchGraph};
-use crate::summary::Summary;
-use crate::topology::{NodeIndex, Topology};
+use fabric_model::Summary;
+use fabric_model::{NodeIndex, Topology};
+use fabric_model::{SwitchGraph, SwitchIndex};
 
 /// Hosts up to which each is drawn by name.
 pub const HOSTS_DRAWN_MAX: usize = 150;
@@ -88,22 +87,22 @@ impl<'a> Fabric<'a> {
         grid::draw(self).or_else(|| groups::draw(self)).unwrap_or_else(|| ring::draw(self))
     }
 
-    fn name(&self, place: Place) -> &str {
+    fn name(&self, place: SwitchIndex) -> &str {
         &self.topology[self.graph.switches[place]].description
     }
 
-    fn hosts(&self, place: Place) -> &[NodeIndex] {
+    fn hosts(&self, place: SwitchIndex) -> &[NodeIndex] {
         &self.graph.hosts[place]
     }
 
     /// The loads of the cables to a switch's hosts, in their order, if loads are shown and it has hosts.
-    fn host_loads(&self, place: Place) -> Option<&[f32]> {
+    fn host_loads(&self, place: SwitchIndex) -> Option<&[f32]> {
         let loads = self.heat.as_ref()?.hosts[place].as_slice();
         (!loads.is_empty()).then_some(loads)
     }
 
     /// The cables to a switch's hosts.
-    fn host_cables(&self, place: Place) -> Cables {
+    fn host_cables(&self, place: SwitchIndex) -> Cables {
         match self.host_loads(place) {
             Some(loads) => loads.iter().map(|load| Cables::one(*load)).fold(Cables::default(), Cables::with),
             None => Cables::plain(self.hosts(place).len() as u32),
@@ -111,18 +110,21 @@ impl<'a> Fabric<'a> {
     }
 
     /// Pairs of neighbours of which both are among some places, which are in order.
-    fn pairs_among(&self, places: &[Place]) -> impl Iterator<Item = (Place, Place, Cables)> {
-        let inside = |place: &Place| places.binary_search(place).is_ok();
+    fn pairs_among(
+        &self,
+        places: &[SwitchIndex],
+    ) -> impl Iterator<Item = (SwitchIndex, SwitchIndex, Cables)> {
+        let inside = |place: &SwitchIndex| places.binary_search(place).is_ok();
         places.iter().flat_map(move |here| self.pairs_of(*here)).filter(move |(_, there, _)| inside(there))
     }
 
     /// Pairs of neighbours, each once, with the cables between them.
-    fn pairs(&self) -> impl Iterator<Item = (Place, Place, Cables)> {
-        (0..self.graph.len()).flat_map(|here| self.pairs_of(here))
+    fn pairs(&self) -> impl Iterator<Item = (SwitchIndex, SwitchIndex, Cables)> {
+        (0..self.graph.switch_count()).flat_map(|here| self.pairs_of(here))
     }
 
     /// The pairs a place is the first of.
-    fn pairs_of(&self, here: Place) -> impl Iterator<Item = (Place, Place, Cables)> {
+    fn pairs_of(&self, here: SwitchIndex) -> impl Iterator<Item = (SwitchIndex, SwitchIndex, Cables)> {
         let later = self.graph.neighbours[here].iter().filter(move |(there, _)| here < *there);
         later.map(move |(there, count)| {
             let heat = self.heat.as_ref().and_then(|heat| heat.between.get(&(here, *there)));
@@ -132,7 +134,7 @@ impl<'a> Fabric<'a> {
 }
 
 /// The switches of each level, leaves first.
-fn rows(levels: &[u8]) -> Vec<Vec<Place>> {
+fn rows(levels: &[u8]) -> Vec<Vec<SwitchIndex>> {
     let top = levels.iter().copied().max().unwrap_or(0);
     let row = |level| (0..levels.len()).filter(|place| levels[*place] == level).collect();
     (1..=top).map(row).collect()

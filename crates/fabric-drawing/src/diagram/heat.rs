@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use ib_wire::{Guid, PortNum};
 
-use crate::structure::{Place, SwitchGraph};
-use crate::topology::Topology;
+use fabric_model::Topology;
+use fabric_model::{SwitchGraph, SwitchIndex};
 
 /// Colours between unused and full. Few enough that wires of one colour are one path, so many that steps do not show.
 pub(super) const SHADES: u8 = 24;
@@ -53,7 +53,7 @@ impl Cables {
 #[derive(Debug)]
 pub(super) struct Heat {
     /// Between two switches, the first in order before the other.
-    pub between: HashMap<(Place, Place), Cables>,
+    pub between: HashMap<(SwitchIndex, SwitchIndex), Cables>,
     /// To each switch's hosts, in the order of `SwitchGraph::hosts`.
     pub hosts: Vec<Vec<f32>>,
 }
@@ -62,7 +62,7 @@ impl Heat {
     pub fn of(topology: &Topology, graph: &SwitchGraph, load: impl Fn(Guid, PortNum) -> Option<f64>) -> Self {
         let places: HashMap<_, _> =
             graph.switches.iter().enumerate().map(|(place, switch)| (*switch, place)).collect();
-        let (mut between, mut hosts) = (HashMap::new(), vec![Vec::new(); graph.len()]);
+        let (mut between, mut hosts) = (HashMap::new(), vec![Vec::new(); graph.switch_count()]);
         for (here, switch) in graph.switches.iter().enumerate() {
             let node = &topology[*switch];
             for (port, peer) in node.cabled_ports() {

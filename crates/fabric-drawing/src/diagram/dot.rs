@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::{Fabric, HOSTS_DRAWN_MAX, counted, rows};
-use crate::topology::Topology;
+use fabric_model::Topology;
 
 /// Writes a fabric as a graph in the DOT language; parallel cables are one edge with a label.
 pub fn to_dot(topology: &Topology) -> String {
@@ -16,7 +16,7 @@ fn write_graph(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
     dot.push_str("graph fabric {\n  rankdir=BT;\n");
     dot.push_str("  node [shape=box, style=\"rounded,filled\", fillcolor=\"#d5e2f4\", color=\"#7397c9\", fontname=sans];\n");
     dot.push_str("  edge [color=\"#9aa3ad\"];\n");
-    for place in 0..fabric.graph.len() {
+    for place in 0..fabric.graph.switch_count() {
         writeln!(dot, "  s{place} [label={:?}];", fabric.name(place))?;
     }
     for row in fabric.levels.as_deref().map(rows).unwrap_or_default() {
@@ -37,7 +37,7 @@ fn write_graph(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
 fn write_hosts(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
     const STYLE: &str = "fillcolor=\"#f1eee6\", color=\"#c3b9a2\"";
     let by_name = fabric.topology.end_nodes().count() <= HOSTS_DRAWN_MAX;
-    for place in 0..fabric.graph.len() {
+    for place in 0..fabric.graph.switch_count() {
         let hosts = fabric.hosts(place);
         if by_name {
             for host in hosts {

@@ -4,7 +4,7 @@ use super::lines::COLOURS;
 use super::names::{NAME_SIZE, NAME_STEP, rows, spread};
 use super::ruler::Ruler;
 use super::*;
-use crate::picture::paper::text_width;
+use crate::page::text_width;
 
 fn chart(series: Vec<Series>, marks: Vec<Mark>) -> Lines {
     let (x, y) = (Axis::linear("time in µs"), Axis::linear("Gb/s per node"));
