@@ -169,7 +169,7 @@ impl NewNode {
             vendor_id: None,
             device_id: None,
             description: String::new(),
-            port_0: PortZero::Unsaid,
+            port_0: PortZero::Unknown,
         }
     }
 }
@@ -193,7 +193,7 @@ impl TopologyBuilder {
     pub fn add_node(&mut self, new: NewNode) -> Result<NodeIndex, BuildError> {
         self.check_new(&new)?;
         let ports = new_ports(&new)?;
-        let index = NodeIndex::from_place(self.nodes.len());
+        let index = NodeIndex::from_usize(self.nodes.len());
         self.ports += ports.len();
         self.by_id.insert(new.id.clone(), index);
         self.by_guid.insert(new.guid, index);
@@ -205,7 +205,7 @@ impl TopologyBuilder {
             vendor_id: new.vendor_id.filter(|id| *id != 0),
             device_id: new.device_id.filter(|id| *id != 0),
             description: if description.is_empty() { new.id.clone() } else { description },
-            port_0: if new.kind == NodeKind::Switch { new.port_0 } else { PortZero::Unsaid },
+            port_0: if new.kind == NodeKind::Switch { new.port_0 } else { PortZero::Unknown },
             id: new.id,
             ports,
         });
@@ -360,7 +360,7 @@ impl TopologyBuilder {
     /// The ports that stand for a GUID: port 0 of switches, which counts as cabled, and every port of other nodes.
     fn guid_holders(&self, cabled: bool) -> impl Iterator<Item = Endpoint> {
         self.nodes.iter().enumerate().flat_map(move |(place, node)| {
-            let node_index = NodeIndex::from_place(place);
+            let node_index = NodeIndex::from_usize(place);
             let holders = if node.is_switch() { 1 } else { node.ports.len() };
             let wanted = move |port: &Port| (node.is_switch() || port.peer.is_some()) == cabled;
             let ports = node.ports().take(holders).filter(move |(_, port)| wanted(port));
@@ -371,7 +371,7 @@ impl TopologyBuilder {
     fn check_links(&self) -> Result<(), (Endpoint, BuildError)> {
         for (place, node) in self.nodes.iter().enumerate() {
             for (number, peer) in node.cabled_ports() {
-                let end = Endpoint::new(NodeIndex::from_place(place), number);
+                let end = Endpoint::new(NodeIndex::from_usize(place), number);
                 let (here, there) = (self.port(end), self.port(peer));
                 let width = here.enabled_width.0 & there.enabled_width.0;
                 let speed = here.enabled_speed.0 & there.enabled_speed.0;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::intent::PortName;
 use crate::plan::LinearTable;
+use crate::serde_with::{shared_tables, shared_values};
 use crate::shared_map::SharedMap;
-use crate::tenancy::{Class, LinkGrant, PairLevel, SlMode};
-use crate::written::{shared_tables, shared_values};
+use crate::tenancy::{Class, LinkGrant, PairServiceLevel, SlMode};
 
 /// The decisions behind a plan. Handed to the next compilation, they keep what nobody asked to change. Copies share what
 /// they have in common.
@@ -31,25 +31,25 @@ pub struct Decisions {
     /// What guaranteed clusters got, by name.
     #[serde(skip_serializing_if = "SharedMap::is_empty", with = "shared_values")]
     pub clusters: SharedMap<String, Arc<ClusterDecision>>,
-    /// Whether lanes are guarded: every port discards service levels that nobody was granted. From the first guaranteed
+    /// Whether lanes are sl_enforcement: every port discards service levels that nobody was granted. From the first guaranteed
     /// cluster on, and for good.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub guarded: bool,
+    #[serde(rename = "guarded", skip_serializing_if = "std::ops::Not::not")]
+    pub sl_enforcement: bool,
     /// The service level of what goes to and from the subnet manager, where management has lanes of its own. Decided with
     /// the first guaranteed cluster, and for good; without it management shares level 0 with everybody.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub management: Option<ServiceLevel>,
+    #[serde(rename = "management", skip_serializing_if = "Option::is_none")]
+    pub management_sl: Option<ServiceLevel>,
     /// Routes that were found on the fabric and stay as far as they can, by the switch's node GUID: where packets leave,
     /// for the LIDs whose routes were taken over. Without them, the routes are our own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "shared_tables")]
     pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
     /// Where packets go other ways because the owner of their port wishes it: by port GUID, then by the switch's node GUID,
     /// where they would leave without the wish.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub detours: BTreeMap<Guid, BTreeMap<Guid, Option<PortNum>>>,
+    #[serde(rename = "detours", skip_serializing_if = "BTreeMap::is_empty")]
+    pub overridden_exits: BTreeMap<Guid, BTreeMap<Guid, Option<PortNum>>>,
     /// How clusters' owners divide what these have, by the cluster's name.
     #[serde(skip_serializing_if = "SharedMap::is_empty", with = "shared_values")]
-    pub classes: SharedMap<String, Arc<ClassesDecision>>,
+    pub classes: SharedMap<String, Arc<ClassDivision>>,
 }
 
 /// What an end port got: an adapter port, or port 0 of a switch.
@@ -59,8 +59,8 @@ pub struct EndPortDecision {
     pub lid: Lid,
     /// The cables by which packets for it come down, from its own switch upwards: each an index into the up-links of
     /// the switch that the ones before lead to.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub up: Vec<u8>,
+    #[serde(rename = "up", default, skip_serializing_if = "Vec::is_empty")]
+    pub uplink_path: Vec<u8>,
     /// Its P_Key table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pkeys: Vec<Option<Pkey>>,
@@ -71,36 +71,37 @@ pub struct EndPortDecision {
 #[serde(default)]
 pub struct RoutingDecision {
     /// What heights mean.
-    pub scheme: Scheme,
+    pub scheme: HeightScheme,
     /// The switches, by node GUID; also absent ones.
     pub switches: SharedMap<Guid, SwitchDecision>,
     /// The lowest switch by which packets may turn upwards again, so that upper switches reach each other.
-    pub turn: Option<Guid>,
+    #[serde(rename = "turn")]
+    pub down_up_switch: Option<Guid>,
     /// Other places where packets had to be let turn upwards again. They are found anew for every plan, and kept here
     /// because plans that differ in them cannot be mixed.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    pub further_turns: BTreeSet<TurnAt>,
+    #[serde(rename = "further_turns", skip_serializing_if = "BTreeSet::is_empty")]
+    pub down_up_turns: BTreeSet<DownUpTurn>,
     /// A tree of switches below which all adapters are, where no single switch is above them: each with the one it is joined
     /// to. Packets to groups go by it, and turn only where all may.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub crown: BTreeMap<Guid, Guid>,
+    #[serde(rename = "crown", skip_serializing_if = "BTreeMap::is_empty")]
+    pub core_tree: BTreeMap<Guid, Guid>,
 }
 
 impl RoutingDecision {
     /// What tells which of two switches is above the other: the height, then the GUID.
-    pub fn standing(&self, guid: Guid) -> Option<(i32, Guid)> {
+    pub fn order_key(&self, guid: Guid) -> Option<(i32, Guid)> {
         self.switches.get(&guid).map(|switch| (switch.height, guid))
     }
 
     /// Whether the first of two switches is above the second; `None` if one of them is not known.
     pub fn is_above(&self, a: Guid, b: Guid) -> Option<bool> {
-        Some(self.standing(a)? > self.standing(b)?)
+        Some(self.order_key(a)? > self.order_key(b)?)
     }
 }
 
 /// Where packets turn upwards again: three switches in a row, the middle one being the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct TurnAt {
+pub struct DownUpTurn {
     /// Where packets come down from.
     pub from: Guid,
     /// Where they turn.
@@ -112,10 +113,11 @@ pub struct TurnAt {
 /// What the height of a switch means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scheme {
+pub enum HeightScheme {
     /// Its distance from the adapters: a tree with many tops.
     #[default]
-    Levels,
+    #[serde(rename = "levels")]
+    Tiers,
     /// Its distance from one root, counted downwards.
     Root,
 }
@@ -155,7 +157,7 @@ pub struct ClusterDecision {
     pub links: Vec<LinkGrant>,
     /// The levels between the switches of its ports, where every two have their own; in order of the switches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pairs: Vec<PairLevel>,
+    pub pairs: Vec<PairServiceLevel>,
 }
 
 impl ClusterDecision {
@@ -172,8 +174,8 @@ impl ClusterDecision {
     }
 
     /// The service level of its packets between ports on two switches, in both directions.
-    pub fn level_between(&self, a: Guid, b: Guid) -> Option<ServiceLevel> {
-        let switches = PairLevel::between(a, b);
+    pub fn service_level_between(&self, a: Guid, b: Guid) -> Option<ServiceLevel> {
+        let switches = PairServiceLevel::between(a, b);
         let pair = self.pairs.iter().find(|pair| pair.switches == switches);
         match self.sl_mode {
             SlMode::Cluster => self.service_level(),
@@ -185,16 +187,16 @@ impl ClusterDecision {
 /// How what a cluster has is divided among classes of its packets. The first has the cluster's own level and lanes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ClassesDecision {
+pub struct ClassDivision {
     /// The service levels of the others.
     pub service_levels: Vec<ServiceLevel>,
     /// Every link of the cluster.
     pub links: Vec<DividedLink>,
 }
 
-impl ClassesDecision {
+impl ClassDivision {
     /// What a class has of the cluster's share where it has least, in thousandths; the first is 0.
-    pub fn least_part(&self, class: usize) -> Option<u32> {
+    pub fn min_share_permille(&self, class: usize) -> Option<u32> {
         let part = |link: &DividedLink| {
             let all: u32 = link.weights.iter().sum();
             Some(link.weights.get(class)? * 1000 / all.max(1))
@@ -234,15 +236,15 @@ mod tests {
         let number = PartitionNumber::from_wire(0x101).unwrap();
         let port = EndPortDecision {
             lid: Lid::from_wire(7).unwrap(),
-            up: vec![3, 11],
+            uplink_path: vec![3, 11],
             pkeys: vec![Some(Pkey::DEFAULT_FULL), None, Pkey::from_wire(0x101)],
         };
         let uplinks = vec![Uplink { port: PortNum::new(19).unwrap(), peer: guid(9) }];
         let mut decisions = Decisions::default();
         decisions.end_ports.insert(guid(1), port);
         decisions.routing.switches.insert(guid(2), SwitchDecision { height: -1, uplinks });
-        decisions.routing.turn = Some(guid(2));
-        decisions.routing.further_turns.insert(TurnAt { from: guid(9), at: guid(2), to: guid(8) });
+        decisions.routing.down_up_switch = Some(guid(2));
+        decisions.routing.down_up_turns.insert(DownUpTurn { from: guid(9), at: guid(2), to: guid(8) });
         decisions.partitions.insert("one".to_owned(), number);
         let mlid = MulticastLid::from_wire(0xc001).unwrap();
         decisions.groups.insert(number, GroupDecision { mlid, root: Some(guid(9)) });
@@ -263,10 +265,10 @@ mod tests {
 
         let [a, b] = [1, 2].map(|raw| Guid::from_wire(raw).unwrap());
         let service_level = ServiceLevel::from_wire(3).unwrap();
-        let pairs = vec![PairLevel { switches: (a, b), service_level }];
+        let pairs = vec![PairServiceLevel { switches: (a, b), service_level }];
         let decision = ClusterDecision { sl_mode: SlMode::Path, pairs, ..decision };
-        assert_eq!(decision.level_between(b, a), Some(service_level));
-        assert_eq!((decision.level_between(a, a), decision.service_level()), (None, None));
+        assert_eq!(decision.service_level_between(b, a), Some(service_level));
+        assert_eq!((decision.service_level_between(a, a), decision.service_level()), (None, None));
         let json = serde_json::to_string(&decision).unwrap();
         assert_eq!(serde_json::from_str::<ClusterDecision>(&json).unwrap(), decision);
     }

@@ -8,8 +8,8 @@ use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
+use crate::serde_with::{known, listed, written_qkey};
 use crate::tenancy::{Class, SlMode};
-use crate::written::{known, listed, written_qkey};
 
 /// Everything a plan is made from besides the cables and the decisions of before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,11 +27,11 @@ pub struct Intents {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
     /// Ways that owners of ports chose for packets to them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub routes: WishedRoutes,
+    #[serde(rename = "routes", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub route_overrides: RouteOverrides,
     /// How owners of clusters divide what these have.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub classes: WishedClasses,
+    #[serde(rename = "classes", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub class_weights: ClassWeights,
     /// What the devices can hold.
     #[serde(default)]
     pub capabilities: Capabilities,
@@ -45,8 +45,8 @@ impl Intents {
             partitions: Vec::new(),
             owners: PartitionOwners::new(),
             clusters: Vec::new(),
-            routes: WishedRoutes::new(),
-            classes: WishedClasses::new(),
+            route_overrides: RouteOverrides::new(),
+            class_weights: ClassWeights::new(),
             capabilities: Capabilities::default(),
         }
     }
@@ -59,11 +59,11 @@ pub type PartitionOwners = BTreeMap<PartitionNumber, BTreeMap<String, Guid>>;
 
 /// Where packets to a port are to leave switches, by port GUID, then by the switch's node GUID. At switches that are not
 /// named they go as without a wish.
-pub type WishedRoutes = BTreeMap<Guid, BTreeMap<Guid, PortNum>>;
+pub type RouteOverrides = BTreeMap<Guid, BTreeMap<Guid, PortNum>>;
 
 /// What classes of packets are to get of what their cluster has, relative to each other, by the cluster's name. The first is
 /// that of the cluster's own level.
-pub type WishedClasses = BTreeMap<String, Vec<u32>>;
+pub type ClassWeights = BTreeMap<String, Vec<u32>>;
 
 /// A virtual cluster that is asked for, on ports that were chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ pub struct PartitionIntent {
     /// Its number; `None` takes the number of the partition of this name, or a free one if there is none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<PartitionNumber>,
-    /// Who is in it. Where a port is named twice, the later entry holds.
+    /// MemberSelector is in it. Where a port is named twice, the later entry holds.
     pub members: Vec<Member>,
     /// IP over InfiniBand: the partition gets a broadcast group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,19 +100,18 @@ pub struct PartitionIntent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
-    /// Whom it names.
-    pub who: Who,
-    /// As what.
+    #[serde(alias = "who")]
+    pub selector: MemberSelector,
     pub role: Role,
-    /// Where the key stands in the member's table.
-    #[serde(default)]
-    pub place: KeyPlace,
+    /// Where the key goes in the P_Key table of each selected port.
+    #[serde(default, alias = "place")]
+    pub placement: PkeyPlacement,
 }
 
 /// Whom an entry of a list of members names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Who {
+pub enum MemberSelector {
     /// Every end port of the subnet.
     All,
     /// Every port of an adapter.
@@ -154,7 +153,7 @@ impl Role {
 /// Where a key stands in a port's table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum KeyPlace {
+pub enum PkeyPlacement {
     /// At index 0: what software takes that does not choose.
     First,
     /// Anywhere.
@@ -258,21 +257,23 @@ pub struct Capabilities {
     /// Switches other than the usual, by node GUID.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub switches: BTreeMap<Guid, SwitchCapability>,
-    /// What ports have that are not listed.
-    pub usual_port: PortCapability,
-    /// What switches have that are not listed.
-    pub usual_switch: SwitchCapability,
+    /// Capabilities of ports that are not in `ports`.
+    #[serde(alias = "usual_port")]
+    pub default_port: PortCapability,
+    /// Capabilities of switches that are not in `switches`.
+    #[serde(alias = "usual_switch")]
+    pub default_switch: SwitchCapability,
 }
 
 impl Capabilities {
     /// What a port can do.
     pub fn port(&self, name: PortName) -> PortCapability {
-        self.ports.get(&name).copied().unwrap_or(self.usual_port)
+        self.ports.get(&name).copied().unwrap_or(self.default_port)
     }
 
     /// What a switch can do.
     pub fn switch(&self, guid: Guid) -> SwitchCapability {
-        self.switches.get(&guid).copied().unwrap_or(self.usual_switch)
+        self.switches.get(&guid).copied().unwrap_or(self.default_switch)
     }
 }
 
@@ -289,7 +290,7 @@ pub struct PortCapability {
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
     /// Entries of its low-priority arbitration table: VLArbLowCap.
-    #[serde(default = "usual_arbitration")]
+    #[serde(default = "default_arbitration")]
     pub arbitration: u8,
     /// What each lane has for packets that come in. Devices do not tell: where nobody knows it, `None`, and it is not looked
     /// at.
@@ -304,16 +305,16 @@ pub struct LaneBuffer {
     /// Bytes.
     pub bytes: u32,
     /// Nanoseconds from when a packet is sent until the sender may use its room again, if it goes on at once.
-    #[serde(default = "usual_round_trip_ns")]
+    #[serde(default = "default_round_trip_ns")]
     pub round_trip_ns: u32,
 }
 
 /// What a vendor's system shows for a link (NVOS, 248 ns).
-const fn usual_round_trip_ns() -> u32 {
+const fn default_round_trip_ns() -> u32 {
     248
 }
 
-const fn usual_arbitration() -> u8 {
+const fn default_arbitration() -> u8 {
     8
 }
 
@@ -324,7 +325,7 @@ impl Default for PortCapability {
             pkeys: 64,
             mtu: Mtu::B2048,
             lanes: DataLanes::Eight,
-            arbitration: usual_arbitration(),
+            arbitration: default_arbitration(),
             lane_buffer: None,
         }
     }

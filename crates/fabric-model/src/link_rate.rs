@@ -25,7 +25,7 @@ impl Width {
     pub const ALL: [Self; 5] = [Self::X1, Self::X2, Self::X4, Self::X8, Self::X12];
 
     /// The number of lanes.
-    pub const fn lanes(self) -> u8 {
+    pub const fn multiplier(self) -> u8 {
         match self {
             Self::X1 => 1,
             Self::X2 => 2,
@@ -77,7 +77,7 @@ impl Speed {
     }
 
     /// What one lane carries once the line code is taken off: 8b/10b up to QDR, 64b/66b and its successors above.
-    pub const fn lane_data_rate_gbps(self) -> f64 {
+    pub const fn data_rate_1x_gbps(self) -> f64 {
         match self {
             Self::Sdr => 2.0,
             Self::Ddr => 4.0,
@@ -107,7 +107,7 @@ impl LinkRate {
 
     /// What the link carries in each direction, line code taken off.
     pub fn data_rate_gbps(self) -> f64 {
-        f64::from(self.width.lanes()) * self.speed.lane_data_rate_gbps()
+        f64::from(self.width.multiplier()) * self.speed.data_rate_1x_gbps()
     }
 }
 
@@ -116,26 +116,26 @@ impl LinkRate {
 #[error(
     "{0:?} is not a link rate: 1x, 2x, 4x, 8x or 12x, then SDR, DDR, QDR, FDR10, FDR, EDR, HDR or NDR (4xEDR)"
 )]
-pub struct NotALinkRate(String);
+pub struct ParseLinkRateError(String);
 
 impl FromStr for LinkRate {
-    type Err = NotALinkRate;
+    type Err = ParseLinkRateError;
 
-    fn from_str(text: &str) -> Result<Self, NotALinkRate> {
+    fn from_str(text: &str) -> Result<Self, ParseLinkRateError> {
         let read = || {
             let (lanes, name) = text.split_once('x')?;
-            let width = Width::ALL.into_iter().find(|width| lanes.parse() == Ok(width.lanes()))?;
+            let width = Width::ALL.into_iter().find(|width| lanes.parse() == Ok(width.multiplier()))?;
             let speed = Speed::ALL.into_iter().find(|speed| speed.name() == name)?;
             Some(Self { speed, width })
         };
-        read().ok_or_else(|| NotALinkRate(text.chars().take(20).collect()))
+        read().ok_or_else(|| ParseLinkRateError(text.chars().take(20).collect()))
     }
 }
 
 impl TryFrom<String> for LinkRate {
-    type Error = NotALinkRate;
+    type Error = ParseLinkRateError;
 
-    fn try_from(text: String) -> Result<Self, NotALinkRate> {
+    fn try_from(text: String) -> Result<Self, ParseLinkRateError> {
         text.parse()
     }
 }
@@ -148,7 +148,7 @@ impl From<LinkRate> for String {
 
 impl fmt::Display for LinkRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.width.lanes(), self.speed.name())
+        write!(f, "{}x{}", self.width.multiplier(), self.speed.name())
     }
 }
 

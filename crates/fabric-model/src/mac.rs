@@ -18,7 +18,7 @@ pub struct MacAddress([u8; 6]);
 /// A text that is no [`MacAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text:?} is not an Ethernet address such as 02:00:0a:01:00:00")]
-pub struct NotAMacAddress {
+pub struct ParseMacAddressError {
     text: String,
 }
 
@@ -60,9 +60,9 @@ impl MacAddress {
 }
 
 impl FromStr for MacAddress {
-    type Err = NotAMacAddress;
-    fn from_str(text: &str) -> Result<Self, NotAMacAddress> {
-        let error = || NotAMacAddress { text: text.chars().take(40).collect() };
+    type Err = ParseMacAddressError;
+    fn from_str(text: &str) -> Result<Self, ParseMacAddressError> {
+        let error = || ParseMacAddressError { text: text.chars().take(40).collect() };
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
@@ -74,8 +74,8 @@ impl FromStr for MacAddress {
 }
 
 impl TryFrom<String> for MacAddress {
-    type Error = NotAMacAddress;
-    fn try_from(text: String) -> Result<Self, NotAMacAddress> {
+    type Error = ParseMacAddressError;
+    fn try_from(text: String) -> Result<Self, ParseMacAddressError> {
         text.parse()
     }
 }

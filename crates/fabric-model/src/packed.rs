@@ -13,7 +13,7 @@ const STRETCH_MAX: usize = 128;
 
 /// A text that does not stand for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotPacked {
+pub(crate) enum UnpackError {
     /// A letter that has no meaning.
     #[error("byte {at} of the text is none of A-Z, a-z, 0-9, + and /")]
     Letter {
@@ -46,11 +46,11 @@ pub(crate) fn pack(bytes: &[u8]) -> String {
 }
 
 /// Reads at most `most` bytes back.
-pub(crate) fn unpack(text: &str, most: usize) -> Result<Vec<u8>, NotPacked> {
+pub(crate) fn unpack(text: &str, most: usize) -> Result<Vec<u8>, UnpackError> {
     lengthen(&bytes_of(text)?, most)
 }
 
-fn bytes_of(text: &str) -> Result<Vec<u8>, NotPacked> {
+fn bytes_of(text: &str) -> Result<Vec<u8>, UnpackError> {
     const MEANINGS: [u8; 256] = meanings();
     let letters = text.as_bytes();
     let mut bytes = Vec::with_capacity(letters.len() / 4 * 3 + 2);
@@ -58,12 +58,12 @@ fn bytes_of(text: &str) -> Result<Vec<u8>, NotPacked> {
         let mut word = 0;
         for (place, letter) in chunk.iter().enumerate() {
             match MEANINGS[usize::from(*letter)] {
-                0xff => return Err(NotPacked::Letter { at: index * 4 + place }),
+                0xff => return Err(UnpackError::Letter { at: index * 4 + place }),
                 bits => word |= u32::from(bits) << (18 - 6 * place),
             }
         }
         if chunk.len() == 1 {
-            return Err(NotPacked::CutOff);
+            return Err(UnpackError::CutOff);
         }
         bytes.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
     }
@@ -108,22 +108,22 @@ fn literal(short: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-fn lengthen(short: &[u8], most: usize) -> Result<Vec<u8>, NotPacked> {
+fn lengthen(short: &[u8], most: usize) -> Result<Vec<u8>, UnpackError> {
     let mut bytes = Vec::new();
     let mut rest = short;
     while let Some((&control, behind)) = rest.split_first() {
         let count = usize::from(control);
         rest = if count < STRETCH_MAX {
-            let (stretch, behind) = behind.split_at_checked(count + 1).ok_or(NotPacked::CutOff)?;
+            let (stretch, behind) = behind.split_at_checked(count + 1).ok_or(UnpackError::CutOff)?;
             bytes.extend_from_slice(stretch);
             behind
         } else {
-            let (&byte, behind) = behind.split_first().ok_or(NotPacked::CutOff)?;
+            let (&byte, behind) = behind.split_first().ok_or(UnpackError::CutOff)?;
             bytes.resize(bytes.len() + (257 - count), byte);
             behind
         };
         if bytes.len() > most {
-            return Err(NotPacked::TooLong { most });
+            return Err(UnpackError::TooLong { most });
         }
     }
     Ok(bytes)
@@ -141,10 +141,10 @@ mod tests {
         let ramp: Vec<u8> = (0..=255).collect();
         assert!(pack(&ramp).len() < 256 * 4 / 3 + 8);
         assert_eq!(unpack(&pack(&[7; 100]), 100), Ok(vec![7; 100]));
-        assert_eq!(unpack(&pack(&[7; 100]), 99), Err(NotPacked::TooLong { most: 99 }));
-        assert_eq!(unpack("AA=A", 9), Err(NotPacked::Letter { at: 2 }));
-        assert_eq!(unpack("A", 9), Err(NotPacked::CutOff));
-        assert_eq!(unpack("gA", 9), Err(NotPacked::CutOff));
+        assert_eq!(unpack(&pack(&[7; 100]), 99), Err(UnpackError::TooLong { most: 99 }));
+        assert_eq!(unpack("AA=A", 9), Err(UnpackError::Letter { at: 2 }));
+        assert_eq!(unpack("A", 9), Err(UnpackError::CutOff));
+        assert_eq!(unpack("gA", 9), Err(UnpackError::CutOff));
     }
 
     proptest! {

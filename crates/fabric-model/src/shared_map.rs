@@ -89,7 +89,7 @@ impl<K: Ord, V> SharedMap<K, V> {
 
 /// A key that two maps do not have alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference<'a, K, V> {
+pub struct MapDifference<'a, K, V> {
     /// The key.
     pub key: &'a K,
     /// Its value in the older map.
@@ -100,7 +100,7 @@ pub struct Difference<'a, K, V> {
 
 impl<K: Ord, V: PartialEq> SharedMap<K, V> {
     /// How it differs from an older map, in the order of keys. Parts that both share are not looked into.
-    pub fn differences<'a>(&'a self, older: &'a Self) -> Vec<Difference<'a, K, V>> {
+    pub fn differences<'a>(&'a self, older: &'a Self) -> Vec<MapDifference<'a, K, V>> {
         let (mut old, mut new) = (Cursor::of(older), Cursor::of(self));
         let mut found = Vec::new();
         loop {
@@ -118,7 +118,7 @@ impl<K: Ord, V: PartialEq> SharedMap<K, V> {
             let after = if order.is_ge() { new.next() } else { None };
             let values = (before.map(|(_, value)| value), after.map(|(_, value)| value));
             if let Some((key, _)) = before.or(after).filter(|_| values.0 != values.1) {
-                found.push(Difference { key, before: values.0, after: values.1.map(|it| (place, it)) });
+                found.push(MapDifference { key, before: values.0, after: values.1.map(|it| (place, it)) });
             }
         }
     }

@@ -21,7 +21,7 @@ pub struct RateCount {
 
 /// What there is to know about a fabric at a glance. Prints as a few lines of text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct TopologySummary {
     /// Switches.
     pub switches: usize,
     /// Channel adapters.
@@ -37,7 +37,7 @@ pub struct Summary {
     /// Cables by rate, slowest first.
     pub links_by_rate: Vec<RateCount>,
     /// Parts of the switch fabric that cannot reach each other; 1 for a fabric in one piece.
-    pub islands: usize,
+    pub components: usize,
     /// Levels of switches, if the fabric is a tree in the wide sense.
     pub levels: Option<u8>,
     /// The most switch-to-switch hops between two hosts; `None` in a fabric that is not in one piece or too large.
@@ -47,7 +47,7 @@ pub struct Summary {
     pub oversubscription: Option<f64>,
 }
 
-impl Summary {
+impl TopologySummary {
     /// Looks at a fabric.
     pub fn of(topology: &Topology) -> Self {
         let graph = SwitchGraph::of(topology);
@@ -63,7 +63,7 @@ impl Summary {
             links: topology.links().count(),
             switch_links: topology.links().filter(between_switches).count(),
             links_by_rate: links_by_rate(topology),
-            islands: graph.islands(|_, _| true).len(),
+            components: graph.components(|_, _| true).len(),
             diameter: graph.diameter(),
             oversubscription: levels.as_ref().and_then(|levels| oversubscription(topology, &graph, levels)),
             levels: levels.and_then(|levels| levels.into_iter().max()),
@@ -96,7 +96,7 @@ fn oversubscription(topology: &Topology, graph: &SwitchGraph, levels: &[u8]) -> 
     (1..top).map(|level| below[level] / above[level]).max_by(f64::total_cmp)
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for TopologySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "switches          {}", self.switches)?;
         writeln!(f, "adapters          {}", self.adapters)?;
@@ -116,8 +116,8 @@ impl fmt::Display for Summary {
                 None => writeln!(f, "  unknown rate    {links}")?,
             }
         }
-        if self.islands != 1 {
-            writeln!(f, "islands           {}", self.islands)?;
+        if self.components != 1 {
+            writeln!(f, "components           {}", self.components)?;
         }
         match self.levels {
             Some(levels) => writeln!(f, "levels            {levels}")?,
@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn trees_have_levels_and_a_diameter_of_twice_the_way_up() {
         for (hosts, levels, diameter) in [(324, 2, 2), (1944, 3, 4)] {
-            let summary = Summary::of(&FatTree::with_hosts(hosts).generate().unwrap());
+            let summary = TopologySummary::of(&FatTree::with_hosts(hosts).generate().unwrap());
             assert_eq!((summary.levels, summary.diameter), (Some(levels), Some(diameter)));
             assert_eq!(summary.oversubscription, Some(1.0));
-            assert_eq!(summary.islands, 1);
+            assert_eq!(summary.components, 1);
         }
     }
 
@@ -152,29 +152,32 @@ mod tests {
     fn oversubscription_is_seen() {
         let tree =
             FatTree { oversubscription: "2:1".parse().unwrap(), ..FatTree::new(FatTreeSize::Leaves(18)) };
-        assert_eq!(Summary::of(&tree.generate().unwrap()).oversubscription, Some(2.0));
+        assert_eq!(TopologySummary::of(&tree.generate().unwrap()).oversubscription, Some(2.0));
     }
 
     #[test]
     fn what_is_no_tree_has_no_levels() {
-        let torus = Summary::of(&Torus::new([4, 4]).generate().unwrap());
+        let torus = TopologySummary::of(&Torus::new([4, 4]).generate().unwrap());
         assert_eq!((torus.levels, torus.diameter, torus.oversubscription), (None, Some(4), None));
-        let dragonfly = Summary::of(&DragonflyPlus::new(5).generate().unwrap());
-        assert_eq!((dragonfly.levels, dragonfly.islands), (None, 1));
-        let random = Summary::of(&RandomFabric::new(20, 4, 7).generate().unwrap());
-        assert_eq!((random.levels, random.islands), (None, 1));
+        let dragonfly = TopologySummary::of(&DragonflyPlus::new(5).generate().unwrap());
+        assert_eq!((dragonfly.levels, dragonfly.components), (None, 1));
+        let random = TopologySummary::of(&RandomFabric::new(20, 4, 7).generate().unwrap());
+        assert_eq!((random.levels, random.components), (None, 1));
     }
 
     #[test]
     fn a_fabric_without_nodes_is_summed_up_too() {
-        let summary = Summary::of(&Topology::default());
-        assert_eq!((summary.switches, summary.islands, summary.levels, summary.diameter), (0, 0, None, None));
+        let summary = TopologySummary::of(&Topology::default());
+        assert_eq!(
+            (summary.switches, summary.components, summary.levels, summary.diameter),
+            (0, 0, None, None)
+        );
     }
 
     #[test]
     fn the_text_gives_counts_rates_and_shape() {
         let tree = FatTree::with_hosts(324).generate().unwrap();
-        insta::assert_snapshot!(Summary::of(&tree), @r"
+        insta::assert_snapshot!(TopologySummary::of(&tree), @r"
         switches          27
         adapters          324
         ports             1296, 1296 of them cabled

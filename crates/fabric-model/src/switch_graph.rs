@@ -1,4 +1,4 @@
-//! What kind of graph the switches form: neighbours, levels, islands, distances.
+//! What kind of graph the switches form: neighbours, levels, components, distances.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -59,10 +59,10 @@ impl SwitchGraph {
         self.levels_over(leaves(1)).or_else(|| self.levels_over(leaves((fullest / LEAF_SHARE).max(1))))
     }
 
-    /// The islands that are left when only some cables count; each island in order, the islands by their first switch.
-    pub fn islands(&self, counts: impl Fn(SwitchIndex, SwitchIndex) -> bool) -> Vec<Vec<SwitchIndex>> {
+    /// The components that are left when only some cables count; each island in order, the components by their first switch.
+    pub fn components(&self, counts: impl Fn(SwitchIndex, SwitchIndex) -> bool) -> Vec<Vec<SwitchIndex>> {
         let mut seen = vec![false; self.switch_count()];
-        let mut islands = Vec::new();
+        let mut components = Vec::new();
         for start in 0..self.switch_count() {
             if std::mem::replace(&mut seen[start], true) {
                 continue;
@@ -78,9 +78,9 @@ impl SwitchGraph {
                 }
             }
             island.sort_unstable();
-            islands.push(island);
+            components.push(island);
         }
-        islands
+        components
     }
 
     /// The most switch-to-switch cables a packet between two hosts must pass; `None` if some cannot reach each other

@@ -46,13 +46,13 @@ impl fmt::Display for Bandwidth {
 /// A text that is no rate.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a rate such as 10G, 2.5Gb/s or 800M")]
-pub struct NotABandwidth(String);
+pub struct ParseBandwidthError(String);
 
 /// Reads `10G`, `2.5 Gb/s`, `800Mb/s`: bits per second.
 impl FromStr for Bandwidth {
-    type Err = NotABandwidth;
-    fn from_str(text: &str) -> Result<Self, NotABandwidth> {
-        let wrong = || NotABandwidth(text.to_owned());
+    type Err = ParseBandwidthError;
+    fn from_str(text: &str) -> Result<Self, ParseBandwidthError> {
+        let wrong = || ParseBandwidthError(text.to_owned());
         let number = text.trim().trim_end_matches("b/s").trim_end();
         let (number, unit) = match number.char_indices().next_back() {
             Some((at, 'G')) => (&number[..at], 1e9),
@@ -88,9 +88,9 @@ enum Quantity {
 
 /// A time in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Latency(u64);
+pub struct LatencyBound(u64);
 
-impl Latency {
+impl LatencyBound {
     /// So many nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
@@ -103,7 +103,7 @@ impl Latency {
 }
 
 /// Prints as `1.5 µs`.
-impl fmt::Display for Latency {
+impl fmt::Display for LatencyBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} µs", self.0 as f64 / 1e3)
     }
@@ -112,13 +112,13 @@ impl fmt::Display for Latency {
 /// A text that is no time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a time such as 80us or 1.5ms")]
-pub struct NotALatency(String);
+pub struct ParseLatencyError(String);
 
 /// Reads `80us`, `1.5 ms`, `900ns`; more than nothing, and no more than hours.
-impl FromStr for Latency {
-    type Err = NotALatency;
-    fn from_str(text: &str) -> Result<Self, NotALatency> {
-        let wrong = || NotALatency(text.to_owned());
+impl FromStr for LatencyBound {
+    type Err = ParseLatencyError;
+    fn from_str(text: &str) -> Result<Self, ParseLatencyError> {
+        let wrong = || ParseLatencyError(text.to_owned());
         let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6)];
         let unit = units.iter().find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?, unit)));
         let (number, unit) = unit.ok_or_else(wrong)?;
@@ -134,7 +134,7 @@ fn latency_ns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>,
         None => Ok(None),
         Some(Quantity::Number(ns)) => Ok(Some(ns)),
         Some(Quantity::Text(text)) => {
-            let latency: Latency = text.parse().map_err(serde::de::Error::custom)?;
+            let latency: LatencyBound = text.parse().map_err(serde::de::Error::custom)?;
             Ok(Some(latency.ns()))
         }
     }
@@ -169,7 +169,7 @@ impl fmt::Display for Class {
             Self::BestEffort => f.write_str("best effort"),
             Self::Guaranteed { bandwidth, latency_ns: None } => write!(f, "{bandwidth} guaranteed"),
             Self::Guaranteed { bandwidth, latency_ns: Some(ns) } => {
-                write!(f, "{bandwidth} guaranteed, {} at most", Latency(*ns))
+                write!(f, "{bandwidth} guaranteed, {} at most", LatencyBound(*ns))
             }
         }
     }
@@ -223,14 +223,14 @@ pub struct LinkGrant {
 /// The service level of a cluster's packets between the nodes on two switches, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PairLevel {
+pub struct PairServiceLevel {
     /// The switches by node GUID, the lower first; the same twice for nodes on one switch.
     pub switches: (Guid, Guid),
     /// Their level.
     pub service_level: ServiceLevel,
 }
 
-impl PairLevel {
+impl PairServiceLevel {
     /// Two switches in the order in which levels name them.
     pub fn between(a: Guid, b: Guid) -> (Guid, Guid) {
         (a.min(b), a.max(b))
@@ -266,9 +266,9 @@ mod tests {
         let written = r#"{"guaranteed":{"bandwidth":"12.5G","latency":"80us"}}"#;
         let class = Class::Guaranteed { bandwidth, latency_ns: Some(80_000) };
         assert_eq!(serde_json::from_str::<Class>(written).unwrap(), class);
-        assert_eq!("1.5 ms".parse::<Latency>().unwrap().to_string(), "1500 µs");
+        assert_eq!("1.5 ms".parse::<LatencyBound>().unwrap().to_string(), "1500 µs");
         for text in ["", "us", "-1us", "0ns", "1s", "1e99ms", "NaNms"] {
-            text.parse::<Latency>().unwrap_err();
+            text.parse::<LatencyBound>().unwrap_err();
         }
         assert_eq!(serde_json::to_string(&SlMode::Path).unwrap(), r#""path""#);
     }

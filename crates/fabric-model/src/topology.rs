@@ -48,7 +48,7 @@ impl NodeIndex {
     }
 
     /// `place` comes from a list that [`NODES_MAX`] bounds.
-    pub(crate) fn from_place(place: usize) -> Self {
+    pub(crate) fn from_usize(place: usize) -> Self {
         Self(u32::try_from(place).expect("a topology has at most NODES_MAX nodes"))
     }
 }
@@ -74,7 +74,7 @@ impl Endpoint {
 pub enum PortZero {
     /// Nothing; always so for nodes that are no switches.
     #[default]
-    Unsaid,
+    Unknown,
     /// It answers management only.
     Base,
     /// It behaves as an adapter port.
@@ -214,7 +214,7 @@ impl Topology {
 
     /// Its nodes in file order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeIndex, &Node)> {
-        self.nodes.iter().enumerate().map(|(place, node)| (NodeIndex::from_place(place), node))
+        self.nodes.iter().enumerate().map(|(place, node)| (NodeIndex::from_usize(place), node))
     }
 
     /// Its switches in file order.

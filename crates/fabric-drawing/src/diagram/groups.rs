@@ -17,7 +17,7 @@ const GROUP_HEIGHT: f32 = 196.0;
 /// Draws the fabric if leaving out the cables between spines leaves several groups of leaves and spines.
 pub(super) fn draw(fabric: &Fabric<'_>) -> Option<Scene> {
     let has_hosts = |place: SwitchIndex| !fabric.hosts(place).is_empty();
-    let groups = fabric.graph.islands(|here, there| has_hosts(here) != has_hosts(there));
+    let groups = fabric.graph.components(|here, there| has_hosts(here) != has_hosts(there));
     let complete = |group: &Vec<SwitchIndex>| group.iter().any(|place| has_hosts(*place)) && group.len() > 1;
     if groups.len() < 2 || !groups.iter().all(complete) {
         return None;

@@ -21,7 +21,7 @@ use ib_wire::{Guid, PortNum};
 use scene::Scene;
 use svg::Ink;
 
-use fabric_model::Summary;
+use fabric_model::TopologySummary;
 use fabric_model::{NodeIndex, Topology};
 use fabric_model::{SwitchGraph, SwitchIndex};
 
@@ -34,7 +34,7 @@ const ROW_SWITCHES_MAX: usize = 160;
 /// Draws a fabric. The title stands above it, followed by the fabric in numbers.
 pub fn to_svg(topology: &Topology, title: &str) -> String {
     let fabric = Fabric::of(topology);
-    svg::render(&fabric.scene(), title, &subtitle(&Summary::of(topology)), Ink::Roles)
+    svg::render(&fabric.scene(), title, &subtitle(&TopologySummary::of(topology)), Ink::Roles)
 }
 
 /// Draws a fabric as [`to_svg`] does, its cables in the colours of what they carried.
@@ -150,7 +150,7 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-fn subtitle(summary: &Summary) -> String {
+fn subtitle(summary: &TopologySummary) -> String {
     let mut parts = vec![counted(summary.switches, "switch"), counted(summary.adapters, "adapter")];
     if summary.routers > 0 {
         parts.push(counted(summary.routers, "router"));

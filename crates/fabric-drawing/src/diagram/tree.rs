@@ -248,7 +248,7 @@ pub(super) fn row_label(at: Point, text: String) -> Label {
 /// The switches below the top level that hang together.
 pub(super) fn pods(fabric: &Fabric<'_>, levels: &[u8], top: usize) -> Vec<Vec<SwitchIndex>> {
     let below_top = |place: SwitchIndex| top < 3 || usize::from(levels[place]) < top;
-    let islands = fabric.graph.islands(|here, there| below_top(here) && below_top(there));
+    let islands = fabric.graph.components(|here, there| below_top(here) && below_top(there));
     islands.into_iter().filter(|island| island.iter().any(|place| levels[*place] == 1)).collect()
 }
 

@@ -28,18 +28,18 @@ impl Oversubscription {
 /// A text that is not an oversubscription.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an oversubscription: two numbers 1..=99 with : between, the larger first (2:1)")]
-pub struct NotAnOversubscription(String);
+pub struct ParseOversubscriptionError(String);
 
 impl FromStr for Oversubscription {
-    type Err = NotAnOversubscription;
+    type Err = ParseOversubscriptionError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnOversubscription> {
+    fn from_str(text: &str) -> Result<Self, ParseOversubscriptionError> {
         let read = || {
             let (down, up) = text.split_once(':')?;
             let (down, up) = (down.parse().ok()?, up.parse().ok()?);
             ((1..=99).contains(&down) && (1..=down).contains(&up)).then_some(Self { down, up })
         };
-        read().ok_or_else(|| NotAnOversubscription(text.chars().take(20).collect()))
+        read().ok_or_else(|| ParseOversubscriptionError(text.chars().take(20).collect()))
     }
 }
 

@@ -6,7 +6,7 @@
 mod assembler;
 mod dragonfly;
 mod fat_tree;
-mod missing;
+mod link_removal;
 mod random;
 mod torus;
 
@@ -14,7 +14,7 @@ use thiserror::Error;
 
 pub use dragonfly::DragonflyPlus;
 pub use fat_tree::{FatTree, FatTreeSize, Oversubscription};
-pub use missing::without_links;
+pub use link_removal::without_links;
 pub use random::RandomFabric;
 pub use torus::Torus;
 

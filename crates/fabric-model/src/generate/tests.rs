@@ -1,10 +1,10 @@
 use super::*;
-use crate::summary::Summary;
+use crate::summary::TopologySummary;
 use crate::topology::Topology;
 
 /// Hosts, switches and links.
 fn counts(topology: &Topology) -> (usize, usize, usize) {
-    let summary = Summary::of(topology);
+    let summary = TopologySummary::of(topology);
     (summary.adapters, summary.switches, summary.links)
 }
 
@@ -67,7 +67,7 @@ fn hosts_are_spread_evenly_and_the_tree_is_no_larger_than_needed() {
         leaf.cabled_ports().filter(|(_, peer)| !tree[peer.node].is_switch()).count()
     };
     assert_eq!((hosts_of("leaf-01"), hosts_of("leaf-05")), (4, 3));
-    let summary = Summary::of(&tree);
+    let summary = TopologySummary::of(&tree);
     assert!(summary.oversubscription.unwrap() <= 1.0, "full bisection");
 }
 
@@ -113,7 +113,7 @@ fn a_torus_has_two_cables_per_switch_and_dimension_and_a_mesh_fewer() {
 fn every_two_groups_of_a_dragonfly_are_joined() {
     let dragonfly = DragonflyPlus { global_links: 2, ..DragonflyPlus::new(5) }.generate().unwrap();
     assert_eq!(counts(&dragonfly), (80, 40, 80 + 5 * 16 + 10 * 2));
-    assert_eq!(Summary::of(&dragonfly).islands, 1);
+    assert_eq!(TopologySummary::of(&dragonfly).components, 1);
     let too_many = DragonflyPlus { global_links: 40, ..DragonflyPlus::new(5) }.generate();
     assert_eq!(too_many, Err(GenerateError::TooFewPorts { needed: 44, radix: 36 }));
 }
@@ -123,8 +123,8 @@ fn random_fabrics_are_in_one_piece_and_the_same_for_the_same_seed() {
     for seed in 0..20 {
         let fabric = RandomFabric { hosts_per_switch: 3, ..RandomFabric::new(30, 4, seed) };
         let topology = fabric.generate().unwrap();
-        let summary = Summary::of(&topology);
-        assert_eq!((summary.islands, summary.adapters), (1, 90));
+        let summary = TopologySummary::of(&topology);
+        assert_eq!((summary.components, summary.adapters), (1, 90));
         assert!((57..=60).contains(&summary.switch_links), "{}", summary.switch_links);
         assert_eq!(fabric.generate().unwrap(), topology);
     }
@@ -137,8 +137,8 @@ fn missing_links_cut_no_host_off() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     for seed in 0..20 {
         let thinned = without_links(tree.clone(), 11, seed).unwrap();
-        let summary = Summary::of(&thinned);
-        assert_eq!((summary.islands, summary.switch_links, summary.adapters), (1, 5, 16));
+        let summary = TopologySummary::of(&thinned);
+        assert_eq!((summary.components, summary.switch_links, summary.adapters), (1, 5, 16));
         assert_eq!(thinned, without_links(tree.clone(), 11, seed).unwrap());
     }
     let expected = GenerateError::TooManyMissing { asked: 12, possible: 11 };

@@ -27,7 +27,7 @@ impl<'a> NodeComment<'a> {
         let port_0 = match rest {
             rest if rest.contains("enhanced port 0") => PortZero::Enhanced,
             rest if rest.contains("base port 0") => PortZero::Base,
-            _ => PortZero::Unsaid,
+            _ => PortZero::Unknown,
         };
         Self { description, port_0, lid: lid(rest), lmc: lmc(rest) }
     }

@@ -158,7 +158,7 @@ impl<'a> Writer<'a> {
 
 fn port_0_words(port_0: PortZero) -> &'static str {
     match port_0 {
-        PortZero::Unsaid => "",
+        PortZero::Unknown => "",
         PortZero::Base => " base port 0",
         PortZero::Enhanced => " enhanced port 0",
     }

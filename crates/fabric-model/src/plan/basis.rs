@@ -60,8 +60,8 @@ fn of_node(topology: &Topology, node: &Node) -> Digest {
 
 fn of_capabilities(intents: &Intents) -> Digest {
     let capabilities = &intents.capabilities;
-    let mut digest = of_port(Digest::of(3), &capabilities.usual_port);
-    digest = of_switch(digest, &capabilities.usual_switch);
+    let mut digest = of_port(Digest::of(3), &capabilities.default_port);
+    digest = of_switch(digest, &capabilities.default_switch);
     for (name, port) in &capabilities.ports {
         digest = of_port(digest.then(4).then(name.node.to_wire()).then(name.port.to_wire().into()), port);
     }
@@ -144,10 +144,10 @@ mod tests {
 
         assert!(seen.insert(Basis::of(&tree, &Intents::new(guids[1]))), "another manager");
         let mut less = intents.clone();
-        less.capabilities.usual_switch.own_pkeys -= 1;
+        less.capabilities.default_switch.own_pkeys -= 1;
         assert!(seen.insert(Basis::of(&tree, &less)), "smaller tables");
         let mut less = intents.clone();
-        less.capabilities.usual_port.lane_buffer = Some(LaneBuffer { bytes: 1 << 16, round_trip_ns: 248 });
+        less.capabilities.default_port.lane_buffer = Some(LaneBuffer { bytes: 1 << 16, round_trip_ns: 248 });
         assert!(seen.insert(Basis::of(&tree, &less)), "buffers that are known");
         for link in tree.links() {
             let mut builder = TopologyBuilder::from(tree.clone());

@@ -22,10 +22,10 @@ impl FabricPlan {
     pub fn same_channel_order(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.decisions().routing, &other.decisions().routing);
         ours.scheme == theirs.scheme
-            && ours.turn == theirs.turn
-            && ours.further_turns == theirs.further_turns
+            && ours.down_up_switch == theirs.down_up_switch
+            && ours.down_up_turns == theirs.down_up_turns
             && self.stands_as_in(other)
-            && ours.turn.is_none_or(|turn| self.is_one_tree_with(other, turn))
+            && ours.down_up_switch.is_none_or(|turn| self.is_one_tree_with(other, turn))
     }
 
     /// Whether the switches that both have stand in the same order in both.
@@ -34,7 +34,7 @@ impl FabricPlan {
         let both = self.switches().map(|switch| switch.guid).filter(|guid| other.switch(*guid).is_some());
         let mut standings = Vec::new();
         for guid in both {
-            match (ours.standing(guid), theirs.standing(guid)) {
+            match (ours.order_key(guid), theirs.order_key(guid)) {
                 (Some(ours), Some(theirs)) => standings.push((ours, theirs)),
                 _ => return false,
             }

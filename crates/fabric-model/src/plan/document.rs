@@ -9,34 +9,34 @@ use std::sync::Arc;
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastLid, Pkey, PortNum};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::sharing::{PortSharing, SharingEntry};
+use super::qos::{PortQos, QosEntry};
 use super::{
-    AdapterPortPlan, Enforcement, FabricPlan, Finding, GroupPlan, ManagerPort, PartitionPlan, PkeyTable,
+    AdapterPortPlan, Enforcement, FabricPlan, GroupPlan, ManagerPort, PartitionPlan, PkeyTable, PlanFinding,
     SwitchPlan, SwitchPortPlan,
 };
 use crate::decisions::Decisions;
 use crate::intent::PortName;
 use crate::packed;
-use crate::written::known;
+use crate::serde_with::known;
 
 /// A plan in plain fields.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Document {
+pub(super) struct PlanDocument {
     /// 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<String>,
     pub manager: ManagerPort,
-    /// Tables that ports refer to by their place here.
+    /// P_Key tables that ports refer to by index.
     pub pkey_tables: Vec<Vec<Option<Pkey>>>,
-    /// Likewise.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sharings: Vec<SharingEntry>,
+    /// QoS tables that ports refer to by index.
+    #[serde(rename = "sharings", default, skip_serializing_if = "Vec::is_empty")]
+    pub qos_tables: Vec<QosEntry>,
     pub switches: Vec<SwitchEntry>,
     pub adapter_ports: Vec<AdapterPortEntry>,
     pub partitions: Vec<PartitionPlan>,
     pub groups: Vec<GroupPlan>,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<PlanFinding>,
     pub decisions: Decisions,
 }
 
@@ -63,12 +63,12 @@ pub(super) struct SwitchPortEntry {
     pub mtu: Mtu,
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
-    /// The table that is enforced, if any is.
+    /// Index of the P_Key table that the port enforces; `None` if it enforces none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pkeys: Option<usize>,
-    /// How its link is shared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<usize>,
+    /// Index into `qos_tables`.
+    #[serde(rename = "sharing", default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<usize>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -83,25 +83,25 @@ pub(super) struct AdapterPortEntry {
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
     pub pkeys: usize,
-    /// How its link is shared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<usize>,
+    /// Index into `qos_tables`.
+    #[serde(rename = "sharing", default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<usize>,
 }
 
 impl Serialize for FabricPlan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Document::of(self).serialize(serializer)
+        PlanDocument::of(self).serialize(serializer)
     }
 }
 
 /// Refuses what cannot be a plan; the error names the place.
 impl<'de> Deserialize<'de> for FabricPlan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Document::deserialize(deserializer)?.read().map_err(serde::de::Error::custom)
+        PlanDocument::deserialize(deserializer)?.read().map_err(serde::de::Error::custom)
     }
 }
 
-impl Document {
+impl PlanDocument {
     fn of(plan: &FabricPlan) -> Self {
         let mut tables = Tables::default();
         Self {
@@ -110,7 +110,7 @@ impl Document {
             switches: plan.switches().map(|switch| SwitchEntry::of(switch, &mut tables)).collect(),
             adapter_ports: plan.adapter_ports().map(|port| AdapterPortEntry::of(port, &mut tables)).collect(),
             pkey_tables: tables.pkeys,
-            sharings: tables.sharings,
+            qos_tables: tables.qos_tables,
             partitions: plan.partitions().cloned().collect(),
             groups: plan.groups().cloned().collect(),
             findings: plan.findings().to_vec(),
@@ -144,7 +144,7 @@ impl SwitchPortEntry {
                 Enforcement::Off => None,
                 Enforcement::Both(table) => Some(tables.place(table)),
             },
-            sharing: port.sharing.as_ref().map(|sharing| tables.place_sharing(sharing)),
+            qos: port.qos.as_ref().map(|qos| tables.qos_index(qos)),
         }
     }
 }
@@ -159,18 +159,18 @@ impl AdapterPortEntry {
             mtu: port.mtu,
             lanes: port.lanes,
             pkeys: tables.place(&port.pkeys),
-            sharing: port.sharing.as_ref().map(|sharing| tables.place_sharing(sharing)),
+            qos: port.qos.as_ref().map(|qos| tables.qos_index(qos)),
         }
     }
 }
 
-/// Tables in the order they were met: P_Key tables once if they are equal, sharings once if they are one.
+/// Tables in the order they were met: P_Key tables once if they are equal, qos_tables once if they are one.
 #[derive(Debug, Default)]
 struct Tables {
     pkeys: Vec<Vec<Option<Pkey>>>,
     places: HashMap<Vec<Option<Pkey>>, usize>,
-    sharings: Vec<SharingEntry>,
-    sharing_places: HashMap<*const PortSharing, usize>,
+    qos_tables: Vec<QosEntry>,
+    qos_indices: HashMap<*const PortQos, usize>,
 }
 
 impl Tables {
@@ -183,11 +183,11 @@ impl Tables {
         self.pkeys.len() - 1
     }
 
-    fn place_sharing(&mut self, sharing: &Arc<PortSharing>) -> usize {
-        let next = self.sharings.len();
-        let place = *self.sharing_places.entry(Arc::as_ptr(sharing)).or_insert(next);
+    fn qos_index(&mut self, qos: &Arc<PortQos>) -> usize {
+        let next = self.qos_tables.len();
+        let place = *self.qos_indices.entry(Arc::as_ptr(qos)).or_insert(next);
         if place == next {
-            self.sharings.push(SharingEntry::from(&**sharing));
+            self.qos_tables.push(QosEntry::from(&**qos));
         }
         place
     }

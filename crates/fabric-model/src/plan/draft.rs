@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ib_wire::{Gid, Guid, PartitionNumber};
 
-use super::{AdapterPortPlan, FabricPlan, Finding, GroupPlan, PartitionPlan, SwitchPlan};
+use super::{AdapterPortPlan, FabricPlan, GroupPlan, PartitionPlan, PlanFinding, SwitchPlan};
 use crate::decisions::Decisions;
 
 /// A plan in the making. It begins as another one and shares with it whatever is not touched. Devices, GUIDs and LIDs
@@ -57,7 +57,7 @@ impl Draft {
     }
 
     /// What is not as it should be, to be changed.
-    pub fn findings(&mut self) -> &mut Vec<Finding> {
+    pub fn findings(&mut self) -> &mut Vec<PlanFinding> {
         &mut self.plan.findings
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Something about a fabric that is not as it should be; the plan works around it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Finding {
+pub enum PlanFinding {
     /// Nodes that no cable joins to the manager's part of the fabric: the plan leaves them out.
     Unreachable {
         /// How many nodes.
@@ -35,21 +35,24 @@ pub enum Finding {
         refused: PartitionNumber,
     },
     /// A cluster that was promised something and cannot have it any more: it has best effort only.
-    PromiseBroken {
+    #[serde(alias = "promise-broken")]
+    GuaranteeViolated {
         /// Its name.
         cluster: String,
         /// What is short, and where.
         reason: String,
     },
     /// A way that was wished for packets to a port cannot be: they go as without a wish.
-    RouteNotTaken {
+    #[serde(alias = "route-not-taken")]
+    RouteOverrideRejected {
         /// The port, by port GUID.
         port: Guid,
         /// Why, and where.
         reason: String,
     },
     /// What a cluster has cannot be divided as its owner wishes: all its packets are alike.
-    ClassesNotTaken {
+    #[serde(alias = "classes-not-taken")]
+    ClassWeightsRejected {
         /// Its name.
         cluster: String,
         /// What is short, and where.
@@ -57,7 +60,7 @@ pub enum Finding {
     },
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for PlanFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { nodes, witness } => {
@@ -72,13 +75,13 @@ impl fmt::Display for Finding {
                     "partitions {given} and {refused} both claim index 0 of port {port}; {given} has it"
                 )
             }
-            Self::PromiseBroken { cluster, reason } => {
+            Self::GuaranteeViolated { cluster, reason } => {
                 write!(f, "cluster {cluster} has best effort only: {reason}")
             }
-            Self::RouteNotTaken { port, reason } => {
+            Self::RouteOverrideRejected { port, reason } => {
                 write!(f, "packets to port {port} go as without a wish: {reason}")
             }
-            Self::ClassesNotTaken { cluster, reason } => {
+            Self::ClassWeightsRejected { cluster, reason } => {
                 write!(f, "packets of cluster {cluster} are not divided into classes: {reason}")
             }
         }

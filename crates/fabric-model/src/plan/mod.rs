@@ -5,11 +5,11 @@
 
 mod basis;
 mod channels;
+mod decode;
 mod document;
 mod draft;
 mod finding;
-mod reading;
-mod sharing;
+mod qos;
 mod switch;
 mod tables;
 
@@ -23,17 +23,17 @@ use ib_wire::{
 use serde::{Deserialize, Serialize};
 
 pub use basis::Basis;
+pub use decode::{PlanError, PlanProblem};
 pub use draft::Draft;
-pub use finding::Finding;
-pub use reading::{PlanError, PlanProblem};
-pub use sharing::PortSharing;
+pub use finding::PlanFinding;
+pub use qos::PortQos;
 pub use switch::{Enforcement, SwitchPlan, SwitchPortPlan};
 pub use tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
 use crate::decisions::Decisions;
 use crate::intent::{MulticastScope, PortName, Role};
+use crate::serde_with::{known, written_qkey};
 use crate::shared_map::SharedMap;
-use crate::written::{known, written_qkey};
 
 /// The parts of a plan, in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct PlanParts {
     /// The multicast groups.
     pub groups: Vec<GroupPlan>,
     /// What is not as it should be.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<PlanFinding>,
     /// What the next compilation needs.
     pub decisions: Decisions,
 }
@@ -64,7 +64,7 @@ pub struct FabricPlan {
     adapter_ports: SharedMap<Guid, AdapterPortPlan>,
     partitions: SharedMap<PartitionNumber, Arc<PartitionPlan>>,
     groups: SharedMap<Gid, Arc<GroupPlan>>,
-    findings: Vec<Finding>,
+    findings: Vec<PlanFinding>,
     decisions: Decisions,
     by_lid: Arc<BTreeMap<Lid, Guid>>,
     basis: Option<Basis>,
@@ -127,8 +127,8 @@ impl FabricPlan {
     }
 
     /// The service level of what goes to and from the subnet manager: MasterSMSL of every end port.
-    pub fn management_level(&self) -> ServiceLevel {
-        self.decisions.management.unwrap_or_default()
+    pub fn management_service_level(&self) -> ServiceLevel {
+        self.decisions.management_sl.unwrap_or_default()
     }
 
     /// The switches by node GUID.
@@ -163,15 +163,16 @@ impl FabricPlan {
     }
 
     /// Where packets to a port leave a switch if nobody wishes for another way.
-    pub fn usual_exit(&self, switch: &SwitchPlan, port: &AdapterPortPlan) -> Option<PortNum> {
-        let detour = self.decisions.detours.get(&port.guid).and_then(|exits| exits.get(&switch.guid));
+    pub fn default_exit(&self, switch: &SwitchPlan, port: &AdapterPortPlan) -> Option<PortNum> {
+        let detour =
+            self.decisions.overridden_exits.get(&port.guid).and_then(|exits| exits.get(&switch.guid));
         detour.copied().unwrap_or_else(|| switch.linear.exit(port.lid))
     }
 
     /// The forwarding table of a switch if nobody wishes for other ways.
-    pub fn usual_table(&self, switch: &SwitchPlan) -> Arc<LinearTable> {
+    pub fn default_linear_table(&self, switch: &SwitchPlan) -> Arc<LinearTable> {
         let mut table = Arc::clone(&switch.linear);
-        for (port, exits) in &self.decisions.detours {
+        for (port, exits) in &self.decisions.overridden_exits {
             if let (Some(exit), Some(port)) = (exits.get(&switch.guid), self.adapter_port(*port)) {
                 Arc::make_mut(&mut table).set_exit(port.lid, *exit);
             }
@@ -215,7 +216,7 @@ impl FabricPlan {
     }
 
     /// What is not as it should be.
-    pub fn findings(&self) -> &[Finding] {
+    pub fn findings(&self) -> &[PlanFinding] {
         &self.findings
     }
 
@@ -244,7 +245,7 @@ impl FabricPlan {
             let mut port = port.clone();
             if let Some(old) = older.adapter_port(*guid) {
                 share(&mut port.pkeys, &old.pkeys);
-                share_some(&mut port.sharing, old.sharing.as_ref());
+                share_some(&mut port.qos, old.qos.as_ref());
             }
             (*guid, port)
         });
@@ -266,7 +267,7 @@ fn share_switch(switch: &mut SwitchPlan, old: &SwitchPlan) {
         if let (Enforcement::Both(keys), Enforcement::Both(old)) = (&mut port.enforcement, &old.enforcement) {
             share(keys, old);
         }
-        share_some(&mut port.sharing, old.sharing.as_ref());
+        share_some(&mut port.qos, old.qos.as_ref());
     }
 }
 
@@ -309,7 +310,7 @@ pub struct AdapterPortPlan {
     /// Its P_Key table.
     pub pkeys: Arc<PkeyTable>,
     /// How what it sends shares its link; `None` leaves that to the device.
-    pub sharing: Option<Arc<PortSharing>>,
+    pub qos: Option<Arc<PortQos>>,
 }
 
 impl AdapterPortPlan {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastBlock, PkeyBlock, PortNum};
 
-use super::sharing::PortSharing;
+use super::qos::PortQos;
 use super::tables::{LinearTable, MulticastTable, PkeyTable};
 use crate::intent::PortName;
 
@@ -70,7 +70,7 @@ pub struct SwitchPortPlan {
     /// Which packets it lets pass.
     pub enforcement: Enforcement,
     /// How what leaves by it shares its link; `None` leaves that to the device.
-    pub sharing: Option<Arc<PortSharing>>,
+    pub qos: Option<Arc<PortQos>>,
 }
 
 /// Which packets an external port lets pass.

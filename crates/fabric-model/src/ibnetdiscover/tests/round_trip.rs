@@ -37,7 +37,7 @@ fn generated() -> impl Strategy<Value = Topology> {
 /// One node of an arbitrary fabric.
 fn node() -> impl Strategy<Value = NewNode> {
     let kind = prop_oneof![Just(NodeKind::Switch), Just(NodeKind::Adapter), Just(NodeKind::Router)];
-    let port_0 = prop_oneof![Just(PortZero::Unsaid), Just(PortZero::Base), Just(PortZero::Enhanced)];
+    let port_0 = prop_oneof![Just(PortZero::Unknown), Just(PortZero::Base), Just(PortZero::Enhanced)];
     let ids = (prop::option::of(1..u32::MAX >> 8), prop::option::of(1..u16::MAX));
     let names = ("[a-z0-9-]{1,12}", prop::option::of("[a-z]{1,20}"), "[ -~é]{0,50}");
     (kind, port_0, ids, names, 1u8..40).prop_map(|(kind, port_0, ids, (name, module, description), ports)| {

@@ -4,13 +4,13 @@ use ib_wire::{Guid, Lid, NodeKind, PortNum};
 use serde::Serialize;
 
 use crate::link_rate::LinkRate;
-use crate::summary::Summary;
+use crate::summary::TopologySummary;
 use crate::topology::{Endpoint, Node, Topology};
 
 /// A fabric in plain fields: its summary, its nodes in file order, and its links, whose ends count nodes from 0.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
-    summary: Summary,
+    summary: TopologySummary,
     nodes: Vec<NodeEntry>,
     links: Vec<LinkEntry>,
 }
@@ -48,7 +48,7 @@ impl Document {
             port_guids: [guid_of(link.a), guid_of(link.b)],
         });
         Self {
-            summary: Summary::of(topology),
+            summary: TopologySummary::of(topology),
             nodes: topology.nodes().map(|(_, node)| entry(node)).collect(),
             links: links.collect(),
         }

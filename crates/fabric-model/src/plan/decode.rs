@@ -7,11 +7,11 @@ use std::sync::Arc;
 use ib_wire::{Guid, Lid, PortNum};
 use thiserror::Error;
 
-use super::document::{AdapterPortEntry, Document, SwitchEntry, SwitchPortEntry};
-use super::sharing::SharingEntry;
+use super::document::{AdapterPortEntry, PlanDocument, SwitchEntry, SwitchPortEntry};
+use super::qos::QosEntry;
 use super::{
     AdapterPortPlan, Basis, Enforcement, FabricPlan, LINEAR_BYTES_MAX, LinearTable, MulticastTable,
-    PkeyTable, PlanParts, PortSharing, SwitchPlan, SwitchPortPlan,
+    PkeyTable, PlanParts, PortQos, SwitchPlan, SwitchPortPlan,
 };
 use crate::intent::PortName;
 use crate::packed;
@@ -70,7 +70,7 @@ impl PlanProblem {
     }
 }
 
-impl Document {
+impl PlanDocument {
     /// The plan, if it is one.
     pub(super) fn read(self) -> Result<FabricPlan, PlanError> {
         check_count("switches", self.switches.len(), NODES_MAX)?;
@@ -81,8 +81,9 @@ impl Document {
         ends.check_cables(&self)?;
         ends.check_members(&self)?;
         let basis = self.basis.as_deref().map(basis).transpose()?;
-        check_count("sharings", self.sharings.len(), 2 * PORTS_MAX)?;
-        let tables = Tables { pkeys: pkey_tables(self.pkey_tables)?, sharings: sharings(self.sharings)? };
+        check_count("qos_tables", self.qos_tables.len(), 2 * PORTS_MAX)?;
+        let tables =
+            Tables { pkeys: pkey_tables(self.pkey_tables)?, qos_tables: qos_tables(self.qos_tables)? };
         let mut bytes_left = LINEAR_BYTES_MAX;
         let switches = self.switches.into_iter().map(|entry| switch(entry, &ends, &tables, &mut bytes_left));
         let adapter_ports = self.adapter_ports.into_iter().map(|entry| adapter_port(entry, &tables));
@@ -113,7 +114,7 @@ fn basis(text: &str) -> Result<Basis, PlanError> {
     number.map(Basis::from_number).ok_or_else(unreadable)
 }
 
-/// Who is who in a plan.
+/// MemberSelector is who in a plan.
 struct Ends {
     /// What is at the other end of every port that is spoken of.
     peers: HashMap<PortName, PortName>,
@@ -125,7 +126,7 @@ struct Ends {
 
 impl Ends {
     /// Checks that GUIDs, LIDs and ports are there once.
-    fn of(document: &Document) -> Result<Self, PlanError> {
+    fn of(document: &PlanDocument) -> Result<Self, PlanError> {
         let first = document.manager.lid;
         let mut ends =
             Self { peers: HashMap::new(), switches: HashSet::new(), lids: HashMap::new(), highest: first };
@@ -165,7 +166,7 @@ impl Ends {
         }
     }
 
-    fn check_manager(&self, document: &Document) -> Result<(), PlanError> {
+    fn check_manager(&self, document: &PlanDocument) -> Result<(), PlanError> {
         let manager = document.manager;
         let missing = || PlanProblem::Missing(format!("port {} with LID {}", manager.guid, manager.lid));
         let is_there = self.lids.get(&manager.guid) == Some(&manager.lid);
@@ -173,7 +174,7 @@ impl Ends {
     }
 
     /// Checks that the ends of every cable name each other.
-    fn check_cables(&self, document: &Document) -> Result<(), PlanError> {
+    fn check_cables(&self, document: &PlanDocument) -> Result<(), PlanError> {
         let switches = document.switches.iter().flat_map(|switch| {
             switch.ports.iter().map(|port| (PortName { node: switch.guid, port: port.number }, port.peer))
         });
@@ -187,7 +188,7 @@ impl Ends {
     }
 
     /// Checks that partitions and groups are there once, and that their members are there at all.
-    fn check_members(&self, document: &Document) -> Result<(), PlanError> {
+    fn check_members(&self, document: &PlanDocument) -> Result<(), PlanError> {
         let mut numbers = BTreeSet::new();
         for partition in &document.partitions {
             let place = format!("partition {}", partition.number);
@@ -229,25 +230,25 @@ impl Ends {
 /// Tables that ports refer to by their place.
 struct Tables {
     pkeys: Vec<Arc<PkeyTable>>,
-    sharings: Vec<Arc<PortSharing>>,
+    qos_tables: Vec<Arc<PortQos>>,
 }
 
-fn sharings(entries: Vec<SharingEntry>) -> Result<Vec<Arc<PortSharing>>, PlanError> {
-    let sharing = |(index, entry): (usize, SharingEntry)| {
-        let unreadable = |why| PlanProblem::Unreadable(why).at(format_args!("sharing {index}"));
-        PortSharing::try_from(entry).map(Arc::new).map_err(unreadable)
+fn qos_tables(entries: Vec<QosEntry>) -> Result<Vec<Arc<PortQos>>, PlanError> {
+    let qos = |(index, entry): (usize, QosEntry)| {
+        let unreadable = |why| PlanProblem::Unreadable(why).at(format_args!("qos {index}"));
+        PortQos::try_from(entry).map(Arc::new).map_err(unreadable)
     };
-    entries.into_iter().enumerate().map(sharing).collect()
+    entries.into_iter().enumerate().map(qos).collect()
 }
 
-fn sharing(
+fn qos(
     tables: &Tables,
     index: Option<usize>,
     place: impl fmt::Display,
-) -> Result<Option<Arc<PortSharing>>, PlanError> {
+) -> Result<Option<Arc<PortQos>>, PlanError> {
     let Some(index) = index else { return Ok(None) };
-    let missing = || PlanProblem::Missing(format!("sharing {index}")).at(place);
-    tables.sharings.get(index).cloned().map(Some).ok_or_else(missing)
+    let missing = || PlanProblem::Missing(format!("qos {index}")).at(place);
+    tables.qos_tables.get(index).cloned().map(Some).ok_or_else(missing)
 }
 
 fn pkey_tables(lists: Vec<Vec<Option<ib_wire::Pkey>>>) -> Result<Vec<Arc<PkeyTable>>, PlanError> {
@@ -264,10 +265,10 @@ fn pkeys(tables: &Tables, index: usize, place: impl fmt::Display) -> Result<Arc<
 }
 
 fn adapter_port(entry: AdapterPortEntry, tables: &Tables) -> Result<AdapterPortPlan, PlanError> {
-    let AdapterPortEntry { guid, name, peer, lid, mtu, lanes, pkeys: index, sharing: shared } = entry;
+    let AdapterPortEntry { guid, name, peer, lid, mtu, lanes, pkeys: index, qos: shared } = entry;
     let pkeys = pkeys(tables, index, format_args!("adapter port {guid}"))?;
-    let sharing = sharing(tables, shared, format_args!("adapter port {guid}"))?;
-    Ok(AdapterPortPlan { guid, name, peer, lid, mtu, lanes, pkeys, sharing })
+    let qos = qos(tables, shared, format_args!("adapter port {guid}"))?;
+    Ok(AdapterPortPlan { guid, name, peer, lid, mtu, lanes, pkeys, qos })
 }
 
 fn switch(
@@ -336,11 +337,11 @@ fn multicast(entry: &SwitchEntry, cabled: &[bool; 256], place: &str) -> Result<M
 }
 
 fn switch_port(entry: SwitchPortEntry, tables: &Tables, place: &str) -> Result<SwitchPortPlan, PlanError> {
-    let SwitchPortEntry { number, peer, mtu, lanes, pkeys: index, sharing: shared } = entry;
-    let sharing = sharing(tables, shared, format_args!("port {number} of {place}"))?;
+    let SwitchPortEntry { number, peer, mtu, lanes, pkeys: index, qos: shared } = entry;
+    let qos = qos(tables, shared, format_args!("port {number} of {place}"))?;
     let enforcement = match index {
         None => Enforcement::Off,
         Some(index) => Enforcement::Both(pkeys(tables, index, format_args!("port {number} of {place}"))?),
     };
-    Ok(SwitchPortPlan { number, peer, mtu, lanes, enforcement, sharing })
+    Ok(SwitchPortPlan { number, peer, mtu, lanes, enforcement, qos })
 }

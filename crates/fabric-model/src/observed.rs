@@ -8,7 +8,7 @@ use crate::plan::{LinearTable, PkeyTable};
 
 /// Tables as read from devices. What was not read, or is not set, is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ObservedTables {
     /// LIDs by port GUID; of a port with several the first. Ports may claim the same.
     pub lids: BTreeMap<Guid, Lid>,
     /// Linear forwarding tables by the switch's node GUID.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A level that nobody was granted maps to lane 15, by which devices discard data. All arbitration is in the low-priority
 /// table; the high-priority one is empty, since hardware does not keep what it promises there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortSharing {
+pub struct PortQos {
     /// The lane of each service level by where packets come in, where that matters. Adapters have no inputs.
     pub by_input: BTreeMap<PortNum, SlToVl>,
     /// The lane of each service level from every other input.
@@ -21,7 +21,7 @@ pub struct PortSharing {
     pub high: Vec<VlArbEntry>,
 }
 
-impl PortSharing {
+impl PortQos {
     /// Entries of the longest table there is.
     pub const ENTRIES_MAX: usize = 64;
 
@@ -54,7 +54,7 @@ impl PortSharing {
 /// The same in plain fields.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SharingEntry {
+pub(super) struct QosEntry {
     /// A hexadecimal digit for each service level.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     by_input: BTreeMap<PortNum, String>,
@@ -66,24 +66,24 @@ pub(super) struct SharingEntry {
     high: Vec<(u8, u8)>,
 }
 
-impl From<&PortSharing> for SharingEntry {
-    fn from(sharing: &PortSharing) -> Self {
+impl From<&PortQos> for QosEntry {
+    fn from(qos: &PortQos) -> Self {
         let digits = |map: &SlToVl| format!("{:016x}", u64::from_be_bytes(map.encode()));
         let entries =
             |table: &[VlArbEntry]| table.iter().map(|entry| (entry.lane.to_wire(), entry.weight)).collect();
         Self {
-            by_input: sharing.by_input.iter().map(|(input, map)| (*input, digits(map))).collect(),
-            otherwise: digits(&sharing.otherwise),
-            low: entries(&sharing.low),
-            high: entries(&sharing.high),
+            by_input: qos.by_input.iter().map(|(input, map)| (*input, digits(map))).collect(),
+            otherwise: digits(&qos.otherwise),
+            low: entries(&qos.low),
+            high: entries(&qos.high),
         }
     }
 }
 
 /// Says what is wrong, if it cannot be.
-impl TryFrom<SharingEntry> for PortSharing {
+impl TryFrom<QosEntry> for PortQos {
     type Error = String;
-    fn try_from(entry: SharingEntry) -> Result<Self, String> {
+    fn try_from(entry: QosEntry) -> Result<Self, String> {
         let digits = |text: &String| {
             let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
             let number = is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten();
@@ -121,19 +121,19 @@ mod tests {
         map.0[0] = lane(0);
         let mut other = map;
         other.0[3] = lane(2);
-        let sharing = PortSharing {
+        let qos = PortQos {
             by_input: [(PortNum::new(7).unwrap(), other)].into(),
             otherwise: map,
             low: vec![VlArbEntry { lane: lane(0), weight: 4 }, VlArbEntry { lane: lane(2), weight: 255 }],
             high: vec![VlArbEntry { lane: lane(1), weight: 9 }],
         };
         let sl = |raw| ServiceLevel::from_wire(raw).unwrap();
-        assert_eq!(sharing.lane(PortNum::new(7).unwrap(), sl(3)), Some(lane(2)));
-        assert_eq!(sharing.lane(PortNum::new(8).unwrap(), sl(3)), None);
-        assert_eq!((sharing.weight(lane(2)), sharing.total_weight()), (255, 259));
-        let json = serde_json::to_string(&SharingEntry::from(&sharing)).unwrap();
-        let read = |json: &str| PortSharing::try_from(serde_json::from_str::<SharingEntry>(json).unwrap());
-        assert_eq!(read(&json).unwrap(), sharing);
+        assert_eq!(qos.lane(PortNum::new(7).unwrap(), sl(3)), Some(lane(2)));
+        assert_eq!(qos.lane(PortNum::new(8).unwrap(), sl(3)), None);
+        assert_eq!((qos.weight(lane(2)), qos.total_weight()), (255, 259));
+        let json = serde_json::to_string(&QosEntry::from(&qos)).unwrap();
+        let read = |json: &str| PortQos::try_from(serde_json::from_str::<QosEntry>(json).unwrap());
+        assert_eq!(read(&json).unwrap(), qos);
         for (from, to) in [
             ("[0,4]", "[0,0]"),
             ("[0,4]", "[15,4]"),

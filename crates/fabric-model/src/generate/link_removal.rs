@@ -39,7 +39,7 @@ impl Islands {
         Self { parents: (0..nodes).collect() }
     }
 
-    /// Joins the islands of two nodes; `false` if they were one already.
+    /// Joins the components of two nodes; `false` if they were one already.
     fn join(&mut self, a: usize, b: usize) -> bool {
         let (a, b) = (self.root(a), self.root(b));
         self.parents[a] = b;
