@@ -39,10 +39,10 @@ pub struct TopologySummary {
     /// Parts of the switch fabric that cannot reach each other; 1 for a fabric in one piece.
     pub components: usize,
     /// Levels of switches, if the fabric is a tree in the wide sense.
-    pub levels: Option<u8>,
+    pub tiers: Option<u8>,
     /// The most switch-to-switch hops between two hosts; `None` in a fabric that is not in one piece or too large.
     pub diameter: Option<u32>,
-    /// How much more capacity the worst level of a tree has below than above; 1 is full bisection. A hint: it
+    /// How much more capacity the worst tier of a tree has below than above; 1 is full bisection. A hint: it
     /// compares sums, not paths.
     pub oversubscription: Option<f64>,
 }
@@ -51,7 +51,7 @@ impl TopologySummary {
     /// Looks at a fabric.
     pub fn of(topology: &Topology) -> Self {
         let graph = SwitchGraph::of(topology);
-        let levels = graph.levels();
+        let tiers = graph.tiers();
         let kind = |kind| topology.nodes().filter(|(_, node)| node.kind == kind).count();
         let between_switches =
             |link: &Link| topology[link.a.node].is_switch() && topology[link.b.node].is_switch();
@@ -65,8 +65,8 @@ impl TopologySummary {
             links_by_rate: links_by_rate(topology),
             components: graph.components(|_, _| true).len(),
             diameter: graph.diameter(),
-            oversubscription: levels.as_ref().and_then(|levels| oversubscription(topology, &graph, levels)),
-            levels: levels.and_then(|levels| levels.into_iter().max()),
+            oversubscription: tiers.as_ref().and_then(|tiers| oversubscription(topology, &graph, tiers)),
+            tiers: tiers.and_then(|tiers| tiers.into_iter().max()),
         }
     }
 }
@@ -79,21 +79,21 @@ fn links_by_rate(topology: &Topology) -> Vec<RateCount> {
     counts.into_iter().map(|(rate, links)| RateCount { rate, links }).collect()
 }
 
-/// The worst ratio of what a level has below to what it has above.
-fn oversubscription(topology: &Topology, graph: &SwitchGraph, levels: &[u8]) -> Option<f64> {
-    let mut level_of = vec![0; topology.node_count()];
-    for (switch, level) in graph.switches.iter().zip(levels) {
-        level_of[switch.index()] = *level;
+/// The worst ratio of what a tier has below to what it has above.
+fn oversubscription(topology: &Topology, graph: &SwitchGraph, tiers: &[u8]) -> Option<f64> {
+    let mut tier_of = vec![0; topology.node_count()];
+    for (switch, tier) in graph.switches.iter().zip(tiers) {
+        tier_of[switch.index()] = *tier;
     }
-    let top = usize::from(*levels.iter().max()?);
+    let top = usize::from(*tiers.iter().max()?);
     let (mut below, mut above) = (vec![0.0; top + 1], vec![0.0; top + 1]);
     for link in topology.links() {
-        let (a, b) = (level_of[link.a.node.index()], level_of[link.b.node.index()]);
+        let (a, b) = (tier_of[link.a.node.index()], tier_of[link.b.node.index()]);
         let capacity = link.rate.map_or(1.0, LinkRate::data_rate_gbps);
         above[usize::from(a.min(b))] += capacity;
         below[usize::from(a.max(b))] += capacity;
     }
-    (1..top).map(|level| below[level] / above[level]).max_by(f64::total_cmp)
+    (1..top).map(|tier| below[tier] / above[tier]).max_by(f64::total_cmp)
 }
 
 impl fmt::Display for TopologySummary {
@@ -117,11 +117,11 @@ impl fmt::Display for TopologySummary {
             }
         }
         if self.components != 1 {
-            writeln!(f, "components           {}", self.components)?;
+            writeln!(f, "components        {}", self.components)?;
         }
-        match self.levels {
-            Some(levels) => writeln!(f, "levels            {levels}")?,
-            None => writeln!(f, "levels            none: not a tree")?,
+        match self.tiers {
+            Some(tiers) => writeln!(f, "tiers             {tiers}")?,
+            None => writeln!(f, "tiers             none: not a tree")?,
         }
         if let Some(diameter) = self.diameter {
             writeln!(f, "diameter          {diameter} hops between switches")?;
@@ -140,9 +140,9 @@ mod tests {
 
     #[test]
     fn trees_have_levels_and_a_diameter_of_twice_the_way_up() {
-        for (hosts, levels, diameter) in [(324, 2, 2), (1944, 3, 4)] {
+        for (hosts, tiers, diameter) in [(324, 2, 2), (1944, 3, 4)] {
             let summary = TopologySummary::of(&FatTree::with_hosts(hosts).generate().unwrap());
-            assert_eq!((summary.levels, summary.diameter), (Some(levels), Some(diameter)));
+            assert_eq!((summary.tiers, summary.diameter), (Some(tiers), Some(diameter)));
             assert_eq!(summary.oversubscription, Some(1.0));
             assert_eq!(summary.components, 1);
         }
@@ -158,18 +158,18 @@ mod tests {
     #[test]
     fn what_is_no_tree_has_no_levels() {
         let torus = TopologySummary::of(&Torus::new([4, 4]).generate().unwrap());
-        assert_eq!((torus.levels, torus.diameter, torus.oversubscription), (None, Some(4), None));
+        assert_eq!((torus.tiers, torus.diameter, torus.oversubscription), (None, Some(4), None));
         let dragonfly = TopologySummary::of(&DragonflyPlus::new(5).generate().unwrap());
-        assert_eq!((dragonfly.levels, dragonfly.components), (None, 1));
+        assert_eq!((dragonfly.tiers, dragonfly.components), (None, 1));
         let random = TopologySummary::of(&RandomFabric::new(20, 4, 7).generate().unwrap());
-        assert_eq!((random.levels, random.components), (None, 1));
+        assert_eq!((random.tiers, random.components), (None, 1));
     }
 
     #[test]
     fn a_fabric_without_nodes_is_summed_up_too() {
         let summary = TopologySummary::of(&Topology::default());
         assert_eq!(
-            (summary.switches, summary.components, summary.levels, summary.diameter),
+            (summary.switches, summary.components, summary.tiers, summary.diameter),
             (0, 0, None, None)
         );
     }
@@ -183,7 +183,7 @@ mod tests {
         ports             1296, 1296 of them cabled
         links             648, 324 of them between switches
           4xEDR           648 (100 Gb/s each)
-        levels            2
+        tiers             2
         diameter          2 hops between switches
         oversubscription  1.00:1
         ");

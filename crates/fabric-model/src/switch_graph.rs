@@ -1,4 +1,4 @@
-//! What kind of graph the switches form: neighbours, levels, components, distances.
+//! What kind of graph the switches form: neighbours, tiers, components, distances.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,13 +50,13 @@ impl SwitchGraph {
         self.switches.len()
     }
 
-    /// Each switch's level, leaves being 1, if every cable joins a level to the next: a tree in the wide sense.
-    pub fn levels(&self) -> Option<Vec<u8>> {
+    /// Each switch's tier, leaves being 1, if every cable joins a tier to the next: a tree in the wide sense.
+    pub fn tiers(&self) -> Option<Vec<u8>> {
         let host_count = |place: SwitchIndex| self.hosts[place].len() as u32;
         let fullest = (0..self.switch_count()).map(host_count).max().unwrap_or(0);
         let leaves =
             |at_least: u32| (0..self.switch_count()).filter(move |place| host_count(*place) >= at_least);
-        self.levels_over(leaves(1)).or_else(|| self.levels_over(leaves((fullest / LEAF_SHARE).max(1))))
+        self.tiers_over(leaves(1)).or_else(|| self.tiers_over(leaves((fullest / LEAF_SHARE).max(1))))
     }
 
     /// The components that are left when only some cables count; each island in order, the components by their first switch.
@@ -120,13 +120,13 @@ impl SwitchGraph {
         distances
     }
 
-    fn levels_over(&self, leaves: impl Iterator<Item = SwitchIndex>) -> Option<Vec<u8>> {
+    fn tiers_over(&self, leaves: impl Iterator<Item = SwitchIndex>) -> Option<Vec<u8>> {
         let distances = self.distances(leaves);
-        let levels = distances.into_iter().map(|distance| u8::try_from(distance? + 1).ok());
-        let levels: Vec<u8> = levels.collect::<Option<_>>()?;
+        let tiers = distances.into_iter().map(|distance| u8::try_from(distance? + 1).ok());
+        let tiers: Vec<u8> = tiers.collect::<Option<_>>()?;
         let adjacent = |here: SwitchIndex| {
-            self.neighbours[here].iter().all(|(there, _)| levels[here].abs_diff(levels[*there]) == 1)
+            self.neighbours[here].iter().all(|(there, _)| tiers[here].abs_diff(tiers[*there]) == 1)
         };
-        ((0..self.switch_count()).all(adjacent) && !levels.is_empty()).then_some(levels)
+        ((0..self.switch_count()).all(adjacent) && !tiers.is_empty()).then_some(tiers)
     }
 }

@@ -1,30 +1,30 @@
-//! Figures as drawings: lines over an axis, in the look of [`picture`](crate::diagram).
+//! Figures as drawings: lines over an axis, in the look of [`diagram`](crate::diagram).
 //!
-//! A [`Lines`] says what is to be seen — axes, series, marks — and [`Lines::to_svg`] draws it, whatever the figures are:
+//! A [`LineChart`] says what is to be seen — axes, series, reference lines — and [`LineChart::to_svg`] draws it, whatever the figures are:
 //! a point that cannot stand on its axis (no number, or not above 0 on a logarithmic axis) is left out and the line
 //! breaks there.
 //!
 //! ```
-//! use fabric_drawing::chart::{Axis, Lines, Mark, Series};
+//! use fabric_drawing::chart::{Axis, LineChart, ReferenceLine, Series};
 //!
-//! let chart = Lines {
+//! let chart = LineChart {
 //!     title: "Latency".to_owned(),
 //!     subtitle: "all-to-all, seed 1".to_owned(),
 //!     x: Axis::log("latency in µs"),
 //!     y: Axis::log("share of packets that took longer"),
 //!     series: vec![Series::new("cluster a", vec![(1.2, 1.0), (1.9, 0.01), (2.4, 0.0001)])],
-//!     marks: vec![Mark::at_x("bound of a", 3.1)],
+//!     reference_lines: vec![ReferenceLine::at_x("bound of a", 3.1)],
 //! };
 //! assert!(chart.to_svg().ends_with("</svg>\n"));
 //! ```
 
-mod lines;
-mod names;
-mod ruler;
+mod axis;
+mod labels;
+mod svg;
 
 /// A chart of lines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lines {
+pub struct LineChart {
     /// What stands above it.
     pub title: String,
     /// What stands below the title.
@@ -36,13 +36,13 @@ pub struct Lines {
     /// The lines, the first on top.
     pub series: Vec<Series>,
     /// Straight lines for what the others are to be compared with.
-    pub marks: Vec<Mark>,
+    pub reference_lines: Vec<ReferenceLine>,
 }
 
-impl Lines {
+impl LineChart {
     /// Draws it. The same chart gives the same text.
     pub fn to_svg(&self) -> String {
-        lines::render(self)
+        svg::render(self)
     }
 }
 
@@ -53,7 +53,7 @@ pub struct Axis {
     pub label: String,
     /// How values lie on it.
     pub scale: Scale,
-    /// From where to where it runs. Without, or where these cannot be its ends, it holds all points and marks, and a
+    /// From where to where it runs. Without, or where these cannot be its ends, it holds all points and reference lines, and a
     /// linear one 0 too.
     pub range: Option<(f64, f64)>,
 }
@@ -71,7 +71,7 @@ impl Axis {
 
     /// The same with given ends, so that several charts can be laid side by side.
     #[must_use]
-    pub fn within(self, low: f64, high: f64) -> Self {
+    pub fn with_range(self, low: f64, high: f64) -> Self {
         Self { range: Some((low, high)), ..self }
     }
 }
@@ -93,7 +93,7 @@ pub struct Series {
     /// Its points in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
     /// How it is drawn.
-    pub style: Style,
+    pub style: LineStyle,
     /// Which colour it has, counted from 0; its place among the series if nobody says. Two lines of one thing, such as
     /// before and after, look best in one colour and two styles.
     pub colour: Option<usize>,
@@ -102,13 +102,13 @@ pub struct Series {
 impl Series {
     /// A solid line in a colour of its own.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.into(), points, style: Style::Solid, colour: None }
+        Self { name: name.into(), points, style: LineStyle::Solid, colour: None }
     }
 
     /// The same, dashed.
     #[must_use]
     pub fn dashed(self) -> Self {
-        Self { style: Style::Dashed, ..self }
+        Self { style: LineStyle::Dashed, ..self }
     }
 
     /// The same in a given colour.
@@ -120,7 +120,7 @@ impl Series {
 
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum LineStyle {
     /// Without gaps.
     Solid,
     /// With gaps.
@@ -129,7 +129,7 @@ pub enum Style {
 
 /// A thin dashed line across the chart, with a name: a bound, a promise.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mark {
+pub struct ReferenceLine {
     /// What it is.
     pub name: String,
     /// Where it is.
@@ -138,7 +138,7 @@ pub struct Mark {
     pub colour: Option<usize>,
 }
 
-impl Mark {
+impl ReferenceLine {
     /// An upright line.
     pub fn at_x(name: impl Into<String>, x: f64) -> Self {
         Self { name: name.into(), at: Position::X(x), colour: None }

@@ -1,18 +1,18 @@
 use proptest::prelude::*;
 
-use super::lines::COLOURS;
-use super::names::{NAME_SIZE, NAME_STEP, rows, spread};
-use super::ruler::Ruler;
+use super::axis::AxisRange;
+use super::labels::{NAME_SIZE, NAME_STEP, rows, spread};
+use super::svg::COLOURS;
 use super::*;
 use crate::page::text_width;
 
-fn chart(series: Vec<Series>, marks: Vec<Mark>) -> Lines {
+fn chart(series: Vec<Series>, reference_lines: Vec<ReferenceLine>) -> LineChart {
     let (x, y) = (Axis::linear("time in µs"), Axis::linear("Gb/s per node"));
-    Lines { title: "t".to_owned(), subtitle: "s".to_owned(), x, y, series, marks }
+    LineChart { title: "t".to_owned(), subtitle: "s".to_owned(), x, y, series, reference_lines }
 }
 
 fn ticks(axis: &Axis, values: &[f64]) -> String {
-    let ticks = Ruler::new(axis, values.iter().copied()).ticks();
+    let ticks = AxisRange::new(axis, values.iter().copied()).ticks();
     ticks.into_iter().map(|tick| tick.text).collect::<Vec<_>>().join(" ")
 }
 
@@ -25,8 +25,8 @@ fn linear_ticks_are_round_and_begin_at_0() {
     assert_eq!(ticks(&axis, &[-3.0, 4.0]), "−4 −2 0 2 4");
     assert_eq!(ticks(&axis, &[3e9]), "0 5.0e8 1.0e9 1.5e9 2.0e9 2.5e9 3.0e9");
     assert_eq!(ticks(&axis, &[]), "0.0 0.2 0.4 0.6 0.8 1.0");
-    assert_eq!(ticks(&axis.clone().within(100.0, 130.0), &[1.0]), "100 105 110 115 120 125 130");
-    assert_eq!(ticks(&axis.within(5.0, 5.0), &[4.0]), "0 1 2 3 4", "what cannot be a range is none");
+    assert_eq!(ticks(&axis.clone().with_range(100.0, 130.0), &[1.0]), "100 105 110 115 120 125 130");
+    assert_eq!(ticks(&axis.with_range(5.0, 5.0), &[4.0]), "0 1 2 3 4", "what cannot be a range is none");
 }
 
 #[test]
@@ -37,13 +37,14 @@ fn log_ticks_are_powers_of_ten_or_1_2_5() {
     assert_eq!(ticks(&axis, &[0.02, 3000.0]), "0.1 1 10 100 1,000");
     assert_eq!(ticks(&axis, &[5.0, 5.0]), "2 5 10");
     assert_eq!(ticks(&axis, &[0.0, -1.0, f64::NAN]), "1 2 5 10", "what has no place counts for nothing");
-    assert_eq!(ticks(&axis.within(3.0, 4.0), &[]), "3.0 3.2 3.4 3.6 3.8 4.0");
+    assert_eq!(ticks(&axis.with_range(3.0, 4.0), &[]), "3.0 3.2 3.4 3.6 3.8 4.0");
 }
 
 #[test]
 fn names_stand_where_the_lines_end_if_all_end_at_the_right() {
     let level = |name: &str, y: f64| Series::new(name, vec![(0.0, y), (10.0, y)]);
-    let at_ends = chart(vec![level("a", 1.0), level("b", 9.0)], vec![Mark::at_y("promise", 5.0)]).to_svg();
+    let at_ends =
+        chart(vec![level("a", 1.0), level("b", 9.0)], vec![ReferenceLine::at_y("promise", 5.0)]).to_svg();
     let height = |svg: &str, name: &str| -> f32 {
         let line = svg.lines().find(|line| line.contains(&format!(">{name}</text>"))).unwrap();
         line.split("y=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
@@ -60,7 +61,7 @@ fn names_are_escaped_and_long_ones_cut() {
     let long = "x".repeat(60);
     let svg = chart(
         vec![Series::new("<b> & \"c\"", vec![(1.0, 1.0)]), Series::new(long.clone(), vec![])],
-        vec![Mark::at_x("<bound>", 1.0)],
+        vec![ReferenceLine::at_x("<bound>", 1.0)],
     )
     .to_svg();
     assert!(svg.contains(">&lt;b&gt; &amp; &quot;c&quot;</text>") && svg.contains("&lt;bound&gt;"));
@@ -81,9 +82,9 @@ fn a_line_breaks_where_a_point_has_no_place() {
 #[test]
 fn what_lies_beyond_a_given_range_is_cut_at_its_edge() {
     let mut chart =
-        chart(vec![Series::new("a", vec![(0.0, 0.0), (10.0, 20.0)])], vec![Mark::at_y("far", 30.0)]);
-    chart.y = chart.y.within(0.0, 10.0);
-    chart.x = chart.x.within(0.0, 10.0);
+        chart(vec![Series::new("a", vec![(0.0, 0.0), (10.0, 20.0)])], vec![ReferenceLine::at_y("far", 30.0)]);
+    chart.y = chart.y.with_range(0.0, 10.0);
+    chart.x = chart.x.with_range(0.0, 10.0);
     let svg = chart.to_svg();
     let path = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
     assert!(path.contains("M82.0 528.0L442.0 128.0\""), "half of the width, all of the height: {path}");
@@ -92,7 +93,7 @@ fn what_lies_beyond_a_given_range_is_cut_at_its_edge() {
 
 #[test]
 fn a_chart_looks_like_this() {
-    let chart = Lines {
+    let chart = LineChart {
         x: Axis::log("latency in µs"),
         y: Axis::log("share of packets that took longer"),
         series: vec![
@@ -101,7 +102,10 @@ fn a_chart_looks_like_this() {
                 .coloured(0)
                 .dashed(),
         ],
-        marks: vec![Mark::at_x("bound", 3.1), Mark::at_y("1 in 20", 0.05).coloured(1)],
+        reference_lines: vec![
+            ReferenceLine::at_x("bound", 3.1),
+            ReferenceLine::at_y("1 in 20", 0.05).coloured(1),
+        ],
         ..chart(vec![], vec![])
     };
     insta::assert_snapshot!(chart.to_svg(), @r##"
@@ -204,16 +208,16 @@ fn series() -> impl Strategy<Value = Series> {
     ];
     ("[ -~µ\u{0}\u{ffff}]{0,60}", points, any::<bool>(), prop::option::of(0..50usize)).prop_map(
         |(name, points, dashed, colour)| {
-            let style = if dashed { Style::Dashed } else { Style::Solid };
+            let style = if dashed { LineStyle::Dashed } else { LineStyle::Solid };
             Series { name: name.replace('N', "n").replace('i', "j"), points, style, colour }
         },
     )
 }
 
-fn mark() -> impl Strategy<Value = Mark> {
+fn mark() -> impl Strategy<Value = ReferenceLine> {
     (any::<bool>(), figure(), prop::option::of(0..50usize)).prop_map(|(upright, at, colour)| {
         let at = if upright { Position::X(at) } else { Position::Y(at) };
-        Mark { name: "bound & promise".to_owned(), at, colour }
+        ReferenceLine { name: "bound & promise".to_owned(), at, colour }
     })
 }
 
@@ -237,9 +241,9 @@ proptest! {
     fn whatever_the_figures_are_every_coordinate_is_in_the_picture(
         (x, y) in (axis(), axis()),
         series in prop::collection::vec(series(), 0..22),
-        marks in prop::collection::vec(mark(), 0..6),
+        reference_lines in prop::collection::vec(mark(), 0..6),
     ) {
-        let lines = Lines { title: "chart".to_owned(), subtitle: String::new(), x, y, series, marks };
+        let lines = LineChart { title: "chart".to_owned(), subtitle: String::new(), x, y, series, reference_lines };
         let svg = lines.to_svg();
         prop_assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}", svg);
         prop_assert!(!svg.chars().any(is_no_xml), "{}", svg);
@@ -254,11 +258,11 @@ proptest! {
         values in prop::collection::vec(figure(), 0..9),
         axis in axis(),
     ) {
-        let own = Ruler::new(&Axis { range: None, ..axis.clone() }, values.iter().copied());
+        let own = AxisRange::new(&Axis { range: None, ..axis.clone() }, values.iter().copied());
         for value in &values {
             prop_assert_eq!(own.at(*value).is_some(), own.inside(*value).is_some(), "{} on {:?}", value, own);
         }
-        for ruler in [&own, &Ruler::new(&axis, values.iter().copied())] {
+        for ruler in [&own, &AxisRange::new(&axis, values.iter().copied())] {
             let ticks = ruler.ticks();
             prop_assert!((2..=14).contains(&ticks.len()), "{:?}: {:?}", ruler, ticks);
             prop_assert!(ticks.is_sorted_by(|a, b| a.at < b.at && a.text != b.text), "{:?}: {:?}", ruler, ticks);

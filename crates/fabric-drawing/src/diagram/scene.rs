@@ -1,11 +1,11 @@
-//! What a layout leaves for the renderer: cards, panels, wires and labels on a plane.
+//! What a layout leaves for the renderer: cards, panels, cable lines and labels on a plane.
 
 use super::heat::Cables;
 use crate::page::text_width;
 
 /// What a thing is, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
+pub(super) enum CardRole {
     Core,
     Spine,
     Leaf,
@@ -14,16 +14,16 @@ pub(super) enum Role {
     Host,
 }
 
-impl Role {
+impl CardRole {
     /// Every role, in the order of the legend.
     pub const ALL: [Self; 6] = [Self::Core, Self::Spine, Self::Leaf, Self::Switch, Self::Pod, Self::Host];
 
-    /// The role of a switch in a tree of `top` levels.
-    pub fn of_level(level: u8, top: u8) -> Self {
-        match (level, top) {
+    /// The role of a switch in a tree of `top` tiers.
+    pub fn of_tier(tier: u8, top: u8) -> Self {
+        match (tier, top) {
             (_, 1) => Self::Switch,
             (1, _) => Self::Leaf,
-            (level, top) if level == top && top > 2 => Self::Core,
+            (tier, top) if tier == top && top > 2 => Self::Core,
             _ => Self::Spine,
         }
     }
@@ -46,7 +46,7 @@ pub(super) struct Card {
     pub centre: Point,
     pub width: f32,
     pub height: f32,
-    pub role: Role,
+    pub role: CardRole,
     pub lines: Vec<String>,
     pub text: Text,
 }
@@ -69,21 +69,21 @@ pub(super) struct Panel {
     pub width: f32,
     pub height: f32,
     pub title: String,
-    /// Whether the title stands at the lower edge, out of the way of wires that come from above.
+    /// Whether the title stands at the lower edge, out of the way of cable lines that come from above.
     pub title_below: bool,
 }
 
 /// A line between two points, standing for some cables.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wire {
+pub(super) struct CableLine {
     pub from: Point,
     pub to: Point,
     pub bend: Bend,
-    pub role: Role,
+    pub role: CardRole,
     pub cables: Cables,
 }
 
-/// How a wire runs.
+/// How a cable line runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bend {
     Straight,
@@ -173,7 +173,7 @@ pub(super) enum Anchor {
 #[derive(Debug, Default)]
 pub(super) struct Scene {
     pub panels: Vec<Panel>,
-    pub wires: Vec<Wire>,
+    pub cable_lines: Vec<CableLine>,
     pub cards: Vec<Card>,
     /// Only where loads are shown.
     pub cells: Vec<Cells>,
@@ -191,11 +191,11 @@ impl Scene {
             .panels
             .iter()
             .map(|panel| (panel.corner, point(panel.corner.x + panel.width, panel.corner.y + panel.height)));
-        let controls = self.wires.iter().filter_map(|wire| match wire.bend {
+        let controls = self.cable_lines.iter().filter_map(|cable_line| match cable_line.bend {
             // A curve reaches half-way to the point it is drawn to.
             Bend::Towards(control) => Some(point(
-                (wire.from.x + wire.to.x) / 4.0 + control.x / 2.0,
-                (wire.from.y + wire.to.y) / 4.0 + control.y / 2.0,
+                (cable_line.from.x + cable_line.to.x) / 4.0 + control.x / 2.0,
+                (cable_line.from.y + cable_line.to.y) / 4.0 + control.y / 2.0,
             )),
             _ => None,
         });
@@ -233,7 +233,7 @@ pub(super) const fn svg_label_size() -> f32 {
 
 /// A card for a switch in a slot of a row: its lines across if they fit, up if not, none if the slot is too narrow
 /// even for that.
-pub(super) fn card_in_slot(centre: Point, slot: f32, role: Role, lines: Vec<String>) -> Card {
+pub(super) fn card_in_slot(centre: Point, slot: f32, role: CardRole, lines: Vec<String>) -> Card {
     const SIZE: f32 = 12.0;
     const SMALL: f32 = 10.0;
     let longest = |size| lines.iter().map(|line| text_width(line, size)).fold(0.0, f32::max);

@@ -1,11 +1,11 @@
-//! A [`Scene`] as SVG: one path per kind of wire and per colour of cells, so that ten thousand stay a small file.
+//! A [`Scene`] as SVG: one path per kind of cable line and per colour of cells, so that ten thousand stay a small file.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::heat::{self, SHADES, UNUSED};
 use super::scene::{
-    Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Text, Wire, point, svg_label_size,
+    Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Panel, Point, Scene, Text, point, svg_label_size,
 };
 use crate::page::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
 
@@ -15,10 +15,10 @@ const WIDTH_MIN: f32 = 860.0;
 /// Room for the scale of loads.
 const SCALE_HEIGHT: f32 = 40.0;
 
-/// What the colours of wires tell.
+/// What the colours of cable lines tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ink {
-    /// What a wire leads to.
+    /// What a cable line leads to.
     Roles,
     /// What its cables carried.
     Heat,
@@ -42,8 +42,8 @@ fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: 
     writeln!(svg, r#"<g transform="translate({left:.1} {top:.1})">"#)?;
     scene.panels.iter().try_for_each(|panel| write_panel(svg, panel))?;
     match ink {
-        Ink::Roles => write_wires(svg, &scene.wires)?,
-        Ink::Heat => write_hot_wires(svg, &scene.wires)?,
+        Ink::Roles => write_cable_lines(svg, &scene.cable_lines)?,
+        Ink::Heat => write_hot_wires(svg, &scene.cable_lines)?,
     }
     scene.cards.iter().try_for_each(|card| write_card(svg, card))?;
     write_cells(svg, &scene.cells)?;
@@ -58,25 +58,25 @@ fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: 
 }
 
 /// Fill and stroke.
-fn colours(role: Role) -> (&'static str, &'static str) {
+fn colours(role: CardRole) -> (&'static str, &'static str) {
     match role {
-        Role::Core => ("#e6dcf2", "#9a7fc0"),
-        Role::Spine => ("#d5e2f4", "#7397c9"),
-        Role::Leaf => ("#d3e9dc", "#6fa98a"),
-        Role::Switch => ("#d5e2f4", "#7397c9"),
-        Role::Pod => ("#d3e9dc", "#6fa98a"),
-        Role::Host => ("#f1eee6", "#c3b9a2"),
+        CardRole::Core => ("#e6dcf2", "#9a7fc0"),
+        CardRole::Spine => ("#d5e2f4", "#7397c9"),
+        CardRole::Leaf => ("#d3e9dc", "#6fa98a"),
+        CardRole::Switch => ("#d5e2f4", "#7397c9"),
+        CardRole::Pod => ("#d3e9dc", "#6fa98a"),
+        CardRole::Host => ("#f1eee6", "#c3b9a2"),
     }
 }
 
-fn legend_text(role: Role) -> &'static str {
+fn legend_text(role: CardRole) -> &'static str {
     match role {
-        Role::Core => "core switch",
-        Role::Spine => "spine switch",
-        Role::Leaf => "leaf switch",
-        Role::Switch => "switch",
-        Role::Pod => "pod of leaves and spines",
-        Role::Host => "hosts",
+        CardRole::Core => "core switch",
+        CardRole::Spine => "spine switch",
+        CardRole::Leaf => "leaf switch",
+        CardRole::Switch => "switch",
+        CardRole::Pod => "pod of leaves and spines",
+        CardRole::Host => "hosts",
     }
 }
 
@@ -95,7 +95,7 @@ fn write_panel(svg: &mut String, panel: &Panel) -> fmt::Result {
     )
 }
 
-/// Thin, medium, thick: by how many cables a wire stands for.
+/// Thin, medium, thick: by how many cables a cable line stands for.
 fn thickness(cables: u32) -> u8 {
     match cables {
         0..=1 => 0,
@@ -104,9 +104,9 @@ fn thickness(cables: u32) -> u8 {
     }
 }
 
-/// Opacity and a factor for the thickness: many wires are drawn paler and thinner, so that they stay a texture.
-fn strength(wires: usize) -> (f32, f32) {
-    match wires {
+/// Opacity and a factor for the thickness: many cable lines are drawn paler and thinner, so that they stay a texture.
+fn strength(cable_lines: usize) -> (f32, f32) {
+    match cable_lines {
         0..=60 => (0.75, 1.0),
         61..=220 => (0.5, 0.75),
         221..=800 => (0.45, 0.6),
@@ -115,14 +115,19 @@ fn strength(wires: usize) -> (f32, f32) {
     }
 }
 
-fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
-    let mut paths: BTreeMap<(Role, u8, i32, i32), String> = BTreeMap::new();
-    for wire in wires {
-        // A path is as pale where it crosses itself as elsewhere. One for each end shows where wires gather.
-        let kind = (wire.role, thickness(wire.cables.count), wire.to.x as i32, wire.to.y as i32);
-        write_wire(paths.entry(kind).or_default(), wire)?;
+fn write_cable_lines(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
+    let mut paths: BTreeMap<(CardRole, u8, i32, i32), String> = BTreeMap::new();
+    for cable_line in cable_lines {
+        // A path is as pale where it crosses itself as elsewhere. One for each end shows where cable lines gather.
+        let kind = (
+            cable_line.role,
+            thickness(cable_line.cables.count),
+            cable_line.to.x as i32,
+            cable_line.to.y as i32,
+        );
+        write_wire(paths.entry(kind).or_default(), cable_line)?;
     }
-    let counts = counts(wires);
+    let counts = counts(cable_lines);
     for ((role, thickness, ..), path) in paths {
         let (opacity, factor) = strength(counts[&role]);
         let (_, stroke) = colours(role);
@@ -135,21 +140,21 @@ fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
     Ok(())
 }
 
-/// How many wires there are of each role.
-fn counts(wires: &[Wire]) -> BTreeMap<Role, usize> {
+/// How many cable lines there are of each role.
+fn counts(cable_lines: &[CableLine]) -> BTreeMap<CardRole, usize> {
     let mut counts = BTreeMap::new();
-    wires.iter().for_each(|wire| *counts.entry(wire.role).or_default() += 1);
+    cable_lines.iter().for_each(|cable_line| *counts.entry(cable_line.role).or_default() += 1);
     counts
 }
 
 /// The busiest are drawn last, strongest and widest.
-fn write_hot_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
-    let mut paths: BTreeMap<(Option<u8>, Role, u8), String> = BTreeMap::new();
-    for wire in wires {
-        let kind = (heat::shade(wire.cables.load), wire.role, thickness(wire.cables.count));
-        write_wire(paths.entry(kind).or_default(), wire)?;
+fn write_hot_wires(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
+    let mut paths: BTreeMap<(Option<u8>, CardRole, u8), String> = BTreeMap::new();
+    for cable_line in cable_lines {
+        let kind = (heat::shade(cable_line.cables.load), cable_line.role, thickness(cable_line.cables.count));
+        write_wire(paths.entry(kind).or_default(), cable_line)?;
     }
-    let counts = counts(wires);
+    let counts = counts(cable_lines);
     for ((shade, role, thickness), path) in paths {
         let (_, factor) = strength(counts[&role]);
         let part = f32::from(shade.unwrap_or(0)) / f32::from(SHADES - 1);
@@ -193,10 +198,10 @@ fn write_cells(svg: &mut String, blocks: &[Cells]) -> fmt::Result {
     Ok(())
 }
 
-fn write_wire(path: &mut String, wire: &Wire) -> fmt::Result {
-    let Wire { from, to, .. } = wire;
+fn write_wire(path: &mut String, cable_line: &CableLine) -> fmt::Result {
+    let CableLine { from, to, .. } = cable_line;
     write!(path, "M{:.0} {:.0}", from.x, from.y)?;
-    match wire.bend {
+    match cable_line.bend {
         Bend::Straight => write!(path, "L{:.0} {:.0}", to.x, to.y),
         Bend::Upright => {
             let middle = (from.y + to.y) / 2.0;
@@ -283,7 +288,7 @@ fn write_label(svg: &mut String, label: &Label) -> fmt::Result {
 
 fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Result {
     let mut x = MARGIN;
-    for role in Role::ALL.into_iter().filter(|role| scene.cards.iter().any(|card| card.role == *role)) {
+    for role in CardRole::ALL.into_iter().filter(|role| scene.cards.iter().any(|card| card.role == *role)) {
         let (fill, stroke) = colours(role);
         let text = legend_text(role);
         writeln!(
@@ -295,7 +300,7 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
         x += 26.0 + text.len() as f32 * 6.6 + 26.0;
     }
     let hot = ink == Ink::Heat;
-    if scene.wires.iter().any(|wire| wire.cables.count > 1) {
+    if scene.cable_lines.iter().any(|cable_line| cable_line.cables.count > 1) {
         writeln!(
             svg,
             r#"<path d="M{x:.0} {y:.0}h26" stroke="{MUTED}" stroke-width="2.8" stroke-linecap="round"/>"#
@@ -306,7 +311,7 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
         x += 36.0 + text.chars().count() as f32 * 6.6 + 26.0;
     }
     if hot && !scene.cells.is_empty() {
-        let (fill, pods) = (heat::colour_at(0.5), scene.cards.iter().any(|card| card.role == Role::Pod));
+        let (fill, pods) = (heat::colour_at(0.5), scene.cards.iter().any(|card| card.role == CardRole::Pod));
         writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="8" height="8" fill="{fill}"/>"#, y - 4.0)?;
         let text = if pods { "one host or spine of a leaf" } else { "one host" };
         write_legend_text(svg, x + 16.0, y, text)?;

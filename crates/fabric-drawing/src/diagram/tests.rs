@@ -31,7 +31,7 @@ fn fabrics() -> Vec<(&'static str, Topology)> {
 #[test]
 fn no_two_cards_overlap() {
     for (name, topology) in fabrics() {
-        let scene = Fabric::of(&topology).scene();
+        let scene = DrawnFabric::of(&topology).scene();
         for (number, a) in scene.cards.iter().enumerate() {
             for b in &scene.cards[number + 1..] {
                 let apart = (a.centre.x - b.centre.x).abs() >= (a.width + b.width) / 2.0
@@ -45,11 +45,11 @@ fn no_two_cards_overlap() {
 #[test]
 fn every_switch_or_its_pod_is_drawn_and_wired() {
     for (name, topology) in fabrics() {
-        let fabric = Fabric::of(&topology);
+        let fabric = DrawnFabric::of(&topology);
         let scene = fabric.scene();
-        assert!(!scene.wires.is_empty(), "{name}");
-        let pods = scene.cards.iter().any(|card| card.role == scene::Role::Pod);
-        let switches = scene.cards.iter().filter(|card| card.role != scene::Role::Host).count();
+        assert!(!scene.cable_lines.is_empty(), "{name}");
+        let pods = scene.cards.iter().any(|card| card.role == scene::CardRole::Pod);
+        let switches = scene.cards.iter().filter(|card| card.role != scene::CardRole::Host).count();
         assert!(
             pods || switches == fabric.graph.switch_count(),
             "{name}: {switches} of {}",
@@ -72,7 +72,7 @@ fn a_drawing_says_what_it_shows() {
     let svg = to_svg(&tree, "hall 3 <north>");
     assert!(svg.contains("hall 3 &lt;north&gt;") && !svg.contains("<north>"));
     let subtitle =
-        "27 switches · 324 adapters · 648 links 4xEDR · 2 levels · diameter 2 · oversubscription 1.0:1";
+        "27 switches · 324 adapters · 648 links 4xEDR · 2 tiers · diameter 2 · oversubscription 1.0:1";
     assert!(svg.contains(subtitle), "{svg}");
     assert_eq!(svg.matches(">18 hosts<").count(), 18, "hosts are counted, not drawn");
     assert!(svg.contains(">leaf switch<") && svg.contains(">leaf-18<"));
@@ -132,7 +132,7 @@ fn uneven(guid: Guid, port: PortNum) -> Option<f64> {
 #[test]
 fn cells_keep_clear_of_cards_and_of_each_other() {
     for (name, topology) in fabrics() {
-        let scene = Fabric::of(&topology).with_loads(uneven).scene();
+        let scene = DrawnFabric::of(&topology).with_loads(uneven).scene();
         let boxes: Vec<_> =
             scene.cells.iter().map(|cells| (cells.corner, cells.width(), cells.height())).collect();
         let apart = |(a, width, height): &(scene::Point, f32, f32), low: scene::Point, high: scene::Point| {
@@ -163,7 +163,7 @@ fn holds_cells(card: &scene::Card) -> bool {
 #[test]
 fn every_cable_to_a_host_has_a_cell_unless_its_switch_is_no_leaf() {
     for (name, topology) in fabrics() {
-        let fabric = Fabric::of(&topology).with_loads(uneven);
+        let fabric = DrawnFabric::of(&topology).with_loads(uneven);
         let cells: usize = fabric.scene().cells.iter().map(|cells| cells.loads.len()).sum();
         let hosts: usize = fabric.graph.hosts.iter().map(Vec::len).sum();
         match name {
@@ -183,7 +183,7 @@ fn a_full_cable_among_idle_ones_is_seen() {
     let full = |guid, number| (guid == busy && number == port).then_some(1.0);
     let svg = to_heat_svg(&tree, "one", "", full);
     let red = heat::colour(heat::shade(1.0));
-    assert_eq!(svg.matches(&format!("stroke=\"{red}\"")).count(), 1, "one wire, and no host is busy");
+    assert_eq!(svg.matches(&format!("stroke=\"{red}\"")).count(), 1, "one cable_line, and no host is busy");
     let idle = to_heat_svg(&tree, "none", "", |_, _| None);
     assert_eq!(idle.matches(&format!("stroke=\"{red}\"")).count(), 0);
 }

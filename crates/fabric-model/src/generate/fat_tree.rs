@@ -1,6 +1,6 @@
-//! Fat-trees of two or three levels.
+//! Fat-trees of two or three tiers.
 //!
-//! A leaf has hosts below and uplinks above. In two levels the uplinks spread over the spines. In three, the leaves of
+//! A leaf has hosts below and uplinks above. In two tiers the uplinks spread over the spines. In three, the leaves of
 //! a pod reach the pod's spines, and spine number *s* of every pod reaches core group *s*. Upper switches are as few
 //! as their ports allow while every lower switch has the same number of cables to each of them.
 
@@ -46,16 +46,16 @@ impl FromStr for Oversubscription {
 /// How large a fat-tree is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FatTreeSize {
-    /// So many hosts, spread evenly over as few switches as hold them. `levels` is 2 or 3; `None` takes 2 if they do.
+    /// So many hosts, spread evenly over as few switches as hold them. `tiers` is 2 or 3; `None` takes 2 if they do.
     Hosts {
         /// How many.
         hosts: u32,
-        /// Switch levels.
-        levels: Option<u8>,
+        /// Switch tiers.
+        tiers: Option<u8>,
     },
-    /// Two levels with so many full leaves.
+    /// Two tiers with so many full leaves.
     Leaves(u16),
-    /// Three levels with so many full pods.
+    /// Three tiers with so many full pods.
     Pods(u16),
 }
 
@@ -66,7 +66,7 @@ pub struct FatTree {
     pub size: FatTreeSize,
     /// Ports of every switch.
     pub radix: u8,
-    /// What leaves have below for what they have above; levels above are never oversubscribed.
+    /// What leaves have below for what they have above; tiers above are never oversubscribed.
     pub oversubscription: Oversubscription,
     /// What every link runs at.
     pub rate: LinkRate,
@@ -75,7 +75,7 @@ pub struct FatTree {
 impl FatTree {
     /// The smallest tree of 36-port switches without oversubscription that holds so many hosts.
     pub fn with_hosts(hosts: u32) -> Self {
-        Self::new(FatTreeSize::Hosts { hosts, levels: None })
+        Self::new(FatTreeSize::Hosts { hosts, tiers: None })
     }
 
     /// A tree of this size, of 36-port switches without oversubscription.
@@ -88,10 +88,10 @@ impl FatTree {
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         let shape = Shape::of(self)?;
         let mut fabric = Assembler::new(self.radix, self.rate);
-        let leaves = if shape.levels == 2 {
-            two_levels(&mut fabric, &shape)?
+        let leaves = if shape.tiers == 2 {
+            two_tiers(&mut fabric, &shape)?
         } else {
-            three_levels(&mut fabric, &shape)?
+            three_tiers(&mut fabric, &shape)?
         };
         for (number, leaf) in leaves.iter().enumerate() {
             fabric.rewind(*leaf);
@@ -106,7 +106,7 @@ impl FatTree {
 /// A size worked out.
 #[derive(Debug)]
 struct Shape {
-    levels: u8,
+    tiers: u8,
     radix: u8,
     hosts: u32,
     /// Ports of a leaf for hosts.
@@ -114,7 +114,7 @@ struct Shape {
     /// Ports of a leaf for spines; as many spines has a pod.
     up: u8,
     leaves_per_pod: u32,
-    /// 1 in two levels.
+    /// 1 in two tiers.
     pods: u32,
 }
 
@@ -135,12 +135,12 @@ impl Shape {
         }
         let ports = Ports { radix, down: below as u8, up: above as u8 };
         match tree.size {
-            FatTreeSize::Leaves(leaves) => ports.two_levels(leaves.into(), u32::from(leaves) * below),
+            FatTreeSize::Leaves(leaves) => ports.two_tiers(leaves.into(), u32::from(leaves) * below),
             FatTreeSize::Pods(pods) => {
                 let hosts = u32::from(pods) * ports.pod_leaves() * below;
-                ports.three_levels(pods.into(), ports.pod_leaves(), hosts)
+                ports.three_tiers(pods.into(), ports.pod_leaves(), hosts)
             }
-            FatTreeSize::Hosts { hosts, levels } => ports.for_hosts(hosts, levels),
+            FatTreeSize::Hosts { hosts, tiers } => ports.for_hosts(hosts, tiers),
         }
     }
 
@@ -165,48 +165,48 @@ impl Ports {
         u32::from(self.radix / 2)
     }
 
-    fn for_hosts(self, hosts: u32, levels: Option<u8>) -> Result<Shape, GenerateError> {
+    fn for_hosts(self, hosts: u32, tiers: Option<u8>) -> Result<Shape, GenerateError> {
         let radix = u32::from(self.radix);
         let leaves = hosts.div_ceil(self.down.into());
         let pods = leaves.div_ceil(self.pod_leaves());
         let too_many =
-            |levels, capacity| GenerateError::TooManyHosts { hosts, levels, radix: self.radix, capacity };
-        match levels {
+            |tiers, capacity| GenerateError::TooManyHosts { hosts, tiers, radix: self.radix, capacity };
+        match tiers {
             _ if hosts == 0 => Err(out_of_range("the number of hosts", hosts, "1 or more")),
-            None if leaves <= radix => self.two_levels(leaves.max(2), hosts),
-            Some(2) if leaves <= radix => self.two_levels(leaves.max(2), hosts),
+            None if leaves <= radix => self.two_tiers(leaves.max(2), hosts),
+            Some(2) if leaves <= radix => self.two_tiers(leaves.max(2), hosts),
             Some(2) => Err(too_many(2, radix * u32::from(self.down))),
             None | Some(3) if pods > radix => {
                 Err(too_many(3, radix * self.pod_leaves() * u32::from(self.down)))
             }
             None | Some(3) => {
                 let pods = pods.max(2);
-                self.three_levels(pods, leaves.div_ceil(pods), hosts)
+                self.three_tiers(pods, leaves.div_ceil(pods), hosts)
             }
-            Some(other) => Err(out_of_range("the number of levels", other, "2 or 3")),
+            Some(other) => Err(out_of_range("the number of tiers", other, "2 or 3")),
         }
     }
 
-    fn two_levels(self, leaves: u32, hosts: u32) -> Result<Shape, GenerateError> {
+    fn two_tiers(self, leaves: u32, hosts: u32) -> Result<Shape, GenerateError> {
         if !(1..=self.radix.into()).contains(&leaves) {
             return Err(out_of_range("the number of leaves", leaves, format!("1..={}", self.radix)));
         }
         Ok(self.shape(2, 1, leaves, hosts))
     }
 
-    fn three_levels(self, pods: u32, leaves_per_pod: u32, hosts: u32) -> Result<Shape, GenerateError> {
+    fn three_tiers(self, pods: u32, leaves_per_pod: u32, hosts: u32) -> Result<Shape, GenerateError> {
         if !(1..=self.radix.into()).contains(&pods) {
             return Err(out_of_range("the number of pods", pods, format!("1..={}", self.radix)));
         }
         Ok(self.shape(3, pods, leaves_per_pod, hosts))
     }
 
-    fn shape(self, levels: u8, pods: u32, leaves_per_pod: u32, hosts: u32) -> Shape {
-        Shape { levels, radix: self.radix, hosts, down: self.down, up: self.up, leaves_per_pod, pods }
+    fn shape(self, tiers: u8, pods: u32, leaves_per_pod: u32, hosts: u32) -> Shape {
+        Shape { tiers, radix: self.radix, hosts, down: self.down, up: self.up, leaves_per_pod, pods }
     }
 }
 
-fn two_levels(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, GenerateError> {
+fn two_tiers(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, GenerateError> {
     let leaves = switches(fabric, "leaf-", shape.leaves_per_pod)?;
     let spines = switches(fabric, "spine-", uppers(shape.up, shape.leaves_per_pod, shape.radix))?;
     leaves.iter().for_each(|leaf| fabric.reserve(*leaf, shape.down));
@@ -214,7 +214,7 @@ fn two_levels(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, G
     Ok(leaves)
 }
 
-fn three_levels(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, GenerateError> {
+fn three_tiers(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, GenerateError> {
     let width = digits(shape.pods);
     let mut pods = Vec::new();
     for pod in 1..=shape.pods {
@@ -240,7 +240,7 @@ fn switches(fabric: &mut Assembler, prefix: &str, count: u32) -> Result<Vec<Node
 }
 
 /// How many upper switches serve `lowers` switches with `uplinks` each: the fewest that divide the uplinks evenly and
-/// have the ports. As many as there are uplinks always do, because no level has more switches than the radix.
+/// have the ports. As many as there are uplinks always do, because no tier has more switches than the radix.
 fn uppers(uplinks: u8, lowers: u32, radix: u8) -> u32 {
     let uplinks = u32::from(uplinks);
     let enough = |uppers: &u32| uplinks % uppers == 0 && lowers * (uplinks / uppers) <= radix.into();

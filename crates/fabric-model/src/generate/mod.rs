@@ -46,13 +46,13 @@ pub enum GenerateError {
     },
     /// More hosts than the largest tree of this kind holds.
     #[error(
-        "{hosts} hosts do not fit: a fat-tree of {levels} levels and radix {radix} holds at most {capacity}"
+        "{hosts} hosts do not fit: a fat-tree of {tiers} tiers and radix {radix} holds at most {capacity}"
     )]
     TooManyHosts {
         /// Hosts asked for.
         hosts: u32,
         /// Levels of the largest tree that was considered.
-        levels: u8,
+        tiers: u8,
         /// Ports of its switches.
         radix: u8,
         /// What it holds.

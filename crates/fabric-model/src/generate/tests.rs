@@ -76,11 +76,11 @@ fn what_no_tree_holds_is_refused_with_what_would_fit() {
     let refused = FatTree { radix: 8, ..FatTree::with_hosts(129) }.generate().unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "129 hosts do not fit: a fat-tree of 3 levels and radix 8 holds at most 128"
+        "129 hosts do not fit: a fat-tree of 3 tiers and radix 8 holds at most 128"
     );
-    let two_levels = FatTree::new(FatTreeSize::Hosts { hosts: 649, levels: Some(2) });
-    let expected = GenerateError::TooManyHosts { hosts: 649, levels: 2, radix: 36, capacity: 648 };
-    assert_eq!(two_levels.generate().unwrap_err(), expected);
+    let two_tiers = FatTree::new(FatTreeSize::Hosts { hosts: 649, tiers: Some(2) });
+    let expected = GenerateError::TooManyHosts { hosts: 649, tiers: 2, radix: 36, capacity: 648 };
+    assert_eq!(two_tiers.generate().unwrap_err(), expected);
     assert!(FatTree::with_hosts(0).generate().is_err());
     assert!(FatTree::new(FatTreeSize::Pods(37)).generate().is_err());
 }

@@ -20,7 +20,7 @@ const ROUNDING: f64 = 1e-9;
 
 /// An axis with its ends.
 #[derive(Clone, Debug)]
-pub(super) struct Ruler {
+pub(super) struct AxisRange {
     scale: Scale,
     low: f64,
     high: f64,
@@ -34,7 +34,7 @@ pub(super) struct Tick {
     pub text: String,
 }
 
-impl Ruler {
+impl AxisRange {
     /// An axis for these values.
     pub fn new(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
         let scale = axis.scale;

@@ -1,4 +1,4 @@
-//! Where the names of lines and marks stand: beside the chart and above it, none over another.
+//! Where the names of lines and reference lines stand: beside the chart and above it, none over another.
 
 use crate::page::text_width;
 

@@ -1,10 +1,10 @@
-//! A chart of lines as SVG: a plot, the names of level things to its right, those of upright marks above it.
+//! A chart of lines as SVG: a plot, the names of level things to its right, those of upright reference lines above it.
 
 use std::fmt::{self, Write};
 
-use super::names::{NAME_SIZE, NAME_STEP, cut, rows, spread};
-use super::ruler::{Ruler, Tick};
-use super::{Lines, Mark, Position, Series, Style};
+use super::axis::{AxisRange, Tick};
+use super::labels::{NAME_SIZE, NAME_STEP, cut, rows, spread};
+use super::{LineChart, LineStyle, Position, ReferenceLine, Series};
 use crate::page::{
     BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, text_width, write_head,
 };
@@ -27,34 +27,34 @@ const RING_GAP: f32 = 84.0;
 const POINT_GAP: f32 = 0.4;
 
 /// Colours that people who see few colours can tell apart too: those of Okabe and Ito and of Tol, moved until any two
-/// were as far apart as they could be. Lines beyond bear rings and begin anew.
+/// were as far apart as they could be. LineChart beyond bear rings and begin anew.
 pub(super) const COLOURS: [&str; 10] = [
     "#006fde", "#ca4c00", "#4aa674", "#d851ab", "#f2a700", "#2fc2ff", "#2c09b6", "#6d0033", "#794a24",
     "#4e1671",
 ];
 
 /// Draws a chart.
-pub(super) fn render(lines: &Lines) -> String {
+pub(super) fn render(lines: &LineChart) -> String {
     let mut svg = String::new();
     Chart::new(lines).write(&mut svg).expect("writing to a string does not fail");
     svg
 }
 
 /// A place in the picture; `y` grows downwards.
-type Place = (f32, f32);
+type PlotPoint = (f32, f32);
 
 /// A chart and where its parts are.
 struct Chart<'a> {
-    lines: &'a Lines,
-    x: Ruler,
-    y: Ruler,
+    lines: &'a LineChart,
+    x: AxisRange,
+    y: AxisRange,
     /// Left, top, right and bottom of the plot.
     left: f32,
     top: f32,
     right: f32,
     bottom: f32,
     /// The runs of points of each series that have a place.
-    runs: Vec<Vec<Vec<Place>>>,
+    runs: Vec<Vec<Vec<PlotPoint>>>,
     names: Vec<Name>,
     uprights: Vec<Upright>,
 }
@@ -90,30 +90,30 @@ struct Stroke {
 impl Stroke {
     fn of_series(series: &Series, number: usize) -> Self {
         let colour = series.colour.unwrap_or(number);
-        let dashes = if series.style == Style::Dashed { r#" stroke-dasharray="7 4""# } else { "" };
+        let dashes = if series.style == LineStyle::Dashed { r#" stroke-dasharray="7 4""# } else { "" };
         let rings = colour / COLOURS.len() % 2 == 1;
         Self { colour: COLOURS[colour % COLOURS.len()], width: 2.0, dashes, rings }
     }
 
-    fn of_mark(mark: &Mark) -> Self {
+    fn of_mark(mark: &ReferenceLine) -> Self {
         let colour = mark.colour.map_or(MUTED, |colour| COLOURS[colour % COLOURS.len()]);
         Self { colour, width: 1.2, dashes: r#" stroke-dasharray="3 3""#, rings: false }
     }
 }
 
 impl<'a> Chart<'a> {
-    fn new(lines: &'a Lines) -> Self {
+    fn new(lines: &'a LineChart) -> Self {
         let points = || lines.series.iter().flat_map(|series| series.points.iter().copied());
-        let marks = || lines.marks.iter().map(|mark| mark.at);
-        let xs = points().map(|point| point.0).chain(marks().filter_map(|at| match at {
+        let reference_lines = || lines.reference_lines.iter().map(|mark| mark.at);
+        let xs = points().map(|point| point.0).chain(reference_lines().filter_map(|at| match at {
             Position::X(x) => Some(x),
             Position::Y(_) => None,
         }));
-        let ys = points().map(|point| point.1).chain(marks().filter_map(|at| match at {
+        let ys = points().map(|point| point.1).chain(reference_lines().filter_map(|at| match at {
             Position::X(_) => None,
             Position::Y(y) => Some(y),
         }));
-        let (x, y) = (Ruler::new(&lines.x, xs), Ruler::new(&lines.y, ys));
+        let (x, y) = (AxisRange::new(&lines.x, xs), AxisRange::new(&lines.y, ys));
         let tick_width = y.ticks().iter().map(|tick| text_width(&tick.text, TICK_SIZE)).fold(24.0, f32::max);
         let left = MARGIN + tick_width + 10.0;
         let mut chart = Self {
@@ -129,7 +129,7 @@ impl<'a> Chart<'a> {
             uprights: Vec::new(),
         };
         chart.place_uprights();
-        let levels = lines.marks.iter().filter(|mark| matches!(mark.at, Position::Y(_))).count();
+        let levels = lines.reference_lines.iter().filter(|mark| matches!(mark.at, Position::Y(_))).count();
         let names_height = (lines.series.len() + levels) as f32 * NAME_STEP;
         let rows = chart.uprights.iter().map(|mark| mark.row + 1).max().unwrap_or(0);
         chart.top = TITLE_HEIGHT + 44.0 + rows as f32 * ROW_HEIGHT;
@@ -148,14 +148,15 @@ impl<'a> Chart<'a> {
     }
 
     fn place_uprights(&mut self) {
-        let placed = self.lines.marks.iter().filter_map(|mark| match mark.at {
+        let placed = self.lines.reference_lines.iter().filter_map(|mark| match mark.at {
             Position::X(x) => Some((mark, self.across(self.x.inside(x)?))),
             Position::Y(_) => None,
         });
-        let texts: Vec<(&Mark, f32, String)> = placed.map(|(mark, x)| (mark, x, cut(&mark.name))).collect();
+        let texts: Vec<(&ReferenceLine, f32, String)> =
+            placed.map(|(mark, x)| (mark, x, cut(&mark.name))).collect();
         let begins: Vec<(f32, &str)> = texts.iter().map(|(_, x, text)| (*x, text.as_str())).collect();
         let rows = rows(&begins);
-        let upright = |((mark, x, text), row): ((&Mark, f32, String), usize)| {
+        let upright = |((mark, x, text), row): ((&ReferenceLine, f32, String), usize)| {
             let stroke = Stroke::of_mark(mark);
             Upright { text, full: mark.name.clone(), x, row, stroke }
         };
@@ -163,8 +164,8 @@ impl<'a> Chart<'a> {
     }
 
     /// The points of a series that have a place, cut where one has none.
-    fn runs_of(&self, series: &Series) -> Vec<Vec<Place>> {
-        let mut runs: Vec<Vec<Place>> = vec![Vec::new()];
+    fn runs_of(&self, series: &Series) -> Vec<Vec<PlotPoint>> {
+        let mut runs: Vec<Vec<PlotPoint>> = vec![Vec::new()];
         for (x, y) in &series.points {
             match (self.x.at(*x), self.y.at(*y)) {
                 (Some(x), Some(y)) => {
@@ -178,7 +179,7 @@ impl<'a> Chart<'a> {
         runs
     }
 
-    fn is_inside(&self, (x, y): Place) -> bool {
+    fn is_inside(&self, (x, y): PlotPoint) -> bool {
         let slack = 0.1;
         (self.left - slack..=self.right + slack).contains(&x)
             && (self.top - slack..=self.bottom + slack).contains(&y)
@@ -186,7 +187,7 @@ impl<'a> Chart<'a> {
 
     /// If all lines end at the right edge, their names stand where they end; otherwise they are a list.
     fn place_names(&mut self) {
-        let end_of = |runs: &Vec<Vec<Place>>| {
+        let end_of = |runs: &Vec<Vec<PlotPoint>>| {
             let end = self.visible_end(runs.last()?)?;
             (self.right - end.0 <= END_PART * PLOT_WIDTH).then_some(end.1)
         };
@@ -202,7 +203,7 @@ impl<'a> Chart<'a> {
             let end = ends[number].filter(|_| at_ends);
             names.push(Name { text, full: series.name.clone(), end, stroke, at: 0.0 });
         }
-        for mark in &self.lines.marks {
+        for mark in &self.lines.reference_lines {
             if let Position::Y(y) = mark.at
                 && let Some(part) = self.y.inside(y)
             {
@@ -286,7 +287,7 @@ impl<'a> Chart<'a> {
     }
 
     fn write_levels(&self, svg: &mut String) -> fmt::Result {
-        for mark in &self.lines.marks {
+        for mark in &self.lines.reference_lines {
             if let Position::Y(y) = mark.at
                 && let Some(part) = self.y.inside(y)
             {
@@ -297,7 +298,7 @@ impl<'a> Chart<'a> {
         Ok(())
     }
 
-    fn write_series(&self, svg: &mut String, runs: &[Vec<Place>], stroke: Stroke) -> fmt::Result {
+    fn write_series(&self, svg: &mut String, runs: &[Vec<PlotPoint>], stroke: Stroke) -> fmt::Result {
         let (mut path, mut rings) = (String::new(), Vec::new());
         for run in runs {
             if let [alone] = run[..] {
@@ -306,7 +307,7 @@ impl<'a> Chart<'a> {
                 }
                 continue;
             }
-            let mut pen: Option<Place> = None;
+            let mut pen: Option<PlotPoint> = None;
             for pair in thinned(run).windows(2) {
                 let Some((from, to)) = self.clipped(pair[0], pair[1]) else { continue };
                 if pen != Some(from) {
@@ -326,7 +327,7 @@ impl<'a> Chart<'a> {
     }
 
     /// The piece of a line that lies in the plot (Liang and Barsky).
-    fn clipped(&self, from: Place, to: Place) -> Option<(Place, Place)> {
+    fn clipped(&self, from: PlotPoint, to: PlotPoint) -> Option<(PlotPoint, PlotPoint)> {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let (mut enter, mut leave) = (0.0f32, 1.0f32);
         let edges = [
@@ -351,7 +352,7 @@ impl<'a> Chart<'a> {
     }
 
     /// Where a run ends or leaves the plot for good.
-    fn visible_end(&self, run: &[Place]) -> Option<Place> {
+    fn visible_end(&self, run: &[PlotPoint]) -> Option<PlotPoint> {
         match run {
             [alone] => Some(*alone).filter(|at| self.is_inside(*at)),
             _ => run.windows(2).rev().find_map(|pair| Some(self.clipped(pair[0], pair[1])?.1)),
@@ -387,7 +388,7 @@ fn write_path(svg: &mut String, path: &str, stroke: Stroke) -> fmt::Result {
     )
 }
 
-fn write_circle(svg: &mut String, (x, y): Place, fill: &str, stroke: &str) -> fmt::Result {
+fn write_circle(svg: &mut String, (x, y): PlotPoint, fill: &str, stroke: &str) -> fmt::Result {
     writeln!(
         svg,
         r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.2" fill="{fill}" stroke="{stroke}" stroke-width="1.5"/>"#
@@ -396,7 +397,7 @@ fn write_circle(svg: &mut String, (x, y): Place, fill: &str, stroke: &str) -> fm
 
 fn write_text(
     svg: &mut String,
-    (x, y): Place,
+    (x, y): PlotPoint,
     size: f32,
     anchor: &str,
     fill: &str,
@@ -410,7 +411,7 @@ fn write_text(
 }
 
 /// A name, with all of it for the pointer if it was cut.
-fn write_named(svg: &mut String, (x, y): Place, text: &str, full: &str) -> fmt::Result {
+fn write_named(svg: &mut String, (x, y): PlotPoint, text: &str, full: &str) -> fmt::Result {
     write!(svg, r#"<text x="{x:.1}" y="{y:.1}" font-size="{NAME_SIZE}" fill="{INK}">{}"#, Escaped(text))?;
     if !text.starts_with(full) {
         write!(svg, "<title>{}</title>", Escaped(full))?;
@@ -420,8 +421,8 @@ fn write_named(svg: &mut String, (x, y): Place, text: &str, full: &str) -> fmt::
 }
 
 /// A run without points that nobody could tell from the one before; the last stays.
-fn thinned(run: &[Place]) -> Vec<Place> {
-    let mut kept: Vec<Place> = Vec::new();
+fn thinned(run: &[PlotPoint]) -> Vec<PlotPoint> {
+    let mut kept: Vec<PlotPoint> = Vec::new();
     for (number, at) in run.iter().enumerate() {
         let near = kept.last().is_some_and(|last| (last.0 - at.0).hypot(last.1 - at.1) < POINT_GAP);
         if !near || number + 1 == run.len() {
@@ -432,7 +433,7 @@ fn thinned(run: &[Place]) -> Vec<Place> {
 }
 
 /// Places along a run, [`RING_GAP`] apart.
-fn along(run: &[Place]) -> Vec<Place> {
+fn along(run: &[PlotPoint]) -> Vec<PlotPoint> {
     /// Rings of a run; a run far outside the plot would have more.
     const RINGS_MAX: usize = 64;
     let (mut places, mut left) = (Vec::new(), RING_GAP / 2.0);
