@@ -1,4 +1,4 @@
-//! What devices of a running fabric were found to hold, whoever configured them.
+//! Tables that were read from the devices of a running fabric, whoever configured it.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use ib_wire::{Guid, Lid};
 
 use crate::plan::{LinearTable, PkeyTable};
 
-/// Tables as read from devices. What was not read, or is not set, is left out.
+/// Tables as devices hold them. Tables that were not read or are not set are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedTables {
-    /// LIDs by port GUID; of a port with several the first. Ports may claim the same.
+    /// Base LIDs by port GUID. Two ports may claim the same LID.
     pub lids: BTreeMap<Guid, Lid>,
-    /// Linear forwarding tables by the switch's node GUID.
+    /// Linear forwarding tables, by node GUID of the switch.
     pub linear: BTreeMap<Guid, LinearTable>,
     /// P_Key tables of end ports, by port GUID.
     pub pkeys: BTreeMap<Guid, PkeyTable>,

@@ -1,4 +1,4 @@
-//! A fabric in numbers.
+//! [`TopologySummary`]: counts, rates and shape of a topology.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,45 +10,41 @@ use crate::link_rate::LinkRate;
 use crate::switch_graph::SwitchGraph;
 use crate::topology::{Link, Topology};
 
-/// How many links run at a rate.
+/// Number of links that run at a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RateCount {
-    /// The rate; `None` where nobody said.
+    /// `None` if the file does not give the rate.
     pub rate: Option<LinkRate>,
-    /// How many.
     pub links: usize,
 }
 
-/// What there is to know about a fabric at a glance. Prints as a few lines of text.
+/// Counts, rates and shape of a topology. Prints as a few lines of text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopologySummary {
-    /// Switches.
     pub switches: usize,
-    /// Channel adapters.
     pub adapters: usize,
-    /// Routers.
     pub routers: usize,
-    /// Ports of all nodes, the switches' own not counted.
+    /// External ports of all nodes: port 0 of switches is not counted.
     pub ports: usize,
-    /// Cables.
     pub links: usize,
-    /// Cables between two switches.
+    /// Links between two switches.
     pub switch_links: usize,
-    /// Cables by rate, slowest first.
+    /// Links by rate, unknown rates first, then from the slowest to the fastest.
     pub links_by_rate: Vec<RateCount>,
-    /// Parts of the switch fabric that cannot reach each other; 1 for a fabric in one piece.
+    /// Connected components of the graph of switches; 1 if the fabric is connected.
     pub components: usize,
-    /// Levels of switches, if the fabric is a tree in the wide sense.
+    /// Number of tiers of switches, if every cable joins adjacent tiers: a tree with any number of roots.
     pub tiers: Option<u8>,
-    /// The most switch-to-switch hops between two hosts; `None` in a fabric that is not in one piece or too large.
+    /// Largest number of switch-to-switch cables on a shortest path between two hosts. `None` if some hosts cannot reach
+    /// each other, there are no hosts, or there are more than 4096 switches.
     pub diameter: Option<u32>,
-    /// How much more capacity the worst tier of a tree has below than above; 1 is full bisection. A hint: it
-    /// compares sums, not paths.
+    /// Largest ratio, over all tiers but the top, of capacity towards the hosts to capacity towards the roots. 1 is full
+    /// bisection. An estimate: it compares sums of link rates, not paths. `None` if the fabric is not a tree.
     pub oversubscription: Option<f64>,
 }
 
 impl TopologySummary {
-    /// Looks at a fabric.
+    /// Computes the summary of a topology. The diameter costs one breadth-first search per switch with hosts.
     pub fn of(topology: &Topology) -> Self {
         let graph = SwitchGraph::of(topology);
         let tiers = graph.tiers();
@@ -79,7 +75,7 @@ fn links_by_rate(topology: &Topology) -> Vec<RateCount> {
     counts.into_iter().map(|(rate, links)| RateCount { rate, links }).collect()
 }
 
-/// The worst ratio of what a tier has below to what it has above.
+/// The largest ratio of downward to upward capacity of a tier.
 fn oversubscription(topology: &Topology, graph: &SwitchGraph, tiers: &[u8]) -> Option<f64> {
     let mut tier_of = vec![0; topology.node_count()];
     for (switch, tier) in graph.switches.iter().zip(tiers) {
@@ -139,7 +135,7 @@ mod tests {
     use crate::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus};
 
     #[test]
-    fn trees_have_levels_and_a_diameter_of_twice_the_way_up() {
+    fn the_diameter_of_a_tree_is_twice_its_height() {
         for (hosts, tiers, diameter) in [(324, 2, 2), (1944, 3, 4)] {
             let summary = TopologySummary::of(&FatTree::with_hosts(hosts).generate().unwrap());
             assert_eq!((summary.tiers, summary.diameter), (Some(tiers), Some(diameter)));
@@ -149,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn oversubscription_is_seen() {
+    fn oversubscription_is_reported() {
         let tree =
             FatTree { oversubscription: "2:1".parse().unwrap(), ..FatTree::new(FatTreeSize::Leaves(18)) };
         assert_eq!(TopologySummary::of(&tree.generate().unwrap()).oversubscription, Some(2.0));
     }
 
     #[test]
-    fn what_is_no_tree_has_no_levels() {
+    fn fabrics_that_are_not_trees_have_no_tiers() {
         let torus = TopologySummary::of(&Torus::new([4, 4]).generate().unwrap());
         assert_eq!((torus.tiers, torus.diameter, torus.oversubscription), (None, Some(4), None));
         let dragonfly = TopologySummary::of(&DragonflyPlus::new(5).generate().unwrap());
@@ -166,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_without_nodes_is_summed_up_too() {
+    fn an_empty_fabric_has_a_summary() {
         let summary = TopologySummary::of(&Topology::default());
         assert_eq!(
             (summary.switches, summary.components, summary.tiers, summary.diameter),
@@ -175,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_gives_counts_rates_and_shape() {
+    fn the_text_shows_counts_rates_and_shape() {
         let tree = FatTree::with_hosts(324).generate().unwrap();
         insta::assert_snapshot!(TopologySummary::of(&tree), @r"
         switches          27

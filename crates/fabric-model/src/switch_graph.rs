@@ -1,42 +1,43 @@
-//! What kind of graph the switches form: neighbours, tiers, components, distances.
+//! The graph of switches: neighbours, tiers, connected components, distances.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::topology::{NodeIndex, Topology};
 
-/// Switches up to which the diameter is worked out: one search per switch, 0.1 s at this size.
+/// Largest number of switches for which the diameter is computed: one search per switch, 0.1 s at this size.
 const DIAMETER_SWITCHES_MAX: usize = 4096;
 
-/// A switch with fewer hosts than this share of the fullest one's may be a spine that serves a few service nodes.
+/// A switch with less than 1/4 of the hosts of the fullest switch may be a spine with a few service nodes.
 const LEAF_SHARE: u32 = 4;
 
 /// The index of a switch in [`SwitchGraph::switches`].
 pub type SwitchIndex = usize;
 
-/// The switches of a fabric and what is cabled to each, parallel cables counted.
+/// The switches of a fabric as a graph, with the number of parallel cables between neighbours.
 #[derive(Debug)]
 pub struct SwitchGraph {
-    /// The switches in file order.
+    /// Node indices of the switches, in file order.
     pub switches: Vec<NodeIndex>,
-    /// Each switch's neighbours in order, with the number of cables.
+    /// Neighbours of each switch in order, with the number of cables to each.
     pub neighbours: Vec<Vec<(SwitchIndex, u32)>>,
-    /// Each switch's adapters and routers, one entry per cable.
+    /// Adapters and routers at each switch, one entry per cable.
     pub hosts: Vec<Vec<NodeIndex>>,
 }
 
 impl SwitchGraph {
+    /// Builds the graph of a topology.
     pub fn of(topology: &Topology) -> Self {
         let switches: Vec<NodeIndex> = topology.switches().map(|(index, _)| index).collect();
-        let mut places = vec![None; topology.node_count()];
-        for (place, switch) in switches.iter().enumerate() {
-            places[switch.index()] = Some(place);
+        let mut indices = vec![None; topology.node_count()];
+        for (index, switch) in switches.iter().enumerate() {
+            indices[switch.index()] = Some(index);
         }
         let mut graph = Self { switches, neighbours: Vec::new(), hosts: Vec::new() };
         for switch in &graph.switches {
             let (mut cables, mut hosts) = (BTreeMap::new(), Vec::new());
             for (_, peer) in topology[*switch].cabled_ports() {
-                match places[peer.node.index()] {
-                    Some(place) => *cables.entry(place).or_insert(0) += 1,
+                match indices[peer.node.index()] {
+                    Some(index) => *cables.entry(index).or_insert(0) += 1,
                     None => hosts.push(peer.node),
                 }
             }
@@ -46,51 +47,58 @@ impl SwitchGraph {
         graph
     }
 
+    /// Number of switches.
     pub fn switch_count(&self) -> usize {
         self.switches.len()
     }
 
-    /// Each switch's tier, leaves being 1, if every cable joins a tier to the next: a tree in the wide sense.
+    /// The tier of each switch, counted from 1 at the leaves: its distance from the nearest leaf plus 1. `None` unless every
+    /// cable joins adjacent tiers.
+    ///
+    /// Leaves are the switches with hosts. If that gives no tiers, only switches with at least a quarter of the hosts of
+    /// the fullest switch count as leaves, so that a few hosts at a spine do no harm.
     pub fn tiers(&self) -> Option<Vec<u8>> {
-        let host_count = |place: SwitchIndex| self.hosts[place].len() as u32;
+        let host_count = |switch: SwitchIndex| self.hosts[switch].len() as u32;
         let fullest = (0..self.switch_count()).map(host_count).max().unwrap_or(0);
         let leaves =
-            |at_least: u32| (0..self.switch_count()).filter(move |place| host_count(*place) >= at_least);
+            |at_least: u32| (0..self.switch_count()).filter(move |switch| host_count(*switch) >= at_least);
         self.tiers_over(leaves(1)).or_else(|| self.tiers_over(leaves((fullest / LEAF_SHARE).max(1))))
     }
 
-    /// The components that are left when only some cables count; each island in order, the components by their first switch.
-    pub fn components(&self, counts: impl Fn(SwitchIndex, SwitchIndex) -> bool) -> Vec<Vec<SwitchIndex>> {
-        let mut seen = vec![false; self.switch_count()];
+    /// Connected components of the graph with only the cables for which `keep` is true. Each component is sorted; the
+    /// components are sorted by their first switch.
+    pub fn components(&self, keep: impl Fn(SwitchIndex, SwitchIndex) -> bool) -> Vec<Vec<SwitchIndex>> {
+        let mut visited = vec![false; self.switch_count()];
         let mut components = Vec::new();
         for start in 0..self.switch_count() {
-            if std::mem::replace(&mut seen[start], true) {
+            if std::mem::replace(&mut visited[start], true) {
                 continue;
             }
-            let mut island = vec![start];
+            let mut component = vec![start];
             let mut next = 0;
-            while let Some(&here) = island.get(next) {
+            while let Some(&here) = component.get(next) {
                 next += 1;
                 for &(there, _) in &self.neighbours[here] {
-                    if counts(here, there) && !std::mem::replace(&mut seen[there], true) {
-                        island.push(there);
+                    if keep(here, there) && !std::mem::replace(&mut visited[there], true) {
+                        component.push(there);
                     }
                 }
             }
-            island.sort_unstable();
-            components.push(island);
+            component.sort_unstable();
+            components.push(component);
         }
         components
     }
 
-    /// The most switch-to-switch cables a packet between two hosts must pass; `None` if some cannot reach each other
-    /// or there are too many switches to tell.
+    /// Largest number of switch-to-switch cables on a shortest path between two hosts, by breadth-first search from every
+    /// switch with hosts. `None` if some hosts cannot reach each other, there are no hosts, or there are more than 4096
+    /// switches.
     pub fn diameter(&self) -> Option<u32> {
         if self.switch_count() > DIAMETER_SWITCHES_MAX {
             return None;
         }
         let ends: Vec<SwitchIndex> =
-            (0..self.switch_count()).filter(|place| !self.hosts[*place].is_empty()).collect();
+            (0..self.switch_count()).filter(|switch| !self.hosts[*switch].is_empty()).collect();
         let mut farthest = None;
         for &end in &ends {
             let distances = self.distances([end]);
@@ -101,13 +109,13 @@ impl SwitchGraph {
         farthest
     }
 
-    /// How far each switch is from the nearest of some.
+    /// Distance of each switch from the nearest of `from`; `None` if none is reachable.
     fn distances(&self, from: impl IntoIterator<Item = SwitchIndex>) -> Vec<Option<u32>> {
         let mut distances = vec![None; self.switch_count()];
         let mut queue = VecDeque::new();
-        for place in from {
-            distances[place] = Some(0);
-            queue.push_back((place, 0));
+        for switch in from {
+            distances[switch] = Some(0);
+            queue.push_back((switch, 0));
         }
         while let Some((here, distance)) = queue.pop_front() {
             for &(there, _) in &self.neighbours[here] {

@@ -1,31 +1,35 @@
-//! How the clusters of a fabric share a link: which lane each service level takes, and how lanes take turns.
+//! [`PortQos`]: the SL-to-VL maps and VL arbitration tables of a port, by which clusters share its link.
 
 use std::collections::BTreeMap;
 
 use ib_wire::{PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
-/// How packets that leave by a port share it.
+/// SL-to-VL maps and VL arbitration of what a port sends.
 ///
-/// A level that nobody was granted maps to lane 15, by which devices discard data. All arbitration is in the low-priority
-/// table; the high-priority one is empty, since hardware does not keep what it promises there.
+/// A service level that no cluster was granted maps to lane 15, which makes devices discard data packets (IBA: data on
+/// VL15 is dropped). A plan uses only the low-priority arbitration table and leaves the
+/// high-priority table empty, because hardware does not implement the latter as specified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortQos {
-    /// The lane of each service level by where packets come in, where that matters. Adapters have no inputs.
+    /// Maps by input port, for inputs that differ from `otherwise`. Empty for adapters, which have no input ports.
     pub by_input: BTreeMap<PortNum, SlToVl>,
-    /// The lane of each service level from every other input.
+    /// The map of all other inputs.
     pub otherwise: SlToVl,
-    /// The low-priority arbitration table; no weight is 0.
+    /// Low-priority arbitration table; no weight is 0.
     pub low: Vec<VlArbEntry>,
-    /// Entries with weight of the high-priority table. A plan has none; what a device holds is told here.
+    /// High-priority arbitration table without entries of weight 0. Empty in a plan; filled if the tables were read from a
+    /// device.
     pub high: Vec<VlArbEntry>,
 }
 
 impl PortQos {
-    /// Entries of the longest table there is.
+    /// Largest number of entries of an arbitration table.
     pub const ENTRIES_MAX: usize = 64;
 
-    /// The lane of management on a link of so many data lanes: one of its own from 8 on, else that of best effort.
+    /// The lane of general management traffic on a link with `data_lanes` lanes: lane 1 from 8 lanes on, else the
+    /// best-effort lane 0.
     pub const fn management_lane(data_lanes: u8) -> VirtualLane {
         match VirtualLane::from_wire(if data_lanes >= 8 { 1 } else { 0 }) {
             Some(lane) => lane,
@@ -33,35 +37,35 @@ impl PortQos {
         }
     }
 
-    /// Where packets of a service level go that came in by a port; `None` if they are discarded.
+    /// The lane of packets of a service level that came in by `input`; `None` if they are discarded.
     #[inline]
     pub fn lane(&self, input: PortNum, sl: ServiceLevel) -> Option<VirtualLane> {
         let map = self.by_input.get(&input).unwrap_or(&self.otherwise);
         Some(map.lane(sl)).filter(|lane| *lane != VirtualLane::MANAGEMENT)
     }
 
-    /// The weights of all entries together.
+    /// Sum of the weights of the low-priority table, in units of 64 bytes.
     pub fn total_weight(&self) -> u32 {
         self.low.iter().map(|entry| u32::from(entry.weight)).sum()
     }
 
-    /// The weights of a lane's entries together.
+    /// Sum of the weights of a lane in the low-priority table, in units of 64 bytes.
     pub fn weight(&self, lane: VirtualLane) -> u32 {
         self.low.iter().filter(|entry| entry.lane == lane).map(|entry| u32::from(entry.weight)).sum()
     }
 }
 
-/// The same in plain fields.
+/// Serialized form of [`PortQos`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QosEntry {
-    /// A hexadecimal digit for each service level.
+    /// Maps as 16 hexadecimal digits: the lane of each service level, from 0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     by_input: BTreeMap<PortNum, String>,
     otherwise: String,
-    /// Lane and weight.
+    /// Pairs of lane and weight.
     low: Vec<(u8, u8)>,
-    /// Likewise.
+    /// Pairs of lane and weight.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     high: Vec<(u8, u8)>,
 }
@@ -80,27 +84,41 @@ impl From<&PortQos> for QosEntry {
     }
 }
 
-/// Says what is wrong, if it cannot be.
+/// A serialized [`PortQos`] that no device could hold.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QosError {
+    #[error("an SL-to-VL map must have 16 hexadecimal digits, got {0:?}")]
+    InvalidMap(String),
+    #[error("an arbitration table has at most {} entries, got {got}", PortQos::ENTRIES_MAX)]
+    TooManyEntries { got: usize },
+    #[error("the lane of an arbitration entry must be between 0 and 14, got {0}")]
+    InvalidLane(u8),
+    #[error("the weight of an arbitration entry must be between 1 and 255, got 0 for lane {lane}")]
+    ZeroWeight { lane: u8 },
+}
+
 impl TryFrom<QosEntry> for PortQos {
-    type Error = String;
-    fn try_from(entry: QosEntry) -> Result<Self, String> {
+    type Error = QosError;
+    fn try_from(entry: QosEntry) -> Result<Self, QosError> {
         let digits = |text: &String| {
             let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
             let number = is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-            let number = number.ok_or_else(|| format!("{text:?} is not 16 hexadecimal digits"))?;
-            Ok::<_, String>(SlToVl::decode(&number.to_be_bytes()))
+            let number = number.ok_or_else(|| QosError::InvalidMap(text.chars().take(20).collect()))?;
+            Ok::<_, QosError>(SlToVl::decode(&number.to_be_bytes()))
         };
-        if entry.low.len().max(entry.high.len()) > Self::ENTRIES_MAX {
-            return Err(format!("an arbitration table of more than {} entries", Self::ENTRIES_MAX));
+        let longest = entry.low.len().max(entry.high.len());
+        if longest > Self::ENTRIES_MAX {
+            return Err(QosError::TooManyEntries { got: longest });
         }
-        let read = |(lane, weight): (u8, u8)| {
-            let lane = VirtualLane::from_wire(lane).filter(|lane| *lane != VirtualLane::MANAGEMENT);
+        let read = |(raw, weight): (u8, u8)| {
+            let lane = VirtualLane::from_wire(raw).filter(|lane| *lane != VirtualLane::MANAGEMENT);
             match lane {
-                Some(lane) if weight != 0 => Ok(VlArbEntry { lane, weight }),
-                _ => Err("an arbitration entry without weight, or of no data lane".to_owned()),
+                None => Err(QosError::InvalidLane(raw)),
+                Some(_) if weight == 0 => Err(QosError::ZeroWeight { lane: raw }),
+                Some(lane) => Ok(VlArbEntry { lane, weight }),
             }
         };
-        let by_input = entry.by_input.iter().map(|(input, text)| Ok::<_, String>((*input, digits(text)?)));
+        let by_input = entry.by_input.iter().map(|(input, text)| Ok::<_, QosError>((*input, digits(text)?)));
         Ok(Self {
             by_input: by_input.collect::<Result<_, _>>()?,
             otherwise: digits(&entry.otherwise)?,
@@ -115,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sharings_read_back_as_written_and_nonsense_is_refused() {
+    fn qos_tables_survive_a_round_trip_and_invalid_ones_fail() {
         let lane = |raw| VirtualLane::from_wire(raw).unwrap();
         let mut map = SlToVl([VirtualLane::MANAGEMENT; 16]);
         map.0[0] = lane(0);
