@@ -1,12 +1,13 @@
-//! The shared words of Heddle about a fabric: what is cabled to what, and how that is written down.
+//! The data model that the crates of Heddle share: topologies, intents, decisions and plans.
 //!
-//! * [`Topology`] — nodes, ports and cables, made by a [`TopologyBuilder`] that refuses what cannot be.
-//! * [`ibnetdiscover`] — the text format of the tool of that name, which `ibsim` reads too.
-//! * [`generate`] — fat-trees, tori, dragonflies and random fabrics, the same for the same seed.
-//! * [`Intents`] — what is wanted, [`Decisions`] — what has to stay, [`plan`] — what every device is to hold.
+//! * [`Topology`] — nodes, ports and cables; built and checked by [`TopologyBuilder`].
+//! * [`ibnetdiscover`] — reads and writes the text format of `ibnetdiscover`, which `ibsim` reads, too.
+//! * [`generate`] — fat-trees, tori, Dragonfly+ and random fabrics, deterministic for a seed.
+//! * [`Intents`] — the desired state of a fabric, [`Decisions`] — what must stay stable between compilations, [`plan`] — the
+//!   resulting configuration of every device.
 //! * [`TopologySummary`] — counts, rates and shape of a fabric; [`SwitchGraph`] — its switches as a graph.
 //!
-//! Nothing here reads a file, a clock or a dice: text and seeds are arguments.
+//! The crate does no I/O and uses no clock or random source: text and seeds are arguments.
 //!
 //! ```
 //! use fabric_model::{generate::FatTree, ibnetdiscover, TopologySummary};
