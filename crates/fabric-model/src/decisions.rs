@@ -247,7 +247,15 @@ mod tests {
 
         decisions.adopted.insert(guid(2), Arc::new(LinearTable::from_exits(vec![0xff, 3, 3, 3, 4])));
 
+        decisions.routing.core_tree.insert(guid(8), guid(9));
+        decisions.overridden_exits.insert(guid(1), [(guid(2), None)].into());
+        decisions.sl_enforcement = true;
+        decisions.management_sl = Some(ServiceLevel::default());
+
         let json = serde_json::to_string(&decisions).unwrap();
+        for stored in ["up", "turn", "further_turns", "crown", "detours", "guarded", "management", "levels"] {
+            assert!(json.contains(&format!("\"{stored}\"")), "the stored name {stored}: {json}");
+        }
         assert_eq!(serde_json::from_str::<Decisions>(&json).unwrap(), decisions);
         assert_eq!(serde_json::from_str::<Decisions>("{}").unwrap(), Decisions::default());
     }

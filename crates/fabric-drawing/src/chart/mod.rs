@@ -1,8 +1,8 @@
-//! Figures as drawings: lines over an axis, in the look of [`diagram`](crate::diagram).
+//! Line charts as SVG, in the style of [`diagram`](crate::diagram).
 //!
-//! A [`LineChart`] says what is to be seen — axes, series, reference lines — and [`LineChart::to_svg`] draws it, whatever the figures are:
-//! a point that cannot stand on its axis (no number, or not above 0 on a logarithmic axis) is left out and the line
-//! breaks there.
+//! A [`LineChart`] has axes, series and reference lines; [`LineChart::to_svg`] draws it. Any values are accepted: a point
+//! that has no position on its axis (NaN, infinite, or not above 0 on a logarithmic axis) is left out, and the line breaks
+//! there.
 //!
 //! ```
 //! use fabric_drawing::chart::{Axis, LineChart, ReferenceLine, Series};
@@ -22,146 +22,134 @@ mod axis;
 mod labels;
 mod svg;
 
-/// A chart of lines.
+/// A chart of lines over two axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart {
-    /// What stands above it.
     pub title: String,
-    /// What stands below the title.
     pub subtitle: String,
-    /// The axis to the right.
     pub x: Axis,
-    /// The axis upwards.
     pub y: Axis,
-    /// The lines, the first on top.
+    /// The lines; the first is drawn on top.
     pub series: Vec<Series>,
-    /// Straight lines for what the others are to be compared with.
+    /// Horizontal and vertical lines to compare the series with, such as bounds and guarantees.
     pub reference_lines: Vec<ReferenceLine>,
 }
 
 impl LineChart {
-    /// Draws it. The same chart gives the same text.
+    /// Draws the chart as an SVG document. Equal charts give equal documents.
     pub fn to_svg(&self) -> String {
         svg::render(self)
     }
 }
 
-/// One axis.
+/// An axis of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it measures, with the unit.
+    /// The quantity with its unit.
     pub label: String,
-    /// How values lie on it.
     pub scale: Scale,
-    /// From where to where it runs. Without, or where these cannot be its ends, it holds all points and reference lines, and a
-    /// linear one 0 too.
+    /// Lower and upper end. If it is `None` or not a valid range for the scale, the axis covers all points and reference
+    /// lines, and a linear axis also covers 0.
     pub range: Option<(f64, f64)>,
 }
 
 impl Axis {
-    /// An axis on which equal steps are equal differences.
+    /// A linear axis that covers all values.
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Linear, range: None }
     }
 
-    /// An axis on which equal steps are equal factors.
+    /// A logarithmic axis that covers all values above 0.
     pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log, range: None }
     }
 
-    /// The same with given ends, so that several charts can be laid side by side.
+    /// Fixes the range, so that several charts can be compared side by side.
     #[must_use]
     pub fn with_range(self, low: f64, high: f64) -> Self {
         Self { range: Some((low, high)), ..self }
     }
 }
 
-/// How values lie on an axis.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal steps are equal differences.
     Linear,
-    /// Equal steps are equal factors; only values above 0 have a place.
+    /// Values of 0 and below have no position.
     Log,
 }
 
-/// One line.
+/// A line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What it is.
     pub name: String,
-    /// Its points in the order in which they are joined.
+    /// Points `(x, y)` in the order in which they are connected.
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
     pub style: LineStyle,
-    /// Which colour it has, counted from 0; its place among the series if nobody says. Two lines of one thing, such as
-    /// before and after, look best in one colour and two styles.
+    /// Number of the colour, from 0; by default the index of the series. Two lines of one subject, such as before and
+    /// after, should have the same colour and different styles.
     pub colour: Option<usize>,
 }
 
 impl Series {
-    /// A solid line in a colour of its own.
+    /// A solid line in the default colour.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), points, style: LineStyle::Solid, colour: None }
     }
 
-    /// The same, dashed.
+    /// Makes the line dashed.
     #[must_use]
     pub fn dashed(self) -> Self {
         Self { style: LineStyle::Dashed, ..self }
     }
 
-    /// The same in a given colour.
+    /// Sets the number of the colour.
     #[must_use]
     pub fn coloured(self, colour: usize) -> Self {
         Self { colour: Some(colour), ..self }
     }
 }
 
-/// How a line is drawn.
+/// Stroke of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineStyle {
-    /// Without gaps.
     Solid,
-    /// With gaps.
     Dashed,
 }
 
-/// A thin dashed line across the chart, with a name: a bound, a promise.
+/// A thin dashed line across the chart with a name, such as a bound or a guarantee.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceLine {
-    /// What it is.
     pub name: String,
-    /// Where it is.
     pub at: Position,
-    /// The colour of a series, to show that it belongs to it; grey if nobody says.
+    /// Number of the colour of the series that it belongs to; grey if `None`.
     pub colour: Option<usize>,
 }
 
 impl ReferenceLine {
-    /// An upright line.
+    /// A vertical line at `x`.
     pub fn at_x(name: impl Into<String>, x: f64) -> Self {
         Self { name: name.into(), at: Position::X(x), colour: None }
     }
 
-    /// A level line.
+    /// A horizontal line at `y`.
     pub fn at_y(name: impl Into<String>, y: f64) -> Self {
         Self { name: name.into(), at: Position::Y(y), colour: None }
     }
 
-    /// The same in the colour of a series.
+    /// Gives the line the colour of a series.
     #[must_use]
     pub fn coloured(self, colour: usize) -> Self {
         Self { colour: Some(colour), ..self }
     }
 }
 
-/// Where a mark is.
+/// Position of a reference line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Position {
-    /// Upright, at a place of the axis to the right.
+    /// Vertical, at this value of the x axis.
     X(f64),
-    /// Level, at a place of the axis upwards.
+    /// Horizontal, at this value of the y axis.
     Y(f64),
 }
 

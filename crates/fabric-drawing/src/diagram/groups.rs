@@ -1,4 +1,4 @@
-//! Groups of leaves and spines that are joined spine to spine, as in Dragonfly+: a ring of panels.
+//! Layout for groups of leaves and spines that are connected spine to spine (Dragonfly+): a ring of panels.
 
 use std::f32::consts::TAU;
 
@@ -9,12 +9,12 @@ use fabric_model::SwitchIndex;
 
 const SLOT_WIDE: f32 = 76.0;
 const SLOT_NARROW: f32 = 24.0;
-/// Switches of a row up to which each gets a wide slot.
+/// Largest number of switches in a row with wide slots.
 const WIDE_MAX: usize = 6;
 const PADDING: f32 = 16.0;
 const GROUP_HEIGHT: f32 = 196.0;
 
-/// Draws the fabric if leaving out the cables between spines leaves several groups of leaves and spines.
+/// Draws the fabric; `None` unless it consists of several groups of leaves and spines when cables between spines are ignored.
 pub(super) fn draw(fabric: &DrawnFabric<'_>) -> Option<Scene> {
     let has_hosts = |switch: SwitchIndex| !fabric.hosts(switch).is_empty();
     let groups = fabric.graph.components(|here, there| has_hosts(here) != has_hosts(there));
@@ -74,7 +74,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// The spines stand on the side of the middle, where their cables go.
+    /// Places the spines on the inner side of the ring, towards the other groups.
     fn draw_group(&mut self, number: usize, centre: Point) {
         let group = self.groups[number].clone();
         let corner = point(centre.x - self.group_width / 2.0, centre.y - self.group_height / 2.0);
@@ -115,7 +115,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Within a group from row to row, between groups through the middle.
+    /// Lines within a group run from row to row; lines between groups pass near the centre of the ring.
     fn draw_cable_lines(&mut self) {
         for (a, b, cables) in self.fabric.pairs() {
             let (from, to): (&Card, &Card) =
@@ -145,7 +145,7 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// Room for the cells of a leaf's hosts, where loads are shown.
+/// Height of the host cells of a leaf; 0 without loads.
 fn cells_height(fabric: &DrawnFabric<'_>, slot: f32) -> f32 {
     let columns = ((slot - 8.0) / 7.0) as usize;
     let hosts = (0..fabric.graph.switch_count())

@@ -7,7 +7,8 @@ use ib_wire::{Guid, PortNum};
 use fabric_model::Topology;
 use fabric_model::{SwitchGraph, SwitchIndex};
 
-/// Colours between unused and full. Few enough that cable lines of one colour are one path, so many that steps do not show.
+/// Number of colours between idle and full. Lines of one colour are written as one SVG path, so fewer shades give a
+/// smaller file; 24 are enough that the eye sees no steps.
 pub(super) const SHADES: u8 = 24;
 
 /// The colour of an idle cable.

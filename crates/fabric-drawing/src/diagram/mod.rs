@@ -37,7 +37,7 @@ pub const HOSTS_DRAWN_MAX: usize = 150;
 /// Largest number of switches in a row; a wider tree of three tiers is drawn with one card per pod.
 const ROW_SWITCHES_MAX: usize = 160;
 
-/// Draws a fabric as an SVG document. Below the title stands a line with counts, link rates, tiers and diameter.
+/// Draws a fabric as an SVG document. The subtitle shows counts, link rates, tiers and diameter.
 pub fn to_svg(topology: &Topology, title: &str) -> String {
     let fabric = DrawnFabric::of(topology);
     svg::render(&fabric.scene(), title, &subtitle(&TopologySummary::of(topology)), Ink::Roles)

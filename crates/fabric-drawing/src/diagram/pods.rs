@@ -1,4 +1,4 @@
-//! Large trees by pods: a pod is one card, cores that serve the same spines are another.
+//! Layout for large trees of three tiers: one card per pod, and one card per group of cores with the same neighbours.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ const CORE_SLOT: f32 = 74.0;
 const POD_HEIGHT: f32 = 96.0;
 const CORE_HEIGHT: f32 = 40.0;
 const GAP: f32 = 12.0;
-/// Between the cores and the pods.
+/// Vertical distance between cores and pods.
 const RISE: f32 = 300.0;
-/// Pods in one row below the cores; of more, half stand above them.
+/// Largest number of pods in one row; if there are more, half of them are placed above the cores.
 const ROW_PODS_MAX: usize = 18;
 
-/// Draws a tree whose switches have these tiers.
+/// Draws a tree; `tiers` has the tier of each switch.
 pub(super) fn draw(fabric: &DrawnFabric<'_>, tiers: &[u8]) -> Scene {
     let rows = rows(tiers);
     let pods = pods(fabric, tiers, rows.len());
@@ -60,7 +60,7 @@ fn label_rows(scene: &mut Scene, pods_above: usize, pods_below: usize, cores: us
     }
 }
 
-/// What a card hides: a block of cells for the cables inside the pod, and beyond it one for those to its hosts.
+/// Cells for the cables that the card of a pod hides: one block for the cables inside the pod, one for those to its hosts.
 fn pod_cells(
     fabric: &DrawnFabric<'_>,
     tiers: &[u8],
@@ -81,7 +81,7 @@ fn pod_cells(
     [inside, hosts]
 }
 
-/// Says left of the first pod of each row what its cells are.
+/// Labels the cells, to the left of the first pod of each row.
 fn label_cells(scene: &mut Scene) {
     let leftmost = scene.cells.iter().map(|cells| cells.corner.x).fold(f32::INFINITY, f32::min);
     let first = scene.cells.chunks(2).filter(|pair| pair[0].corner.x < leftmost + POD_SLOT / 2.0);
@@ -108,7 +108,7 @@ fn pod_lines(fabric: &DrawnFabric<'_>, tiers: &[u8], pod: &[SwitchIndex], number
     ]
 }
 
-/// Cores with the same neighbours, in the order of the first of each group.
+/// Groups of cores with the same neighbours, in the order of their first cores.
 fn core_groups(fabric: &DrawnFabric<'_>, cores: &[SwitchIndex]) -> Vec<Vec<SwitchIndex>> {
     let mut groups: BTreeMap<Vec<SwitchIndex>, Vec<SwitchIndex>> = BTreeMap::new();
     for core in cores {

@@ -1,4 +1,4 @@
-//! Any fabric as a ring of switches, names outside, cables across.
+//! Layout for all other fabrics: a ring of switches with the names outside and the cables across.
 
 use std::f32::consts::TAU;
 
@@ -6,12 +6,12 @@ use super::scene::{Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Point,
 use super::{DrawnFabric, counted};
 use fabric_model::SwitchIndex;
 
-/// Along the ring, per switch.
+/// Distance between two switches along the ring.
 const SLOT: f32 = 30.0;
 const RADIUS_MIN: f32 = 220.0;
 const DOT: f32 = 20.0;
 
-/// Draws the fabric.
+/// Draws any fabric.
 pub(super) fn draw(fabric: &DrawnFabric<'_>) -> Scene {
     let mut scene = Scene::default();
     let count = fabric.graph.switch_count();
@@ -47,7 +47,7 @@ pub(super) fn draw(fabric: &DrawnFabric<'_>) -> Scene {
     scene
 }
 
-/// A square of cells on the dot of a switch.
+/// Host cells as a square on the dot of a switch.
 fn cells_inside(centre: Point, loads: &[f32]) -> Cells {
     const WIDTH: f32 = DOT - 5.0;
     let columns = (loads.len() as f32).sqrt().ceil() as usize;
@@ -58,7 +58,7 @@ fn cells_inside(centre: Point, loads: &[f32]) -> Cells {
     cells
 }
 
-/// The name along the ray from the middle, never upside down.
+/// The name of a switch, written radially and never upside down.
 fn label(fabric: &DrawnFabric<'_>, switch: SwitchIndex, distance: f32, angle: f32) -> Label {
     let hosts = fabric.hosts(switch).len();
     let mut text = fabric.name(switch).to_owned();

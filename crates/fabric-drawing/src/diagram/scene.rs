@@ -1,9 +1,9 @@
-//! What a layout leaves for the renderer: cards, panels, cable lines and labels on a plane.
+//! [`Scene`]: the output of a layout and input of the renderer. Cards, panels, cable lines and labels on a plane.
 
 use super::heat::Cables;
 use crate::page::text_width;
 
-/// What a thing is, which decides its colour.
+/// Role of a card, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CardRole {
     Core,
@@ -15,7 +15,7 @@ pub(super) enum CardRole {
 }
 
 impl CardRole {
-    /// Every role, in the order of the legend.
+    /// All roles in the order of the legend.
     pub const ALL: [Self; 6] = [Self::Core, Self::Spine, Self::Leaf, Self::Switch, Self::Pod, Self::Host];
 
     /// The role of a switch in a tree of `top` tiers.
@@ -40,7 +40,7 @@ pub(super) const fn point(x: f32, y: f32) -> Point {
     Point { x, y }
 }
 
-/// A rounded box with lines of text, placed by its centre.
+/// A rounded box with lines of text.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     pub centre: Point,
@@ -51,29 +51,29 @@ pub(super) struct Card {
     pub text: Text,
 }
 
-/// How the text of a card runs.
+/// Direction of the text of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Text {
-    /// From left to right, centred.
+    /// Horizontal and centred, with this font size.
     Across(f32),
-    /// From bottom to top, centred.
+    /// Bottom to top and centred, with this font size.
     Up(f32),
-    /// From left to right in so many columns: a list.
+    /// A list with this number of columns.
     List(usize),
 }
 
-/// A pale background that holds cards together.
+/// A background behind a group of cards.
 #[derive(Clone, Debug)]
 pub(super) struct Panel {
     pub corner: Point,
     pub width: f32,
     pub height: f32,
     pub title: String,
-    /// Whether the title stands at the lower edge, out of the way of cable lines that come from above.
+    /// Whether the title is at the lower edge, away from cable lines that come from above.
     pub title_below: bool,
 }
 
-/// A line between two points, standing for some cables.
+/// A line that represents one or more cables.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CableLine {
     pub from: Point,
@@ -83,22 +83,22 @@ pub(super) struct CableLine {
     pub cables: Cables,
 }
 
-/// How a cable line runs.
+/// Shape of a cable line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bend {
     Straight,
-    /// Leaves and arrives vertically.
+    /// A curve that starts and ends vertically.
     Upright,
-    /// Is drawn towards a point.
+    /// A quadratic curve with this control point.
     Towards(Point),
 }
 
-/// Small squares in rows, one for each of some cables, in the colour of its load.
+/// A block of small squares, one per cable, in the colour of its load.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub corner: Point,
     pub columns: usize,
-    /// From one cell to the next, to the right and down.
+    /// Distance from one cell to the next, to the right and down.
     pub step: Point,
     /// Width and height of a cell.
     pub size: Point,
@@ -106,15 +106,15 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// Below or above a card, as wide as it or narrower.
+    /// Places cells below or above a card, at most as wide as the card.
     pub fn beside(card: &Card, side: Side, loads: Vec<f32>) -> Self {
-        /// What a cell wants; where the card is narrow there are more rows.
+        /// Preferred width of a cell; narrow cards get more rows.
         const STEP: f32 = 7.0;
         let columns = ((card.width / STEP) as usize).clamp(1, loads.len().max(1));
         Self::in_columns(card, side, columns, loads)
     }
 
-    /// Below or above a card in so many columns.
+    /// Places cells below or above a card in `columns` columns.
     pub fn in_columns(card: &Card, side: Side, columns: usize, loads: Vec<f32>) -> Self {
         const STEP_MAX: f32 = 8.0;
         const GAP: f32 = 4.0;
@@ -144,44 +144,44 @@ impl Cells {
     }
 }
 
-/// On which side of a card something stands.
+/// Side of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Above,
     Below,
 }
 
-/// Free text.
+/// Text outside of cards.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
     pub at: Point,
     pub text: String,
     pub anchor: Anchor,
-    /// Degrees clockwise.
+    /// Rotation in degrees, clockwise.
     pub angle: f32,
     pub muted: bool,
 }
 
-/// Where a label begins to run from.
+/// Alignment of a label at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
     End,
 }
 
-/// A drawing.
+/// A drawing without title and legend.
 #[derive(Debug, Default)]
 pub(super) struct Scene {
     pub panels: Vec<Panel>,
     pub cable_lines: Vec<CableLine>,
     pub cards: Vec<Card>,
-    /// Only where loads are shown.
+    /// Only in heat maps.
     pub cells: Vec<Cells>,
     pub labels: Vec<Label>,
 }
 
 impl Scene {
-    /// The corners between which everything lies.
+    /// Upper left and lower right corner of the bounding box.
     pub fn bounds(&self) -> (Point, Point) {
         let cards = self.cards.iter().map(|card| {
             let (x, y) = (card.width / 2.0, card.height / 2.0);
@@ -192,7 +192,7 @@ impl Scene {
             .iter()
             .map(|panel| (panel.corner, point(panel.corner.x + panel.width, panel.corner.y + panel.height)));
         let controls = self.cable_lines.iter().filter_map(|cable_line| match cable_line.bend {
-            // A curve reaches half-way to the point it is drawn to.
+            // A quadratic curve reaches half-way to its control point.
             Bend::Towards(control) => Some(point(
                 (cable_line.from.x + cable_line.to.x) / 4.0 + control.x / 2.0,
                 (cable_line.from.y + cable_line.to.y) / 4.0 + control.y / 2.0,
@@ -226,13 +226,13 @@ impl Label {
     }
 }
 
-/// Font size of labels.
+/// Font size of labels outside of cards.
 pub(super) const fn svg_label_size() -> f32 {
     12.0
 }
 
-/// A card for a switch in a slot of a row: its lines across if they fit, up if not, none if the slot is too narrow
-/// even for that.
+/// A card for a switch in a slot of a row. The text is horizontal if it fits, vertical if not, and absent if the slot is too
+/// narrow for that.
 pub(super) fn card_in_slot(centre: Point, slot: f32, role: CardRole, lines: Vec<String>) -> Card {
     const SIZE: f32 = 12.0;
     const SMALL: f32 = 10.0;

@@ -1,4 +1,5 @@
-//! A [`Scene`] as SVG: one path per kind of cable line and per colour of cells, so that ten thousand stay a small file.
+//! Renders a [`Scene`] as SVG. Cable lines of one kind and cells of one colour are one path each, so that drawings with ten
+//! thousand cables stay small.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -10,21 +11,21 @@ use super::scene::{
 use crate::page::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
 
 const LEGEND_HEIGHT: f32 = 56.0;
-/// Room for the title and the legend of a small drawing.
+/// Smallest width of a drawing, for title and legend.
 const WIDTH_MIN: f32 = 860.0;
-/// Room for the scale of loads.
+/// Height of the colour scale.
 const SCALE_HEIGHT: f32 = 40.0;
 
-/// What the colours of cable lines tell.
+/// Meaning of the colours of cable lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ink {
-    /// What a cable line leads to.
+    /// The role of the card at the upper end.
     Roles,
-    /// What its cables carried.
+    /// The load of the cables.
     Heat,
 }
 
-/// Draws a scene with a title above and a legend below.
+/// Renders a scene with a title above and a legend below.
 pub(super) fn render(scene: &Scene, title: &str, subtitle: &str, ink: Ink) -> String {
     let mut svg = String::new();
     write_svg(&mut svg, scene, title, subtitle, ink).expect("writing to a string does not fail");
@@ -57,7 +58,7 @@ fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: 
     Ok(())
 }
 
-/// Fill and stroke.
+/// Fill and stroke colour of a role.
 fn colours(role: CardRole) -> (&'static str, &'static str) {
     match role {
         CardRole::Core => ("#e6dcf2", "#9a7fc0"),
@@ -95,7 +96,7 @@ fn write_panel(svg: &mut String, panel: &Panel) -> fmt::Result {
     )
 }
 
-/// Thin, medium, thick: by how many cables a cable line stands for.
+/// Stroke width by the number of cables: thin, medium or thick.
 fn thickness(cables: u32) -> u8 {
     match cables {
         0..=1 => 0,
@@ -104,7 +105,7 @@ fn thickness(cables: u32) -> u8 {
     }
 }
 
-/// Opacity and a factor for the thickness: many cable lines are drawn paler and thinner, so that they stay a texture.
+/// Opacity and factor of the stroke width: the more cable lines, the paler and thinner they are.
 fn strength(cable_lines: usize) -> (f32, f32) {
     match cable_lines {
         0..=60 => (0.75, 1.0),
@@ -118,7 +119,7 @@ fn strength(cable_lines: usize) -> (f32, f32) {
 fn write_cable_lines(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
     let mut paths: BTreeMap<(CardRole, u8, i32, i32), String> = BTreeMap::new();
     for cable_line in cable_lines {
-        // A path is as pale where it crosses itself as elsewhere. One for each end shows where cable lines gather.
+        // Crossings within one path are not darker. One path per end shows where cable lines converge.
         let kind = (
             cable_line.role,
             thickness(cable_line.cables.count),
@@ -140,14 +141,14 @@ fn write_cable_lines(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result
     Ok(())
 }
 
-/// How many cable lines there are of each role.
+/// Number of cable lines of each role.
 fn counts(cable_lines: &[CableLine]) -> BTreeMap<CardRole, usize> {
     let mut counts = BTreeMap::new();
     cable_lines.iter().for_each(|cable_line| *counts.entry(cable_line.role).or_default() += 1);
     counts
 }
 
-/// The busiest are drawn last, strongest and widest.
+/// The busiest cables are drawn last, most opaque and widest.
 fn write_hot_wires(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
     let mut paths: BTreeMap<(Option<u8>, CardRole, u8), String> = BTreeMap::new();
     for cable_line in cable_lines {
@@ -169,12 +170,12 @@ fn write_hot_wires(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
     Ok(())
 }
 
-/// Cells of one colour and height are one path of short, wide strokes.
+/// Cells of one colour and height are drawn as one path of short, wide strokes.
 fn write_cells(svg: &mut String, blocks: &[Cells]) -> fmt::Result {
     let mut paths: BTreeMap<(u32, Option<u8>), String> = BTreeMap::new();
     for block in blocks {
         let Cells { corner, columns, step, size, loads } = block;
-        // Wires behind would look like more cells.
+        // A background, since cable lines behind would look like further cells.
         writeln!(
             svg,
             r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" rx="2" fill="{BACKGROUND}"/>"#,
@@ -245,12 +246,12 @@ fn write_lines(svg: &mut String, card: &Card, size: f32, transform: &str) -> fmt
     Ok(())
 }
 
-/// Row height of a list of hosts.
+/// Line height in a list of hosts.
 pub(super) const LIST_STEP: f32 = 15.0;
-/// Font size of a list of hosts.
+/// Font size in a list of hosts.
 pub(super) const LIST_SIZE: f32 = 10.5;
 
-/// Where a column of a list begins.
+/// Upper left corner of a column of a list.
 pub(super) fn list_corner(card: &Card, columns: usize, column: usize) -> Point {
     let column_width = (card.width - 10.0) / columns as f32;
     let left = card.centre.x - card.width / 2.0 + 10.0;
@@ -306,7 +307,7 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
             r#"<path d="M{x:.0} {y:.0}h26" stroke="{MUTED}" stroke-width="2.8" stroke-linecap="round"/>"#
         )?;
         let text =
-            if hot { "several cables, the busiest’s colour" } else { "a thicker line is several cables" };
+            if hot { "several cables, colour of the busiest" } else { "thicker lines are several cables" };
         write_legend_text(svg, x + 36.0, y, text)?;
         x += 36.0 + text.chars().count() as f32 * 6.6 + 26.0;
     }
@@ -319,17 +320,17 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
     Ok(())
 }
 
-/// The colours of loads, from unused to full.
+/// The colour scale from idle to full.
 fn write_scale(svg: &mut String, y: f32) -> fmt::Result {
     const STEP: f32 = 10.0;
     let mut x = MARGIN;
     writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="18" height="12" fill="{UNUSED}"/>"#, y - 6.0)?;
-    write_legend_text(svg, x + 26.0, y, "unused")?;
+    write_legend_text(svg, x + 26.0, y, "idle")?;
     x += 96.0;
     for shade in 0..SHADES {
         let fill = heat::colour(Some(shade));
         let left = x + f32::from(shade) * STEP;
-        // A little wider than its step: no seams.
+        // Slightly wider than its step, to avoid seams.
         writeln!(
             svg,
             r#"<rect x="{left:.0}" y="{:.0}" width="{:.1}" height="12" fill="{fill}"/>"#,
@@ -347,7 +348,7 @@ fn write_scale(svg: &mut String, y: f32) -> fmt::Result {
             25 * quarter
         )?;
     }
-    write_legend_text(svg, x + width + 24.0, y, "of its rate that a cable sent in its busier direction")
+    write_legend_text(svg, x + width + 24.0, y, "of the link rate, in the busier direction")
 }
 
 fn write_legend_text(svg: &mut String, x: f32, y: f32, text: &str) -> fmt::Result {

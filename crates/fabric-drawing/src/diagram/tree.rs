@@ -1,4 +1,4 @@
-//! Trees as rows: hosts at the bottom, leaves above them, spines above those, cores on top.
+//! Layout for trees: one row per tier, with hosts at the bottom and cores or spines on top.
 
 use super::scene::{
     Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Panel, Point, Scene, Side, Text, card_in_slot,
@@ -9,20 +9,20 @@ use super::{DrawnFabric, HOSTS_DRAWN_MAX, counted, rows};
 use crate::page::text_width;
 use fabric_model::SwitchIndex;
 
-/// Width that a row of leaves is fitted into while its slots stay wide enough.
+/// Preferred width of a row of leaves, as long as the slots are wide enough.
 const WIDTH_WANTED: f32 = 1900.0;
-/// Narrowest slot of a leaf: one line of upright text.
+/// Narrowest slot of a leaf: one line of vertical text.
 const SLOT_MIN: f32 = 17.0;
-/// Widest slot of a leaf whose hosts are only counted.
+/// Widest slot of a leaf without host names.
 const SLOT_MAX: f32 = 128.0;
-/// Between two pods.
+/// Space between two pods.
 const POD_GAP: f32 = 36.0;
-/// Hosts of a leaf that are listed in one column.
+/// Largest number of hosts in a column of a list.
 const LIST_ROWS_MAX: usize = 14;
-/// Wires that are drawn as curves.
+/// Largest number of cable lines that are drawn as curves.
 const CURVES_MAX: usize = 60;
 
-/// Draws a tree whose switches have these tiers.
+/// Draws a tree; `tiers` has the tier of each switch.
 pub(super) fn draw(fabric: &DrawnFabric<'_>, tiers: &[u8]) -> Scene {
     let mut tree = Tree::new(fabric, tiers);
     tree.place_leaves();
@@ -38,13 +38,13 @@ struct Tree<'a> {
     fabric: &'a DrawnFabric<'a>,
     rows: Vec<Vec<SwitchIndex>>,
     tiers: &'a [u8],
-    /// The switches below the top tier that hang together; one pod in trees of two tiers.
+    /// Connected components of the switches below the top tier; a single pod in trees of two tiers.
     pods: Vec<Vec<SwitchIndex>>,
     pod_names: Vec<Option<String>>,
-    /// Left and right end of each pod.
+    /// Left and right edge of each pod.
     spans: Vec<(f32, f32)>,
     slot: f32,
-    /// The card of each switch, by its place in `scene.cards`.
+    /// Index into `scene.cards` of each switch.
     cards: Vec<usize>,
     scene: Scene,
 }
@@ -67,7 +67,7 @@ impl<'a> Tree<'a> {
         lists_hosts(self.fabric)
     }
 
-    /// Leaves stand side by side, pod by pod.
+    /// Places the leaves side by side, pod by pod.
     fn place_leaves(&mut self) {
         let mut x = 0.0;
         for pod in self.pods.clone() {
@@ -83,7 +83,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The tiers above are spread over what they serve: their pod, or all of them.
+    /// Distributes the switches of the upper tiers over their pod, and those of the top tier over the whole width.
     fn place_uppers(&mut self) {
         let width = self.spans.last().map_or(0.0, |span| span.1);
         let rise = (width * 0.13).clamp(120.0, 270.0);
@@ -120,14 +120,14 @@ impl<'a> Tree<'a> {
         self.scene.cards.push(card_in_slot(centre, slot, role, lines));
     }
 
-    /// The name of a switch without that of its pod, which its panel bears.
+    /// The name of a switch without the name of its pod, which the panel shows.
     fn short_name(&self, switch: SwitchIndex) -> &'a str {
         let name = self.fabric.name(switch);
         let pod = self.pod_names.iter().flatten().find_map(|pod| name.strip_prefix(pod.as_str()));
         pod.filter(|_| self.pods.len() > 1).map_or(name, |rest| rest.trim_start_matches('-'))
     }
 
-    /// Few cable lines are curved, many straight: then the crossings form a pattern.
+    /// Few cable lines are curved; many are straight, because their crossings form a regular pattern.
     fn draw_cable_lines(&mut self) {
         let bend = if self.fabric.pairs().count() <= CURVES_MAX { Bend::Upright } else { Bend::Straight };
         for (a, b, cables) in self.fabric.pairs() {
@@ -191,7 +191,7 @@ impl<'a> Tree<'a> {
         card
     }
 
-    /// Where loads are shown: a cell beside each name, or a block of cells below the number of hosts.
+    /// In heat maps: a cell beside each host name, or a block of cells below the number of hosts.
     fn draw_host_cells(&mut self, leaf: SwitchIndex, card: &Card) {
         let Some(loads) = self.fabric.host_loads(leaf) else { return };
         let Text::List(columns) = card.text else {
@@ -250,14 +250,14 @@ pub(super) fn row_label(at: Point, text: String) -> Label {
     Label { at, text, anchor: Anchor::End, angle: 0.0, muted: true }
 }
 
-/// The switches below the top tier that hang together.
+/// Connected components of the switches below the top tier that contain leaves.
 pub(super) fn pods(fabric: &DrawnFabric<'_>, tiers: &[u8], top: usize) -> Vec<Vec<SwitchIndex>> {
     let below_top = |switch: SwitchIndex| top < 3 || usize::from(tiers[switch]) < top;
-    let islands = fabric.graph.components(|here, there| below_top(here) && below_top(there));
-    islands.into_iter().filter(|island| island.iter().any(|switch| tiers[*switch] == 1)).collect()
+    let components = fabric.graph.components(|here, there| below_top(here) && below_top(there));
+    components.into_iter().filter(|component| component.iter().any(|switch| tiers[*switch] == 1)).collect()
 }
 
-/// What the names of a pod's switches have in common, if they are named by pod.
+/// The common prefix of the names of a pod's switches, up to a hyphen; `None` if there is none.
 pub(super) fn pod_name(fabric: &DrawnFabric<'_>, pod: &[SwitchIndex]) -> Option<String> {
     let mut names = pod.iter().map(|switch| fabric.name(*switch));
     let first = names.next()?;
@@ -272,7 +272,7 @@ fn lists_hosts(fabric: &DrawnFabric<'_>) -> bool {
     fabric.topology.end_nodes().count() <= HOSTS_DRAWN_MAX
 }
 
-/// How much room a leaf gets.
+/// Width of the slot of a leaf.
 fn slot(fabric: &DrawnFabric<'_>, leaves: &[SwitchIndex]) -> f32 {
     if !lists_hosts(fabric) {
         return (WIDTH_WANTED / leaves.len() as f32).clamp(SLOT_MIN, SLOT_MAX);
