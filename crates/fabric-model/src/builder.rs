@@ -22,7 +22,7 @@ pub enum BuildError {
     #[error("node {id:?} has the unknown kind {code}; it must be a switch, an adapter or a router")]
     UnknownKind {
         id: String,
-        /// NodeInfo:NodeType as received.
+        /// The value of NodeInfo:NodeType.
         code: u8,
     },
     /// The text format cannot represent the id.
@@ -89,7 +89,7 @@ pub struct NewNode {
     pub guid: Guid,
     /// Number of external ports: a switch's port 0 is not counted. Between 1 and [`NODE_PORTS_MAX`].
     pub port_count: u8,
-    /// NodeInfo:SystemImageGUID.
+    /// NodeInfo:SystemImageGUID, the same for all nodes of a chassis.
     pub system_guid: Option<Guid>,
     /// 0 counts as unknown.
     pub vendor_id: Option<u32>,

@@ -205,7 +205,7 @@ impl ClassDivision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DividedLink {
-    /// The sending port.
+    /// The port that sends in this direction.
     pub port: PortName,
     /// Lanes of classes 1 and up.
     pub lanes: Vec<VirtualLane>,

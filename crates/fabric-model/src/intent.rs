@@ -78,7 +78,7 @@ pub struct ClusterIntent {
     pub sl_mode: SlMode,
 }
 
-/// A requested partition.
+/// A requested partition with its members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionIntent {
@@ -151,7 +151,7 @@ impl Role {
 pub enum PkeyPlacement {
     /// At index 0, which software uses by default.
     First,
-    /// At any index.
+    /// The compiler chooses the index.
     #[default]
     Anywhere,
 }
@@ -227,7 +227,6 @@ impl From<MulticastScope> for u8 {
 /// share one port GUID. Prints as `0x0002c90300100000[1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortName {
-    /// Node GUID.
     pub node: Guid,
     pub port: PortNum,
 }
@@ -274,10 +273,10 @@ impl Capabilities {
 pub struct PortCapability {
     /// Entries of the P_Key table of an adapter port. For ports of switches see [`SwitchCapability`].
     pub pkeys: u16,
-    /// PortInfo:MTUCap.
+    /// Largest MTU of the port: PortInfo:MTUCap.
     #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
-    /// PortInfo:VLCap.
+    /// Data lanes of the port: PortInfo:VLCap.
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
     /// PortInfo:VLArbitrationLowCap: entries of the low-priority arbitration table.

@@ -26,7 +26,7 @@ pub enum UnpackError {
     TooLong { max: usize },
 }
 
-/// Encodes bytes.
+/// Encodes bytes as text, the inverse of [`unpack`].
 pub(crate) fn pack(bytes: &[u8]) -> String {
     let encoded = encode_runs(bytes);
     let mut text = String::with_capacity(encoded.len().div_ceil(3) * 4);

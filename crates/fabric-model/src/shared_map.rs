@@ -27,12 +27,12 @@ pub struct SharedMap<K, V> {
 }
 
 impl<K, V> SharedMap<K, V> {
-    /// An empty map.
+    /// Creates a map without entries.
     pub const fn new() -> Self {
         Self { parts: Vec::new(), len: 0 }
     }
 
-    /// Number of entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }

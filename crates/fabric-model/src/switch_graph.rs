@@ -47,7 +47,7 @@ impl SwitchGraph {
         graph
     }
 
-    /// Number of switches.
+    /// The number of switches in the graph.
     pub fn switch_count(&self) -> usize {
         self.switches.len()
     }

@@ -92,7 +92,7 @@ enum Quantity {
 pub struct Nanoseconds(u64);
 
 impl Nanoseconds {
-    /// From nanoseconds.
+    /// A duration of this many nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
@@ -206,13 +206,13 @@ impl fmt::Display for ClusterNumber {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkGrant {
-    /// The sending port.
+    /// The port that sends in this direction.
     pub port: PortName,
     /// The lane that only this cluster uses here.
     pub lane: VirtualLane,
     /// The service levels that only this cluster uses here.
     pub service_levels: Vec<ServiceLevel>,
-    /// Reserved rate.
+    /// Rate that is reserved for the cluster.
     pub share: Bandwidth,
     /// Number of entries for the lane in the low-priority arbitration table.
     pub entries: u8,

@@ -84,15 +84,15 @@ pub enum PortZero {
 pub struct Node {
     /// Id in the file: `S-0002c9…`, `H-0002c9…`, or a name such as `sw0`. In a module: `module#name`.
     pub id: String,
-    /// Never `Unknown`.
+    /// Never [`NodeKind::Unknown`]: the builder rejects it.
     pub kind: NodeKind,
-    /// NodeInfo:NodeGUID.
+    /// NodeInfo:NodeGUID, unique in the topology.
     pub guid: Guid,
-    /// NodeInfo:SystemImageGUID.
+    /// NodeInfo:SystemImageGUID, the same for all nodes of a chassis.
     pub system_guid: Option<Guid>,
-    /// Never `Some(0)`.
+    /// `None` if it is unknown, never `Some(0)`.
     pub vendor_id: Option<u32>,
-    /// Never `Some(0)`.
+    /// `None` if it is unknown, never `Some(0)`.
     pub device_id: Option<u16>,
     /// NodeDescription; the id if the file has none.
     pub description: String,

@@ -183,7 +183,7 @@ fn colours_are_distinguishable_with_any_colour_vision() {
     }
 }
 
-/// Any floating-point value.
+/// Any floating-point value, including NaN and infinities.
 fn value() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => -10.0..100.0,

@@ -11,7 +11,7 @@ const SLOT: f32 = 30.0;
 const RADIUS_MIN: f32 = 220.0;
 const DOT: f32 = 20.0;
 
-/// Draws any fabric.
+/// Draws the fabric; works for every topology.
 pub(super) fn draw(fabric: &DrawnFabric<'_>) -> Scene {
     let mut scene = Scene::default();
     let count = fabric.graph.switch_count();

@@ -8,7 +8,7 @@ use crate::topology::{NodeIndex, Topology};
 /// Parameters of a Dragonfly+ topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DragonflyPlus {
-    /// At least 1.
+    /// Number of groups, at least 1.
     pub groups: u16,
     /// Leaves per group, at least 1.
     pub leaves: u8,
@@ -17,7 +17,7 @@ pub struct DragonflyPlus {
     pub hosts_per_leaf: u8,
     /// Cables between every two groups, distributed evenly over their spines.
     pub global_links: u8,
-    /// Ports per switch.
+    /// Ports per switch, for hosts and for cables to other switches.
     pub radix: u8,
     /// Rate of all links.
     pub rate: LinkRate,
@@ -37,7 +37,8 @@ impl DragonflyPlus {
         }
     }
 
-    /// Generates the topology.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         self.check()?;
         let mut fabric = Assembler::new(self.radix, self.rate);

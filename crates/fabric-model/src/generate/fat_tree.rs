@@ -19,7 +19,7 @@ pub struct Oversubscription {
 }
 
 impl Oversubscription {
-    /// 1:1, full bisection.
+    /// 1:1: full bisection bandwidth.
     pub const NONE: Self = Self { down: 1, up: 1 };
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Oversubscription {
 pub enum FatTreeSize {
     /// A number of hosts, distributed evenly over as few switches as possible.
     Hosts {
-        /// At least 1.
+        /// Number of hosts, at least 1.
         hosts: u32,
         /// 2 or 3; `None` takes 2 if the hosts fit and 3 otherwise.
         tiers: Option<u8>,
@@ -83,7 +83,8 @@ impl FatTree {
         Self { size, radix, oversubscription, rate: LinkRate::DEFAULT }
     }
 
-    /// Generates the topology.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         let shape = TreeShape::of(self)?;
         let mut fabric = Assembler::new(self.radix, self.rate);

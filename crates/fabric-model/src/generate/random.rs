@@ -14,7 +14,7 @@ use crate::topology::{NODES_MAX, NodeIndex, Topology};
 /// Parameters of a random topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomFabric {
-    /// At least 3.
+    /// Number of switches, at least 3.
     pub switches: u32,
     /// Cables per switch to other switches, at least 2. Two of them form a ring through all switches in random order; the
     /// others go to random switches. A few switches may have fewer, if only switches are left that they are connected to.
@@ -22,7 +22,7 @@ pub struct RandomFabric {
     pub hosts_per_switch: u8,
     /// The same seed gives the same topology.
     pub seed: u64,
-    /// Ports per switch.
+    /// Ports per switch, for hosts and for cables to other switches.
     pub radix: u8,
     /// Rate of all links.
     pub rate: LinkRate,
@@ -34,7 +34,8 @@ impl RandomFabric {
         Self { switches, degree, hosts_per_switch: 1, seed, radix: DEFAULT_RADIX, rate: LinkRate::DEFAULT }
     }
 
-    /// Generates the topology.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         self.check()?;
         let mut fabric = Assembler::new(self.radix, self.rate);

@@ -13,7 +13,7 @@ pub struct Torus {
     /// Whether the ends of each dimension are connected: true for a torus, false for a mesh.
     pub wrap: bool,
     pub hosts_per_switch: u8,
-    /// Ports per switch.
+    /// Ports per switch, for hosts and for cables to other switches.
     pub radix: u8,
     /// Rate of all links.
     pub rate: LinkRate,
@@ -31,7 +31,8 @@ impl Torus {
         }
     }
 
-    /// Generates the topology.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         let count = self.check()?;
         let mut fabric = Assembler::new(self.radix, self.rate);

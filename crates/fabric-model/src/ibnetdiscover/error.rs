@@ -10,7 +10,7 @@ use crate::builder::BuildError;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}, column {column}: {kind}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
     /// Counted from 1, in characters.
     pub column: usize,

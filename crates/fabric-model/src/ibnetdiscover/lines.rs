@@ -10,7 +10,7 @@ use crate::topology::NODE_PORTS_MAX;
 /// Longest line in bytes. The tools print up to about 250.
 pub const LINE_BYTES_MAX: usize = 4096;
 
-/// A parsed line.
+/// A parsed line, by its first characters.
 #[derive(Debug)]
 pub(super) enum Line<'a> {
     Node(NodeLine<'a>),
@@ -35,7 +35,7 @@ pub(super) enum Line<'a> {
 /// Where the GUIDs of a kind of node continue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GuidBase {
-    /// At this GUID.
+    /// The next node has this GUID.
     At(u64),
     /// At this distance from the last [`GuidBase::At`].
     Plus(u64),

@@ -28,7 +28,6 @@ pub enum PlanFinding {
     },
     /// Several partitions request index 0 of the same P_Key table. The first request wins.
     IndexZeroContested {
-        /// Port GUID.
         port: Guid,
         /// The partition that has index 0.
         given: PartitionNumber,

@@ -133,7 +133,7 @@ impl Eq for LinearTable {}
 pub struct PortSet([u64; 4]);
 
 impl PortSet {
-    /// The empty set.
+    /// The set without ports.
     pub const EMPTY: Self = Self([0; 4]);
 
     /// Adds a port to the set.
