@@ -1,4 +1,4 @@
-//! The only door to a [`Topology`]: nodes and cables one by one, each checked when it is named.
+//! [`TopologyBuilder`] is the only way to construct a [`Topology`]. It checks every node and cable when it is added.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,153 +12,98 @@ use crate::topology::{
     NodeIndex, PORTS_MAX, Port, PortZero, Topology,
 };
 
-/// What cannot be part of a topology, and why.
+/// Why a node, a cable or a port property was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BuildError {
-    /// The topology is full.
-    #[error("more than {NODES_MAX} nodes")]
+    #[error("a topology has at most {NODES_MAX} nodes")]
     TooManyNodes,
-    /// The topology is full.
-    #[error("more than {PORTS_MAX} ports in all")]
+    #[error("the nodes of a topology have at most {PORTS_MAX} ports together")]
     TooManyPorts,
-    /// No kind of node that could be cabled.
-    #[error("node {id:?} is neither switch, adapter nor router but kind {code}")]
+    #[error("node {id:?} has the unknown kind {code}; it must be a switch, an adapter or a router")]
     UnknownKind {
-        /// The node.
         id: String,
-        /// Its kind as it stands on the wire.
+        /// The value of NodeInfo:NodeType.
         code: u8,
     },
-    /// An id that the text format could not carry.
+    /// The text format cannot represent the id.
     #[error(
-        "{id:?} is no node id: 1 to {NODE_ID_BYTES_MAX} bytes without quotes, @ and control characters; one # may \
-         separate a module name of at most {MODULE_BYTES_MAX} bytes"
+        "invalid node id {id:?}: it must have 1 to {NODE_ID_BYTES_MAX} bytes without quotes, @ and control characters; \
+         one # may separate a module name of at most {MODULE_BYTES_MAX} bytes"
     )]
-    BadId {
-        /// The id.
-        id: String,
-    },
-    /// The id is another node's.
-    #[error("there are two nodes {id:?}")]
-    DuplicateId {
-        /// The id.
-        id: String,
-    },
-    /// The GUID is another node's.
+    BadId { id: String },
+    #[error("duplicate node id {id:?}")]
+    DuplicateId { id: String },
     #[error("nodes {first:?} and {second:?} have the same GUID {guid}")]
-    DuplicateGuid {
-        /// The GUID.
-        guid: Guid,
-        /// The node that has it.
-        first: String,
-        /// The node that wants it.
-        second: String,
-    },
-    /// Two cabled ports with one GUID.
+    DuplicateGuid { guid: Guid, first: String, second: String },
+    /// Two cabled ports have the same GUID. `first` and `second` are written as `"id"[port]`.
     #[error("ports {first} and {second} have the same GUID {guid}")]
-    DuplicatePortGuid {
-        /// The GUID.
-        guid: Guid,
-        /// The port that has it, as `"id"[port]`.
-        first: String,
-        /// The port that wants it.
-        second: String,
-    },
+    DuplicatePortGuid { guid: Guid, first: String, second: String },
     /// Node GUID plus port number does not fit in 64 bits.
-    #[error("node {id:?} has GUID {guid}, which leaves no numbers for its {ports} ports")]
-    PortGuidOverflow {
-        /// The node.
-        id: String,
-        /// Its GUID.
-        guid: Guid,
-        /// How many ports it has.
-        ports: u8,
-    },
-    /// A node without ports, or with too many.
-    #[error("node {id:?} has {ports} ports; 1..={NODE_PORTS_MAX} is possible")]
-    PortCount {
-        /// The node.
-        id: String,
-        /// How many ports it was to have.
-        ports: u8,
-    },
-    /// An index of another topology.
-    #[error("there is no node at place {}", .0.index())]
+    #[error("node {id:?} has GUID {guid}, which leaves no GUIDs for its {ports} ports")]
+    PortGuidOverflow { id: String, guid: Guid, ports: u8 },
+    #[error("node {id:?} must have between 1 and {NODE_PORTS_MAX} ports, got {ports}")]
+    PortCount { id: String, ports: u8 },
+    /// The index belongs to another topology.
+    #[error("there is no node with index {}", .0.index())]
     NoSuchNode(NodeIndex),
-    /// A port number the node does not have, or port 0 where a cable was meant.
-    #[error("node {id:?} has no port {port} to use here; its ports are 1..={ports}")]
+    /// The node does not have this port, or port 0 was named as the end of a cable.
+    #[error("port {port} of node {id:?} cannot be used here; its ports are 1..={ports}")]
     NoSuchPort {
-        /// The node.
         id: String,
-        /// The port asked for.
         port: PortNum,
-        /// How many ports it has.
+        /// Number of external ports of the node.
         ports: u8,
     },
-    /// A port that is already cabled.
+    /// `port` and `peer` are written as `"id"[port]`.
     #[error("port {port} is already connected to {peer}")]
-    PortTaken {
-        /// The port, as `"id"[port]`.
-        port: String,
-        /// What it is connected to.
-        peer: String,
-    },
-    /// A cable from a port to itself.
+    PortTaken { port: String, peer: String },
     #[error("port {0} is connected to itself")]
     SelfLink(String),
-    /// A port without a cable where one was to be taken out.
     #[error("port {0} is not connected")]
     NotConnected(String),
-    /// A LID for a port that has none: only port 0 of a switch has.
-    #[error("port {0} of a switch has no LID of its own; its port 0 has")]
+    /// A LID was given to an external port of a switch.
+    #[error("port {0} of a switch cannot have a LID; only port 0 of a switch has one")]
     NoLid(String),
-    /// No width or no speed in the mask, or unknown ones.
-    #[error("port {port}: enabled width {width:#x} and speed {speed:#x} must be in 0x1..=0x1f and 0x1..=0x7")]
-    BadMask {
-        /// The port.
-        port: String,
-        /// The widths.
-        width: u8,
-        /// The speeds.
-        speed: u8,
-    },
-    /// The ends of a link have no width or no speed in common, so it would never come up.
+    /// A mask of enabled widths or speeds is 0 or has undefined bits.
+    #[error(
+        "port {port}: enabled widths must be in 0x1..=0x1f, got {width:#x}; enabled speeds in 0x1..=0x7, got {speed:#x}"
+    )]
+    BadMask { port: String, width: u8, speed: u8 },
+    /// The ends of a link have no width or no speed in common: the link could not train.
     #[error("ports {a} and {b} are connected but have no {what} enabled in common")]
     NothingInCommon {
-        /// One end.
         a: String,
-        /// The other.
         b: String,
         /// `width` or `speed`.
         what: &'static str,
     },
 }
 
-/// A node to add. [`NewNode::new`] names what it must have; the other fields may be set.
+/// A node to add. [`NewNode::new`] takes the mandatory fields and sets the others to unknown.
 #[derive(Clone, Debug)]
 pub struct NewNode {
-    /// Its id, unique in the topology.
+    /// Unique in the topology.
     pub id: String,
-    /// What it is.
     pub kind: NodeKind,
-    /// Its GUID, unique among nodes.
+    /// Node GUID, unique among nodes.
     pub guid: Guid,
-    /// Ports, a switch's port 0 not counted.
+    /// Number of external ports: a switch's port 0 is not counted. Between 1 and [`NODE_PORTS_MAX`].
     pub port_count: u8,
-    /// The box it sits in.
+    /// NodeInfo:SystemImageGUID, the same for all nodes of a chassis.
     pub system_guid: Option<Guid>,
-    /// Its maker; 0 counts as unknown.
+    /// 0 counts as unknown.
     pub vendor_id: Option<u32>,
-    /// Its model; 0 counts as unknown.
+    /// 0 counts as unknown.
     pub device_id: Option<u16>,
-    /// What people call it. What the text format cannot carry is replaced; if it is empty, the id takes its place.
+    /// NodeDescription. Double quotes become single quotes, control characters become blanks, and it is cut at
+    /// [`DESCRIPTION_BYTES_MAX`] bytes. If it is empty, the node gets its id as description.
     pub description: String,
-    /// What a switch says about its port 0; forgotten for other nodes.
+    /// Ignored unless the node is a switch.
     pub port_0: PortZero,
 }
 
 impl NewNode {
-    /// A node of which no more is known.
+    /// A node with its mandatory fields; everything else is unknown.
     pub fn new(kind: NodeKind, id: impl Into<String>, guid: Guid, port_count: u8) -> Self {
         Self {
             id: id.into(),
@@ -169,12 +114,15 @@ impl NewNode {
             vendor_id: None,
             device_id: None,
             description: String::new(),
-            port_0: PortZero::Unsaid,
+            port_0: PortZero::Unknown,
         }
     }
 }
 
-/// A topology in the making.
+/// Builds a [`Topology`].
+///
+/// Add nodes first, then [`connect`](Self::connect) their ports and set port properties in any order, then call
+/// [`build`](Self::build). A call that returns an error leaves the builder unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct TopologyBuilder {
     nodes: Vec<Node>,
@@ -184,16 +132,16 @@ pub struct TopologyBuilder {
 }
 
 impl TopologyBuilder {
-    /// A topology without nodes.
+    /// A builder without nodes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a node with all its ports, none of them cabled.
+    /// Adds a node with all its ports, none of them cabled. Indices are handed out in order, from 0.
     pub fn add_node(&mut self, new: NewNode) -> Result<NodeIndex, BuildError> {
         self.check_new(&new)?;
         let ports = new_ports(&new)?;
-        let index = NodeIndex::from_place(self.nodes.len());
+        let index = NodeIndex::from_usize(self.nodes.len());
         self.ports += ports.len();
         self.by_id.insert(new.id.clone(), index);
         self.by_guid.insert(new.guid, index);
@@ -205,24 +153,24 @@ impl TopologyBuilder {
             vendor_id: new.vendor_id.filter(|id| *id != 0),
             device_id: new.device_id.filter(|id| *id != 0),
             description: if description.is_empty() { new.id.clone() } else { description },
-            port_0: if new.kind == NodeKind::Switch { new.port_0 } else { PortZero::Unsaid },
+            port_0: if new.kind == NodeKind::Switch { new.port_0 } else { PortZero::Unknown },
             id: new.id,
             ports,
         });
         Ok(index)
     }
 
-    /// The node with this id, if it was added.
+    /// Looks a node up by its id.
     pub fn by_id(&self, id: &str) -> Option<NodeIndex> {
         self.by_id.get(id).copied()
     }
 
-    /// The node at an index that this builder handed out.
+    /// The node at an index; `None` if this builder has not handed the index out.
     pub fn node(&self, index: NodeIndex) -> Option<&Node> {
         self.nodes.get(index.index())
     }
 
-    /// Puts a cable between two free ports. `rate` is noted at both ends.
+    /// Connects two free external ports. A `rate` of `None` keeps the rates that were set at the ends before.
     pub fn connect(&mut self, a: Endpoint, b: Endpoint, rate: Option<LinkRate>) -> Result<(), BuildError> {
         self.check_free(a)?;
         self.check_free(b)?;
@@ -237,7 +185,7 @@ impl TopologyBuilder {
         Ok(())
     }
 
-    /// Takes the cable out of a port and returns where its other end was.
+    /// Removes the cable of a port, with the rates of both ends, and returns the other end.
     pub fn disconnect(&mut self, end: Endpoint) -> Result<Endpoint, BuildError> {
         let peer = self.port_mut(end)?.peer.ok_or_else(|| BuildError::NotConnected(self.name(end)))?;
         for end in [end, peer] {
@@ -248,7 +196,7 @@ impl TopologyBuilder {
         Ok(peer)
     }
 
-    /// Gives a port a GUID other than the usual one. On a switch it is the GUID of all ports.
+    /// Replaces the port GUID that was derived from the node GUID. On a switch it becomes the GUID of all ports.
     pub fn set_port_guid(&mut self, end: Endpoint, guid: Guid) -> Result<(), BuildError> {
         self.port_mut(end)?.guid = guid;
         let node = &mut self.nodes[end.node.index()];
@@ -258,7 +206,7 @@ impl TopologyBuilder {
         Ok(())
     }
 
-    /// Notes the LIDs of an end port: port 0 of a switch, any port of other nodes.
+    /// Sets LID and LMC of an end port: port 0 of a switch, or any port of another node.
     pub fn set_lid(&mut self, end: Endpoint, lid: Option<Lid>, lmc: Lmc) -> Result<(), BuildError> {
         let switch = self.node(end.node).is_some_and(Node::is_switch);
         if switch && end.port != PortNum::MANAGEMENT {
@@ -269,7 +217,7 @@ impl TopologyBuilder {
         Ok(())
     }
 
-    /// Notes which widths and speeds a port may train to.
+    /// Sets the masks of enabled widths (1..=0x1f) and speeds (1..=7) of a port.
     pub fn set_enabled(
         &mut self,
         end: Endpoint,
@@ -284,18 +232,24 @@ impl TopologyBuilder {
         Ok(())
     }
 
-    /// Notes what the link of a port runs at.
+    /// Sets the active rate of a port's link, at this end only.
     pub fn set_rate(&mut self, end: Endpoint, rate: Option<LinkRate>) -> Result<(), BuildError> {
         self.port_mut(end)?.rate = rate;
         Ok(())
     }
 
-    /// The topology, if its links could come up and its cabled ports can be told apart.
+    /// Finishes the topology.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::DuplicatePortGuid`] if two cabled ports share a GUID, [`BuildError::NothingInCommon`] if the ends of
+    /// a link have no enabled width or speed in common.
     pub fn build(mut self) -> Result<Topology, BuildError> {
         self.finish().map_err(|(_, error)| error)
     }
 
-    /// [`build`](Self::build), with the port to blame; leaves the builder empty only if all is well.
+    /// Does what [`build`](Self::build) does and reports the offending port with the error. Empties the builder on
+    /// success; leaves it unchanged on failure.
     pub(crate) fn finish(&mut self) -> Result<Topology, (Endpoint, BuildError)> {
         let by_port_guid = self.index_port_guids()?;
         self.check_links()?;
@@ -338,8 +292,9 @@ impl TopologyBuilder {
         }
     }
 
-    /// GUIDs of cabled ports are unique. A port without a cable may share the GUID it got by rule: files do not print
-    /// it, and adapters whose port GUID is their node GUID break the rule.
+    /// Indexes ports by GUID and checks that GUIDs of cabled ports are unique. Ports without a cable may share a GUID:
+    /// files do not contain theirs, and the derived one (node GUID plus port number) can collide with adapters whose port
+    /// GUID is their node GUID.
     fn index_port_guids(&self) -> Result<HashMap<Guid, Endpoint>, (Endpoint, BuildError)> {
         let mut index = HashMap::with_capacity(self.nodes.len());
         for end in self.guid_holders(true) {
@@ -357,10 +312,11 @@ impl TopologyBuilder {
         Ok(index)
     }
 
-    /// The ports that stand for a GUID: port 0 of switches, which counts as cabled, and every port of other nodes.
+    /// The ports that have a GUID of their own: port 0 of switches, which counts as cabled, and every port of other
+    /// nodes.
     fn guid_holders(&self, cabled: bool) -> impl Iterator<Item = Endpoint> {
-        self.nodes.iter().enumerate().flat_map(move |(place, node)| {
-            let node_index = NodeIndex::from_place(place);
+        self.nodes.iter().enumerate().flat_map(move |(index, node)| {
+            let node_index = NodeIndex::from_usize(index);
             let holders = if node.is_switch() { 1 } else { node.ports.len() };
             let wanted = move |port: &Port| (node.is_switch() || port.peer.is_some()) == cabled;
             let ports = node.ports().take(holders).filter(move |(_, port)| wanted(port));
@@ -369,9 +325,9 @@ impl TopologyBuilder {
     }
 
     fn check_links(&self) -> Result<(), (Endpoint, BuildError)> {
-        for (place, node) in self.nodes.iter().enumerate() {
+        for (index, node) in self.nodes.iter().enumerate() {
             for (number, peer) in node.cabled_ports() {
-                let end = Endpoint::new(NodeIndex::from_place(place), number);
+                let end = Endpoint::new(NodeIndex::from_usize(index), number);
                 let (here, there) = (self.port(end), self.port(peer));
                 let width = here.enabled_width.0 & there.enabled_width.0;
                 let speed = here.enabled_speed.0 & there.enabled_speed.0;
@@ -385,7 +341,7 @@ impl TopologyBuilder {
         Ok(())
     }
 
-    /// A port that is known to exist.
+    /// Panics if the port does not exist.
     fn port(&self, end: Endpoint) -> &Port {
         let node = &self.nodes[end.node.index()];
         node.port(end.port).expect("peers and listed ports exist")
@@ -393,20 +349,20 @@ impl TopologyBuilder {
 
     fn port_mut(&mut self, end: Endpoint) -> Result<&mut Port, BuildError> {
         let node = self.nodes.get_mut(end.node.index()).ok_or(BuildError::NoSuchNode(end.node))?;
-        match node.place(end.port).filter(|place| *place < node.ports.len()) {
-            Some(place) => Ok(&mut node.ports[place]),
+        match node.port_position(end.port).filter(|position| *position < node.ports.len()) {
+            Some(position) => Ok(&mut node.ports[position]),
             None => Err(no_such_port(node, end.port)),
         }
     }
 
-    /// How messages name a port: `"sw0"[3]`.
+    /// A port as messages write it: `"sw0"[3]`.
     pub(crate) fn name(&self, end: Endpoint) -> String {
         let id = self.node(end.node).map_or("?", |node| &node.id);
         format!("{id:?}[{}]", end.port)
     }
 }
 
-/// Opens a topology to change it; the nodes keep their places.
+/// Reopens a topology for changes. Nodes keep their indices.
 impl From<Topology> for TopologyBuilder {
     fn from(topology: Topology) -> Self {
         let ports = topology.nodes.iter().map(|node| node.ports.len()).sum();
@@ -432,14 +388,14 @@ fn new_ports(new: &NewNode) -> Result<Vec<Port>, BuildError> {
 }
 
 fn is_node_id(id: &str) -> bool {
-    let speakable = !id.chars().any(|c| c.is_control() || c == '"' || c == '@');
+    let printable = !id.chars().any(|c| c.is_control() || c == '"' || c == '@');
     let in_module = |(module, name): (&str, &str)| {
         (1..=MODULE_BYTES_MAX).contains(&module.len()) && !name.is_empty() && !name.contains('#')
     };
-    (1..=NODE_ID_BYTES_MAX).contains(&id.len()) && speakable && id.split_once('#').is_none_or(in_module)
+    (1..=NODE_ID_BYTES_MAX).contains(&id.len()) && printable && id.split_once('#').is_none_or(in_module)
 }
 
-/// A description as the text format can carry it: no control characters, no double quotes, at most 64 bytes.
+/// A description that the text format can represent: no control characters, no double quotes, at most 64 bytes.
 fn printable(text: &str) -> String {
     let mut clean = String::with_capacity(text.len().min(DESCRIPTION_BYTES_MAX));
     for c in text.chars() {

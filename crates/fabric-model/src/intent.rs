@@ -1,4 +1,5 @@
-//! What is wanted of a fabric: who manages it, which partitions it has, and what its devices can hold.
+//! Intents: the desired state of a fabric. The manager's port, partitions, clusters with their guarantees, tenant
+//! overrides, and the capabilities of the devices.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,111 +9,106 @@ use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
+use crate::serde_with::{known, pair_list, qkey};
 use crate::tenancy::{Class, SlMode};
-use crate::written::{known, listed, written_qkey};
 
-/// Everything a plan is made from besides the cables and the decisions of before.
+/// The desired state of a fabric. A plan follows from the topology, these intents and the previous decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intents {
-    /// GUID of the port behind which the subnet manager sits.
+    /// Port GUID of the subnet manager's port.
     pub manager: Guid,
-    /// The partitions, in the order they were asked for. Entries with the same number count as one: the first name and
-    /// the first IPoIB setting hold, members add up. The default partition exists even if none speaks of it.
+    /// The partitions in the order of the requests. Entries with the same number are merged: the first name and the first
+    /// IPoIB setting win, members add up. The default partition always exists.
     pub partitions: Vec<PartitionIntent>,
-    /// To whom partitions belong. A partition that is not named here belongs to nobody in particular.
+    /// Owners of partitions. A partition without an entry has no particular owner.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub owners: PartitionOwners,
-    /// The virtual clusters that are promised something, in the order they were asked for; names are unique.
+    /// Virtual clusters that request a class of service, in the order of the requests. Names are unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
-    /// Ways that owners of ports chose for packets to them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub routes: WishedRoutes,
-    /// How owners of clusters divide what these have.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub classes: WishedClasses,
-    /// What the devices can hold.
+    /// Routes that tenants chose for packets to their ports.
+    #[serde(rename = "routes", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub route_overrides: RouteOverrides,
+    /// How tenants divide the bandwidth of their clusters among traffic classes.
+    #[serde(rename = "classes", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub class_weights: ClassWeights,
     #[serde(default)]
     pub capabilities: Capabilities,
 }
 
 impl Intents {
-    /// The default partition only, on devices of which nothing is known.
+    /// Only the default partition, on devices with default capabilities.
     pub fn new(manager: Guid) -> Self {
         Self {
             manager,
             partitions: Vec::new(),
             owners: PartitionOwners::new(),
             clusters: Vec::new(),
-            routes: WishedRoutes::new(),
-            classes: WishedClasses::new(),
+            route_overrides: RouteOverrides::new(),
+            class_weights: ClassWeights::new(),
             capabilities: Capabilities::default(),
         }
     }
 }
 
-/// To whom partitions belong: by number, every owner that uses it, with one of its ports as a witness. Owners are told apart
-/// by an opaque id, such as that of a cluster. A number with two owners joins their networks, since entries of
-/// [`Intents::partitions`] with one number count as one; it is never compiled, and found in whatever was.
+/// Owners of partitions: by number, the opaque id of every owner that uses it (such as a cluster id), with one of its ports
+/// as a witness. A number with two owners would merge their networks, since entries of [`Intents::partitions`] with the
+/// same number are merged: the compiler rejects it, and the verifier reports it.
 pub type PartitionOwners = BTreeMap<PartitionNumber, BTreeMap<String, Guid>>;
 
-/// Where packets to a port are to leave switches, by port GUID, then by the switch's node GUID. At switches that are not
-/// named they go as without a wish.
-pub type WishedRoutes = BTreeMap<Guid, BTreeMap<Guid, PortNum>>;
+/// Output ports for packets to a port: by the GUID of the destination port, then by the node GUID of the switch. Switches
+/// that are not listed keep their default route.
+pub type RouteOverrides = BTreeMap<Guid, BTreeMap<Guid, PortNum>>;
 
-/// What classes of packets are to get of what their cluster has, relative to each other, by the cluster's name. The first is
-/// that of the cluster's own level.
-pub type WishedClasses = BTreeMap<String, Vec<u32>>;
+/// Relative weights of the traffic classes of a cluster, by cluster name. Class 0, the first, uses the cluster's own
+/// service level.
+pub type ClassWeights = BTreeMap<String, Vec<u32>>;
 
-/// A virtual cluster that is asked for, on ports that were chosen for it.
+/// A virtual cluster with the ports that were assigned to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterIntent {
-    /// What it is called; also by the next compilation.
+    /// Identifies the cluster across compilations.
     pub name: String,
-    /// The ports of its nodes, by port GUID. A guaranteed cluster has them to itself.
+    /// Port GUIDs of its nodes. A port of a guaranteed cluster belongs to no other cluster.
     pub ports: Vec<Guid>,
-    /// What it is promised.
     pub class: Class,
-    /// How its packets are told from others'.
     #[serde(default)]
     pub sl_mode: SlMode,
 }
 
-/// A partition that is asked for.
+/// A requested partition with its members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionIntent {
-    /// What people call it.
     pub name: String,
-    /// Its number; `None` takes the number of the partition of this name, or a free one if there is none yet.
+    /// `None` keeps the number that a partition of this name had in the previous plan, or assigns a free one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<PartitionNumber>,
-    /// Who is in it. Where a port is named twice, the later entry holds.
+    /// If two entries select the same port, the later one wins.
     pub members: Vec<Member>,
-    /// IP over InfiniBand: the partition gets a broadcast group.
+    /// Settings of the IPoIB broadcast group; `None` creates no group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipoib: Option<Ipoib>,
 }
 
-/// One entry of a partition's list of members.
+/// An entry in the member list of a partition: a role for all ports that the selector matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
-    /// Whom it names.
-    pub who: Who,
-    /// As what.
+    #[serde(alias = "who")]
+    pub selector: MemberSelector,
     pub role: Role,
-    /// Where the key stands in the member's table.
-    #[serde(default)]
-    pub place: KeyPlace,
+    /// Where the key goes in the P_Key table of each selected port.
+    #[serde(default, alias = "place")]
+    pub placement: PkeyPlacement,
 }
 
-/// Whom an entry of a list of members names.
+/// Selects the ports that an entry of a member list applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Who {
+pub enum MemberSelector {
     /// Every end port of the subnet.
     All,
     /// Every port of an adapter.
@@ -121,26 +117,24 @@ pub enum Who {
     AllSwitches,
     /// Every port of a router.
     AllRouters,
-    /// The subnet manager's port.
+    /// The subnet manager's own port.
     Manager,
-    /// The port with this GUID, which may be absent.
+    /// The port with this port GUID, which may be absent.
     Port(Guid),
 }
 
-/// What a port is in a partition. More than a [`Membership`]: a port may hold both keys.
+/// The role of a port in a partition. Unlike a [`Membership`], it includes holding both keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Holds the limited key.
     Limited,
-    /// Holds the full key.
     Full,
-    /// Holds both.
+    /// The port holds the full and the limited key.
     Both,
 }
 
 impl Role {
-    /// The keys a port with this role holds, the full one first.
+    /// The P_Keys that a port with this role holds, the full one first.
     pub fn keys(self, partition: PartitionNumber) -> impl Iterator<Item = Pkey> {
         let memberships: &[Membership] = match self {
             Self::Limited => &[Membership::Limited],
@@ -151,42 +145,38 @@ impl Role {
     }
 }
 
-/// Where a key stands in a port's table.
+/// Where a P_Key goes in the table of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum KeyPlace {
-    /// At index 0: what software takes that does not choose.
+pub enum PkeyPlacement {
+    /// At index 0, which software uses by default.
     First,
-    /// Anywhere.
+    /// The compiler chooses the index.
     #[default]
     Anywhere,
 }
 
-/// How IP travels in a partition: the properties of its broadcast group.
+/// IP over InfiniBand in a partition: the properties of its broadcast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ipoib {
-    /// The slowest port that may take part.
+    /// Minimum rate of a member port.
     #[serde(deserialize_with = "known::rate")]
     pub rate: Rate,
-    /// Largest packet.
     #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
-    /// Service level of the group.
     pub sl: ServiceLevel,
-    /// How far the group reaches.
     pub scope: MulticastScope,
-    /// Queue key of the group.
-    #[serde(with = "written_qkey")]
+    #[serde(with = "qkey")]
     pub qkey: QKey,
 }
 
 impl Ipoib {
-    /// The queue key that IP over InfiniBand uses where nobody chose another.
+    /// Default Q_Key of IPoIB groups.
     pub const DEFAULT_QKEY: QKey = QKey::from_wire(0x0b1b);
 }
 
-/// The values opensm has.
+/// The defaults of opensm.
 impl Default for Ipoib {
     fn default() -> Self {
         Self {
@@ -199,21 +189,21 @@ impl Default for Ipoib {
     }
 }
 
-/// How far a multicast group reaches, 1..=15.
+/// Scope of a multicast GID, 1..=15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct MulticastScope(u8);
 
 impl MulticastScope {
-    /// This subnet.
+    /// Scope 2: the local subnet.
     pub const LINK_LOCAL: Self = Self(2);
 
-    /// Checks a number; `None` if it is 0 or above 15.
+    /// `None` if the value is 0 or above 15.
     pub const fn from_wire(raw: u8) -> Option<Self> {
         if raw >= 1 && raw <= 15 { Some(Self(raw)) } else { None }
     }
 
-    /// The number.
+    /// The scope as it stands in a GID.
     pub const fn to_wire(self) -> u8 {
         self.0
     }
@@ -233,12 +223,11 @@ impl From<MulticastScope> for u8 {
     }
 }
 
-/// A port by its node's GUID and its number: names every port, also those of switches, which share one port GUID.
+/// A port, identified by node GUID and port number. Unlike the port GUID this distinguishes the ports of a switch, which
+/// share one port GUID. Prints as `0x0002c90300100000[1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortName {
-    /// GUID of its node.
     pub node: Guid,
-    /// Its number.
     pub port: PortNum,
 }
 
@@ -248,104 +237,126 @@ impl fmt::Display for PortName {
     }
 }
 
-/// What the devices of a fabric can hold. What was not learnt from a device is assumed.
+/// Capabilities of the devices of a fabric. Devices that did not report theirs have the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
-    /// Ports other than the usual.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "listed")]
+    /// Ports whose capabilities differ from `default_port`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pair_list")]
     pub ports: BTreeMap<PortName, PortCapability>,
-    /// Switches other than the usual, by node GUID.
+    /// Switches whose capabilities differ from `default_switch`, by node GUID.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub switches: BTreeMap<Guid, SwitchCapability>,
-    /// What ports have that are not listed.
-    pub usual_port: PortCapability,
-    /// What switches have that are not listed.
-    pub usual_switch: SwitchCapability,
+    /// Capabilities of ports that are not in `ports`.
+    #[serde(alias = "usual_port")]
+    pub default_port: PortCapability,
+    /// Capabilities of switches that are not in `switches`.
+    #[serde(alias = "usual_switch")]
+    pub default_switch: SwitchCapability,
 }
 
 impl Capabilities {
-    /// What a port can do.
+    /// The capabilities of a port, or the default.
     pub fn port(&self, name: PortName) -> PortCapability {
-        self.ports.get(&name).copied().unwrap_or(self.usual_port)
+        self.ports.get(&name).copied().unwrap_or(self.default_port)
     }
 
-    /// What a switch can do.
+    /// The capabilities of a switch, or the default.
     pub fn switch(&self, guid: Guid) -> SwitchCapability {
-        self.switches.get(&guid).copied().unwrap_or(self.usual_switch)
+        self.switches.get(&guid).copied().unwrap_or(self.default_switch)
     }
 }
 
-/// What a port can do.
+/// Capabilities of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortCapability {
-    /// Entries of an adapter port's P_Key table. Ports of switches have what [`SwitchCapability`] says.
+    /// Entries of the P_Key table of an adapter port. For ports of switches see [`SwitchCapability`].
     pub pkeys: u16,
-    /// Largest packet.
+    /// Largest MTU of the port: PortInfo:MTUCap.
     #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
-    /// Data lanes.
+    /// Data lanes of the port: PortInfo:VLCap.
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
-    /// Entries of its low-priority arbitration table: VLArbLowCap.
-    #[serde(default = "usual_arbitration")]
+    /// PortInfo:VLArbitrationLowCap: entries of the low-priority arbitration table.
+    #[serde(default = "default_arbitration")]
     pub arbitration: u8,
-    /// What each lane has for packets that come in. Devices do not tell: where nobody knows it, `None`, and it is not looked
-    /// at.
+    /// Receive buffer of each lane. Devices do not report it; `None` disables the checks that need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane_buffer: Option<LaneBuffer>,
 }
 
-/// The buffer of a lane behind a link.
+/// Receive buffer of a lane at the end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaneBuffer {
-    /// Bytes.
     pub bytes: u32,
-    /// Nanoseconds from when a packet is sent until the sender may use its room again, if it goes on at once.
-    #[serde(default = "usual_round_trip_ns")]
+    /// Credit round trip: the time from sending a packet until its credits return, if it is forwarded at once.
+    #[serde(default = "default_round_trip_ns")]
     pub round_trip_ns: u32,
 }
 
-/// What a vendor's system shows for a link (NVOS, 248 ns).
-const fn usual_round_trip_ns() -> u32 {
+/// The value that NVIDIA's NVOS shows for a link.
+const fn default_round_trip_ns() -> u32 {
     248
 }
 
-const fn usual_arbitration() -> u8 {
+const fn default_arbitration() -> u8 {
     8
 }
 
-/// What `ibsim` emulates: small enough for every adapter in the field.
+/// The values of `ibsim`, which no adapter in the field falls below.
 impl Default for PortCapability {
     fn default() -> Self {
         Self {
             pkeys: 64,
             mtu: Mtu::B2048,
             lanes: DataLanes::Eight,
-            arbitration: usual_arbitration(),
+            arbitration: default_arbitration(),
             lane_buffer: None,
         }
     }
 }
 
-/// What a switch can do.
+/// Capabilities of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchCapability {
-    /// Entries of its linear forwarding table: one more than the highest LID it can forward to.
+    /// SwitchInfo:LinearFDBCap: one more than the highest LID it can forward to.
     pub linear: u16,
-    /// Entries of its multicast forwarding table.
+    /// SwitchInfo:MulticastFDBCap: entries of the multicast forwarding table.
     pub multicast: u16,
-    /// P_Keys that each external port can enforce.
+    /// SwitchInfo:PartitionEnforcementCap: P_Keys that each external port can enforce.
     pub enforced_pkeys: u16,
-    /// P_Keys of its own port 0.
+    /// Entries of the P_Key table of port 0.
     pub own_pkeys: u16,
 }
 
 impl Default for SwitchCapability {
     fn default() -> Self {
         Self { linear: 0xc000, multicast: 1024, enforced_pkeys: 64, own_pkeys: 8 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_earlier_versions_are_still_read() {
+        let old = r#"{ "who": "all-adapters", "role": "full", "place": "first" }"#;
+        let expected = Member {
+            selector: MemberSelector::AllAdapters,
+            role: Role::Full,
+            placement: PkeyPlacement::First,
+        };
+        assert_eq!(serde_json::from_str::<Member>(old).unwrap(), expected);
+
+        let capabilities = Capabilities::default();
+        let json = serde_json::to_string(&capabilities).unwrap();
+        let old = json.replace("default_port", "usual_port").replace("default_switch", "usual_switch");
+        assert_ne!(old, json);
+        assert_eq!(serde_json::from_str::<Capabilities>(&old).unwrap(), capabilities);
     }
 }

@@ -1,53 +1,53 @@
-//! The shared words of Heddle about a fabric: what is cabled to what, and how that is written down.
+//! The data model that the crates of Heddle share: topologies, intents, decisions and plans.
 //!
-//! * [`Topology`] — nodes, ports and cables, made by a [`TopologyBuilder`] that refuses what cannot be.
-//! * [`ibnetdiscover`] — the text format of the tool of that name, which `ibsim` reads too.
-//! * [`generate`] — fat-trees, tori, dragonflies and random fabrics, the same for the same seed.
-//! * [`Intents`] — what is wanted, [`Decisions`] — what has to stay, [`plan`] — what every device is to hold.
-//! * [`Summary`] and [`picture`] — a fabric in numbers and as a drawing; [`chart`] — figures as a drawing.
+//! * [`Topology`] — nodes, ports and cables; built and checked by [`TopologyBuilder`].
+//! * [`ibnetdiscover`] — reads and writes the text format of `ibnetdiscover`, which `ibsim` reads, too.
+//! * [`generate`] — fat-trees, tori, Dragonfly+ and random fabrics, deterministic for a seed.
+//! * [`Intents`] — the desired state of a fabric, [`Decisions`] — what must stay stable between compilations, [`plan`] — the
+//!   resulting configuration of every device.
+//! * [`TopologySummary`] — counts, rates and shape of a fabric; [`SwitchGraph`] — its switches as a graph.
 //!
-//! Nothing here reads a file, a clock or a dice: text and seeds are arguments.
+//! The crate does no I/O and uses no clock or random source: text and seeds are arguments.
 //!
 //! ```
-//! use fabric_model::{generate::FatTree, ibnetdiscover, Summary};
+//! use fabric_model::{generate::FatTree, ibnetdiscover, TopologySummary};
 //!
 //! let tree = FatTree::with_hosts(324).generate()?;
 //! let text = ibnetdiscover::write(&tree);
 //! assert_eq!(ibnetdiscover::parse(&text)?, tree);
-//! assert_eq!(Summary::of(&tree).switches, 27);
+//! assert_eq!(TopologySummary::of(&tree).switches, 27);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod builder;
-pub mod chart;
 pub mod decisions;
-mod found;
+mod document;
 pub mod generate;
 pub mod ibnetdiscover;
 pub mod intent;
-mod json;
 mod link_rate;
 mod mac;
+mod observed;
 mod packed;
-pub mod picture;
 pub mod plan;
+mod serde_with;
 mod shared_map;
-mod structure;
 mod summary;
+mod switch_graph;
 pub mod tenancy;
 mod topology;
-mod written;
 
 pub use builder::{BuildError, NewNode, TopologyBuilder};
 pub use decisions::Decisions;
-pub use found::Found;
+pub use document::Document;
 pub use intent::Intents;
-pub use json::Document;
-pub use link_rate::{LinkRate, NotALinkRate, Speed, Width};
-pub use mac::{MacAddress, NotAMacAddress};
+pub use link_rate::{LinkRate, ParseLinkRateError, Speed, Width};
+pub use mac::{MacAddress, ParseMacAddressError};
+pub use observed::ObservedTables;
 pub use plan::FabricPlan;
-pub use shared_map::{Difference, SharedMap};
-pub use summary::{RateCount, Summary};
+pub use shared_map::{MapDifference, SharedMap};
+pub use summary::{RateCount, TopologySummary};
+pub use switch_graph::{SwitchGraph, SwitchIndex};
 pub use topology::{
     DESCRIPTION_BYTES_MAX, Endpoint, Link, MODULE_BYTES_MAX, NODE_ID_BYTES_MAX, NODE_PORTS_MAX, NODES_MAX,
     Node, NodeIndex, PORTS_MAX, Port, PortZero, Topology,

@@ -1,31 +1,26 @@
-//! How fast a link runs: lanes times the speed of a lane, spelled as the tools print it (`4xEDR`).
+//! Link rates: width times speed, written as the tools print them (`4xEDR`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How many lanes a link has.
+/// Link width, as a multiple of a 1x link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
-    /// One lane.
     X1,
-    /// Two lanes.
     X2,
-    /// Four lanes: almost every link.
     X4,
-    /// Eight lanes.
     X8,
-    /// Twelve lanes.
     X12,
 }
 
 impl Width {
-    /// Every width, narrowest first.
+    /// All widths, narrowest first.
     pub const ALL: [Self; 5] = [Self::X1, Self::X2, Self::X4, Self::X8, Self::X12];
 
-    /// The number of lanes.
-    pub const fn lanes(self) -> u8 {
+    /// The number in the name: 4 for 4x. The data rate of a link is this many times that of a 1x link.
+    pub const fn multiplier(self) -> u8 {
         match self {
             Self::X1 => 1,
             Self::X2 => 2,
@@ -36,33 +31,33 @@ impl Width {
     }
 }
 
-/// How fast one lane of a link is.
+/// Link speed. The variants name the signalling rate of a 1x link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Speed {
-    /// 2.5 Gb/s on the wire.
+    /// 2.5 Gb/s signalling rate.
     Sdr,
-    /// 5 Gb/s on the wire.
+    /// 5 Gb/s signalling rate.
     Ddr,
-    /// 10 Gb/s on the wire.
+    /// 10 Gb/s signalling rate.
     Qdr,
-    /// 10.3125 Gb/s on the wire.
+    /// 10.3125 Gb/s signalling rate.
     Fdr10,
-    /// 14.0625 Gb/s on the wire.
+    /// 14.0625 Gb/s signalling rate.
     Fdr,
-    /// 25.78125 Gb/s on the wire.
+    /// 25.78125 Gb/s signalling rate.
     Edr,
-    /// 53.125 Gb/s on the wire.
+    /// 53.125 Gb/s signalling rate.
     Hdr,
-    /// 106.25 Gb/s on the wire.
+    /// 106.25 Gb/s signalling rate.
     Ndr,
 }
 
 impl Speed {
-    /// Every speed, slowest first.
+    /// All speeds, slowest first.
     pub const ALL: [Self; 8] =
         [Self::Sdr, Self::Ddr, Self::Qdr, Self::Fdr10, Self::Fdr, Self::Edr, Self::Hdr, Self::Ndr];
 
-    /// The name the tools print.
+    /// The name as `ibstat` and `ibnetdiscover` print it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sdr => "SDR",
@@ -76,8 +71,9 @@ impl Speed {
         }
     }
 
-    /// What one lane carries once the line code is taken off: 8b/10b up to QDR, 64b/66b and its successors above.
-    pub const fn lane_data_rate_gbps(self) -> f64 {
+    /// Data rate of a 1x link in each direction, in Gb/s: the signalling rate without line coding (8b/10b up to QDR,
+    /// 64b/66b and its successors above).
+    pub const fn data_rate_1x_gbps(self) -> f64 {
         match self {
             Self::Sdr => 2.0,
             Self::Ddr => 4.0,
@@ -91,51 +87,50 @@ impl Speed {
     }
 }
 
-/// The rate of a link. Reads and prints as `4xEDR`.
+/// Rate of a link. Parses and prints as `4xEDR`. Rates are ordered by speed, then by width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LinkRate {
-    /// Speed of each lane. Stands first so that rates sort by generation.
     pub speed: Speed,
-    /// Lanes.
     pub width: Width,
 }
 
 impl LinkRate {
-    /// What generated fabrics have unless told otherwise: 100 Gb/s.
+    /// 4xEDR, 100 Gb/s: the default of generated fabrics.
     pub const DEFAULT: Self = Self { speed: Speed::Edr, width: Width::X4 };
 
-    /// What the link carries in each direction, line code taken off.
+    /// Data rate of the link in each direction, in Gb/s, without line coding.
     pub fn data_rate_gbps(self) -> f64 {
-        f64::from(self.width.lanes()) * self.speed.lane_data_rate_gbps()
+        f64::from(self.width.multiplier()) * self.speed.data_rate_1x_gbps()
     }
 }
 
-/// A text that is not a link rate.
+/// The text is not a link rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a link rate: 1x, 2x, 4x, 8x or 12x, then SDR, DDR, QDR, FDR10, FDR, EDR, HDR or NDR (4xEDR)"
+    "invalid link rate {0:?}: expected 1x, 2x, 4x, 8x or 12x followed by SDR, DDR, QDR, FDR10, FDR, EDR, HDR or NDR, \
+     such as 4xEDR"
 )]
-pub struct NotALinkRate(String);
+pub struct ParseLinkRateError(String);
 
 impl FromStr for LinkRate {
-    type Err = NotALinkRate;
+    type Err = ParseLinkRateError;
 
-    fn from_str(text: &str) -> Result<Self, NotALinkRate> {
+    fn from_str(text: &str) -> Result<Self, ParseLinkRateError> {
         let read = || {
-            let (lanes, name) = text.split_once('x')?;
-            let width = Width::ALL.into_iter().find(|width| lanes.parse() == Ok(width.lanes()))?;
+            let (multiplier, name) = text.split_once('x')?;
+            let width = Width::ALL.into_iter().find(|width| multiplier.parse() == Ok(width.multiplier()))?;
             let speed = Speed::ALL.into_iter().find(|speed| speed.name() == name)?;
             Some(Self { speed, width })
         };
-        read().ok_or_else(|| NotALinkRate(text.chars().take(20).collect()))
+        read().ok_or_else(|| ParseLinkRateError(text.chars().take(20).collect()))
     }
 }
 
 impl TryFrom<String> for LinkRate {
-    type Error = NotALinkRate;
+    type Error = ParseLinkRateError;
 
-    fn try_from(text: String) -> Result<Self, NotALinkRate> {
+    fn try_from(text: String) -> Result<Self, ParseLinkRateError> {
         text.parse()
     }
 }
@@ -148,7 +143,7 @@ impl From<LinkRate> for String {
 
 impl fmt::Display for LinkRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.width.lanes(), self.speed.name())
+        write!(f, "{}x{}", self.width.multiplier(), self.speed.name())
     }
 }
 
@@ -157,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rate_reads_back_as_printed() {
+    fn every_rate_survives_printing_and_parsing() {
         for width in Width::ALL {
             for speed in Speed::ALL {
                 let rate = LinkRate { speed, width };
@@ -167,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_refused() {
+    fn malformed_rates_are_rejected() {
         for text in ["", "4x", "xEDR", "3xEDR", "4xedr", "4EDR", "4x EDR", "+4xEDR2", "4xFDR1"] {
             assert!(text.parse::<LinkRate>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn data_rates_are_those_on_the_label() {
+    fn data_rates_match_the_nominal_rates() {
         let gbps = |text: &str| text.parse::<LinkRate>().unwrap().data_rate_gbps();
         assert_eq!(gbps("4xQDR"), 32.0);
         assert_eq!(gbps("4xFDR10"), 40.0);

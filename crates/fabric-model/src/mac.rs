@@ -1,4 +1,4 @@
-//! Ethernet addresses of virtual functions on an emulated fabric.
+//! MAC addresses of virtual functions on an emulated fabric.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,50 +7,50 @@ use ib_wire::Lid;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// An Ethernet address, written `02:00:0a:01:00:00`.
+/// A MAC address, written `02:00:0a:01:00:00`.
 ///
-/// A virtual function of an emulated adapter has one that says where it is: the LID of its port and its number there. So
-/// whoever can send a frame can address it to any port of the fabric, and what stops it are the tables of the fabric.
+/// The address of a virtual function encodes its location: the LID of its port and its function number. A guest can
+/// therefore address a frame to any port of the fabric; only the tables of the fabric decide whether it arrives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MacAddress([u8; 6]);
 
-/// A text that is no [`MacAddress`].
+/// The text is not a [`MacAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not an Ethernet address such as 02:00:0a:01:00:00")]
-pub struct NotAMacAddress {
+#[error("invalid MAC address {text:?}: expected six bytes in hexadecimal, such as 02:00:0a:01:00:00")]
+pub struct ParseMacAddressError {
     text: String,
 }
 
 impl MacAddress {
-    /// Locally administered, for one receiver.
+    /// First byte of the address of a virtual function: locally administered, unicast.
     const PREFIX: u8 = 0x02;
 
-    /// Everybody.
+    /// `ff:ff:ff:ff:ff:ff`, the broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// The address of a virtual function.
+    /// The address of virtual function `function` at the port with this LID.
     pub const fn of_function(lid: Lid, function: u8) -> Self {
         let [high, low] = lid.to_wire().to_be_bytes();
         Self([Self::PREFIX, high, low, function, 0, 0])
     }
 
-    /// As it stands in a frame.
+    /// From the six bytes of a frame, in wire order.
     pub const fn from_bytes(bytes: [u8; 6]) -> Self {
         Self(bytes)
     }
 
-    /// As it stands in a frame.
+    /// The six bytes in wire order.
     pub const fn bytes(self) -> [u8; 6] {
         self.0
     }
 
-    /// Whether it names several receivers.
+    /// Whether it is a multicast or broadcast address.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// The port it says to be at; `None` if it is no address of a virtual function.
+    /// The LID of the port of a virtual function; `None` if it is not the address of a virtual function.
     pub fn lid(self) -> Option<Lid> {
         match self.0 {
             [Self::PREFIX, high, low, _, 0, 0] => Lid::from_wire(u16::from_be_bytes([high, low])),
@@ -60,9 +60,9 @@ impl MacAddress {
 }
 
 impl FromStr for MacAddress {
-    type Err = NotAMacAddress;
-    fn from_str(text: &str) -> Result<Self, NotAMacAddress> {
-        let error = || NotAMacAddress { text: text.chars().take(40).collect() };
+    type Err = ParseMacAddressError;
+    fn from_str(text: &str) -> Result<Self, ParseMacAddressError> {
+        let error = || ParseMacAddressError { text: text.chars().take(40).collect() };
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
@@ -74,8 +74,8 @@ impl FromStr for MacAddress {
 }
 
 impl TryFrom<String> for MacAddress {
-    type Error = NotAMacAddress;
-    fn try_from(text: String) -> Result<Self, NotAMacAddress> {
+    type Error = ParseMacAddressError;
+    fn try_from(text: String) -> Result<Self, ParseMacAddressError> {
         text.parse()
     }
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_says_where_its_function_is() {
+    fn addresses_encode_lid_and_function_number() {
         let lid = Lid::from_wire(0x0a1b).unwrap();
         let address = MacAddress::of_function(lid, 3);
         assert_eq!(address.to_string(), "02:0a:1b:03:00:00");

@@ -1,41 +1,36 @@
-//! Bytes as text: runs are shortened, then every three bytes become four letters (base64 without padding).
+//! Compact text encoding of bytes: PackBits run-length encoding, then base64 without padding.
 //!
-//! Forwarding tables are most of a plan. As lists of numbers they would take four times the place.
+//! Forwarding tables are most of a plan. As JSON lists of numbers they would be four times as large.
 
-/// What one letter stands for, by six bits.
+/// The base64 alphabet, indexed by six bits.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Shortest run that is written as one.
+/// Shortest run that is encoded as a run instead of literally.
 const RUN_MIN: usize = 3;
 
-/// Longest run or stretch that one control byte announces.
+/// Largest number of bytes that one control byte covers, in a run or literally.
 const STRETCH_MAX: usize = 128;
 
-/// A text that does not stand for bytes.
+/// The text is not a valid encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotPacked {
-    /// A letter that has no meaning.
-    #[error("byte {at} of the text is none of A-Z, a-z, 0-9, + and /")]
-    Letter {
-        /// Where it stands.
-        at: usize,
+pub enum UnpackError {
+    #[error("character {offset} of the packed text is not in the base64 alphabet")]
+    InvalidCharacter {
+        /// Byte offset in the text.
+        offset: usize,
     },
-    /// The text ends in the middle of something.
-    #[error("the text is cut off")]
-    CutOff,
-    /// More bytes than there may be.
-    #[error("more than {most} bytes")]
-    TooLong {
-        /// How many there may be.
-        most: usize,
-    },
+    /// The text ends in the middle of a base64 group, a run or a literal.
+    #[error("the packed text is truncated")]
+    Truncated,
+    #[error("the packed text holds more than {max} bytes")]
+    TooLong { max: usize },
 }
 
-/// Writes bytes.
+/// Encodes bytes as text, the inverse of [`unpack`].
 pub(crate) fn pack(bytes: &[u8]) -> String {
-    let short = shorten(bytes);
-    let mut text = String::with_capacity(short.len().div_ceil(3) * 4);
-    for chunk in short.chunks(3) {
+    let encoded = encode_runs(bytes);
+    let mut text = String::with_capacity(encoded.len().div_ceil(3) * 4);
+    for chunk in encoded.chunks(3) {
         let word =
             chunk.iter().enumerate().fold(0, |word, (at, byte)| word | u32::from(*byte) << (16 - 8 * at));
         for letter in 0..=chunk.len() {
@@ -45,25 +40,25 @@ pub(crate) fn pack(bytes: &[u8]) -> String {
     text
 }
 
-/// Reads at most `most` bytes back.
-pub(crate) fn unpack(text: &str, most: usize) -> Result<Vec<u8>, NotPacked> {
-    lengthen(&bytes_of(text)?, most)
+/// Decodes a text of [`pack`] that holds at most `max` bytes.
+pub(crate) fn unpack(text: &str, max: usize) -> Result<Vec<u8>, UnpackError> {
+    decode_runs(&decode_base64(text)?, max)
 }
 
-fn bytes_of(text: &str) -> Result<Vec<u8>, NotPacked> {
+fn decode_base64(text: &str) -> Result<Vec<u8>, UnpackError> {
     const MEANINGS: [u8; 256] = meanings();
     let letters = text.as_bytes();
     let mut bytes = Vec::with_capacity(letters.len() / 4 * 3 + 2);
     for (index, chunk) in letters.chunks(4).enumerate() {
         let mut word = 0;
-        for (place, letter) in chunk.iter().enumerate() {
+        for (position, letter) in chunk.iter().enumerate() {
             match MEANINGS[usize::from(*letter)] {
-                0xff => return Err(NotPacked::Letter { at: index * 4 + place }),
-                bits => word |= u32::from(bits) << (18 - 6 * place),
+                0xff => return Err(UnpackError::InvalidCharacter { offset: index * 4 + position }),
+                bits => word |= u32::from(bits) << (18 - 6 * position),
             }
         }
         if chunk.len() == 1 {
-            return Err(NotPacked::CutOff);
+            return Err(UnpackError::Truncated);
         }
         bytes.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
     }
@@ -80,10 +75,10 @@ const fn meanings() -> [u8; 256] {
     meanings
 }
 
-/// A control byte below 128 announces one byte more than it says; one above announces `257 - control` times the byte
-/// that follows.
-fn shorten(bytes: &[u8]) -> Vec<u8> {
-    let mut short = Vec::with_capacity(bytes.len());
+/// A control byte `c` below 128 is followed by `c + 1` literal bytes; one above 128 by a single byte that is repeated
+/// `257 - c` times.
+fn encode_runs(bytes: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(bytes.len());
     let mut stretch = 0;
     let mut here = 0;
     while here < bytes.len() {
@@ -92,38 +87,38 @@ fn shorten(bytes: &[u8]) -> Vec<u8> {
             here += run;
             continue;
         }
-        literal(&mut short, &bytes[stretch..here]);
-        short.extend_from_slice(&[(257 - run) as u8, bytes[here]]);
+        push_literal(&mut encoded, &bytes[stretch..here]);
+        encoded.extend_from_slice(&[(257 - run) as u8, bytes[here]]);
         here += run;
         stretch = here;
     }
-    literal(&mut short, &bytes[stretch..]);
-    short
+    push_literal(&mut encoded, &bytes[stretch..]);
+    encoded
 }
 
-fn literal(short: &mut Vec<u8>, bytes: &[u8]) {
+fn push_literal(encoded: &mut Vec<u8>, bytes: &[u8]) {
     for stretch in bytes.chunks(STRETCH_MAX) {
-        short.push((stretch.len() - 1) as u8);
-        short.extend_from_slice(stretch);
+        encoded.push((stretch.len() - 1) as u8);
+        encoded.extend_from_slice(stretch);
     }
 }
 
-fn lengthen(short: &[u8], most: usize) -> Result<Vec<u8>, NotPacked> {
+fn decode_runs(encoded: &[u8], max: usize) -> Result<Vec<u8>, UnpackError> {
     let mut bytes = Vec::new();
-    let mut rest = short;
+    let mut rest = encoded;
     while let Some((&control, behind)) = rest.split_first() {
         let count = usize::from(control);
         rest = if count < STRETCH_MAX {
-            let (stretch, behind) = behind.split_at_checked(count + 1).ok_or(NotPacked::CutOff)?;
+            let (stretch, behind) = behind.split_at_checked(count + 1).ok_or(UnpackError::Truncated)?;
             bytes.extend_from_slice(stretch);
             behind
         } else {
-            let (&byte, behind) = behind.split_first().ok_or(NotPacked::CutOff)?;
+            let (&byte, behind) = behind.split_first().ok_or(UnpackError::Truncated)?;
             bytes.resize(bytes.len() + (257 - count), byte);
             behind
         };
-        if bytes.len() > most {
-            return Err(NotPacked::TooLong { most });
+        if bytes.len() > max {
+            return Err(UnpackError::TooLong { max });
         }
     }
     Ok(bytes)
@@ -135,27 +130,27 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn runs_are_short_and_limits_hold() {
+    fn runs_are_compressed_and_malformed_text_is_rejected() {
         assert_eq!(pack(&[]), "");
         assert!(pack(&[7; 49152]).len() < 49152 / 40);
         let ramp: Vec<u8> = (0..=255).collect();
         assert!(pack(&ramp).len() < 256 * 4 / 3 + 8);
         assert_eq!(unpack(&pack(&[7; 100]), 100), Ok(vec![7; 100]));
-        assert_eq!(unpack(&pack(&[7; 100]), 99), Err(NotPacked::TooLong { most: 99 }));
-        assert_eq!(unpack("AA=A", 9), Err(NotPacked::Letter { at: 2 }));
-        assert_eq!(unpack("A", 9), Err(NotPacked::CutOff));
-        assert_eq!(unpack("gA", 9), Err(NotPacked::CutOff));
+        assert_eq!(unpack(&pack(&[7; 100]), 99), Err(UnpackError::TooLong { max: 99 }));
+        assert_eq!(unpack("AA=A", 9), Err(UnpackError::InvalidCharacter { offset: 2 }));
+        assert_eq!(unpack("A", 9), Err(UnpackError::Truncated));
+        assert_eq!(unpack("gA", 9), Err(UnpackError::Truncated));
     }
 
     proptest! {
         #[test]
-        fn bytes_read_back_as_written(runs in prop::collection::vec((any::<u8>(), 1usize..300), 0..40)) {
+        fn any_bytes_survive_a_round_trip(runs in prop::collection::vec((any::<u8>(), 1usize..300), 0..40)) {
             let bytes: Vec<u8> = runs.iter().flat_map(|(byte, n)| std::iter::repeat_n(*byte, n % 7 + n / 250 * 100)).collect();
             prop_assert_eq!(unpack(&pack(&bytes), bytes.len()), Ok(bytes));
         }
 
         #[test]
-        fn no_text_does_harm(text in "[A-Za-z0-9+/=]{0,200}") {
+        fn any_text_is_decoded_within_the_limit_or_rejected(text in "[A-Za-z0-9+/=]{0,200}") {
             if let Ok(bytes) = unpack(&text, 1000) {
                 prop_assert!(bytes.len() <= 1000);
             }

@@ -1,4 +1,4 @@
-//! A map whose copies share what they have in common.
+//! [`SharedMap`]: a copy-on-write sorted map.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -10,70 +10,74 @@ use std::sync::Arc;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Entries of a part at most: a change copies one part, a copy counts up once for each.
+/// Largest number of entries in a part. A change copies one part; a clone increments one reference count per part.
 const PART_MAX: usize = 64;
 
-/// A map in the order of its keys. A copy takes a hundredth of what the entries would take, and a change to it copies
-/// only what lies next to the changed entry; so plans and decisions that differ little share nearly everything.
+/// A sorted map with copy-on-write parts: a vector of reference-counted, sorted runs of at most 64 entries.
+///
+/// A clone costs about a hundredth of copying the entries, and a change to a clone copies only the part that holds the
+/// entry. Plans and decisions that differ little therefore share nearly all their memory, and
+/// [`differences`](Self::differences) skips what they share. Lookup is O(log n); insert and remove are O(log n) plus moving
+/// the list of parts if a part is split or becomes empty.
 #[derive(Clone)]
 pub struct SharedMap<K, V> {
-    /// In order; none is empty.
+    /// Sorted; no part is empty.
     parts: Vec<Arc<Vec<(K, V)>>>,
     len: usize,
 }
 
 impl<K, V> SharedMap<K, V> {
-    /// Without entries.
+    /// Creates a map without entries.
     pub const fn new() -> Self {
         Self { parts: Vec::new(), len: 0 }
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the map has no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its entries in order.
+    /// The entries in the order of their keys.
     pub fn iter(&self) -> Iter<'_, K, V> {
         Iter { parts: self.parts.iter(), part: [].iter(), left: self.len }
     }
 
-    /// Its keys in order.
+    /// The keys in order.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> {
         self.iter().map(|(key, _)| key)
     }
 
-    /// Its values in the order of their keys.
+    /// The values in the order of their keys.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
 }
 
 impl<K: Ord, V> SharedMap<K, V> {
-    /// The value of a key.
+    /// Looks up the value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        let (part, place) = self.place(key).ok()?;
-        Some(&self.parts[part][place].1)
+        let (part, index) = self.position(key).ok()?;
+        Some(&self.parts[part][index].1)
     }
 
-    /// Whether it has a key.
+    /// Whether the map has an entry for a key.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
-        self.place(key).is_ok()
+        self.position(key).is_ok()
     }
 
-    /// Where a key stands, or would have to: which part, and where in it.
-    fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<(usize, usize), (usize, usize)>
+    /// Position of a key as (part, index in the part): `Ok` if it is there, `Err` with the insertion point if not.
+    fn position<Q: Ord + ?Sized>(&self, key: &Q) -> Result<(usize, usize), (usize, usize)>
     where
         K: Borrow<Q>,
     {
@@ -81,26 +85,26 @@ impl<K: Ord, V> SharedMap<K, V> {
         let part = behind.saturating_sub(1);
         let Some(entries) = self.parts.get(part) else { return Err((0, 0)) };
         match entries.binary_search_by(|(here, _)| here.borrow().cmp(key)) {
-            Ok(place) => Ok((part, place)),
-            Err(place) => Err((part, place)),
+            Ok(index) => Ok((part, index)),
+            Err(index) => Err((part, index)),
         }
     }
 }
 
-/// A key that two maps do not have alike.
+/// A key whose value differs between two maps, or that only one of them has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference<'a, K, V> {
-    /// The key.
+pub struct MapDifference<'a, K, V> {
     pub key: &'a K,
-    /// Its value in the older map.
+    /// Value in the older map.
     pub before: Option<&'a V>,
-    /// Its value in the newer one, with the number of keys before it there.
+    /// Value in the newer map, preceded by the number of smaller keys in that map.
     pub after: Option<(usize, &'a V)>,
 }
 
 impl<K: Ord, V: PartialEq> SharedMap<K, V> {
-    /// How it differs from an older map, in the order of keys. Parts that both share are not looked into.
-    pub fn differences<'a>(&'a self, older: &'a Self) -> Vec<Difference<'a, K, V>> {
+    /// The differences from an older map, in the order of keys. Parts that both maps share are skipped without comparing
+    /// their entries, provided that both maps reach them at the same key.
+    pub fn differences<'a>(&'a self, older: &'a Self) -> Vec<MapDifference<'a, K, V>> {
         let (mut old, mut new) = (Cursor::of(older), Cursor::of(self));
         let mut found = Vec::new();
         loop {
@@ -114,47 +118,47 @@ impl<K: Ord, V: PartialEq> SharedMap<K, V> {
                 (Some((a, _)), Some((b, _))) => a.cmp(b),
             };
             let before = if order.is_le() { old.next() } else { None };
-            let place = new.passed;
+            let rank = new.passed;
             let after = if order.is_ge() { new.next() } else { None };
             let values = (before.map(|(_, value)| value), after.map(|(_, value)| value));
             if let Some((key, _)) = before.or(after).filter(|_| values.0 != values.1) {
-                found.push(Difference { key, before: values.0, after: values.1.map(|it| (place, it)) });
+                found.push(MapDifference { key, before: values.0, after: values.1.map(|it| (rank, it)) });
             }
         }
     }
 }
 
-/// A place in a map.
+/// A position in a map.
 struct Cursor<'a, K, V> {
     parts: &'a [Arc<Vec<(K, V)>>],
-    /// In the first part.
-    place: usize,
-    /// Entries before it.
+    /// Index in the first of `parts`.
+    index: usize,
+    /// Number of entries before the cursor.
     passed: usize,
 }
 
 impl<'a, K, V> Cursor<'a, K, V> {
     fn of(map: &'a SharedMap<K, V>) -> Self {
-        Self { parts: &map.parts, place: 0, passed: 0 }
+        Self { parts: &map.parts, index: 0, passed: 0 }
     }
 
     fn entry(&self) -> Option<&'a (K, V)> {
-        self.parts.first()?.get(self.place)
+        self.parts.first()?.get(self.index)
     }
 
     fn next(&mut self) -> Option<&'a (K, V)> {
         let entry = self.entry()?;
-        (self.place, self.passed) = (self.place + 1, self.passed + 1);
-        if self.place == self.parts[0].len() {
-            (self.parts, self.place) = (&self.parts[1..], 0);
+        (self.index, self.passed) = (self.index + 1, self.passed + 1);
+        if self.index == self.parts[0].len() {
+            (self.parts, self.index) = (&self.parts[1..], 0);
         }
         Some(entry)
     }
 
-    /// Leaves a part behind if both stand at its beginning; whether they did.
+    /// If both cursors are at the beginning of the same shared part, moves both behind it and returns true.
     fn skip_shared(&mut self, other: &mut Self) -> bool {
         let (Some(own), Some(theirs)) = (self.parts.first(), other.parts.first()) else { return false };
-        let is_shared = self.place == 0 && other.place == 0 && Arc::ptr_eq(own, theirs);
+        let is_shared = self.index == 0 && other.index == 0 && Arc::ptr_eq(own, theirs);
         if is_shared {
             for cursor in [self, other] {
                 cursor.passed += cursor.parts[0].len();
@@ -166,35 +170,36 @@ impl<'a, K, V> Cursor<'a, K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
-    /// The value of a key, to be changed.
+    /// Mutable access to the value of a key. Copies its part if it is shared.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
-        let (part, place) = self.place(key).ok()?;
-        Some(&mut Arc::make_mut(&mut self.parts[part])[place].1)
+        let (part, index) = self.position(key).ok()?;
+        Some(&mut Arc::make_mut(&mut self.parts[part])[index].1)
     }
 
-    /// Its values in the order of their keys, to be changed: what is gone through is shared no longer.
+    /// Mutable access to all values in the order of their keys. Every part that the iterator reaches is copied if it is
+    /// shared.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.parts.iter_mut().flat_map(|part| Arc::make_mut(part).iter_mut().map(|(_, value)| value))
     }
 
-    /// Gives a key a value; returns the one it had.
+    /// Sets the value of a key and returns its previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        match self.place(&key) {
-            Ok((part, place)) => {
+        match self.position(&key) {
+            Ok((part, index)) => {
                 let entries = Arc::make_mut(&mut self.parts[part]);
-                Some(std::mem::replace(&mut entries[place].1, value))
+                Some(std::mem::replace(&mut entries[index].1, value))
             }
-            Err((part, place)) => {
+            Err((part, index)) => {
                 self.len += 1;
                 let Some(entries) = self.parts.get_mut(part) else {
                     self.parts.push(Arc::new(vec![(key, value)]));
                     return None;
                 };
                 let entries = Arc::make_mut(entries);
-                entries.insert(place, (key, value));
+                entries.insert(index, (key, value));
                 if entries.len() > PART_MAX {
                     let upper = entries.split_off(PART_MAX / 2);
                     self.parts.insert(part + 1, Arc::new(upper));
@@ -204,14 +209,14 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         }
     }
 
-    /// Takes a key out; returns the value it had.
+    /// Removes a key and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        let (part, place) = self.place(key).ok()?;
+        let (part, index) = self.position(key).ok()?;
         self.len -= 1;
-        let (_, value) = Arc::make_mut(&mut self.parts[part]).remove(place);
+        let (_, value) = Arc::make_mut(&mut self.parts[part]).remove(index);
         if self.parts[part].is_empty() {
             self.parts.remove(part);
         }
@@ -231,7 +236,7 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for SharedMap<K, V> {
     }
 }
 
-/// Parts that are shared are not looked into.
+/// Parts that both maps share are not compared entry by entry.
 impl<K: PartialEq, V: PartialEq> PartialEq for SharedMap<K, V> {
     fn eq(&self, other: &Self) -> bool {
         let all_shared = || self.parts.iter().zip(&other.parts).all(|(a, b)| Arc::ptr_eq(a, b) || a == b);
@@ -243,7 +248,7 @@ impl<K: PartialEq, V: PartialEq> PartialEq for SharedMap<K, V> {
 
 impl<K: Eq, V: Eq> Eq for SharedMap<K, V> {}
 
-/// Of two entries with the same key the later one holds.
+/// Of entries with the same key the last one wins.
 impl<K: Ord, V> FromIterator<(K, V)> for SharedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut entries: Vec<(K, V)> = entries.into_iter().collect();
@@ -268,7 +273,7 @@ impl<K: Ord + Clone, V: Clone> Extend<(K, V)> for SharedMap<K, V> {
     }
 }
 
-/// For a key that is there; panics on others.
+/// Panics if the map has no entry for the key.
 impl<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V> Index<&Q> for SharedMap<K, V> {
     type Output = V;
 
@@ -277,7 +282,7 @@ impl<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V> Index<&Q> for SharedMap<K, V> {
     }
 }
 
-/// The entries of a [`SharedMap`] in order.
+/// Iterator over the entries of a [`SharedMap`] in the order of their keys.
 #[derive(Debug)]
 pub struct Iter<'a, K, V> {
     parts: std::slice::Iter<'a, Arc<Vec<(K, V)>>>,
@@ -333,7 +338,6 @@ impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for S
     }
 }
 
-/// Reads entry by entry.
 struct Reader<K, V>(PhantomData<(K, V)>);
 
 impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Reader<K, V> {
@@ -360,7 +364,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_plain_map_holds_and_copies_stay(
+        fn a_shared_map_behaves_like_a_plain_map(
             start in prop::collection::vec((0u16..600, any::<u8>()), 0..400),
             changes in prop::collection::vec((0u16..600, prop::option::of(any::<u8>())), 0..300),
         ) {
@@ -381,8 +385,8 @@ mod tests {
             prop_assert_eq!(shared == copy, plain == before);
             let keys = (0..600).filter(|key| plain.get(key) != before.get(key));
             let expected = keys.map(|key| {
-                let place = plain.range(..key).count();
-                (key, before.get(&key).copied(), plain.get(&key).map(|value| (place, *value)))
+                let rank = plain.range(..key).count();
+                (key, before.get(&key).copied(), plain.get(&key).map(|value| (rank, *value)))
             });
             let found = shared.differences(&copy).into_iter();
             let found = found.map(|it| (*it.key, it.before.copied(), it.after.map(|(at, value)| (at, *value))));

@@ -1,4 +1,4 @@
-//! A fabric in numbers.
+//! [`TopologySummary`]: counts, rates and shape of a topology.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,66 +7,62 @@ use ib_wire::NodeKind;
 use serde::Serialize;
 
 use crate::link_rate::LinkRate;
-use crate::structure::SwitchGraph;
+use crate::switch_graph::SwitchGraph;
 use crate::topology::{Link, Topology};
 
-/// How many links run at a rate.
+/// Number of links that run at a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RateCount {
-    /// The rate; `None` where nobody said.
+    /// `None` if the file does not give the rate.
     pub rate: Option<LinkRate>,
-    /// How many.
     pub links: usize,
 }
 
-/// What there is to know about a fabric at a glance. Prints as a few lines of text.
+/// Counts, rates and shape of a topology. Prints as a few lines of text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// Switches.
+pub struct TopologySummary {
     pub switches: usize,
-    /// Channel adapters.
     pub adapters: usize,
-    /// Routers.
     pub routers: usize,
-    /// Ports of all nodes, the switches' own not counted.
+    /// External ports of all nodes: port 0 of switches is not counted.
     pub ports: usize,
-    /// Cables.
     pub links: usize,
-    /// Cables between two switches.
+    /// Links between two switches.
     pub switch_links: usize,
-    /// Cables by rate, slowest first.
+    /// Links by rate, unknown rates first, then from the slowest to the fastest.
     pub links_by_rate: Vec<RateCount>,
-    /// Parts of the switch fabric that cannot reach each other; 1 for a fabric in one piece.
-    pub islands: usize,
-    /// Levels of switches, if the fabric is a tree in the wide sense.
-    pub levels: Option<u8>,
-    /// The most switch-to-switch hops between two hosts; `None` in a fabric that is not in one piece or too large.
+    /// Connected components of the graph of switches; 1 if the fabric is connected.
+    pub components: usize,
+    /// Number of tiers of switches, if every cable joins adjacent tiers: a tree with any number of roots.
+    pub tiers: Option<u8>,
+    /// Largest number of switch-to-switch cables on a shortest path between two hosts. `None` if some hosts cannot reach
+    /// each other, there are no hosts, or there are more than 4096 switches.
     pub diameter: Option<u32>,
-    /// How much more capacity the worst level of a tree has below than above; 1 is full bisection. A hint: it
-    /// compares sums, not paths.
+    /// Largest ratio, over all tiers but the top, of capacity towards the hosts to capacity towards the roots. 1 is full
+    /// bisection. An estimate: it compares sums of link rates, not paths. `None` if the fabric is not a tree.
     pub oversubscription: Option<f64>,
 }
 
-impl Summary {
-    /// Looks at a fabric.
+impl TopologySummary {
+    /// Computes the summary of a topology. The diameter costs one breadth-first search per switch with hosts.
     pub fn of(topology: &Topology) -> Self {
         let graph = SwitchGraph::of(topology);
-        let levels = graph.levels();
+        let tiers = graph.tiers();
         let kind = |kind| topology.nodes().filter(|(_, node)| node.kind == kind).count();
         let between_switches =
             |link: &Link| topology[link.a.node].is_switch() && topology[link.b.node].is_switch();
         Self {
-            switches: graph.len(),
+            switches: graph.switch_count(),
             adapters: kind(NodeKind::Adapter),
             routers: kind(NodeKind::Router),
             ports: topology.nodes().map(|(_, node)| usize::from(node.port_count())).sum(),
             links: topology.links().count(),
             switch_links: topology.links().filter(between_switches).count(),
             links_by_rate: links_by_rate(topology),
-            islands: graph.islands(|_, _| true).len(),
+            components: graph.components(|_, _| true).len(),
             diameter: graph.diameter(),
-            oversubscription: levels.as_ref().and_then(|levels| oversubscription(topology, &graph, levels)),
-            levels: levels.and_then(|levels| levels.into_iter().max()),
+            oversubscription: tiers.as_ref().and_then(|tiers| oversubscription(topology, &graph, tiers)),
+            tiers: tiers.and_then(|tiers| tiers.into_iter().max()),
         }
     }
 }
@@ -79,24 +75,24 @@ fn links_by_rate(topology: &Topology) -> Vec<RateCount> {
     counts.into_iter().map(|(rate, links)| RateCount { rate, links }).collect()
 }
 
-/// The worst ratio of what a level has below to what it has above.
-fn oversubscription(topology: &Topology, graph: &SwitchGraph, levels: &[u8]) -> Option<f64> {
-    let mut level_of = vec![0; topology.node_count()];
-    for (switch, level) in graph.switches.iter().zip(levels) {
-        level_of[switch.index()] = *level;
+/// The largest ratio of downward to upward capacity of a tier.
+fn oversubscription(topology: &Topology, graph: &SwitchGraph, tiers: &[u8]) -> Option<f64> {
+    let mut tier_of = vec![0; topology.node_count()];
+    for (switch, tier) in graph.switches.iter().zip(tiers) {
+        tier_of[switch.index()] = *tier;
     }
-    let top = usize::from(*levels.iter().max()?);
+    let top = usize::from(*tiers.iter().max()?);
     let (mut below, mut above) = (vec![0.0; top + 1], vec![0.0; top + 1]);
     for link in topology.links() {
-        let (a, b) = (level_of[link.a.node.index()], level_of[link.b.node.index()]);
+        let (a, b) = (tier_of[link.a.node.index()], tier_of[link.b.node.index()]);
         let capacity = link.rate.map_or(1.0, LinkRate::data_rate_gbps);
         above[usize::from(a.min(b))] += capacity;
         below[usize::from(a.max(b))] += capacity;
     }
-    (1..top).map(|level| below[level] / above[level]).max_by(f64::total_cmp)
+    (1..top).map(|tier| below[tier] / above[tier]).max_by(f64::total_cmp)
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for TopologySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "switches          {}", self.switches)?;
         writeln!(f, "adapters          {}", self.adapters)?;
@@ -116,12 +112,12 @@ impl fmt::Display for Summary {
                 None => writeln!(f, "  unknown rate    {links}")?,
             }
         }
-        if self.islands != 1 {
-            writeln!(f, "islands           {}", self.islands)?;
+        if self.components != 1 {
+            writeln!(f, "components        {}", self.components)?;
         }
-        match self.levels {
-            Some(levels) => writeln!(f, "levels            {levels}")?,
-            None => writeln!(f, "levels            none: not a tree")?,
+        match self.tiers {
+            Some(tiers) => writeln!(f, "tiers             {tiers}")?,
+            None => writeln!(f, "tiers             none: not a tree")?,
         }
         if let Some(diameter) = self.diameter {
             writeln!(f, "diameter          {diameter} hops between switches")?;
@@ -139,48 +135,51 @@ mod tests {
     use crate::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus};
 
     #[test]
-    fn trees_have_levels_and_a_diameter_of_twice_the_way_up() {
-        for (hosts, levels, diameter) in [(324, 2, 2), (1944, 3, 4)] {
-            let summary = Summary::of(&FatTree::with_hosts(hosts).generate().unwrap());
-            assert_eq!((summary.levels, summary.diameter), (Some(levels), Some(diameter)));
+    fn the_diameter_of_a_tree_is_twice_its_height() {
+        for (hosts, tiers, diameter) in [(324, 2, 2), (1944, 3, 4)] {
+            let summary = TopologySummary::of(&FatTree::with_hosts(hosts).generate().unwrap());
+            assert_eq!((summary.tiers, summary.diameter), (Some(tiers), Some(diameter)));
             assert_eq!(summary.oversubscription, Some(1.0));
-            assert_eq!(summary.islands, 1);
+            assert_eq!(summary.components, 1);
         }
     }
 
     #[test]
-    fn oversubscription_is_seen() {
+    fn oversubscription_is_reported() {
         let tree =
             FatTree { oversubscription: "2:1".parse().unwrap(), ..FatTree::new(FatTreeSize::Leaves(18)) };
-        assert_eq!(Summary::of(&tree.generate().unwrap()).oversubscription, Some(2.0));
+        assert_eq!(TopologySummary::of(&tree.generate().unwrap()).oversubscription, Some(2.0));
     }
 
     #[test]
-    fn what_is_no_tree_has_no_levels() {
-        let torus = Summary::of(&Torus::new([4, 4]).generate().unwrap());
-        assert_eq!((torus.levels, torus.diameter, torus.oversubscription), (None, Some(4), None));
-        let dragonfly = Summary::of(&DragonflyPlus::new(5).generate().unwrap());
-        assert_eq!((dragonfly.levels, dragonfly.islands), (None, 1));
-        let random = Summary::of(&RandomFabric::new(20, 4, 7).generate().unwrap());
-        assert_eq!((random.levels, random.islands), (None, 1));
+    fn fabrics_that_are_not_trees_have_no_tiers() {
+        let torus = TopologySummary::of(&Torus::new([4, 4]).generate().unwrap());
+        assert_eq!((torus.tiers, torus.diameter, torus.oversubscription), (None, Some(4), None));
+        let dragonfly = TopologySummary::of(&DragonflyPlus::new(5).generate().unwrap());
+        assert_eq!((dragonfly.tiers, dragonfly.components), (None, 1));
+        let random = TopologySummary::of(&RandomFabric::new(20, 4, 7).generate().unwrap());
+        assert_eq!((random.tiers, random.components), (None, 1));
     }
 
     #[test]
-    fn a_fabric_without_nodes_is_summed_up_too() {
-        let summary = Summary::of(&Topology::default());
-        assert_eq!((summary.switches, summary.islands, summary.levels, summary.diameter), (0, 0, None, None));
+    fn an_empty_fabric_has_a_summary() {
+        let summary = TopologySummary::of(&Topology::default());
+        assert_eq!(
+            (summary.switches, summary.components, summary.tiers, summary.diameter),
+            (0, 0, None, None)
+        );
     }
 
     #[test]
-    fn the_text_gives_counts_rates_and_shape() {
+    fn the_text_shows_counts_rates_and_shape() {
         let tree = FatTree::with_hosts(324).generate().unwrap();
-        insta::assert_snapshot!(Summary::of(&tree), @r"
+        insta::assert_snapshot!(TopologySummary::of(&tree), @r"
         switches          27
         adapters          324
         ports             1296, 1296 of them cabled
         links             648, 324 of them between switches
           4xEDR           648 (100 Gb/s each)
-        levels            2
+        tiers             2
         diameter          2 hops between switches
         oversubscription  1.00:1
         ");

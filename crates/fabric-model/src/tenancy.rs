@@ -1,5 +1,4 @@
-//! What is promised to virtual clusters, and what they were given for it: classes, rates, service levels, shares of
-//! links.
+//! Guarantees of virtual clusters and the grants that implement them: classes, rates, service levels, shares of links.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,27 +9,27 @@ use thiserror::Error;
 
 use crate::intent::PortName;
 
-/// A rate in bits per second, line code taken off.
+/// A data rate in bits per second, without line coding. Parses `10G`, `2.5 Gb/s`, `800M`; prints as `12.5 Gb/s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Bandwidth(u64);
 
 impl Bandwidth {
-    /// Nothing.
+    /// 0 bits per second.
     pub const ZERO: Self = Self(0);
 
-    /// So many bits per second.
+    /// From bits per second.
     pub const fn from_bits_per_s(bits_per_s: u64) -> Self {
         Self(bits_per_s)
     }
 
-    /// Bits per second.
+    /// The rate in bits per second.
     #[inline]
     pub const fn bits_per_s(self) -> u64 {
         self.0
     }
 
-    /// A part of it, rounded down to whole bits per second.
+    /// A fraction of the rate, rounded down to whole bits per second. `part` is clamped to 0..=1.
     pub fn part(self, part: f64) -> Self {
         Self((self.0 as f64 * part.clamp(0.0, 1.0)) as u64)
     }
@@ -43,16 +42,18 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-/// A text that is no rate.
+/// The text is not a data rate.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a rate such as 10G, 2.5Gb/s or 800M")]
-pub struct NotABandwidth(String);
+#[error(
+    "invalid rate {0:?}: expected a number with k, M or G up to 1e15 bits per second, such as 10G, 2.5Gb/s or 800M"
+)]
+pub struct ParseBandwidthError(String);
 
-/// Reads `10G`, `2.5 Gb/s`, `800Mb/s`: bits per second.
+/// Accepts `10G`, `2.5 Gb/s`, `800Mb/s` and plain bits per second, from 0 to 1e15.
 impl FromStr for Bandwidth {
-    type Err = NotABandwidth;
-    fn from_str(text: &str) -> Result<Self, NotABandwidth> {
-        let wrong = || NotABandwidth(text.to_owned());
+    type Err = ParseBandwidthError;
+    fn from_str(text: &str) -> Result<Self, ParseBandwidthError> {
+        let invalid = || ParseBandwidthError(text.to_owned());
         let number = text.trim().trim_end_matches("b/s").trim_end();
         let (number, unit) = match number.char_indices().next_back() {
             Some((at, 'G')) => (&number[..at], 1e9),
@@ -60,15 +61,15 @@ impl FromStr for Bandwidth {
             Some((at, 'k')) => (&number[..at], 1e3),
             _ => (number, 1.0),
         };
-        let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
+        let number: f64 = number.trim_end().parse().map_err(|_| invalid())?;
         let bits = number * unit;
         (bits.is_finite() && (0.0..=1e15).contains(&bits))
             .then(|| Self(bits.round() as u64))
-            .ok_or_else(wrong)
+            .ok_or_else(invalid)
     }
 }
 
-/// A number of bits per second, or a text such as `10G`.
+/// Accepts a number of bits per second, or a text such as `10G`.
 impl<'de> Deserialize<'de> for Bandwidth {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Quantity::deserialize(deserializer)? {
@@ -78,7 +79,7 @@ impl<'de> Deserialize<'de> for Bandwidth {
     }
 }
 
-/// A quantity as people and programs write it.
+/// A quantity as programs (a number) or people (a text with a unit) write it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Quantity {
@@ -86,72 +87,75 @@ enum Quantity {
     Text(String),
 }
 
-/// A time in nanoseconds.
+/// A duration in whole nanoseconds. Parses `80us`, `1.5 ms`, `900ns`; prints as `1.5 µs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Latency(u64);
+pub struct Nanoseconds(u64);
 
-impl Latency {
-    /// So many nanoseconds.
+impl Nanoseconds {
+    /// A duration of this many nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds.
+    /// The number of nanoseconds.
     pub const fn ns(self) -> u64 {
         self.0
     }
 }
 
 /// Prints as `1.5 µs`.
-impl fmt::Display for Latency {
+impl fmt::Display for Nanoseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} µs", self.0 as f64 / 1e3)
     }
 }
 
-/// A text that is no time.
+/// The text is not a duration with a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a time such as 80us or 1.5ms")]
-pub struct NotALatency(String);
+#[error(
+    "invalid time {0:?}: expected a number with ns, us or ms between 1ns and 1e13ns, such as 80us or 1.5ms"
+)]
+pub struct ParseNanosecondsError(String);
 
-/// Reads `80us`, `1.5 ms`, `900ns`; more than nothing, and no more than hours.
-impl FromStr for Latency {
-    type Err = NotALatency;
-    fn from_str(text: &str) -> Result<Self, NotALatency> {
-        let wrong = || NotALatency(text.to_owned());
+/// Accepts `80us`, `1.5 ms`, `900ns`: between 1 and 1e13 nanoseconds.
+impl FromStr for Nanoseconds {
+    type Err = ParseNanosecondsError;
+    fn from_str(text: &str) -> Result<Self, ParseNanosecondsError> {
+        let invalid = || ParseNanosecondsError(text.to_owned());
         let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6)];
         let unit = units.iter().find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?, unit)));
-        let (number, unit) = unit.ok_or_else(wrong)?;
-        let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
+        let (number, unit) = unit.ok_or_else(invalid)?;
+        let number: f64 = number.trim_end().parse().map_err(|_| invalid())?;
         let ns = (number * unit).round();
-        (ns.is_finite() && (1.0..=1e13).contains(&ns)).then_some(Self(ns as u64)).ok_or_else(wrong)
+        (ns.is_finite() && (1.0..=1e13).contains(&ns)).then_some(Self(ns as u64)).ok_or_else(invalid)
     }
 }
 
-/// A number of nanoseconds, or a text such as `80us`.
+/// Accepts a number of nanoseconds, or a text such as `80us`.
 fn latency_ns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     match Option::<Quantity>::deserialize(deserializer)? {
         None => Ok(None),
         Some(Quantity::Number(ns)) => Ok(Some(ns)),
         Some(Quantity::Text(text)) => {
-            let latency: Latency = text.parse().map_err(serde::de::Error::custom)?;
+            let latency: Nanoseconds = text.parse().map_err(serde::de::Error::custom)?;
             Ok(Some(latency.ns()))
         }
     }
 }
 
-/// What a cluster is promised.
+/// Class of service of a cluster: what it is guaranteed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Class {
-    /// Nothing: it shares the best-effort lane with all others of its class.
+    /// No guarantee: the cluster shares the best-effort lane with all others of this class.
     #[default]
     BestEffort,
-    /// Lanes of its own on every link it uses, and a rate.
+    /// A lane of its own on every link it uses, with a guaranteed rate.
     Guaranteed {
-        /// What every node can sustain while all nodes of the cluster send to all others evenly. 0 promises the lanes only.
+        /// Rate that every node can sustain while all nodes of the cluster send evenly to all others. 0 guarantees the
+        /// lanes only.
         bandwidth: Bandwidth,
-        /// By how much a packet that finds its own lane empty is late at most, in nanoseconds.
+        /// Largest latency of a packet that finds its own lane empty, in nanoseconds.
         #[serde(
             default,
             alias = "latency",
@@ -169,25 +173,25 @@ impl fmt::Display for Class {
             Self::BestEffort => f.write_str("best effort"),
             Self::Guaranteed { bandwidth, latency_ns: None } => write!(f, "{bandwidth} guaranteed"),
             Self::Guaranteed { bandwidth, latency_ns: Some(ns) } => {
-                write!(f, "{bandwidth} guaranteed, {} at most", Latency(*ns))
+                write!(f, "{bandwidth} guaranteed, {} at most", Nanoseconds(*ns))
             }
         }
     }
 }
 
-/// How the packets of a guaranteed cluster are told from those of others.
+/// How service levels separate the packets of a guaranteed cluster from those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlMode {
-    /// One service level for all its packets, the same in both directions: works with unmodified software.
+    /// One service level for all packets of the cluster, in both directions. Works with unmodified software.
     #[default]
     Cluster,
-    /// A service level for every two switches that its nodes are on, the same in both directions: for software that asks
-    /// for path records. More clusters find levels that are free.
+    /// One service level for each pair of switches that connect nodes of the cluster, in both directions. Needs software
+    /// that queries path records; more clusters find a free service level.
     Path,
 }
 
-/// A cluster's number in the books of who shares out the links.
+/// Number of a cluster in admission control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterNumber(pub u32);
@@ -198,40 +202,39 @@ impl fmt::Display for ClusterNumber {
     }
 }
 
-/// What a cluster has of one direction of a link.
+/// The share of one direction of a link that is reserved for a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkGrant {
-    /// The port by which packets leave.
+    /// The port that sends in this direction.
     pub port: PortName,
-    /// The lane that is the cluster's.
+    /// The lane that only this cluster uses here.
     pub lane: VirtualLane,
-    /// The service levels that are the cluster's here.
+    /// The service levels that only this cluster uses here.
     pub service_levels: Vec<ServiceLevel>,
-    /// The rate that is kept for it.
+    /// Rate that is reserved for the cluster.
     pub share: Bandwidth,
-    /// Entries of the arbitration table that serve the lane.
+    /// Number of entries for the lane in the low-priority arbitration table.
     pub entries: u8,
-    /// The position of the first of them; the others follow at equal distances. `None` in what was decided before
-    /// positions were.
+    /// Index of the first entry; the others follow at equal distances. `None` in decisions of versions that did not record
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_entry: Option<u8>,
-    /// Weight of each of them, in units of 64 bytes; never 0.
+    /// Weight of each entry, in units of 64 bytes; never 0.
     pub weight: u8,
 }
 
-/// The service level of a cluster's packets between the nodes on two switches, in both directions.
+/// The service level of a cluster's packets between nodes on two switches, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PairLevel {
-    /// The switches by node GUID, the lower first; the same twice for nodes on one switch.
+pub struct PairServiceLevel {
+    /// Node GUIDs of the switches, the lower first; twice the same for nodes on one switch.
     pub switches: (Guid, Guid),
-    /// Their level.
     pub service_level: ServiceLevel,
 }
 
-impl PairLevel {
-    /// Two switches in the order in which levels name them.
+impl PairServiceLevel {
+    /// The key of a pair of switches: their node GUIDs, the lower first.
     pub fn between(a: Guid, b: Guid) -> (Guid, Guid) {
         (a.min(b), a.max(b))
     }
@@ -242,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_read_back_as_written_and_rates_print_in_gigabits() {
+    fn classes_and_rates_survive_a_round_trip() {
         let bandwidth = Bandwidth::from_bits_per_s(12_500_000_000);
         assert_eq!(bandwidth.to_string(), "12.5 Gb/s");
         for text in ["12.5 Gb/s", "12.5G", "12500M", "12500000k", "12500000000"] {
@@ -266,9 +269,9 @@ mod tests {
         let written = r#"{"guaranteed":{"bandwidth":"12.5G","latency":"80us"}}"#;
         let class = Class::Guaranteed { bandwidth, latency_ns: Some(80_000) };
         assert_eq!(serde_json::from_str::<Class>(written).unwrap(), class);
-        assert_eq!("1.5 ms".parse::<Latency>().unwrap().to_string(), "1500 µs");
+        assert_eq!("1.5 ms".parse::<Nanoseconds>().unwrap().to_string(), "1500 µs");
         for text in ["", "us", "-1us", "0ns", "1s", "1e99ms", "NaNms"] {
-            text.parse::<Latency>().unwrap_err();
+            text.parse::<Nanoseconds>().unwrap_err();
         }
         assert_eq!(serde_json::to_string(&SlMode::Path).unwrap(), r#""path""#);
     }

@@ -1,8 +1,7 @@
-//! What is cabled to what: nodes, ports and links, in the order of the file they came from.
+//! The physical topology: nodes, ports and links, in the order of the file they were read from.
 //!
-//! A [`Topology`] cannot be changed and always holds together: every link has two ends that name each other, node ids
-//! and node GUIDs are unique, and so are the GUIDs of cabled ports. [`TopologyBuilder`](crate::TopologyBuilder) is the
-//! only door.
+//! A [`Topology`] is immutable and consistent: the two ends of every link name each other; node ids, node GUIDs and the
+//! GUIDs of cabled ports are unique. [`TopologyBuilder`](crate::TopologyBuilder) is the only constructor.
 
 use std::collections::HashMap;
 use std::ops::Index;
@@ -12,167 +11,164 @@ use serde::Serialize;
 
 use crate::link_rate::LinkRate;
 
-/// Nodes a topology may have. A subnet has 49,151 unicast LIDs, so a real one has fewer.
+/// Largest number of nodes. A subnet has 49,151 unicast LIDs, so a real topology has fewer.
 pub const NODES_MAX: usize = 65_536;
 
-/// Ports a node may have, a switch's port 0 not counted: 255 means "no port" in forwarding tables.
+/// Largest number of external ports of a node (a switch's port 0 is not counted): forwarding tables use 255 for "no
+/// port".
 pub const NODE_PORTS_MAX: u8 = 254;
 
-/// Ports of all nodes together: keeps a small hostile file from asking for gigabytes. The largest reference fabric,
-/// 11,664 hosts, has 71,604.
+/// Largest number of ports of all nodes together, so that a small hostile file cannot allocate gigabytes. The largest
+/// reference fabric, 11,664 hosts, has 71,604.
 pub const PORTS_MAX: usize = 1 << 20;
 
-/// Bytes of a node id; `ibsim` keeps no more.
+/// Longest node id in bytes, as in `ibsim`.
 pub const NODE_ID_BYTES_MAX: usize = 64;
 
-/// Bytes of the module name in front of `#` in a node id; `ibsim` keeps no more.
+/// Longest module name in front of `#` in a node id, in bytes, as in `ibsim`.
 pub const MODULE_BYTES_MAX: usize = 20;
 
-/// Bytes of a node description: what the NodeDescription attribute holds.
+/// Longest node description in bytes: the size of the NodeDescription attribute.
 pub const DESCRIPTION_BYTES_MAX: usize = 64;
 
-/// A node's place in its topology.
+/// Position of a node in its topology, counted from 0 in file order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct NodeIndex(u32);
 
 impl NodeIndex {
-    /// The node at a place counted from 0, which need not exist.
-    pub const fn new(place: u32) -> Self {
-        Self(place)
+    /// An index, whether or not a topology has a node there.
+    pub const fn new(index: u32) -> Self {
+        Self(index)
     }
 
-    /// The place as an index.
+    /// The index as a `usize`, for slices.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// `place` comes from a list that [`NODES_MAX`] bounds.
-    pub(crate) fn from_place(place: usize) -> Self {
-        Self(u32::try_from(place).expect("a topology has at most NODES_MAX nodes"))
+    /// For an index below [`NODES_MAX`]; panics if it does not fit in 32 bits.
+    pub(crate) fn from_usize(index: usize) -> Self {
+        Self(u32::try_from(index).expect("a topology has at most NODES_MAX nodes"))
     }
 }
 
 /// One port of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Endpoint {
-    /// The node.
     pub node: NodeIndex,
-    /// The port.
     pub port: PortNum,
 }
 
 impl Endpoint {
-    /// A port of a node, which need not exist.
+    /// A port of a node, whether or not a topology has it.
     pub const fn new(node: NodeIndex, port: PortNum) -> Self {
         Self { node, port }
     }
 }
 
-/// What a switch says about its port 0.
+/// Kind of a switch's port 0 (IBA: base or enhanced switch port 0).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortZero {
-    /// Nothing; always so for nodes that are no switches.
+    /// Not stated, or the node is not a switch.
     #[default]
-    Unsaid,
-    /// It answers management only.
+    Unknown,
+    /// The port handles management datagrams only.
     Base,
-    /// It behaves as an adapter port.
+    /// The port behaves like the port of a channel adapter.
     Enhanced,
 }
 
 /// A switch, an adapter or a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What the file calls it: `S-0002c9…`, `H-0002c9…`, or a name such as `sw0`. In a module: `module#name`.
+    /// Id in the file: `S-0002c9…`, `H-0002c9…`, or a name such as `sw0`. In a module: `module#name`.
     pub id: String,
-    /// What it is; never `Unknown`.
+    /// Never [`NodeKind::Unknown`]: the builder rejects it.
     pub kind: NodeKind,
-    /// Its own GUID.
+    /// NodeInfo:NodeGUID, unique in the topology.
     pub guid: Guid,
-    /// The box it sits in.
+    /// NodeInfo:SystemImageGUID, the same for all nodes of a chassis.
     pub system_guid: Option<Guid>,
-    /// Its maker; never 0.
+    /// `None` if it is unknown, never `Some(0)`.
     pub vendor_id: Option<u32>,
-    /// Its model; never 0.
+    /// `None` if it is unknown, never `Some(0)`.
     pub device_id: Option<u16>,
-    /// What people call it; the id where nobody said.
+    /// NodeDescription; the id if the file has none.
     pub description: String,
-    /// What a switch says about its port 0.
     pub port_0: PortZero,
-    /// A switch's begin with port 0, the others' with port 1.
+    /// In order of their numbers, from port 0 on a switch and from port 1 on other nodes.
     pub(crate) ports: Vec<Port>,
 }
 
 impl Node {
-    /// Whether it is a switch.
+    /// Whether the node kind is switch.
     #[inline]
     pub fn is_switch(&self) -> bool {
         self.kind == NodeKind::Switch
     }
 
-    /// Ports, a switch's port 0 not counted.
+    /// Number of external ports: a switch's port 0 is not counted.
     #[inline]
     pub fn port_count(&self) -> u8 {
         let count = self.ports.len() - usize::from(self.is_switch());
         u8::try_from(count).expect("a node has at most NODE_PORTS_MAX ports")
     }
 
-    /// A port; port 0 exists on switches only.
+    /// A port by its number; port 0 exists on switches only.
     #[inline]
     pub fn port(&self, number: PortNum) -> Option<&Port> {
-        self.ports.get(self.place(number)?)
+        self.ports.get(self.port_position(number)?)
     }
 
-    /// Its ports in order with their numbers, a switch's port 0 first.
+    /// All ports with their numbers, in order, including port 0 of a switch.
     pub fn ports(&self) -> impl Iterator<Item = (PortNum, &Port)> {
         let first = u8::from(!self.is_switch());
         (first..=NODE_PORTS_MAX).filter_map(PortNum::new).zip(&self.ports)
     }
 
-    /// The ports that have a cable, in order, with what is at its other end.
+    /// The cabled ports in order, each with the port at the other end of its cable.
     pub fn cabled_ports(&self) -> impl Iterator<Item = (PortNum, Endpoint)> {
         self.ports().filter_map(|(number, port)| Some((number, port.peer?)))
     }
 
-    /// The module its id names in front of `#`, if any.
+    /// The module name in front of `#` in the id, if there is one.
     pub fn module(&self) -> Option<&str> {
         self.id.split_once('#').map(|(module, _)| module)
     }
 
-    /// Where in `ports` a number stands, if it can exist at all.
-    pub(crate) fn place(&self, number: PortNum) -> Option<usize> {
+    /// Position of a port number in `ports`, which may be beyond its end; `None` for port 0 of a node without one.
+    pub(crate) fn port_position(&self, number: PortNum) -> Option<usize> {
         number.index().checked_sub(usize::from(!self.is_switch()))
     }
 }
 
-/// One port.
+/// One port of a node, as far as the file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its GUID: the node's on every port of a switch, else the node's plus the port number unless the file said
-    /// otherwise.
+    /// Port GUID. Unless the file gives it: the node GUID on all ports of a switch, else node GUID plus port number.
     pub guid: Guid,
-    /// Its LID when the file was made; end ports only, which is port 0 of a switch.
+    /// LID when the file was written. Only end ports have one; on a switch that is port 0.
     pub lid: Option<Lid>,
-    /// How many LIDs it had.
+    /// The port answers to 2^LMC LIDs.
     pub lmc: Lmc,
-    /// The other end of its cable.
+    /// The port at the other end of the cable; `None` if there is no cable.
     pub peer: Option<Endpoint>,
-    /// The widths it may train to as far as the file says; where the rate is known, that tells more.
+    /// PortInfo:LinkWidthEnabled as far as the file says; `rate` is more precise if it is known.
     pub enabled_width: LinkWidth,
-    /// The speeds it may train to as far as the file says; where the rate is known, that tells more.
+    /// PortInfo:LinkSpeedEnabled as far as the file says; `rate` is more precise if it is known.
     pub enabled_speed: LinkSpeed,
-    /// What its link ran at when the file was made.
+    /// Active rate of the link when the file was written.
     pub rate: Option<LinkRate>,
 }
 
 impl Port {
-    /// The width of ports nobody spoke of; `ibsim` has the same.
+    /// Enabled widths of ports for which the file gives none, as in `ibsim`.
     pub const DEFAULT_WIDTH: LinkWidth = LinkWidth::X4;
-    /// The speed of ports nobody spoke of; `ibsim` has the same.
+    /// Enabled speeds of ports for which the file gives none, as in `ibsim`.
     pub const DEFAULT_SPEED: LinkSpeed = LinkSpeed::SDR;
 
-    /// A port with this GUID of which nothing else is known.
+    /// A port without a cable, of which only the GUID is known.
     pub(crate) fn new(guid: Guid) -> Self {
         Self {
             guid,
@@ -186,18 +182,16 @@ impl Port {
     }
 }
 
-/// A cable and the two ports it joins; `a` comes first in the topology.
+/// A cable between two ports; `a < b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// One end.
     pub a: Endpoint,
-    /// The other.
     pub b: Endpoint,
-    /// The rate either end told, `a` before `b`.
+    /// The rate recorded at `a`, or else at `b`.
     pub rate: Option<LinkRate>,
 }
 
-/// A fabric: nodes in file order and the cables between their ports.
+/// The nodes of a fabric in file order, and the cables between their ports. Immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     pub(crate) nodes: Vec<Node>,
@@ -207,65 +201,66 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// How many nodes it has.
+    /// Number of nodes of all kinds.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Its nodes in file order.
+    /// All nodes in file order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeIndex, &Node)> {
-        self.nodes.iter().enumerate().map(|(place, node)| (NodeIndex::from_place(place), node))
+        self.nodes.iter().enumerate().map(|(index, node)| (NodeIndex::from_usize(index), node))
     }
 
-    /// Its switches in file order.
+    /// The switches in file order.
     pub fn switches(&self) -> impl Iterator<Item = (NodeIndex, &Node)> {
         self.nodes().filter(|(_, node)| node.is_switch())
     }
 
-    /// Its nodes that are no switches — adapters and routers — in file order.
+    /// The adapters and routers in file order.
     pub fn end_nodes(&self) -> impl Iterator<Item = (NodeIndex, &Node)> {
         self.nodes().filter(|(_, node)| !node.is_switch())
     }
 
-    /// A node, if the index is one of this topology.
+    /// The node at an index; `None` if the topology has no such node.
     #[inline]
     pub fn node(&self, index: NodeIndex) -> Option<&Node> {
         self.nodes.get(index.index())
     }
 
-    /// A port, if it exists.
+    /// The port at an endpoint; `None` if the node or the port does not exist.
     #[inline]
     pub fn port(&self, end: Endpoint) -> Option<&Port> {
         self.node(end.node)?.port(end.port)
     }
 
-    /// What is at the other end of a port's cable.
+    /// The port at the other end of a cable; `None` if the port has no cable or does not exist.
     #[inline]
     pub fn peer(&self, end: Endpoint) -> Option<Endpoint> {
         self.port(end)?.peer
     }
 
-    /// The node with this id.
+    /// Looks a node up by its id.
     pub fn by_id(&self, id: &str) -> Option<NodeIndex> {
         self.by_id.get(id).copied()
     }
 
-    /// The node with this node GUID.
+    /// Looks a node up by its node GUID.
     pub fn by_guid(&self, guid: Guid) -> Option<NodeIndex> {
         self.by_guid.get(&guid).copied()
     }
 
-    /// The port with this port GUID: port 0 of a switch. Of ports without a cable that share one, the first.
+    /// Looks an end port up by its port GUID; for a switch that is port 0. If several ports without a cable share the
+    /// GUID, the first is returned.
     pub fn by_port_guid(&self, guid: Guid) -> Option<Endpoint> {
         self.by_port_guid.get(&guid).copied()
     }
 
-    /// The first node with this description; descriptions need not be unique.
+    /// The first node with this description. Descriptions need not be unique. Linear search.
     pub fn by_description(&self, description: &str) -> Option<NodeIndex> {
         self.nodes().find(|(_, node)| node.description == description).map(|(index, _)| index)
     }
 
-    /// Its links, each once, in the order of their first ends.
+    /// Every link once, in the order of their `a` ends.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.nodes().flat_map(move |(index, node)| {
             node.ports().filter_map(move |(number, port)| {
@@ -276,7 +271,7 @@ impl Topology {
     }
 }
 
-/// For an index that this topology handed out; panics on others.
+/// Panics if the topology has no node at the index.
 impl Index<NodeIndex> for Topology {
     type Output = Node;
 

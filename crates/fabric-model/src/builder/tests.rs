@@ -17,7 +17,7 @@ fn pair() -> (TopologyBuilder, NodeIndex, NodeIndex) {
 }
 
 #[test]
-fn port_0_exists_on_switches_only_and_adapters_count_from_1() {
+fn only_switches_have_a_port_0() {
     let (builder, switch, host) = pair();
     let topology = builder.build().unwrap();
     let numbers = |node| topology[node].ports().map(|(number, _)| number.to_wire()).collect::<Vec<_>>();
@@ -29,7 +29,7 @@ fn port_0_exists_on_switches_only_and_adapters_count_from_1() {
 }
 
 #[test]
-fn a_cable_is_seen_from_both_ends_and_once_among_the_links() {
+fn a_cable_has_two_ends_and_is_one_link() {
     let (mut builder, switch, host) = pair();
     builder.connect(port(host, 2), port(switch, 3), Some(LinkRate::DEFAULT)).unwrap();
     let topology = builder.build().unwrap();
@@ -42,19 +42,19 @@ fn a_cable_is_seen_from_both_ends_and_once_among_the_links() {
 }
 
 #[test]
-fn no_port_has_two_cables_and_none_leads_to_itself() {
+fn a_port_has_one_cable_to_another_port() {
     let (mut builder, switch, host) = pair();
     builder.connect(port(switch, 1), port(host, 1), None).unwrap();
     let taken = BuildError::PortTaken { port: "\"sw\"[1]".into(), peer: "\"host\"[1]".into() };
     assert_eq!(builder.connect(port(host, 2), port(switch, 1), None), Err(taken));
     let own = port(switch, 2);
     assert_eq!(builder.connect(own, own, None), Err(BuildError::SelfLink("\"sw\"[2]".into())));
-    assert!(builder.connect(port(switch, 0), port(host, 2), None).is_err(), "port 0 has no plug");
+    assert!(builder.connect(port(switch, 0), port(host, 2), None).is_err(), "port 0 cannot be cabled");
     assert!(builder.connect(port(switch, 5), port(host, 2), None).is_err(), "there is no port 5");
 }
 
 #[test]
-fn a_cable_that_is_taken_out_leaves_two_free_ports() {
+fn disconnecting_frees_both_ports() {
     let (mut builder, switch, host) = pair();
     builder.connect(port(switch, 1), port(host, 1), None).unwrap();
     assert_eq!(builder.disconnect(port(switch, 1)), Ok(port(host, 1)));
@@ -65,19 +65,19 @@ fn a_cable_that_is_taken_out_leaves_two_free_ports() {
 #[test]
 fn ids_and_node_guids_are_unique() {
     let (mut builder, ..) = pair();
-    let twin = builder.add_node(NewNode::new(NodeKind::Switch, "sw", guid(0x300), 4));
-    assert_eq!(twin, Err(BuildError::DuplicateId { id: "sw".into() }));
-    let twin = builder.add_node(NewNode::new(NodeKind::Switch, "sw2", guid(0x200), 4));
+    let duplicate = builder.add_node(NewNode::new(NodeKind::Switch, "sw", guid(0x300), 4));
+    assert_eq!(duplicate, Err(BuildError::DuplicateId { id: "sw".into() }));
+    let duplicate = builder.add_node(NewNode::new(NodeKind::Switch, "sw2", guid(0x200), 4));
     let expected =
         BuildError::DuplicateGuid { guid: guid(0x200), first: "host".into(), second: "sw2".into() };
-    assert_eq!(twin, Err(expected));
+    assert_eq!(duplicate, Err(expected));
 }
 
 #[test]
 fn guids_of_cabled_ports_are_unique() {
     let (mut builder, switch, host) = pair();
     let other = builder.add_node(NewNode::new(NodeKind::Adapter, "other", guid(0x201), 1)).unwrap();
-    assert!(builder.clone().build().is_ok(), "ports without cables may share what they got by rule");
+    assert!(builder.clone().build().is_ok(), "ports without a cable may share a derived GUID");
     builder.connect(port(switch, 1), port(host, 2), None).unwrap();
     builder.connect(port(switch, 2), port(other, 1), None).unwrap();
     let expected = BuildError::DuplicatePortGuid {
@@ -94,7 +94,7 @@ fn guids_of_cabled_ports_are_unique() {
 }
 
 #[test]
-fn ids_are_what_the_text_format_can_carry() {
+fn node_ids_are_restricted_to_the_text_format() {
     for id in ["sw 0", "S-0002c9", "rack1#sw0", "größe"] {
         assert!(is_node_id(id), "{id}");
     }
@@ -105,7 +105,7 @@ fn ids_are_what_the_text_format_can_carry() {
 }
 
 #[test]
-fn descriptions_are_made_printable_and_default_to_the_id() {
+fn descriptions_are_sanitized_and_default_to_the_id() {
     assert_eq!(printable("say \"hi\"\tthere"), "say 'hi' there");
     assert_eq!(printable(&"ü".repeat(40)).len(), 64);
     let (builder, switch, _) = pair();
@@ -123,16 +123,16 @@ fn the_limits_on_nodes_and_ports_hold() {
     };
     assert!(matches!(add(&mut builder, 1, 0), Err(BuildError::PortCount { ports: 0, .. })));
     assert!(matches!(add(&mut builder, 1, 255), Err(BuildError::PortCount { ports: 255, .. })));
-    let refused = (1..).find_map(|number| add(&mut builder, number, 254).err());
-    assert_eq!(refused, Some(BuildError::TooManyPorts));
+    let error = (1..).find_map(|number| add(&mut builder, number, 254).err());
+    assert_eq!(error, Some(BuildError::TooManyPorts));
 
     let mut builder = TopologyBuilder::new();
-    let refused = (1..).find_map(|number| add(&mut builder, number, 1).err());
-    assert_eq!((refused, builder.nodes.len()), (Some(BuildError::TooManyNodes), NODES_MAX));
+    let error = (1..).find_map(|number| add(&mut builder, number, 1).err());
+    assert_eq!((error, builder.nodes.len()), (Some(BuildError::TooManyNodes), NODES_MAX));
 }
 
 #[test]
-fn port_guids_do_not_run_over() {
+fn overflowing_port_guids_are_rejected() {
     let mut builder = TopologyBuilder::new();
     let last = builder.add_node(NewNode::new(NodeKind::Adapter, "last", guid(u64::MAX - 1), 2));
     assert!(matches!(last, Err(BuildError::PortGuidOverflow { ports: 2, .. })));
@@ -140,7 +140,7 @@ fn port_guids_do_not_run_over() {
 }
 
 #[test]
-fn a_link_needs_a_width_and_a_speed_that_both_ends_have() {
+fn a_link_needs_a_common_width_and_speed() {
     let (mut builder, switch, host) = pair();
     builder.connect(port(switch, 1), port(host, 1), None).unwrap();
     builder.set_enabled(port(host, 1), LinkWidth::X4, LinkSpeed::QDR).unwrap();

@@ -1,4 +1,4 @@
-//! Puts generated fabrics together: hands out GUIDs and ports in order.
+//! Assembles generated fabrics: assigns GUIDs and ports in order.
 
 use ib_wire::{Guid, NodeKind, PortNum};
 
@@ -7,19 +7,19 @@ use crate::builder::{NewNode, TopologyBuilder};
 use crate::link_rate::{LinkRate, Speed};
 use crate::topology::{Endpoint, NODES_MAX, NodeIndex, PortZero, Topology};
 
-/// Where the GUIDs of generated adapters begin; a Mellanox prefix, as tools expect to see one.
+/// First GUID of generated adapters; with a Mellanox prefix, which tools expect.
 const ADAPTER_GUIDS: u64 = 0x0002_c903_0010_0000;
 
-/// Where the GUIDs of generated switches begin: behind the adapters of the largest fabric.
+/// First GUID of generated switches: behind the adapters of the largest fabric.
 const SWITCH_GUIDS: u64 = ADAPTER_GUIDS + GUID_STEP * NODES_MAX as u64;
 
-/// Real adapters leave this much between them, for their ports and their box.
+/// Distance between the GUIDs of two nodes. Real adapters leave room for port GUIDs and the system image GUID.
 const GUID_STEP: u64 = 0x10;
 
-/// Mellanox.
+/// Vendor id of Mellanox.
 const VENDOR_ID: u32 = 0x2c9;
 
-/// A fabric in the making.
+/// A [`TopologyBuilder`] that numbers nodes and picks the next free port of each.
 #[derive(Debug)]
 pub(super) struct Assembler {
     builder: TopologyBuilder,
@@ -27,7 +27,7 @@ pub(super) struct Assembler {
     radix: u8,
     adapters: u64,
     switches: u64,
-    /// The next free port of each node.
+    /// Next free port of each node.
     next_port: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Assembler {
         Self { builder: TopologyBuilder::new(), rate, radix, adapters: 0, switches: 0, next_port: Vec::new() }
     }
 
-    /// Adds a switch.
+    /// Adds a switch with `radix` ports.
     pub fn switch(&mut self, description: String) -> Result<NodeIndex, GenerateError> {
         let guid = guid(SWITCH_GUIDS + GUID_STEP * self.switches);
         self.switches += 1;
@@ -50,7 +50,7 @@ impl Assembler {
         })
     }
 
-    /// Adds a host with its adapter and connects it to the next free port of a switch.
+    /// Adds a host with one adapter and connects it to the next free port of a switch.
     pub fn host(&mut self, switch: NodeIndex) -> Result<(), GenerateError> {
         let guid_number = ADAPTER_GUIDS + GUID_STEP * self.adapters;
         let node_guid = guid(guid_number);
@@ -71,12 +71,12 @@ impl Assembler {
         Ok(self.builder.connect(a, b, Some(self.rate))?)
     }
 
-    /// Leaves the next ports of a node free, for hosts that come later.
+    /// Skips the next `ports` ports of a node, for hosts that are added later.
     pub fn reserve(&mut self, node: NodeIndex, ports: u8) {
         self.next_port[node.index()] += ports;
     }
 
-    /// Goes back to the first port of a node, to fill what was reserved.
+    /// Continues at port 1 of a node, to fill the ports that were reserved.
     pub fn rewind(&mut self, node: NodeIndex) {
         self.next_port[node.index()] = 1;
     }
@@ -103,7 +103,7 @@ fn guid(number: u64) -> Guid {
     Guid::from_wire(number).expect("generated GUIDs begin above 0")
 }
 
-/// Switch and adapter of the generation that a speed belongs to.
+/// Device ids of the switch and the adapter generation of a speed.
 fn device_ids(speed: Speed) -> (u16, u16) {
     match speed {
         Speed::Sdr | Speed::Ddr | Speed::Qdr | Speed::Fdr10 | Speed::Fdr => (0xc738, 0x1003),

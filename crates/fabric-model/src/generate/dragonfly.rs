@@ -1,31 +1,30 @@
-//! Dragonfly+: groups of leaves and spines, and cables between the spines of every two groups.
+//! Dragonfly+ (Shpiner et al., 2017): groups of leaves and spines, and global links between the spines of every two groups.
 
 use super::assembler::Assembler;
 use super::{DEFAULT_RADIX, GenerateError, digits, out_of_range};
 use crate::link_rate::LinkRate;
 use crate::topology::{NodeIndex, Topology};
 
-/// A Dragonfly+ to generate.
+/// Parameters of a Dragonfly+ topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DragonflyPlus {
-    /// How many groups.
+    /// Number of groups, at least 1.
     pub groups: u16,
-    /// Leaves of each group.
+    /// Leaves per group, at least 1.
     pub leaves: u8,
-    /// Spines of each group; every leaf has a cable to every spine of its group.
+    /// Spines per group, at least 1. Every leaf has a cable to every spine of its group.
     pub spines: u8,
-    /// Hosts at each leaf.
     pub hosts_per_leaf: u8,
-    /// Cables between every two groups, spread evenly over their spines.
+    /// Cables between every two groups, distributed evenly over their spines.
     pub global_links: u8,
-    /// Ports of every switch.
+    /// Ports per switch, for hosts and for cables to other switches.
     pub radix: u8,
-    /// What every link runs at.
+    /// Rate of all links.
     pub rate: LinkRate,
 }
 
 impl DragonflyPlus {
-    /// So many groups of four leaves with four hosts each and four spines, one cable between every two groups.
+    /// `groups` groups of four spines and four leaves with four hosts each, and one cable between every two groups.
     pub fn new(groups: u16) -> Self {
         Self {
             groups,
@@ -38,7 +37,8 @@ impl DragonflyPlus {
         }
     }
 
-    /// Makes it.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         self.check()?;
         let mut fabric = Assembler::new(self.radix, self.rate);
@@ -55,7 +55,7 @@ impl DragonflyPlus {
     }
 
     fn check(&self) -> Result<(), GenerateError> {
-        for (what, value) in [("the number of leaves", self.leaves), ("the number of spines", self.spines)] {
+        for (what, value) in [("leaves per group", self.leaves), ("spines per group", self.spines)] {
             if value == 0 {
                 return Err(out_of_range(what, value, "1 or more"));
             }

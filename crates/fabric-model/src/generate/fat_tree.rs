@@ -1,8 +1,8 @@
-//! Fat-trees of two or three levels.
+//! Fat-trees of two or three tiers.
 //!
-//! A leaf has hosts below and uplinks above. In two levels the uplinks spread over the spines. In three, the leaves of
-//! a pod reach the pod's spines, and spine number *s* of every pod reaches core group *s*. Upper switches are as few
-//! as their ports allow while every lower switch has the same number of cables to each of them.
+//! With two tiers, the uplinks of every leaf are distributed evenly over the spines. With three, the leaves of a pod connect
+//! to the spines of the pod, and spine *s* of every pod connects to core group *s*. The number of upper switches is the
+//! smallest for which they have enough ports and every lower switch has equally many cables to each of them.
 
 use std::str::FromStr;
 
@@ -11,87 +11,87 @@ use super::{DEFAULT_RADIX, GenerateError, digits, out_of_range};
 use crate::link_rate::LinkRate;
 use crate::topology::{NodeIndex, Topology};
 
-/// What a leaf has below for what it has above: `2:1` means twice as much towards hosts.
+/// Ratio of host ports to uplinks of a leaf, written as `2:1`: both 1..=99, `down >= up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oversubscription {
-    /// Share of the ports towards hosts.
     pub down: u8,
-    /// Share of the ports towards spines.
     pub up: u8,
 }
 
 impl Oversubscription {
-    /// As much above as below.
+    /// 1:1: full bisection bandwidth.
     pub const NONE: Self = Self { down: 1, up: 1 };
 }
 
-/// A text that is not an oversubscription.
+/// The text is not an oversubscription.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an oversubscription: two numbers 1..=99 with : between, the larger first (2:1)")]
-pub struct NotAnOversubscription(String);
+#[error(
+    "invalid oversubscription {0:?}: expected two numbers between 1 and 99 with a colon, the larger first, such as 2:1"
+)]
+pub struct ParseOversubscriptionError(String);
 
 impl FromStr for Oversubscription {
-    type Err = NotAnOversubscription;
+    type Err = ParseOversubscriptionError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnOversubscription> {
+    fn from_str(text: &str) -> Result<Self, ParseOversubscriptionError> {
         let read = || {
             let (down, up) = text.split_once(':')?;
             let (down, up) = (down.parse().ok()?, up.parse().ok()?);
             ((1..=99).contains(&down) && (1..=down).contains(&up)).then_some(Self { down, up })
         };
-        read().ok_or_else(|| NotAnOversubscription(text.chars().take(20).collect()))
+        read().ok_or_else(|| ParseOversubscriptionError(text.chars().take(20).collect()))
     }
 }
 
-/// How large a fat-tree is to be.
+/// Size of a fat-tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FatTreeSize {
-    /// So many hosts, spread evenly over as few switches as hold them. `levels` is 2 or 3; `None` takes 2 if they do.
+    /// A number of hosts, distributed evenly over as few switches as possible.
     Hosts {
-        /// How many.
+        /// Number of hosts, at least 1.
         hosts: u32,
-        /// Switch levels.
-        levels: Option<u8>,
+        /// 2 or 3; `None` takes 2 if the hosts fit and 3 otherwise.
+        tiers: Option<u8>,
     },
-    /// Two levels with so many full leaves.
+    /// Two tiers with this many full leaves, 1 to the radix.
     Leaves(u16),
-    /// Three levels with so many full pods.
+    /// Three tiers with this many full pods, 1 to the radix.
     Pods(u16),
 }
 
-/// A fat-tree to generate.
+/// Parameters of a fat-tree topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FatTree {
-    /// How large.
     pub size: FatTreeSize,
-    /// Ports of every switch.
+    /// Ports per switch, 2..=254.
     pub radix: u8,
-    /// What leaves have below for what they have above; levels above are never oversubscribed.
+    /// Oversubscription of the leaves; upper tiers are never oversubscribed.
     pub oversubscription: Oversubscription,
-    /// What every link runs at.
+    /// Rate of all links.
     pub rate: LinkRate,
 }
 
 impl FatTree {
-    /// The smallest tree of 36-port switches without oversubscription that holds so many hosts.
+    /// The smallest tree for this many hosts, of 36-port switches and without oversubscription.
     pub fn with_hosts(hosts: u32) -> Self {
-        Self::new(FatTreeSize::Hosts { hosts, levels: None })
+        Self::new(FatTreeSize::Hosts { hosts, tiers: None })
     }
 
-    /// A tree of this size, of 36-port switches without oversubscription.
+    /// A tree of 36-port switches without oversubscription.
     pub fn new(size: FatTreeSize) -> Self {
         let (radix, oversubscription) = (DEFAULT_RADIX, Oversubscription::NONE);
         Self { size, radix, oversubscription, rate: LinkRate::DEFAULT }
     }
 
-    /// Makes it.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
-        let shape = Shape::of(self)?;
+        let shape = TreeShape::of(self)?;
         let mut fabric = Assembler::new(self.radix, self.rate);
-        let leaves = if shape.levels == 2 {
-            two_levels(&mut fabric, &shape)?
+        let leaves = if shape.tiers == 2 {
+            two_tiers(&mut fabric, &shape)?
         } else {
-            three_levels(&mut fabric, &shape)?
+            three_tiers(&mut fabric, &shape)?
         };
         for (number, leaf) in leaves.iter().enumerate() {
             fabric.rewind(*leaf);
@@ -103,30 +103,34 @@ impl FatTree {
     }
 }
 
-/// A size worked out.
+/// Numbers of switches, hosts and ports that follow from the parameters.
 #[derive(Debug)]
-struct Shape {
-    levels: u8,
+struct TreeShape {
+    tiers: u8,
     radix: u8,
     hosts: u32,
-    /// Ports of a leaf for hosts.
+    /// Host ports of a leaf.
     down: u8,
-    /// Ports of a leaf for spines; as many spines has a pod.
+    /// Uplinks of a leaf, and spines of a pod.
     up: u8,
     leaves_per_pod: u32,
-    /// 1 in two levels.
+    /// 1 with two tiers.
     pods: u32,
 }
 
-impl Shape {
+impl TreeShape {
     fn of(tree: &FatTree) -> Result<Self, GenerateError> {
         let radix = tree.radix;
         let Oversubscription { down, up } = tree.oversubscription;
         if !(2..=254).contains(&radix) {
-            return Err(out_of_range("the radix", radix, "2..=254"));
+            return Err(out_of_range("the radix", radix, "between 2 and 254"));
         }
         if down == 0 || up == 0 || up > down {
-            return Err(out_of_range("the upper part of the oversubscription", up, format!("1..={down}")));
+            return Err(out_of_range(
+                "the second number of the oversubscription",
+                up,
+                format!("between 1 and {down}"),
+            ));
         }
         let below = u32::from(radix) * u32::from(down) / (u32::from(down) + u32::from(up));
         let above = below * u32::from(up) / u32::from(down);
@@ -135,23 +139,23 @@ impl Shape {
         }
         let ports = Ports { radix, down: below as u8, up: above as u8 };
         match tree.size {
-            FatTreeSize::Leaves(leaves) => ports.two_levels(leaves.into(), u32::from(leaves) * below),
+            FatTreeSize::Leaves(leaves) => ports.two_tiers(leaves.into(), u32::from(leaves) * below),
             FatTreeSize::Pods(pods) => {
                 let hosts = u32::from(pods) * ports.pod_leaves() * below;
-                ports.three_levels(pods.into(), ports.pod_leaves(), hosts)
+                ports.three_tiers(pods.into(), ports.pod_leaves(), hosts)
             }
-            FatTreeSize::Hosts { hosts, levels } => ports.for_hosts(hosts, levels),
+            FatTreeSize::Hosts { hosts, tiers } => ports.for_hosts(hosts, tiers),
         }
     }
 
-    /// Hosts of one leaf: an even share, the first leaves getting what is left over.
+    /// Number of hosts of a leaf: an even share; the remainder goes to the first leaves.
     fn hosts_of(&self, leaf: usize, leaves: usize) -> u32 {
         let (leaf, leaves) = (leaf as u32, leaves as u32);
         self.hosts / leaves + u32::from(leaf < self.hosts % leaves)
     }
 }
 
-/// How the ports of a leaf are shared out.
+/// How a leaf divides its ports.
 #[derive(Clone, Copy, Debug)]
 struct Ports {
     radix: u8,
@@ -160,53 +164,57 @@ struct Ports {
 }
 
 impl Ports {
-    /// Leaves that a pod's spines can serve and still have as many ports above as below.
+    /// Leaves of a full pod: its spines have half of their ports below and half above.
     fn pod_leaves(self) -> u32 {
         u32::from(self.radix / 2)
     }
 
-    fn for_hosts(self, hosts: u32, levels: Option<u8>) -> Result<Shape, GenerateError> {
+    fn for_hosts(self, hosts: u32, tiers: Option<u8>) -> Result<TreeShape, GenerateError> {
         let radix = u32::from(self.radix);
         let leaves = hosts.div_ceil(self.down.into());
         let pods = leaves.div_ceil(self.pod_leaves());
         let too_many =
-            |levels, capacity| GenerateError::TooManyHosts { hosts, levels, radix: self.radix, capacity };
-        match levels {
+            |tiers, capacity| GenerateError::TooManyHosts { hosts, tiers, radix: self.radix, capacity };
+        match tiers {
             _ if hosts == 0 => Err(out_of_range("the number of hosts", hosts, "1 or more")),
-            None if leaves <= radix => self.two_levels(leaves.max(2), hosts),
-            Some(2) if leaves <= radix => self.two_levels(leaves.max(2), hosts),
+            None if leaves <= radix => self.two_tiers(leaves.max(2), hosts),
+            Some(2) if leaves <= radix => self.two_tiers(leaves.max(2), hosts),
             Some(2) => Err(too_many(2, radix * u32::from(self.down))),
             None | Some(3) if pods > radix => {
                 Err(too_many(3, radix * self.pod_leaves() * u32::from(self.down)))
             }
             None | Some(3) => {
                 let pods = pods.max(2);
-                self.three_levels(pods, leaves.div_ceil(pods), hosts)
+                self.three_tiers(pods, leaves.div_ceil(pods), hosts)
             }
-            Some(other) => Err(out_of_range("the number of levels", other, "2 or 3")),
+            Some(other) => Err(out_of_range("the number of tiers", other, "2 or 3")),
         }
     }
 
-    fn two_levels(self, leaves: u32, hosts: u32) -> Result<Shape, GenerateError> {
+    fn two_tiers(self, leaves: u32, hosts: u32) -> Result<TreeShape, GenerateError> {
         if !(1..=self.radix.into()).contains(&leaves) {
-            return Err(out_of_range("the number of leaves", leaves, format!("1..={}", self.radix)));
+            return Err(out_of_range(
+                "the number of leaves",
+                leaves,
+                format!("between 1 and {}", self.radix),
+            ));
         }
         Ok(self.shape(2, 1, leaves, hosts))
     }
 
-    fn three_levels(self, pods: u32, leaves_per_pod: u32, hosts: u32) -> Result<Shape, GenerateError> {
+    fn three_tiers(self, pods: u32, leaves_per_pod: u32, hosts: u32) -> Result<TreeShape, GenerateError> {
         if !(1..=self.radix.into()).contains(&pods) {
-            return Err(out_of_range("the number of pods", pods, format!("1..={}", self.radix)));
+            return Err(out_of_range("the number of pods", pods, format!("between 1 and {}", self.radix)));
         }
         Ok(self.shape(3, pods, leaves_per_pod, hosts))
     }
 
-    fn shape(self, levels: u8, pods: u32, leaves_per_pod: u32, hosts: u32) -> Shape {
-        Shape { levels, radix: self.radix, hosts, down: self.down, up: self.up, leaves_per_pod, pods }
+    fn shape(self, tiers: u8, pods: u32, leaves_per_pod: u32, hosts: u32) -> TreeShape {
+        TreeShape { tiers, radix: self.radix, hosts, down: self.down, up: self.up, leaves_per_pod, pods }
     }
 }
 
-fn two_levels(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, GenerateError> {
+fn two_tiers(fabric: &mut Assembler, shape: &TreeShape) -> Result<Vec<NodeIndex>, GenerateError> {
     let leaves = switches(fabric, "leaf-", shape.leaves_per_pod)?;
     let spines = switches(fabric, "spine-", uppers(shape.up, shape.leaves_per_pod, shape.radix))?;
     leaves.iter().for_each(|leaf| fabric.reserve(*leaf, shape.down));
@@ -214,7 +222,7 @@ fn two_levels(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, G
     Ok(leaves)
 }
 
-fn three_levels(fabric: &mut Assembler, shape: &Shape) -> Result<Vec<NodeIndex>, GenerateError> {
+fn three_tiers(fabric: &mut Assembler, shape: &TreeShape) -> Result<Vec<NodeIndex>, GenerateError> {
     let width = digits(shape.pods);
     let mut pods = Vec::new();
     for pod in 1..=shape.pods {
@@ -239,15 +247,15 @@ fn switches(fabric: &mut Assembler, prefix: &str, count: u32) -> Result<Vec<Node
     (1..=count).map(|number| fabric.switch(format!("{prefix}{number:0width$}"))).collect()
 }
 
-/// How many upper switches serve `lowers` switches with `uplinks` each: the fewest that divide the uplinks evenly and
-/// have the ports. As many as there are uplinks always do, because no level has more switches than the radix.
+/// Number of upper switches for `lowers` switches with `uplinks` uplinks each: the smallest divisor of `uplinks` with enough
+/// ports. `uplinks` itself always has enough, because no tier has more switches than the radix.
 fn uppers(uplinks: u8, lowers: u32, radix: u8) -> u32 {
     let uplinks = u32::from(uplinks);
     let enough = |uppers: &u32| uplinks % uppers == 0 && lowers * (uplinks / uppers) <= radix.into();
     (1..=uplinks).find(enough).unwrap_or(uplinks)
 }
 
-/// Cables every lower switch to every upper one, spreading its uplinks evenly.
+/// Connects every lower switch to every upper one with the same number of cables.
 fn join(
     fabric: &mut Assembler,
     lowers: &[NodeIndex],

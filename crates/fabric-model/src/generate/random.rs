@@ -1,4 +1,4 @@
-//! Random fabrics: connected, with about the same number of cables at every switch.
+//! Random fabrics: connected, nearly regular graphs of switches.
 
 use std::collections::HashSet;
 
@@ -11,31 +11,31 @@ use super::{DEFAULT_RADIX, GenerateError, digits, out_of_range};
 use crate::link_rate::LinkRate;
 use crate::topology::{NODES_MAX, NodeIndex, Topology};
 
-/// A random fabric to generate.
+/// Parameters of a random topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomFabric {
-    /// How many switches.
+    /// Number of switches, at least 3.
     pub switches: u32,
-    /// Cables from each switch to others: two form a ring through all of them in random order, the rest go anywhere.
-    /// A few switches may end with fewer, where only partners were left that they already had.
+    /// Cables per switch to other switches, at least 2. Two of them form a ring through all switches in random order; the
+    /// others go to random switches. A few switches may have fewer, if only switches are left that they are connected to.
     pub degree: u8,
-    /// Hosts at every switch.
     pub hosts_per_switch: u8,
-    /// Which of the fabrics of this size.
+    /// The same seed gives the same topology.
     pub seed: u64,
-    /// Ports of every switch.
+    /// Ports per switch, for hosts and for cables to other switches.
     pub radix: u8,
-    /// What every link runs at.
+    /// Rate of all links.
     pub rate: LinkRate,
 }
 
 impl RandomFabric {
-    /// A fabric of 36-port switches with one host at each.
+    /// A fabric of 36-port switches with one host each.
     pub fn new(switches: u32, degree: u8, seed: u64) -> Self {
         Self { switches, degree, hosts_per_switch: 1, seed, radix: DEFAULT_RADIX, rate: LinkRate::DEFAULT }
     }
 
-    /// Makes it.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         self.check()?;
         let mut fabric = Assembler::new(self.radix, self.rate);
@@ -59,11 +59,15 @@ impl RandomFabric {
 
     fn check(&self) -> Result<(), GenerateError> {
         if !(3..=NODES_MAX as u32).contains(&self.switches) {
-            return Err(out_of_range("the number of switches", self.switches, format!("3..={NODES_MAX}")));
+            return Err(out_of_range(
+                "the number of switches",
+                self.switches,
+                format!("between 3 and {NODES_MAX}"),
+            ));
         }
         let partners = self.switches - 1;
         if self.degree < 2 || u32::from(self.degree) > partners {
-            return Err(out_of_range("the degree", self.degree, format!("2..={partners}")));
+            return Err(out_of_range("the degree", self.degree, format!("between 2 and {partners}")));
         }
         let needed = u64::from(self.degree) + u64::from(self.hosts_per_switch);
         if needed > self.radix.into() {
@@ -72,7 +76,7 @@ impl RandomFabric {
         Ok(())
     }
 
-    /// The pairs of switches that get a cable: the ring first, which keeps the fabric in one piece.
+    /// The pairs of switches that get a cable: first the ring, which keeps the fabric connected, then random pairs.
     fn cables(&self) -> Vec<(usize, usize)> {
         let mut random = Pcg64::seed_from_u64(self.seed);
         let mut ring: Vec<usize> = (0..self.switches as usize).collect();
@@ -85,8 +89,8 @@ impl RandomFabric {
         loose.shuffle(&mut random);
         while let Some(a) = loose.pop() {
             let partner = loose.iter().rposition(|b| *b != a && !joined.contains(&ordered((a, *b))));
-            if let Some(place) = partner {
-                let b = loose.swap_remove(place);
+            if let Some(index) = partner {
+                let b = loose.swap_remove(index);
                 joined.insert(ordered((a, b)));
                 cables.push((a, b));
             }

@@ -1,10 +1,10 @@
 use super::*;
-use crate::summary::Summary;
+use crate::summary::TopologySummary;
 use crate::topology::Topology;
 
 /// Hosts, switches and links.
 fn counts(topology: &Topology) -> (usize, usize, usize) {
-    let summary = Summary::of(topology);
+    let summary = TopologySummary::of(topology);
     (summary.adapters, summary.switches, summary.links)
 }
 
@@ -13,7 +13,7 @@ fn switch_names(topology: &Topology, part: &str) -> usize {
 }
 
 #[test]
-fn the_reference_trees_have_exactly_their_sizes() {
+fn reference_trees_have_their_exact_sizes() {
     for (hosts, switches, links) in [
         (324, 18 + 9, 648),
         (648, 36 + 18, 1_296),
@@ -27,7 +27,7 @@ fn the_reference_trees_have_exactly_their_sizes() {
 }
 
 #[test]
-fn the_reference_trees_are_reached_by_leaves_and_pods_too() {
+fn leaves_and_pods_give_the_reference_trees() {
     for (size, hosts) in [
         (FatTreeSize::Leaves(18), 324),
         (FatTreeSize::Leaves(36), 648),
@@ -41,7 +41,7 @@ fn the_reference_trees_are_reached_by_leaves_and_pods_too() {
 }
 
 #[test]
-fn a_tree_has_few_spines_with_many_cables_each() {
+fn trees_use_as_few_spines_as_possible() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     assert_eq!((switch_names(&tree, "leaf-"), switch_names(&tree, "spine-")), (18, 9));
     for (_, node) in tree.switches() {
@@ -59,7 +59,7 @@ fn pods_and_cores_are_named() {
 }
 
 #[test]
-fn hosts_are_spread_evenly_and_the_tree_is_no_larger_than_needed() {
+fn hosts_are_distributed_evenly_over_the_leaves() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(18) }.generate().unwrap();
     assert_eq!((switch_names(&tree, "leaf-"), counts(&tree).0), (5, 18));
     let hosts_of = |name| {
@@ -67,20 +67,20 @@ fn hosts_are_spread_evenly_and_the_tree_is_no_larger_than_needed() {
         leaf.cabled_ports().filter(|(_, peer)| !tree[peer.node].is_switch()).count()
     };
     assert_eq!((hosts_of("leaf-01"), hosts_of("leaf-05")), (4, 3));
-    let summary = Summary::of(&tree);
+    let summary = TopologySummary::of(&tree);
     assert!(summary.oversubscription.unwrap() <= 1.0, "full bisection");
 }
 
 #[test]
-fn what_no_tree_holds_is_refused_with_what_would_fit() {
-    let refused = FatTree { radix: 8, ..FatTree::with_hosts(129) }.generate().unwrap_err();
+fn too_many_hosts_are_rejected_with_the_capacity() {
+    let error = FatTree { radix: 8, ..FatTree::with_hosts(129) }.generate().unwrap_err();
     assert_eq!(
-        refused.to_string(),
-        "129 hosts do not fit: a fat-tree of 3 levels and radix 8 holds at most 128"
+        error.to_string(),
+        "129 hosts do not fit: a fat-tree of 3 tiers and radix 8 holds at most 128"
     );
-    let two_levels = FatTree::new(FatTreeSize::Hosts { hosts: 649, levels: Some(2) });
-    let expected = GenerateError::TooManyHosts { hosts: 649, levels: 2, radix: 36, capacity: 648 };
-    assert_eq!(two_levels.generate().unwrap_err(), expected);
+    let two_tiers = FatTree::new(FatTreeSize::Hosts { hosts: 649, tiers: Some(2) });
+    let expected = GenerateError::TooManyHosts { hosts: 649, tiers: 2, radix: 36, capacity: 648 };
+    assert_eq!(two_tiers.generate().unwrap_err(), expected);
     assert!(FatTree::with_hosts(0).generate().is_err());
     assert!(FatTree::new(FatTreeSize::Pods(37)).generate().is_err());
 }
@@ -96,7 +96,7 @@ fn oversubscribed_leaves_have_more_hosts_than_uplinks() {
 }
 
 #[test]
-fn a_torus_has_two_cables_per_switch_and_dimension_and_a_mesh_fewer() {
+fn tori_have_wrap_around_cables_and_meshes_do_not() {
     let torus = Torus { hosts_per_switch: 2, ..Torus::new([4, 4]) };
     assert_eq!(counts(&torus.generate().unwrap()), (32, 16, 32 + 32));
     let mesh = Torus { wrap: false, ..torus };
@@ -105,26 +105,26 @@ fn a_torus_has_two_cables_per_switch_and_dimension_and_a_mesh_fewer() {
     assert_eq!(
         counts(&cube.generate().unwrap()),
         (0, 8, 12),
-        "no double cables where both ways lead to one switch"
+        "no double cables in a dimension of two switches"
     );
 }
 
 #[test]
-fn every_two_groups_of_a_dragonfly_are_joined() {
+fn every_two_dragonfly_groups_are_connected() {
     let dragonfly = DragonflyPlus { global_links: 2, ..DragonflyPlus::new(5) }.generate().unwrap();
     assert_eq!(counts(&dragonfly), (80, 40, 80 + 5 * 16 + 10 * 2));
-    assert_eq!(Summary::of(&dragonfly).islands, 1);
+    assert_eq!(TopologySummary::of(&dragonfly).components, 1);
     let too_many = DragonflyPlus { global_links: 40, ..DragonflyPlus::new(5) }.generate();
     assert_eq!(too_many, Err(GenerateError::TooFewPorts { needed: 44, radix: 36 }));
 }
 
 #[test]
-fn random_fabrics_are_in_one_piece_and_the_same_for_the_same_seed() {
+fn random_fabrics_are_connected_and_reproducible() {
     for seed in 0..20 {
         let fabric = RandomFabric { hosts_per_switch: 3, ..RandomFabric::new(30, 4, seed) };
         let topology = fabric.generate().unwrap();
-        let summary = Summary::of(&topology);
-        assert_eq!((summary.islands, summary.adapters), (1, 90));
+        let summary = TopologySummary::of(&topology);
+        assert_eq!((summary.components, summary.adapters), (1, 90));
         assert!((57..=60).contains(&summary.switch_links), "{}", summary.switch_links);
         assert_eq!(fabric.generate().unwrap(), topology);
     }
@@ -133,20 +133,20 @@ fn random_fabrics_are_in_one_piece_and_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn missing_links_cut_no_host_off() {
+fn removed_links_do_not_disconnect_hosts() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     for seed in 0..20 {
         let thinned = without_links(tree.clone(), 11, seed).unwrap();
-        let summary = Summary::of(&thinned);
-        assert_eq!((summary.islands, summary.switch_links, summary.adapters), (1, 5, 16));
+        let summary = TopologySummary::of(&thinned);
+        assert_eq!((summary.components, summary.switch_links, summary.adapters), (1, 5, 16));
         assert_eq!(thinned, without_links(tree.clone(), 11, seed).unwrap());
     }
-    let expected = GenerateError::TooManyMissing { asked: 12, possible: 11 };
+    let expected = GenerateError::TooManyMissing { requested: 12, removable: 11 };
     assert_eq!(without_links(tree, 12, 0), Err(expected));
 }
 
 #[test]
-fn switches_stay_within_their_ports() {
+fn parameters_that_exceed_the_radix_are_rejected() {
     assert_eq!(
         Torus { hosts_per_switch: 33, ..Torus::new([3, 3]) }.generate(),
         Err(GenerateError::TooFewPorts { needed: 37, radix: 36 })

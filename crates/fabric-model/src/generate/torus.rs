@@ -1,27 +1,26 @@
-//! Tori and meshes: switches at the points of a grid, cabled to their neighbours.
+//! Tori and meshes: switches on a grid, connected to their neighbours.
 
 use super::assembler::Assembler;
 use super::{DEFAULT_RADIX, GenerateError, out_of_range};
 use crate::link_rate::LinkRate;
 use crate::topology::{NODES_MAX, NodeIndex, Topology};
 
-/// A torus or a mesh to generate. Switches are named by their coordinates: `switch-0-3`.
+/// Parameters of a torus or a mesh. Switches are named by their coordinates: `switch-0-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torus {
-    /// How many switches in each direction; a direction needs two.
+    /// Switches per dimension, each at least 2; one to eight dimensions.
     pub dimensions: Vec<u16>,
-    /// Whether the ends of each direction are joined: a torus; else a mesh.
+    /// Whether the ends of each dimension are connected: true for a torus, false for a mesh.
     pub wrap: bool,
-    /// Hosts at every switch.
     pub hosts_per_switch: u8,
-    /// Ports of every switch.
+    /// Ports per switch, for hosts and for cables to other switches.
     pub radix: u8,
-    /// What every link runs at.
+    /// Rate of all links.
     pub rate: LinkRate,
 }
 
 impl Torus {
-    /// A torus of 36-port switches with one host at each.
+    /// A torus of 36-port switches with one host each.
     pub fn new(dimensions: impl Into<Vec<u16>>) -> Self {
         Self {
             dimensions: dimensions.into(),
@@ -32,19 +31,20 @@ impl Torus {
         }
     }
 
-    /// Makes it.
+    /// Generates the topology. Fails if a parameter is out of range, a switch needs more ports than `radix`, or the limits of
+    /// a [`Topology`] are exceeded.
     pub fn generate(&self) -> Result<Topology, GenerateError> {
         let count = self.check()?;
         let mut fabric = Assembler::new(self.radix, self.rate);
-        let points: Vec<Vec<u16>> = (0..count).map(|place| self.point(place)).collect();
+        let points: Vec<Vec<u16>> = (0..count).map(|index| self.point(index)).collect();
         let switches = points.iter().map(|point| fabric.switch(name(point)));
         let switches: Vec<NodeIndex> = switches.collect::<Result<_, GenerateError>>()?;
         for switch in &switches {
             fabric.reserve(*switch, self.hosts_per_switch);
         }
-        for (place, point) in points.iter().enumerate() {
+        for (index, point) in points.iter().enumerate() {
             for next in self.next_points(point) {
-                fabric.cable(switches[place], switches[self.place(&next)])?;
+                fabric.cable(switches[index], switches[self.index_of(&next)])?;
             }
         }
         for switch in switches {
@@ -56,10 +56,14 @@ impl Torus {
         fabric.finish()
     }
 
-    /// How many switches there will be.
+    /// Checks the parameters and returns the number of switches.
     fn check(&self) -> Result<usize, GenerateError> {
         if !(1..=8).contains(&self.dimensions.len()) {
-            return Err(out_of_range("the number of dimensions", self.dimensions.len() as u64, "1..=8"));
+            return Err(out_of_range(
+                "the number of dimensions",
+                self.dimensions.len() as u64,
+                "between 1 and 8",
+            ));
         }
         if let Some(short) = self.dimensions.iter().find(|length| **length < 2) {
             return Err(out_of_range("a dimension", *short, "2 or more"));
@@ -71,29 +75,29 @@ impl Torus {
         let count = self.dimensions.iter().map(|length| usize::from(*length)).try_fold(1, usize::checked_mul);
         let count = count.unwrap_or(usize::MAX);
         if count > NODES_MAX {
-            return Err(out_of_range("the number of switches", count as u64, format!("up to {NODES_MAX}")));
+            return Err(out_of_range("the number of switches", count as u64, format!("at most {NODES_MAX}")));
         }
         Ok(count)
     }
 
-    /// The point at a place; the last coordinate runs fastest.
-    fn point(&self, mut place: usize) -> Vec<u16> {
+    /// The coordinates of a switch by its index; the last coordinate varies fastest.
+    fn point(&self, mut index: usize) -> Vec<u16> {
         let mut point = vec![0; self.dimensions.len()];
         for (coordinate, length) in point.iter_mut().zip(&self.dimensions).rev() {
-            *coordinate = (place % usize::from(*length)) as u16;
-            place /= usize::from(*length);
+            *coordinate = (index % usize::from(*length)) as u16;
+            index /= usize::from(*length);
         }
         point
     }
 
-    fn place(&self, point: &[u16]) -> usize {
-        let step = |place, (coordinate, length): (&u16, &u16)| {
-            place * usize::from(*length) + usize::from(*coordinate)
+    fn index_of(&self, point: &[u16]) -> usize {
+        let step = |index, (coordinate, length): (&u16, &u16)| {
+            index * usize::from(*length) + usize::from(*coordinate)
         };
         point.iter().zip(&self.dimensions).fold(0, step)
     }
 
-    /// The neighbours one step further in each direction. Two switches that face each other both ways get one cable.
+    /// The next neighbour in each dimension. In a dimension of two switches there is one cable instead of two.
     fn next_points(&self, point: &[u16]) -> Vec<Vec<u16>> {
         let mut next_points = Vec::new();
         for (axis, length) in self.dimensions.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! What the tools tell in comments: descriptions, LIDs and rates. A comment is never an error.
+//! Descriptions, LIDs and rates in comments. A comment is never an error: what cannot be parsed is ignored.
 
 use ib_wire::{Lid, Lmc};
 
 use crate::link_rate::LinkRate;
 use crate::topology::PortZero;
 
-/// Where a description without quotes ends.
+/// Phrases that end a description without quotes.
 const DESCRIPTION_ENDS: [&str; 4] = [" enhanced port ", " base port ", " lid ", " lmc "];
 
 /// The comment of a node's line.
@@ -18,7 +18,7 @@ pub(super) struct NodeComment<'a> {
 }
 
 impl<'a> NodeComment<'a> {
-    /// Reads what follows the node's id.
+    /// Parses the rest of a node line, after the id.
     pub fn read(text: &'a str) -> Self {
         let (description, rest) = match text.split_once('#') {
             Some((_, comment)) => split_description(comment.trim_start()),
@@ -27,7 +27,7 @@ impl<'a> NodeComment<'a> {
         let port_0 = match rest {
             rest if rest.contains("enhanced port 0") => PortZero::Enhanced,
             rest if rest.contains("base port 0") => PortZero::Base,
-            _ => PortZero::Unsaid,
+            _ => PortZero::Unknown,
         };
         Self { description, port_0, lid: lid(rest), lmc: lmc(rest) }
     }
@@ -36,15 +36,14 @@ impl<'a> NodeComment<'a> {
 /// The comment of a port's line.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PortComment {
-    /// Of this end, which adapters tell before the other end's description.
+    /// LID of this end, which lines of adapters have before the description of the other end.
     pub lid: Option<Lid>,
     pub lmc: Lmc,
-    /// Of the link.
     pub rate: Option<LinkRate>,
 }
 
 impl PortComment {
-    /// Reads what follows `#`.
+    /// Parses the text after `#`.
     pub fn read(text: &str) -> Self {
         let own = text.split('"').next().unwrap_or_default();
         let about_link = text.rsplit('"').next().unwrap_or_default();
@@ -84,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adapter_tells_its_own_lid_before_the_other_ends_name() {
+    fn adapter_lines_have_their_own_lid_first() {
         let comment = PortComment::read(r#" lid 105 lmc 2 "MF0;ib5:SX6036/U1" lid 128 4xFDR10"#);
         assert_eq!((comment.lid, comment.lmc), (Lid::from_wire(105), Lmc::from_wire(2).unwrap()));
         assert_eq!(comment.rate, Some("4xFDR10".parse().unwrap()));
     }
 
     #[test]
-    fn a_switch_tells_only_the_other_ends_lid() {
+    fn switch_lines_have_only_the_lid_of_the_other_end() {
         let comment = PortComment::read(r#" "stage114 lid 7 mlx4_0" lid 105 4xQDR"#);
         assert_eq!((comment.lid, comment.rate), (None, Some("4xQDR".parse().unwrap())));
     }
 
     #[test]
-    fn descriptions_are_read_with_and_without_quotes() {
+    fn descriptions_are_parsed_with_and_without_quotes() {
         let quoted = NodeComment::read(r#"  # "a lid 3" base port 0 lid 5 lmc 1"#);
         assert_eq!((quoted.description, quoted.port_0), ("a lid 3", PortZero::Base));
         assert_eq!((quoted.lid, quoted.lmc.to_wire()), (Lid::from_wire(5), 1));

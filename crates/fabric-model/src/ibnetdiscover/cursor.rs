@@ -1,16 +1,16 @@
-//! A place in a line: takes one token after the other and says where one is missing.
+//! A position in a line: takes one token after the other and reports where an expected one is missing.
 
 use std::ops::RangeInclusive;
 
 use super::error::{ParseError, ParseErrorKind};
 
-/// Characters of a wrong word that a message repeats.
+/// Longest part of an unexpected word that a message repeats, in characters.
 const FOUND_CHARS_MAX: usize = 24;
 
-/// One line and how far it was read.
+/// A line and the position up to which it has been parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
     text: &'a str,
     at: usize,
@@ -21,18 +21,18 @@ impl<'a> Cursor<'a> {
         Self { line, text, at: 0 }
     }
 
-    /// What is left of the line.
+    /// The text from the position to the end of the line.
     pub fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
 
-    /// The same line, further on: at a place `offset` bytes into the rest that is a character border.
+    /// The cursor moved by `offset` bytes, which must be a character boundary.
     pub fn ahead(mut self, offset: usize) -> Self {
         self.at += offset;
         self
     }
 
-    /// The same line with everything from the first `end` on cut off.
+    /// The cursor with the line truncated before the first `end`.
     pub fn up_to(mut self, end: char) -> Self {
         if let Some(offset) = self.rest().find(end) {
             self.text = &self.text[..self.at + offset];
@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
         self
     }
 
-    /// Takes a text if it stands next.
+    /// Consumes `text` if it comes next; returns whether it did.
     pub fn eat(&mut self, text: &str) -> bool {
         let found = self.rest().starts_with(text);
         if found {
@@ -53,12 +53,12 @@ impl<'a> Cursor<'a> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Takes a text that must stand next.
+    /// Consumes `text`, which must come next.
     pub fn expect(&mut self, text: &str, what: &str) -> Result<(), ParseError> {
         if self.eat(text) { Ok(()) } else { Err(self.expected(what)) }
     }
 
-    /// Takes everything up to a character that must come, and that character.
+    /// Consumes everything up to and including `end`, which must follow; returns the text before it.
     pub fn until(&mut self, end: char, what: &str) -> Result<&'a str, ParseError> {
         let length = self.rest().find(end).ok_or_else(|| self.ahead(self.rest().len()).expected(what))?;
         let found = &self.rest()[..length];
@@ -66,19 +66,19 @@ impl<'a> Cursor<'a> {
         Ok(found)
     }
 
-    /// Takes a text in double quotes.
+    /// Consumes a text in double quotes.
     pub fn quoted(&mut self, what: &str) -> Result<&'a str, ParseError> {
         self.expect("\"", what)?;
         self.until('"', "a closing quote")
     }
 
-    /// Takes letters, at least one.
+    /// Consumes one or more ASCII letters.
     pub fn word(&mut self, what: &str) -> Result<&'a str, ParseError> {
         let length = self.length_of(|c| c.is_ascii_alphabetic());
         if length == 0 { Err(self.expected(what)) } else { Ok(self.take(length)) }
     }
 
-    /// Takes a number, decimal or with `0x`, that must be in a range.
+    /// Consumes a number, decimal or hexadecimal with `0x`, that must be in `range`.
     pub fn number(&mut self, what: &str, range: RangeInclusive<u64>) -> Result<u64, ParseError> {
         let start = *self;
         let radix = if self.eat("0x") || self.eat("0X") { 16 } else { 10 };
@@ -88,19 +88,19 @@ impl<'a> Cursor<'a> {
         number.ok_or_else(|| start.expected(what))
     }
 
-    /// Takes hexadecimal digits without `0x`.
+    /// Consumes a hexadecimal number without `0x`.
     pub fn hexadecimal(&mut self, what: &str) -> Result<u64, ParseError> {
         let start = *self;
         let length = self.length_of(|c| c.is_ascii_alphanumeric());
         u64::from_str_radix(self.take(length), 16).map_err(|_| start.expected(what))
     }
 
-    /// Something else should stand here.
+    /// The error that `what` is expected at this position.
     pub fn expected(&self, what: &str) -> ParseError {
         self.error(ParseErrorKind::Expected { expected: what.to_owned(), found: self.found() })
     }
 
-    /// Something is wrong here.
+    /// An error at this position.
     pub fn error(&self, kind: impl Into<ParseErrorKind>) -> ParseError {
         let column = self.text[..self.at].chars().count() + 1;
         ParseError { line: self.line, column, kind: kind.into() }
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         self.rest().find(|c| !belongs(c)).unwrap_or(self.rest().len())
     }
 
-    /// The word or the sign at this place.
+    /// The word or character at this position, as messages quote it.
     fn found(&self) -> String {
         let word = &self.rest()[..self.length_of(|c| c.is_alphanumeric())];
         match self.rest().chars().next() {

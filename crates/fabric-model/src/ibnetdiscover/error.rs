@@ -1,4 +1,4 @@
-//! Where a text stops being a topology, and why.
+//! Errors of the reader, with line and column.
 
 use ib_wire::PortNum;
 use thiserror::Error;
@@ -6,85 +6,56 @@ use thiserror::Error;
 use super::LINE_BYTES_MAX;
 use crate::builder::BuildError;
 
-/// The first thing in a text that cannot be.
+/// The first error in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}, column {column}: {kind}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
     /// Counted from 1, in characters.
     pub column: usize,
-    /// What is wrong there.
     pub kind: ParseErrorKind,
 }
 
-/// What is wrong at a place of a text.
+/// What is wrong at a position of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseErrorKind {
-    /// Something else should stand here.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What would have been right.
         expected: String,
-        /// The word that stands there, or the end of the line.
+        /// The quoted word at the position, or `the end of the line`.
         found: String,
     },
-    /// A line that no tool would print.
-    #[error("the line has {bytes} bytes; at most {LINE_BYTES_MAX} are read")]
-    LineTooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// A command of `ibsim` that reads other files or acts on a running fabric.
+    #[error("a line has at most {LINE_BYTES_MAX} bytes, got {bytes}")]
+    LineTooLong { bytes: usize },
+    /// A command of `ibsim` that reads another file or acts on a running fabric.
     #[error("`{keyword}` lines are not supported: {advice}")]
-    Unsupported {
-        /// How the line begins.
-        keyword: &'static str,
-        /// What to do instead.
-        advice: &'static str,
-    },
-    /// A port line with no node to belong to.
-    #[error("a port line must follow its node's line without an empty line between")]
+    Unsupported { keyword: &'static str, advice: &'static str },
+    /// A port line that does not belong to a node.
+    #[error("a port line must follow the line of its node without an empty line between")]
     PortOutsideNode,
-    /// A port that was already listed.
     #[error("port {port} was already listed in line {first_line}")]
-    PortTwice {
-        /// The port.
-        port: PortNum,
-        /// Where it was listed.
-        first_line: usize,
-    },
-    /// An alias that was already given.
-    #[error("the alias {alias:?} was already given in line {first_line}")]
-    AliasTwice {
-        /// The alias.
-        alias: String,
-        /// Where it was given.
-        first_line: usize,
-    },
-    /// The other end is a node that the text does not have.
+    DuplicatePort { port: PortNum, first_line: usize },
+    #[error("the alias {alias:?} was already defined in line {first_line}")]
+    DuplicateAlias { alias: String, first_line: usize },
     #[error("there is no node {name:?} in this file")]
-    UnknownNode {
-        /// The name.
-        name: String,
-    },
-    /// The other end is an alias that the text does not have.
+    UnknownNode { name: String },
     #[error("there is no alias {alias:?} in this file")]
     UnknownAlias {
-        /// The alias, with its module in front.
+        /// With its module in front.
         alias: String,
     },
-    /// A link that only one end knows of.
+    /// The two ends of a link do not agree.
     #[error("{here} is connected to {there} here, but {there} is {instead}")]
     OneSided {
         /// This end, as `"id"[port]`.
         here: String,
-        /// The end named here.
+        /// The end that this line names.
         there: String,
-        /// What the other end says.
+        /// What the other end has instead.
         instead: String,
     },
-    /// A node or link that no topology can have.
+    /// The builder rejected a node, a port or a link.
     #[error(transparent)]
     Impossible(#[from] BuildError),
 }

@@ -1,4 +1,4 @@
-//! The lines of the format, one by one, without what they mean to each other.
+//! Parses single lines of the format. References between lines are resolved by the reader.
 
 use ib_wire::{Guid, LinkSpeed, NodeKind, PortNum};
 
@@ -7,10 +7,10 @@ use super::cursor::Cursor;
 use super::error::{ParseError, ParseErrorKind};
 use crate::topology::NODE_PORTS_MAX;
 
-/// Bytes of a line that are read. The tools print up to about 250.
+/// Longest line in bytes. The tools print up to about 250.
 pub const LINE_BYTES_MAX: usize = 4096;
 
-/// What one line says.
+/// A parsed line, by its first characters.
 #[derive(Debug)]
 pub(super) enum Line<'a> {
     Node(NodeLine<'a>),
@@ -26,53 +26,53 @@ pub(super) enum Line<'a> {
     Width(u8),
     Speed(u8),
     Module(&'a str),
-    /// Within a record a comment; between records nothing.
+    /// Does not end a record.
     Comment,
-    /// Ends a record and means nothing else.
+    /// An empty or unknown line, which ends a record.
     Other,
 }
 
-/// Where the GUIDs of a kind of node go on.
+/// Where the GUIDs of a kind of node continue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GuidBase {
-    /// Here.
+    /// The next node has this GUID.
     At(u64),
-    /// So far from the last [`GuidBase::At`].
+    /// At this distance from the last [`GuidBase::At`].
     Plus(u64),
 }
 
-/// `Switch 36 "S-…"  # …`.
+/// A node line: `Switch 36 "S-…"  # …`.
 #[derive(Debug)]
 pub(super) struct NodeLine<'a> {
     pub kind: NodeKind,
     pub port_count: u8,
     pub name: &'a str,
     pub comment: NodeComment<'a>,
-    /// Where the name stands.
+    /// Position of the name.
     pub at: Cursor<'a>,
 }
 
-/// `[1](guid) "S-…"[3](guid) w=2 s=1  # …`, or an alias, `@[1] "name"`.
+/// A port line: `[1](guid) "S-…"[3](guid) w=2 s=1  # …`, or an alias: `@[1] "name"`.
 #[derive(Debug)]
 pub(super) struct PortLine<'a> {
     pub port: u64,
     pub port_guid: Option<Guid>,
     pub is_alias: bool,
-    /// The other end's node, or the alias.
+    /// Node id of the other end, or the alias.
     pub name: &'a str,
     pub peer_port: PortNum,
     pub peer_guid: Option<Guid>,
     pub width: Option<u8>,
     pub speed: Option<u8>,
     pub comment: PortComment,
-    /// Where the port number stands.
+    /// Position of the port number.
     pub at: Cursor<'a>,
-    /// Where the name stands.
+    /// Position of the name.
     pub name_at: Cursor<'a>,
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line by how it begins; the first columns decide, as in `ibsim`.
+    /// Parses a line. Its first characters decide what it is, as in `ibsim`.
     pub fn read(number: usize, text: &'a str) -> Result<Self, ParseError> {
         let mut cursor = Cursor::new(number, text);
         if text.len() > LINE_BYTES_MAX {
@@ -115,9 +115,9 @@ fn keyword_line<'a>(cursor: &mut Cursor<'a>) -> Result<Line<'a>, ParseError> {
     } else if starts("module") {
         module(cursor)
     } else if starts("include") {
-        Err(unsupported(cursor, "include", "put the fabric into one file"))
+        Err(unsupported(cursor, "include", "merge the files into one"))
     } else if starts("do") {
-        Err(unsupported(cursor, "do", "a topology file describes, it does not command"))
+        Err(unsupported(cursor, "do", "remove the line; a topology file contains no commands"))
     } else {
         Ok(Line::Other)
     }
@@ -164,7 +164,7 @@ impl<'a> PortLine<'a> {
     }
 }
 
-/// The other end's port; the first where nobody said.
+/// The port number of the other end; 1 if it is not given.
 fn peer_port(cursor: &mut Cursor<'_>) -> Result<PortNum, ParseError> {
     let mut number = 1;
     if cursor.eat("[") {
@@ -188,7 +188,7 @@ fn guid_in_parentheses(cursor: &mut Cursor<'_>) -> Result<Option<Guid>, ParseErr
     Ok(Guid::from_wire(guid))
 }
 
-/// `w=`, `s=` and `e=`, in any order, before the comment.
+/// Parses the options `w=`, `s=` and `e=` before the comment, in any order, to the masks of widths and speeds.
 fn masks(mut cursor: Cursor<'_>) -> Result<(Option<u8>, Option<u8>), ParseError> {
     const EXPECTED: &str = "w=, s=, e= or a comment that begins with #";
     let (mut width, mut speed) = (None, None);
@@ -230,9 +230,10 @@ fn node_guid<'a>(cursor: &mut Cursor<'_>, kind: NodeKind) -> Result<Line<'a>, Pa
         cursor.expect("=", "= or +")?;
     }
     cursor.skip_blanks();
-    let (what, range) = match relative {
-        true => ("a distance from the last base", 0..=u64::MAX),
-        false => ("a GUID like 0x0002c90300000001", 1..=u64::MAX),
+    let (what, range) = if relative {
+        ("a distance from the last GUID that was set with =", 0..=u64::MAX)
+    } else {
+        ("a GUID like 0x0002c90300000001", 1..=u64::MAX)
     };
     let number = cursor.number(what, range)?;
     let base = if relative { GuidBase::Plus(number) } else { GuidBase::At(number) };

@@ -1,6 +1,7 @@
-//! The text format of `ibnetdiscover`, which `ibsim` reads too.
+//! The text format of `ibnetdiscover`, which `ibsim` reads, too.
 //!
-//! One record per node, ended by an empty line; within it one line per cabled port, naming the port at the other end:
+//! The file has one record per node, ended by an empty line. A record has one line per cabled port, with the port at the
+//! other end of its cable:
 //!
 //! ```text
 //! vendid=0x2c9
@@ -11,17 +12,17 @@
 //! [1]     "H-24be05ffff980030"[1](24be05ffff980031)    # "stage114 mlx4_0" lid 105 4xQDR
 //! ```
 //!
-//! The short form of `ibsim` is the same with less: `Switch 8 "sw0"` and `[1] "host0"`.
+//! The short form of `ibsim` omits the optional parts: `Switch 8 "sw0"` and `[1] "host0"`.
 //!
-//! * A GUID that no line gives is counted on from the last one of its kind: adapters from 0x100000, switches from
-//!   0x200000, as in `ibsim`; routers, for which `ibsim` starts at the impossible 0, from 0x300000.
-//! * A port GUID that no line gives is the node's on a switch, else the node's plus the port number.
-//! * The other end's port number is 1 unless given. `@[3] "up"` names port 3 `up`; `"@up"` then means that port.
-//! * `module = "m"` puts `m#` before the names that follow. `devid`, `vendid`, `width` and `speed` hold until said anew.
-//! * `w=` and `s=` on a port line are the masks of enabled widths and speeds; 4x and SDR unless given. `ibsim` takes
-//!   the rate at the end of a line, where there is one, for more than these; `e=`, the mask of extended speeds, is
-//!   read over.
-//! * Both ends of a link are listed and agree. Other lines are ignored; `include` and `do` are refused.
+//! * A missing node GUID continues from the previous one of the same kind: adapters start at 0x100000, switches at
+//!   0x200000, as in `ibsim`; routers start at 0x300000 (`ibsim` starts them at 0, which is not a valid GUID).
+//! * A missing port GUID is the node GUID on a switch, and the node GUID plus the port number on other nodes.
+//! * The port number of the other end defaults to 1. `@[3] "up"` gives port 3 the alias `up`, and `"@up"` refers to it.
+//! * `module = "m"` prefixes the following names with `m#`. `devid`, `width` and `speed` apply to all following nodes,
+//!   `vendid` and `sysimgguid` to the next one.
+//! * `w=` and `s=` on a port line are the masks of enabled widths and speeds, by default 4x and SDR. The rate at the end of
+//!   a line takes precedence, as in `ibsim`. The mask of extended speeds, `e=`, is checked and ignored.
+//! * Both ends of a link must be listed and agree. Other lines are ignored; `include` and `do` are rejected.
 
 mod comment;
 mod cursor;

@@ -1,4 +1,4 @@
-//! From text to [`Topology`]: first every record by itself, then the cables between them.
+//! Reads a file in two passes: first all records, then the cables between them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,39 +11,44 @@ use super::lines::{GuidBase, Line, NodeLine, PortLine};
 use crate::builder::{NewNode, TopologyBuilder};
 use crate::topology::{Endpoint, NodeIndex, Port, Topology};
 
-/// Reads a file's bytes; what is not UTF-8 is replaced.
+/// Parses the bytes of a file. Invalid UTF-8 is replaced by U+FFFD. See [`parse`].
 pub fn read(bytes: &[u8]) -> Result<Topology, ParseError> {
     parse(&String::from_utf8_lossy(bytes))
 }
 
-/// Reads a text.
+/// Parses a topology.
+///
+/// # Errors
+///
+/// The first error with its line and column. Time and memory are bounded by the size of the text and the limits of
+/// [`Topology`], whatever the text is.
 pub fn parse(text: &str) -> Result<Topology, ParseError> {
     let mut reader = Reader::default();
     for (line, number) in text.lines().zip(1..) {
         reader.line(Line::read(number, line)?)?;
     }
     reader.connect()?;
-    reader.builder.finish().map_err(|(end, error)| reader.place_of(end).error(error))
+    reader.builder.finish().map_err(|(end, error)| reader.position_of(end).error(error))
 }
 
-/// What was read so far.
+/// State of the reader.
 #[derive(Debug, Default)]
 struct Reader<'a> {
     builder: TopologyBuilder,
-    /// Where each node stands.
+    /// Position of each node's name.
     nodes: Vec<Cursor<'a>>,
-    /// The node whose port lines may follow.
+    /// The node of the current record.
     open: Option<NodeIndex>,
     defaults: Defaults<'a>,
     guids: Guids,
     ports: Vec<PortEntry<'a>>,
-    /// Where in `ports` each port of each node was listed; port 1 comes first.
+    /// For each node, the index into `ports` of each port that was listed, from port 1.
     listed: Vec<Vec<Option<usize>>>,
-    /// Where in `ports` an alias was given; the key has its module in front.
+    /// Index into `ports` of each alias; the key starts with the module.
     aliases: HashMap<String, usize>,
 }
 
-/// What lines before a node say about it.
+/// Attributes that apply to the nodes that follow.
 #[derive(Debug)]
 struct Defaults<'a> {
     module: &'a str,
@@ -51,9 +56,9 @@ struct Defaults<'a> {
     device_id: u16,
     width: u8,
     speed: u8,
-    /// Of the next node only: the tools leave the line out where there is none.
+    /// For the next node only: the tools omit the line if a node has none.
     system_guid: Option<Guid>,
-    /// Of the next switch only.
+    /// For the next switch only.
     port_guid: Option<Guid>,
 }
 
@@ -71,7 +76,7 @@ impl Default for Defaults<'_> {
     }
 }
 
-/// A port line and what it belongs to.
+/// A port line with its port and module.
 #[derive(Debug)]
 struct PortEntry<'a> {
     here: Endpoint,
@@ -104,11 +109,12 @@ impl<'a> Reader<'a> {
     fn node(&mut self, line: NodeLine<'a>) -> Result<(), ParseError> {
         let at = line.at;
         let guid = self.guids.take(line.kind, line.port_count);
-        let guid = guid.ok_or_else(|| at.expected("a GUID before the node: the count has run over"))?;
+        let guid =
+            guid.ok_or_else(|| at.expected("a GUID before the node, since the automatic GUIDs overflowed"))?;
         let id = qualified(self.defaults.module, '#', line.name).into_owned();
         let new = NewNode {
             system_guid: self.defaults.system_guid.take(),
-            // Like ibsim: a vendor is named for one node, a device for all that follow.
+            // As in ibsim: vendid applies to one node, devid to all that follow.
             vendor_id: Some(std::mem::take(&mut self.defaults.vendor_id)),
             device_id: Some(self.defaults.device_id),
             description: line.comment.description.to_owned(),
@@ -119,11 +125,15 @@ impl<'a> Reader<'a> {
         self.nodes.push(at);
         self.listed.push(vec![None; line.port_count.into()]);
         self.open = Some(index);
-        self.note_node(index, &line).map_err(|error| at.error(error))
+        self.set_node_attributes(index, &line).map_err(|error| at.error(error))
     }
 
-    /// What only some nodes have said.
-    fn note_node(&mut self, index: NodeIndex, line: &NodeLine<'_>) -> Result<(), crate::BuildError> {
+    /// Sets LID, port GUID and masks of a new node.
+    fn set_node_attributes(
+        &mut self,
+        index: NodeIndex,
+        line: &NodeLine<'_>,
+    ) -> Result<(), crate::BuildError> {
         let port_guid = self.defaults.port_guid.take();
         if line.kind == NodeKind::Switch {
             let management = Endpoint::new(index, PortNum::MANAGEMENT);
@@ -150,12 +160,12 @@ impl<'a> Reader<'a> {
             u8::try_from(line.port).ok().filter(|port| (1..=count).contains(port)).and_then(PortNum::new);
         let port = port.ok_or_else(|| at.expected(&format!("a port number 1..={count}")))?;
         let here = Endpoint::new(node, port);
-        self.note_port(here, &line).map_err(|error| at.error(error))?;
+        self.set_port_attributes(here, &line).map_err(|error| at.error(error))?;
         self.list(PortEntry { here, module: self.defaults.module, line })
     }
 
-    /// What the line says about its own end.
-    fn note_port(&mut self, here: Endpoint, line: &PortLine<'_>) -> Result<(), crate::BuildError> {
+    /// Sets what a port line says about its own end.
+    fn set_port_attributes(&mut self, here: Endpoint, line: &PortLine<'_>) -> Result<(), crate::BuildError> {
         if !self.builder.node(here.node).is_some_and(|node| node.is_switch()) {
             self.builder.set_lid(here, line.comment.lid, line.comment.lmc)?;
             if let Some(guid) = line.port_guid {
@@ -171,41 +181,42 @@ impl<'a> Reader<'a> {
     }
 
     fn list(&mut self, entry: PortEntry<'a>) -> Result<(), ParseError> {
-        let place = self.ports.len();
+        let index = self.ports.len();
         if let Some(first) = self.entry_of(entry.here) {
-            let kind = ParseErrorKind::PortTwice { port: entry.here.port, first_line: first.line.at.line };
+            let kind =
+                ParseErrorKind::DuplicatePort { port: entry.here.port, first_line: first.line.at.line };
             return Err(entry.line.at.error(kind));
         }
-        self.listed[entry.here.node.index()][entry.here.port.index() - 1] = Some(place);
+        self.listed[entry.here.node.index()][entry.here.port.index() - 1] = Some(index);
         if entry.line.is_alias {
-            self.give_alias(&entry, place)?;
+            self.define_alias(&entry, index)?;
         }
         self.ports.push(entry);
         Ok(())
     }
 
-    fn give_alias(&mut self, entry: &PortEntry<'a>, place: usize) -> Result<(), ParseError> {
+    fn define_alias(&mut self, entry: &PortEntry<'a>, index: usize) -> Result<(), ParseError> {
         let name = entry.line.name;
         if name.is_empty() || name.contains(['#', '@']) {
             return Err(entry.line.name_at.ahead(1).expected("an alias without # and @"));
         }
         let alias = format!("{}@{name}", entry.module);
-        if let Some(first) = self.aliases.insert(alias.clone(), place) {
-            let kind = ParseErrorKind::AliasTwice { alias, first_line: self.ports[first].line.at.line };
+        if let Some(first) = self.aliases.insert(alias.clone(), index) {
+            let kind = ParseErrorKind::DuplicateAlias { alias, first_line: self.ports[first].line.at.line };
             return Err(entry.line.name_at.error(kind));
         }
         Ok(())
     }
 
-    /// Puts in the cables, now that every node is known.
+    /// Second pass: connects the ports, now that all nodes are known.
     fn connect(&mut self) -> Result<(), ParseError> {
         let ends = self.ports.iter().map(|entry| self.other_end(entry)).collect::<Result<Vec<_>, _>>()?;
-        for (place, there) in ends.iter().enumerate() {
+        for (index, there) in ends.iter().enumerate() {
             let Some(there) = *there else { continue };
-            let entry = &self.ports[place];
+            let entry = &self.ports[index];
             self.check_agreement(entry, there, &ends)?;
             let (here, at, guid) = (entry.here, entry.line.name_at, entry.line.peer_guid);
-            self.note_peer_guid(there, guid).map_err(|error| at.error(error))?;
+            self.set_peer_guid(there, guid).map_err(|error| at.error(error))?;
             let peer = self.builder.node(here.node).and_then(|node| node.port(here.port)?.peer);
             if peer != Some(there) {
                 self.builder.connect(here, there, None).map_err(|error| at.error(error))?;
@@ -214,16 +225,16 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The line that lists a port.
+    /// The line of a port, if it was listed.
     fn entry_of(&self, end: Endpoint) -> Option<&PortEntry<'a>> {
-        self.place_in_ports(end).map(|place| &self.ports[place])
+        self.entry_index(end).map(|index| &self.ports[index])
     }
 
-    fn place_in_ports(&self, end: Endpoint) -> Option<usize> {
+    fn entry_index(&self, end: Endpoint) -> Option<usize> {
         *self.listed[end.node.index()].get(end.port.index().checked_sub(1)?)?
     }
 
-    /// The port that a line names as its other end; `None` for aliases, which name no end.
+    /// The port that a line names as its other end; `None` for the definition of an alias.
     fn other_end(&self, entry: &PortEntry<'_>) -> Result<Option<Endpoint>, ParseError> {
         let (name, at) = (entry.line.name, entry.line.name_at);
         if entry.line.is_alias {
@@ -232,9 +243,9 @@ impl<'a> Reader<'a> {
         if name.contains('@') {
             let alias =
                 if name.starts_with('@') { format!("{}{name}", entry.module) } else { name.to_owned() };
-            let place = self.aliases.get(&alias);
-            let place = place.ok_or_else(|| at.error(ParseErrorKind::UnknownAlias { alias }))?;
-            return Ok(Some(self.ports[*place].here));
+            let index = self.aliases.get(&alias);
+            let index = index.ok_or_else(|| at.error(ParseErrorKind::UnknownAlias { alias }))?;
+            return Ok(Some(self.ports[*index].here));
         }
         let id = match name.strip_prefix('#') {
             Some(outside) => Cow::Borrowed(outside),
@@ -246,15 +257,15 @@ impl<'a> Reader<'a> {
         Ok(Some(Endpoint::new(node, entry.line.peer_port)))
     }
 
-    /// Both ends list the link, or one names the other's alias.
+    /// Checks that both ends list the link, or that one refers to the alias of the other.
     fn check_agreement(
         &self,
         entry: &PortEntry<'_>,
         there: Endpoint,
         ends: &[Option<Endpoint>],
     ) -> Result<(), ParseError> {
-        let place = self.place_in_ports(there);
-        let instead = match place.map(|place| (ends[place], self.ports[place].line.at.line)) {
+        let index = self.entry_index(there);
+        let instead = match index.map(|index| (ends[index], self.ports[index].line.at.line)) {
             None => "not listed".to_owned(),
             Some((None, _)) if entry.line.name.contains('@') => return Ok(()),
             Some((None, line)) => format!("an alias in line {line}"),
@@ -265,18 +276,18 @@ impl<'a> Reader<'a> {
         Err(entry.line.name_at.error(ParseErrorKind::OneSided { here, there, instead }))
     }
 
-    /// The port GUID a line gives for its other end, unless that end gives one itself.
-    fn note_peer_guid(&mut self, there: Endpoint, guid: Option<Guid>) -> Result<(), crate::BuildError> {
-        let told = self.entry_of(there).and_then(|entry| entry.line.port_guid);
+    /// Sets the port GUID that a line gives for its other end, unless the line of that end gives one.
+    fn set_peer_guid(&mut self, there: Endpoint, guid: Option<Guid>) -> Result<(), crate::BuildError> {
+        let own = self.entry_of(there).and_then(|entry| entry.line.port_guid);
         let switch = self.builder.node(there.node).is_some_and(|node| node.is_switch());
         match guid {
-            Some(guid) if told.is_none() && !switch => self.builder.set_port_guid(there, guid),
+            Some(guid) if own.is_none() && !switch => self.builder.set_port_guid(there, guid),
             _ => Ok(()),
         }
     }
 
-    /// Where the text speaks of a port: its own line, or else its node's.
-    fn place_of(&self, end: Endpoint) -> Cursor<'a> {
+    /// The position to report for a port: that of its own line, or else that of its node.
+    fn position_of(&self, end: Endpoint) -> Cursor<'a> {
         self.entry_of(end).map_or(self.nodes[end.node.index()], |entry| entry.line.at)
     }
 }
@@ -286,7 +297,7 @@ fn qualified<'n>(module: &str, separator: char, name: &'n str) -> Cow<'n, str> {
     if module.is_empty() { Cow::Borrowed(name) } else { Cow::Owned(format!("{module}{separator}{name}")) }
 }
 
-/// Where the GUIDs of each kind of node are, for nodes that are given none.
+/// Automatic GUIDs by kind of node, for nodes without one.
 #[derive(Debug)]
 struct Guids {
     adapters: Counter,
@@ -316,8 +327,8 @@ impl Guids {
         }
     }
 
-    /// The GUID of the next node; `None` where the count has come to 0. A switch uses one number, the others one
-    /// more than they have ports.
+    /// Takes the GUID of the next node; `None` if the counter has wrapped around to 0. A switch uses one GUID, other nodes
+    /// one more than they have ports.
     fn take(&mut self, kind: NodeKind, ports: u8) -> Option<Guid> {
         let step = if kind == NodeKind::Switch { 1 } else { u64::from(ports) + 1 };
         let counter = self.counter(kind);

@@ -25,7 +25,7 @@ fn message(text: &str) -> String {
 }
 
 #[test]
-fn the_real_fabric_is_read_as_the_tool_printed_it() {
+fn a_real_fabric_is_parsed() {
     let fabric = parse(REAL).unwrap();
     assert_eq!((fabric.switches().count(), fabric.end_nodes().count()), (8, 144));
     let leaf = fabric.by_description("MF0;ib5:SX6036/U1").unwrap();
@@ -48,7 +48,7 @@ fn the_real_fabric_is_read_as_the_tool_printed_it() {
 }
 
 #[test]
-fn the_short_form_gets_guids_ports_and_masks_by_default() {
+fn the_short_form_gets_default_guids_ports_and_masks() {
     let fabric = parse(SHORT).unwrap();
     let guids: Vec<u64> = fabric.nodes().map(|(_, node)| node.guid.to_wire()).collect();
     assert_eq!(guids, [0x20_0000, 0x20_0001, 0x10_0000, 0x10_0003, 0x10_0006]);
@@ -61,11 +61,11 @@ fn the_short_form_gets_guids_ports_and_masks_by_default() {
     assert_eq!((masked.enabled_width, masked.enabled_speed), (LinkWidth(3), LinkSpeed(7)));
     let second = &fabric[fabric.by_id("sw1").unwrap()];
     assert_eq!((second.description.as_str(), second.port_0), ("second switch", PortZero::Base));
-    assert_eq!(fabric.by_description("host0"), fabric.by_id("host0"), "the id where nobody said");
+    assert_eq!(fabric.by_description("host0"), fabric.by_id("host0"), "the id if there is no description");
 }
 
 #[test]
-fn modules_aliases_and_relative_guids_are_read() {
+fn modules_aliases_and_relative_guids_are_parsed() {
     let fabric = parse(MODULES).unwrap();
     let ids: Vec<_> = fabric.nodes().map(|(_, node)| (node.id.as_str(), node.guid.to_wire())).collect();
     assert_eq!(
@@ -79,14 +79,14 @@ fn modules_aliases_and_relative_guids_are_read() {
 }
 
 #[test]
-fn the_golden_tree_is_what_the_generator_makes() {
+fn the_generator_reproduces_the_golden_tree() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     assert_eq!(write(&tree), TREE);
     assert_eq!(parse(TREE).unwrap(), tree);
 }
 
 #[test]
-fn port_guids_against_the_rule_are_kept() {
+fn explicit_port_guids_are_kept() {
     let fabric = parse(concat!(
         "switchguid=0x10(11)\nSwitch 2 \"s\"\n[1] \"a\"[1](77)\n[2] \"b\"[1](0x88)\n\n",
         "caguid=0x20\nCa 1 \"a\"\n[1](99) \"s\"[1]\n\ncaguid=0x30\nCa 1 \"b\"\n[1] \"s\"[2]\n",
@@ -94,12 +94,12 @@ fn port_guids_against_the_rule_are_kept() {
     let fabric = fabric.unwrap();
     let port_guid = |id, port| fabric.port(end(&fabric, id, port)).unwrap().guid.to_wire();
     assert_eq!((port_guid("s", 0), port_guid("s", 2)), (0x11, 0x11));
-    assert_eq!(port_guid("a", 1), 0x99, "what a port says itself counts");
-    assert_eq!(port_guid("b", 1), 0x88, "else what the other end says");
+    assert_eq!(port_guid("a", 1), 0x99, "the GUID on the line of the port wins");
+    assert_eq!(port_guid("b", 1), 0x88, "or else that of the other end");
 }
 
 #[test]
-fn routers_are_read() {
+fn routers_are_parsed() {
     let fabric =
         parse("Rt 2 \"R-1\"\t# \"gate\"\n[2](44) \"sw\"\n\nSwitch 1 \"sw\"\n[1] \"R-1\"[2]\n").unwrap();
     let router = &fabric[fabric.by_description("gate").unwrap()];
@@ -107,14 +107,14 @@ fn routers_are_read() {
 }
 
 #[test]
-fn lines_that_mean_nothing_are_ignored() {
+fn unknown_lines_are_ignored() {
     let fabric =
         parse("DDR links\n Switch 3 \"indented\"\npdebug=1\nChassis 1\r\nSwitch 2 \"s\"\r\n").unwrap();
     assert_eq!(fabric.node_count(), 1);
 }
 
 #[test]
-fn errors_name_line_and_column_and_what_would_be_right() {
+fn errors_have_line_column_and_what_is_expected() {
     let cases = [
         ("Switch 36 \"s\"\n[99] \"h\"", r#"line 2, column 2: expected a port number 1..=36, found "99""#),
         ("Switch 36 \"s\"\n[0] \"h\"", r#"line 2, column 2: expected a port number 1..=36, found "0""#),
@@ -133,17 +133,14 @@ fn errors_name_line_and_column_and_what_would_be_right() {
         ("caguid 5", r#"line 1, column 8: expected = or +, found "5""#),
         (
             "Ca 1 \"h\"\n\n[1] \"s\"",
-            "line 3, column 2: a port line must follow its node's line without an empty line between",
+            "line 3, column 2: a port line must follow the line of its node without an empty line between",
         ),
         (
             "do Link \"a\"",
-            "line 1, column 1: `do` lines are not supported: a topology file describes, it does not command",
+            "line 1, column 1: `do` lines are not supported: remove the line; a topology file contains no commands",
         ),
-        (
-            "include \"f\"",
-            "line 1, column 1: `include` lines are not supported: put the fabric into one file",
-        ),
-        ("Ca 1 \"h\"\n\nCa 2 \"h\"", "line 3, column 6: there are two nodes \"h\""),
+        ("include \"f\"", "line 1, column 1: `include` lines are not supported: merge the files into one"),
+        ("Ca 1 \"h\"\n\nCa 2 \"h\"", "line 3, column 6: duplicate node id \"h\""),
     ];
     for (text, expected) in cases {
         assert_eq!(message(text), expected, "{text}");
@@ -151,7 +148,7 @@ fn errors_name_line_and_column_and_what_would_be_right() {
 }
 
 #[test]
-fn wrong_masks_are_refused_where_they_stand() {
+fn invalid_masks_are_rejected_at_their_position() {
     assert!(message("width=0").starts_with("line 1, column 7: expected a mask of enabled widths 1..=31"));
     assert!(
         message("Ca 1 \"h\"\n[1] \"h\" s=8")
@@ -165,7 +162,7 @@ fn wrong_masks_are_refused_where_they_stand() {
 }
 
 #[test]
-fn options_of_ibsim_are_read_as_it_reads_them() {
+fn port_options_are_parsed_as_in_ibsim() {
     let fabric = parse("Switch 2 \"s\"\n[1] \"s\"[2] e=2 s = 0 w=0x1f\n[2] \"s\"[1] s=7\n").unwrap();
     let port = fabric.port(end(&fabric, "s", 1)).unwrap();
     assert_eq!((port.enabled_width, port.enabled_speed), (LinkWidth(0x1f), LinkSpeed::QDR));
@@ -188,17 +185,17 @@ fn both_ends_of_a_link_must_be_listed_and_agree() {
 }
 
 #[test]
-fn nothing_is_said_twice() {
+fn duplicate_ports_and_aliases_are_rejected() {
     let twice = message("Switch 2 \"s\"\n[1] \"s\"[2]\n[1] \"s\"[2]\n");
     assert_eq!(twice, "line 3, column 2: port 1 was already listed in line 2");
     let alias = message("Switch 2 \"s\"\n@[1] \"up\"\n@[2] \"up\"\n");
-    assert_eq!(alias, "line 3, column 6: the alias \"@up\" was already given in line 2");
+    assert_eq!(alias, "line 3, column 6: the alias \"@up\" was already defined in line 2");
     let used = message("Switch 4 \"s\"\n@[1] \"up\"\n[2] \"@up\"\n[3] \"@up\"\n");
     assert_eq!(used, "line 4, column 5: port \"s\"[1] is already connected to \"s\"[2]");
 }
 
 #[test]
-fn impossible_fabrics_are_refused_at_the_line_to_blame() {
+fn builder_errors_are_reported_at_the_offending_line() {
     let text = "Switch 2 \"s\"\n[1] \"a\"\n[2] \"b\"\n\ncaguid=0x10\nCa 1 \"a\"\n[1](99) \"s\"[1]\n\nCa 1 \"b\"\n[1](99) \"s\"[2]\n";
     let expected = "line 10, column 2: ports \"a\"[1] and \"b\"[1] have the same GUID 0x0000000000000099";
     assert_eq!(message(text), expected);

@@ -1,4 +1,4 @@
-//! From [`Topology`] to text, in the layout of the tool.
+//! Writes a [`Topology`] in the layout of `ibnetdiscover`.
 
 use std::fmt::{self, Write};
 
@@ -6,10 +6,10 @@ use ib_wire::{LinkSpeed, LinkWidth, NodeKind, PortNum};
 
 use crate::topology::{Endpoint, Node, Port, PortZero, Topology};
 
-/// Writes a topology so that [`parse`](super::parse) gives it back and `ibsim` loads it.
+/// Writes a topology as text that `ibsim` loads and from which [`parse`](super::parse) restores the topology.
 ///
-/// The format has lines for cabled ports only: of a port without a cable the LID and a GUID against the rule are not
-/// kept, and the ports of one node that have no cable get the masks of enabled widths and speeds of the first.
+/// The format has lines for cabled ports only. Of ports without a cable the LID and a port GUID that was set explicitly are
+/// lost, and all ports of a node without a cable get the masks of enabled widths and speeds of the first of them.
 pub fn write(topology: &Topology) -> String {
     let mut writer = Writer {
         topology,
@@ -50,7 +50,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The lines before a node. Ids that hold until said anew are taken back with 0.
+    /// The lines before a node line. Vendor and device ids of earlier nodes are reset with 0.
     fn preamble(&mut self, node: &'a Node) -> fmt::Result {
         let module = node.module().unwrap_or("");
         if module != self.module {
@@ -72,10 +72,10 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// What a port without a cable has, for which there is no line, is what the node's ports have by default.
+    /// Masks of ports without a cable, which have no line of their own: written as defaults of the node.
     fn default_masks(&mut self, node: &Node) -> fmt::Result {
-        let silent = node.ports().map(|(_, port)| port).find(|port| port.peer.is_none());
-        let masks = silent.map(|port| (port.enabled_width, port.enabled_speed));
+        let uncabled = node.ports().map(|(_, port)| port).find(|port| port.peer.is_none());
+        let masks = uncabled.map(|port| (port.enabled_width, port.enabled_speed));
         let (width, speed) = masks.unwrap_or((Port::DEFAULT_WIDTH, Port::DEFAULT_SPEED));
         if width != self.width {
             writeln!(self.text, "width={}", width.0)?;
@@ -92,7 +92,7 @@ impl<'a> Writer<'a> {
         let name = node.id.split_once('#').map_or(node.id.as_str(), |(_, name)| name);
         match (node.kind, node.port(PortNum::MANAGEMENT)) {
             (NodeKind::Switch, Some(management)) => {
-                let port_0 = port_0_words(node.port_0);
+                let port_0 = port_0_text(node.port_0);
                 let (lid, lmc) = lid_and_lmc(management);
                 writeln!(self.text, "switchguid={guid:#x}({:x})", management.guid)?;
                 write!(
@@ -145,7 +145,7 @@ impl<'a> Writer<'a> {
         let peer_node = &self.topology[peer.node];
         let end_port = if peer_node.is_switch() { PortNum::MANAGEMENT } else { peer.port };
         let peer_lid = peer_node.port(end_port).map_or(0, |port| lid_and_lmc(port).0);
-        // ibsim takes any = in a port line for an option.
+        // ibsim parses every = in a port line as an option.
         let description = peer_node.description.replace('=', ":");
         write!(self.text, " \"{description}\" lid {peer_lid}")?;
         if let Some(rate) = port.rate {
@@ -156,15 +156,15 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn port_0_words(port_0: PortZero) -> &'static str {
+fn port_0_text(port_0: PortZero) -> &'static str {
     match port_0 {
-        PortZero::Unsaid => "",
+        PortZero::Unknown => "",
         PortZero::Base => " base port 0",
         PortZero::Enhanced => " enhanced port 0",
     }
 }
 
-/// As the tool prints them: 0 where there is none.
+/// As `ibnetdiscover` prints them: 0 if there is no LID.
 fn lid_and_lmc(port: &Port) -> (u16, u8) {
     (port.lid.map_or(0, |lid| lid.to_wire()), port.lmc.to_wire())
 }

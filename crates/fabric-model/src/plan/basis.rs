@@ -1,4 +1,4 @@
-//! What a plan was made from, told by a number.
+//! [`Basis`]: a fingerprint of the inputs of a compilation.
 
 use std::fmt;
 
@@ -7,27 +7,29 @@ use ib_wire::{Guid, PortNum};
 use crate::intent::{Intents, LaneBuffer, PortCapability, SwitchCapability};
 use crate::topology::{Node, Topology};
 
-/// Stands for everything that addresses and routes follow from besides decisions: the cables, the manager's port, and
-/// what the devices can hold. Fabrics that differ in one of them have different ones, but for odds of 1 in 2¹²⁸; the
-/// order of nodes in a file, names, and wishes for partitions do not matter.
+/// Fingerprint of the inputs that determine LIDs and routes besides the decisions: the cabling, the manager's port and the
+/// capabilities of the devices. Prints as 32 hexadecimal digits.
+///
+/// Different inputs give different fingerprints except with a probability of about 2⁻¹²⁸. The order of nodes in a file,
+/// names, partitions and clusters do not matter. The hash is not cryptographic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Basis(u128);
 
 impl Basis {
-    /// What a fabric and wishes for it stand on.
+    /// Computes the fingerprint of a topology and the intents for it.
     pub fn of(topology: &Topology, intents: &Intents) -> Self {
         let nodes = topology.nodes().map(|(_, node)| of_node(topology, node));
-        let cables = nodes.fold(Digest::of(1), Digest::together);
+        let cables = nodes.fold(Digest::of(1), Digest::combine);
         let limits = of_capabilities(intents);
         Self(cables.then(limits.0).then(limits.1).then(intents.manager.to_wire()).number())
     }
 
-    /// From the number.
+    /// From the value of [`number`](Self::number).
     pub const fn from_number(number: u128) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// The fingerprint as an integer, for storage.
     pub const fn number(self) -> u128 {
         self.0
     }
@@ -45,7 +47,7 @@ impl fmt::Debug for Basis {
     }
 }
 
-/// A node with its cables; those that have none count too, since plans name what they leave out.
+/// Digest of a node with its cables. Nodes without cables count, too, since plans report unreachable nodes.
 fn of_node(topology: &Topology, node: &Node) -> Digest {
     let own = node.port(PortNum::MANAGEMENT).map_or(0, |port| port.guid.to_wire());
     let start = Digest::of(2).then(node.guid.to_wire()).then(node.kind.to_wire().into()).then(own);
@@ -60,8 +62,8 @@ fn of_node(topology: &Topology, node: &Node) -> Digest {
 
 fn of_capabilities(intents: &Intents) -> Digest {
     let capabilities = &intents.capabilities;
-    let mut digest = of_port(Digest::of(3), &capabilities.usual_port);
-    digest = of_switch(digest, &capabilities.usual_switch);
+    let mut digest = of_port(Digest::of(3), &capabilities.default_port);
+    digest = of_switch(digest, &capabilities.default_switch);
     for (name, port) in &capabilities.ports {
         digest = of_port(digest.then(4).then(name.node.to_wire()).then(name.port.to_wire().into()), port);
     }
@@ -86,7 +88,7 @@ fn of_switch(digest: Digest, switch: &SwitchCapability) -> Digest {
     digest.then(tables << 32 | u64::from(*enforced_pkeys) << 16 | u64::from(*own_pkeys))
 }
 
-/// Two numbers that every word stirs, each in its own way.
+/// Two independent 64-bit states, each mixed with every input word by a multiplication of its own.
 #[derive(Clone, Copy, Debug)]
 struct Digest(u64, u64);
 
@@ -95,18 +97,18 @@ impl Digest {
         Self(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f).then(word)
     }
 
-    /// Followed by a word.
+    /// Mixes a word in; the order of words matters.
     #[inline]
     fn then(self, word: u64) -> Self {
-        let stir = |state: u64, factor: u64| {
+        let mix = |state: u64, factor: u64| {
             let wide = u128::from(state ^ word) * u128::from(factor);
             (wide as u64 ^ (wide >> 64) as u64).wrapping_add(state.rotate_left(23)) ^ word.rotate_left(41)
         };
-        Self(stir(self.0, 0xff51_afd7_ed55_8ccd), stir(self.1, 0xa076_1d64_78bd_642f))
+        Self(mix(self.0, 0xff51_afd7_ed55_8ccd), mix(self.1, 0xa076_1d64_78bd_642f))
     }
 
-    /// With another, in whichever order.
-    fn together(self, other: Self) -> Self {
+    /// Combines two digests; commutative and associative over `other`, so the order of nodes does not matter.
+    fn combine(self, other: Self) -> Self {
         let other = other.then(6);
         Self(self.0.wrapping_add(other.0), self.1.wrapping_add(other.1))
     }
@@ -123,7 +125,7 @@ mod tests {
     use crate::{Endpoint, TopologyBuilder, ibnetdiscover};
 
     #[test]
-    fn what_plans_follow_from_tells_and_nothing_else() {
+    fn the_basis_depends_on_cabling_manager_and_capabilities() {
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
         let guids: Vec<Guid> =
             tree.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect();
@@ -131,30 +133,30 @@ mod tests {
         let basis = Basis::of(&tree, &intents);
         let mut seen = std::collections::BTreeSet::from([basis]);
 
-        let mut wishes = intents.clone();
-        wishes.partitions.push(crate::intent::PartitionIntent {
+        let mut with_partition = intents.clone();
+        with_partition.partitions.push(crate::intent::PartitionIntent {
             name: "blue".to_owned(),
             number: None,
             members: Vec::new(),
             ipoib: None,
         });
-        assert_eq!(Basis::of(&tree, &wishes), basis);
+        assert_eq!(Basis::of(&tree, &with_partition), basis);
         let read = ibnetdiscover::parse(&ibnetdiscover::write(&tree)).unwrap();
         assert_eq!(Basis::of(&read, &intents), basis);
 
         assert!(seen.insert(Basis::of(&tree, &Intents::new(guids[1]))), "another manager");
         let mut less = intents.clone();
-        less.capabilities.usual_switch.own_pkeys -= 1;
+        less.capabilities.default_switch.own_pkeys -= 1;
         assert!(seen.insert(Basis::of(&tree, &less)), "smaller tables");
         let mut less = intents.clone();
-        less.capabilities.usual_port.lane_buffer = Some(LaneBuffer { bytes: 1 << 16, round_trip_ns: 248 });
-        assert!(seen.insert(Basis::of(&tree, &less)), "buffers that are known");
+        less.capabilities.default_port.lane_buffer = Some(LaneBuffer { bytes: 1 << 16, round_trip_ns: 248 });
+        assert!(seen.insert(Basis::of(&tree, &less)), "known lane buffers");
         for link in tree.links() {
             let mut builder = TopologyBuilder::from(tree.clone());
             builder.disconnect(link.a).unwrap();
             assert!(seen.insert(Basis::of(&builder.build().unwrap(), &intents)), "a missing cable");
         }
-        // Two hosts that change places.
+        // Two hosts with swapped cables.
         let mut builder = TopologyBuilder::from(tree.clone());
         let ends: Vec<Endpoint> = guids[1..3].iter().map(|guid| tree.by_port_guid(*guid).unwrap()).collect();
         let peers: Vec<Endpoint> = ends.iter().map(|end| tree.peer(*end).unwrap()).collect();

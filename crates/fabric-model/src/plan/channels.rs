@@ -1,7 +1,8 @@
-//! In which order packets may hold links: what keeps rings of links from waiting for each other.
+//! Channel order: the order in which packets may occupy links, which excludes cyclic waits (Dally and Seitz: a route set is
+//! deadlock-free if its channel dependency graph has no cycle).
 //!
-//! Two plans that agree on it may be mixed on the way from one to the other: a switch that is still as it was and one
-//! that is already as it will be close no ring between them.
+//! Two plans with the same channel order can be mixed during a transition: switches with old and with new tables together
+//! close no cycle of links that wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,44 +11,43 @@ use ib_wire::Guid;
 use super::FabricPlan;
 
 impl FabricPlan {
-    /// Whether the first of two switches, by node GUID, is above the second: packets go up, then down. `None` if the
-    /// plan does not know one of them; no switch is above itself.
+    /// Whether switch `a` is above switch `b`, both by node GUID. `None` if the plan does not contain one of them. No switch
+    /// is above itself.
     pub fn is_above(&self, a: Guid, b: Guid) -> Option<bool> {
         self.decisions().routing.is_above(a, b)
     }
 
-    /// Whether packets of this plan and of another hold links in the same order, so that routes can be changed from one
-    /// to the other without a drain: the switches both have stand in the same order, and packets turn upwards again
-    /// at the same places.
+    /// Whether both plans have the same channel order, so that routes can change from one to the other without draining the
+    /// fabric: the switches that both have are in the same order, and the same down-up turns are allowed.
     pub fn same_channel_order(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.decisions().routing, &other.decisions().routing);
         ours.scheme == theirs.scheme
-            && ours.turn == theirs.turn
-            && ours.further_turns == theirs.further_turns
-            && self.stands_as_in(other)
-            && ours.turn.is_none_or(|turn| self.is_one_tree_with(other, turn))
+            && ours.down_up_switch == theirs.down_up_switch
+            && ours.down_up_turns == theirs.down_up_turns
+            && self.has_switch_order_of(other)
+            && ours.down_up_switch.is_none_or(|root| self.is_one_tree_with(other, root))
     }
 
-    /// Whether the switches that both have stand in the same order in both.
-    fn stands_as_in(&self, other: &Self) -> bool {
+    /// Whether the switches that both plans have are in the same order in both.
+    fn has_switch_order_of(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.decisions().routing, &other.decisions().routing);
         let both = self.switches().map(|switch| switch.guid).filter(|guid| other.switch(*guid).is_some());
-        let mut standings = Vec::new();
+        let mut keys = Vec::new();
         for guid in both {
-            match (ours.standing(guid), theirs.standing(guid)) {
-                (Some(ours), Some(theirs)) => standings.push((ours, theirs)),
+            match (ours.order_key(guid), theirs.order_key(guid)) {
+                (Some(ours), Some(theirs)) => keys.push((ours, theirs)),
                 _ => return false,
             }
         }
-        standings.sort_unstable();
-        standings.windows(2).all(|pair| pair[0].1 < pair[1].1)
+        keys.sort_unstable();
+        keys.windows(2).all(|pair| pair[0].1 < pair[1].1)
     }
 
-    /// Whether what is above the turn by the cables of both plans together still is a tree: each switch above it is
-    /// reached from just one below. Only then packets may turn anywhere in it.
-    fn is_one_tree_with(&self, other: &Self, turn: Guid) -> bool {
+    /// Whether the switches above `root`, by the cables of both plans together, form a tree: each is reached from only one
+    /// switch below it. Only then are all turns in it safe.
+    fn is_one_tree_with(&self, other: &Self, root: Guid) -> bool {
         let mut below: BTreeMap<Guid, Guid> = BTreeMap::new();
-        let mut open = vec![turn];
+        let mut open = vec![root];
         while let Some(here) = open.pop() {
             for above in self.switches_above(here).union(&other.switches_above(here)) {
                 match below.insert(*above, here) {

@@ -1,7 +1,7 @@
-//! A plan in plain fields, as it is sent and stored.
+//! Serialized form of a plan, for storage and for transfer between processes.
 //!
-//! Linear tables are packed, and P_Key tables, of which most ports share a few, are listed once. Keys of groups are in
-//! it, since members get them; management keys are not.
+//! Linear tables are packed, and P_Key and QoS tables, which most ports share, are listed once. Q_Keys of groups are
+//! included, since members receive them; management keys are not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use std::sync::Arc;
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastLid, Pkey, PortNum};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::sharing::{PortSharing, SharingEntry};
+use super::qos::{PortQos, QosEntry};
 use super::{
-    AdapterPortPlan, Enforcement, FabricPlan, Finding, GroupPlan, ManagerPort, PartitionPlan, PkeyTable,
+    AdapterPortPlan, Enforcement, FabricPlan, GroupPlan, ManagerPort, PartitionPlan, PkeyTable, PlanFinding,
     SwitchPlan, SwitchPortPlan,
 };
 use crate::decisions::Decisions;
 use crate::intent::PortName;
 use crate::packed;
-use crate::written::known;
+use crate::serde_with::known;
 
-/// A plan in plain fields.
+/// Serialized form of a [`FabricPlan`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Document {
-    /// 32 hexadecimal digits.
+pub(super) struct PlanDocument {
+    /// As 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<String>,
     pub manager: ManagerPort,
-    /// Tables that ports refer to by their place here.
+    /// P_Key tables that ports refer to by index.
     pub pkey_tables: Vec<Vec<Option<Pkey>>>,
-    /// Likewise.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sharings: Vec<SharingEntry>,
+    /// QoS tables that ports refer to by index.
+    #[serde(rename = "sharings", default, skip_serializing_if = "Vec::is_empty")]
+    pub qos_tables: Vec<QosEntry>,
     pub switches: Vec<SwitchEntry>,
     pub adapter_ports: Vec<AdapterPortEntry>,
     pub partitions: Vec<PartitionPlan>,
     pub groups: Vec<GroupPlan>,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<PlanFinding>,
     pub decisions: Decisions,
 }
 
@@ -46,10 +46,11 @@ pub(super) struct SwitchEntry {
     pub guid: Guid,
     pub port_guid: Guid,
     pub lid: Lid,
-    /// Packed.
+    /// Output ports by LID, packed.
     pub linear: String,
-    /// Ports by group.
+    /// Output ports by multicast LID.
     pub multicast: BTreeMap<MulticastLid, Vec<PortNum>>,
+    /// Index into `pkey_tables`.
     pub pkeys: usize,
     pub ports: Vec<SwitchPortEntry>,
 }
@@ -63,12 +64,12 @@ pub(super) struct SwitchPortEntry {
     pub mtu: Mtu,
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
-    /// The table that is enforced, if any is.
+    /// Index of the P_Key table that the port enforces; `None` if it enforces none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pkeys: Option<usize>,
-    /// How its link is shared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<usize>,
+    /// Index into `qos_tables`.
+    #[serde(rename = "sharing", default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<usize>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,26 +83,27 @@ pub(super) struct AdapterPortEntry {
     pub mtu: Mtu,
     #[serde(deserialize_with = "known::lanes")]
     pub lanes: DataLanes,
+    /// Index into `pkey_tables`.
     pub pkeys: usize,
-    /// How its link is shared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<usize>,
+    /// Index into `qos_tables`.
+    #[serde(rename = "sharing", default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<usize>,
 }
 
 impl Serialize for FabricPlan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Document::of(self).serialize(serializer)
+        PlanDocument::of(self).serialize(serializer)
     }
 }
 
-/// Refuses what cannot be a plan; the error names the place.
+/// Rejects documents that are not consistent plans; the error says where and why, see [`PlanError`](super::PlanError).
 impl<'de> Deserialize<'de> for FabricPlan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Document::deserialize(deserializer)?.read().map_err(serde::de::Error::custom)
+        PlanDocument::deserialize(deserializer)?.decode().map_err(serde::de::Error::custom)
     }
 }
 
-impl Document {
+impl PlanDocument {
     fn of(plan: &FabricPlan) -> Self {
         let mut tables = Tables::default();
         Self {
@@ -110,7 +112,7 @@ impl Document {
             switches: plan.switches().map(|switch| SwitchEntry::of(switch, &mut tables)).collect(),
             adapter_ports: plan.adapter_ports().map(|port| AdapterPortEntry::of(port, &mut tables)).collect(),
             pkey_tables: tables.pkeys,
-            sharings: tables.sharings,
+            qos_tables: tables.qos_tables,
             partitions: plan.partitions().cloned().collect(),
             groups: plan.groups().cloned().collect(),
             findings: plan.findings().to_vec(),
@@ -127,7 +129,7 @@ impl SwitchEntry {
             lid: switch.lid,
             linear: packed::pack(&switch.linear.to_exits()),
             multicast: switch.multicast.exits().map(|(mlid, ports)| (mlid, ports.iter().collect())).collect(),
-            pkeys: tables.place(&switch.pkeys),
+            pkeys: tables.pkey_index(&switch.pkeys),
             ports: switch.ports.iter().map(|port| SwitchPortEntry::of(port, tables)).collect(),
         }
     }
@@ -142,9 +144,9 @@ impl SwitchPortEntry {
             lanes: port.lanes,
             pkeys: match &port.enforcement {
                 Enforcement::Off => None,
-                Enforcement::Both(table) => Some(tables.place(table)),
+                Enforcement::Both(table) => Some(tables.pkey_index(table)),
             },
-            sharing: port.sharing.as_ref().map(|sharing| tables.place_sharing(sharing)),
+            qos: port.qos.as_ref().map(|qos| tables.qos_index(qos)),
         }
     }
 }
@@ -158,37 +160,37 @@ impl AdapterPortEntry {
             lid: port.lid,
             mtu: port.mtu,
             lanes: port.lanes,
-            pkeys: tables.place(&port.pkeys),
-            sharing: port.sharing.as_ref().map(|sharing| tables.place_sharing(sharing)),
+            pkeys: tables.pkey_index(&port.pkeys),
+            qos: port.qos.as_ref().map(|qos| tables.qos_index(qos)),
         }
     }
 }
 
-/// Tables in the order they were met: P_Key tables once if they are equal, sharings once if they are one.
+/// Collects tables in the order of their first use: equal P_Key tables once, QoS tables once per shared pointer.
 #[derive(Debug, Default)]
 struct Tables {
     pkeys: Vec<Vec<Option<Pkey>>>,
-    places: HashMap<Vec<Option<Pkey>>, usize>,
-    sharings: Vec<SharingEntry>,
-    sharing_places: HashMap<*const PortSharing, usize>,
+    pkey_indices: HashMap<Vec<Option<Pkey>>, usize>,
+    qos_tables: Vec<QosEntry>,
+    qos_indices: HashMap<*const PortQos, usize>,
 }
 
 impl Tables {
-    fn place(&mut self, table: &Arc<PkeyTable>) -> usize {
-        if let Some(place) = self.places.get(table.entries()) {
-            return *place;
+    fn pkey_index(&mut self, table: &Arc<PkeyTable>) -> usize {
+        if let Some(index) = self.pkey_indices.get(table.entries()) {
+            return *index;
         }
         self.pkeys.push(table.entries().to_vec());
-        self.places.insert(table.entries().to_vec(), self.pkeys.len() - 1);
+        self.pkey_indices.insert(table.entries().to_vec(), self.pkeys.len() - 1);
         self.pkeys.len() - 1
     }
 
-    fn place_sharing(&mut self, sharing: &Arc<PortSharing>) -> usize {
-        let next = self.sharings.len();
-        let place = *self.sharing_places.entry(Arc::as_ptr(sharing)).or_insert(next);
-        if place == next {
-            self.sharings.push(SharingEntry::from(&**sharing));
+    fn qos_index(&mut self, qos: &Arc<PortQos>) -> usize {
+        let next = self.qos_tables.len();
+        let index = *self.qos_indices.entry(Arc::as_ptr(qos)).or_insert(next);
+        if index == next {
+            self.qos_tables.push(QosEntry::from(&**qos));
         }
-        place
+        index
     }
 }

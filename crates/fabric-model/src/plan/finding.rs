@@ -1,86 +1,108 @@
-//! What a plan cannot make good, with a witness.
+//! [`PlanFinding`]: what a plan could not satisfy, with a witness.
 
 use std::fmt;
 
 use ib_wire::{Guid, PartitionNumber};
 use serde::{Deserialize, Serialize};
 
-/// Something about a fabric that is not as it should be; the plan works around it.
+/// An intent that the plan could not satisfy, or a defect of the fabric that it works around. Every finding names a
+/// witness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Finding {
-    /// Nodes that no cable joins to the manager's part of the fabric: the plan leaves them out.
+pub enum PlanFinding {
+    /// Nodes that are not connected to the manager. The plan omits them.
     Unreachable {
-        /// How many nodes.
         nodes: usize,
-        /// One of them, by node GUID.
+        /// Node GUID of one of them.
         witness: Guid,
     },
-    /// Ends that cannot reach each other without a risk of deadlock, at least one of them being a switch's own port.
+    /// Pairs of switches without a deadlock-free route between their end ports. At least one end of each affected path is
+    /// port 0 of a switch, never two adapters.
     NoRoute {
-        /// How many pairs of switches, in one direction each.
+        /// Ordered pairs of switches.
         pairs: usize,
-        /// The switch where packets of one of them would start.
+        /// Node GUID of the first switch of one such pair.
         from: Guid,
-        /// The switch they would be for.
+        /// Node GUID of the second switch of that pair.
         to: Guid,
     },
-    /// Several partitions claim index 0 of one port; the first asked for has it.
+    /// Several partitions request index 0 of the same P_Key table. The first request wins.
     IndexZeroContested {
-        /// The port, by port GUID.
         port: Guid,
-        /// Which has it.
+        /// The partition that has index 0.
         given: PartitionNumber,
-        /// The first that did not get it.
+        /// The first partition that did not get it.
         refused: PartitionNumber,
     },
-    /// A cluster that was promised something and cannot have it any more: it has best effort only.
-    PromiseBroken {
-        /// Its name.
-        cluster: String,
-        /// What is short, and where.
-        reason: String,
-    },
-    /// A way that was wished for packets to a port cannot be: they go as without a wish.
-    RouteNotTaken {
-        /// The port, by port GUID.
+    /// The guarantee of a cluster can no longer be kept. The cluster gets best effort only.
+    #[serde(alias = "promise-broken")]
+    GuaranteeViolated { cluster: String, reason: String },
+    /// A route override is not possible. Packets to the port use the default routes.
+    #[serde(alias = "route-not-taken")]
+    RouteOverrideRejected {
+        /// GUID of the destination port.
         port: Guid,
-        /// Why, and where.
         reason: String,
     },
-    /// What a cluster has cannot be divided as its owner wishes: all its packets are alike.
-    ClassesNotTaken {
-        /// Its name.
-        cluster: String,
-        /// What is short, and where.
-        reason: String,
-    },
+    /// The class weights of a cluster are not possible. All its packets are in one class.
+    #[serde(alias = "classes-not-taken")]
+    ClassWeightsRejected { cluster: String, reason: String },
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for PlanFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { nodes, witness } => {
-                write!(f, "{nodes} nodes are not connected to the manager, {witness} among them")
+                write!(f, "{nodes} nodes are not connected to the manager, for example {witness}")
             }
             Self::NoRoute { pairs, from, to } => {
-                write!(f, "{pairs} pairs of switches have no route that is safe, {from} to {to} among them")
+                write!(f, "{pairs} pairs of switches have no deadlock-free route, for example {from} to {to}")
             }
             Self::IndexZeroContested { port, given, refused } => {
                 write!(
                     f,
-                    "partitions {given} and {refused} both claim index 0 of port {port}; {given} has it"
+                    "partitions {given} and {refused} both request P_Key index 0 of port {port}; {given} has it"
                 )
             }
-            Self::PromiseBroken { cluster, reason } => {
-                write!(f, "cluster {cluster} has best effort only: {reason}")
+            Self::GuaranteeViolated { cluster, reason } => {
+                write!(f, "the guarantee of cluster {cluster} is violated, it has best effort only: {reason}")
             }
-            Self::RouteNotTaken { port, reason } => {
-                write!(f, "packets to port {port} go as without a wish: {reason}")
+            Self::RouteOverrideRejected { port, reason } => {
+                write!(f, "the route override for port {port} is rejected: {reason}")
             }
-            Self::ClassesNotTaken { cluster, reason } => {
-                write!(f, "packets of cluster {cluster} are not divided into classes: {reason}")
+            Self::ClassWeightsRejected { cluster, reason } => {
+                write!(f, "the class weights of cluster {cluster} are rejected: {reason}")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_earlier_versions_are_still_read() {
+        let cluster = || "blue".to_owned();
+        let reason = || "no lane".to_owned();
+        let port = Guid::from_wire(1).unwrap();
+        for (json, expected) in [
+            (
+                r#"{"kind":"promise-broken","cluster":"blue","reason":"no lane"}"#,
+                PlanFinding::GuaranteeViolated { cluster: cluster(), reason: reason() },
+            ),
+            (
+                r#"{"kind":"route-not-taken","port":"0x1","reason":"no lane"}"#,
+                PlanFinding::RouteOverrideRejected { port, reason: reason() },
+            ),
+            (
+                r#"{"kind":"classes-not-taken","cluster":"blue","reason":"no lane"}"#,
+                PlanFinding::ClassWeightsRejected { cluster: cluster(), reason: reason() },
+            ),
+        ] {
+            assert_eq!(serde_json::from_str::<PlanFinding>(json).unwrap(), expected);
+            let written = serde_json::to_string(&expected).unwrap();
+            assert_eq!(serde_json::from_str::<PlanFinding>(&written).unwrap(), expected);
         }
     }
 }

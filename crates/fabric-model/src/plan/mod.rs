@@ -1,15 +1,16 @@
-//! What every device of a fabric is to hold: the result of a compilation, checked before it is sent.
+//! The fabric plan: the complete configuration of every device, as the compiler produces it, the verifier checks it and
+//! the subnet manager programs it.
 //!
-//! A [`FabricPlan`] leaves nothing to choose for whoever sends it. It cannot be changed; a [`Draft`] makes another one of
-//! it, and what is not touched is shared by both. It holds no secrets: management keys are derived where they are used.
+//! A [`FabricPlan`] leaves no choice to the subnet manager. It is immutable; a [`Draft`] derives a new plan from it, and both
+//! share what the draft does not change. A plan contains no secrets: management keys are derived where they are used.
 
 mod basis;
 mod channels;
+mod decode;
 mod document;
 mod draft;
 mod finding;
-mod reading;
-mod sharing;
+mod qos;
 mod switch;
 mod tables;
 
@@ -23,55 +24,54 @@ use ib_wire::{
 use serde::{Deserialize, Serialize};
 
 pub use basis::Basis;
+pub use decode::{PlanError, PlanProblem};
 pub use draft::Draft;
-pub use finding::Finding;
-pub use reading::{PlanError, PlanProblem};
-pub use sharing::PortSharing;
+pub use finding::PlanFinding;
+pub use qos::{PortQos, QosError};
 pub use switch::{Enforcement, SwitchPlan, SwitchPortPlan};
 pub use tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
 use crate::decisions::Decisions;
-use crate::intent::{MulticastScope, PortName, Role};
-use crate::shared_map::SharedMap;
-use crate::written::{known, written_qkey};
+pub use crate::packed::UnpackError;
 
-/// The parts of a plan, in any order.
+use crate::intent::{MulticastScope, PortName, Role};
+use crate::serde_with::{known, qkey};
+use crate::shared_map::SharedMap;
+
+/// The parts of a plan. Lists may be in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanParts {
-    /// The subnet manager's port.
     pub manager: ManagerPort,
-    /// The switches.
     pub switches: Vec<SwitchPlan>,
-    /// The ports of adapters and routers.
+    /// Ports of adapters and of routers.
     pub adapter_ports: Vec<AdapterPortPlan>,
-    /// The partitions.
     pub partitions: Vec<PartitionPlan>,
-    /// The multicast groups.
     pub groups: Vec<GroupPlan>,
-    /// What is not as it should be.
-    pub findings: Vec<Finding>,
-    /// What the next compilation needs.
+    /// Intents that the plan could not satisfy.
+    pub findings: Vec<PlanFinding>,
+    /// Input of the next compilation.
     pub decisions: Decisions,
 }
 
-/// A whole fabric as it is to be. A copy takes little, and plans that were made from each other by a [`Draft`] share
-/// what did not change.
+/// The complete configuration of a fabric. Immutable and cheap to clone; plans that were derived from each other with a
+/// [`Draft`] share what did not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricPlan {
     manager: ManagerPort,
-    /// By node GUID.
+    /// Sorted by node GUID.
     switches: Vec<Arc<SwitchPlan>>,
     adapter_ports: SharedMap<Guid, AdapterPortPlan>,
     partitions: SharedMap<PartitionNumber, Arc<PartitionPlan>>,
     groups: SharedMap<Gid, Arc<GroupPlan>>,
-    findings: Vec<Finding>,
+    findings: Vec<PlanFinding>,
     decisions: Decisions,
     by_lid: Arc<BTreeMap<Lid, Guid>>,
     basis: Option<Basis>,
 }
 
 impl FabricPlan {
-    /// Puts a plan together. GUIDs, numbers and LIDs are unique; of two with the same, the plan has one.
+    /// Assembles a plan. The caller ensures that GUIDs, partition numbers, MGIDs and LIDs are unique; of adapter ports,
+    /// partitions and groups with the same key the last one wins.
     pub fn from_parts(parts: PlanParts) -> Self {
         let PlanParts { manager, mut switches, adapter_ports, partitions, groups, findings, decisions } =
             parts;
@@ -91,24 +91,24 @@ impl FabricPlan {
         }
     }
 
-    /// A plan that begins as this one.
+    /// Starts a draft of a new plan that is equal to this one.
     pub fn draft(&self) -> Draft {
         Draft::from(self.clone())
     }
 
-    /// The same plan, made from this.
+    /// Records the inputs that the plan was compiled from.
     #[must_use]
     pub fn with_basis(mut self, basis: Basis) -> Self {
         self.basis = Some(basis);
         self
     }
 
-    /// What it was made from, if that is known.
+    /// Fingerprint of the inputs that the plan was compiled from, if it is known.
     pub fn basis(&self) -> Option<Basis> {
         self.basis
     }
 
-    /// Its parts, lists in order: a copy of everything, to make another plan of.
+    /// A deep copy of all parts, lists in order, as input of [`from_parts`](Self::from_parts).
     pub fn parts(&self) -> PlanParts {
         PlanParts {
             manager: self.manager,
@@ -121,57 +121,58 @@ impl FabricPlan {
         }
     }
 
-    /// The subnet manager's port.
+    /// GUID and LID of the subnet manager's port.
     pub fn manager(&self) -> ManagerPort {
         self.manager
     }
 
-    /// The service level of what goes to and from the subnet manager: MasterSMSL of every end port.
-    pub fn management_level(&self) -> ServiceLevel {
-        self.decisions.management.unwrap_or_default()
+    /// Service level of traffic to and from the subnet manager: PortInfo:MasterSMSL of every end port.
+    pub fn management_service_level(&self) -> ServiceLevel {
+        self.decisions.management_sl.unwrap_or_default()
     }
 
-    /// The switches by node GUID.
+    /// The switches, sorted by node GUID.
     pub fn switches(&self) -> impl ExactSizeIterator<Item = &SwitchPlan> {
         self.switches.iter().map(|switch| &**switch)
     }
 
-    /// The switches by node GUID, to be shared: what two plans share is the same in both.
+    /// The switches, sorted by node GUID, as shared pointers: pointer equality between two plans means equal switches.
     pub fn shared_switches(&self) -> &[Arc<SwitchPlan>] {
         &self.switches
     }
 
-    /// The switch with this node GUID.
+    /// Looks a switch up by its node GUID.
     pub fn switch(&self, guid: Guid) -> Option<&SwitchPlan> {
-        let place = self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()?;
-        self.switches.get(place).map(|switch| &**switch)
+        let index = self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()?;
+        self.switches.get(index).map(|switch| &**switch)
     }
 
-    /// The ports of adapters and routers by port GUID.
+    /// The ports of adapters and routers, sorted by port GUID.
     pub fn adapter_ports(&self) -> impl ExactSizeIterator<Item = &AdapterPortPlan> {
         self.adapter_ports.values()
     }
 
-    /// The same as a map, of which plans share parts.
+    /// The ports of adapters and routers as a copy-on-write map by port GUID.
     pub fn shared_adapter_ports(&self) -> &SharedMap<Guid, AdapterPortPlan> {
         &self.adapter_ports
     }
 
-    /// The adapter port with this port GUID.
+    /// Looks an adapter or router port up by its port GUID.
     pub fn adapter_port(&self, guid: Guid) -> Option<&AdapterPortPlan> {
         self.adapter_ports.get(&guid)
     }
 
-    /// Where packets to a port leave a switch if nobody wishes for another way.
-    pub fn usual_exit(&self, switch: &SwitchPlan, port: &AdapterPortPlan) -> Option<PortNum> {
-        let detour = self.decisions.detours.get(&port.guid).and_then(|exits| exits.get(&switch.guid));
-        detour.copied().unwrap_or_else(|| switch.linear.exit(port.lid))
+    /// The output port of a switch towards an adapter port without route overrides; `None` if there is no route.
+    pub fn default_exit(&self, switch: &SwitchPlan, port: &AdapterPortPlan) -> Option<PortNum> {
+        let overridden =
+            self.decisions.overridden_exits.get(&port.guid).and_then(|exits| exits.get(&switch.guid));
+        overridden.copied().unwrap_or_else(|| switch.linear.exit(port.lid))
     }
 
-    /// The forwarding table of a switch if nobody wishes for other ways.
-    pub fn usual_table(&self, switch: &SwitchPlan) -> Arc<LinearTable> {
+    /// The linear forwarding table of a switch without route overrides.
+    pub fn default_linear_table(&self, switch: &SwitchPlan) -> Arc<LinearTable> {
         let mut table = Arc::clone(&switch.linear);
-        for (port, exits) in &self.decisions.detours {
+        for (port, exits) in &self.decisions.overridden_exits {
             if let (Some(exit), Some(port)) = (exits.get(&switch.guid), self.adapter_port(*port)) {
                 Arc::make_mut(&mut table).set_exit(port.lid, *exit);
             }
@@ -179,58 +180,58 @@ impl FabricPlan {
         table
     }
 
-    /// The partitions by number.
+    /// The partitions, sorted by number.
     pub fn partitions(&self) -> impl ExactSizeIterator<Item = &PartitionPlan> {
         self.partitions.values().map(|partition| &**partition)
     }
 
-    /// The same as a map, of which plans share parts.
+    /// The partitions as a copy-on-write map by number.
     pub fn shared_partitions(&self) -> &SharedMap<PartitionNumber, Arc<PartitionPlan>> {
         &self.partitions
     }
 
-    /// The partition with this number.
+    /// Looks a partition up by its number.
     pub fn partition(&self, number: PartitionNumber) -> Option<&PartitionPlan> {
         self.partitions.get(&number).map(|partition| &**partition)
     }
 
-    /// The multicast groups by GID.
+    /// The multicast groups, sorted by MGID.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = &GroupPlan> {
         self.groups.values().map(|group| &**group)
     }
 
-    /// The same as a map, of which plans share parts.
+    /// The multicast groups as a copy-on-write map by MGID.
     pub fn shared_groups(&self) -> &SharedMap<Gid, Arc<GroupPlan>> {
         &self.groups
     }
 
-    /// LIDs in order, with the GUID of the end port that has each.
+    /// All LIDs in order, each with the port GUID of its owner.
     pub fn lids(&self) -> impl ExactSizeIterator<Item = (Lid, Guid)> {
         self.by_lid.iter().map(|(lid, guid)| (*lid, *guid))
     }
 
-    /// GUID of the end port that has a LID.
+    /// Port GUID of the end port that owns a LID.
     pub fn lid_owner(&self, lid: Lid) -> Option<Guid> {
         self.by_lid.get(&lid).copied()
     }
 
-    /// What is not as it should be.
-    pub fn findings(&self) -> &[Finding] {
+    /// Intents that the plan could not satisfy.
+    pub fn findings(&self) -> &[PlanFinding] {
         &self.findings
     }
 
-    /// What the next compilation needs.
+    /// The decisions behind the plan: input of the next compilation.
     pub fn decisions(&self) -> &Decisions {
         &self.decisions
     }
 
-    /// The same plan, its tables sharing memory with those of an older plan where they are equal, so that whoever looks
-    /// for differences can skip them.
+    /// Replaces tables that are equal to those of an older plan by pointers to them, so that a comparison of both plans can
+    /// skip them. The plan stays equal to itself.
     #[must_use]
     pub fn sharing_tables_with(mut self, older: &Self) -> Self {
         for switch in &mut self.switches {
-            let place = older.switches.binary_search_by_key(&switch.guid, |switch| switch.guid);
-            let Some(old) = place.ok().and_then(|place| older.switches.get(place)) else { continue };
+            let index = older.switches.binary_search_by_key(&switch.guid, |switch| switch.guid);
+            let Some(old) = index.ok().and_then(|index| older.switches.get(index)) else { continue };
             if Arc::ptr_eq(switch, old) {
                 continue;
             }
@@ -244,7 +245,7 @@ impl FabricPlan {
             let mut port = port.clone();
             if let Some(old) = older.adapter_port(*guid) {
                 share(&mut port.pkeys, &old.pkeys);
-                share_some(&mut port.sharing, old.sharing.as_ref());
+                share_some(&mut port.qos, old.qos.as_ref());
             }
             (*guid, port)
         });
@@ -266,7 +267,7 @@ fn share_switch(switch: &mut SwitchPlan, old: &SwitchPlan) {
         if let (Enforcement::Both(keys), Enforcement::Both(old)) = (&mut port.enforcement, &old.enforcement) {
             share(keys, old);
         }
-        share_some(&mut port.sharing, old.sharing.as_ref());
+        share_some(&mut port.qos, old.qos.as_ref());
     }
 }
 
@@ -282,79 +283,69 @@ fn share<T: PartialEq>(table: &mut Arc<T>, older: &Arc<T>) {
     }
 }
 
-/// The subnet manager's port.
+/// The port of the subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerPort {
-    /// Its port GUID.
+    /// Port GUID.
     pub guid: Guid,
-    /// Its LID: MasterSMLID of every end port.
+    /// PortInfo:MasterSMLID of every end port.
     pub lid: Lid,
 }
 
-/// A port of an adapter or a router. It is to be Active, and its MasterSMLID the manager's.
+/// Configuration of a port of an adapter or a router. The port becomes Active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterPortPlan {
-    /// Its port GUID.
+    /// Port GUID.
     pub guid: Guid,
-    /// Its node and number.
     pub name: PortName,
-    /// The port at the other end of its cable.
+    /// The port at the other end of the cable.
     pub peer: PortName,
-    /// Its LID.
     pub lid: Lid,
-    /// Largest packet of its link: the smaller of what both ends can.
+    /// PortInfo:NeighborMTU: the smaller MTUCap of both ends.
     pub mtu: Mtu,
-    /// Lanes of its link: the fewer of what both ends have.
+    /// PortInfo:OperationalVLs: the smaller VLCap of both ends.
     pub lanes: DataLanes,
-    /// Its P_Key table.
     pub pkeys: Arc<PkeyTable>,
-    /// How what it sends shares its link; `None` leaves that to the device.
-    pub sharing: Option<Arc<PortSharing>>,
+    /// SL-to-VL maps and arbitration tables for what the port sends; `None` leaves the device's own tables in place.
+    pub qos: Option<Arc<PortQos>>,
 }
 
 impl AdapterPortPlan {
-    /// Every port has one LID.
+    /// LMC of every port: one LID each.
     pub const LMC: Lmc = match Lmc::from_wire(0) {
         Some(lmc) => lmc,
         None => unreachable!(),
     };
 }
 
-/// A partition and who is in it.
+/// A partition and its members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionPlan {
-    /// Its number.
     pub number: PartitionNumber,
-    /// What people call it.
     pub name: String,
-    /// The end ports in it, by port GUID; present ones only.
+    /// Member end ports that are present, by port GUID.
     pub members: BTreeMap<Guid, Role>,
 }
 
-/// A multicast group and what its members have in common.
+/// A multicast group: the attributes of its MCMemberRecord, its tree and its members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupPlan {
-    /// Its address.
     pub mgid: Gid,
-    /// Its LID, which groups on other switches may have too.
+    /// Groups whose trees share no switch may have the same multicast LID.
     pub mlid: MulticastLid,
-    /// The partition it belongs to; packets carry the full key.
+    /// Packets carry the full P_Key of this partition.
     pub partition: PartitionNumber,
-    /// Largest packet.
     #[serde(deserialize_with = "known::mtu")]
     pub mtu: Mtu,
-    /// The slowest port that may take part.
+    /// Minimum rate of a member port.
     #[serde(deserialize_with = "known::rate")]
     pub rate: Rate,
-    /// Service level.
     pub sl: ServiceLevel,
-    /// How far it reaches.
     pub scope: MulticastScope,
-    /// Queue key.
-    #[serde(with = "written_qkey")]
+    #[serde(with = "qkey")]
     pub qkey: QKey,
-    /// Top of its tree, by node GUID, unless no switch takes part.
+    /// Node GUID of the root of the tree; `None` if the tree has no switch.
     pub root: Option<Guid>,
-    /// The ports its tree serves, by port GUID.
+    /// Port GUIDs of the ports that the tree reaches.
     pub members: Vec<Guid>,
 }

@@ -1,83 +1,80 @@
-//! What a switch is to hold.
+//! Configuration of a switch.
 
 use std::sync::Arc;
 
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastBlock, PkeyBlock, PortNum};
 
-use super::sharing::PortSharing;
+use super::qos::PortQos;
 use super::tables::{LinearTable, MulticastTable, PkeyTable};
 use crate::intent::PortName;
 
-/// What one switch is to hold.
+/// Configuration of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchPlan {
-    /// Its node GUID.
+    /// Node GUID.
     pub guid: Guid,
-    /// GUID of its port 0.
+    /// Port GUID of port 0.
     pub port_guid: Guid,
-    /// LID of its port 0.
+    /// LID of port 0.
     pub lid: Lid,
-    /// Where packets leave, by LID. Its top is LinearFDBTop.
+    /// Linear forwarding table. Its [`top`](LinearTable::top) is SwitchInfo:LinearFDBTop.
     pub linear: Arc<LinearTable>,
-    /// Where packets to groups leave.
     pub multicast: Arc<MulticastTable>,
     /// P_Key table of port 0.
     pub pkeys: Arc<PkeyTable>,
-    /// The external ports that have a cable, by number. A switch that only forwards elsewhere shares them with what it was.
+    /// Cabled external ports, sorted by number. Shared with earlier plans in which only the forwarding tables differ.
     pub ports: Arc<[SwitchPortPlan]>,
 }
 
 impl SwitchPlan {
-    /// A block of 64 entries of the linear table, as a datagram carries it; 0xFF beyond the top.
+    /// A block of 64 entries of the linear table as LinearForwardingTable carries it; 0xFF beyond the top.
     pub fn linear_block(&self, block: u16) -> [u8; LinearTable::BLOCK] {
         self.linear.block(block)
     }
 
-    /// A block of 32 groups and 16 ports of the multicast table.
+    /// A block of the multicast table as MulticastForwardingTable carries it: 32 groups, 16 ports from `16 * position`.
     pub fn multicast_block(&self, block: u16, position: u8) -> MulticastBlock {
         self.multicast.block(block, position)
     }
 
-    /// A block of 32 entries of port 0's P_Key table.
+    /// A block of 32 entries of the P_Key table of port 0.
     pub fn pkey_block(&self, block: u16) -> PkeyBlock {
         self.pkeys.block(block)
     }
 
-    /// An external port that has a cable.
+    /// A cabled external port by its number.
     pub fn port(&self, number: PortNum) -> Option<&SwitchPortPlan> {
-        let place = self.ports.binary_search_by_key(&number, |port| port.number).ok()?;
-        self.ports.get(place)
+        let index = self.ports.binary_search_by_key(&number, |port| port.number).ok()?;
+        self.ports.get(index)
     }
 
-    /// The same, to be changed.
+    /// Mutable access to a cabled external port. Copies the list of ports if it is shared.
     pub fn port_mut(&mut self, number: PortNum) -> Option<&mut SwitchPortPlan> {
-        let place = self.ports.binary_search_by_key(&number, |port| port.number).ok()?;
-        Arc::make_mut(&mut self.ports).get_mut(place)
+        let index = self.ports.binary_search_by_key(&number, |port| port.number).ok()?;
+        Arc::make_mut(&mut self.ports).get_mut(index)
     }
 }
 
-/// An external port of a switch. It is to be Active.
+/// Configuration of a cabled external port of a switch. The port becomes Active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchPortPlan {
-    /// Its number.
     pub number: PortNum,
-    /// The port at the other end of its cable.
+    /// The port at the other end of the cable.
     pub peer: PortName,
-    /// Largest packet of its link: the smaller of what both ends can.
+    /// PortInfo:NeighborMTU: the smaller MTUCap of both ends.
     pub mtu: Mtu,
-    /// Lanes of its link: the fewer of what both ends have.
+    /// PortInfo:OperationalVLs: the smaller VLCap of both ends.
     pub lanes: DataLanes,
-    /// Which packets it lets pass.
     pub enforcement: Enforcement,
-    /// How what leaves by it shares its link; `None` leaves that to the device.
-    pub sharing: Option<Arc<PortSharing>>,
+    /// SL-to-VL maps and arbitration tables for what the port sends; `None` leaves the device's own tables in place.
+    pub qos: Option<Arc<PortQos>>,
 }
 
-/// Which packets an external port lets pass.
+/// Partition enforcement at an external port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// All: the other end is a switch, and has checked what came in.
+    /// No check: the peer is a switch, and packets were checked where they entered the fabric.
     Off,
-    /// In both directions those with a key of this table: that of the adapter port at the other end.
+    /// Inbound and outbound packets need a P_Key of this table, which is that of the adapter port at the other end.
     Both(Arc<PkeyTable>),
 }

@@ -1,35 +1,35 @@
-//! Tables as devices hold them, cut into the blocks in which they are sent.
+//! Forwarding and P_Key tables, and the blocks in which management datagrams carry them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ib_wire::{ForwardingBlock, Lid, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PortMask, PortNum};
 
-/// Bytes of all linear tables of a fabric together: 5,000 switches that forward to every LID there is.
+/// Largest size of all linear tables of a fabric together: about 5,000 switches with an entry for every unicast LID.
 pub const LINEAR_BYTES_MAX: usize = 256 << 20;
 
-/// What a linear table holds where there is no exit.
+/// Table entry for LIDs without a route.
 const NO_PORT: u8 = 0xff;
 
-/// Entries of a page: a table that changes copies the pages it changes and counts up once for each of the others. With
-/// fewer entries the counting takes longer, with more the copying.
+/// Entries of a page. A change copies one page; a clone increments one reference count per page. Smaller pages make clones
+/// slower, larger ones make changes slower.
 const PAGE: usize = 1024;
 
-/// Where packets leave a switch, by LID. Copies share what they have in common: a copy takes a hundredth of what the entries
-/// would take, and a change to it copies only what lies around the changed entry.
+/// Linear forwarding table: the output port of a switch by unicast LID. Copy-on-write in pages: a clone costs about a
+/// hundredth of copying the entries, and a change copies only the page that holds the entry.
 #[derive(Clone, Debug, Default)]
 pub struct LinearTable {
-    /// Exit port by LID, 0xFF for none, also beyond the end of the table.
+    /// Output port by LID, 0xFF for none; the last page is filled with 0xFF.
     pages: Vec<Arc<[u8; PAGE]>>,
-    /// LIDs from here on have no exit.
+    /// Number of entries; LIDs from here on have no route.
     len: usize,
 }
 
 impl LinearTable {
-    /// Entries of a block.
+    /// Entries of a block of LinearForwardingTable.
     pub const BLOCK: usize = ForwardingBlock::ENTRIES;
 
-    /// A table from its bytes: the exit port by LID, 0xFF for none. Entry 0 means nothing.
+    /// From the output ports by LID, 0xFF for none. Entry 0 is ignored.
     pub fn from_exits(exits: impl AsRef<[u8]>) -> Self {
         let exits = exits.as_ref();
         let page = |part: &[u8]| {
@@ -40,7 +40,7 @@ impl LinearTable {
         Self { pages: exits.chunks(PAGE).map(page).collect(), len: exits.len() }
     }
 
-    /// The bytes: the exit port by LID, 0xFF for none.
+    /// The output ports by LID, 0xFF for none.
     pub fn to_exits(&self) -> Vec<u8> {
         let mut exits = Vec::with_capacity(self.pages.len() * PAGE);
         self.pages.iter().for_each(|page| exits.extend_from_slice(&page[..]));
@@ -48,24 +48,24 @@ impl LinearTable {
         exits
     }
 
-    /// How many entries it has, entry 0 included.
+    /// Number of entries, including entry 0.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the table has no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where packets to a LID leave.
+    /// The output port for a LID; `None` if there is no route.
     #[inline]
     pub fn exit(&self, lid: Lid) -> Option<PortNum> {
         let raw = usize::from(lid.to_wire());
         self.pages.get(raw / PAGE).and_then(|page| PortNum::new(page[raw % PAGE]))
     }
 
-    /// Lets packets to a LID leave elsewhere; `None` for nowhere. A LID beyond the end makes the table longer.
+    /// Sets or, with `None`, removes the output port for a LID. Extends the table if the LID is beyond its end.
     pub fn set_exit(&mut self, lid: Lid, exit: Option<PortNum>) {
         let raw = usize::from(lid.to_wire());
         let byte = exit.map_or(NO_PORT, PortNum::to_wire);
@@ -79,7 +79,7 @@ impl LinearTable {
         }
     }
 
-    /// The LIDs whose packets leave elsewhere than by another table, in order. What both share is not looked into.
+    /// The LIDs with different output ports in both tables, in order. Shared pages are skipped.
     pub fn differences<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Lid> + 'a {
         (0..self.pages.len().max(other.pages.len()))
             .filter_map(|at| {
@@ -92,24 +92,24 @@ impl LinearTable {
                 let blocks = own.chunks(Self::BLOCK).zip(others.chunks(Self::BLOCK)).enumerate();
                 blocks.filter(|(_, (own, others))| own != others).flat_map(move |(block, (own, others))| {
                     let entries = own.iter().zip(others).enumerate().filter(|(_, (own, other))| own != other);
-                    entries.filter_map(move |(place, _)| {
-                        u16::try_from(first + block * Self::BLOCK + place).ok().and_then(Lid::from_wire)
+                    entries.filter_map(move |(entry, _)| {
+                        u16::try_from(first + block * Self::BLOCK + entry).ok().and_then(Lid::from_wire)
                     })
                 })
             })
     }
 
-    /// The highest LID it speaks of: LinearFDBTop. 0 if it is empty.
+    /// The highest LID with an entry: SwitchInfo:LinearFDBTop. 0 if the table is empty.
     pub fn top(&self) -> u16 {
         u16::try_from(self.len.saturating_sub(1)).unwrap_or(Lid::MAX)
     }
 
-    /// How many blocks it takes to send it.
+    /// Number of blocks up to the last entry.
     pub fn block_count(&self) -> u16 {
         u16::try_from(self.len.div_ceil(Self::BLOCK)).unwrap_or(u16::MAX)
     }
 
-    /// A block as a datagram carries it; 0xFF beyond the top.
+    /// A block of output ports; 0xFF beyond the top.
     pub fn block(&self, block: u16) -> [u8; Self::BLOCK] {
         let first = usize::from(block) * Self::BLOCK;
         let page = self.pages.get(first / PAGE);
@@ -118,7 +118,7 @@ impl LinearTable {
     }
 }
 
-/// Pages that are shared are not looked into.
+/// Shared pages are not compared entry by entry.
 impl PartialEq for LinearTable {
     fn eq(&self, other: &Self) -> bool {
         let mut pages = self.pages.iter().zip(&other.pages);
@@ -128,35 +128,36 @@ impl PartialEq for LinearTable {
 
 impl Eq for LinearTable {}
 
-/// Some ports of a switch, its port 0 included.
+/// A set of ports of a switch, which may include port 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortSet([u64; 4]);
 
 impl PortSet {
-    /// No port.
+    /// The set without ports.
     pub const EMPTY: Self = Self([0; 4]);
 
-    /// Adds a port.
+    /// Adds a port to the set.
     pub fn insert(&mut self, port: PortNum) {
         self.0[port.index() / 64] |= 1 << (port.index() % 64);
     }
 
-    /// Whether a port is in it.
+    /// Whether the set contains a port.
     pub const fn contains(self, port: PortNum) -> bool {
         self.0[port.index() / 64] & (1 << (port.index() % 64)) != 0
     }
 
-    /// Whether no port is in it.
+    /// Whether the set contains no port.
     pub const fn is_empty(self) -> bool {
         self.0[0] | self.0[1] | self.0[2] | self.0[3] == 0
     }
 
-    /// Its ports in order.
+    /// The ports in order.
     pub fn iter(self) -> impl Iterator<Item = PortNum> {
         (0..=u8::MAX).filter_map(PortNum::new).filter(move |port| self.contains(*port))
     }
 
-    /// Sixteen of its ports: bit n is port `16 * position + n`.
+    /// The mask of 16 ports as MulticastForwardingTable carries it: bit n is port `16 * position + n`. `position` is taken
+    /// modulo 16.
     pub const fn mask(self, position: u8) -> PortMask {
         let first = 16 * (position & 0xf) as usize;
         PortMask((self.0[first / 64] >> (first % 64)) as u16)
@@ -171,81 +172,81 @@ impl FromIterator<PortNum> for PortSet {
     }
 }
 
-/// Where packets to groups leave a switch.
+/// Multicast forwarding table: the output ports of a switch by multicast LID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MulticastTable {
     exits: BTreeMap<MulticastLid, PortSet>,
 }
 
 impl MulticastTable {
-    /// A table with these entries.
+    /// From the output ports by multicast LID.
     pub fn from_exits(exits: BTreeMap<MulticastLid, PortSet>) -> Self {
         Self { exits }
     }
 
-    /// The groups that have ports here, in order.
+    /// All entries in the order of their multicast LIDs.
     pub fn exits(&self) -> impl ExactSizeIterator<Item = (MulticastLid, PortSet)> {
         self.exits.iter().map(|(mlid, ports)| (*mlid, *ports))
     }
 
-    /// Where packets to a group leave.
+    /// The output ports for a multicast LID; empty if the table has no entry for it.
     pub fn exit(&self, mlid: MulticastLid) -> PortSet {
         self.exits.get(&mlid).copied().unwrap_or_default()
     }
 
-    /// How many blocks of 32 groups it takes to send it, at each position.
+    /// Number of blocks of 32 groups up to the last entry, for each position.
     pub fn block_count(&self) -> u16 {
         let last = self.exits.last_key_value().map(|(mlid, _)| mlid.table_index() / MulticastBlock::ENTRIES);
         last.map_or(0, |block| u16::try_from(block + 1).unwrap_or(u16::MAX))
     }
 
-    /// A block of 32 groups and 16 ports.
+    /// A block of 32 groups with the masks of 16 ports, from port `16 * position`.
     pub fn block(&self, block: u16, position: u8) -> MulticastBlock {
         let first = usize::from(block) * MulticastBlock::ENTRIES;
-        MulticastBlock(std::array::from_fn(|place| {
-            let raw = u16::try_from(usize::from(MulticastLid::MIN) + first + place).ok();
+        MulticastBlock(std::array::from_fn(|entry| {
+            let raw = u16::try_from(usize::from(MulticastLid::MIN) + first + entry).ok();
             let mlid = raw.and_then(MulticastLid::from_wire);
             mlid.map_or(PortMask::default(), |mlid| self.exit(mlid).mask(position))
         }))
     }
 }
 
-/// The P_Keys of a port, by index.
+/// P_Key table of a port, by index. Copying it is not cheap; plans share tables with `Arc`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PkeyTable {
     keys: Vec<Option<Pkey>>,
 }
 
 impl PkeyTable {
-    /// A table with these entries; those beyond the end are empty.
+    /// From the entries by index; entries beyond the end are empty.
     pub fn from_keys(keys: Vec<Option<Pkey>>) -> Self {
         Self { keys }
     }
 
-    /// The entries by index, empty ones included.
+    /// The entries by index, including empty ones.
     pub fn entries(&self) -> &[Option<Pkey>] {
         &self.keys
     }
 
-    /// The keys in order of their indices.
+    /// The P_Keys in the order of their indices.
     pub fn keys(&self) -> impl Iterator<Item = Pkey> {
         self.keys.iter().copied().flatten()
     }
 
-    /// Where a key stands.
+    /// The first index of a P_Key.
     pub fn index_of(&self, key: Pkey) -> Option<usize> {
         self.keys.iter().position(|held| *held == Some(key))
     }
 
-    /// How many blocks it takes to send it.
+    /// Number of blocks up to the last entry.
     pub fn block_count(&self) -> u16 {
         u16::try_from(self.keys.len().div_ceil(PkeyBlock::ENTRIES)).unwrap_or(u16::MAX)
     }
 
-    /// A block of 32 entries.
+    /// A block of 32 entries as P_KeyTable carries it.
     pub fn block(&self, block: u16) -> PkeyBlock {
         let first = usize::from(block) * PkeyBlock::ENTRIES;
-        PkeyBlock(std::array::from_fn(|place| self.keys.get(first + place).copied().flatten()))
+        PkeyBlock(std::array::from_fn(|entry| self.keys.get(first + entry).copied().flatten()))
     }
 }
 
@@ -255,47 +256,56 @@ mod tests {
 
     use super::*;
 
-    /// What happens to one of some tables.
+    /// An operation on one of several tables.
     #[derive(Clone, Debug)]
-    enum Step {
-        /// An entry is written.
-        Write { table: usize, lid: Lid, exit: Option<PortNum> },
-        /// It becomes a copy of another.
-        Copy { table: usize, from: usize },
-        /// It is read anew from its bytes, so that it shares nothing.
-        Read { table: usize },
+    enum TableStep {
+        Write {
+            table: usize,
+            lid: Lid,
+            exit: Option<PortNum>,
+        },
+        /// The table becomes a clone of another one.
+        Copy {
+            table: usize,
+            from: usize,
+        },
+        /// The table is rebuilt from its bytes, so that it shares no page.
+        Read {
+            table: usize,
+        },
     }
 
     const TABLES: usize = 3;
 
-    fn step() -> impl Strategy<Value = Step> {
-        // Around the ends of pages most of all.
+    fn step() -> impl Strategy<Value = TableStep> {
+        // Mostly around the ends of pages.
         let raw = prop_oneof![1..4000_u16, 1020..1030_u16, 2040..2060_u16, Just(Lid::MAX)];
         let lid = raw.prop_map(|raw| Lid::from_wire(raw).unwrap());
         let exit = (0..=u8::MAX).prop_map(PortNum::new);
-        let write = (0..TABLES, lid, exit).prop_map(|(table, lid, exit)| Step::Write { table, lid, exit });
-        let copy = (0..TABLES, 0..TABLES).prop_map(|(table, from)| Step::Copy { table, from });
-        prop_oneof![6 => write, 3 => copy, 1 => (0..TABLES).prop_map(|table| Step::Read { table })]
+        let write =
+            (0..TABLES, lid, exit).prop_map(|(table, lid, exit)| TableStep::Write { table, lid, exit });
+        let copy = (0..TABLES, 0..TABLES).prop_map(|(table, from)| TableStep::Copy { table, from });
+        prop_oneof![6 => write, 3 => copy, 1 => (0..TABLES).prop_map(|table| TableStep::Read { table })]
     }
 
     proptest! {
         #[test]
-        fn a_table_in_pages_is_as_a_plain_list(steps in prop::collection::vec(step(), 1..60)) {
+        fn a_paged_table_behaves_like_a_plain_list(steps in prop::collection::vec(step(), 1..60)) {
             let mut tables: [LinearTable; TABLES] = Default::default();
             let mut lists: [Vec<u8>; TABLES] = Default::default();
             for step in steps {
                 match step {
-                    Step::Write { table, lid, exit } => {
+                    TableStep::Write { table, lid, exit } => {
                         tables[table].set_exit(lid, exit);
                         let (list, raw) = (&mut lists[table], usize::from(lid.to_wire()));
                         list.resize(list.len().max(raw + 1), NO_PORT);
                         list[raw] = exit.map_or(NO_PORT, PortNum::to_wire);
                     }
-                    Step::Copy { table, from } => {
+                    TableStep::Copy { table, from } => {
                         tables[table] = tables[from].clone();
                         lists[table] = lists[from].clone();
                     }
-                    Step::Read { table } => tables[table] = LinearTable::from_exits(&lists[table]),
+                    TableStep::Read { table } => tables[table] = LinearTable::from_exits(&lists[table]),
                 }
             }
             for (table, list) in tables.iter().zip(&lists) {
@@ -319,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_blocks_end_at_the_top_with_no_port() {
+    fn linear_blocks_are_0xff_beyond_the_top() {
         let table = LinearTable::from_exits((0..70).collect::<Vec<u8>>());
         assert_eq!((table.top(), table.block_count()), (69, 2));
         assert_eq!(table.block(0)[63], 63);
@@ -330,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_blocks_hold_sixteen_ports_a_position() {
+    fn multicast_blocks_hold_16_ports_per_position() {
         let ports: PortSet = [0, 1, 17, 36, 254].into_iter().filter_map(PortNum::new).collect();
         let group = MulticastLid::from_wire(0xc021).unwrap();
         let table = MulticastTable::from_exits([(group, ports)].into());

@@ -1,4 +1,4 @@
-//! What is written is read back equal.
+//! A topology survives writing and parsing.
 
 use ib_wire::Lmc;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::generate::without_links;
 use crate::link_rate::{LinkRate, Speed, Width};
 use crate::topology::NodeIndex;
 
-/// Fabrics of every generator.
+/// Topologies of all generators, mostly with a missing link.
 fn generated() -> impl Strategy<Value = Topology> {
     let fat_trees = (1u32..200, 4u8..24, prop::sample::select(vec!["1:1", "2:1", "3:2"])).prop_filter_map(
         "too large for the radix",
@@ -34,10 +34,10 @@ fn generated() -> impl Strategy<Value = Topology> {
     (whole, any::<u64>()).prop_map(|(fabric, seed)| without_links(fabric.clone(), 1, seed).unwrap_or(fabric))
 }
 
-/// One node of an arbitrary fabric.
+/// A node of an arbitrary topology.
 fn node() -> impl Strategy<Value = NewNode> {
     let kind = prop_oneof![Just(NodeKind::Switch), Just(NodeKind::Adapter), Just(NodeKind::Router)];
-    let port_0 = prop_oneof![Just(PortZero::Unsaid), Just(PortZero::Base), Just(PortZero::Enhanced)];
+    let port_0 = prop_oneof![Just(PortZero::Unknown), Just(PortZero::Base), Just(PortZero::Enhanced)];
     let ids = (prop::option::of(1..u32::MAX >> 8), prop::option::of(1..u16::MAX));
     let names = ("[a-z0-9-]{1,12}", prop::option::of("[a-z]{1,20}"), "[ -~é]{0,50}");
     (kind, port_0, ids, names, 1u8..40).prop_map(|(kind, port_0, ids, (name, module, description), ports)| {
@@ -52,32 +52,32 @@ fn node() -> impl Strategy<Value = NewNode> {
     })
 }
 
-/// What is said about one cable.
+/// Two port numbers, rate, LID, LMC and speed mask of a cable.
 fn cable() -> impl Strategy<Value = (usize, usize, Option<LinkRate>, u16, u8, u8)> {
     let rate = (prop::sample::select(Speed::ALL.to_vec()), prop::sample::select(Width::ALL.to_vec()));
     let rate = prop::option::of(rate.prop_map(|(speed, width)| LinkRate { speed, width }));
     (any::<usize>(), any::<usize>(), rate, 0..0xc000u16, 0..8u8, 1..8u8)
 }
 
-/// Any fabric at all, within what the format can say.
+/// An arbitrary topology that the format can represent.
 fn arbitrary() -> impl Strategy<Value = Topology> {
     (prop::collection::vec(node(), 1..8), prop::collection::vec(cable(), 0..20)).prop_map(
         |(nodes, cables)| {
             let mut builder = TopologyBuilder::new();
             let mut ports = Vec::new();
-            for (place, node) in nodes.into_iter().enumerate() {
-                let guid = guid(0x1000 * (place as u64 + 1));
+            for (index, node) in nodes.into_iter().enumerate() {
+                let guid = guid(0x1000 * (index as u64 + 1));
                 let count = node.port_count;
-                let system_guid = (place % 2 == 0).then_some(guid);
-                if let Ok(index) = builder.add_node(NewNode { guid, system_guid, ..node }) {
-                    ports.extend((1..=count).map(|port| Endpoint::new(index, PortNum::new(port).unwrap())));
+                let system_guid = (index % 2 == 0).then_some(guid);
+                if let Ok(node) = builder.add_node(NewNode { guid, system_guid, ..node }) {
+                    ports.extend((1..=count).map(|port| Endpoint::new(node, PortNum::new(port).unwrap())));
                 }
             }
             for (a, b, rate, lid, lmc, speed) in cables {
                 let (a, b) = (ports[a % ports.len()], ports[b % ports.len()]);
                 if builder.connect(a, b, rate).is_ok() {
                     for end in [a, b] {
-                        note(&mut builder, end, lid, lmc, speed);
+                        set_attributes(&mut builder, end, lid, lmc, speed);
                     }
                 }
             }
@@ -86,13 +86,14 @@ fn arbitrary() -> impl Strategy<Value = Topology> {
     )
 }
 
-fn note(builder: &mut TopologyBuilder, end: Endpoint, lid: u16, lmc: u8, speed: u8) {
+fn set_attributes(builder: &mut TopologyBuilder, end: Endpoint, lid: u16, lmc: u8, speed: u8) {
     let lids = (Lid::from_wire(lid), Lmc::from_wire(lmc).unwrap());
     if builder.set_lid(end, lids.0, lids.1).is_err() {
         builder.set_lid(Endpoint::new(end.node, PortNum::MANAGEMENT), lids.0, lids.1).unwrap();
     } else if lid.is_multiple_of(3) {
-        let place = ((end.node.index() as u64) << 32) + (u64::from(lid) << 8) + u64::from(end.port.to_wire());
-        let odd = 0x7000_0000_0000_0000 + place;
+        let suffix =
+            ((end.node.index() as u64) << 32) + (u64::from(lid) << 8) + u64::from(end.port.to_wire());
+        let odd = 0x7000_0000_0000_0000 + suffix;
         builder.set_port_guid(end, guid(odd)).unwrap();
     }
     builder.set_enabled(end, LinkWidth(lmc | 1), LinkSpeed(speed)).unwrap();
@@ -102,12 +103,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     #[test]
-    fn generated_fabrics_are_read_back_equal(fabric in generated()) {
+    fn generated_fabrics_survive_a_round_trip(fabric in generated()) {
         prop_assert_eq!(parse(&write(&fabric)).unwrap(), fabric);
     }
 
     #[test]
-    fn any_fabric_is_read_back_equal(fabric in arbitrary()) {
+    fn arbitrary_fabrics_survive_a_round_trip(fabric in arbitrary()) {
         let text = write(&fabric);
         prop_assert_eq!(parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}")), fabric);
         prop_assert!(text.lines().all(|line| line.len() < 255), "ibsim cuts longer lines");
@@ -115,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn the_files_of_the_tests_are_read_back_equal() {
+fn test_files_survive_a_round_trip() {
     for text in [REAL, SHORT, MODULES, TREE] {
         let fabric = parse(text).unwrap();
         assert_eq!(parse(&write(&fabric)).unwrap(), fabric);
@@ -123,13 +124,13 @@ fn the_files_of_the_tests_are_read_back_equal() {
 }
 
 #[test]
-fn the_largest_reference_tree_is_read_back_equal() {
+fn the_largest_reference_tree_survives_a_round_trip() {
     let tree = FatTree::with_hosts(11_664).generate().unwrap();
     assert_eq!(parse(&write(&tree)).unwrap(), tree);
 }
 
 #[test]
-fn nodes_inside_and_outside_of_modules_may_be_cabled() {
+fn cables_may_connect_modules_with_the_outside() {
     let text = "Switch 2 \"s\"\n[1] \"m#h\"\n\nmodule=\"m\"\nCa 1 \"h\"\n[1] \"#s\"[1]\n";
     let fabric = parse(text).unwrap();
     assert_eq!(parse(&write(&fabric)).unwrap(), fabric);
@@ -137,7 +138,7 @@ fn nodes_inside_and_outside_of_modules_may_be_cabled() {
 }
 
 #[test]
-fn the_real_file_is_written_line_by_line_as_it_was() {
+fn a_real_file_is_reproduced_line_by_line() {
     let written = write(&parse(REAL).unwrap());
     let content = |text: &str| {
         let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -147,7 +148,7 @@ fn the_real_file_is_written_line_by_line_as_it_was() {
 }
 
 #[test]
-fn an_equals_sign_in_a_name_does_not_reach_port_lines_where_ibsim_takes_it_for_an_option() {
+fn descriptions_in_port_lines_have_no_equals_sign() {
     let fabric = parse("Switch 2 \"s\" # \"a=b\"\n[1] \"h\"\n\nCa 1 \"h\"\n[1] \"s\"\n").unwrap();
     let written = write(&fabric);
     assert!(written.contains("# \"a=b\" lid"));

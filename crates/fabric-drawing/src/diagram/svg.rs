@@ -1,30 +1,31 @@
-//! A [`Scene`] as SVG: one path per kind of wire and per colour of cells, so that ten thousand stay a small file.
+//! Renders a [`Scene`] as SVG. Cable lines of one kind and cells of one colour are one path each, so that drawings with ten
+//! thousand cables stay small.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::heat::{self, SHADES, UNUSED};
-use super::paper::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
 use super::scene::{
-    Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Text, Wire, point, svg_label_size,
+    Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Panel, Point, Scene, Text, point, svg_label_size,
 };
+use crate::page::{BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, write_head};
 
 const LEGEND_HEIGHT: f32 = 56.0;
-/// Room for the title and the legend of a small drawing.
+/// Smallest width of a drawing, for title and legend.
 const WIDTH_MIN: f32 = 860.0;
-/// Room for the scale of loads.
+/// Height of the colour scale.
 const SCALE_HEIGHT: f32 = 40.0;
 
-/// What the colours of wires tell.
+/// Meaning of the colours of cable lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ink {
-    /// What a wire leads to.
+    /// The role of the card at the upper end.
     Roles,
-    /// What its cables carried.
+    /// The load of the cables.
     Heat,
 }
 
-/// Draws a scene with a title above and a legend below.
+/// Renders a scene with a title above and a legend below.
 pub(super) fn render(scene: &Scene, title: &str, subtitle: &str, ink: Ink) -> String {
     let mut svg = String::new();
     write_svg(&mut svg, scene, title, subtitle, ink).expect("writing to a string does not fail");
@@ -42,8 +43,8 @@ fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: 
     writeln!(svg, r#"<g transform="translate({left:.1} {top:.1})">"#)?;
     scene.panels.iter().try_for_each(|panel| write_panel(svg, panel))?;
     match ink {
-        Ink::Roles => write_wires(svg, &scene.wires)?,
-        Ink::Heat => write_hot_wires(svg, &scene.wires)?,
+        Ink::Roles => write_cable_lines(svg, &scene.cable_lines)?,
+        Ink::Heat => write_hot_wires(svg, &scene.cable_lines)?,
     }
     scene.cards.iter().try_for_each(|card| write_card(svg, card))?;
     write_cells(svg, &scene.cells)?;
@@ -57,26 +58,26 @@ fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: 
     Ok(())
 }
 
-/// Fill and stroke.
-fn colours(role: Role) -> (&'static str, &'static str) {
+/// Fill and stroke colour of a role.
+fn colours(role: CardRole) -> (&'static str, &'static str) {
     match role {
-        Role::Core => ("#e6dcf2", "#9a7fc0"),
-        Role::Spine => ("#d5e2f4", "#7397c9"),
-        Role::Leaf => ("#d3e9dc", "#6fa98a"),
-        Role::Switch => ("#d5e2f4", "#7397c9"),
-        Role::Pod => ("#d3e9dc", "#6fa98a"),
-        Role::Host => ("#f1eee6", "#c3b9a2"),
+        CardRole::Core => ("#e6dcf2", "#9a7fc0"),
+        CardRole::Spine => ("#d5e2f4", "#7397c9"),
+        CardRole::Leaf => ("#d3e9dc", "#6fa98a"),
+        CardRole::Switch => ("#d5e2f4", "#7397c9"),
+        CardRole::Pod => ("#d3e9dc", "#6fa98a"),
+        CardRole::Host => ("#f1eee6", "#c3b9a2"),
     }
 }
 
-fn legend_text(role: Role) -> &'static str {
+fn legend_text(role: CardRole) -> &'static str {
     match role {
-        Role::Core => "core switch",
-        Role::Spine => "spine switch",
-        Role::Leaf => "leaf switch",
-        Role::Switch => "switch",
-        Role::Pod => "pod of leaves and spines",
-        Role::Host => "hosts",
+        CardRole::Core => "core switch",
+        CardRole::Spine => "spine switch",
+        CardRole::Leaf => "leaf switch",
+        CardRole::Switch => "switch",
+        CardRole::Pod => "pod of leaves and spines",
+        CardRole::Host => "hosts",
     }
 }
 
@@ -95,7 +96,7 @@ fn write_panel(svg: &mut String, panel: &Panel) -> fmt::Result {
     )
 }
 
-/// Thin, medium, thick: by how many cables a wire stands for.
+/// Stroke width by the number of cables: thin, medium or thick.
 fn thickness(cables: u32) -> u8 {
     match cables {
         0..=1 => 0,
@@ -104,9 +105,9 @@ fn thickness(cables: u32) -> u8 {
     }
 }
 
-/// Opacity and a factor for the thickness: many wires are drawn paler and thinner, so that they stay a texture.
-fn strength(wires: usize) -> (f32, f32) {
-    match wires {
+/// Opacity and factor of the stroke width: the more cable lines, the paler and thinner they are.
+fn strength(cable_lines: usize) -> (f32, f32) {
+    match cable_lines {
         0..=60 => (0.75, 1.0),
         61..=220 => (0.5, 0.75),
         221..=800 => (0.45, 0.6),
@@ -115,14 +116,19 @@ fn strength(wires: usize) -> (f32, f32) {
     }
 }
 
-fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
-    let mut paths: BTreeMap<(Role, u8, i32, i32), String> = BTreeMap::new();
-    for wire in wires {
-        // A path is as pale where it crosses itself as elsewhere. One for each end shows where wires gather.
-        let kind = (wire.role, thickness(wire.cables.count), wire.to.x as i32, wire.to.y as i32);
-        write_wire(paths.entry(kind).or_default(), wire)?;
+fn write_cable_lines(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
+    let mut paths: BTreeMap<(CardRole, u8, i32, i32), String> = BTreeMap::new();
+    for cable_line in cable_lines {
+        // Crossings within one path are not darker. One path per end shows where cable lines converge.
+        let kind = (
+            cable_line.role,
+            thickness(cable_line.cables.count),
+            cable_line.to.x as i32,
+            cable_line.to.y as i32,
+        );
+        write_wire(paths.entry(kind).or_default(), cable_line)?;
     }
-    let counts = counts(wires);
+    let counts = counts(cable_lines);
     for ((role, thickness, ..), path) in paths {
         let (opacity, factor) = strength(counts[&role]);
         let (_, stroke) = colours(role);
@@ -135,21 +141,21 @@ fn write_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
     Ok(())
 }
 
-/// How many wires there are of each role.
-fn counts(wires: &[Wire]) -> BTreeMap<Role, usize> {
+/// Number of cable lines of each role.
+fn counts(cable_lines: &[CableLine]) -> BTreeMap<CardRole, usize> {
     let mut counts = BTreeMap::new();
-    wires.iter().for_each(|wire| *counts.entry(wire.role).or_default() += 1);
+    cable_lines.iter().for_each(|cable_line| *counts.entry(cable_line.role).or_default() += 1);
     counts
 }
 
-/// The busiest are drawn last, strongest and widest.
-fn write_hot_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
-    let mut paths: BTreeMap<(Option<u8>, Role, u8), String> = BTreeMap::new();
-    for wire in wires {
-        let kind = (heat::shade(wire.cables.load), wire.role, thickness(wire.cables.count));
-        write_wire(paths.entry(kind).or_default(), wire)?;
+/// The busiest cables are drawn last, most opaque and widest.
+fn write_hot_wires(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
+    let mut paths: BTreeMap<(Option<u8>, CardRole, u8), String> = BTreeMap::new();
+    for cable_line in cable_lines {
+        let kind = (heat::shade(cable_line.cables.load), cable_line.role, thickness(cable_line.cables.count));
+        write_wire(paths.entry(kind).or_default(), cable_line)?;
     }
-    let counts = counts(wires);
+    let counts = counts(cable_lines);
     for ((shade, role, thickness), path) in paths {
         let (_, factor) = strength(counts[&role]);
         let part = f32::from(shade.unwrap_or(0)) / f32::from(SHADES - 1);
@@ -164,12 +170,12 @@ fn write_hot_wires(svg: &mut String, wires: &[Wire]) -> fmt::Result {
     Ok(())
 }
 
-/// Cells of one colour and height are one path of short, wide strokes.
+/// Cells of one colour and height are drawn as one path of short, wide strokes.
 fn write_cells(svg: &mut String, blocks: &[Cells]) -> fmt::Result {
     let mut paths: BTreeMap<(u32, Option<u8>), String> = BTreeMap::new();
     for block in blocks {
         let Cells { corner, columns, step, size, loads } = block;
-        // Wires behind would look like more cells.
+        // A background, since cable lines behind would look like further cells.
         writeln!(
             svg,
             r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" rx="2" fill="{BACKGROUND}"/>"#,
@@ -193,10 +199,10 @@ fn write_cells(svg: &mut String, blocks: &[Cells]) -> fmt::Result {
     Ok(())
 }
 
-fn write_wire(path: &mut String, wire: &Wire) -> fmt::Result {
-    let Wire { from, to, .. } = wire;
+fn write_wire(path: &mut String, cable_line: &CableLine) -> fmt::Result {
+    let CableLine { from, to, .. } = cable_line;
     write!(path, "M{:.0} {:.0}", from.x, from.y)?;
-    match wire.bend {
+    match cable_line.bend {
         Bend::Straight => write!(path, "L{:.0} {:.0}", to.x, to.y),
         Bend::Upright => {
             let middle = (from.y + to.y) / 2.0;
@@ -240,12 +246,12 @@ fn write_lines(svg: &mut String, card: &Card, size: f32, transform: &str) -> fmt
     Ok(())
 }
 
-/// Row height of a list of hosts.
+/// Line height in a list of hosts.
 pub(super) const LIST_STEP: f32 = 15.0;
-/// Font size of a list of hosts.
+/// Font size in a list of hosts.
 pub(super) const LIST_SIZE: f32 = 10.5;
 
-/// Where a column of a list begins.
+/// Upper left corner of a column of a list.
 pub(super) fn list_corner(card: &Card, columns: usize, column: usize) -> Point {
     let column_width = (card.width - 10.0) / columns as f32;
     let left = card.centre.x - card.width / 2.0 + 10.0;
@@ -283,7 +289,7 @@ fn write_label(svg: &mut String, label: &Label) -> fmt::Result {
 
 fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Result {
     let mut x = MARGIN;
-    for role in Role::ALL.into_iter().filter(|role| scene.cards.iter().any(|card| card.role == *role)) {
+    for role in CardRole::ALL.into_iter().filter(|role| scene.cards.iter().any(|card| card.role == *role)) {
         let (fill, stroke) = colours(role);
         let text = legend_text(role);
         writeln!(
@@ -295,18 +301,18 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
         x += 26.0 + text.len() as f32 * 6.6 + 26.0;
     }
     let hot = ink == Ink::Heat;
-    if scene.wires.iter().any(|wire| wire.cables.count > 1) {
+    if scene.cable_lines.iter().any(|cable_line| cable_line.cables.count > 1) {
         writeln!(
             svg,
             r#"<path d="M{x:.0} {y:.0}h26" stroke="{MUTED}" stroke-width="2.8" stroke-linecap="round"/>"#
         )?;
         let text =
-            if hot { "several cables, the busiest’s colour" } else { "a thicker line is several cables" };
+            if hot { "several cables, colour of the busiest" } else { "thicker lines are several cables" };
         write_legend_text(svg, x + 36.0, y, text)?;
         x += 36.0 + text.chars().count() as f32 * 6.6 + 26.0;
     }
     if hot && !scene.cells.is_empty() {
-        let (fill, pods) = (heat::colour_at(0.5), scene.cards.iter().any(|card| card.role == Role::Pod));
+        let (fill, pods) = (heat::colour_at(0.5), scene.cards.iter().any(|card| card.role == CardRole::Pod));
         writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="8" height="8" fill="{fill}"/>"#, y - 4.0)?;
         let text = if pods { "one host or spine of a leaf" } else { "one host" };
         write_legend_text(svg, x + 16.0, y, text)?;
@@ -314,17 +320,17 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
     Ok(())
 }
 
-/// The colours of loads, from unused to full.
+/// The colour scale from idle to full.
 fn write_scale(svg: &mut String, y: f32) -> fmt::Result {
     const STEP: f32 = 10.0;
     let mut x = MARGIN;
     writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="18" height="12" fill="{UNUSED}"/>"#, y - 6.0)?;
-    write_legend_text(svg, x + 26.0, y, "unused")?;
+    write_legend_text(svg, x + 26.0, y, "idle")?;
     x += 96.0;
     for shade in 0..SHADES {
         let fill = heat::colour(Some(shade));
         let left = x + f32::from(shade) * STEP;
-        // A little wider than its step: no seams.
+        // Slightly wider than its step, to avoid seams.
         writeln!(
             svg,
             r#"<rect x="{left:.0}" y="{:.0}" width="{:.1}" height="12" fill="{fill}"/>"#,
@@ -342,7 +348,7 @@ fn write_scale(svg: &mut String, y: f32) -> fmt::Result {
             25 * quarter
         )?;
     }
-    write_legend_text(svg, x + width + 24.0, y, "of its rate that a cable sent in its busier direction")
+    write_legend_text(svg, x + width + 24.0, y, "of the link rate, in the busier direction")
 }
 
 fn write_legend_text(svg: &mut String, x: f32, y: f32, text: &str) -> fmt::Result {

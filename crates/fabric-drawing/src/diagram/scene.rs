@@ -1,11 +1,11 @@
-//! What a layout leaves for the renderer: cards, panels, wires and labels on a plane.
+//! [`Scene`]: the output of a layout and input of the renderer. Cards, panels, cable lines and labels on a plane.
 
 use super::heat::Cables;
-use super::paper::text_width;
+use crate::page::text_width;
 
-/// What a thing is, which decides its colour.
+/// Role of a card, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
+pub(super) enum CardRole {
     Core,
     Spine,
     Leaf,
@@ -14,16 +14,16 @@ pub(super) enum Role {
     Host,
 }
 
-impl Role {
-    /// Every role, in the order of the legend.
+impl CardRole {
+    /// All roles in the order of the legend.
     pub const ALL: [Self; 6] = [Self::Core, Self::Spine, Self::Leaf, Self::Switch, Self::Pod, Self::Host];
 
-    /// The role of a switch in a tree of `top` levels.
-    pub fn of_level(level: u8, top: u8) -> Self {
-        match (level, top) {
+    /// The role of a switch in a tree of `top` tiers.
+    pub fn of_tier(tier: u8, top: u8) -> Self {
+        match (tier, top) {
             (_, 1) => Self::Switch,
             (1, _) => Self::Leaf,
-            (level, top) if level == top && top > 2 => Self::Core,
+            (tier, top) if tier == top && top > 2 => Self::Core,
             _ => Self::Spine,
         }
     }
@@ -40,65 +40,65 @@ pub(super) const fn point(x: f32, y: f32) -> Point {
     Point { x, y }
 }
 
-/// A rounded box with lines of text, placed by its centre.
+/// A rounded box with lines of text.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     pub centre: Point,
     pub width: f32,
     pub height: f32,
-    pub role: Role,
+    pub role: CardRole,
     pub lines: Vec<String>,
     pub text: Text,
 }
 
-/// How the text of a card runs.
+/// Direction of the text of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Text {
-    /// From left to right, centred.
+    /// Horizontal and centred, with this font size.
     Across(f32),
-    /// From bottom to top, centred.
+    /// Bottom to top and centred, with this font size.
     Up(f32),
-    /// From left to right in so many columns: a list.
+    /// A list with this number of columns.
     List(usize),
 }
 
-/// A pale background that holds cards together.
+/// A background behind a group of cards.
 #[derive(Clone, Debug)]
 pub(super) struct Panel {
     pub corner: Point,
     pub width: f32,
     pub height: f32,
     pub title: String,
-    /// Whether the title stands at the lower edge, out of the way of wires that come from above.
+    /// Whether the title is at the lower edge, away from cable lines that come from above.
     pub title_below: bool,
 }
 
-/// A line between two points, standing for some cables.
+/// A line that represents one or more cables.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wire {
+pub(super) struct CableLine {
     pub from: Point,
     pub to: Point,
     pub bend: Bend,
-    pub role: Role,
+    pub role: CardRole,
     pub cables: Cables,
 }
 
-/// How a wire runs.
+/// Shape of a cable line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bend {
     Straight,
-    /// Leaves and arrives vertically.
+    /// A curve that starts and ends vertically.
     Upright,
-    /// Is drawn towards a point.
+    /// A quadratic curve with this control point.
     Towards(Point),
 }
 
-/// Small squares in rows, one for each of some cables, in the colour of its load.
+/// A block of small squares, one per cable, in the colour of its load.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub corner: Point,
     pub columns: usize,
-    /// From one cell to the next, to the right and down.
+    /// Distance from one cell to the next, to the right and down.
     pub step: Point,
     /// Width and height of a cell.
     pub size: Point,
@@ -106,15 +106,15 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// Below or above a card, as wide as it or narrower.
+    /// Places cells below or above a card, at most as wide as the card.
     pub fn beside(card: &Card, side: Side, loads: Vec<f32>) -> Self {
-        /// What a cell wants; where the card is narrow there are more rows.
+        /// Preferred width of a cell; narrow cards get more rows.
         const STEP: f32 = 7.0;
         let columns = ((card.width / STEP) as usize).clamp(1, loads.len().max(1));
         Self::in_columns(card, side, columns, loads)
     }
 
-    /// Below or above a card in so many columns.
+    /// Places cells below or above a card in `columns` columns.
     pub fn in_columns(card: &Card, side: Side, columns: usize, loads: Vec<f32>) -> Self {
         const STEP_MAX: f32 = 8.0;
         const GAP: f32 = 4.0;
@@ -144,44 +144,44 @@ impl Cells {
     }
 }
 
-/// On which side of a card something stands.
+/// Side of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Above,
     Below,
 }
 
-/// Free text.
+/// Text outside of cards.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
     pub at: Point,
     pub text: String,
     pub anchor: Anchor,
-    /// Degrees clockwise.
+    /// Rotation in degrees, clockwise.
     pub angle: f32,
     pub muted: bool,
 }
 
-/// Where a label begins to run from.
+/// Alignment of a label at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
     End,
 }
 
-/// A drawing.
+/// A drawing without title and legend.
 #[derive(Debug, Default)]
 pub(super) struct Scene {
     pub panels: Vec<Panel>,
-    pub wires: Vec<Wire>,
+    pub cable_lines: Vec<CableLine>,
     pub cards: Vec<Card>,
-    /// Only where loads are shown.
+    /// Only in heat maps.
     pub cells: Vec<Cells>,
     pub labels: Vec<Label>,
 }
 
 impl Scene {
-    /// The corners between which everything lies.
+    /// Upper left and lower right corner of the bounding box.
     pub fn bounds(&self) -> (Point, Point) {
         let cards = self.cards.iter().map(|card| {
             let (x, y) = (card.width / 2.0, card.height / 2.0);
@@ -191,11 +191,11 @@ impl Scene {
             .panels
             .iter()
             .map(|panel| (panel.corner, point(panel.corner.x + panel.width, panel.corner.y + panel.height)));
-        let controls = self.wires.iter().filter_map(|wire| match wire.bend {
-            // A curve reaches half-way to the point it is drawn to.
+        let controls = self.cable_lines.iter().filter_map(|cable_line| match cable_line.bend {
+            // A quadratic curve reaches half-way to its control point.
             Bend::Towards(control) => Some(point(
-                (wire.from.x + wire.to.x) / 4.0 + control.x / 2.0,
-                (wire.from.y + wire.to.y) / 4.0 + control.y / 2.0,
+                (cable_line.from.x + cable_line.to.x) / 4.0 + control.x / 2.0,
+                (cable_line.from.y + cable_line.to.y) / 4.0 + control.y / 2.0,
             )),
             _ => None,
         });
@@ -226,14 +226,14 @@ impl Label {
     }
 }
 
-/// Font size of labels.
+/// Font size of labels outside of cards.
 pub(super) const fn svg_label_size() -> f32 {
     12.0
 }
 
-/// A card for a switch in a slot of a row: its lines across if they fit, up if not, none if the slot is too narrow
-/// even for that.
-pub(super) fn card_in_slot(centre: Point, slot: f32, role: Role, lines: Vec<String>) -> Card {
+/// A card for a switch in a slot of a row. The text is horizontal if it fits, vertical if not, and absent if the slot is too
+/// narrow for that.
+pub(super) fn card_in_slot(centre: Point, slot: f32, role: CardRole, lines: Vec<String>) -> Card {
     const SIZE: f32 = 12.0;
     const SMALL: f32 = 10.0;
     let longest = |size| lines.iter().map(|line| text_width(line, size)).fold(0.0, f32::max);

@@ -1,26 +1,26 @@
-//! Fabrics for Graphviz.
+//! Export of a topology to the DOT language of Graphviz.
 
 use std::fmt::{self, Write};
 
-use super::{Fabric, HOSTS_DRAWN_MAX, counted, rows};
-use crate::topology::Topology;
+use super::{DrawnFabric, HOSTS_DRAWN_MAX, counted, rows};
+use fabric_model::Topology;
 
-/// Writes a fabric as a graph in the DOT language; parallel cables are one edge with a label.
+/// Writes the fabric as an undirected DOT graph. Parallel cables become one edge that is labelled with their number.
 pub fn to_dot(topology: &Topology) -> String {
     let mut dot = String::new();
-    write_graph(&mut dot, &Fabric::of(topology)).expect("writing to a string does not fail");
+    write_graph(&mut dot, &DrawnFabric::of(topology)).expect("writing to a string does not fail");
     dot
 }
 
-fn write_graph(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
+fn write_graph(dot: &mut String, fabric: &DrawnFabric<'_>) -> fmt::Result {
     dot.push_str("graph fabric {\n  rankdir=BT;\n");
     dot.push_str("  node [shape=box, style=\"rounded,filled\", fillcolor=\"#d5e2f4\", color=\"#7397c9\", fontname=sans];\n");
     dot.push_str("  edge [color=\"#9aa3ad\"];\n");
-    for place in 0..fabric.graph.len() {
-        writeln!(dot, "  s{place} [label={:?}];", fabric.name(place))?;
+    for switch in 0..fabric.graph.switch_count() {
+        writeln!(dot, "  s{switch} [label={:?}];", fabric.name(switch))?;
     }
-    for row in fabric.levels.as_deref().map(rows).unwrap_or_default() {
-        let names: Vec<String> = row.iter().map(|place| format!("s{place}")).collect();
+    for row in fabric.tiers.as_deref().map(rows).unwrap_or_default() {
+        let names: Vec<String> = row.iter().map(|switch| format!("s{switch}")).collect();
         writeln!(dot, "  {{ rank=same; {} }}", names.join("; "))?;
     }
     for (a, b, cables) in fabric.pairs() {
@@ -34,21 +34,21 @@ fn write_graph(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn write_hosts(dot: &mut String, fabric: &Fabric<'_>) -> fmt::Result {
+fn write_hosts(dot: &mut String, fabric: &DrawnFabric<'_>) -> fmt::Result {
     const STYLE: &str = "fillcolor=\"#f1eee6\", color=\"#c3b9a2\"";
     let by_name = fabric.topology.end_nodes().count() <= HOSTS_DRAWN_MAX;
-    for place in 0..fabric.graph.len() {
-        let hosts = fabric.hosts(place);
+    for switch in 0..fabric.graph.switch_count() {
+        let hosts = fabric.hosts(switch);
         if by_name {
             for host in hosts {
                 let number = host.index();
                 writeln!(dot, "  h{number} [label={:?}, {STYLE}];", fabric.topology[*host].description)?;
-                writeln!(dot, "  h{number} -- s{place};")?;
+                writeln!(dot, "  h{number} -- s{switch};")?;
             }
         } else if !hosts.is_empty() {
             writeln!(
                 dot,
-                "  h{place} [label={:?}, {STYLE}];\n  h{place} -- s{place};",
+                "  h{switch} [label={:?}, {STYLE}];\n  h{switch} -- s{switch};",
                 counted(hosts.len(), "host")
             )?;
         }

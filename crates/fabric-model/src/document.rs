@@ -1,16 +1,17 @@
-//! A fabric as a document for other programs, by serde.
+//! A topology as a document for other programs, serialized with serde.
 
 use ib_wire::{Guid, Lid, NodeKind, PortNum};
 use serde::Serialize;
 
 use crate::link_rate::LinkRate;
-use crate::summary::Summary;
+use crate::summary::TopologySummary;
 use crate::topology::{Endpoint, Node, Topology};
 
-/// A fabric in plain fields: its summary, its nodes in file order, and its links, whose ends count nodes from 0.
+/// A topology as plain records: a summary, the nodes in file order, and the links, whose ends refer to nodes by index.
+/// It can be serialized only.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
-    summary: Summary,
+    summary: TopologySummary,
     nodes: Vec<NodeEntry>,
     links: Vec<LinkEntry>,
 }
@@ -25,7 +26,7 @@ struct NodeEntry {
     device_id: Option<u16>,
     description: String,
     port_count: u8,
-    /// Of a switch its own, of others that of the first port that has one.
+    /// LID of port 0 of a switch; on other nodes the LID of the first port that has one.
     lid: Option<Lid>,
 }
 
@@ -38,7 +39,7 @@ struct LinkEntry {
 }
 
 impl Document {
-    /// Writes a fabric down.
+    /// Builds the document of a topology.
     pub fn of(topology: &Topology) -> Self {
         let guid_of = |end| topology.port(end).expect("links end at ports").guid;
         let links = topology.links().map(|link| LinkEntry {
@@ -48,7 +49,7 @@ impl Document {
             port_guids: [guid_of(link.a), guid_of(link.b)],
         });
         Self {
-            summary: Summary::of(topology),
+            summary: TopologySummary::of(topology),
             nodes: topology.nodes().map(|(_, node)| entry(node)).collect(),
             links: links.collect(),
         }
@@ -83,7 +84,7 @@ mod tests {
     use crate::generate::Torus;
 
     #[test]
-    fn the_document_names_every_link_by_places_of_nodes() {
+    fn links_refer_to_nodes_by_index() {
         let document = Document::of(&Torus::new([2, 2]).generate().unwrap());
         let json = serde_json::to_value(&document).unwrap();
         assert_eq!(json["summary"]["links"], 8);

@@ -1,47 +1,53 @@
-//! Any fabric as a ring of switches, names outside, cables across.
+//! Layout for all other fabrics: a ring of switches with the names outside and the cables across.
 
 use std::f32::consts::TAU;
 
-use super::scene::{Anchor, Bend, Card, Cells, Label, Point, Role, Scene, Text, Wire, point};
-use super::{Fabric, counted};
-use crate::structure::Place;
+use super::scene::{Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Point, Scene, Text, point};
+use super::{DrawnFabric, counted};
+use fabric_model::SwitchIndex;
 
-/// Along the ring, per switch.
+/// Distance between two switches along the ring.
 const SLOT: f32 = 30.0;
 const RADIUS_MIN: f32 = 220.0;
 const DOT: f32 = 20.0;
 
-/// Draws the fabric.
-pub(super) fn draw(fabric: &Fabric<'_>) -> Scene {
+/// Draws the fabric; works for every topology.
+pub(super) fn draw(fabric: &DrawnFabric<'_>) -> Scene {
     let mut scene = Scene::default();
-    let count = fabric.graph.len();
+    let count = fabric.graph.switch_count();
     let radius = (count as f32 * SLOT / TAU).max(RADIUS_MIN);
-    for place in 0..count {
-        let angle = TAU * place as f32 / count as f32 - TAU / 4.0;
+    for switch in 0..count {
+        let angle = TAU * switch as f32 / count as f32 - TAU / 4.0;
         let centre = point(radius * angle.cos(), radius * angle.sin());
         let text = Text::Across(12.0);
         scene.cards.push(Card {
             centre,
             width: DOT,
             height: DOT,
-            role: Role::Switch,
+            role: CardRole::Switch,
             lines: Vec::new(),
             text,
         });
-        if let Some(loads) = fabric.host_loads(place) {
+        if let Some(loads) = fabric.host_loads(switch) {
             scene.cells.push(cells_inside(centre, loads));
         }
-        scene.labels.push(label(fabric, place, radius + 22.0, angle));
+        scene.labels.push(label(fabric, switch, radius + 22.0, angle));
     }
     for (a, b, cables) in fabric.pairs() {
         let (from, to) = (scene.cards[a].centre, scene.cards[b].centre);
         let control = point((from.x + to.x) * 0.36, (from.y + to.y) * 0.36);
-        scene.wires.push(Wire { from, to, bend: Bend::Towards(control), role: Role::Switch, cables });
+        scene.cable_lines.push(CableLine {
+            from,
+            to,
+            bend: Bend::Towards(control),
+            role: CardRole::Switch,
+            cables,
+        });
     }
     scene
 }
 
-/// A square of cells on the dot of a switch.
+/// Host cells as a square on the dot of a switch.
 fn cells_inside(centre: Point, loads: &[f32]) -> Cells {
     const WIDTH: f32 = DOT - 5.0;
     let columns = (loads.len() as f32).sqrt().ceil() as usize;
@@ -52,10 +58,10 @@ fn cells_inside(centre: Point, loads: &[f32]) -> Cells {
     cells
 }
 
-/// The name along the ray from the middle, never upside down.
-fn label(fabric: &Fabric<'_>, place: Place, distance: f32, angle: f32) -> Label {
-    let hosts = fabric.hosts(place).len();
-    let mut text = fabric.name(place).to_owned();
+/// The name of a switch, written radially and never upside down.
+fn label(fabric: &DrawnFabric<'_>, switch: SwitchIndex, distance: f32, angle: f32) -> Label {
+    let hosts = fabric.hosts(switch).len();
+    let mut text = fabric.name(switch).to_owned();
     if hosts > 0 {
         text = format!("{text} · {}", counted(hosts, "host"));
     }

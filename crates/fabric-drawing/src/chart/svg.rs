@@ -1,11 +1,11 @@
-//! A chart of lines as SVG: a plot, the names of level things to its right, those of upright marks above it.
+//! Renders a line chart: the plot, labels of series and horizontal lines to its right, labels of vertical lines above it.
 
 use std::fmt::{self, Write};
 
-use super::names::{NAME_SIZE, NAME_STEP, cut, rows, spread};
-use super::ruler::{Ruler, Tick};
-use super::{Lines, Mark, Position, Series, Style};
-use crate::picture::paper::{
+use super::axis::{AxisRange, Tick};
+use super::labels::{NAME_SIZE, NAME_STEP, cut, rows, spread};
+use super::{LineChart, LineStyle, Position, ReferenceLine, Series};
+use crate::page::{
     BACKGROUND, Escaped, INK, MARGIN, MUTED, TITLE_HEIGHT, head_width, text_width, write_head,
 };
 
@@ -13,64 +13,64 @@ const PLOT_WIDTH: f32 = 720.0;
 const PLOT_HEIGHT: f32 = 400.0;
 const GRID: &str = "#e6e2d8";
 const TICK_SIZE: f32 = 11.0;
-/// Height of a row of names above the plot.
+/// Height of a row of labels above the plot.
 const ROW_HEIGHT: f32 = 17.0;
-/// Between the plot and the names to its right, where lines lead from one to the other.
+/// Space between the plot and the labels to its right, for the leader lines.
 const LEAD: f32 = 30.0;
-/// Length of the piece of line before a name.
+/// Length of the line sample before a label.
 const SAMPLE: f32 = 20.0;
-/// How near to the right edge all lines end if their names stand there, as a part of the width.
+/// Labels are placed at the line ends if all lines end within this fraction of the width from the right edge.
 const END_PART: f32 = 0.03;
-/// Between two rings on a line that has them.
+/// Distance between two rings on a line.
 const RING_GAP: f32 = 84.0;
-/// Points nearer than this to the one before are not drawn.
+/// Points closer than this to the previous one are not drawn.
 const POINT_GAP: f32 = 0.4;
 
-/// Colours that people who see few colours can tell apart too: those of Okabe and Ito and of Tol, moved until any two
-/// were as far apart as they could be. Lines beyond bear rings and begin anew.
+/// Palette that is distinguishable with colour vision deficiencies: the colours of Okabe and Ito and of Tol, adjusted to
+/// maximize the smallest distance. Further lines reuse the colours with rings.
 pub(super) const COLOURS: [&str; 10] = [
     "#006fde", "#ca4c00", "#4aa674", "#d851ab", "#f2a700", "#2fc2ff", "#2c09b6", "#6d0033", "#794a24",
     "#4e1671",
 ];
 
-/// Draws a chart.
-pub(super) fn render(lines: &Lines) -> String {
+/// Draws a chart as an SVG document.
+pub(super) fn render(lines: &LineChart) -> String {
     let mut svg = String::new();
     Chart::new(lines).write(&mut svg).expect("writing to a string does not fail");
     svg
 }
 
-/// A place in the picture; `y` grows downwards.
-type Place = (f32, f32);
+/// A point in the drawing; `y` grows downwards.
+type PlotPoint = (f32, f32);
 
-/// A chart and where its parts are.
+/// A chart with the positions of its parts.
 struct Chart<'a> {
-    lines: &'a Lines,
-    x: Ruler,
-    y: Ruler,
-    /// Left, top, right and bottom of the plot.
+    lines: &'a LineChart,
+    x: AxisRange,
+    y: AxisRange,
+    /// Edges of the plot, from here to `bottom`.
     left: f32,
     top: f32,
     right: f32,
     bottom: f32,
-    /// The runs of points of each series that have a place.
-    runs: Vec<Vec<Vec<Place>>>,
+    /// For each series, the runs of consecutive points that have a position.
+    runs: Vec<Vec<Vec<PlotPoint>>>,
     names: Vec<Name>,
-    uprights: Vec<Upright>,
+    verticals: Vec<VerticalLine>,
 }
 
-/// A name to the right of the plot.
+/// A label to the right of the plot.
 struct Name {
     text: String,
     full: String,
-    /// Where in the plot the line ends that it names, if its name stands there.
+    /// Height at which the line ends, if the label is placed at line ends.
     end: Option<f32>,
     stroke: Stroke,
     at: f32,
 }
 
-/// An upright mark.
-struct Upright {
+/// A vertical reference line with its label.
+struct VerticalLine {
     text: String,
     full: String,
     x: f32,
@@ -78,7 +78,7 @@ struct Upright {
     stroke: Stroke,
 }
 
-/// How a line looks.
+/// Appearance of a line.
 #[derive(Clone, Copy, Debug)]
 struct Stroke {
     colour: &'static str,
@@ -90,30 +90,30 @@ struct Stroke {
 impl Stroke {
     fn of_series(series: &Series, number: usize) -> Self {
         let colour = series.colour.unwrap_or(number);
-        let dashes = if series.style == Style::Dashed { r#" stroke-dasharray="7 4""# } else { "" };
+        let dashes = if series.style == LineStyle::Dashed { r#" stroke-dasharray="7 4""# } else { "" };
         let rings = colour / COLOURS.len() % 2 == 1;
         Self { colour: COLOURS[colour % COLOURS.len()], width: 2.0, dashes, rings }
     }
 
-    fn of_mark(mark: &Mark) -> Self {
-        let colour = mark.colour.map_or(MUTED, |colour| COLOURS[colour % COLOURS.len()]);
+    fn of_reference(line: &ReferenceLine) -> Self {
+        let colour = line.colour.map_or(MUTED, |colour| COLOURS[colour % COLOURS.len()]);
         Self { colour, width: 1.2, dashes: r#" stroke-dasharray="3 3""#, rings: false }
     }
 }
 
 impl<'a> Chart<'a> {
-    fn new(lines: &'a Lines) -> Self {
+    fn new(lines: &'a LineChart) -> Self {
         let points = || lines.series.iter().flat_map(|series| series.points.iter().copied());
-        let marks = || lines.marks.iter().map(|mark| mark.at);
-        let xs = points().map(|point| point.0).chain(marks().filter_map(|at| match at {
+        let reference_lines = || lines.reference_lines.iter().map(|line| line.at);
+        let xs = points().map(|point| point.0).chain(reference_lines().filter_map(|at| match at {
             Position::X(x) => Some(x),
             Position::Y(_) => None,
         }));
-        let ys = points().map(|point| point.1).chain(marks().filter_map(|at| match at {
+        let ys = points().map(|point| point.1).chain(reference_lines().filter_map(|at| match at {
             Position::X(_) => None,
             Position::Y(y) => Some(y),
         }));
-        let (x, y) = (Ruler::new(&lines.x, xs), Ruler::new(&lines.y, ys));
+        let (x, y) = (AxisRange::new(&lines.x, xs), AxisRange::new(&lines.y, ys));
         let tick_width = y.ticks().iter().map(|tick| text_width(&tick.text, TICK_SIZE)).fold(24.0, f32::max);
         let left = MARGIN + tick_width + 10.0;
         let mut chart = Self {
@@ -126,12 +126,13 @@ impl<'a> Chart<'a> {
             bottom: PLOT_HEIGHT,
             runs: Vec::new(),
             names: Vec::new(),
-            uprights: Vec::new(),
+            verticals: Vec::new(),
         };
-        chart.place_uprights();
-        let levels = lines.marks.iter().filter(|mark| matches!(mark.at, Position::Y(_))).count();
-        let names_height = (lines.series.len() + levels) as f32 * NAME_STEP;
-        let rows = chart.uprights.iter().map(|mark| mark.row + 1).max().unwrap_or(0);
+        chart.place_verticals();
+        let horizontals =
+            lines.reference_lines.iter().filter(|line| matches!(line.at, Position::Y(_))).count();
+        let names_height = (lines.series.len() + horizontals) as f32 * NAME_STEP;
+        let rows = chart.verticals.iter().map(|line| line.row + 1).max().unwrap_or(0);
         chart.top = TITLE_HEIGHT + 44.0 + rows as f32 * ROW_HEIGHT;
         chart.bottom = chart.top + PLOT_HEIGHT.max(names_height);
         chart.runs = lines.series.iter().map(|series| chart.runs_of(series)).collect();
@@ -147,24 +148,25 @@ impl<'a> Chart<'a> {
         self.bottom - (self.bottom - self.top) * part as f32
     }
 
-    fn place_uprights(&mut self) {
-        let placed = self.lines.marks.iter().filter_map(|mark| match mark.at {
-            Position::X(x) => Some((mark, self.across(self.x.inside(x)?))),
+    fn place_verticals(&mut self) {
+        let placed = self.lines.reference_lines.iter().filter_map(|line| match line.at {
+            Position::X(x) => Some((line, self.across(self.x.inside(x)?))),
             Position::Y(_) => None,
         });
-        let texts: Vec<(&Mark, f32, String)> = placed.map(|(mark, x)| (mark, x, cut(&mark.name))).collect();
+        let texts: Vec<(&ReferenceLine, f32, String)> =
+            placed.map(|(line, x)| (line, x, cut(&line.name))).collect();
         let begins: Vec<(f32, &str)> = texts.iter().map(|(_, x, text)| (*x, text.as_str())).collect();
         let rows = rows(&begins);
-        let upright = |((mark, x, text), row): ((&Mark, f32, String), usize)| {
-            let stroke = Stroke::of_mark(mark);
-            Upright { text, full: mark.name.clone(), x, row, stroke }
+        let vertical = |((line, x, text), row): ((&ReferenceLine, f32, String), usize)| {
+            let stroke = Stroke::of_reference(line);
+            VerticalLine { text, full: line.name.clone(), x, row, stroke }
         };
-        self.uprights = texts.into_iter().zip(rows).map(upright).collect();
+        self.verticals = texts.into_iter().zip(rows).map(vertical).collect();
     }
 
-    /// The points of a series that have a place, cut where one has none.
-    fn runs_of(&self, series: &Series) -> Vec<Vec<Place>> {
-        let mut runs: Vec<Vec<Place>> = vec![Vec::new()];
+    /// The points of a series as runs, split where a point has no position.
+    fn runs_of(&self, series: &Series) -> Vec<Vec<PlotPoint>> {
+        let mut runs: Vec<Vec<PlotPoint>> = vec![Vec::new()];
         for (x, y) in &series.points {
             match (self.x.at(*x), self.y.at(*y)) {
                 (Some(x), Some(y)) => {
@@ -178,15 +180,15 @@ impl<'a> Chart<'a> {
         runs
     }
 
-    fn is_inside(&self, (x, y): Place) -> bool {
+    fn is_inside(&self, (x, y): PlotPoint) -> bool {
         let slack = 0.1;
         (self.left - slack..=self.right + slack).contains(&x)
             && (self.top - slack..=self.bottom + slack).contains(&y)
     }
 
-    /// If all lines end at the right edge, their names stand where they end; otherwise they are a list.
+    /// If all lines end at the right edge, the labels are placed at their ends; otherwise they form a list.
     fn place_names(&mut self) {
-        let end_of = |runs: &Vec<Vec<Place>>| {
+        let end_of = |runs: &Vec<Vec<PlotPoint>>| {
             let end = self.visible_end(runs.last()?)?;
             (self.right - end.0 <= END_PART * PLOT_WIDTH).then_some(end.1)
         };
@@ -195,20 +197,20 @@ impl<'a> Chart<'a> {
         let mut names = Vec::new();
         for (number, series) in self.lines.series.iter().enumerate() {
             let text = match self.runs[number].is_empty() {
-                true => format!("{} (no figures)", cut(&series.name)),
+                true => format!("{} (no values)", cut(&series.name)),
                 false => cut(&series.name),
             };
             let stroke = Stroke::of_series(series, number);
             let end = ends[number].filter(|_| at_ends);
             names.push(Name { text, full: series.name.clone(), end, stroke, at: 0.0 });
         }
-        for mark in &self.lines.marks {
-            if let Position::Y(y) = mark.at
+        for line in &self.lines.reference_lines {
+            if let Position::Y(y) = line.at
                 && let Some(part) = self.y.inside(y)
             {
                 let end = Some(self.up(part)).filter(|_| at_ends);
-                let stroke = Stroke::of_mark(mark);
-                names.push(Name { text: cut(&mark.name), full: mark.name.clone(), end, stroke, at: 0.0 });
+                let stroke = Stroke::of_reference(line);
+                names.push(Name { text: cut(&line.name), full: line.name.clone(), end, stroke, at: 0.0 });
             }
         }
         let listed = |number: usize| self.top + NAME_STEP * (number as f32 + 0.5);
@@ -220,7 +222,7 @@ impl<'a> Chart<'a> {
         self.names = names;
     }
 
-    /// Where the pieces of line before the names begin.
+    /// Left end of the line samples before the labels.
     fn samples_left(&self) -> f32 {
         self.right + if self.names.iter().any(|name| name.end.is_some()) { LEAD } else { 22.0 }
     }
@@ -228,14 +230,15 @@ impl<'a> Chart<'a> {
     fn write(&self, svg: &mut String) -> fmt::Result {
         let names_left = self.samples_left() + SAMPLE + 8.0;
         let names_width = self.names.iter().map(|name| text_width(&name.text, NAME_SIZE)).fold(0.0, f32::max);
-        let marks_right = self.uprights.iter().map(|mark| mark.x + 4.0 + text_width(&mark.text, NAME_SIZE));
-        let right = marks_right.fold(names_left + names_width, f32::max);
+        let verticals_right =
+            self.verticals.iter().map(|line| line.x + 4.0 + text_width(&line.text, NAME_SIZE));
+        let right = verticals_right.fold(names_left + names_width, f32::max);
         let width = right.max(MARGIN + head_width(&self.lines.title, &self.lines.subtitle)) + MARGIN;
         let height = self.bottom + 84.0;
         write_head(svg, (width, height), &self.lines.title, &self.lines.subtitle)?;
         self.write_axes(svg)?;
-        self.uprights.iter().try_for_each(|mark| self.write_upright(svg, mark))?;
-        self.write_levels(svg)?;
+        self.verticals.iter().try_for_each(|line| self.write_vertical(svg, line))?;
+        self.write_horizontals(svg)?;
         for (number, series) in self.lines.series.iter().enumerate().rev() {
             self.write_series(svg, &self.runs[number], Stroke::of_series(series, number))?;
         }
@@ -271,33 +274,33 @@ impl<'a> Chart<'a> {
             svg,
             r#"<path d="M{left:.1} {top:.1}V{bottom:.1}H{right:.1}" fill="none" stroke="{MUTED}" stroke-width="1.2"/>"#
         )?;
-        let rows = self.uprights.iter().map(|mark| mark.row + 1).max().unwrap_or(0);
+        let rows = self.verticals.iter().map(|line| line.row + 1).max().unwrap_or(0);
         let above = top - 14.0 - rows as f32 * ROW_HEIGHT;
         write_text(svg, (MARGIN, above), NAME_SIZE, "start", INK, &self.lines.y.label)?;
         let middle = (left + right) / 2.0;
         write_text(svg, (middle, bottom + 44.0), NAME_SIZE, "middle", INK, &self.lines.x.label)
     }
 
-    fn write_upright(&self, svg: &mut String, mark: &Upright) -> fmt::Result {
-        let name = self.top - 9.0 - mark.row as f32 * ROW_HEIGHT;
-        let path = format!("M{:.1} {:.1}V{:.1}", mark.x, name - 9.0, self.bottom);
-        write_path(svg, &path, mark.stroke)?;
-        write_named(svg, (mark.x + 5.0, name), &mark.text, &mark.full)
+    fn write_vertical(&self, svg: &mut String, line: &VerticalLine) -> fmt::Result {
+        let name = self.top - 9.0 - line.row as f32 * ROW_HEIGHT;
+        let path = format!("M{:.1} {:.1}V{:.1}", line.x, name - 9.0, self.bottom);
+        write_path(svg, &path, line.stroke)?;
+        write_named(svg, (line.x + 5.0, name), &line.text, &line.full)
     }
 
-    fn write_levels(&self, svg: &mut String) -> fmt::Result {
-        for mark in &self.lines.marks {
-            if let Position::Y(y) = mark.at
+    fn write_horizontals(&self, svg: &mut String) -> fmt::Result {
+        for line in &self.lines.reference_lines {
+            if let Position::Y(y) = line.at
                 && let Some(part) = self.y.inside(y)
             {
                 let path = format!("M{:.1} {:.1}H{:.1}", self.left, self.up(part), self.right);
-                write_path(svg, &path, Stroke::of_mark(mark))?;
+                write_path(svg, &path, Stroke::of_reference(line))?;
             }
         }
         Ok(())
     }
 
-    fn write_series(&self, svg: &mut String, runs: &[Vec<Place>], stroke: Stroke) -> fmt::Result {
+    fn write_series(&self, svg: &mut String, runs: &[Vec<PlotPoint>], stroke: Stroke) -> fmt::Result {
         let (mut path, mut rings) = (String::new(), Vec::new());
         for run in runs {
             if let [alone] = run[..] {
@@ -306,7 +309,7 @@ impl<'a> Chart<'a> {
                 }
                 continue;
             }
-            let mut pen: Option<Place> = None;
+            let mut pen: Option<PlotPoint> = None;
             for pair in thinned(run).windows(2) {
                 let Some((from, to)) = self.clipped(pair[0], pair[1]) else { continue };
                 if pen != Some(from) {
@@ -325,8 +328,8 @@ impl<'a> Chart<'a> {
         rings.into_iter().try_for_each(|at| write_circle(svg, at, BACKGROUND, stroke.colour))
     }
 
-    /// The piece of a line that lies in the plot (Liang and Barsky).
-    fn clipped(&self, from: Place, to: Place) -> Option<(Place, Place)> {
+    /// Clips a line to the plot (Liang and Barsky).
+    fn clipped(&self, from: PlotPoint, to: PlotPoint) -> Option<(PlotPoint, PlotPoint)> {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let (mut enter, mut leave) = (0.0f32, 1.0f32);
         let edges = [
@@ -337,7 +340,7 @@ impl<'a> Chart<'a> {
         ];
         for (towards, room) in edges {
             match towards {
-                // Along the edge; a little beyond it is rounding.
+                // Parallel to the edge, with tolerance for rounding.
                 0.0 if room < -0.1 => return None,
                 0.0 => {}
                 towards if towards < 0.0 => enter = enter.max(room / towards),
@@ -350,8 +353,8 @@ impl<'a> Chart<'a> {
         (enter <= leave).then_some((start, end))
     }
 
-    /// Where a run ends or leaves the plot for good.
-    fn visible_end(&self, run: &[Place]) -> Option<Place> {
+    /// The last point of a run inside the plot.
+    fn visible_end(&self, run: &[PlotPoint]) -> Option<PlotPoint> {
         match run {
             [alone] => Some(*alone).filter(|at| self.is_inside(*at)),
             _ => run.windows(2).rev().find_map(|pair| Some(self.clipped(pair[0], pair[1])?.1)),
@@ -387,7 +390,7 @@ fn write_path(svg: &mut String, path: &str, stroke: Stroke) -> fmt::Result {
     )
 }
 
-fn write_circle(svg: &mut String, (x, y): Place, fill: &str, stroke: &str) -> fmt::Result {
+fn write_circle(svg: &mut String, (x, y): PlotPoint, fill: &str, stroke: &str) -> fmt::Result {
     writeln!(
         svg,
         r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.2" fill="{fill}" stroke="{stroke}" stroke-width="1.5"/>"#
@@ -396,7 +399,7 @@ fn write_circle(svg: &mut String, (x, y): Place, fill: &str, stroke: &str) -> fm
 
 fn write_text(
     svg: &mut String,
-    (x, y): Place,
+    (x, y): PlotPoint,
     size: f32,
     anchor: &str,
     fill: &str,
@@ -409,8 +412,8 @@ fn write_text(
     )
 }
 
-/// A name, with all of it for the pointer if it was cut.
-fn write_named(svg: &mut String, (x, y): Place, text: &str, full: &str) -> fmt::Result {
+/// A label, with the full name as tooltip if it was truncated.
+fn write_named(svg: &mut String, (x, y): PlotPoint, text: &str, full: &str) -> fmt::Result {
     write!(svg, r#"<text x="{x:.1}" y="{y:.1}" font-size="{NAME_SIZE}" fill="{INK}">{}"#, Escaped(text))?;
     if !text.starts_with(full) {
         write!(svg, "<title>{}</title>", Escaped(full))?;
@@ -419,9 +422,9 @@ fn write_named(svg: &mut String, (x, y): Place, text: &str, full: &str) -> fmt::
     Ok(())
 }
 
-/// A run without points that nobody could tell from the one before; the last stays.
-fn thinned(run: &[Place]) -> Vec<Place> {
-    let mut kept: Vec<Place> = Vec::new();
+/// Drops points of a run that are too close to the previous one; keeps the last point.
+fn thinned(run: &[PlotPoint]) -> Vec<PlotPoint> {
+    let mut kept: Vec<PlotPoint> = Vec::new();
     for (number, at) in run.iter().enumerate() {
         let near = kept.last().is_some_and(|last| (last.0 - at.0).hypot(last.1 - at.1) < POINT_GAP);
         if !near || number + 1 == run.len() {
@@ -431,20 +434,20 @@ fn thinned(run: &[Place]) -> Vec<Place> {
     kept
 }
 
-/// Places along a run, [`RING_GAP`] apart.
-fn along(run: &[Place]) -> Vec<Place> {
-    /// Rings of a run; a run far outside the plot would have more.
+/// Points along a run, [`RING_GAP`] apart.
+fn along(run: &[PlotPoint]) -> Vec<PlotPoint> {
+    /// Largest number of rings of a run, for runs far outside the plot.
     const RINGS_MAX: usize = 64;
-    let (mut places, mut left) = (Vec::new(), RING_GAP / 2.0);
+    let (mut points, mut left) = (Vec::new(), RING_GAP / 2.0);
     for pair in run.windows(2) {
         let ((x, y), (dx, dy)) = (pair[0], (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1));
         let length = dx.hypot(dy);
         let mut at = left;
-        while at <= length && places.len() < RINGS_MAX {
-            places.push((x + dx * at / length, y + dy * at / length));
+        while at <= length && points.len() < RINGS_MAX {
+            points.push((x + dx * at / length, y + dy * at / length));
             at += RING_GAP;
         }
         left = (at - length).max(0.0);
     }
-    places
+    points
 }

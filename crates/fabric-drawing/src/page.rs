@@ -1,10 +1,10 @@
-//! What every picture is drawn on: its fonts and colours, its heading, and text as XML can carry it.
+//! What all SVG drawings share: fonts, colours, heading, and XML escaping.
 
 use std::fmt::{self, Write};
 
-/// Between the edge of a picture and what is in it.
+/// Space between the edge of a drawing and its contents.
 pub(crate) const MARGIN: f32 = 48.0;
-/// Room for the title and the line below it.
+/// Height of the title and the subtitle.
 pub(crate) const TITLE_HEIGHT: f32 = 84.0;
 
 pub(crate) const BACKGROUND: &str = "#fbfaf7";
@@ -14,10 +14,10 @@ pub(crate) const MUTED: &str = "#7b8490";
 const TITLE_SIZE: f32 = 23.0;
 const SUBTITLE_SIZE: f32 = 13.0;
 
-/// Width of a character in parts of the font size, about, in the fonts a browser takes for `sans-serif`.
+/// Approximate width of a character relative to the font size, for the fonts that browsers use for `sans-serif`.
 const CHARACTER_WIDTH: f32 = 0.57;
 
-/// Begins a picture of this size: background, title and the line below it. The caller ends it with `</svg>`.
+/// Starts an SVG document of this size with background, title and subtitle. The caller closes it with `</svg>`.
 pub(crate) fn write_head(
     svg: &mut String,
     (width, height): (f32, f32),
@@ -42,17 +42,17 @@ pub(crate) fn write_head(
     )
 }
 
-/// About how wide the heading is.
+/// Approximate width of the heading.
 pub(crate) fn head_width(title: &str, subtitle: &str) -> f32 {
     text_width(title, TITLE_SIZE).max(text_width(subtitle, SUBTITLE_SIZE))
 }
 
-/// About how wide a text is.
+/// Approximate width of a text.
 pub(crate) fn text_width(text: &str, size: f32) -> f32 {
     text.chars().count() as f32 * CHARACTER_WIDTH * size
 }
 
-/// A text as XML can carry it.
+/// Displays a text escaped for XML; characters that XML does not allow become blanks.
 #[derive(Debug)]
 pub(crate) struct Escaped<'a>(pub &'a str);
 

@@ -1,10 +1,10 @@
 use super::*;
-use crate::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus};
-use crate::ibnetdiscover;
+use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus};
+use fabric_model::ibnetdiscover;
 
 const REAL: &str = include_str!("../../../../fixtures/topologies/loginoff-2014.ibnetdiscover");
 
-/// One fabric for each layout and size of detail.
+/// A fabric for each layout and degree of detail.
 fn fabrics() -> Vec<(&'static str, Topology)> {
     let tree = |hosts| FatTree::with_hosts(hosts).generate().unwrap();
     vec![
@@ -31,7 +31,7 @@ fn fabrics() -> Vec<(&'static str, Topology)> {
 #[test]
 fn no_two_cards_overlap() {
     for (name, topology) in fabrics() {
-        let scene = Fabric::of(&topology).scene();
+        let scene = DrawnFabric::of(&topology).scene();
         for (number, a) in scene.cards.iter().enumerate() {
             for b in &scene.cards[number + 1..] {
                 let apart = (a.centre.x - b.centre.x).abs() >= (a.width + b.width) / 2.0
@@ -43,19 +43,23 @@ fn no_two_cards_overlap() {
 }
 
 #[test]
-fn every_switch_or_its_pod_is_drawn_and_wired() {
+fn every_switch_or_its_pod_is_drawn() {
     for (name, topology) in fabrics() {
-        let fabric = Fabric::of(&topology);
+        let fabric = DrawnFabric::of(&topology);
         let scene = fabric.scene();
-        assert!(!scene.wires.is_empty(), "{name}");
-        let pods = scene.cards.iter().any(|card| card.role == scene::Role::Pod);
-        let switches = scene.cards.iter().filter(|card| card.role != scene::Role::Host).count();
-        assert!(pods || switches == fabric.graph.len(), "{name}: {switches} of {}", fabric.graph.len());
+        assert!(!scene.cable_lines.is_empty(), "{name}");
+        let pods = scene.cards.iter().any(|card| card.role == scene::CardRole::Pod);
+        let switches = scene.cards.iter().filter(|card| card.role != scene::CardRole::Host).count();
+        assert!(
+            pods || switches == fabric.graph.switch_count(),
+            "{name}: {switches} of {}",
+            fabric.graph.switch_count()
+        );
     }
 }
 
 #[test]
-fn drawings_stay_small_files() {
+fn diagrams_are_small_files() {
     for (name, topology) in fabrics() {
         let bytes = to_svg(&topology, name).len();
         assert!(bytes < 200_000, "{name}: {bytes} bytes");
@@ -63,26 +67,26 @@ fn drawings_stay_small_files() {
 }
 
 #[test]
-fn a_drawing_says_what_it_shows() {
+fn diagrams_have_a_title_and_a_summary() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let svg = to_svg(&tree, "hall 3 <north>");
     assert!(svg.contains("hall 3 &lt;north&gt;") && !svg.contains("<north>"));
     let subtitle =
-        "27 switches · 324 adapters · 648 links 4xEDR · 2 levels · diameter 2 · oversubscription 1.0:1";
+        "27 switches · 324 adapters · 648 links 4xEDR · 2 tiers · diameter 2 · oversubscription 1.0:1";
     assert!(svg.contains(subtitle), "{svg}");
-    assert_eq!(svg.matches(">18 hosts<").count(), 18, "hosts are counted, not drawn");
+    assert_eq!(svg.matches(">18 hosts<").count(), 18, "leaves show the number of hosts");
     assert!(svg.contains(">leaf switch<") && svg.contains(">leaf-18<"));
 }
 
 #[test]
-fn few_hosts_are_drawn_by_name() {
+fn hosts_of_small_fabrics_are_drawn_by_name() {
     let svg = to_svg(&ibnetdiscover::parse(REAL).unwrap(), "real");
     assert!(svg.contains(">stage114 mlx4_0<"));
     assert!(svg.contains(">+ 3 hosts<"), "hosts at a spine do not make it a leaf");
 }
 
 #[test]
-fn fabrics_without_much_in_them_are_drawn_too() {
+fn tiny_fabrics_are_drawn() {
     let one = ibnetdiscover::parse("Switch 2 \"s\"\n[1] \"h\"\n\nCa 1 \"h\"\n[1] \"s\"\n").unwrap();
     let bare = ibnetdiscover::parse("Switch 2 \"s\"\n\nCa 1 \"h\"\n").unwrap();
     for topology in [Topology::default(), one, bare] {
@@ -93,7 +97,7 @@ fn fabrics_without_much_in_them_are_drawn_too() {
 }
 
 #[test]
-fn dot_names_nodes_and_merges_parallel_cables() {
+fn dot_merges_parallel_cables() {
     let tree = FatTree { radix: 4, ..FatTree::with_hosts(4) }.generate().unwrap();
     insta::assert_snapshot!(to_dot(&tree), @r##"
     graph fabric {
@@ -126,9 +130,9 @@ fn uneven(guid: Guid, port: PortNum) -> Option<f64> {
 }
 
 #[test]
-fn cells_keep_clear_of_cards_and_of_each_other() {
+fn cells_overlap_neither_cards_nor_each_other() {
     for (name, topology) in fabrics() {
-        let scene = Fabric::of(&topology).with_loads(uneven).scene();
+        let scene = DrawnFabric::of(&topology).with_loads(uneven).scene();
         let boxes: Vec<_> =
             scene.cells.iter().map(|cells| (cells.corner, cells.width(), cells.height())).collect();
         let apart = |(a, width, height): &(scene::Point, f32, f32), low: scene::Point, high: scene::Point| {
@@ -151,20 +155,20 @@ fn cells_keep_clear_of_cards_and_of_each_other() {
     }
 }
 
-/// Lists of hosts and the dots of a ring bear their cells inside.
+/// Lists of hosts and the dots of a ring contain their cells.
 fn holds_cells(card: &scene::Card) -> bool {
     matches!(card.text, scene::Text::List(_)) || card.lines.is_empty()
 }
 
 #[test]
-fn every_cable_to_a_host_has_a_cell_unless_its_switch_is_no_leaf() {
+fn every_host_cable_at_a_leaf_has_a_cell() {
     for (name, topology) in fabrics() {
-        let fabric = Fabric::of(&topology).with_loads(uneven);
+        let fabric = DrawnFabric::of(&topology).with_loads(uneven);
         let cells: usize = fabric.scene().cells.iter().map(|cells| cells.loads.len()).sum();
         let hosts: usize = fabric.graph.hosts.iter().map(Vec::len).sum();
         match name {
             "real" => assert_eq!(cells, hosts - 3, "three hosts are cabled to a spine"),
-            // Where pods are drawn as one card, there are cells for the cables inside them too.
+            // Pods that are drawn as one card also have cells for the cables inside.
             "4,860" | "11,664" => assert_eq!(cells, 2 * hosts, "{name}"),
             _ => assert_eq!(cells, hosts, "{name}"),
         }
@@ -172,20 +176,20 @@ fn every_cable_to_a_host_has_a_cell_unless_its_switch_is_no_leaf() {
 }
 
 #[test]
-fn a_full_cable_among_idle_ones_is_seen() {
+fn a_full_cable_among_idle_ones_is_visible() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let switch = tree.by_description("spine-01").unwrap();
     let (busy, (port, _)) = (tree[switch].guid, tree[switch].cabled_ports().next().unwrap());
     let full = |guid, number| (guid == busy && number == port).then_some(1.0);
     let svg = to_heat_svg(&tree, "one", "", full);
     let red = heat::colour(heat::shade(1.0));
-    assert_eq!(svg.matches(&format!("stroke=\"{red}\"")).count(), 1, "one wire, and no host is busy");
+    assert_eq!(svg.matches(&format!("stroke=\"{red}\"")).count(), 1, "one line, and no host is busy");
     let idle = to_heat_svg(&tree, "none", "", |_, _| None);
     assert_eq!(idle.matches(&format!("stroke=\"{red}\"")).count(), 0);
 }
 
 #[test]
-fn loads_that_cannot_be_count_as_the_nearest_that_can() {
+fn loads_out_of_range_are_clamped() {
     let tree = FatTree { radix: 4, ..FatTree::with_hosts(4) }.generate().unwrap();
     let svg = |load: f64| to_heat_svg(&tree, "t", "s", |_, _| Some(load));
     assert_eq!(svg(7.0), svg(1.0));
@@ -205,7 +209,7 @@ fn shades_run_from_grey_to_red() {
 }
 
 #[test]
-fn drawings_of_loads_stay_small_files() {
+fn heat_maps_are_small_files() {
     for (name, topology) in fabrics() {
         let bytes = to_heat_svg(&topology, name, "", uneven).len();
         assert!(bytes < 600_000, "{name}: {bytes} bytes");
@@ -213,7 +217,7 @@ fn drawings_of_loads_stay_small_files() {
 }
 
 #[test]
-fn wires_and_cells_of_a_drawing_of_loads() {
+fn cable_lines_and_cells_of_a_heat_map() {
     let tree = FatTree { radix: 4, ..FatTree::with_hosts(4) }.generate().unwrap();
     let svg = to_heat_svg(&tree, "small", "two runs", uneven);
     let paths: Vec<&str> = svg.lines().filter(|line| line.starts_with("<path")).collect();

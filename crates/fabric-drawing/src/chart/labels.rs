@@ -1,15 +1,15 @@
-//! Where the names of lines and marks stand: beside the chart and above it, none over another.
+//! Positions of the labels of lines beside and above the chart, without overlaps.
 
-use crate::picture::paper::text_width;
+use crate::page::text_width;
 
-/// Font size of names.
+/// Font size of labels.
 pub(super) const NAME_SIZE: f32 = 12.0;
-/// From one name to the next below it.
+/// Vertical distance between two labels.
 pub(super) const NAME_STEP: f32 = 19.0;
-/// Characters of a name that are written; the rest is shown when the pointer rests on it.
+/// Longest label in characters; the tooltip shows the full name.
 const NAME_CHARACTERS_MAX: usize = 44;
 
-/// A name, cut where it is too long.
+/// Truncates a name to the longest label.
 pub(super) fn cut(name: &str) -> String {
     if name.chars().count() <= NAME_CHARACTERS_MAX {
         return name.to_owned();
@@ -17,12 +17,12 @@ pub(super) fn cut(name: &str) -> String {
     name.chars().take(NAME_CHARACTERS_MAX - 1).chain(['…']).collect()
 }
 
-/// Heights for names that want to stand at these, in the same order: as near as may be, [`NAME_STEP`] apart, between
-/// the top and the bottom if they all fit.
+/// Vertical positions of labels, in the order of `wanted`: as close as possible to the wanted positions, at least
+/// [`NAME_STEP`] apart, and between `top` and `bottom` if all fit. Labels that would overlap are merged into blocks around
+/// the mean of their wanted positions.
 pub(super) fn spread(wanted: &[f32], top: f32, bottom: f32) -> Vec<f32> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| wanted[*a].total_cmp(&wanted[*b]));
-    // Names that would overlap form a block around the mean of what they want; blocks that meet become one.
     let mut blocks: Vec<Block> = Vec::new();
     for number in order {
         let mut block = Block { members: vec![number], centre: wanted[number] };
@@ -33,14 +33,14 @@ pub(super) fn spread(wanted: &[f32], top: f32, bottom: f32) -> Vec<f32> {
     }
     let mut heights = vec![0.0; wanted.len()];
     for block in &blocks {
-        for (place, member) in block.members.iter().enumerate() {
-            heights[*member] = block.top(top, bottom) + NAME_STEP * (place as f32 + 0.5);
+        for (index, member) in block.members.iter().enumerate() {
+            heights[*member] = block.top(top, bottom) + NAME_STEP * (index as f32 + 0.5);
         }
     }
     heights
 }
 
-/// Names that stand close together.
+/// A block of labels without gaps.
 #[derive(Debug)]
 struct Block {
     members: Vec<usize>,
@@ -52,7 +52,7 @@ impl Block {
         self.members.len() as f32 * NAME_STEP
     }
 
-    /// Its upper edge, moved so that it lies inside if it can.
+    /// Upper edge, moved into the range if the block fits.
     fn top(&self, top: f32, bottom: f32) -> f32 {
         (self.centre - self.height() / 2.0).min(bottom - self.height()).max(top)
     }
@@ -69,19 +69,19 @@ impl Block {
     }
 }
 
-/// Rows for names that begin at these places and run to the right, row 0 lowest. Each stands above those it would
-/// touch to its right, so that the line down from its beginning crosses no other.
+/// Rows for labels that start at these x positions and run to the right; row 0 is the lowest. A label is above those to its
+/// right that it would touch, so that the vertical line down from its start crosses no other label.
 pub(super) fn rows(names: &[(f32, &str)]) -> Vec<usize> {
     const GAP: f32 = 14.0;
     let mut order: Vec<usize> = (0..names.len()).collect();
     order.sort_by(|a, b| names[*b].0.total_cmp(&names[*a].0));
-    // Where the leftmost name of each row begins.
+    // Start of the leftmost label of each row.
     let mut begins: Vec<f32> = Vec::new();
     let mut rows = vec![0; names.len()];
     for number in order {
         let (x, name) = names[number];
         let end = x + text_width(name, NAME_SIZE) + GAP;
-        // The lines down from the rows above pass here too.
+        // The lines down from the rows above pass here, too.
         let is_free = |row: &usize| begins[*row..].iter().all(|begin| end <= *begin);
         let row = (0..begins.len()).find(is_free).unwrap_or(begins.len());
         match begins.get_mut(row) {

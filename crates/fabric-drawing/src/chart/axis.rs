@@ -1,47 +1,47 @@
-//! Axes: where they begin and end, where a value lies, and which values are written beside them.
+//! Axes: range, position of values, and ticks.
 
 use super::{Axis, Scale};
 
-/// Largest value that has a place on an axis, and its inverse the smallest on a logarithmic one. Nothing that is
-/// measured comes near; beyond, differences and factors would not be numbers any more.
+/// Largest absolute value on an axis; its inverse is the smallest on a logarithmic axis. Beyond it, differences and quotients
+/// could overflow.
 const VALUE_MAX: f64 = 1e100;
 
-/// Parts of an axis between two ticks, about.
+/// Approximate number of intervals between ticks.
 const TICKS_WANTED: f64 = 6.0;
 
-/// Decades up to which 2 and 5 are ticks between powers of ten.
+/// Up to this many decades, a logarithmic axis has ticks at 2 and 5 as well.
 const FINE_DECADES_MAX: f64 = 3.0;
 
-/// Ticks of a long logarithmic axis; of more decades, some go without.
+/// Largest number of ticks at powers of ten; with more decades some are left out.
 const DECADE_TICKS_MAX: i32 = 9;
 
-/// How far a value may lie beyond an end by rounding, as a part of the axis.
+/// Tolerance for rounding at the ends, relative to the length of the axis.
 const ROUNDING: f64 = 1e-9;
 
-/// An axis with its ends.
+/// An axis with its computed range.
 #[derive(Clone, Debug)]
-pub(super) struct Ruler {
+pub(super) struct AxisRange {
     scale: Scale,
     low: f64,
     high: f64,
 }
 
-/// A value that is written beside the axis.
+/// A labelled value of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tick {
-    /// Its place: 0 where the axis begins, 1 where it ends.
+    /// Position, 0 at the lower and 1 at the upper end.
     pub at: f64,
     pub text: String,
 }
 
-impl Ruler {
-    /// An axis for these values.
+impl AxisRange {
+    /// Takes the range of the axis if it is valid, or else one that covers `values`.
     pub fn new(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
         let scale = axis.scale;
-        if let Some((low, high)) = axis.range.filter(|ends| can_be_ends(scale, *ends)) {
+        if let Some((low, high)) = axis.range.filter(|ends| is_valid_range(scale, *ends)) {
             return Self { scale, low, high };
         }
-        let values = values.filter(|value| has_place(scale, *value)).map(|value| (value, value));
+        let values = values.filter(|value| has_position(scale, *value)).map(|value| (value, value));
         let found = values.reduce(|(low, high), (value, _)| (value.min(low), value.max(high)));
         let (low, high) = match scale {
             Scale::Linear => linear_ends(found.unwrap_or((0.0, 1.0))),
@@ -50,24 +50,24 @@ impl Ruler {
         Self { scale, low, high }
     }
 
-    /// Where a value lies: 0 at the beginning, 1 at the end; `None` if it has no place on such an axis.
+    /// Position of a value, 0 at the lower and 1 at the upper end; may be outside. `None` if it has no position on the scale.
     pub fn at(&self, value: f64) -> Option<f64> {
         let part = match self.scale {
-            _ if !has_place(self.scale, value) => return None,
+            _ if !has_position(self.scale, value) => return None,
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log => (value / self.low).log10() / (self.high / self.low).log10(),
         };
-        // What is far outside keeps its direction.
+        // Keeps the direction of lines to points far outside.
         Some(part.clamp(-1e6, 1e6))
     }
 
-    /// Where a value lies, if that is between the ends.
+    /// Position of a value within the range, 0..=1; `None` if it is outside.
     pub fn inside(&self, value: f64) -> Option<f64> {
         let part = self.at(value)?;
         (-ROUNDING..=1.0 + ROUNDING).contains(&part).then_some(part.clamp(0.0, 1.0))
     }
 
-    /// The values to write beside the axis, in order.
+    /// The ticks in ascending order.
     pub fn ticks(&self) -> Vec<Tick> {
         if self.scale == Scale::Log {
             let ticks = self.log_ticks();
@@ -82,7 +82,7 @@ impl Ruler {
         values.filter_map(|value| self.tick(value, linear_text(value, step, largest))).collect()
     }
 
-    /// Short strokes between the ticks of a logarithmic axis, by which it is known as one.
+    /// Positions of the minor ticks of a logarithmic axis; empty for a linear one.
     pub fn strokes(&self) -> Vec<f64> {
         let (first, last) = self.decades();
         if self.scale == Scale::Linear || last - first > DECADE_TICKS_MAX {
@@ -97,7 +97,7 @@ impl Ruler {
         let (first, last) = self.decades();
         let fine = (self.high / self.low).log10() <= FINE_DECADES_MAX + ROUNDING;
         let every = (last - first).div_euclid(DECADE_TICKS_MAX) + 1;
-        // Powers are written as such if one of them would be a long number.
+        // Written as powers if one of them would be a long number.
         let powers = first < -4 || last > 6;
         let digits: &[u8] = if fine { &[1, 2, 5] } else { &[1] };
         let decades = (first..=last).filter(|decade| decade.rem_euclid(every) == 0);
@@ -114,7 +114,7 @@ impl Ruler {
         values.filter_map(tick).collect()
     }
 
-    /// The powers of ten just outside the ends.
+    /// Exponents of the powers of ten that enclose the range.
     fn decades(&self) -> (i32, i32) {
         (self.low.log10().floor() as i32, self.high.log10().ceil() as i32)
     }
@@ -124,20 +124,20 @@ impl Ruler {
     }
 }
 
-fn has_place(scale: Scale, value: f64) -> bool {
+fn has_position(scale: Scale, value: f64) -> bool {
     match scale {
         Scale::Linear => value.abs() <= VALUE_MAX,
         Scale::Log => (1.0 / VALUE_MAX..=VALUE_MAX).contains(&value),
     }
 }
 
-/// Whether an axis can run between these, and values written beside it would differ.
-fn can_be_ends(scale: Scale, (low, high): (f64, f64)) -> bool {
+/// Whether this is a valid range with distinguishable ticks.
+fn is_valid_range(scale: Scale, (low, high): (f64, f64)) -> bool {
     let apart = high - low > 1e-6 * low.abs().max(high.abs()).max(1e-90);
-    has_place(scale, low) && has_place(scale, high) && apart
+    has_position(scale, low) && has_position(scale, high) && apart
 }
 
-/// From 0 to the next tick beyond the values.
+/// The range from 0 to the next tick beyond the values.
 fn linear_ends((low, high): (f64, f64)) -> (f64, f64) {
     let (low, mut high) = (low.min(0.0), high.max(0.0));
     if high - low < 1.0 / VALUE_MAX {
@@ -147,7 +147,7 @@ fn linear_ends((low, high): (f64, f64)) -> (f64, f64) {
     ((low / step + ROUNDING).floor() * step, (high / step - ROUNDING).ceil() * step)
 }
 
-/// From the last of 1, 2, 5, 10, … before the values to the first after them.
+/// The range from the last of 1, 2, 5, 10, … below the values to the first above them.
 fn log_ends((low, high): (f64, f64)) -> (f64, f64) {
     let mut first = 3 * low.log10().floor() as i32 + 3;
     while one_two_five(first) > low * (1.0 + ROUNDING) {
@@ -163,21 +163,21 @@ fn log_ends((low, high): (f64, f64)) -> (f64, f64) {
     (one_two_five(first), one_two_five(last))
 }
 
-/// The numbers 1, 2, 5, 10, 20, …, number 0 being 1.
+/// Element `number` of the sequence …, 0.5, 1, 2, 5, 10, …, where element 0 is 1.
 fn one_two_five(number: i32) -> f64 {
     [1.0, 2.0, 5.0][number.rem_euclid(3) as usize] * 10f64.powi(number.div_euclid(3))
 }
 
-/// The first of 1, 2, 5, 10, … that is not below a value.
+/// The smallest of 1, 2, 5, 10, … that is at least `value`.
 fn nice_step(value: f64) -> f64 {
     let first = 3 * value.log10().floor() as i32;
     let above = (first..).map(one_two_five).find(|step| *step >= value * (1.0 - ROUNDING));
     above.expect("the numbers grow without end")
 }
 
-/// A value as precise as the step between ticks.
+/// A value with the precision of the step between ticks.
 fn linear_text(value: f64, step: f64, largest: f64) -> String {
-    // A multiple of the step that is 0 but for rounding.
+    // Zero up to rounding.
     let value = if value.abs() < step / 2.0 { 0.0 } else { value };
     let decade = (step * (1.0 + ROUNDING)).log10().floor() as i32;
     if largest >= 1e7 || decade < -5 {
@@ -187,7 +187,7 @@ fn linear_text(value: f64, step: f64, largest: f64) -> String {
     grouped(&format!("{value:.*}", usize::try_from(-decade).unwrap_or(0)))
 }
 
-/// `2·10⁻⁶`, `10³`, `1`.
+/// A number as a power of ten: `2·10⁻⁶`, `10³`, `1`.
 fn power_text(digit: u8, decade: i32) -> String {
     let power = match decade {
         0 => return digit.to_string(),
@@ -208,13 +208,13 @@ fn superscript(number: i32) -> String {
     number.to_string().chars().map(raised).collect()
 }
 
-/// `1,944`: a decimal number with its thousands apart.
+/// A decimal number with thousands separators: `1,944`.
 fn grouped(number: &str) -> String {
     let (sign, rest) = number.strip_prefix('-').map_or(("", number), |rest| ("−", rest));
     let (whole, fraction) = rest.find('.').map_or((rest, ""), |point| rest.split_at(point));
     let mut text = sign.to_owned();
-    for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place) % 3 == 0 {
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index) % 3 == 0 {
             text.push(',');
         }
         text.push(digit);

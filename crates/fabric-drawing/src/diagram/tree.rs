@@ -1,32 +1,33 @@
-//! Trees as rows: hosts at the bottom, leaves above them, spines above those, cores on top.
+//! Layout for trees: one row per tier, with hosts at the bottom and cores or spines on top.
 
-use super::paper::text_width;
 use super::scene::{
-    Anchor, Bend, Card, Cells, Label, Panel, Point, Role, Scene, Side, Text, Wire, card_in_slot, point,
+    Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Panel, Point, Scene, Side, Text, card_in_slot,
+    point,
 };
 use super::svg::{LIST_SIZE, LIST_STEP, list_corner};
-use super::{Fabric, HOSTS_DRAWN_MAX, counted, rows};
-use crate::structure::Place;
+use super::{DrawnFabric, HOSTS_DRAWN_MAX, counted, rows};
+use crate::page::text_width;
+use fabric_model::SwitchIndex;
 
-/// Width that a row of leaves is fitted into while its slots stay wide enough.
+/// Preferred width of a row of leaves, as long as the slots are wide enough.
 const WIDTH_WANTED: f32 = 1900.0;
-/// Narrowest slot of a leaf: one line of upright text.
+/// Narrowest slot of a leaf: one line of vertical text.
 const SLOT_MIN: f32 = 17.0;
-/// Widest slot of a leaf whose hosts are only counted.
+/// Widest slot of a leaf without host names.
 const SLOT_MAX: f32 = 128.0;
-/// Between two pods.
+/// Space between two pods.
 const POD_GAP: f32 = 36.0;
-/// Hosts of a leaf that are listed in one column.
+/// Largest number of hosts in a column of a list.
 const LIST_ROWS_MAX: usize = 14;
-/// Wires that are drawn as curves.
+/// Largest number of cable lines that are drawn as curves.
 const CURVES_MAX: usize = 60;
 
-/// Draws a tree whose switches have these levels.
-pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
-    let mut tree = Tree::new(fabric, levels);
+/// Draws a tree; `tiers` has the tier of each switch.
+pub(super) fn draw(fabric: &DrawnFabric<'_>, tiers: &[u8]) -> Scene {
+    let mut tree = Tree::new(fabric, tiers);
     tree.place_leaves();
     tree.place_uppers();
-    tree.draw_wires();
+    tree.draw_cable_lines();
     tree.draw_hosts();
     tree.draw_pods();
     tree.draw_row_labels();
@@ -34,38 +35,28 @@ pub(super) fn draw(fabric: &Fabric<'_>, levels: &[u8]) -> Scene {
 }
 
 struct Tree<'a> {
-    fabric: &'a Fabric<'a>,
-    rows: Vec<Vec<Place>>,
-    levels: &'a [u8],
-    /// The switches below the top level that hang together; one pod in trees of two levels.
-    pods: Vec<Vec<Place>>,
+    fabric: &'a DrawnFabric<'a>,
+    rows: Vec<Vec<SwitchIndex>>,
+    tiers: &'a [u8],
+    /// Connected components of the switches below the top tier; a single pod in trees of two tiers.
+    pods: Vec<Vec<SwitchIndex>>,
     pod_names: Vec<Option<String>>,
-    /// Left and right end of each pod.
+    /// Left and right edge of each pod.
     spans: Vec<(f32, f32)>,
     slot: f32,
-    /// The card of each switch, by its place in `scene.cards`.
+    /// Index into `scene.cards` of each switch.
     cards: Vec<usize>,
     scene: Scene,
 }
 
 impl<'a> Tree<'a> {
-    fn new(fabric: &'a Fabric<'a>, levels: &'a [u8]) -> Self {
-        let rows = rows(levels);
-        let pods = pods(fabric, levels, rows.len());
+    fn new(fabric: &'a DrawnFabric<'a>, tiers: &'a [u8]) -> Self {
+        let rows = rows(tiers);
+        let pods = pods(fabric, tiers, rows.len());
         let slot = slot(fabric, &rows[0]);
-        let cards = vec![usize::MAX; levels.len()];
+        let cards = vec![usize::MAX; tiers.len()];
         let pod_names = pods.iter().map(|pod| pod_name(fabric, pod)).collect();
-        Self {
-            fabric,
-            rows,
-            levels,
-            pods,
-            pod_names,
-            spans: Vec::new(),
-            slot,
-            cards,
-            scene: Scene::default(),
-        }
+        Self { fabric, rows, tiers, pods, pod_names, spans: Vec::new(), slot, cards, scene: Scene::default() }
     }
 
     fn top(&self) -> u8 {
@@ -76,11 +67,12 @@ impl<'a> Tree<'a> {
         lists_hosts(self.fabric)
     }
 
-    /// Leaves stand side by side, pod by pod.
+    /// Places the leaves side by side, pod by pod.
     fn place_leaves(&mut self) {
         let mut x = 0.0;
         for pod in self.pods.clone() {
-            let leaves: Vec<Place> = pod.into_iter().filter(|place| self.levels[*place] == 1).collect();
+            let leaves: Vec<SwitchIndex> =
+                pod.into_iter().filter(|switch| self.tiers[*switch] == 1).collect();
             let start = x;
             for leaf in leaves {
                 self.place(leaf, point(x + self.slot / 2.0, 0.0), self.slot);
@@ -91,63 +83,64 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The levels above are spread over what they serve: their pod, or all of them.
+    /// Distributes the switches of the upper tiers over their pod, and those of the top tier over the whole width.
     fn place_uppers(&mut self) {
         let width = self.spans.last().map_or(0.0, |span| span.1);
         let rise = (width * 0.13).clamp(120.0, 270.0);
-        for level in 2..=self.top() {
-            let y = -rise * f32::from(level - 1);
-            if level == self.top() {
-                let row = self.rows[usize::from(level - 1)].clone();
+        for tier in 2..=self.top() {
+            let y = -rise * f32::from(tier - 1);
+            if tier == self.top() {
+                let row = self.rows[usize::from(tier - 1)].clone();
                 self.spread(&row, (0.0, width), y);
                 continue;
             }
             for (pod, span) in self.pods.clone().into_iter().zip(self.spans.clone()) {
-                let row: Vec<Place> = pod.into_iter().filter(|place| self.levels[*place] == level).collect();
+                let row: Vec<SwitchIndex> =
+                    pod.into_iter().filter(|switch| self.tiers[*switch] == tier).collect();
                 self.spread(&row, span, y);
             }
         }
     }
 
-    fn spread(&mut self, row: &[Place], (left, right): (f32, f32), y: f32) {
+    fn spread(&mut self, row: &[SwitchIndex], (left, right): (f32, f32), y: f32) {
         let slot = (right - left) / row.len().max(1) as f32;
-        for (number, place) in row.iter().enumerate() {
-            self.place(*place, point(left + slot * (number as f32 + 0.5), y), slot);
+        for (number, switch) in row.iter().enumerate() {
+            self.place(*switch, point(left + slot * (number as f32 + 0.5), y), slot);
         }
     }
 
-    fn place(&mut self, switch: Place, centre: Point, slot: f32) {
-        let role = Role::of_level(self.levels[switch], self.top());
+    fn place(&mut self, switch: SwitchIndex, centre: Point, slot: f32) {
+        let role = CardRole::of_tier(self.tiers[switch], self.top());
         let mut lines = vec![self.short_name(switch).to_owned()];
         let hosts = self.fabric.hosts(switch).len();
-        if self.levels[switch] > 1 && hosts > 0 {
+        if self.tiers[switch] > 1 && hosts > 0 {
             lines.push(format!("+ {}", counted(hosts, "host")));
         }
         self.cards[switch] = self.scene.cards.len();
         self.scene.cards.push(card_in_slot(centre, slot, role, lines));
     }
 
-    /// The name of a switch without that of its pod, which its panel bears.
-    fn short_name(&self, switch: Place) -> &'a str {
+    /// The name of a switch without the name of its pod, which the panel shows.
+    fn short_name(&self, switch: SwitchIndex) -> &'a str {
         let name = self.fabric.name(switch);
         let pod = self.pod_names.iter().flatten().find_map(|pod| name.strip_prefix(pod.as_str()));
         pod.filter(|_| self.pods.len() > 1).map_or(name, |rest| rest.trim_start_matches('-'))
     }
 
-    /// Few wires are curved, many straight: then the crossings form a pattern.
-    fn draw_wires(&mut self) {
+    /// Few cable lines are curved; many are straight, because their crossings form a regular pattern.
+    fn draw_cable_lines(&mut self) {
         let bend = if self.fabric.pairs().count() <= CURVES_MAX { Bend::Upright } else { Bend::Straight };
         for (a, b, cables) in self.fabric.pairs() {
-            let (lower, upper) = if self.levels[a] < self.levels[b] { (a, b) } else { (b, a) };
+            let (lower, upper) = if self.tiers[a] < self.tiers[b] { (a, b) } else { (b, a) };
             let (from, to) = (&self.scene.cards[self.cards[lower]], &self.scene.cards[self.cards[upper]]);
-            let wire = Wire {
+            let cable_line = CableLine {
                 from: point(from.centre.x, from.centre.y - from.height / 2.0),
                 to: point(to.centre.x, to.centre.y + to.height / 2.0),
                 bend,
                 role: to.role,
                 cables,
             };
-            self.scene.wires.push(wire);
+            self.scene.cable_lines.push(cable_line);
         }
     }
 
@@ -164,29 +157,42 @@ impl<'a> Tree<'a> {
             let to = point(card.centre.x, card.centre.y - card.height / 2.0);
             let cables = self.fabric.host_cables(leaf);
             self.draw_host_cells(leaf, &card);
-            self.scene.wires.push(Wire { from, to, bend: Bend::Straight, role: Role::Leaf, cables });
+            self.scene.cable_lines.push(CableLine {
+                from,
+                to,
+                bend: Bend::Straight,
+                role: CardRole::Leaf,
+                cables,
+            });
             self.scene.cards.push(card);
         }
     }
 
-    fn host_list(&self, leaf: Place, below: Point) -> Card {
+    fn host_list(&self, leaf: SwitchIndex, below: Point) -> Card {
         let hosts = self.fabric.hosts(leaf);
         let lines = hosts.iter().map(|host| self.fabric.topology[*host].description.clone()).collect();
         let columns = hosts.len().div_ceil(LIST_ROWS_MAX);
         let height = hosts.len().div_ceil(columns) as f32 * LIST_STEP + 14.0;
         let centre = point(below.x, below.y + 34.0 + height / 2.0);
-        Card { centre, width: self.slot - 10.0, height, role: Role::Host, lines, text: Text::List(columns) }
+        Card {
+            centre,
+            width: self.slot - 10.0,
+            height,
+            role: CardRole::Host,
+            lines,
+            text: Text::List(columns),
+        }
     }
 
-    fn host_count(&self, leaf: Place, below: Point) -> Card {
+    fn host_count(&self, leaf: SwitchIndex, below: Point) -> Card {
         let lines = vec![counted(self.fabric.hosts(leaf).len(), "host")];
-        let mut card = card_in_slot(below, self.slot, Role::Host, lines);
+        let mut card = card_in_slot(below, self.slot, CardRole::Host, lines);
         card.centre.y += 34.0 + card.height / 2.0;
         card
     }
 
-    /// Where loads are shown: a cell beside each name, or a block of cells below the number of hosts.
-    fn draw_host_cells(&mut self, leaf: Place, card: &Card) {
+    /// In heat maps: a cell beside each host name, or a block of cells below the number of hosts.
+    fn draw_host_cells(&mut self, leaf: SwitchIndex, card: &Card) {
         let Some(loads) = self.fabric.host_loads(leaf) else { return };
         let Text::List(columns) = card.text else {
             self.scene.cells.push(Cells::beside(card, Side::Below, loads.to_vec()));
@@ -208,7 +214,7 @@ impl<'a> Tree<'a> {
         if self.pods.len() < 2 {
             return;
         }
-        let inside = |card: &&Card| card.role != Role::Core;
+        let inside = |card: &&Card| card.role != CardRole::Core;
         let top = self.scene.cards.iter().filter(inside).map(|card| card.centre.y - card.height / 2.0);
         let bottom = self.scene.cards.iter().filter(inside).map(|card| card.centre.y + card.height / 2.0);
         let bottom = bottom.chain(self.scene.cells.iter().map(|cells| cells.corner.y + cells.height()));
@@ -223,16 +229,16 @@ impl<'a> Tree<'a> {
     fn draw_row_labels(&mut self) {
         let left = if self.pods.len() > 1 { -34.0 } else { -22.0 };
         for (number, row) in self.rows.iter().enumerate() {
-            let what = match Role::of_level(number as u8 + 1, self.top()) {
-                Role::Core => "core",
-                Role::Spine => "spine",
-                Role::Leaf => "leaf",
-                Role::Switch | Role::Pod | Role::Host => "switch",
+            let what = match CardRole::of_tier(number as u8 + 1, self.top()) {
+                CardRole::Core => "core",
+                CardRole::Spine => "spine",
+                CardRole::Leaf => "leaf",
+                CardRole::Switch | CardRole::Pod | CardRole::Host => "switch",
             };
             let y = self.scene.cards[self.cards[row[0]]].centre.y;
             self.scene.labels.push(row_label(point(left, y), counted(row.len(), what)));
         }
-        if let Some(card) = self.scene.cards.iter().find(|card| card.role == Role::Host) {
+        if let Some(card) = self.scene.cards.iter().find(|card| card.role == CardRole::Host) {
             let hosts = self.fabric.topology.end_nodes().count();
             let label = row_label(point(left, card.centre.y), counted(hosts, "host"));
             self.scene.labels.push(label);
@@ -244,16 +250,16 @@ pub(super) fn row_label(at: Point, text: String) -> Label {
     Label { at, text, anchor: Anchor::End, angle: 0.0, muted: true }
 }
 
-/// The switches below the top level that hang together.
-pub(super) fn pods(fabric: &Fabric<'_>, levels: &[u8], top: usize) -> Vec<Vec<Place>> {
-    let below_top = |place: Place| top < 3 || usize::from(levels[place]) < top;
-    let islands = fabric.graph.islands(|here, there| below_top(here) && below_top(there));
-    islands.into_iter().filter(|island| island.iter().any(|place| levels[*place] == 1)).collect()
+/// Connected components of the switches below the top tier that contain leaves.
+pub(super) fn pods(fabric: &DrawnFabric<'_>, tiers: &[u8], top: usize) -> Vec<Vec<SwitchIndex>> {
+    let below_top = |switch: SwitchIndex| top < 3 || usize::from(tiers[switch]) < top;
+    let components = fabric.graph.components(|here, there| below_top(here) && below_top(there));
+    components.into_iter().filter(|component| component.iter().any(|switch| tiers[*switch] == 1)).collect()
 }
 
-/// What the names of a pod's switches have in common, if they are named by pod.
-pub(super) fn pod_name(fabric: &Fabric<'_>, pod: &[Place]) -> Option<String> {
-    let mut names = pod.iter().map(|place| fabric.name(*place));
+/// The common prefix of the names of a pod's switches, up to a hyphen; `None` if there is none.
+pub(super) fn pod_name(fabric: &DrawnFabric<'_>, pod: &[SwitchIndex]) -> Option<String> {
+    let mut names = pod.iter().map(|switch| fabric.name(*switch));
     let first = names.next()?;
     let common = names.fold(first.len(), |length, name| {
         first.bytes().zip(name.bytes()).take(length).take_while(|(a, b)| a == b).count()
@@ -262,12 +268,12 @@ pub(super) fn pod_name(fabric: &Fabric<'_>, pod: &[Place]) -> Option<String> {
     (pod.len() > 1 && !name.is_empty()).then(|| name.to_owned())
 }
 
-fn lists_hosts(fabric: &Fabric<'_>) -> bool {
+fn lists_hosts(fabric: &DrawnFabric<'_>) -> bool {
     fabric.topology.end_nodes().count() <= HOSTS_DRAWN_MAX
 }
 
-/// How much room a leaf gets.
-fn slot(fabric: &Fabric<'_>, leaves: &[Place]) -> f32 {
+/// Width of the slot of a leaf.
+fn slot(fabric: &DrawnFabric<'_>, leaves: &[SwitchIndex]) -> f32 {
     if !lists_hosts(fabric) {
         return (WIDTH_WANTED / leaves.len() as f32).clamp(SLOT_MIN, SLOT_MAX);
     }

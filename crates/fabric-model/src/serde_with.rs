@@ -1,6 +1,6 @@
-//! How values are written by serde where their type does not say so.
+//! Modules for `#[serde(with)]`: serialized forms that differ from the type's own.
 
-/// Codes that were received may be any; codes that someone wishes for have to mean something.
+/// Wire codes in intents and plans: unlike received codes they must be defined ones.
 pub(crate) mod known {
     use ib_wire::sa::Rate;
     use ib_wire::{DataLanes, Mtu};
@@ -10,27 +10,35 @@ pub(crate) mod known {
     pub(crate) fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mtu, D::Error> {
         let mtu = Mtu::deserialize(deserializer)?;
         let unknown =
-            || D::Error::custom(format_args!("{} is not the code of an MTU: 1 to 5", mtu.to_wire()));
+            || D::Error::custom(format_args!("MTU code must be between 1 and 5, got {}", mtu.to_wire()));
         (mtu.bytes() > 0).then_some(mtu).ok_or_else(unknown)
     }
 
     pub(crate) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
         let rate = Rate::deserialize(deserializer)?;
-        let unknown =
-            || D::Error::custom(format_args!("{} is not the code of a rate: 2 to 24", rate.to_wire()));
+        let unknown = || {
+            D::Error::custom(format_args!(
+                "rate code must be a defined one between 2 and 24, got {}",
+                rate.to_wire()
+            ))
+        };
         (rate.nominal_mbps() > 0).then_some(rate).ok_or_else(unknown)
     }
 
     pub(crate) fn lanes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataLanes, D::Error> {
         let lanes = DataLanes::deserialize(deserializer)?;
-        let unknown =
-            || D::Error::custom(format_args!("{} is not the code of data lanes: 1 to 5", lanes.to_wire()));
+        let unknown = || {
+            D::Error::custom(format_args!(
+                "code of data lanes must be between 1 and 5, got {}",
+                lanes.to_wire()
+            ))
+        };
         (lanes.count() > 0).then_some(lanes).ok_or_else(unknown)
     }
 }
 
-/// The queue key of a group, as a number. The type itself has no serde, so that none is written by accident.
-pub(crate) mod written_qkey {
+/// A Q_Key as a number. [`ib_wire::QKey`] has no serde implementation, so that none is serialized by accident.
+pub(crate) mod qkey {
     use ib_wire::QKey;
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -43,8 +51,8 @@ pub(crate) mod written_qkey {
     }
 }
 
-/// A map as a list of pairs: keys of JSON are texts, which not every key is.
-pub(crate) mod listed {
+/// A map as a list of pairs, for keys that cannot be JSON object keys. Duplicate keys are rejected.
+pub(crate) mod pair_list {
     use std::collections::BTreeMap;
 
     use serde::de::Error as _;
@@ -67,14 +75,14 @@ pub(crate) mod listed {
         let count = pairs.len();
         let map: BTreeMap<K, V> = pairs.into_iter().collect();
         if map.len() < count {
-            return Err(D::Error::custom("something is listed twice"));
+            return Err(D::Error::custom("duplicate key in a list of pairs"));
         }
         Ok(map)
     }
 }
 
-/// Forwarding tables that plans share, written as if they did not.
-pub(crate) mod shared_tables {
+/// Shared linear forwarding tables, each written in full in packed form.
+pub(crate) mod packed_tables {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -100,7 +108,9 @@ pub(crate) mod shared_tables {
         let mut tables = BTreeMap::new();
         for (guid, text) in texts {
             let exits = packed::unpack(&text, left.min(usize::from(Lid::MAX) + 1));
-            let exits = exits.map_err(|error| D::Error::custom(format_args!("table of {guid}: {error}")))?;
+            let exits = exits.map_err(|error| {
+                D::Error::custom(format_args!("forwarding table of switch {guid}: {error}"))
+            })?;
             left -= exits.len();
             tables.insert(guid, Arc::new(LinearTable::from_exits(exits)));
         }
@@ -108,7 +118,7 @@ pub(crate) mod shared_tables {
     }
 }
 
-/// Values that maps share, written as if they did not.
+/// A map with reference-counted values, each written in full.
 pub(crate) mod shared_values {
     use std::sync::Arc;
 
