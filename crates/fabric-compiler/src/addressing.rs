@@ -7,7 +7,7 @@ use fabric_model::intent::Capabilities;
 use ib_wire::{Guid, Lid};
 
 use crate::CompileError;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 use crate::routing::order::Order;
 
 /// LIDs that stay reserved for ports that are absent: a sixth of what there is. Beyond that, the highest go first.
@@ -73,7 +73,7 @@ fn highest_lid(fabric: &Fabric, capabilities: &Capabilities) -> u16 {
 /// The end ports in the order in which new ones get their LIDs: adapters leaf by leaf, then switches.
 fn address_order(fabric: &Fabric) -> Vec<Guid> {
     let switches = leaves_pod_by_pod(fabric);
-    let attached = switches.iter().flat_map(|place| fabric.switches[*place].adapters.clone());
+    let attached = switches.iter().flat_map(|switch| fabric.switches[*switch].adapters.clone());
     let loose = fabric.adapter_ports.iter().filter(|port| port.attached.is_none());
     let adapters = attached.map(|index| &fabric.adapter_ports[index]).chain(loose).map(|port| port.guid);
     adapters.chain(fabric.switches.iter().map(|switch| switch.port_guid)).collect()
@@ -81,29 +81,29 @@ fn address_order(fabric: &Fabric) -> Vec<Guid> {
 
 /// The switches so that those of one pod stand together: what hangs together without the top level, within that what
 /// hangs together without the two top levels, and so on; by GUID where nothing else tells.
-fn leaves_pod_by_pod(fabric: &Fabric) -> Vec<Place> {
-    let mut order: Vec<Place> = (0..fabric.switches.len()).collect();
+fn leaves_pod_by_pod(fabric: &Fabric) -> Vec<SwitchIndex> {
+    let mut order: Vec<SwitchIndex> = (0..fabric.switches.len()).collect();
     let Some(levels) = Order::by_levels(fabric) else { return order };
     let highest = levels.heights.iter().copied().max().unwrap_or(1);
-    let pods: Vec<Vec<Place>> =
+    let pods: Vec<Vec<SwitchIndex>> =
         (1..highest).rev().map(|below| islands(fabric, &levels.heights, below)).collect();
-    order.sort_by_key(|place| (pods.iter().map(|pods| pods[*place]).collect::<Vec<_>>(), *place));
+    order.sort_by_key(|index| (pods.iter().map(|pods| pods[*index]).collect::<Vec<_>>(), *index));
     order
 }
 
 /// For each switch the first of those it hangs together with when switches above a height do not count.
-fn islands(fabric: &Fabric, heights: &[i32], highest: i32) -> Vec<Place> {
-    let mut islands: Vec<Place> = (0..fabric.switches.len()).collect();
+fn islands(fabric: &Fabric, heights: &[i32], highest: i32) -> Vec<SwitchIndex> {
+    let mut islands: Vec<SwitchIndex> = (0..fabric.switches.len()).collect();
     let mut seen = vec![false; fabric.switches.len()];
     for start in 0..fabric.switches.len() {
         if heights[start] > highest || std::mem::replace(&mut seen[start], true) {
             continue;
         }
         let mut open = vec![start];
-        while let Some(place) = open.pop() {
-            islands[place] = start;
-            for neighbour in &fabric.switches[place].neighbours {
-                let there = neighbour.place;
+        while let Some(index) = open.pop() {
+            islands[index] = start;
+            for neighbour in &fabric.switches[index].neighbours {
+                let there = neighbour.switch;
                 if heights[there] <= highest && !std::mem::replace(&mut seen[there], true) {
                     open.push(there);
                 }

@@ -13,7 +13,7 @@ use fabric_model::{Endpoint, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, Lid, Mtu, PartitionNumber};
 
 use crate::addressing::Lids;
-use crate::fabric::{AdapterPort, Fabric, Place};
+use crate::fabric::{AdapterPort, Fabric, SwitchIndex};
 use crate::multicast::Groups;
 use crate::partitions::{KeyTables, Partition, Partitions};
 use crate::routing::Routes;
@@ -70,7 +70,7 @@ impl Parts<'_> {
         Arc::clone(self.keys.of(self.fabric, port_guid))
     }
 
-    fn switch_ports(&self, place: Place, capabilities: &Capabilities) -> Arc<[SwitchPortPlan]> {
+    fn switch_ports(&self, place: SwitchIndex, capabilities: &Capabilities) -> Arc<[SwitchPortPlan]> {
         let switch = &self.fabric.switches[place];
         let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
         let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();

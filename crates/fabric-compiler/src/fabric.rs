@@ -8,7 +8,7 @@ use ib_wire::{Guid, NodeKind, PortNum};
 use crate::CompileError;
 
 /// A switch's place among the switches of a [`Fabric`].
-pub(crate) type Place = usize;
+pub(crate) type SwitchIndex = usize;
 
 /// What the manager reaches.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) enum EndPort {
     /// An adapter or a router: where in [`Fabric::adapter_ports`].
     Adapter(usize),
     /// The switch whose port 0 it is.
-    Switch(Place),
+    Switch(SwitchIndex),
 }
 
 /// A switch and what is cabled to it.
@@ -50,7 +50,7 @@ pub(crate) struct Switch {
 /// Another switch and the cables to it.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    pub place: Place,
+    pub switch: SwitchIndex,
     /// By the near port; never empty.
     pub cables: Vec<Cable>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct AdapterPort {
     pub end: Endpoint,
     pub peer: Endpoint,
     /// The switch it hangs on, and the port there.
-    pub attached: Option<(Place, PortNum)>,
+    pub attached: Option<(SwitchIndex, PortNum)>,
 }
 
 impl Fabric {
@@ -85,13 +85,13 @@ impl Fabric {
         }
         let mut nodes = reached.switches.clone();
         nodes.sort_unstable_by_key(|node| topology[*node].guid);
-        let mut places = vec![None; topology.node_count()];
-        for (place, node) in nodes.iter().enumerate() {
-            places[node.index()] = Some(place);
+        let mut indices = vec![None; topology.node_count()];
+        for (index, node) in nodes.iter().enumerate() {
+            indices[node.index()] = Some(index);
         }
-        let adapter_ports = adapter_ports(topology, &reached.ends, &places);
+        let adapter_ports = adapter_ports(topology, &reached.ends, &indices);
         let switches: Vec<Switch> = (nodes.iter().enumerate())
-            .map(|(place, node)| switch(topology, *node, place, &places, &adapter_ports))
+            .map(|(index, node)| switch(topology, *node, index, &indices, &adapter_ports))
             .collect();
         let left_out = left_out(topology, &reached);
         let ends = ends(&switches, &adapter_ports);
@@ -99,24 +99,24 @@ impl Fabric {
     }
 
     /// The switch the manager's packets pass first: its own, if it is one.
-    pub fn manager_switch(&self) -> Option<Place> {
+    pub fn manager_switch(&self) -> Option<SwitchIndex> {
         let own = self.switches.iter().position(|switch| switch.port_guid == self.manager);
         let attached = || {
             let port = self.adapter_ports.iter().find(|port| port.guid == self.manager)?;
-            port.attached.map(|(place, _)| place)
+            port.attached.map(|(index, _)| index)
         };
         own.or_else(attached)
     }
 
     /// The switch with this node GUID.
-    pub fn place_of(&self, guid: Guid) -> Option<Place> {
+    pub fn switch_index(&self, guid: Guid) -> Option<SwitchIndex> {
         self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()
     }
 
     /// The end port with this GUID.
     pub fn end_port(&self, guid: Guid) -> Option<EndPort> {
-        let place = self.ends.binary_search_by_key(&guid, |(guid, _)| *guid).ok()?;
-        Some(self.ends[place].1)
+        let index = self.ends.binary_search_by_key(&guid, |(guid, _)| *guid).ok()?;
+        Some(self.ends[index].1)
     }
 
     /// The adapter port with this GUID.
@@ -201,7 +201,11 @@ fn left_out(topology: &Topology, reached: &Reached) -> Option<(usize, Guid)> {
     lowest.map(|guid| (count, guid))
 }
 
-fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>]) -> Vec<AdapterPort> {
+fn adapter_ports(
+    topology: &Topology,
+    ends: &[Endpoint],
+    indices: &[Option<SwitchIndex>],
+) -> Vec<AdapterPort> {
     let adapter_port = |end: &Endpoint| {
         let node = &topology[end.node];
         let peer = topology.peer(*end)?;
@@ -211,7 +215,7 @@ fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>
             kind: node.kind,
             end: *end,
             peer,
-            attached: places[peer.node.index()].map(|place| (place, peer.port)),
+            attached: indices[peer.node.index()].map(|index| (index, peer.port)),
         })
     };
     let mut ports: Vec<AdapterPort> = ends.iter().filter_map(adapter_port).collect();
@@ -222,21 +226,24 @@ fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>
 fn switch(
     topology: &Topology,
     node: NodeIndex,
-    place: Place,
-    places: &[Option<Place>],
+    index: SwitchIndex,
+    indices: &[Option<SwitchIndex>],
     adapter_ports: &[AdapterPort],
 ) -> Switch {
-    let mut cables: Vec<(Place, Cable)> = (topology[node].cabled_ports())
-        .filter_map(|(near, peer)| Some((places[peer.node.index()]?, Cable { near, far: peer.port })))
+    let mut cables: Vec<(SwitchIndex, Cable)> = (topology[node].cabled_ports())
+        .filter_map(|(near, peer)| Some((indices[peer.node.index()]?, Cable { near, far: peer.port })))
         // A cable from a switch to itself leads nowhere.
-        .filter(|(there, _)| *there != place)
+        .filter(|(there, _)| *there != index)
         .collect();
     cables.sort_by_key(|(there, cable)| (*there, cable.near));
     let neighbours = (cables.chunk_by(|a, b| a.0 == b.0))
-        .map(|chunk| Neighbour { place: chunk[0].0, cables: chunk.iter().map(|(_, cable)| *cable).collect() })
+        .map(|chunk| Neighbour {
+            switch: chunk[0].0,
+            cables: chunk.iter().map(|(_, cable)| *cable).collect(),
+        })
         .collect();
-    let first = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there < place));
-    let behind = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there <= place));
+    let first = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there < index));
+    let behind = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there <= index));
     let port_guid = topology[node].port(PortNum::MANAGEMENT).map_or(topology[node].guid, |port| port.guid);
     Switch { node, guid: topology[node].guid, port_guid, neighbours, adapters: first..behind }
 }

@@ -13,12 +13,12 @@ use fabric_model::plan::{Draft, GroupPlan, MulticastTable, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber};
 
 use crate::CompileError;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 use crate::partitions::{Partition, Partitions};
-use crate::routing::crown::Crown;
+use crate::routing::core_tree::CoreTree;
 use crate::routing::order::Order;
 pub(crate) use patch::patch;
-use tree::{Planted, Planter, Tree};
+use tree::{BuiltTree, GroupTree, TreeBuilder};
 
 /// Groups a switch can tell apart at most: the LIDs there are.
 const GROUPS_MAX: u16 = 0x3fff;
@@ -31,30 +31,30 @@ pub(crate) struct Groups {
     /// Addresses of groups that are no more, or not as before.
     pub gone: Vec<Gid>,
     /// Where packets to groups leave, for each switch by its place; switches that are not listed stay as they were.
-    pub tables: BTreeMap<Place, BTreeMap<MulticastLid, PortSet>>,
+    pub tables: BTreeMap<SwitchIndex, BTreeMap<MulticastLid, PortSet>>,
     pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
 }
 
 /// Plans a broadcast group for every partition that carries IP.
 pub(crate) fn plan(
     fabric: &Fabric,
-    (order, crown): (&Order, &Crown),
+    (order, core_tree): (&Order, &CoreTree),
     partitions: &Partitions,
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Groups, CompileError> {
-    let tables = (0..fabric.switches.len()).map(|place| (place, BTreeMap::new())).collect();
+    let tables = (0..fabric.switches.len()).map(|index| (index, BTreeMap::new())).collect();
     let mut groups = Groups { tables, ..Groups::default() };
-    let mut planter = Planter::new(fabric, order, crown);
+    let mut builder = TreeBuilder::new(fabric, order, core_tree);
     let mut lids = LidsInUse::new(fabric, capabilities);
     for (partition, ipoib) in in_turn(partitions, previous) {
         let before = previous.groups.get(&partition.number);
-        let planted = planter.plant(partition, before.and_then(|group| group.root))?;
-        let mlid = lids.take(partition.number, &planted.tree, before.map(|group| group.mlid))?;
-        for (place, ports) in &planted.tree.exits {
-            groups.tables.entry(*place).or_default().insert(mlid, *ports);
+        let built = builder.build(partition, before.and_then(|group| group.root))?;
+        let mlid = lids.take(partition.number, &built.tree, before.map(|group| group.mlid))?;
+        for (index, ports) in &built.tree.exits {
+            groups.tables.entry(*index).or_default().insert(mlid, *ports);
         }
-        groups.add(fabric, partition, ipoib, mlid, planted);
+        groups.add(fabric, partition, ipoib, mlid, built);
     }
     Ok(groups)
 }
@@ -63,7 +63,7 @@ pub(crate) fn plan(
 /// changed.
 pub(crate) fn replan(
     fabric: &Fabric,
-    (order, crown): (&Order, &Crown),
+    (order, core_tree): (&Order, &CoreTree),
     partitions: &Partitions,
     capabilities: &Capabilities,
     before: &FabricPlan,
@@ -71,11 +71,11 @@ pub(crate) fn replan(
     let mut changed: BTreeMap<PartitionNumber, Option<&Partition>> =
         before.groups().map(|group| (group.partition, None)).collect();
     changed.extend(partitions.by_number.iter().map(|(number, partition)| (*number, Some(partition))));
-    if let Some(groups) = patch(fabric, (order, crown), &changed, capabilities, before)? {
+    if let Some(groups) = patch(fabric, (order, core_tree), &changed, capabilities, before)? {
         return Ok(groups);
     }
     let gone = before.groups().map(|group| group.mgid).collect();
-    Ok(Groups { gone, ..plan(fabric, (order, crown), partitions, capabilities, before.decisions())? })
+    Ok(Groups { gone, ..plan(fabric, (order, core_tree), partitions, capabilities, before.decisions())? })
 }
 
 /// The partitions that carry IP. Groups of before come first: their LIDs are theirs.
@@ -94,11 +94,11 @@ impl Groups {
     pub fn put(self, draft: &mut Draft) {
         self.gone.into_iter().for_each(|mgid| draft.remove_group(mgid));
         self.plans.into_iter().for_each(|plan| draft.put_group(plan));
-        for (place, exits) in self.tables {
+        for (index, exits) in self.tables {
             let table = MulticastTable::from_exits(exits);
-            let before = draft.plan().shared_switches().get(place);
+            let before = draft.plan().shared_switches().get(index);
             if before.is_some_and(|switch| *switch.multicast != table)
-                && let Some(switch) = draft.switch(place)
+                && let Some(switch) = draft.switch(index)
             {
                 switch.multicast = Arc::new(table);
             }
@@ -112,11 +112,11 @@ impl Groups {
         partition: &Partition,
         ipoib: Ipoib,
         mlid: MulticastLid,
-        planted: Planted,
+        built: BuiltTree,
     ) {
-        let root = planted.tree.root.map(|place| fabric.switches[place].guid);
+        let root = built.tree.root.map(|index| fabric.switches[index].guid);
         self.decisions.insert(partition.number, GroupDecision { mlid, root });
-        self.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
+        self.plans.push(group_plan(partition, ipoib, mlid, root, built.members));
     }
 }
 
@@ -171,26 +171,26 @@ impl LidsInUse {
     fn take(
         &mut self,
         partition: PartitionNumber,
-        tree: &Tree,
+        tree: &GroupTree,
         before: Option<MulticastLid>,
     ) -> Result<MulticastLid, CompileError> {
-        let capacity = tree.exits.keys().map(|place| self.capacities[*place]).min().unwrap_or(GROUPS_MAX);
+        let capacity = tree.exits.keys().map(|index| self.capacities[*index]).min().unwrap_or(GROUPS_MAX);
         let taken = self.taken(tree.exits.keys().copied());
         let mlid = free_lid(&taken, capacity, before);
         let mlid = mlid.ok_or(CompileError::MlidsExhausted { partition, capacity })?;
-        for place in tree.exits.keys() {
+        for index in tree.exits.keys() {
             let (word, bit) = (mlid.table_index() / 64, mlid.table_index() % 64);
-            let used = &mut self.used[*place];
+            let used = &mut self.used[*index];
             used.resize(used.len().max(word + 1), 0);
             used[word] |= 1 << bit;
         }
         Ok(mlid)
     }
 
-    fn taken(&self, places: impl Iterator<Item = Place>) -> Vec<u64> {
+    fn taken(&self, indices: impl Iterator<Item = SwitchIndex>) -> Vec<u64> {
         let mut taken: Vec<u64> = Vec::new();
-        for place in places {
-            let used = &self.used[place];
+        for index in indices {
+            let used = &self.used[index];
             taken.resize(taken.len().max(used.len()), 0);
             for (word, used) in taken.iter_mut().zip(used) {
                 *word |= used;

@@ -11,11 +11,11 @@ use fabric_model::intent::{Intents, Ipoib, KeyPlace, Member, PartitionIntent, Ro
 use ib_wire::{Guid, NodeKind, PartitionNumber};
 
 use crate::CompileError;
-use crate::difference::{Middle, middles};
 use crate::fabric::Fabric;
+use crate::list_diff::{ChangedRange, changed_ranges};
 
-pub(crate) use keys::{Held, KeyTables, lay_out};
-use numbers::{Asked, Numbers, Standing};
+pub(crate) use keys::{KeyTables, PreviousKeys, lay_out};
+use numbers::{CurrentNumbers, Numbers, RequestOrder};
 
 /// What people call the default partition.
 const DEFAULT_NAME: &str = "Default";
@@ -24,7 +24,7 @@ const DEFAULT_NAME: &str = "Default";
 #[derive(Debug)]
 pub(crate) struct Partitions {
     /// The numbers of what was asked for, in that order; the default partition comes first.
-    each: Vec<PartitionNumber>,
+    numbers_in_order: Vec<PartitionNumber>,
     pub by_number: BTreeMap<PartitionNumber, Partition>,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct Partition {
 
 /// What other wishes make of partitions.
 #[derive(Debug)]
-pub(crate) struct Changes {
-    each: Vec<PartitionNumber>,
+pub(crate) struct PartitionChanges {
+    numbers_in_order: Vec<PartitionNumber>,
     /// Given to those that asked for none.
     pub numbers: SharedMap<String, PartitionNumber>,
     /// Partitions that are not as before; `None` if there is no such any more.
@@ -65,39 +65,40 @@ pub(crate) fn resolve(
 ) -> Result<(Partitions, SharedMap<String, PartitionNumber>), CompileError> {
     let default = default_partition();
     let wanted = wanted(&default, intents);
-    let Numbers { each, given } = Numbers::of(&wanted, previous)?;
-    let by_number = gathered(fabric, wanted.iter().copied().zip(&each));
-    Ok((Partitions { each, by_number }, given))
+    let Numbers { numbers_in_order, given } = Numbers::of(&wanted, previous)?;
+    let by_number = gathered(fabric, wanted.iter().copied().zip(&numbers_in_order));
+    Ok((Partitions { numbers_in_order, by_number }, given))
 }
 
 impl Partitions {
-    /// What other wishes change, `before` being those that these partitions came from and `middle` where the lists of
+    /// What other wishes change, `before` being those that these partitions came from and `range` where the lists of
     /// partitions differ. `None` if partitions that stay were asked for in another order: then everything has to be looked
     /// at.
     pub fn compare(
         &self,
         fabric: &Fabric,
         (before, intents): (&Intents, &Intents),
-        middle: &Middle,
+        range: &ChangedRange,
         previous: &Decisions,
-    ) -> Result<Option<Changes>, CompileError> {
+    ) -> Result<Option<PartitionChanges>, CompileError> {
         let default = default_partition();
         let (old, new) = (wanted(&default, before), wanted(&default, intents));
-        let middle = middle.behind_one();
-        let standing = Standing { each: &self.each, count: self.by_number.len() };
-        let (numbers, middle) = match standing.changed((&old, &new), &middle, previous)? {
-            Some(numbers) => (numbers, middle),
-            None => (Numbers::of(&new, previous)?, Middle::whole(old.len(), new.len())),
+        let range = range.behind_one();
+        let current =
+            CurrentNumbers { numbers_in_order: &self.numbers_in_order, count: self.by_number.len() };
+        let (numbers, range) = match current.changed((&old, &new), &range, previous)? {
+            Some(numbers) => (numbers, range),
+            None => (Numbers::of(&new, previous)?, ChangedRange::whole(old.len(), new.len())),
         };
-        let Numbers { each, given: numbers } = numbers;
-        let old: Vec<_> = old.into_iter().zip(&self.each).collect();
-        let new: Vec<_> = new.into_iter().zip(&each).collect();
-        let (old, new_middle) = (&old[middle.old], &new[middle.new]);
+        let Numbers { numbers_in_order, given: numbers } = numbers;
+        let old: Vec<_> = old.into_iter().zip(&self.numbers_in_order).collect();
+        let new: Vec<_> = new.into_iter().zip(&numbers_in_order).collect();
+        let (old, new_middle) = (&old[range.old], &new[range.new]);
         let changed = changed(old, new_middle);
-        let order = |each| kept_order(each, &changed);
-        // What has nothing in the middle is asked for in the order of before.
+        let order = |numbers_in_order| kept_order(numbers_in_order, &changed);
+        // What has nothing in the range is asked for in the order of before.
         let are_apart = old.iter().chain(new_middle).all(|(_, number)| changed.contains(number));
-        if !are_apart && !order(&self.each).eq(order(&each)) {
+        if !are_apart && !order(&self.numbers_in_order).eq(order(&numbers_in_order)) {
             return Ok(None);
         }
         let asked = new.iter().copied().filter(|(_, number)| changed.contains(number));
@@ -108,12 +109,12 @@ impl Partitions {
         for number in changed {
             partitions.entry(number).or_insert(None);
         }
-        Ok(Some(Changes { each, numbers, partitions }))
+        Ok(Some(PartitionChanges { numbers_in_order, numbers, partitions }))
     }
 
     /// Makes changes hold.
-    pub fn apply(&mut self, changes: Changes) {
-        self.each = changes.each;
+    pub fn apply(&mut self, changes: PartitionChanges) {
+        self.numbers_in_order = changes.numbers_in_order;
         for (number, partition) in changes.partitions {
             match partition {
                 Some(partition) => drop(self.by_number.insert(number, partition)),
@@ -133,7 +134,7 @@ fn changed(
     old: &[(&PartitionIntent, &PartitionNumber)],
     new: &[(&PartitionIntent, &PartitionNumber)],
 ) -> BTreeSet<PartitionNumber> {
-    let (old, new) = middles(old, new);
+    let (old, new) = changed_ranges(old, new);
     let by_number = |asked: &[(&PartitionIntent, &PartitionNumber)]| {
         let mut numbers: Vec<(PartitionNumber, usize)> =
             asked.iter().enumerate().map(|(place, (_, number))| (**number, place)).collect();
@@ -161,12 +162,12 @@ fn changed(
 
 /// The partitions that stay, each once, in the order they were asked for.
 fn kept_order<'a>(
-    each: &'a [PartitionNumber],
+    numbers_in_order: &'a [PartitionNumber],
     changed: &'a BTreeSet<PartitionNumber>,
 ) -> impl Iterator<Item = PartitionNumber> + 'a {
-    let asked = Asked::of(each);
+    let asked = RequestOrder::of(numbers_in_order);
     let is_first = move |(place, number): &(usize, &PartitionNumber)| asked.place(**number) == *place;
-    let first = each.iter().enumerate().filter(is_first).map(|(_, number)| *number);
+    let first = numbers_in_order.iter().enumerate().filter(is_first).map(|(_, number)| *number);
     first.filter(|number| !changed.contains(number))
 }
 

@@ -9,14 +9,14 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 
 use crate::CompileError;
 use crate::compiled::Compiled;
-use crate::difference::Middle;
-use crate::promises::{self, ClusterChanges, Promises, promised};
+use crate::guarantees::{self, ClusterChanges, Guarantees, guaranteed};
+use crate::list_diff::ChangedRange;
 use crate::recompile::{put_findings, put_keys, put_partition};
-use crate::{detours, multicast, partitions};
+use crate::{multicast, partitions, route_overrides};
 
 /// A fabric and what is wanted of it, planned change by change.
 ///
-/// It keeps what the plans of one fabric have in common: the switches in their order, who holds which keys, and the books
+/// It keeps what the plans of one fabric have in common: the switches in their order, who holds which keys, and the reservations
 /// of all links. A change looks at partitions, ports and clusters that are not as they were; the rest of the plan is
 /// shared with the plan before.
 ///
@@ -55,7 +55,7 @@ impl Planner {
         intents: Intents,
         previous: &Decisions,
     ) -> Result<Self, CompileError> {
-        let compiled = Compiled::of(&topology, &intents, previous)?;
+        let compiled = Compiled::from_decisions(&topology, &intents, previous)?;
         let basis = compiled.plan.basis().unwrap_or_else(|| Basis::of(&topology, &intents));
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
@@ -67,7 +67,7 @@ impl Planner {
         plan: &FabricPlan,
     ) -> Result<Self, CompileError> {
         let basis = Basis::of(&topology, &intents);
-        let compiled = Compiled::after(basis, &topology, &intents, plan)?;
+        let compiled = Compiled::from_plan(basis, &topology, &intents, plan)?;
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
 
@@ -107,7 +107,7 @@ impl Planner {
             true => self.basis,
             false => Basis::of(&self.topology, intents),
         };
-        self.compiled = Compiled::after(basis, &self.topology, intents, &self.compiled.plan)?;
+        self.compiled = Compiled::from_plan(basis, &self.topology, intents, &self.compiled.plan)?;
         (self.basis, self.has_unique_names) = (basis, has_unique_names(intents));
         self.intents = intents.clone();
         Ok(())
@@ -115,27 +115,27 @@ impl Planner {
 
     /// Looks at what is not as it was; false, and nothing is changed, if that is not enough.
     fn patch(&mut self, intents: &Intents) -> Result<bool, CompileError> {
-        let Compiled { plan, fabric, ground, partitions, keys, promises } = &mut self.compiled;
+        let Compiled { plan, fabric, context, partitions, keys, guarantees } = &mut self.compiled;
         let is_possible = self.has_unique_names && is_same_fabric(&self.intents, intents);
-        let Some(ground) = ground.as_ref().filter(|_| is_possible) else { return Ok(false) };
-        let wished = &self.intents;
-        let middles = (
-            Middle::of(&wished.partitions, &intents.partitions),
-            Middle::of(&wished.clusters, &intents.clusters),
+        let Some(context) = context.as_ref().filter(|_| is_possible) else { return Ok(false) };
+        let current = &self.intents;
+        let changed_ranges = (
+            ChangedRange::of(&current.partitions, &intents.partitions),
+            ChangedRange::of(&current.clusters, &intents.clusters),
         );
-        let clusters = match promises {
-            Some(promises) => cluster_changes(wished, intents, &middles.1, promises),
+        let clusters = match guarantees {
+            Some(guarantees) => cluster_changes(current, intents, &changed_ranges.1, guarantees),
             None => has_unique_names(intents).then(ClusterChanges::default),
         };
         let Some(clusters) = clusters else { return Ok(false) };
 
-        let changes = partitions.compare(fabric, (wished, intents), &middles.0, plan.decisions())?;
+        let changes = partitions.compare(fabric, (current, intents), &changed_ranges.0, plan.decisions())?;
         let Some(changes) = changes else { return Ok(false) };
         let key_changes = keys.change(fabric, partitions, &changes, &intents.capabilities)?;
         let changed = changes.partitions.iter().map(|(number, partition)| (*number, partition.as_ref()));
         let groups = multicast::patch(
             fabric,
-            (&ground.order, &ground.crown),
+            (&context.order, &context.core_tree),
             &changed.collect(),
             &intents.capabilities,
             plan,
@@ -143,9 +143,9 @@ impl Planner {
         let Some(groups) = groups else { return Ok(false) };
 
         let mut draft = plan.draft();
-        detours::leave(&mut draft, fabric);
-        if let Some(promises) = promises {
-            promises.leave_classes(&mut draft);
+        route_overrides::withdraw(&mut draft, fabric);
+        if let Some(guarantees) = guarantees {
+            guarantees.withdraw_classes(&mut draft);
         }
         draft.decisions().partitions = changes.numbers.clone();
         put_findings(&mut draft, keys.findings_after(&key_changes));
@@ -159,17 +159,20 @@ impl Planner {
                 None => draft.remove_partition(*number),
             }
         }
-        match promises {
-            Some(promises) => promises.change(&mut draft, fabric, Some(ground), &clusters)?,
-            None => *promises = promises::keep(&mut draft, &self.topology, fabric, Some(ground), intents)?,
+        match guarantees {
+            Some(guarantees) => guarantees.change(&mut draft, fabric, Some(context), &clusters)?,
+            None => {
+                *guarantees =
+                    guarantees::establish(&mut draft, &self.topology, fabric, Some(context), intents)?
+            }
         }
-        promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
-        detours::take(&mut draft, fabric, &intents.routes);
+        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
+        route_overrides::apply(&mut draft, fabric, &intents.routes);
         partitions.apply(changes);
         keys.apply(key_changes);
         *plan = Arc::new(draft.finish());
-        middles.0.put(&mut self.intents.partitions, &intents.partitions);
-        middles.1.put(&mut self.intents.clusters, &intents.clusters);
+        changed_ranges.0.put(&mut self.intents.partitions, &intents.partitions);
+        changed_ranges.1.put(&mut self.intents.clusters, &intents.clusters);
         self.intents.routes.clone_from(&intents.routes);
         self.intents.classes.clone_from(&intents.classes);
         Ok(true)
@@ -184,31 +187,31 @@ fn is_same_fabric(before: &Intents, after: &Intents) -> bool {
 /// Whether clusters can be told apart by their names.
 fn has_unique_names(intents: &Intents) -> bool {
     let mut names = HashSet::with_capacity(intents.clusters.len());
-    promised(&intents.clusters).all(|cluster| names.insert(cluster.name.as_str()))
+    guaranteed(&intents.clusters).all(|cluster| names.insert(cluster.name.as_str()))
 }
 
 /// What is not as it was, and what has to be looked at every time; `None` if a name is there twice.
 fn cluster_changes<'a>(
     before: &'a Intents,
     after: &'a Intents,
-    middle: &Middle,
-    promises: &Promises,
+    range: &ChangedRange,
+    guarantees: &Guarantees,
 ) -> Option<ClusterChanges<'a>> {
-    let (old, new) = match promises.are_settled() {
-        true => (&before.clusters[middle.old.clone()], &after.clusters[middle.new.clone()]),
+    let (old, new) = match guarantees.are_settled() {
+        true => (&before.clusters[range.old.clone()], &after.clusters[range.new.clone()]),
         false => (&before.clusters[..], &after.clusters[..]),
     };
     let mut left: HashMap<&str, &ClusterIntent> =
-        promised(old).map(|cluster| (cluster.name.as_str(), cluster)).collect();
+        guaranteed(old).map(|cluster| (cluster.name.as_str(), cluster)).collect();
     let mut names = HashSet::with_capacity(new.len());
     let mut wanted = Vec::new();
-    for cluster in promised(new) {
+    for cluster in guaranteed(new) {
         let same = left.remove(cluster.name.as_str());
         // A name that is known and not left stands elsewhere.
-        if !names.insert(cluster.name.as_str()) || same.is_none() && promises.knows(&cluster.name) {
+        if !names.insert(cluster.name.as_str()) || same.is_none() && guarantees.knows(&cluster.name) {
             return None;
         }
-        if same.is_none_or(|same| same != cluster) || promises.is_unsettled(&cluster.name) {
+        if same.is_none_or(|same| same != cluster) || guarantees.is_unsettled(&cluster.name) {
             wanted.push(cluster);
         }
     }

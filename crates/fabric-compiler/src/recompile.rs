@@ -10,15 +10,15 @@ use ib_wire::{Guid, Pkey};
 use crate::CompileError;
 use crate::assembly::partition_plan;
 use crate::fabric::{EndPort, Fabric};
-use crate::partitions::{self, Held, KeyTables, Partition, Partitions};
-use crate::routing::Ground;
-use crate::{detours, multicast};
+use crate::partitions::{self, KeyTables, Partition, Partitions, PreviousKeys};
+use crate::routing::RoutingContext;
+use crate::{multicast, route_overrides};
 
 /// What a plan for the same basis becomes with other wishes, what clusters are promised left out. `None` if the plan
 /// does not fit the fabric after all.
 pub(crate) fn recompile(
     fabric: &Fabric,
-    ground: &Ground,
+    context: &RoutingContext,
     intents: &Intents,
     before: &FabricPlan,
 ) -> Result<Option<(Draft, Partitions, KeyTables)>, CompileError> {
@@ -29,10 +29,10 @@ pub(crate) fn recompile(
     let (partitions, numbers) = partitions::resolve(fabric, intents, before.decisions())?;
     let held = HeldTables { fabric, tables };
     let keys = partitions::lay_out(fabric, &partitions, &intents.capabilities, &held)?;
-    let ways = (&ground.order, &ground.crown);
+    let ways = (&context.order, &context.core_tree);
     let groups = multicast::replan(fabric, ways, &partitions, &intents.capabilities, before)?;
     let mut draft = before.draft();
-    detours::leave(&mut draft, fabric);
+    route_overrides::withdraw(&mut draft, fabric);
     draft.decisions().partitions = numbers;
     put_findings(&mut draft, keys.findings());
     for (place, (old, new)) in held.tables.iter().zip(&keys.tables).enumerate() {
@@ -67,7 +67,7 @@ struct HeldTables<'a> {
     tables: Vec<&'a Arc<PkeyTable>>,
 }
 
-impl Held for HeldTables<'_> {
+impl PreviousKeys for HeldTables<'_> {
     fn entries(&self, port: Guid) -> &[Option<Pkey>] {
         self.table(port).map_or(&[][..], |table| table.entries())
     }

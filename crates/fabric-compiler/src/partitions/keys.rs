@@ -8,29 +8,29 @@ use fabric_model::intent::{Capabilities, KeyPlace, PortName, Role};
 use fabric_model::plan::{Finding, PkeyTable};
 use ib_wire::{Guid, PartitionNumber, Pkey, PortNum};
 
-use super::{Asked, Changes, Partition, Partitions};
+use super::{Partition, PartitionChanges, Partitions, RequestOrder};
 use crate::CompileError;
 use crate::fabric::{EndPort, Fabric};
 
 /// An end port's place in [`Fabric::ends`].
-type EndPlace = usize;
+type EndPortIndex = usize;
 
 /// What every end port is to hold, in the order of [`Fabric::ends`], and the tables that follow.
 #[derive(Debug)]
 pub(crate) struct KeyTables {
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedKeys>,
     pub tables: Vec<Arc<PkeyTable>>,
     /// Ports whose index 0 is claimed more than once.
-    contested: BTreeMap<EndPlace, Finding>,
+    contested: BTreeMap<EndPortIndex, Finding>,
 }
 
 /// What of it is different.
 #[derive(Debug, Default)]
 pub(crate) struct KeyChanges {
-    wanted: BTreeMap<EndPlace, Wanted>,
+    wanted: BTreeMap<EndPortIndex, WantedKeys>,
     /// Of ports that hold something else than before.
-    pub tables: BTreeMap<EndPlace, Arc<PkeyTable>>,
-    contested: BTreeMap<EndPlace, Finding>,
+    pub tables: BTreeMap<EndPortIndex, Arc<PkeyTable>>,
+    contested: BTreeMap<EndPortIndex, Finding>,
 }
 
 impl KeyTables {
@@ -50,7 +50,7 @@ impl KeyTables {
         &self,
         fabric: &Fabric,
         partitions: &Partitions,
-        changes: &Changes,
+        changes: &PartitionChanges,
         capabilities: &Capabilities,
     ) -> Result<KeyChanges, CompileError> {
         let mut change =
@@ -72,7 +72,7 @@ impl KeyTables {
 
     /// The findings as they are after a change.
     pub fn findings_after<'a>(&'a self, change: &'a KeyChanges) -> impl Iterator<Item = &'a Finding> {
-        let stays = |place: &EndPlace| !change.wanted.contains_key(place);
+        let stays = |place: &EndPortIndex| !change.wanted.contains_key(place);
         let kept = self.contested.iter().filter(move |(place, _)| stays(place));
         kept.chain(&change.contested).collect::<BTreeMap<_, _>>().into_values()
     }
@@ -94,9 +94,9 @@ impl KeyTables {
         &self,
         fabric: &Fabric,
         partitions: &Partitions,
-        changes: &Changes,
-    ) -> BTreeMap<EndPlace, Wanted> {
-        let mut wanted: BTreeMap<EndPlace, Wanted> = BTreeMap::new();
+        changes: &PartitionChanges,
+    ) -> BTreeMap<EndPortIndex, WantedKeys> {
+        let mut wanted: BTreeMap<EndPortIndex, WantedKeys> = BTreeMap::new();
         let place_of = |guid: &Guid| fabric.ends().binary_search_by_key(guid, |(guid, _)| *guid).ok();
         for (number, after) in &changes.partitions {
             let before =
@@ -111,7 +111,7 @@ impl KeyTables {
                 port.add(*number, member);
             }
         }
-        let asked = Asked::of(&changes.each);
+        let asked = RequestOrder::of(&changes.numbers_in_order);
         wanted.values_mut().for_each(|port| port.sort(&asked));
         wanted
     }
@@ -119,14 +119,14 @@ impl KeyTables {
 
 /// The keys of one port.
 #[derive(Clone, Debug, Default)]
-struct Wanted {
+struct WantedKeys {
     /// In order, each once.
     keys: Vec<Pkey>,
     /// For index 0; the first asked for first.
     first: Vec<Pkey>,
 }
 
-impl Wanted {
+impl WantedKeys {
     fn add(&mut self, partition: PartitionNumber, (role, place): (Role, KeyPlace)) {
         if place == KeyPlace::First {
             self.first.extend(role.keys(partition).next());
@@ -139,14 +139,14 @@ impl Wanted {
         self.first.retain(|key| key.partition() != partition);
     }
 
-    fn sort(&mut self, asked: &Asked) {
+    fn sort(&mut self, asked: &RequestOrder) {
         self.keys.sort_unstable();
         self.first.sort_unstable_by_key(|key| asked.place(key.partition()));
     }
 }
 
 /// What ports held before.
-pub(crate) trait Held {
+pub(crate) trait PreviousKeys {
     /// The entries of a port's table.
     fn entries(&self, port: Guid) -> &[Option<Pkey>];
 
@@ -155,7 +155,7 @@ pub(crate) trait Held {
 }
 
 /// Decisions tell what was held, not whether it fits.
-impl Held for Decisions {
+impl PreviousKeys for Decisions {
     fn entries(&self, port: Guid) -> &[Option<Pkey>] {
         self.end_ports.get(&port).map_or(&[][..], |decision| &decision.pkeys)
     }
@@ -170,7 +170,7 @@ pub(crate) fn lay_out(
     fabric: &Fabric,
     partitions: &Partitions,
     capabilities: &Capabilities,
-    before: &impl Held,
+    before: &impl PreviousKeys,
 ) -> Result<KeyTables, CompileError> {
     let wanted = wanted(fabric, partitions);
     let mut tables = Vec::with_capacity(wanted.len());
@@ -201,16 +201,16 @@ fn shared_table(
     Arc::clone(table.or_insert_with_key(|keys| Arc::new(PkeyTable::from_keys(keys.clone()))))
 }
 
-fn contested(port: Guid, wanted: &Wanted) -> Option<Finding> {
+fn contested(port: Guid, wanted: &WantedKeys) -> Option<Finding> {
     let mut first = wanted.first.iter().map(|key| key.partition());
     let (given, refused) = (first.next()?, first.next()?);
     Some(Finding::IndexZeroContested { port, given, refused })
 }
 
 /// What each end port is to hold, in the order of [`Fabric::ends`].
-fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<Wanted> {
+fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<WantedKeys> {
     let ends = fabric.ends();
-    let mut wanted: Vec<Wanted> = ends.iter().map(|_| Wanted::default()).collect();
+    let mut wanted: Vec<WantedKeys> = ends.iter().map(|_| WantedKeys::default()).collect();
     for Partition { number, members, .. } in partitions.by_number.values() {
         let mut next = 0;
         for (guid, member) in members {
@@ -226,13 +226,13 @@ fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<Wanted> {
             }
         }
     }
-    let asked = Asked::of(&partitions.each);
+    let asked = RequestOrder::of(&partitions.numbers_in_order);
     wanted.iter_mut().for_each(|port| port.sort(&asked));
     wanted
 }
 
 /// Whether laying out what is wanted would give the table of before: the same keys, and the right one in front.
-fn is_kept(wanted: &Wanted, before: &[Option<Pkey>]) -> bool {
+fn is_kept(wanted: &WantedKeys, before: &[Option<Pkey>]) -> bool {
     let held = before.iter().flatten();
     let is_wanted = |key: &Pkey| wanted.keys.binary_search(key).is_ok();
     let is_repeated = |(index, key): (usize, &Option<Pkey>)| key.is_some() && before[..index].contains(key);
@@ -244,9 +244,9 @@ fn is_kept(wanted: &Wanted, before: &[Option<Pkey>]) -> bool {
 }
 
 /// How many keys a port can have, and whose table says so: an adapter's own, or that of the switch port that enforces.
-type Limits = Vec<(PortName, usize)>;
+type KeyLimits = Vec<(PortName, usize)>;
 
-fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> Limits {
+fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> KeyLimits {
     match end {
         EndPort::Adapter(index) => {
             let port = &fabric.adapter_ports[index];
@@ -267,9 +267,9 @@ fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> Limits 
 }
 
 fn place_keys(
-    wanted: &Wanted,
+    wanted: &WantedKeys,
     before: &[Option<Pkey>],
-    limits: &Limits,
+    limits: &KeyLimits,
 ) -> Result<Vec<Option<Pkey>>, CompileError> {
     let needed = wanted.keys.len();
     if let Some((port, capacity)) = limits.iter().find(|(_, capacity)| needed > *capacity) {
@@ -300,7 +300,7 @@ fn place_keys(
 }
 
 /// What stands at index 0: what claims it, else the default partition, else what stood there, else the lowest key.
-fn first_key(wanted: &Wanted, before: &[Option<Pkey>]) -> Option<Pkey> {
+fn first_key(wanted: &WantedKeys, before: &[Option<Pkey>]) -> Option<Pkey> {
     let claimed = wanted.first.first().copied();
     let default = || Role::Both.keys(PartitionNumber::DEFAULT).find(|key| wanted.keys.contains(key));
     let stood = || before.first().copied().flatten().filter(|key| wanted.keys.contains(key));

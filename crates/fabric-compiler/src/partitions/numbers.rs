@@ -8,11 +8,11 @@ use fabric_model::intent::PartitionIntent;
 use ib_wire::PartitionNumber;
 
 use crate::CompileError;
-use crate::difference::Middle;
+use crate::list_diff::ChangedRange;
 
 /// Numbers that stay with the names of partitions that are gone, so that neither gets the other's traffic: an eighth of
 /// what there is.
-const RESTING_MAX: usize = 4096;
+const RESERVED_MAX: usize = 4096;
 
 /// Numbers there can be: 15 bits.
 const NUMBERS: usize = 1 << 15;
@@ -21,7 +21,7 @@ const NUMBERS: usize = 1 << 15;
 #[derive(Debug)]
 pub(super) struct Numbers {
     /// In the order they were asked for.
-    pub each: Vec<PartitionNumber>,
+    pub numbers_in_order: Vec<PartitionNumber>,
     /// To those that asked for none, by name; also those of before.
     pub given: SharedMap<String, PartitionNumber>,
 }
@@ -38,7 +38,7 @@ impl Numbers {
         let in_use: HashSet<&str> = in_use.map(|intent| intent.name.as_str()).collect();
         let (kept, resting): (Vec<_>, Vec<_>) =
             previous.partitions.iter().partition(|(name, _)| in_use.contains(name.as_str()));
-        let late = resting.get(RESTING_MAX..).unwrap_or_default();
+        let late = resting.get(RESERVED_MAX..).unwrap_or_default();
         let resting = &resting[..resting.len() - late.len()];
         for (name, number) in kept.iter().chain(resting) {
             if !free.take(**number) {
@@ -52,7 +52,7 @@ impl Numbers {
         let numbered = wanted.iter().filter(|intent| intent.number.is_some());
         let numbered: BTreeSet<&str> = numbered.map(|intent| intent.name.as_str()).collect();
         let mut by_name: BTreeMap<&str, PartitionNumber> = BTreeMap::new();
-        let mut each = Vec::with_capacity(wanted.len());
+        let mut numbers_in_order = Vec::with_capacity(wanted.len());
         for intent in wanted {
             let known = || by_name.get(intent.name.as_str()).or_else(|| given.get(&intent.name)).copied();
             let number = match intent.number.or_else(known) {
@@ -62,39 +62,39 @@ impl Numbers {
             if numbered.contains(intent.name.as_str()) {
                 by_name.entry(intent.name.as_str()).or_insert(number);
             }
-            each.push(number);
+            numbers_in_order.push(number);
         }
-        Ok(Self { each, given })
+        Ok(Self { numbers_in_order, given })
     }
 }
 
 /// The numbers of what is there.
 #[derive(Debug)]
-pub(super) struct Standing<'a> {
+pub(super) struct CurrentNumbers<'a> {
     /// In the order they were asked for.
-    pub each: &'a [PartitionNumber],
+    pub numbers_in_order: &'a [PartitionNumber],
     /// How many there are, each counted once.
     pub count: usize,
 }
 
-impl Standing<'_> {
+impl CurrentNumbers<'_> {
     /// What [`Numbers::of`] makes of other wishes, the decisions being those that gave these numbers. `None` if all wishes
     /// have to be looked at: one that differs asks for a number or has the name of one that does, or too many numbers may
     /// rest.
     pub fn changed(
         &self,
         (old, new): (&[&PartitionIntent], &[&PartitionIntent]),
-        middle: &Middle,
+        range: &ChangedRange,
         previous: &Decisions,
     ) -> Result<Option<Numbers>, CompileError> {
-        let (gone, come) = (&old[middle.old.clone()], &new[middle.new.clone()]);
+        let (gone, come) = (&old[range.old.clone()], &new[range.new.clone()]);
         let names: HashSet<&str> = gone.iter().chain(come).map(|intent| intent.name.as_str()).collect();
         let numbered = || new.iter().filter(|intent| intent.number.is_some());
         // Who asked for no number has one that was given to its name.
         let kept_min = self.count.saturating_sub(numbered().count() + gone.len());
         if gone.iter().chain(come).any(|intent| intent.number.is_some())
             || numbered().any(|intent| names.contains(intent.name.as_str()))
-            || previous.partitions.len() > RESTING_MAX + kept_min
+            || previous.partitions.len() > RESERVED_MAX + kept_min
         {
             return Ok(None);
         }
@@ -104,16 +104,16 @@ impl Standing<'_> {
             free.take(number);
         }
         let mut given = previous.partitions.clone();
-        let mut each = Vec::with_capacity(new.len());
-        each.extend_from_slice(&self.each[..middle.old.start]);
+        let mut numbers_in_order = Vec::with_capacity(new.len());
+        numbers_in_order.extend_from_slice(&self.numbers_in_order[..range.old.start]);
         for intent in come {
-            each.push(match given.get(&intent.name) {
+            numbers_in_order.push(match given.get(&intent.name) {
                 Some(number) => *number,
                 None => free.give(&intent.name, &mut given)?,
             });
         }
-        each.extend_from_slice(&self.each[middle.old.end..]);
-        Ok(Some(Numbers { each, given }))
+        numbers_in_order.extend_from_slice(&self.numbers_in_order[range.old.end..]);
+        Ok(Some(Numbers { numbers_in_order, given }))
     }
 }
 
@@ -154,16 +154,16 @@ impl Free {
 
 /// When partitions were asked for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestOrder {
     /// By number: the place of the first that asked for it.
     places: Vec<usize>,
 }
 
-impl Asked {
+impl RequestOrder {
     /// In the order of these numbers.
-    pub fn of(each: &[PartitionNumber]) -> Self {
+    pub fn of(numbers_in_order: &[PartitionNumber]) -> Self {
         let mut places = vec![usize::MAX; NUMBERS];
-        for (place, number) in each.iter().enumerate().rev() {
+        for (place, number) in numbers_in_order.iter().enumerate().rev() {
             places[usize::from(number.to_wire())] = place;
         }
         Self { places }

@@ -84,7 +84,7 @@ fn rules_may_be_wrapped_and_commented() {
 }
 
 #[test]
-fn errors_name_the_place_and_what_stands_there() {
+fn errors_name_the_position_and_the_token() {
     let cases: [(&str, (u32, u32, &str)); 20] = [
         ("a=1 : ALL", (1, 10, "the end of the file")),
         ("a=1 ALL;", (1, 5, "\"ALL\"")),
@@ -119,7 +119,7 @@ fn an_error_reads_as_a_sentence() {
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn limits_on_size_rules_and_names_hold() {
     let rules = |count: usize| "=1:;".repeat(count);
     assert_eq!(parse(&rules(RULES_MAX)).unwrap().len(), RULES_MAX);
     assert_eq!(refused(&rules(RULES_MAX + 1)).1 as usize, 4 * RULES_MAX + 1);

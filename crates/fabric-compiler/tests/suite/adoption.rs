@@ -39,7 +39,7 @@ fn trees() -> Vec<Topology> {
 }
 
 #[test]
-fn shortest_ways_of_a_tree_stay_entry_by_entry() {
+fn shortest_paths_of_a_tree_are_adopted_unchanged() {
     for tree in trees() {
         for choose in [scattered as Choose, in_turn] {
             let found = shortest_ways(&tree, choose);
@@ -64,7 +64,7 @@ fn shortest_ways_of_a_tree_stay_entry_by_entry() {
 }
 
 #[test]
-fn routes_that_could_lock_up_are_replaced() {
+fn routes_that_could_deadlock_are_replaced() {
     let mut kept = Vec::new();
     for fabric in [
         Torus::new([4, 4]).generate().unwrap(),
@@ -86,7 +86,7 @@ fn routes_that_could_lock_up_are_replaced() {
 }
 
 #[test]
-fn what_we_programmed_ourselves_is_adopted_as_the_same_plan() {
+fn a_fabric_programmed_from_a_plan_is_adopted_as_that_plan() {
     for fabric in trees().into_iter().chain([Torus::new([4, 4]).generate().unwrap()]) {
         let plan = fresh(&fabric);
         let found = programmed(&plan);
@@ -103,7 +103,7 @@ fn used(topology: &Topology, walker: &Walker<'_>, from: Guid, lid: Lid, cable: (
 }
 
 #[test]
-fn a_failed_cable_moves_only_what_used_it() {
+fn a_failed_cable_moves_only_routes_that_used_it() {
     for tree in trees().into_iter().take(3) {
         let plan = adopted(&tree, &shortest_ways(&tree, scattered));
         let hosts: BTreeSet<Lid> = plan.adapter_ports().map(|port| port.lid).collect();
@@ -141,7 +141,7 @@ fn many_failed_cables_leave_everyone_reachable() {
 }
 
 #[test]
-fn new_hosts_and_new_switches_find_their_way() {
+fn new_hosts_and_switches_get_routes() {
     let whole = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
     let mut builder = TopologyBuilder::from(whole.clone());
     let leaf = switch_cables(&whole)[0].0.node;
@@ -201,7 +201,7 @@ fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
 }
 
 #[test]
-fn lids_that_cannot_stay_are_given_anew() {
+fn invalid_lids_are_reassigned() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let mut found = shortest_ways(&tree, scattered);
     let mut wishes = intents(&tree);
@@ -221,7 +221,7 @@ fn lids_that_cannot_stay_are_given_anew() {
 }
 
 #[test]
-fn keys_stay_where_they_were_found() {
+fn adopted_pkeys_keep_their_index() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let mut found = shortest_ways(&tree, in_turn);
     let member = tree.end_nodes().nth(4).unwrap().1.ports().next().unwrap().1.guid;
@@ -240,7 +240,7 @@ fn keys_stay_where_they_were_found() {
 }
 
 #[test]
-fn wishes_change_on_an_adopted_fabric_as_on_any_other() {
+fn intents_can_change_on_an_adopted_fabric() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
     let plan = adopted(&tree, &shortest_ways(&tree, scattered));
     let mut wishes = intents(&tree);

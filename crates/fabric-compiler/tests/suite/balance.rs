@@ -51,7 +51,7 @@ fn every_shift_keeps_every_link_of_three_level_trees_at_one_flow() {
 }
 
 #[test]
-fn the_order_of_guids_does_not_matter() {
+fn balance_does_not_depend_on_guid_order() {
     // Real switches have GUIDs in no order: turn them around within each kind.
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(4)) }.generate().unwrap();
     let mut text = ibnetdiscover::write(&tree);
@@ -78,7 +78,7 @@ fn oversubscribed_trees_share_links_evenly() {
 }
 
 #[test]
-fn a_torus_uses_every_way_that_is_allowed() {
+fn a_torus_uses_every_allowed_path() {
     // 16 switches with 4 hosts each: no exit of a switch towards a switch is left out.
     let torus = Torus { hosts_per_switch: 4, ..Torus::new([4, 4]) }.generate().unwrap();
     let plan = fresh(&torus);

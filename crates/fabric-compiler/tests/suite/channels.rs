@@ -29,7 +29,7 @@ fn turns_upward(topology: &Topology, plan: &FabricPlan) -> usize {
 }
 
 #[test]
-fn routes_follow_the_order_that_the_plan_tells() {
+fn routes_follow_the_channel_order_of_the_plan() {
     for topology in [tree(), RandomFabric::new(20, 4, 1).generate().unwrap()] {
         let plan = fresh(&topology);
         assert_eq!(turns_upward(&topology, &plan), 0);
@@ -55,7 +55,7 @@ fn routes_follow_the_order_that_the_plan_tells() {
 }
 
 #[test]
-fn a_failed_cable_leaves_the_order_as_it_was_and_another_root_does_not() {
+fn a_failed_cable_keeps_the_order_but_another_root_does_not() {
     let tree = tree();
     let plan = fresh(&tree);
     let cut = without_cable(&tree, switch_cables(&tree)[5].0);
@@ -82,7 +82,7 @@ fn heights_may_change_while_the_order_stays() {
 }
 
 #[test]
-fn plans_that_turn_elsewhere_cannot_be_mixed() {
+fn plans_with_different_pivots_have_different_orders() {
     let tree = tree();
     let plan = fresh(&tree);
     let mut decisions = plan.decisions().clone();
@@ -96,7 +96,7 @@ fn plans_that_turn_elsewhere_cannot_be_mixed() {
 }
 
 #[test]
-fn turns_that_missing_cables_ask_for_are_listed_and_compared() {
+fn hops_around_missing_cables_are_listed_and_compared() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
     let whole = fresh(&tree);
     assert!(whole.decisions().routing.further_turns.is_empty());

@@ -49,7 +49,7 @@ fn weight(sharing: &PortSharing, lane: VirtualLane) -> u32 {
 }
 
 #[test]
-fn a_share_is_divided_and_neighbours_keep_every_entry() {
+fn classes_divide_a_grant_and_leave_others_unchanged() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -96,7 +96,7 @@ fn a_share_is_divided_and_neighbours_keep_every_entry() {
 }
 
 #[test]
-fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
+fn classes_that_cannot_be_applied_are_findings() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -121,12 +121,12 @@ fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
     assert!(reason(&many).unwrap().contains("levels"));
     let mut paths = intents.clone();
     paths.clusters[0].sl_mode = SlMode::Path;
-    assert!(reason(&paths).unwrap().contains("every two"));
+    assert!(reason(&paths).unwrap().contains("every pair of switches"));
     let mut nothing = intents.clone();
     nothing.clusters[0].class = Class::BestEffort;
-    assert!(reason(&nothing).unwrap().contains("promised"));
+    assert!(reason(&nothing).unwrap().contains("no guarantee"));
     nothing.clusters.clear();
-    assert!(reason(&nothing).unwrap().contains("promised"));
+    assert!(reason(&nothing).unwrap().contains("no guarantee"));
 
     // Packets that are to be in time wait no longer for the other class; a class that is too light cannot keep that.
     let mut timely = intents.clone();
@@ -144,7 +144,7 @@ fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
 }
 
 #[test]
-fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_divided() {
+fn random_classes_are_planned_as_if_recompiled() {
     let topology = tree();
     let ports = ports(&topology);
     let mut random = Pcg64::seed_from_u64(SEED);

@@ -106,7 +106,7 @@ fn broadcasts_reach_every_member_once_and_nobody_else() {
 }
 
 #[test]
-fn tops_of_trees_spread_over_the_spines() {
+fn roots_of_trees_spread_over_the_spines() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let hosts = hosts(&tree);
     let conf: String =
@@ -118,7 +118,7 @@ fn tops_of_trees_spread_over_the_spines() {
 }
 
 #[test]
-fn groups_on_different_leaves_share_a_lid() {
+fn groups_on_different_leaves_share_a_multicast_lid() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let hosts = hosts(&tree);
     let conf: String = (0..8).map(|leaf| rule(leaf + 1, &hosts[4 * usize::from(leaf)..][..4])).collect();
@@ -133,7 +133,7 @@ fn groups_on_different_leaves_share_a_lid() {
 }
 
 #[test]
-fn a_group_keeps_its_lid_and_its_top() {
+fn a_group_keeps_its_multicast_lid_and_root() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let hosts = hosts(&tree);
     let all = [rule(1, &hosts), rule(2, &hosts), rule(3, &hosts)].concat();
@@ -147,7 +147,7 @@ fn a_group_keeps_its_lid_and_its_top() {
 }
 
 #[test]
-fn when_lids_run_out_the_group_is_named() {
+fn exhausted_multicast_lids_name_the_group() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let hosts = hosts(&tree);
     let conf = |groups: u16| (1..=groups).map(|number| rule(number, &hosts[..8])).collect::<String>();
@@ -162,7 +162,7 @@ fn when_lids_run_out_the_group_is_named() {
 }
 
 #[test]
-fn a_tree_without_a_top_above_all_turns_where_routes_may() {
+fn a_tree_without_a_common_root_uses_allowed_hops() {
     // Two spines; leaf 1 hangs on the first only, leaf 2 on the second only.
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Leaves(4)) }.generate().unwrap();
     let mut builder = fabric_model::TopologyBuilder::from(tree.clone());
@@ -188,7 +188,7 @@ fn a_tree_without_a_top_above_all_turns_where_routes_may() {
 }
 
 #[test]
-fn groups_of_nobody_and_of_one_are_planned() {
+fn groups_with_no_or_one_member_are_planned() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let host = hosts(&tree)[7];
     let plan = planned(&tree, &format!("none=1, ipoib : 0xdead; one=2, ipoib : {host};"));

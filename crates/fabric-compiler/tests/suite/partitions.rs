@@ -54,7 +54,7 @@ fn partition(raw: u16, members: &[Guid]) -> PartitionIntent {
 }
 
 #[test]
-fn everyone_but_the_manager_is_a_limited_member_of_the_default_partition() {
+fn the_default_partition_has_one_full_member() {
     let tree = tree();
     let plan = planned(&tree, "");
     let hosts = hosts(&tree);
@@ -68,7 +68,7 @@ fn everyone_but_the_manager_is_a_limited_member_of_the_default_partition() {
 }
 
 #[test]
-fn a_file_may_open_the_default_partition() {
+fn a_partitions_file_may_add_full_members_to_default() {
     let tree = tree();
     let plan = planned(&tree, "Default=0x7fff : ALL=full, ALL_SWITCHES=limited;");
     assert!(hosts(&tree).into_iter().all(|host| table(&plan, host) == [FULL]));
@@ -101,7 +101,7 @@ fn switch_ports_enforce_the_table_of_the_adapter_behind_them() {
 }
 
 #[test]
-fn index_zero_is_for_the_default_partition_unless_it_is_claimed() {
+fn index_zero_holds_the_default_partition_unless_claimed() {
     let tree = tree();
     let [a, b] = hosts(&tree)[1..3] else { panic!() };
     let conf = format!("one=1 : {a}=both;\ntwo=2, indx0 : {b}=both;\n");
@@ -117,7 +117,7 @@ fn index_zero_is_for_the_default_partition_unless_it_is_claimed() {
 }
 
 #[test]
-fn a_key_that_changes_its_membership_stays_where_it_was() {
+fn a_key_that_changes_membership_keeps_its_index() {
     let tree = tree();
     let host = hosts(&tree)[5];
     let conf = |role: &str| format!("a=1 : {host}=full; b=2 : {host}={role}; c=3 : {host}=full;");
@@ -129,7 +129,7 @@ fn a_key_that_changes_its_membership_stays_where_it_was() {
 }
 
 #[test]
-fn a_table_that_is_too_small_is_named_with_what_it_needs() {
+fn a_full_pkey_table_is_named_with_the_entries_needed() {
     let tree = tree();
     let host = hosts(&tree)[3];
     let mut intents = intents(&tree);
@@ -167,7 +167,7 @@ fn a_switch_port_zero_holds_few_keys() {
 }
 
 #[test]
-fn partitions_without_a_number_keep_the_one_they_got() {
+fn assigned_partition_numbers_are_kept() {
     let tree = tree();
     let numbers =
         |plan: &FabricPlan| plan.partitions().map(|p| (p.name.clone(), p.number)).collect::<BTreeMap<_, _>>();
@@ -182,7 +182,7 @@ fn partitions_without_a_number_keep_the_one_they_got() {
 }
 
 #[test]
-fn a_partition_in_use_keeps_its_number_however_many_names_rest() {
+fn a_partition_in_use_keeps_its_number() {
     let tree = tree();
     let mut intents = intents(&tree);
     let named = |name: &str| PartitionIntent { name: name.to_owned(), number: None, ..partition(1, &[]) };
@@ -205,7 +205,7 @@ fn a_partition_in_use_keeps_its_number_however_many_names_rest() {
 }
 
 #[test]
-fn links_run_what_both_ends_can() {
+fn links_use_what_both_ends_support() {
     let tree = tree();
     let host = hosts(&tree)[2];
     let end = tree.by_port_guid(host).unwrap();
@@ -255,7 +255,7 @@ proptest! {
 }
 
 #[test]
-fn a_number_with_two_owners_is_not_compiled() {
+fn a_partition_number_with_two_owners_is_rejected() {
     let topology = Arc::new(tree());
     let guids = hosts(&topology);
     let mut intents = intents(&topology);

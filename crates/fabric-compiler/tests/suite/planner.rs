@@ -214,7 +214,7 @@ fn start(topology: Topology) -> Planner {
 }
 
 #[test]
-fn trees_of_two_levels_are_planned_as_if_recompiled() {
+fn two_tier_trees_are_planned_as_if_recompiled() {
     for seed in 0..4 {
         let seen = assert_agrees(&mut start(tree(2)), 100, SEED + seed);
         assert!(seen.refused > 3 && seen.promised > 3, "{seen:?}");
@@ -222,7 +222,7 @@ fn trees_of_two_levels_are_planned_as_if_recompiled() {
 }
 
 #[test]
-fn trees_of_three_levels_are_planned_as_if_recompiled() {
+fn three_tier_trees_are_planned_as_if_recompiled() {
     let mut rerouted = 0;
     for seed in 10..13 {
         let seen = assert_agrees(&mut start(tree(3)), 100, SEED + seed);
@@ -233,7 +233,7 @@ fn trees_of_three_levels_are_planned_as_if_recompiled() {
 }
 
 #[test]
-fn worn_trees_are_planned_as_if_recompiled() {
+fn degraded_trees_are_planned_as_if_recompiled() {
     for seed in 20..23 {
         let worn = without_links(tree(3), 7, seed).unwrap();
         let seen = assert_agrees(&mut start(worn), 80, SEED + seed);
@@ -252,7 +252,7 @@ fn other_fabrics_are_planned_as_if_recompiled() {
 }
 
 #[test]
-fn broken_promises_are_looked_at_again_with_every_change() {
+fn violated_guarantees_are_reconsidered_with_every_change() {
     let mut broken = 0;
     for seed in 40..44 {
         let mut whole = start(tree(2));
@@ -263,11 +263,11 @@ fn broken_promises_are_looked_at_again_with_every_change() {
         assert_eq!(**planner.plan(), expected);
         broken += assert_agrees(&mut planner, 40, SEED + 100 + seed).broken;
     }
-    assert!(broken > 0, "some promises cannot be kept without those cables");
+    assert!(broken > 0, "some guarantees cannot be kept without those cables");
 }
 
 #[test]
-fn one_more_cluster_shares_what_it_does_not_touch() {
+fn one_more_cluster_shares_unchanged_tables() {
     let mut planner = start(tree(3));
     let ports = ports(planner.topology());
     let mut intents = planner.intents().clone();

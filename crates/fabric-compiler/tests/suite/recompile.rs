@@ -30,7 +30,7 @@ fn both(topology: &Topology, wishes: &Intents, previous: &FabricPlan) -> Result<
 }
 
 #[test]
-fn one_more_partition_shares_all_that_it_does_not_touch() {
+fn one_more_partition_shares_unchanged_tables() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let hosts = hosts(&tree);
     let mut wishes = intents(&tree);
@@ -64,7 +64,7 @@ fn one_more_partition_shares_all_that_it_does_not_touch() {
 }
 
 #[test]
-fn a_plan_for_another_fabric_is_noticed() {
+fn a_plan_for_another_fabric_is_recompiled_in_full() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let wishes = intents(&tree);
     let plan = compile(&tree, &wishes, &Decisions::default()).unwrap();
@@ -81,7 +81,7 @@ fn a_plan_for_another_fabric_is_noticed() {
 }
 
 #[test]
-fn a_group_that_grows_into_the_place_of_another_is_planned_as_if_from_scratch() {
+fn a_group_that_needs_a_taken_mlid_is_planned_from_scratch() {
     // Groups on separate leaves share one LID; when the first grows, the other has to give way.
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let hosts = hosts(&tree);

@@ -50,7 +50,7 @@ fn oversubscribed_and_incomplete_trees_are_routed_from_every_switch() {
 }
 
 #[test]
-fn every_single_cable_of_a_tree_may_fail() {
+fn any_single_cable_of_a_tree_may_fail() {
     for tree in [small(FatTreeSize::Leaves(8)), small(FatTreeSize::Pods(3))] {
         let tree = tree.generate().unwrap();
         for (end, _) in switch_cables(&tree) {
@@ -60,7 +60,7 @@ fn every_single_cable_of_a_tree_may_fail() {
 }
 
 #[test]
-fn trees_that_lack_a_cable_at_every_leaf_keep_their_levels() {
+fn trees_that_lack_a_cable_per_leaf_keep_their_tiers() {
     // No leaf reaches every spine any more, so no single switch joins all spines.
     let tree = small(FatTreeSize::Leaves(4)).generate().unwrap();
     let mut builder = TopologyBuilder::from(tree.clone());
@@ -99,7 +99,7 @@ fn a_real_fabric_of_2014_is_routed() {
 }
 
 #[test]
-fn small_things_are_planned_too() {
+fn tiny_fabrics_are_planned() {
     for text in [
         include_str!("../../../../fixtures/topologies/short-form.ibsim"),
         include_str!("../../../../fixtures/topologies/modules.ibsim"),
@@ -112,7 +112,7 @@ fn small_things_are_planned_too() {
 }
 
 #[test]
-fn what_the_manager_does_not_reach_is_left_out_and_reported() {
+fn unreached_nodes_are_left_out_and_reported() {
     let tree = small(FatTreeSize::Leaves(2)).generate().unwrap();
     let mut builder = TopologyBuilder::from(tree.clone());
     let leaf = tree.by_description("leaf-02").unwrap();
@@ -128,7 +128,7 @@ fn what_the_manager_does_not_reach_is_left_out_and_reported() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_plan_in_whatever_order_nodes_are_listed() {
+fn plans_do_not_depend_on_the_order_of_nodes() {
     let tree = small(FatTreeSize::Pods(3)).generate().unwrap();
     let plan = fresh(&tree);
     assert_eq!(fresh(&tree), plan);

@@ -28,7 +28,7 @@ fn with_hosts(topology: &Topology, plugged: &[bool]) -> Topology {
 }
 
 #[test]
-fn a_plan_kept_by_its_own_decisions_is_the_same_plan() {
+fn compiling_with_its_own_decisions_gives_the_same_plan() {
     for topology in [
         FatTree::with_hosts(324).generate().unwrap(),
         FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap(),
@@ -42,7 +42,7 @@ fn a_plan_kept_by_its_own_decisions_is_the_same_plan() {
 }
 
 #[test]
-fn fresh_lids_are_consecutive_leaf_by_leaf_and_switches_come_last() {
+fn fresh_lids_are_consecutive_per_leaf() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
     let plan = fresh(&tree);
     let numbers: Vec<u16> = plan.lids().map(|(lid, _)| lid.to_wire()).collect();
@@ -76,7 +76,7 @@ fn contradicting_decisions_are_resolved_in_a_fixed_order() {
 }
 
 #[test]
-fn lids_of_absent_ports_give_way_when_there_is_no_other() {
+fn lids_of_absent_ports_are_reused_when_none_is_free() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(8) }.generate().unwrap();
     let mut intents = intents(&tree);
     let needed = tree.node_count();
@@ -134,7 +134,7 @@ fn passed(
 }
 
 #[test]
-fn one_failed_cable_changes_only_what_used_it() {
+fn one_failed_cable_moves_only_routes_that_used_it() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let cables = switch_cables(&tree);
     for cable in cables.iter().step_by(29) {
@@ -144,7 +144,7 @@ fn one_failed_cable_changes_only_what_used_it() {
 }
 
 #[test]
-fn one_failed_cable_of_three_levels_changes_only_what_used_it() {
+fn one_failed_cable_of_three_tiers_moves_only_its_routes() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
     for cable in switch_cables(&tree).iter().step_by(7) {
         assert_minimal(&tree, *cable);
@@ -152,7 +152,7 @@ fn one_failed_cable_of_three_levels_changes_only_what_used_it() {
 }
 
 #[test]
-fn one_failed_cable_of_any_fabric_changes_only_what_used_it_or_became_longer() {
+fn one_failed_cable_of_any_fabric_moves_few_routes() {
     let fabric = RandomFabric { hosts_per_switch: 2, ..RandomFabric::new(24, 4, 7) }.generate().unwrap();
     let plan = fresh(&fabric);
     for (end, _) in switch_cables(&fabric).into_iter().step_by(5) {
@@ -171,7 +171,7 @@ fn one_failed_cable_of_any_fabric_changes_only_what_used_it_or_became_longer() {
 }
 
 #[test]
-fn a_new_leaf_changes_nothing_for_those_who_were_there() {
+fn a_new_leaf_changes_no_existing_route() {
     let whole = FatTree::with_hosts(324).generate().unwrap();
     let mut builder = TopologyBuilder::from(whole.clone());
     let leaf = whole.by_description("leaf-07").unwrap();
@@ -189,7 +189,7 @@ fn a_new_leaf_changes_nothing_for_those_who_were_there() {
 }
 
 #[test]
-fn plans_share_the_tables_that_did_not_change() {
+fn plans_share_unchanged_tables() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let plan = fresh(&tree);
     let cable = switch_cables(&tree)[40];

@@ -50,7 +50,7 @@ fn plans() -> Vec<(Topology, FabricPlan)> {
 }
 
 #[test]
-fn plans_read_back_equal_and_can_be_gone_on_from() {
+fn plans_round_trip_and_can_be_recompiled() {
     for (fabric, plan) in plans() {
         let text = serde_json::to_string(&plan).unwrap();
         let read: FabricPlan = serde_json::from_str(&text).unwrap();
@@ -65,7 +65,7 @@ fn plans_read_back_equal_and_can_be_gone_on_from() {
 }
 
 #[test]
-fn wishes_read_back_equal_and_unknown_words_are_refused() {
+fn intents_round_trip_and_unknown_fields_are_rejected() {
     let wishes = wishes(&small_tree());
     let value = serde_json::to_value(&wishes).unwrap();
     assert_eq!(serde_json::from_value::<Intents>(value.clone()).unwrap(), wishes);
@@ -97,7 +97,7 @@ fn refusal(value: &Value, path: &str, wrong: Value) -> String {
 }
 
 #[test]
-fn what_is_no_plan_is_refused_by_the_place_to_blame() {
+fn invalid_plans_are_rejected_with_the_field_at_fault() {
     let tree = small_tree();
     let plan = compile(&tree, &wishes(&tree), &Decisions::default()).unwrap();
     let value = serde_json::to_value(&plan).unwrap();

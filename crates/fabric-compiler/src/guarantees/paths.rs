@@ -8,36 +8,36 @@ use fabric_model::plan::{Draft, LinearTable};
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{Guid, Lid, PortNum};
 
-use crate::fabric::{Fabric, Place};
-use crate::routing::{Ground, NO_PORT, reroute};
-use crate::tenancy::ledger::Grant;
-use crate::tenancy::network::Network;
+use crate::fabric::{Fabric, SwitchIndex};
+use crate::routing::{NO_PORT, RoutingContext, reroute};
+use crate::tenancy::admission::Grant;
+use crate::tenancy::link_graph::LinkGraph;
 
 /// Sends packets to hosts by the ways that were chosen. Returns the switches whose tables changed; `None`, and nothing is
 /// changed, if that is not possible.
-pub(super) fn put_ways(
+pub(super) fn put_paths(
     draft: &mut Draft,
     fabric: &Fabric,
-    ground: Option<&Ground>,
-    ways: &[ChosenWay],
-) -> Option<Vec<Place>> {
+    context: Option<&RoutingContext>,
+    paths: &[ChosenPath],
+) -> Option<Vec<SwitchIndex>> {
     let decisions = draft.decisions();
-    let ups: Vec<Vec<u8>> = ways.iter().map(|way| way.up(decisions)).collect::<Option<_>>()?;
+    let ups: Vec<Vec<u8>> = paths.iter().map(|path| path.up(decisions)).collect::<Option<_>>()?;
     let mut moved: Vec<(Guid, Vec<u8>)> = Vec::new();
-    for (way, up) in ways.iter().zip(ups) {
-        if decisions.end_ports.get(&way.port).is_some_and(|decision| decision.up != up)
-            && let Some(decision) = decisions.end_ports.get_mut(&way.port)
+    for (path, up) in paths.iter().zip(ups) {
+        if decisions.end_ports.get(&path.port).is_some_and(|decision| decision.up != up)
+            && let Some(decision) = decisions.end_ports.get_mut(&path.port)
         {
-            moved.push((way.port, std::mem::replace(&mut decision.up, up)));
+            moved.push((path.port, std::mem::replace(&mut decision.up, up)));
         }
     }
     if moved.is_empty() {
         return Some(Vec::new());
     }
     let lids: Vec<Lid> = moved.iter().map(|(port, _)| decisions.end_ports[port].lid).collect();
-    let rows = ground.and_then(|ground| {
+    let rows = context.and_then(|context| {
         let rows = rows(draft.plan(), fabric, &lids);
-        reroute(fabric, ground, draft.plan().decisions(), &moved, rows)
+        reroute(fabric, context, draft.plan().decisions(), &moved, rows)
     });
     let Some(rows) = rows else {
         let decisions = draft.decisions();
@@ -68,7 +68,7 @@ pub(super) fn put_ways(
 
 /// Where packets to some LIDs leave each switch.
 fn rows(plan: &FabricPlan, fabric: &Fabric, lids: &[Lid]) -> Vec<Vec<u8>> {
-    let row = |place: Place| {
+    let row = |place: SwitchIndex| {
         let table = plan.shared_switches().get(place).map(|switch| &switch.linear);
         let exit = |lid: &Lid| table.and_then(|table| table.exit(*lid)).map_or(NO_PORT, PortNum::to_wire);
         lids.iter().map(exit).collect()
@@ -78,27 +78,27 @@ fn rows(plan: &FabricPlan, fabric: &Fabric, lids: &[Lid]) -> Vec<Vec<u8>> {
 
 /// By which ports packets to a host climb, from its own leaf upwards.
 #[derive(Debug)]
-pub(super) struct ChosenWay {
+pub(super) struct ChosenPath {
     port: Guid,
     climbs: Vec<PortName>,
 }
 
-impl ChosenWay {
+impl ChosenPath {
     /// The ways to the hosts of a cluster, as far as they matter to it.
-    pub fn of<'a>(grant: &'a Grant, network: &'a Network) -> impl Iterator<Item = Self> + 'a {
-        let chosen = network.tree().zip(grant.ways.as_ref()).into_iter();
-        chosen.flat_map(move |(tree, ways)| {
+    pub fn of<'a>(grant: &'a Grant, graph: &'a LinkGraph) -> impl Iterator<Item = Self> + 'a {
+        let chosen = graph.tree().zip(grant.up_ports.as_ref()).into_iter();
+        chosen.flat_map(move |(tree, up_ports)| {
             let leaves: BTreeSet<usize> = grant.hosts.iter().map(|host| tree.leaf_of(*host)).collect();
             let pods: BTreeSet<usize> = leaves.iter().map(|leaf| tree.pod_of(*leaf)).collect();
-            let hosts = grant.hosts.iter().zip(ways).filter(move |_| leaves.len() > 1);
-            hosts.map(move |(host, way)| {
+            let hosts = grant.hosts.iter().zip(up_ports).filter(move |_| leaves.len() > 1);
+            hosts.map(move |(host, path)| {
                 let leaf = tree.leaf_of(*host);
-                let near = tree.leaf_up(leaf, way.leaf_up.into());
-                let far = (pods.len() > 1).then(|| tree.pod_up(tree.pod_of(leaf), *way));
+                let near = tree.leaf_up(leaf, path.leaf_up.into());
+                let far = (pods.len() > 1).then(|| tree.pod_up(tree.pod_of(leaf), *path));
                 let climbs = [Some(near), far].into_iter().flatten();
                 Self {
-                    port: network.hosts()[host.index()].port,
-                    climbs: climbs.map(|link| network.links()[link.index()].from).collect(),
+                    port: graph.hosts()[host.index()].port,
+                    climbs: climbs.map(|link| graph.links()[link.index()].from).collect(),
                 }
             })
         })

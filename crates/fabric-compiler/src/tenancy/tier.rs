@@ -1,110 +1,118 @@
-//! What limits a cluster's ways at one level of a tree.
+//! The limits on a cluster's paths at one tier of a regular tree: between leaves and the switches above, or between pods and
+//! the switches above.
+//!
+//! A *group* is a leaf or pod with hosts of the cluster; a *number* is an up-port (of leaves, or of leaves and pod switches).
+//! A destination behind a number costs the link up of every other group one pair per host of that group, and the link down
+//! of its own group one pair per host outside. So each link has a bound in destinations, and a destination fits if the
+//! least bound of all other groups and that of its own link down are not reached. The least and the second least bound of
+//! each number are kept up to date, so a query takes O(1), and taking a destination O(groups) at worst.
 
-use super::books::PairDemand;
-use super::network::LinkIndex;
-use super::rooms::Room;
+use super::link_graph::LinkIndex;
+use super::reservations::PairDemand;
+use super::residual::Residual;
 
-/// Destinations that a link carries which has no rate to keep.
+/// The bound of a link that needs no rate.
 const UNLIMITED: u32 = u32::MAX / 4;
 
-/// A cluster's hosts in one leaf or pod.
+/// The hosts of a cluster in one leaf or pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
-    /// The leaf or pod.
+    /// The index of the leaf or pod.
     pub at: usize,
     pub hosts: u32,
 }
 
-/// What limits the links of one kind, for every number of up-port and every group: destinations that the links up from
-/// the group, and down to it, can still carry.
+/// For each number and group, the destinations that the link up from the group and the link down to it can carry.
 #[derive(Clone, Debug)]
-pub(super) struct Level {
+pub(super) struct Tier {
     pub groups: Vec<Group>,
-    /// By number and group: destinations outside the group that its link up can carry, and destinations chosen inside.
+    /// By number and group: the destinations that its link up can carry, plus those selected inside, which do not use it.
     bounds: Vec<u32>,
+    /// By number and group: selected destinations inside.
     inside: Vec<u32>,
-    /// By number and group: destinations inside that its link down can carry.
+    /// By number and group: destinations inside that the link down can carry.
     down: Vec<u32>,
-    /// By number: destinations chosen.
+    /// By number: selected destinations.
     chosen: Vec<u32>,
-    /// By number: the least bound, its group, and the least of the others.
+    /// By number: the least bound, its group, and the least bound of the other groups.
     least: Vec<(u32, usize, u32)>,
-    /// By number: how much of its links others have; the least goes first.
+    /// By number: lanes of its links that others own; without a rate, numbers with few go first.
     taken: Vec<u32>,
-    /// By number and group: the service levels that others have on the link up and the link down, as bits.
-    levels: Vec<[u16; 2]>,
+    /// By number and group: the service levels that others own on the link up and on the link down, as bit sets.
+    sls: Vec<[u16; 2]>,
 }
 
-impl Level {
-    /// For so many numbers; `rooms` tells by leaf or pod what the links up, and those down, have left.
+impl Tier {
+    /// For `numbers` numbers. `residuals` gives the residual capacity of the links up and down of a leaf or pod.
     pub fn new<'r>(
         groups: Vec<Group>,
         numbers: usize,
         rate: u64,
-        rooms: impl Fn(usize) -> &'r [Room],
+        residuals: impl Fn(usize) -> &'r [Residual],
     ) -> Self {
         let total: u64 = groups.iter().map(|group| u64::from(group.hosts)).sum();
         let size = numbers * groups.len();
-        let mut level = Self {
+        let mut tier = Self {
             bounds: Vec::with_capacity(size),
             inside: vec![0; size],
             down: Vec::with_capacity(size),
             chosen: vec![0; numbers],
             least: vec![(0, 0, 0); numbers],
             taken: vec![0; numbers],
-            levels: Vec::with_capacity(size),
+            sls: Vec::with_capacity(size),
             groups,
         };
-        // A destination costs the link up a pair with every host of the group, the link down one with every other.
-        let demands: Vec<[PairDemand; 2]> = (level.groups.iter())
+        // A destination costs the link up one pair per host of the group, the link down one per host outside.
+        let demands: Vec<[PairDemand; 2]> = (tier.groups.iter())
             .map(|group| {
                 let inside = u64::from(group.hosts);
                 let of = |pairs| PairDemand::new(rate, total, pairs);
                 [of(inside), of(total - inside)]
             })
             .collect();
-        let destinations =
-            |room: &Room, demand: &PairDemand| room.times_left(demand).min(UNLIMITED.into()) as u32;
-        let rooms: Vec<&[Room]> = level.groups.iter().map(|group| rooms(group.at)).collect();
+        let destinations = |residual: &Residual, demand: &PairDemand| {
+            residual.times_left(demand).min(UNLIMITED.into()) as u32
+        };
+        let residuals: Vec<&[Residual]> = tier.groups.iter().map(|group| residuals(group.at)).collect();
         for number in 0..numbers {
-            for (rooms, [up_demand, down_demand]) in rooms.iter().zip(&demands) {
-                let (up, down) = (&rooms[2 * number], &rooms[2 * number + 1]);
-                level.bounds.push(destinations(up, up_demand));
-                level.down.push(destinations(down, down_demand));
-                level.levels.push([up.levels_taken, down.levels_taken]);
+            for (residuals, [up_demand, down_demand]) in residuals.iter().zip(&demands) {
+                let (up, down) = (&residuals[2 * number], &residuals[2 * number + 1]);
+                tier.bounds.push(destinations(up, up_demand));
+                tier.down.push(destinations(down, down_demand));
+                tier.sls.push([up.sls_taken, down.sls_taken]);
                 if rate == 0 {
-                    level.taken[number] += u32::from(up.lanes_taken) + u32::from(down.lanes_taken);
+                    tier.taken[number] += u32::from(up.lanes_taken) + u32::from(down.lanes_taken);
                 }
             }
-            level.settle(number);
+            tier.settle(number);
         }
-        level
+        tier
     }
 
-    /// The same without the links on which others have one of some service levels.
+    /// A copy without the links on which others own one of the service levels.
     pub fn without(&self, service_levels: u16) -> Self {
-        let mut level = self.clone();
+        let mut tier = self.clone();
         if service_levels == 0 {
-            return level;
+            return tier;
         }
-        for (place, [up, down]) in self.levels.iter().enumerate() {
+        for (place, [up, down]) in self.sls.iter().enumerate() {
             if up & service_levels != 0 {
-                level.bounds[place] = 0;
+                tier.bounds[place] = 0;
             }
             if down & service_levels != 0 {
-                level.down[place] = 0;
+                tier.down[place] = 0;
             }
         }
-        (0..level.chosen.len()).for_each(|number| level.settle(number));
-        level
+        (0..tier.chosen.len()).for_each(|number| tier.settle(number));
+        tier
     }
 
-    /// The service levels that others have on some link.
-    pub fn levels_taken(&self) -> u16 {
-        self.levels.iter().fold(0, |taken, [up, down]| taken | up | down)
+    /// The service levels that others own on any link.
+    pub fn sls_taken(&self) -> u16 {
+        self.sls.iter().fold(0, |taken, [up, down]| taken | up | down)
     }
 
-    /// Whether one more destination in a group fits.
+    /// Whether one more destination in a group fits behind a number.
     #[inline]
     pub fn fits(&self, number: usize, group: usize) -> bool {
         let (least, at, other) = self.least[number];
@@ -112,14 +120,14 @@ impl Level {
         bound > self.chosen[number] && self.fits_down(number, group)
     }
 
-    /// Whether one more destination in a group fits as far as the link down to it tells.
+    /// Whether the link down to a group can carry one more destination.
     #[inline]
     pub fn fits_down(&self, number: usize, group: usize) -> bool {
         let place = number * self.groups.len() + group;
         self.down[place] > self.inside[place]
     }
 
-    /// Whether a destination in a group was chosen.
+    /// Whether a destination in a group was selected behind a number.
     #[inline]
     pub fn has(&self, number: usize, group: usize) -> bool {
         self.inside[number * self.groups.len() + group] > 0
@@ -129,14 +137,14 @@ impl Level {
         let place = number * self.groups.len() + group;
         self.chosen[number] += 1;
         self.inside[place] += 1;
-        // What is inside does not pass the group's own link up.
+        // Destinations inside do not use the group's own link up.
         self.bounds[place] += 1;
         let (least, at, other) = self.least[number];
         let is_settled = if at == group {
             self.least[number].0 += 1;
             least < other
         } else {
-            // Where the least of the others was, another may be that has as little.
+            // The least bound of the others stays if another group has the same.
             let row = &self.bounds[number * self.groups.len()..][..self.groups.len()];
             let has_other = |(group, bound): (usize, &u32)| group != at && *bound == other;
             self.bounds[place] - 1 > other || row.iter().enumerate().any(has_other)
@@ -157,54 +165,54 @@ impl Level {
         }
     }
 
-    /// Numbers that a group can use beyond those that its hosts need.
-    pub fn choice(&self, group: usize) -> i64 {
+    /// The numbers that a group can use, less its hosts: the fewer, the more constrained it is.
+    pub fn spare_ports(&self, group: usize) -> i64 {
         let usable = (0..self.chosen.len()).filter(|number| self.fits(*number, group)).count();
         usable as i64 - i64::from(self.groups[group].hosts)
     }
 
-    /// How many destinations fit at most, as far as the tightest link up of each number tells.
-    pub fn room_for_all(&self) -> u64 {
+    /// An upper bound on the destinations that fit, by the tightest link up of each number.
+    pub fn capacity_for_all(&self) -> u64 {
         let width = self.groups.len();
         let of_number = |(number, (least, at, _)): (usize, &(u32, usize, u32))| {
-            // What is inside the group does not pass its link up.
+            // Destinations inside the group do not use its link up.
             u64::from(*least) + u64::from(self.down[number * width + at].min(self.groups[*at].hosts))
         };
         self.least.iter().enumerate().map(of_number).sum()
     }
 
-    /// The same without the links on which others have a service level.
-    pub fn room_without(&self, service_levels: u16) -> u64 {
+    /// The same bound without the links on which others own one of the service levels.
+    pub fn capacity_without(&self, service_levels: u16) -> u64 {
         let width = self.groups.len();
         let of_number = |(number, (least, at, _)): (usize, &(u32, usize, u32))| {
             let here = number * width..(number + 1) * width;
-            let is_taken = |levels: &[u16; 2]| levels[0] & service_levels != 0;
-            let (least, at) = match self.levels[here].iter().position(is_taken) {
+            let is_taken = |sls: &[u16; 2]| sls[0] & service_levels != 0;
+            let (least, at) = match self.sls[here].iter().position(is_taken) {
                 Some(taken) => (0, taken),
                 None => (*least, *at),
             };
             let place = number * width + at;
-            let down = if self.levels[place][1] & service_levels != 0 { 0 } else { self.down[place] };
+            let down = if self.sls[place][1] & service_levels != 0 { 0 } else { self.down[place] };
             u64::from(least) + u64::from(down.min(self.groups[at].hosts))
         };
         self.least.iter().enumerate().map(of_number).sum()
     }
 
-    /// The group that is the least bound of the most numbers.
+    /// The group that has the least bound of the most numbers.
     pub fn tightest(&self) -> usize {
         let mut counts = vec![0u32; self.groups.len()];
         self.least.iter().for_each(|(_, at, _)| counts[*at] += 1);
         (0..counts.len()).max_by_key(|group| counts[*group]).unwrap_or(0)
     }
 
-    /// How many more destinations in a group fit, as far as the links up tell.
+    /// How many more destinations in a group the links up can carry behind a number.
     #[inline]
-    pub fn room(&self, number: usize, group: usize) -> u32 {
+    pub fn spare(&self, number: usize, group: usize) -> u32 {
         let (least, at, other) = self.least[number];
         (if at == group { other } else { least }).saturating_sub(self.chosen[number])
     }
 
-    /// Links that a destination in a group would add, and how much of them others have.
+    /// The links that a destination in a group would add, and how many of their lanes others own.
     #[inline]
     pub fn cost(&self, number: usize, group: usize) -> (u32, u32) {
         let is_new = self.chosen[number] == 0;
@@ -213,7 +221,7 @@ impl Level {
         (links, if is_new { self.taken[number] } else { 0 })
     }
 
-    /// The pairs on every link that has some: sources below it times destinations beyond it.
+    /// Appends each used link with its pairs: sources below it times destinations beyond it.
     pub fn pairs(
         &self,
         total: u64,
@@ -221,7 +229,7 @@ impl Level {
         pairs: &mut Vec<(LinkIndex, u64)>,
     ) {
         let inside = |number: usize, place: usize| self.inside[number * self.groups.len() + place];
-        // Links of a switch are next to each other: those up by group, those down by number.
+        // In this order the links of one switch are next to each other.
         for (place, group) in self.groups.iter().enumerate() {
             for (number, chosen) in self.chosen.iter().enumerate() {
                 let outside = chosen - inside(number, place);

@@ -12,7 +12,7 @@ use ib_wire::{Guid, Lid, PortNum};
 
 use super::hash;
 use super::order::Order;
-use crate::fabric::{Cable, Fabric, Place};
+use crate::fabric::{Cable, Fabric, SwitchIndex};
 
 /// Cables to higher switches that are remembered of one switch: one a port.
 const UPLINKS_MAX: usize = 254;
@@ -28,9 +28,9 @@ pub(crate) struct Uplinks {
 struct Entry {
     uplink: Uplink,
     /// The switch above, while it is there.
-    peer: Option<Place>,
+    peer: Option<SwitchIndex>,
     /// Which of the cables to that switch it is, failed ones counted.
-    lane: usize,
+    cable_index: usize,
     /// The cable, while it is there.
     cable: Option<Cable>,
 }
@@ -44,18 +44,18 @@ pub(crate) struct Destination {
     /// Where packets leave the switch it belongs to.
     pub exit: PortNum,
     /// From the switch it belongs to upwards.
-    pub home: Vec<Step>,
+    pub down_path: Vec<DownStep>,
     /// Its home as the rows have it that are changed; nothing where rows are new.
-    pub home_before: Vec<Step>,
+    pub previous_down_path: Vec<DownStep>,
 }
 
 /// One level of a home.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct DownStep {
     /// The switch packets come down from.
-    pub node: Place,
+    pub node: SwitchIndex,
     /// Which of parallel cables they take.
-    pub lane: usize,
+    pub cable_index: usize,
     /// The port there.
     pub down: PortNum,
 }
@@ -66,8 +66,8 @@ impl Uplinks {
     pub fn of(fabric: &Fabric, order: &Order, previous: &RoutingDecision) -> Self {
         let planes = planes(fabric, order);
         let lists = (0..fabric.switches.len())
-            .map(|place| match order.scheme {
-                Scheme::Levels => list(fabric, order, &planes, previous, place),
+            .map(|index| match order.scheme {
+                Scheme::Levels => list(fabric, order, &planes, previous, index),
                 Scheme::Root => Vec::new(),
             })
             .collect();
@@ -75,28 +75,28 @@ impl Uplinks {
     }
 
     /// What to store of a switch.
-    pub fn decision(&self, place: Place, height: i32) -> SwitchDecision {
-        SwitchDecision { height, uplinks: self.lists[place].iter().map(|entry| entry.uplink).collect() }
+    pub fn decision(&self, index: SwitchIndex, height: i32) -> SwitchDecision {
+        SwitchDecision { height, uplinks: self.lists[index].iter().map(|entry| entry.uplink).collect() }
     }
 
     /// The switches that homes may lead to.
-    pub fn summits(&self) -> Vec<Place> {
+    pub fn tops(&self) -> Vec<SwitchIndex> {
         self.lists.iter().flatten().filter_map(|entry| entry.peer).collect()
     }
 
     /// The near ports of the cables from a switch to a higher one by lane, `None` where one failed.
-    pub fn lanes(&self, place: Place, above: Place) -> Vec<Option<PortNum>> {
-        let entries = self.lists[place].iter().filter(|entry| entry.peer == Some(above));
+    pub fn parallel_ports(&self, index: SwitchIndex, above: SwitchIndex) -> Vec<Option<PortNum>> {
+        let entries = self.lists[index].iter().filter(|entry| entry.peer == Some(above));
         entries.map(|entry| entry.cable.map(|cable| cable.near)).collect()
     }
 }
 
 /// The lowest top that each switch reaches upwards: the same for the switches of one plane in every pod.
-fn planes(fabric: &Fabric, order: &Order) -> Vec<Place> {
-    let mut planes: Vec<Place> = (0..fabric.switches.len()).collect();
-    for &place in &order.descending {
-        let above = higher(fabric, order, place).map(|(_, above, _)| planes[above]).min();
-        planes[place] = above.unwrap_or(place);
+fn planes(fabric: &Fabric, order: &Order) -> Vec<SwitchIndex> {
+    let mut planes: Vec<SwitchIndex> = (0..fabric.switches.len()).collect();
+    for &index in &order.descending {
+        let above = higher(fabric, order, index).map(|(_, above, _)| planes[above]).min();
+        planes[index] = above.unwrap_or(index);
     }
     planes
 }
@@ -105,32 +105,32 @@ fn planes(fabric: &Fabric, order: &Order) -> Vec<Place> {
 fn higher<'f>(
     fabric: &'f Fabric,
     order: &'f Order,
-    place: Place,
-) -> impl Iterator<Item = (usize, Place, Cable)> + 'f {
-    order.up[place].iter().flat_map(move |slot| {
-        let neighbour = &fabric.switches[place].neighbours[*slot];
-        let is_higher = order.heights[neighbour.place] > order.heights[place];
+    index: SwitchIndex,
+) -> impl Iterator<Item = (usize, SwitchIndex, Cable)> + 'f {
+    order.up[index].iter().flat_map(move |slot| {
+        let neighbour = &fabric.switches[index].neighbours[*slot];
+        let is_higher = order.heights[neighbour.switch] > order.heights[index];
         let cables = if is_higher { neighbour.cables.as_slice() } else { &[] };
-        cables.iter().map(move |cable| (*slot, neighbour.place, *cable))
+        cables.iter().map(move |cable| (*slot, neighbour.switch, *cable))
     })
 }
 
 fn list(
     fabric: &Fabric,
     order: &Order,
-    planes: &[Place],
+    planes: &[SwitchIndex],
     previous: &RoutingDecision,
-    place: Place,
+    index: SwitchIndex,
 ) -> Vec<Entry> {
-    let mut cables: Vec<(Place, Cable)> =
-        higher(fabric, order, place).map(|(_, above, cable)| (above, cable)).collect();
+    let mut cables: Vec<(SwitchIndex, Cable)> =
+        higher(fabric, order, index).map(|(_, above, cable)| (above, cable)).collect();
     cables.sort_by_key(|(above, cable)| (planes[*above], *above, cable.near));
-    let by_port: BTreeMap<PortNum, (Place, Cable)> =
+    let by_port: BTreeMap<PortNum, (SwitchIndex, Cable)> =
         cables.iter().map(|(above, cable)| (cable.near, (*above, *cable))).collect();
 
     let mut uplinks: Vec<Uplink> = Vec::new();
     let mut listed = [false; 256];
-    let remembered = previous.switches.get(&fabric.switches[place].guid);
+    let remembered = previous.switches.get(&fabric.switches[index].guid);
     let remembered = remembered.into_iter().flat_map(|decision| decision.uplinks.iter().copied());
     // A port that is cabled to another switch now keeps its index.
     let moved = remembered.map(|uplink| match by_port.get(&uplink.port) {
@@ -144,42 +144,42 @@ fn list(
             uplinks.push(uplink);
         }
     }
-    let mut lanes: BTreeMap<Guid, usize> = BTreeMap::new();
+    let mut parallel_ports: BTreeMap<Guid, usize> = BTreeMap::new();
     (uplinks.into_iter())
         .map(|uplink| {
-            let lane = lanes.entry(uplink.peer).or_insert(0);
+            let cable_index = parallel_ports.entry(uplink.peer).or_insert(0);
             let cable = by_port.get(&uplink.port).map(|(_, cable)| *cable);
-            let is_above = |peer: &Place| order.heights[*peer] > order.heights[place];
-            let peer = fabric.place_of(uplink.peer).filter(is_above);
-            let entry = Entry { uplink, peer, lane: *lane, cable };
-            *lane += 1;
+            let is_above = |peer: &SwitchIndex| order.heights[*peer] > order.heights[index];
+            let peer = fabric.switch_index(uplink.peer).filter(is_above);
+            let entry = Entry { uplink, peer, cable_index: *cable_index, cable };
+            *cable_index += 1;
             entry
         })
         .collect()
 }
 
 /// The destinations of every switch by LID with their homes, and what to store of each end port, by its GUID.
-pub(crate) fn settle(
+pub(crate) fn assign_down_paths(
     fabric: &Fabric,
     uplinks: &Uplinks,
     lids: &BTreeMap<Guid, Lid>,
     previous: &Decisions,
 ) -> (Vec<Vec<Destination>>, BTreeMap<Guid, Vec<u8>>) {
-    let mut settlers = settlers(fabric, lids);
-    settlers.sort_by_key(|settler| (settler.kind, settler.lid));
-    let mut used = Used::of(uplinks);
-    for settler in &mut settlers {
-        let before = previous.end_ports.get(&settler.guid).map_or(&[][..], |decision| &decision.up);
-        settler.up = valid_start(uplinks, settler.switch, before);
-        used.count(uplinks, settler);
+    let mut end_port_paths = end_port_paths(fabric, lids);
+    end_port_paths.sort_by_key(|end_port| (end_port.kind, end_port.lid));
+    let mut used = UplinkLoad::of(uplinks);
+    for end_port in &mut end_port_paths {
+        let before = previous.end_ports.get(&end_port.guid).map_or(&[][..], |decision| &decision.up);
+        end_port.up = valid_start(uplinks, end_port.switch, before);
+        used.count(uplinks, end_port);
     }
     let mut destinations: Vec<Vec<Destination>> = fabric.switches.iter().map(|_| Vec::new()).collect();
     let mut ups = BTreeMap::new();
-    for mut settler in settlers {
-        used.climb(uplinks, &mut settler);
-        let column = settler.lid.to_wire().into();
-        destinations[settler.switch].push(destination(fabric, uplinks, &settler, column));
-        ups.insert(settler.guid, settler.up);
+    for mut end_port in end_port_paths {
+        used.climb(uplinks, &mut end_port);
+        let column = end_port.lid.to_wire().into();
+        destinations[end_port.switch].push(destination(fabric, uplinks, &end_port, column));
+        ups.insert(end_port.guid, end_port.up);
     }
     for list in &mut destinations {
         list.sort_by_key(|destination| destination.lid);
@@ -189,7 +189,7 @@ pub(crate) fn settle(
 
 /// Some adapter ports, each with what was decided of its home before, as destinations by switch, numbered one after the
 /// other as columns; `None` if the homes that were decided for them are not there.
-pub(crate) fn resettle(
+pub(crate) fn reassign_down_paths(
     fabric: &Fabric,
     uplinks: &Uplinks,
     decisions: &Decisions,
@@ -199,14 +199,14 @@ pub(crate) fn resettle(
     for (column, (guid, before)) in ports.iter().enumerate() {
         let (switch, exit) = fabric.adapter_port(*guid)?.attached?;
         let decision = decisions.end_ports.get(guid)?;
-        let settler = |up: &[u8]| {
+        let end_port = |up: &[u8]| {
             let up = valid_start(uplinks, switch, up);
-            Settler { kind: Kind::Adapter, guid: *guid, lid: decision.lid, switch, exit, up }
+            EndPortPath { kind: Kind::Adapter, guid: *guid, lid: decision.lid, switch, exit, up }
         };
-        let home_before = home(fabric, uplinks, &settler(before));
-        let destination = destination(fabric, uplinks, &settler(&decision.up), column);
-        let destination = Destination { home_before, ..destination };
-        if destination.home.len() != decision.up.len() {
+        let previous_down_path = down_path(fabric, uplinks, &end_port(before));
+        let destination = destination(fabric, uplinks, &end_port(&decision.up), column);
+        let destination = Destination { previous_down_path, ..destination };
+        if destination.down_path.len() != decision.up.len() {
             return None;
         }
         destinations[switch].push(destination);
@@ -214,9 +214,9 @@ pub(crate) fn resettle(
     Some(destinations)
 }
 
-fn destination(fabric: &Fabric, uplinks: &Uplinks, settler: &Settler, column: usize) -> Destination {
-    let home = home(fabric, uplinks, settler);
-    Destination { lid: settler.lid, column, exit: settler.exit, home, home_before: Vec::new() }
+fn destination(fabric: &Fabric, uplinks: &Uplinks, end_port: &EndPortPath, column: usize) -> Destination {
+    let down_path = down_path(fabric, uplinks, end_port);
+    Destination { lid: end_port.lid, column, exit: end_port.exit, down_path, previous_down_path: Vec::new() }
 }
 
 /// Adapters come before switches, and are balanced for themselves: they carry the load.
@@ -228,38 +228,38 @@ enum Kind {
 
 /// An end port that looks for a home.
 #[derive(Debug)]
-struct Settler {
+struct EndPortPath {
     kind: Kind,
     guid: Guid,
     lid: Lid,
-    switch: Place,
+    switch: SwitchIndex,
     exit: PortNum,
     up: Vec<u8>,
 }
 
-fn settlers(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<Settler> {
+fn end_port_paths(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<EndPortPath> {
     let adapters = fabric.adapter_ports.iter().filter_map(|port| {
         let (switch, exit) = port.attached?;
         Some((Kind::Adapter, port.guid, switch, exit))
     });
     let switches = (fabric.switches.iter().enumerate())
-        .map(|(place, switch)| (Kind::Switch, switch.port_guid, place, PortNum::MANAGEMENT));
+        .map(|(index, switch)| (Kind::Switch, switch.port_guid, index, PortNum::MANAGEMENT));
     (adapters.chain(switches))
         .filter_map(|(kind, guid, switch, exit)| {
             let lid = *lids.get(&guid)?;
-            Some(Settler { kind, guid, lid, switch, exit, up: Vec::new() })
+            Some(EndPortPath { kind, guid, lid, switch, exit, up: Vec::new() })
         })
         .collect()
 }
 
 /// The part of a remembered home that the up-links still know. A switch that is gone ends it, but is not forgotten.
-fn valid_start(uplinks: &Uplinks, switch: Place, before: &[u8]) -> Vec<u8> {
-    let mut here = Some(switch);
+fn valid_start(uplinks: &Uplinks, switch: SwitchIndex, before: &[u8]) -> Vec<u8> {
+    let mut next = Some(switch);
     let mut valid = Vec::new();
     for &index in before {
-        match here {
-            Some(place) => match uplinks.lists[place].get(usize::from(index)) {
-                Some(entry) => here = entry.peer,
+        match next {
+            Some(here) => match uplinks.lists[here].get(usize::from(index)) {
+                Some(entry) => next = entry.peer,
                 None => break,
             },
             // What stood above a missing switch is kept, bounded by the heights there can be.
@@ -273,19 +273,19 @@ fn valid_start(uplinks: &Uplinks, switch: Place, before: &[u8]) -> Vec<u8> {
 
 /// The home as it is today. Where a cable of it is missing, another takes its place, the same for all sources: those to
 /// whom it makes no difference keep their routes.
-fn home(fabric: &Fabric, uplinks: &Uplinks, settler: &Settler) -> Vec<Step> {
-    let mut here = settler.switch;
-    let mut steps = Vec::with_capacity(settler.up.len());
-    for &index in &settler.up {
+fn down_path(fabric: &Fabric, uplinks: &Uplinks, end_port: &EndPortPath) -> Vec<DownStep> {
+    let mut here = end_port.switch;
+    let mut steps = Vec::with_capacity(end_port.up.len());
+    for &index in &end_port.up {
         let list = &uplinks.lists[here];
         let nominal = list.get(usize::from(index)).copied();
         let present = nominal.filter(|entry| entry.cable.is_some());
         let seed = hash::seed(fabric.switches[here].guid);
-        let Some(entry) = present.or_else(|| substitute(list, nominal, seed, settler.lid)) else { break };
+        let Some(entry) = present.or_else(|| substitute(list, nominal, seed, end_port.lid)) else { break };
         let (Some(node), Some(cable)) = (entry.peer, entry.cable) else { break };
         // Others have the lane that is missing here.
         let same = nominal.filter(|nominal| nominal.peer == entry.peer);
-        steps.push(Step { node, lane: same.unwrap_or(entry).lane, down: cable.far });
+        steps.push(DownStep { node, cable_index: same.unwrap_or(entry).cable_index, down: cable.far });
         here = node;
     }
     steps
@@ -307,39 +307,39 @@ fn substitute(list: &[Entry], missing: Option<Entry>, seed: u64, lid: Lid) -> Op
 
 /// How many destinations come down each up-link.
 #[derive(Debug)]
-struct Used {
+struct UplinkLoad {
     adapters: Vec<Vec<u32>>,
     switches: Vec<Vec<u32>>,
 }
 
-impl Used {
+impl UplinkLoad {
     fn of(uplinks: &Uplinks) -> Self {
         let zero: Vec<Vec<u32>> = uplinks.lists.iter().map(|list| vec![0; list.len()]).collect();
         Self { adapters: zero.clone(), switches: zero }
     }
 
-    fn counters(&mut self, kind: Kind, place: Place) -> &mut Vec<u32> {
+    fn counters(&mut self, kind: Kind, index: SwitchIndex) -> &mut Vec<u32> {
         match kind {
-            Kind::Adapter => &mut self.adapters[place],
-            Kind::Switch => &mut self.switches[place],
+            Kind::Adapter => &mut self.adapters[index],
+            Kind::Switch => &mut self.switches[index],
         }
     }
 
     /// Counts the home of before.
-    fn count(&mut self, uplinks: &Uplinks, settler: &Settler) {
-        let mut here = settler.switch;
-        for &index in &settler.up {
+    fn count(&mut self, uplinks: &Uplinks, end_port: &EndPortPath) {
+        let mut here = end_port.switch;
+        for &index in &end_port.up {
             let Some(entry) = uplinks.lists[here].get(usize::from(index)) else { break };
-            self.counters(settler.kind, here)[usize::from(index)] += 1;
+            self.counters(end_port.kind, here)[usize::from(index)] += 1;
             let Some(peer) = entry.peer else { break };
             here = peer;
         }
     }
 
     /// Goes on to a top, by the least used cable of each switch.
-    fn climb(&mut self, uplinks: &Uplinks, settler: &mut Settler) {
-        let mut here = settler.switch;
-        for &index in &settler.up {
+    fn climb(&mut self, uplinks: &Uplinks, end_port: &mut EndPortPath) {
+        let mut here = end_port.switch;
+        for &index in &end_port.up {
             match uplinks.lists[here].get(usize::from(index)).and_then(|entry| entry.peer) {
                 Some(peer) => here = peer,
                 None => return,
@@ -347,11 +347,11 @@ impl Used {
         }
         loop {
             let list = &uplinks.lists[here];
-            let counters = self.counters(settler.kind, here);
+            let counters = self.counters(end_port.kind, here);
             let present = (0..list.len()).filter(|index| list[*index].cable.is_some());
             let Some(index) = present.min_by_key(|index| (counters[*index], *index)) else { return };
             counters[index] += 1;
-            settler.up.push(u8::try_from(index).expect("UPLINKS_MAX fits a byte"));
+            end_port.up.push(u8::try_from(index).expect("UPLINKS_MAX fits a byte"));
             match list[index].peer {
                 Some(peer) => here = peer,
                 None => return,

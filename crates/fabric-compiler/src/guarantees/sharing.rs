@@ -7,10 +7,10 @@ use fabric_model::plan::{Draft, PortSharing};
 use fabric_model::tenancy::ClusterNumber;
 use ib_wire::{Guid, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
-use crate::fabric::Place;
+use crate::fabric::SwitchIndex;
+use crate::tenancy::admission::Grant;
 use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
-use crate::tenancy::ledger::Grant;
-use crate::tenancy::network::{LinkIndex, Network, reserved_lanes};
+use crate::tenancy::link_graph::{LinkGraph, LinkIndex, reserved_lanes};
 
 /// The lane of best effort.
 const BEST_EFFORT: VirtualLane = match VirtualLane::from_wire(0) {
@@ -29,9 +29,9 @@ pub(super) const FILLING: VlArbEntry = VlArbEntry { lane: BEST_EFFORT, weight: 1
 
 /// Who has what of every link.
 #[derive(Debug)]
-pub(super) struct Users {
+pub(super) struct LinkUsers {
     /// By link.
-    users: Vec<Vec<User>>,
+    users: Vec<Vec<LinkUser>>,
     /// By link: the port that packets leave by.
     ports: Vec<SendingPort>,
     /// By link: the other direction of its cable.
@@ -68,7 +68,7 @@ impl Management {
 
 /// What a cluster has of a link.
 #[derive(Clone, Copy, Debug)]
-struct User {
+struct LinkUser {
     cluster: ClusterNumber,
     lane: VirtualLane,
     /// As bits.
@@ -82,31 +82,31 @@ struct User {
 /// A port that packets leave by.
 #[derive(Clone, Copy, Debug)]
 enum SendingPort {
-    Switch(Place, PortNum),
+    Switch(SwitchIndex, PortNum),
     /// By port GUID.
     Adapter(Guid),
 }
 
-impl Users {
+impl LinkUsers {
     /// Nobody has anything, but for management what its level needs.
-    pub fn of(network: &Network, management: Option<ServiceLevel>) -> Self {
-        let links = network.links();
-        let exits: Vec<Vec<LinkIndex>> = network.exits().map(Iterator::collect).collect();
+    pub fn of(graph: &LinkGraph, management: Option<ServiceLevel>) -> Self {
+        let links = graph.links();
+        let exits: Vec<Vec<LinkIndex>> = graph.exits().map(Iterator::collect).collect();
         // Those of adapters are put right below.
         let mut ports: Vec<SendingPort> =
             links.iter().map(|link| SendingPort::Switch(0, link.from.port)).collect();
         let mut opposite: Vec<Option<LinkIndex>> =
-            (0..links.len() as u32).map(|link| network.reverse(LinkIndex(link))).collect();
+            (0..links.len() as u32).map(|link| graph.reverse(LinkIndex(link))).collect();
         for (place, exits) in exits.iter().enumerate() {
             for link in exits {
                 ports[link.index()] = SendingPort::Switch(place, links[link.index()].from.port);
             }
         }
-        for host in network.hosts() {
+        for host in graph.hosts() {
             ports[host.inward.index()] = SendingPort::Adapter(host.port);
             opposite[host.outward.index()] = Some(host.inward);
         }
-        let table_entries = network.limits().table_entries;
+        let table_entries = graph.limits().table_entries;
         let on = |reserved| management.map(|level| Management::on(level, reserved));
         Self {
             users: vec![Vec::new(); links.len()],
@@ -123,7 +123,7 @@ impl Users {
     /// A cluster has what it was granted.
     pub fn add(&mut self, grant: &Grant) {
         for share in &grant.links {
-            self.users[share.link.index()].push(User {
+            self.users[share.link.index()].push(LinkUser {
                 cluster: grant.cluster,
                 lane: share.lane,
                 service_levels: share.service_levels,
@@ -167,7 +167,7 @@ impl Users {
         cluster: ClusterNumber,
         classes: impl Iterator<Item = (VirtualLane, ServiceLevel)>,
     ) {
-        self.users[link.index()].extend(classes.map(|(lane, level)| User {
+        self.users[link.index()].extend(classes.map(|(lane, level)| LinkUser {
             cluster,
             lane,
             service_levels: 1 << level.to_wire(),
@@ -277,7 +277,7 @@ impl Users {
 
     /// The lanes of a link out of a switch by where packets come in. A level that belongs to somebody else on the way in
     /// is not let into the lane.
-    fn by_input(&self, place: Place, link: LinkIndex) -> BTreeMap<PortNum, SlToVl> {
+    fn by_input(&self, place: SwitchIndex, link: LinkIndex) -> BTreeMap<PortNum, SlToVl> {
         let (own, management) = (&self.users[link.index()], self.management[link.index()]);
         let turn = |input: LinkIndex| {
             let there = &self.users[input.index()];
@@ -285,10 +285,11 @@ impl Users {
                 let same = there.iter().filter(|user| user.cluster == cluster);
                 same.fold(0, |levels, user| levels | user.service_levels)
             };
-            let let_in = own
-                .iter()
-                .map(|user| User { service_levels: user.service_levels & levels_of(user.cluster), ..*user });
-            let let_in: Vec<User> = let_in.filter(|user| user.service_levels != 0).collect();
+            let let_in = own.iter().map(|user| LinkUser {
+                service_levels: user.service_levels & levels_of(user.cluster),
+                ..*user
+            });
+            let let_in: Vec<LinkUser> = let_in.filter(|user| user.service_levels != 0).collect();
             (!let_in.is_empty()).then(|| map(management, |sl| lane_of(&let_in, sl)))
         };
         let inputs = self.exits[place].iter().filter(|exit| **exit != link);
@@ -306,7 +307,7 @@ pub(super) fn positions(first: u8, entries: u8, table_entries: u8) -> impl Itera
     (first.into()..table_entries.into()).step_by(distance.max(1).into())
 }
 
-fn lane_of(users: &[User], sl: usize) -> Option<VirtualLane> {
+fn lane_of(users: &[LinkUser], sl: usize) -> Option<VirtualLane> {
     users.iter().find(|user| user.service_levels >> sl & 1 == 1).map(|user| user.lane)
 }
 
@@ -330,10 +331,10 @@ fn plain(management: Option<Management>, entries: u8) -> PortSharing {
 }
 
 /// The arbitration table of a link. Everybody's entries are where they were decided to be, so that nothing moves when
-/// others come or go. Best effort has the first position, and management that in the middle if it has a lane: one packet of
+/// others come or go. Best effort has the first position, and management that in the range if it has a lane: one packet of
 /// any size for each. The rest is for best effort with the least weight. What that takes from clusters is less than the
 /// packet that each was given beyond its share.
-fn table(users: &[User], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
+fn table(users: &[LinkUser], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
     let mut table = vec![FILLING; entries.into()];
     table[0].weight = PACKET_WEIGHT;
     if let Some(Management { lane, .. }) = management.filter(|management| management.has_own_lane()) {

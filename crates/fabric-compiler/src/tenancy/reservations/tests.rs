@@ -8,78 +8,81 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::compile;
-use crate::tenancy::ledger::Ledger;
-use crate::tenancy::network::Limits;
-use crate::tenancy::placement::{Capacity, Places, Wish};
-use crate::tenancy::tree::Way;
+use crate::tenancy::admission::Admission;
+use crate::tenancy::link_graph::TenancyLimits;
+use crate::tenancy::placement::{Capacity, Placement, PlacementRequest};
+use crate::tenancy::tree::UpPorts;
 
 /// 64 hosts in three levels.
-fn network() -> Arc<Network> {
+fn graph() -> Arc<LinkGraph> {
     let size = FatTreeSize::Hosts { hosts: 64, levels: Some(3) };
     let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate().unwrap();
     let (_, host) = topology.end_nodes().next().unwrap();
     let (_, port) = host.ports().next().unwrap();
     let plan = compile(&topology, &Intents::new(port.guid), &Decisions::default()).unwrap();
-    Arc::new(Network::of(&topology, &plan, Limits { lanes: Some(7), ..Limits::default() }))
+    Arc::new(LinkGraph::of(&topology, &plan, TenancyLimits { lanes: Some(7), ..TenancyLimits::default() }))
 }
 
-/// What is left of every link of a tree is what its books say.
-fn check(books: &Books, network: &Network) -> usize {
-    let tree = network.tree().unwrap();
+/// What is left of every link of a tree is what its reservations say.
+fn check(reservations: &Reservations, graph: &LinkGraph) -> usize {
+    let tree = graph.tree().unwrap();
     let mut taken = 0;
-    let mut compare = |room: &Room, link: LinkIndex| {
-        taken += usize::from(room.lanes_taken);
-        assert_eq!(*room, books.links[link.index()].room());
+    let mut compare = |residual: &Residual, link: LinkIndex| {
+        taken += usize::from(residual.lanes_taken);
+        assert_eq!(*residual, reservations.links[link.index()].residual());
     };
     for leaf in 0..tree.leaves {
-        for (up, rooms) in books.rooms().of_leaf(leaf).chunks(2).enumerate() {
-            compare(&rooms[0], tree.leaf_up(leaf, up));
-            compare(&rooms[1], tree.leaf_down(leaf, up));
+        for (up, residuals) in reservations.residuals().of_leaf(leaf).chunks(2).enumerate() {
+            compare(&residuals[0], tree.leaf_up(leaf, up));
+            compare(&residuals[1], tree.leaf_down(leaf, up));
         }
     }
     for pod in 0..tree.pods {
-        for (number, rooms) in books.rooms().of_pod(pod).chunks(2).enumerate() {
-            let way = Way { leaf_up: (number / tree.pod_ups) as u8, pod_up: (number % tree.pod_ups) as u8 };
-            compare(&rooms[0], tree.pod_up(pod, way));
-            compare(&rooms[1], tree.pod_down(pod, way));
+        for (number, residuals) in reservations.residuals().of_pod(pod).chunks(2).enumerate() {
+            let ports =
+                UpPorts { leaf_up: (number / tree.pod_ups) as u8, pod_up: (number % tree.pod_ups) as u8 };
+            compare(&residuals[0], tree.pod_up(pod, ports));
+            compare(&residuals[1], tree.pod_down(pod, ports));
         }
     }
     taken
 }
 
 #[test]
-fn rooms_are_what_the_books_say_over_a_thousand_changes() {
-    let network = network();
-    let mut places = Places::new(Ledger::new(Arc::clone(&network)), |_| Capacity::UNLIMITED);
-    let usable = places.ledger().usable(LinkIndex(0));
+fn residuals_match_reservations_over_1000_changes() {
+    let graph = graph();
+    let mut placement = Placement::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
+    let usable = placement.admission().usable(LinkIndex(0));
     let mut random = Pcg64::seed_from_u64(1);
     let mut draw = |below: usize| random.next_u64() as usize % below;
     let (mut most, mut refused) = (0, 0);
     for number in 0..1000 {
-        let clusters: Vec<ClusterNumber> = places.ledger().grants().keys().copied().collect();
+        let clusters: Vec<ClusterNumber> = placement.admission().grants().keys().copied().collect();
         let someone = clusters.get(draw(clusters.len().max(1))).copied();
         let is_refused = match (draw(5), someone) {
-            (0, Some(cluster)) => places.release(cluster).is_none(),
-            (1, Some(cluster)) => places.grow(cluster, 1 + draw(6)).is_err(),
+            (0, Some(cluster)) => placement.release(cluster).is_none(),
+            (1, Some(cluster)) => placement.grow(cluster, 1 + draw(6)).is_err(),
             (2, Some(cluster)) => {
-                let first = places.ledger().grants()[&cluster].hosts[0];
-                places.shrink(cluster, &[first]).is_err()
+                let first = placement.admission().grants()[&cluster].hosts[0];
+                placement.shrink(cluster, &[first]).is_err()
             }
             _ => {
                 let bandwidth = usable.part([0.0, 0.5, 1.0][draw(3)]);
                 let mode = [SlMode::Cluster, SlMode::Path][draw(2)];
                 let (cluster, needs) = (ClusterNumber(number), Capacity::NONE);
-                places.place(Wish { cluster, nodes: 1 + draw(20), needs, bandwidth, mode }).is_err()
+                placement
+                    .place(PlacementRequest { cluster, nodes: 1 + draw(20), needs, bandwidth, mode })
+                    .is_err()
             }
         };
         refused += usize::from(is_refused);
-        most = most.max(check(places.ledger().books(), &network));
+        most = most.max(check(placement.admission().reservations(), &graph));
     }
     assert!(most > 100 && refused > 100, "{most} lanes, {refused} refused");
 }
 
 #[test]
-fn demands_are_held_as_often_as_division_says() {
+fn pair_demand_agrees_with_exact_division() {
     let mut random = Pcg64::seed_from_u64(2);
     // Numbers of every length, since rates and hosts are of very different ones.
     let mut number = || random.next_u64() >> (random.next_u64() % 64);

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 /// The parts of two lists that are left when what they begin and end with in common is taken off.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Middle {
+pub(crate) struct ChangedRange {
     pub old: Range<usize>,
     pub new: Range<usize>,
 }
 
-impl Middle {
+impl ChangedRange {
     /// Of two lists.
     pub fn of<T: PartialEq>(old: &[T], new: &[T]) -> Self {
         let before = old.iter().zip(new).take_while(|(a, b)| a == b).count();
@@ -37,9 +37,9 @@ impl Middle {
 
 /// The parts of two lists that are left when what they begin and end with in common is taken off. Mostly one thing is
 /// added or taken away, and little is left.
-pub(crate) fn middles<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> (&'a [T], &'a [T]) {
-    let middle = Middle::of(old, new);
-    (&old[middle.old], &new[middle.new])
+pub(crate) fn changed_ranges<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> (&'a [T], &'a [T]) {
+    let range = ChangedRange::of(old, new);
+    (&old[range.old], &new[range.new])
 }
 
 #[cfg(test)]
@@ -48,10 +48,10 @@ mod tests {
 
     #[test]
     fn what_is_in_the_middle_is_left() {
-        assert_eq!(middles(&[1, 2, 3, 4], &[1, 3, 4]), (&[2][..], &[][..]));
-        assert_eq!(middles(&[1, 1], &[1, 1, 1]), (&[][..], &[1][..]));
-        assert_eq!(middles(&[1, 2, 3], &[1, 3, 2]), (&[2, 3][..], &[3, 2][..]));
-        assert_eq!(middles(&[7], &[7]), (&[][..], &[][..]));
+        assert_eq!(changed_ranges(&[1, 2, 3, 4], &[1, 3, 4]), (&[2][..], &[][..]));
+        assert_eq!(changed_ranges(&[1, 1], &[1, 1, 1]), (&[][..], &[1][..]));
+        assert_eq!(changed_ranges(&[1, 2, 3], &[1, 3, 2]), (&[2, 3][..], &[3, 2][..]));
+        assert_eq!(changed_ranges(&[7], &[7]), (&[][..], &[][..]));
     }
 
     #[test]
@@ -60,7 +60,7 @@ mod tests {
             [(&[1, 2, 3, 4][..], &[1, 3, 4][..]), (&[1, 1], &[1, 1, 1]), (&[], &[5]), (&[7], &[])]
         {
             let mut changed = old.to_vec();
-            Middle::of(old, new).put(&mut changed, new);
+            ChangedRange::of(old, new).put(&mut changed, new);
             assert_eq!(changed, new);
         }
     }

@@ -47,7 +47,7 @@ fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
 }
 
 #[test]
-fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
+fn an_override_changes_its_own_lid_and_can_be_withdrawn() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -90,7 +90,7 @@ fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
 }
 
 #[test]
-fn ways_over_links_without_a_share_are_found() {
+fn overrides_over_links_without_a_grant_are_found() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -109,7 +109,7 @@ fn ways_over_links_without_a_share_are_found() {
 }
 
 #[test]
-fn ways_that_end_circle_or_turn_upwards_are_not_taken_and_told() {
+fn dead_ends_loops_and_down_up_hops_are_rejected() {
     let topology = tree();
     let ports = ports(&topology);
     let intents = Intents::new(ports[0]);
@@ -123,7 +123,7 @@ fn ways_that_end_circle_or_turn_upwards_are_not_taken_and_told() {
     let ends = before.adapter_port(ports[4]).unwrap().peer.port;
     let wrong: [(&str, Vec<(Guid, PortNum)>); 4] = [
         ("end at", vec![(from, ends)]),
-        ("circles", vec![up(from, 0), down(0, from)]),
+        ("in a loop", vec![up(from, 0), down(0, from)]),
         ("up again", vec![up(from, 0), down(0, other), up(other, 1), down(1, home)]),
         ("no switch", vec![(Guid::from_wire(0xdead).unwrap(), ends)]),
     ];
@@ -144,7 +144,7 @@ fn ways_that_end_circle_or_turn_upwards_are_not_taken_and_told() {
 }
 
 #[test]
-fn plans_made_one_after_the_other_are_those_made_at_once_whatever_is_wished() {
+fn random_overrides_are_planned_as_if_recompiled() {
     let topology = tree();
     let ports = ports(&topology);
     let mut random = Pcg64::seed_from_u64(SEED);
