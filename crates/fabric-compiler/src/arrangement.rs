@@ -58,7 +58,7 @@ pub struct Arrangement {
     pub plan: FabricPlan,
 }
 
-/// Why [`arrange`] fails.
+/// Why clusters cannot be arranged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ArrangeError {
     #[error("cluster {cluster} cannot be placed: {error}")]
@@ -76,7 +76,7 @@ pub struct NodesNotPlaced {
     pub largest: usize,
 }
 
-/// What is short.
+/// The resource that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoHostsReason {
     /// Of a best-effort cluster: hosts that may be shared have cores, memory, functions and P_Key entries for `capacity`

@@ -1,4 +1,4 @@
-//! A plan and what it was made with.
+//! A plan together with the intermediate results that serve the next one.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::partitions::{KeyTables, Partitions};
 use crate::routing::RoutingContext;
 use crate::{addressing, assembly, guarantees, multicast, partitions, recompile, route_overrides, routing};
 
-/// A plan, and everything that was found out while it was made and serves the next one.
+/// A plan, and the intermediate results that a [`Planner`](crate::Planner) reuses.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub plan: Arc<FabricPlan>,
@@ -21,12 +21,12 @@ pub(crate) struct Compiled {
     pub context: Option<RoutingContext>,
     pub partitions: Partitions,
     pub keys: KeyTables,
-    /// `None` if nobody ever was promised anything.
+    /// `None` if no cluster ever had a guarantee.
     pub guarantees: Option<Guarantees>,
 }
 
 impl Compiled {
-    /// From decisions.
+    /// Compiles everything, with the decisions of before.
     pub fn from_decisions(
         topology: &Topology,
         intents: &Intents,
@@ -64,7 +64,7 @@ impl Compiled {
         Ok(Self { plan: Arc::new(draft.finish()), fabric, context, partitions, keys, guarantees })
     }
 
-    /// From a plan, of which LIDs and routes are taken if its basis fits.
+    /// Compiles with the LIDs and routes of a plan if its basis is equal, otherwise in full.
     pub fn from_plan(
         basis: Basis,
         topology: &Topology,

@@ -144,7 +144,7 @@ impl Guarantees {
             }
         };
         self.put(draft, changes, &change);
-        self.settle(draft, &rerouted, changes, change);
+        self.continue_with(draft, &rerouted, changes, change);
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl Guarantees {
 
     /// Continues with the forwarding tables of the plan. Clusters whose grant does not match them are reconsidered with the
     /// next change.
-    fn settle(
+    fn continue_with(
         &mut self,
         draft: &Draft,
         rerouted: &[SwitchIndex],
@@ -398,7 +398,7 @@ impl Guarantees {
 /// Grants released and given by one change.
 #[derive(Debug, Default)]
 struct AdmissionChange {
-    /// By name.
+    /// Grants that were released, by cluster name.
     released: Vec<(String, Grant)>,
     admitted: BTreeMap<String, ClusterNumber>,
     /// Decisions to store, by name.
@@ -429,11 +429,11 @@ pub(crate) fn restored<'a>(
     decisions: &Decisions,
 ) -> Admission {
     let mut admission = Admission::new(Arc::clone(graph));
-    let places = hosts_by_port(graph);
+    let by_port = hosts_by_port(graph);
     for (number, name) in clusters {
         let Some(before) = decisions.clusters.get(name) else { continue };
         let hosts: Option<Vec<HostIndex>> =
-            before.ports.iter().map(|port| places.get(port).copied()).collect();
+            before.ports.iter().map(|port| by_port.get(port).copied()).collect();
         if let (Some(hosts), Class::Guaranteed { bandwidth, .. }) = (hosts, before.class) {
             let (hosts, mode, routes) = (hosts.as_slice(), before.sl_mode, RouteChoice::Existing);
             let request = AdmissionRequest { cluster: number, hosts, bandwidth, mode, routes };
@@ -450,7 +450,7 @@ fn hosts_by_port(graph: &LinkGraph) -> HashMap<Guid, HostIndex> {
 
 /// The service level of management, which no cluster gets.
 const MANAGEMENT: ServiceLevel = match ServiceLevel::from_wire(15) {
-    Some(level) => level,
+    Some(sl) => sl,
     None => unreachable!(),
 };
 
@@ -555,7 +555,7 @@ fn decision(
         sl_mode: cluster.sl_mode,
         bound_ns,
         links: grant.link_grants(graph).collect(),
-        pairs: grant.pair_levels(graph),
+        pairs: grant.pair_service_levels(graph),
     })
 }
 
@@ -570,12 +570,12 @@ mod tests {
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
         let host = tree.end_nodes().next().unwrap().1;
         let mut intents = Intents::new(host.ports().next().unwrap().1.guid);
-        let levels = |intents: &Intents| {
+        let service_levels = |intents: &Intents| {
             let plan = crate::compile(&tree, intents, &Decisions::default()).unwrap();
             limits(intents, &plan).service_levels
         };
-        assert_eq!(levels(&intents), 14);
+        assert_eq!(service_levels(&intents), 14);
         intents.capabilities.usual_port.lanes = DataLanes::Four;
-        assert_eq!(levels(&intents), 15);
+        assert_eq!(service_levels(&intents), 15);
     }
 }

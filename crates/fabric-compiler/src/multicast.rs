@@ -1,4 +1,9 @@
-//! Broadcast groups: a tree for each over the switches of its members, and a LID that no other group has there.
+//! Broadcast groups: for each a tree over the switches of its members, and a multicast LID that no other group uses on these
+//! switches.
+//!
+//! The root of a tree is a switch above all members, near them and the root of few other groups ([`tree`]). Groups on
+//! different switches may share a multicast LID, because forwarding tables of switches are small. Groups that exist keep
+//! their LID and root. O(members' switches · links) for each group.
 
 mod patch;
 mod tree;
@@ -20,22 +25,22 @@ use crate::routing::order::Order;
 pub(crate) use patch::patch;
 use tree::{BuiltTree, GroupTree, TreeBuilder};
 
-/// Groups a switch can tell apart at most: the LIDs there are.
+/// The number of multicast LIDs (0xC000 to 0xFFFE).
 const GROUPS_MAX: u16 = 0x3fff;
 
 /// The groups of a fabric.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// Those that are new or not as before.
+    /// New and changed groups.
     pub plans: Vec<GroupPlan>,
-    /// Addresses of groups that are no more, or not as before.
+    /// MGIDs of removed and changed groups.
     pub gone: Vec<Gid>,
-    /// Where packets to groups leave, for each switch by its place; switches that are not listed stay as they were.
+    /// By switch: the exit ports of each group. Switches that are not listed stay as they were.
     pub tables: BTreeMap<SwitchIndex, BTreeMap<MulticastLid, PortSet>>,
     pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
 }
 
-/// Plans a broadcast group for every partition that carries IP.
+/// Plans a broadcast group for every partition with IPoIB.
 pub(crate) fn plan(
     fabric: &Fabric,
     (order, core_tree): (&Order, &CoreTree),
@@ -47,7 +52,7 @@ pub(crate) fn plan(
     let mut groups = Groups { tables, ..Groups::default() };
     let mut builder = TreeBuilder::new(fabric, order, core_tree);
     let mut lids = LidsInUse::new(fabric, capabilities);
-    for (partition, ipoib) in in_turn(partitions, previous) {
+    for (partition, ipoib) in in_order(partitions, previous) {
         let before = previous.groups.get(&partition.number);
         let built = builder.build(partition, before.and_then(|group| group.root))?;
         let mlid = lids.take(partition.number, &built.tree, before.map(|group| group.mlid))?;
@@ -59,8 +64,8 @@ pub(crate) fn plan(
     Ok(groups)
 }
 
-/// Plans the groups as [`plan`] would with the decisions of a plan for the same fabric, and looks only at those that
-/// changed.
+/// Plans the groups as [`plan`] would with the decisions of a plan for the same fabric, but computes only changed ones where
+/// possible.
 pub(crate) fn replan(
     fabric: &Fabric,
     (order, core_tree): (&Order, &CoreTree),
@@ -78,8 +83,8 @@ pub(crate) fn replan(
     Ok(Groups { gone, ..plan(fabric, (order, core_tree), partitions, capabilities, before.decisions())? })
 }
 
-/// The partitions that carry IP. Groups of before come first: their LIDs are theirs.
-fn in_turn<'p>(
+/// The partitions with IPoIB. Those that had a group come first, so that they keep their LIDs.
+fn in_order<'p>(
     partitions: &'p Partitions,
     previous: &Decisions,
 ) -> impl Iterator<Item = (&'p Partition, Ipoib)> {
@@ -90,7 +95,7 @@ fn in_turn<'p>(
 }
 
 impl Groups {
-    /// Puts the groups into a plan.
+    /// Writes the groups into a plan.
     pub fn put(self, draft: &mut Draft) {
         self.gone.into_iter().for_each(|mgid| draft.remove_group(mgid));
         self.plans.into_iter().for_each(|plan| draft.put_group(plan));
@@ -141,7 +146,7 @@ fn group_plan(
     }
 }
 
-/// `ff1s:401b:<full key>::ffff:ffff`, s being the scope: the group every IPv4 interface of the partition joins.
+/// The IPv4 broadcast MGID of a partition (RFC 4391): `ff1s:401b:<full P_Key>::ffff:ffff`, where s is the scope.
 fn broadcast_gid(partition: PartitionNumber, ipoib: Ipoib) -> Gid {
     let mut gid = [0; 16];
     gid[..4].copy_from_slice(&[0xff, 0x10 | ipoib.scope.to_wire(), 0x40, 0x1b]);
@@ -150,10 +155,10 @@ fn broadcast_gid(partition: PartitionNumber, ipoib: Ipoib) -> Gid {
     Gid(gid)
 }
 
-/// Which multicast LIDs each switch has entries for.
+/// The multicast LIDs in use on each switch.
 #[derive(Debug)]
 struct LidsInUse {
-    /// By switch: a bit for each LID.
+    /// By switch: a bit set.
     used: Vec<Vec<u64>>,
     capacities: Vec<u16>,
 }
@@ -167,7 +172,7 @@ impl LidsInUse {
         }
     }
 
-    /// The LID of before if no group on the same switches has it, else the lowest such one.
+    /// Takes the previous LID of a group if it is free on all switches of its tree, else the lowest that is.
     fn take(
         &mut self,
         partition: PartitionNumber,
@@ -200,7 +205,7 @@ impl LidsInUse {
     }
 }
 
-/// The LID of before if it is free, else the lowest that is. `taken` has a bit for each LID.
+/// The previous LID if it is free, else the lowest that is. `taken` is a bit set.
 fn free_lid(taken: &[u64], capacity: u16, before: Option<MulticastLid>) -> Option<MulticastLid> {
     let is_free = |index: &usize| {
         *index < usize::from(capacity) && taken.get(*index / 64).is_none_or(|w| w >> (*index % 64) & 1 == 0)

@@ -1,4 +1,4 @@
-//! Plans one change after the other, each in a small part of the time that a compilation takes.
+//! Plans a sequence of changes, each in a fraction of the time of a compilation.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,11 +14,26 @@ use crate::list_diff::ChangedRange;
 use crate::recompile::{put_findings, put_keys, put_partition};
 use crate::{multicast, partitions, route_overrides};
 
-/// A fabric and what is wanted of it, planned change by change.
+/// Plans one fabric for a sequence of intents.
 ///
-/// It keeps what the plans of one fabric have in common: the switches in their order, who holds which keys, and the reservations
-/// of all links. A change looks at partitions, ports and clusters that are not as they were; the rest of the plan is
-/// shared with the plan before.
+/// # Contract
+///
+/// - [`new`](Self::new) compiles the first plan, or [`resume`](Self::resume) continues from an earlier one. Then call
+///   [`change`](Self::change) with the complete intents of each step. [`plan`](Self::plan) and [`intents`](Self::intents)
+///   are always those of the last successful call.
+/// - `change` gives exactly the plan that [`recompile`](crate::recompile()) gives for the same intents and the plan before.
+/// - Atomic: a failed `change` leaves the planner as it was, and the next one starts from the last good plan.
+/// - Plans are immutable and shared by [`Arc`]; a new plan shares all unchanged tables with the one before.
+/// - The topology is fixed. For another topology create a new planner from the decisions of the last plan.
+/// - Plans are not verified here, and nothing is programmed. A caller that rejects a plan afterwards resumes from the plan
+///   before.
+///
+/// # Cost
+///
+/// The planner keeps the order of switches, the P_Keys of ports and the reservations on links. A change takes time in
+/// proportion to the partitions, ports and clusters that differ, plus a comparison of the intents from both ends. If the
+/// manager's port, the capabilities or the order of partitions that stay are different, or cluster names are not unique,
+/// everything but LIDs and routes is computed again.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -42,14 +57,14 @@ pub struct Planner {
     topology: Arc<Topology>,
     basis: Basis,
     intents: Intents,
-    /// Whether clusters can be told apart by their names. Otherwise everything is looked at every time.
+    /// Whether the names of guaranteed clusters are unique. If not, nothing is reused.
     has_unique_names: bool,
-    /// What came of the intents.
+    /// The result for `intents`.
     compiled: Compiled,
 }
 
 impl Planner {
-    /// Compiles.
+    /// Compiles the first plan, as [`compile`](crate::compile()) does.
     pub fn new(
         topology: Arc<Topology>,
         intents: Intents,
@@ -60,7 +75,7 @@ impl Planner {
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
 
-    /// Goes on from a plan; what [`recompile`](crate::recompile()) makes of it is the first.
+    /// Continues from a plan; the first plan is that of [`recompile`](crate::recompile()).
     pub fn resume(
         topology: Arc<Topology>,
         intents: Intents,
@@ -71,28 +86,25 @@ impl Planner {
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
 
-    /// The plan for what is wanted.
+    /// The plan for [`Self::intents`].
     pub fn plan(&self) -> &Arc<FabricPlan> {
         &self.compiled.plan
     }
 
-    /// What is wanted.
     pub fn intents(&self) -> &Intents {
         &self.intents
     }
 
-    /// The fabric.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
     }
 
-    /// What the plan stands on.
+    /// The basis of the plan, for [`recompile_on`](crate::recompile_on()).
     pub fn basis(&self) -> Basis {
         self.basis
     }
 
-    /// Plans for other wishes: gives what [`recompile`](crate::recompile()) makes of them and the plan. If they cannot be,
-    /// everything stays as it was.
+    /// Plans for other intents. On error everything stays as it was.
     pub fn change(&mut self, intents: &Intents) -> Result<&Arc<FabricPlan>, CompileError> {
         partitions::check_owners(intents)?;
         if !self.patch(intents)? {
@@ -101,7 +113,7 @@ impl Planner {
         Ok(&self.compiled.plan)
     }
 
-    /// Looks at everything.
+    /// Computes everything but LIDs and routes again.
     fn start_over(&mut self, intents: &Intents) -> Result<(), CompileError> {
         let basis = match is_same_fabric(&self.intents, intents) {
             true => self.basis,
@@ -113,7 +125,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Looks at what is not as it was; false, and nothing is changed, if that is not enough.
+    /// Computes what differs; false, and nothing is changed, if that is not possible.
     fn patch(&mut self, intents: &Intents) -> Result<bool, CompileError> {
         let Compiled { plan, fabric, context, partitions, keys, guarantees } = &mut self.compiled;
         let is_possible = self.has_unique_names && is_same_fabric(&self.intents, intents);
@@ -149,8 +161,8 @@ impl Planner {
         }
         draft.decisions().partitions = changes.numbers.clone();
         put_findings(&mut draft, keys.findings_after(&key_changes));
-        for (place, table) in &key_changes.tables {
-            put_keys(&mut draft, fabric, *place, table);
+        for (end_index, table) in &key_changes.tables {
+            put_keys(&mut draft, fabric, *end_index, table);
         }
         groups.put(&mut draft);
         for (number, partition) in &changes.partitions {
@@ -179,18 +191,18 @@ impl Planner {
     }
 }
 
-/// Whether LIDs and routes stay.
+/// Whether LIDs and routes stay the same.
 fn is_same_fabric(before: &Intents, after: &Intents) -> bool {
     before.manager == after.manager && before.capabilities == after.capabilities
 }
 
-/// Whether clusters can be told apart by their names.
+/// Whether the names of guaranteed clusters are unique.
 fn has_unique_names(intents: &Intents) -> bool {
     let mut names = HashSet::with_capacity(intents.clusters.len());
     guaranteed(&intents.clusters).all(|cluster| names.insert(cluster.name.as_str()))
 }
 
-/// What is not as it was, and what has to be looked at every time; `None` if a name is there twice.
+/// The clusters that differ or have to be reconsidered; `None` if a name is not unique.
 fn cluster_changes<'a>(
     before: &'a Intents,
     after: &'a Intents,
@@ -207,7 +219,7 @@ fn cluster_changes<'a>(
     let mut wanted = Vec::new();
     for cluster in guaranteed(new) {
         let same = left.remove(cluster.name.as_str());
-        // A name that is known and not left stands elsewhere.
+        // A known name that is not in the changed range is in use outside of it.
         if !names.insert(cluster.name.as_str()) || same.is_none() && guarantees.knows(&cluster.name) {
             return None;
         }

@@ -180,16 +180,16 @@ impl Guarantees {
         had: Option<&ClassesDecision>,
     ) -> Option<Vec<ServiceLevel>> {
         let all = (1_u32 << (self.admission.graph().limits().service_levels + 1)) - 2;
-        let taken = grant.links.iter().fold(0, |taken, share| taken | self.users.levels_taken(share.link));
+        let taken = grant.links.iter().fold(0, |taken, share| taken | self.users.sls_taken(share.link));
         let mut free = all as u16 & !taken;
         let had = had.map_or(&[][..], |had| &had.service_levels);
         let mut chosen = Vec::with_capacity(count);
         for class in 0..count {
-            let kept = had.get(class).copied().filter(|level| free >> level.to_wire() & 1 == 1);
+            let kept = had.get(class).copied().filter(|sl| free >> sl.to_wire() & 1 == 1);
             let highest = || service_levels(free).last();
-            let level = kept.or_else(highest)?;
-            free &= !(1 << level.to_wire());
-            chosen.push(level);
+            let sl = kept.or_else(highest)?;
+            free &= !(1 << sl.to_wire());
+            chosen.push(sl);
         }
         Some(chosen)
     }

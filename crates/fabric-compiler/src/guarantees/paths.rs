@@ -1,4 +1,4 @@
-//! The ways that were chosen for packets to clusters' hosts, as forwarding tables have them.
+//! Writes the paths that were selected for clusters into forwarding tables.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::routing::{NO_PORT, RoutingContext, reroute};
 use crate::tenancy::admission::Grant;
 use crate::tenancy::link_graph::LinkGraph;
 
-/// Sends packets to hosts by the ways that were chosen. Returns the switches whose tables changed; `None`, and nothing is
-/// changed, if that is not possible.
+/// Routes packets to hosts by the selected paths. Returns the switches whose tables changed; `None`, and nothing is changed,
+/// if other columns would have to change as well.
 pub(super) fn put_paths(
     draft: &mut Draft,
     fabric: &Fabric,
@@ -48,9 +48,9 @@ pub(super) fn put_paths(
         }
         return None;
     };
-    let mut places = Vec::new();
-    for (place, row) in rows.into_iter().enumerate() {
-        let Some(before) = draft.plan().shared_switches().get(place) else { continue };
+    let mut changed_switches = Vec::new();
+    for (index, row) in rows.into_iter().enumerate() {
+        let Some(before) = draft.plan().shared_switches().get(index) else { continue };
         let exits = lids.iter().copied().zip(row.into_iter().map(PortNum::new));
         let mut changed = exits.filter(|(lid, exit)| before.linear.exit(*lid) != *exit).peekable();
         if changed.peek().is_none() {
@@ -58,25 +58,25 @@ pub(super) fn put_paths(
         }
         let mut linear = LinearTable::clone(&before.linear);
         changed.for_each(|(lid, exit)| linear.set_exit(lid, exit));
-        if let Some(switch) = draft.switch(place) {
+        if let Some(switch) = draft.switch(index) {
             switch.linear = Arc::new(linear);
-            places.push(place);
+            changed_switches.push(index);
         }
     }
-    Some(places)
+    Some(changed_switches)
 }
 
-/// Where packets to some LIDs leave each switch.
+/// By switch: the exit ports for some LIDs.
 fn rows(plan: &FabricPlan, fabric: &Fabric, lids: &[Lid]) -> Vec<Vec<u8>> {
-    let row = |place: SwitchIndex| {
-        let table = plan.shared_switches().get(place).map(|switch| &switch.linear);
+    let row = |index: SwitchIndex| {
+        let table = plan.shared_switches().get(index).map(|switch| &switch.linear);
         let exit = |lid: &Lid| table.and_then(|table| table.exit(*lid)).map_or(NO_PORT, PortNum::to_wire);
         lids.iter().map(exit).collect()
     };
     (0..fabric.switches.len()).map(row).collect()
 }
 
-/// By which ports packets to a host climb, from its own leaf upwards.
+/// The selected path to a host: the ports by which packets go up, from the host's own leaf upwards.
 #[derive(Debug)]
 pub(super) struct ChosenPath {
     port: Guid,
@@ -84,7 +84,7 @@ pub(super) struct ChosenPath {
 }
 
 impl ChosenPath {
-    /// The ways to the hosts of a cluster, as far as they matter to it.
+    /// The paths to the hosts of a cluster, up to the tier that the cluster uses.
     pub fn of<'a>(grant: &'a Grant, graph: &'a LinkGraph) -> impl Iterator<Item = Self> + 'a {
         let chosen = graph.tree().zip(grant.up_ports.as_ref()).into_iter();
         chosen.flat_map(move |(tree, up_ports)| {
@@ -104,13 +104,13 @@ impl ChosenPath {
         })
     }
 
-    /// The same as places in the lists of up-links. What the way leaves open stays as it was decided.
+    /// The path as indices of up-links, as decisions store it. Tiers above the path stay as they were.
     fn up(&self, decisions: &Decisions) -> Option<Vec<u8>> {
         let mut up = decisions.end_ports.get(&self.port)?.up.clone();
-        for (level, climb) in self.climbs.iter().enumerate() {
+        for (tier, climb) in self.climbs.iter().enumerate() {
             let uplinks = &decisions.routing.switches.get(&climb.node)?.uplinks;
             let index = uplinks.iter().position(|uplink| uplink.port == climb.port)?;
-            *up.get_mut(level)? = u8::try_from(index).ok()?;
+            *up.get_mut(tier)? = u8::try_from(index).ok()?;
         }
         Some(up)
     }

@@ -1,4 +1,4 @@
-//! The groups of a plan, with those replaced that changed.
+//! Replaces the changed groups of a plan.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::partitions::Partition;
 use crate::routing::core_tree::CoreTree;
 use crate::routing::order::Order;
 
-/// Plans the groups of partitions that changed, or are no more. `None` if a group that stays would have to give its LID to
-/// one that changed: then all have to be looked at in turn.
+/// Plans the groups of changed and removed partitions. `None` if a changed group cannot keep its LID: then the order of all
+/// groups decides, and all have to be planned again.
 pub(crate) fn patch(
     fabric: &Fabric,
     (order, core_tree): (&Order, &CoreTree),
@@ -83,20 +83,20 @@ pub(crate) fn patch(
     Ok(Some(groups))
 }
 
-/// Whether a group serves just the members of a partition, so that its tree can stay.
+/// Whether a group has exactly the members of a partition, so that its tree can stay.
 fn serves(fabric: &Fabric, group: &GroupPlan, partition: &Partition) -> bool {
     let is_adapter = |guid: &&ib_wire::Guid| fabric.adapter_port(**guid).is_some();
     partition.members.len() >= group.members.len()
         && partition.members.keys().filter(is_adapter).eq(&group.members)
 }
 
-/// The trees of a plan, in which some are replaced.
+/// The multicast tables of a plan, with the trees of some groups replaced.
 #[derive(Debug)]
 struct GroupTables<'a> {
     fabric: &'a Fabric,
-    /// As they were, by place.
+    /// The plan before, by switch.
     switches: Vec<&'a SwitchPlan>,
-    /// What differs now.
+    /// By switch: its new table, if it differs.
     changed: BTreeMap<SwitchIndex, BTreeMap<MulticastLid, PortSet>>,
 }
 
@@ -106,7 +106,7 @@ impl GroupTables<'_> {
         self.changed.entry(index).or_insert_with(|| before.exits().collect())
     }
 
-    /// Takes a tree out, from its root along its branches.
+    /// Removes the tree of a group, from its root along its links.
     fn remove_tree(&mut self, group: &GroupPlan) {
         let mut open: Vec<SwitchIndex> =
             group.root.and_then(|root| self.fabric.switch_index(root)).into_iter().collect();
@@ -126,7 +126,7 @@ impl GroupTables<'_> {
         }
     }
 
-    /// The LID of before if no group on the switches of a tree has it, else the lowest such one.
+    /// The previous LID of a group if it is free on all switches of its tree, else the lowest that is.
     fn lid(
         &self,
         partition: PartitionNumber,

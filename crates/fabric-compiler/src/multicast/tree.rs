@@ -1,5 +1,7 @@
-//! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go
-//! up and then down as unicast packets do. Where there is none, the crown of the fabric is the upper part of the tree.
+//! The tree of a group over the switches of its members.
+//!
+//! It consists of shortest paths down from one switch that is above all members, so that packets go up and then down as
+//! unicast packets do. Where no switch is above all members, the core tree of the fabric is the upper part of the tree.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,56 +15,56 @@ use crate::routing::core_tree::CoreTree;
 use crate::routing::hash;
 use crate::routing::order::Order;
 
-/// Plants trees and remembers where, so that their tops spread.
+/// Builds trees and counts their roots, so that these spread over the switches.
 #[derive(Debug)]
 pub(super) struct TreeBuilder<'a> {
     fabric: &'a Fabric,
     order: &'a Order,
     core_tree: &'a CoreTree,
-    /// How many trees each switch is the top of.
-    tops: Vec<u32>,
+    /// By switch: the number of trees that it is the root of.
+    roots: Vec<u32>,
 }
 
-/// Where packets to a group leave each of its switches.
+/// The exit ports of a group at each of its switches.
 #[derive(Debug, Default)]
 pub(super) struct GroupTree {
     pub root: Option<SwitchIndex>,
     pub exits: BTreeMap<SwitchIndex, PortSet>,
 }
 
-/// By switch: the one before it on the way down, and where in that one's list of neighbours it is.
+/// By switch: its parent in the tree, and its index among the neighbours of the parent.
 type Parents = Vec<Option<(SwitchIndex, usize)>>;
 
-/// A tree and what it serves.
+/// A tree and the members of its group.
 #[derive(Debug)]
 pub(super) struct BuiltTree {
     pub tree: GroupTree,
-    /// By port GUID.
+    /// Port GUIDs of adapters, in order.
     pub members: Vec<Guid>,
 }
 
-/// What is above the switches of a group's members.
+/// The switches above the members of a group.
 #[derive(Debug)]
 struct Reach {
-    /// How many of them are below each switch, itself included.
+    /// By switch: the number of member switches below it, itself included.
     below: Vec<u32>,
-    /// How far the farthest of those is.
+    /// By switch: the distance to the farthest of those.
     depth: Vec<u32>,
 }
 
 impl<'a> TreeBuilder<'a> {
     pub fn new(fabric: &'a Fabric, order: &'a Order, core_tree: &'a CoreTree) -> Self {
-        Self { fabric, order, core_tree, tops: vec![0; fabric.switches.len()] }
+        Self { fabric, order, core_tree, roots: vec![0; fabric.switches.len()] }
     }
 
-    /// Counts a tree that stands already.
+    /// Counts the root of an existing tree.
     pub fn count(&mut self, root: Option<SwitchIndex>) {
         if let Some(root) = root {
-            self.tops[root] += 1;
+            self.roots[root] += 1;
         }
     }
 
-    /// The tree of a partition's adapter ports.
+    /// Builds the tree of a partition's adapter ports; `previous` is the root to prefer.
     pub fn build(
         &mut self,
         partition: &Partition,
@@ -88,14 +90,15 @@ impl<'a> TreeBuilder<'a> {
             false => self.below_core_tree(&leaves),
         };
         let (root, parents) = planned.ok_or(CompileError::GroupNotJoined { partition: partition.number })?;
-        self.tops[root] += 1;
+        self.roots[root] += 1;
         tree.root = Some(root);
         tree.exits.entry(root).or_default();
         self.grow(&mut tree, &leaves, &parents, partition);
         Ok(BuiltTree { tree, members })
     }
 
-    /// The lowest switch of the crown that all leaves are joined by, and the ways to it; `None` if not all are.
+    /// The lowest switch of the core tree above all leaves, and the parents below it; `None` if a leaf is not below the core
+    /// tree.
     fn below_core_tree(&self, leaves: &BTreeSet<SwitchIndex>) -> Option<(SwitchIndex, Parents)> {
         let top = self.core_tree.top?;
         let inside = || std::iter::once(top).chain(self.core_tree.parents.keys().copied());
@@ -144,8 +147,8 @@ impl<'a> TreeBuilder<'a> {
         reach
     }
 
-    /// The top, and whether it is above all members. It stays while no switch is above more of them; a new one is near,
-    /// and not the top of many other trees.
+    /// The switch above the most leaves, and whether it is above all. The previous one is kept if it is as good; otherwise
+    /// the nearest one, then the root of the fewest trees.
     fn apex(
         &self,
         leaves: &BTreeSet<SwitchIndex>,
@@ -157,13 +160,13 @@ impl<'a> TreeBuilder<'a> {
         }
         let uncovered = |index: SwitchIndex| leaves.len() - reach.below[index] as usize;
         let best = (0..self.fabric.switches.len())
-            .min_by_key(|index| (uncovered(*index), reach.depth[*index], self.tops[*index], *index))?;
+            .min_by_key(|index| (uncovered(*index), reach.depth[*index], self.roots[*index], *index))?;
         let kept = previous.filter(|kept| uncovered(*kept) == uncovered(best));
         let root = kept.unwrap_or(best);
         Some((root, uncovered(root) == 0))
     }
 
-    /// For each switch the one before it on a shortest way down from some, with the neighbour's place in its list.
+    /// Parents on shortest paths down from some switches, through switches that `counts` accepts.
     fn parents(
         &self,
         from: impl IntoIterator<Item = SwitchIndex>,
@@ -184,7 +187,7 @@ impl<'a> TreeBuilder<'a> {
         parents
     }
 
-    /// Joins every leaf to the root.
+    /// Adds the links from every leaf to the root.
     fn grow(
         &self,
         tree: &mut GroupTree,

@@ -1,4 +1,7 @@
-//! Where keys stand in the tables of ports.
+//! The layout of P_Key tables.
+//!
+//! A key keeps its index while the port holds it. Index 0 has the key that claims it, else that of the default partition.
+//! New keys get the lowest free index. Ports with the same keys at the same indices share one table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,40 +15,40 @@ use super::{Partition, PartitionChanges, Partitions, RequestOrder};
 use crate::CompileError;
 use crate::fabric::{EndPort, Fabric};
 
-/// An end port's place in [`Fabric::ends`].
+/// An index into [`Fabric::ends`].
 type EndPortIndex = usize;
 
-/// What every end port is to hold, in the order of [`Fabric::ends`], and the tables that follow.
+/// The keys that every end port needs, in the order of [`Fabric::ends`], and the resulting tables.
 #[derive(Debug)]
 pub(crate) struct KeyTables {
     wanted: Vec<WantedKeys>,
     pub tables: Vec<Arc<PkeyTable>>,
-    /// Ports whose index 0 is claimed more than once.
+    /// Findings about ports whose index 0 is claimed more than once.
     contested: BTreeMap<EndPortIndex, Finding>,
 }
 
-/// What of it is different.
+/// The difference between two [`KeyTables`].
 #[derive(Debug, Default)]
 pub(crate) struct KeyChanges {
     wanted: BTreeMap<EndPortIndex, WantedKeys>,
-    /// Of ports that hold something else than before.
+    /// Of ports whose table differs.
     pub tables: BTreeMap<EndPortIndex, Arc<PkeyTable>>,
     contested: BTreeMap<EndPortIndex, Finding>,
 }
 
 impl KeyTables {
-    /// The table of an end port of the fabric.
+    /// The table of an end port.
     pub fn of(&self, fabric: &Fabric, port_guid: Guid) -> &Arc<PkeyTable> {
-        let place = fabric.ends().partition_point(|(guid, _)| *guid < port_guid);
-        &self.tables[place]
+        let end_index = fabric.ends().partition_point(|(guid, _)| *guid < port_guid);
+        &self.tables[end_index]
     }
 
-    /// The ports whose index 0 is claimed more than once, in order.
+    /// Findings about ports whose index 0 is claimed more than once, in order of the ports.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.contested.values()
     }
 
-    /// What other partitions change about it.
+    /// The changes that follow from changed partitions.
     pub fn change(
         &self,
         fabric: &Fabric,
@@ -56,40 +59,39 @@ impl KeyTables {
         let mut change =
             KeyChanges { wanted: self.wanted_by(fabric, partitions, changes), ..KeyChanges::default() };
         let mut shared = BTreeMap::new();
-        for (place, wanted) in &change.wanted {
-            let (guid, end) = fabric.ends()[*place];
-            change.contested.extend(contested(guid, wanted).map(|finding| (*place, finding)));
-            let before = &self.tables[*place];
+        for (end_index, wanted) in &change.wanted {
+            let (guid, end) = fabric.ends()[*end_index];
+            change.contested.extend(contested(guid, wanted).map(|finding| (*end_index, finding)));
+            let before = &self.tables[*end_index];
             if !is_kept(wanted, before.entries()) {
                 let keys = place_keys(wanted, before.entries(), &limits(fabric, capabilities, end))?;
                 if keys != before.entries() {
-                    change.tables.insert(*place, shared_table(&mut shared, keys));
+                    change.tables.insert(*end_index, shared_table(&mut shared, keys));
                 }
             }
         }
         Ok(change)
     }
 
-    /// The findings as they are after a change.
+    /// The findings after a change that was not applied yet.
     pub fn findings_after<'a>(&'a self, change: &'a KeyChanges) -> impl Iterator<Item = &'a Finding> {
-        let stays = |place: &EndPortIndex| !change.wanted.contains_key(place);
-        let kept = self.contested.iter().filter(move |(place, _)| stays(place));
+        let stays = |end_index: &EndPortIndex| !change.wanted.contains_key(end_index);
+        let kept = self.contested.iter().filter(move |(end_index, _)| stays(end_index));
         kept.chain(&change.contested).collect::<BTreeMap<_, _>>().into_values()
     }
 
-    /// Makes a change hold.
     pub fn apply(&mut self, change: KeyChanges) {
-        for (place, wanted) in change.wanted {
-            self.wanted[place] = wanted;
-            self.contested.remove(&place);
+        for (end_index, wanted) in change.wanted {
+            self.wanted[end_index] = wanted;
+            self.contested.remove(&end_index);
         }
-        for (place, table) in change.tables {
-            self.tables[place] = table;
+        for (end_index, table) in change.tables {
+            self.tables[end_index] = table;
         }
         self.contested.extend(change.contested);
     }
 
-    /// What ports are to hold whose partitions changed.
+    /// The keys that ports of changed partitions need.
     fn wanted_by(
         &self,
         fabric: &Fabric,
@@ -97,38 +99,38 @@ impl KeyTables {
         changes: &PartitionChanges,
     ) -> BTreeMap<EndPortIndex, WantedKeys> {
         let mut wanted: BTreeMap<EndPortIndex, WantedKeys> = BTreeMap::new();
-        let place_of = |guid: &Guid| fabric.ends().binary_search_by_key(guid, |(guid, _)| *guid).ok();
+        let index_of = |guid: &Guid| fabric.ends().binary_search_by_key(guid, |(guid, _)| *guid).ok();
         for (number, after) in &changes.partitions {
             let before =
                 partitions.by_number.get(number).into_iter().flat_map(|before| before.members.keys());
-            for place in before.filter_map(place_of) {
-                let port = wanted.entry(place).or_insert_with(|| self.wanted[place].clone());
+            for end_index in before.filter_map(index_of) {
+                let port = wanted.entry(end_index).or_insert_with(|| self.wanted[end_index].clone());
                 port.drop_partition(*number);
             }
             let after = after.iter().flat_map(|after| &after.members);
-            for (place, member) in after.filter_map(|(guid, member)| Some((place_of(guid)?, *member))) {
-                let port = wanted.entry(place).or_insert_with(|| self.wanted[place].clone());
+            for (end_index, member) in after.filter_map(|(guid, member)| Some((index_of(guid)?, *member))) {
+                let port = wanted.entry(end_index).or_insert_with(|| self.wanted[end_index].clone());
                 port.add(*number, member);
             }
         }
-        let asked = RequestOrder::of(&changes.numbers_in_order);
-        wanted.values_mut().for_each(|port| port.sort(&asked));
+        let order = RequestOrder::of(&changes.numbers_in_order);
+        wanted.values_mut().for_each(|port| port.sort(&order));
         wanted
     }
 }
 
-/// The keys of one port.
+/// The keys that one port needs.
 #[derive(Clone, Debug, Default)]
 struct WantedKeys {
     /// In order, each once.
     keys: Vec<Pkey>,
-    /// For index 0; the first asked for first.
+    /// Keys that claim index 0, in the order of the intents.
     first: Vec<Pkey>,
 }
 
 impl WantedKeys {
-    fn add(&mut self, partition: PartitionNumber, (role, place): (Role, KeyPlace)) {
-        if place == KeyPlace::First {
+    fn add(&mut self, partition: PartitionNumber, (role, key_place): (Role, KeyPlace)) {
+        if key_place == KeyPlace::First {
             self.first.extend(role.keys(partition).next());
         }
         self.keys.extend(role.keys(partition));
@@ -139,22 +141,22 @@ impl WantedKeys {
         self.first.retain(|key| key.partition() != partition);
     }
 
-    fn sort(&mut self, asked: &RequestOrder) {
+    fn sort(&mut self, order: &RequestOrder) {
         self.keys.sort_unstable();
-        self.first.sort_unstable_by_key(|key| asked.place(key.partition()));
+        self.first.sort_unstable_by_key(|key| order.index(key.partition()));
     }
 }
 
-/// What ports held before.
+/// The P_Key tables of the plan before.
 pub(crate) trait PreviousKeys {
     /// The entries of a port's table.
     fn entries(&self, port: Guid) -> &[Option<Pkey>];
 
-    /// The table itself, if it fits the port: it need not be checked again, and can be shared.
+    /// The table, if it is known to fit the port: it can be shared without another check.
     fn table(&self, port: Guid) -> Option<&Arc<PkeyTable>>;
 }
 
-/// Decisions tell what was held, not whether it fits.
+/// Decisions have the entries, but do not show whether they fit.
 impl PreviousKeys for Decisions {
     fn entries(&self, port: Guid) -> &[Option<Pkey>] {
         self.end_ports.get(&port).map_or(&[][..], |decision| &decision.pkeys)
@@ -165,7 +167,7 @@ impl PreviousKeys for Decisions {
     }
 }
 
-/// Lays out the P_Key table of every end port. A key keeps its index while it stays, unless index 0 is claimed.
+/// Lays out the P_Key table of every end port.
 pub(crate) fn lay_out(
     fabric: &Fabric,
     partitions: &Partitions,
@@ -175,10 +177,10 @@ pub(crate) fn lay_out(
     let wanted = wanted(fabric, partitions);
     let mut tables = Vec::with_capacity(wanted.len());
     let mut all_contested = BTreeMap::new();
-    // Most ports hold the same keys at the same places.
+    // Most ports hold the same keys at the same indices.
     let mut shared = BTreeMap::new();
-    for (place, ((guid, end), wanted)) in fabric.ends().iter().zip(&wanted).enumerate() {
-        all_contested.extend(contested(*guid, wanted).map(|finding| (place, finding)));
+    for (end_index, ((guid, end), wanted)) in fabric.ends().iter().zip(&wanted).enumerate() {
+        all_contested.extend(contested(*guid, wanted).map(|finding| (end_index, finding)));
         let kept = before.table(*guid).filter(|table| is_kept(wanted, table.entries()));
         let table = match kept {
             Some(table) => Arc::clone(table),
@@ -192,7 +194,7 @@ pub(crate) fn lay_out(
     Ok(KeyTables { wanted, tables, contested: all_contested })
 }
 
-/// A table with these keys, the same for all ports.
+/// The shared table with the given keys.
 fn shared_table(
     shared: &mut BTreeMap<Vec<Option<Pkey>>, Arc<PkeyTable>>,
     keys: Vec<Option<Pkey>>,
@@ -207,14 +209,14 @@ fn contested(port: Guid, wanted: &WantedKeys) -> Option<Finding> {
     Some(Finding::IndexZeroContested { port, given, refused })
 }
 
-/// What each end port is to hold, in the order of [`Fabric::ends`].
+/// The keys that each end port needs, in the order of [`Fabric::ends`].
 fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<WantedKeys> {
     let ends = fabric.ends();
     let mut wanted: Vec<WantedKeys> = ends.iter().map(|_| WantedKeys::default()).collect();
     for Partition { number, members, .. } in partitions.by_number.values() {
         let mut next = 0;
         for (guid, member) in members {
-            // Members come in order too, and often they are all there is.
+            // Members are in order as well, and often include all end ports.
             let skipped = match ends.get(next) {
                 Some((here, _)) if here == guid => 0,
                 _ => ends[next..].partition_point(|(here, _)| here < guid),
@@ -226,12 +228,12 @@ fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<WantedKeys> {
             }
         }
     }
-    let asked = RequestOrder::of(&partitions.numbers_in_order);
-    wanted.iter_mut().for_each(|port| port.sort(&asked));
+    let order = RequestOrder::of(&partitions.numbers_in_order);
+    wanted.iter_mut().for_each(|port| port.sort(&order));
     wanted
 }
 
-/// Whether laying out what is wanted would give the table of before: the same keys, and the right one in front.
+/// Whether [`place_keys`] would give the previous table: the same keys, and the right one at index 0.
 fn is_kept(wanted: &WantedKeys, before: &[Option<Pkey>]) -> bool {
     let held = before.iter().flatten();
     let is_wanted = |key: &Pkey| wanted.keys.binary_search(key).is_ok();
@@ -243,7 +245,8 @@ fn is_kept(wanted: &WantedKeys, before: &[Option<Pkey>]) -> bool {
         && first_key(wanted, before) == before.first().copied().flatten()
 }
 
-/// How many keys a port can have, and whose table says so: an adapter's own, or that of the switch port that enforces.
+/// The ports whose tables must hold the keys of an end port, with their sizes: the port itself, and the switch port that
+/// enforces.
 type KeyLimits = Vec<(PortName, usize)>;
 
 fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> KeyLimits {
@@ -251,15 +254,15 @@ fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> KeyLimi
         EndPort::Adapter(index) => {
             let port = &fabric.adapter_ports[index];
             let own = (port.name, usize::from(capabilities.port(port.name).pkeys));
-            let enforcing = port.attached.map(|(place, number)| {
-                let node = fabric.switches[place].guid;
+            let enforcing = port.attached.map(|(end_index, number)| {
+                let node = fabric.switches[end_index].guid;
                 let entries = usize::from(capabilities.switch(node).enforced_pkeys);
                 (PortName { node, port: number }, entries)
             });
             std::iter::once(own).chain(enforcing).collect()
         }
-        EndPort::Switch(place) => {
-            let node = fabric.switches[place].guid;
+        EndPort::Switch(end_index) => {
+            let node = fabric.switches[end_index].guid;
             let own = usize::from(capabilities.switch(node).own_pkeys);
             vec![(PortName { node, port: PortNum::MANAGEMENT }, own)]
         }
@@ -282,11 +285,11 @@ fn place_keys(
         table[0] = Some(first);
         open.remove(&first);
     }
-    for (place, key) in table.iter_mut().zip(before).skip(1) {
-        *place = key.filter(|key| open.remove(key));
+    for (entry, key) in table.iter_mut().zip(before).skip(1) {
+        *entry = key.filter(|key| open.remove(key));
     }
     for key in open {
-        // Where the other membership of the partition stood, the partition stays.
+        // If the port had the other membership of the partition, the new key takes its index.
         let same = before.iter().position(|old| old.is_some_and(|old| old.partition() == key.partition()));
         let same = same.filter(|index| table.get(*index) == Some(&None));
         let free = same.or_else(|| table.iter().position(Option::is_none));
@@ -299,7 +302,7 @@ fn place_keys(
     Ok(table)
 }
 
-/// What stands at index 0: what claims it, else the default partition, else what stood there, else the lowest key.
+/// The key at index 0: one that claims it, else that of the default partition, else the previous one, else the lowest.
 fn first_key(wanted: &WantedKeys, before: &[Option<Pkey>]) -> Option<Pkey> {
     let claimed = wanted.first.first().copied();
     let default = || Role::Both.keys(PartitionNumber::DEFAULT).find(|key| wanted.keys.contains(key));

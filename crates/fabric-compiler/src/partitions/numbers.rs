@@ -1,4 +1,4 @@
-//! The numbers of partitions.
+//! Assignment of partition numbers to partitions that request none.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,19 +10,19 @@ use ib_wire::PartitionNumber;
 use crate::CompileError;
 use crate::list_diff::ChangedRange;
 
-/// Numbers that stay with the names of partitions that are gone, so that neither gets the other's traffic: an eighth of
-/// what there is.
+/// Numbers that stay reserved for the names of removed partitions, so that a new partition does not get the traffic of an
+/// old one: an eighth of all.
 const RESERVED_MAX: usize = 4096;
 
-/// Numbers there can be: 15 bits.
+/// The number of 15-bit values.
 const NUMBERS: usize = 1 << 15;
 
-/// The numbers of partitions.
+/// The numbers of all partition intents.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// In the order they were asked for.
+    /// In the order of the intents.
     pub numbers_in_order: Vec<PartitionNumber>,
-    /// To those that asked for none, by name; also those of before.
+    /// Assigned numbers by name, including those of removed partitions.
     pub given: SharedMap<String, PartitionNumber>,
 }
 
@@ -33,7 +33,7 @@ impl Numbers {
             free.take(number);
         }
         let mut given = previous.partitions.clone();
-        // What is asked for keeps its number, however many are gone.
+        // Partitions in use keep their number however many removed ones have a reservation.
         let in_use = wanted.iter().filter(|intent| intent.number.is_none());
         let in_use: HashSet<&str> = in_use.map(|intent| intent.name.as_str()).collect();
         let (kept, resting): (Vec<_>, Vec<_>) =
@@ -48,7 +48,7 @@ impl Numbers {
         for (name, _) in late {
             given.remove(*name);
         }
-        // The first of a name tells the number of all, which matters where one of them asks for a number.
+        // Intents of the same name share the number of the first one, which matters if one of them requests a number.
         let numbered = wanted.iter().filter(|intent| intent.number.is_some());
         let numbered: BTreeSet<&str> = numbered.map(|intent| intent.name.as_str()).collect();
         let mut by_name: BTreeMap<&str, PartitionNumber> = BTreeMap::new();
@@ -68,45 +68,45 @@ impl Numbers {
     }
 }
 
-/// The numbers of what is there.
+/// The numbers of the current partitions.
 #[derive(Debug)]
 pub(super) struct CurrentNumbers<'a> {
-    /// In the order they were asked for.
+    /// In the order of the intents.
     pub numbers_in_order: &'a [PartitionNumber],
-    /// How many there are, each counted once.
+    /// The number of distinct partitions.
     pub count: usize,
 }
 
 impl CurrentNumbers<'_> {
-    /// What [`Numbers::of`] makes of other wishes, the decisions being those that gave these numbers. `None` if all wishes
-    /// have to be looked at: one that differs asks for a number or has the name of one that does, or too many numbers may
-    /// rest.
+    /// What [`Numbers::of`] gives for other intents, with the decisions that the current numbers came from, computed from the
+    /// changed range only. `None` if that is not possible: a changed intent requests a number or has the name of one that
+    /// does, or too many numbers may be reserved.
     pub fn changed(
         &self,
         (old, new): (&[&PartitionIntent], &[&PartitionIntent]),
         range: &ChangedRange,
         previous: &Decisions,
     ) -> Result<Option<Numbers>, CompileError> {
-        let (gone, come) = (&old[range.old.clone()], &new[range.new.clone()]);
-        let names: HashSet<&str> = gone.iter().chain(come).map(|intent| intent.name.as_str()).collect();
+        let (removed, added) = (&old[range.old.clone()], &new[range.new.clone()]);
+        let names: HashSet<&str> = removed.iter().chain(added).map(|intent| intent.name.as_str()).collect();
         let numbered = || new.iter().filter(|intent| intent.number.is_some());
-        // Who asked for no number has one that was given to its name.
-        let kept_min = self.count.saturating_sub(numbered().count() + gone.len());
-        if gone.iter().chain(come).any(|intent| intent.number.is_some())
+        // Partitions that request no number have one that was assigned to their name.
+        let kept_min = self.count.saturating_sub(numbered().count() + removed.len());
+        if removed.iter().chain(added).any(|intent| intent.number.is_some())
             || numbered().any(|intent| names.contains(intent.name.as_str()))
             || previous.partitions.len() > RESERVED_MAX + kept_min
         {
             return Ok(None);
         }
         let mut free = Free::new();
-        let asked = numbered().filter_map(|intent| intent.number);
-        for number in asked.chain(previous.partitions.values().copied()) {
+        let requested = numbered().filter_map(|intent| intent.number);
+        for number in requested.chain(previous.partitions.values().copied()) {
             free.take(number);
         }
         let mut given = previous.partitions.clone();
         let mut numbers_in_order = Vec::with_capacity(new.len());
         numbers_in_order.extend_from_slice(&self.numbers_in_order[..range.old.start]);
-        for intent in come {
+        for intent in added {
             numbers_in_order.push(match given.get(&intent.name) {
                 Some(number) => *number,
                 None => free.give(&intent.name, &mut given)?,
@@ -117,12 +117,10 @@ impl CurrentNumbers<'_> {
     }
 }
 
-/// Numbers that are nobody's.
 #[derive(Debug)]
 struct Free {
-    /// By number.
     taken: Vec<bool>,
-    /// Those below are given.
+    /// No number below is free.
     next: u16,
 }
 
@@ -131,12 +129,12 @@ impl Free {
         Self { taken: vec![false; NUMBERS], next: 1 }
     }
 
-    /// Whether it was nobody's.
+    /// Marks a number as used; returns whether it was free.
     fn take(&mut self, number: PartitionNumber) -> bool {
         !std::mem::replace(&mut self.taken[usize::from(number.to_wire())], true)
     }
 
-    /// Gives the lowest to a name.
+    /// Assigns the lowest free number to a name.
     fn give(
         &mut self,
         name: &str,
@@ -152,25 +150,24 @@ impl Free {
     }
 }
 
-/// When partitions were asked for.
+/// The order of partitions in the intents.
 #[derive(Debug)]
 pub(super) struct RequestOrder {
-    /// By number: the place of the first that asked for it.
-    places: Vec<usize>,
+    /// By number: the index of its first intent.
+    indices: Vec<usize>,
 }
 
 impl RequestOrder {
-    /// In the order of these numbers.
     pub fn of(numbers_in_order: &[PartitionNumber]) -> Self {
-        let mut places = vec![usize::MAX; NUMBERS];
-        for (place, number) in numbers_in_order.iter().enumerate().rev() {
-            places[usize::from(number.to_wire())] = place;
+        let mut indices = vec![usize::MAX; NUMBERS];
+        for (index, number) in numbers_in_order.iter().enumerate().rev() {
+            indices[usize::from(number.to_wire())] = index;
         }
-        Self { places }
+        Self { indices }
     }
 
-    /// Before which others a partition was asked for: those with a higher place.
-    pub fn place(&self, number: PartitionNumber) -> usize {
-        self.places[usize::from(number.to_wire())]
+    /// The index of a partition's first intent.
+    pub fn index(&self, number: PartitionNumber) -> usize {
+        self.indices[usize::from(number.to_wire())]
     }
 }

@@ -19,7 +19,7 @@ fn one(text: &str) -> PartitionIntent {
     <[PartitionIntent; 1]>::try_from(rules).expect("one rule")[0].clone()
 }
 
-/// Line, column, what was found.
+/// Line, column and token of the error.
 fn refused(text: &str) -> (u32, u32, String) {
     let error = parse(text).expect_err(text);
     (error.line, error.column, error.found)

@@ -1,9 +1,8 @@
-//! Routes that were found on a fabric and taken over.
+//! Adopted routes: found on a fabric that somebody else configured, and kept entry by entry.
 //!
-//! They were chosen by somebody else, so no home describes them; they are kept entry by entry. A route to a LID counts
-//! only where it goes up, then down in our order: then it closes no ring with our own. Where a cable of it is missing,
-//! the switches that used it are led to others that still have a route; the rest of the fabric keeps what it has. When
-//! the cable returns, everything is as it was found.
+//! An adopted route to a LID is valid if it goes up, then down in our order of switches: then it closes no cycle with our
+//! own routes. Where one of its cables is missing, the affected switches are led to others that still have a route; the
+//! rest keeps its entries. When the cable returns, the route is as it was found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +15,17 @@ use super::hash;
 use super::order::Order;
 use crate::fabric::{Fabric, SwitchIndex};
 
-/// What a table holds where there is no exit.
+/// The entry of a forwarding table without an exit.
 const NO_PORT: u8 = 0xff;
 
-/// Columns looked at together: as many as a cache line of a row holds.
+/// Columns processed together: as many as a cache line of a row holds.
 const BATCH: usize = 64;
 
-/// An adapter port that packets are for.
+/// An adapter port as a destination.
 #[derive(Clone, Copy, Debug)]
 struct AdapterEnd {
     lid: Lid,
-    /// The switch it hangs on, and the port there.
+    /// The switch that it is attached to, and the port there.
     switch: SwitchIndex,
     exit: PortNum,
 }
@@ -34,15 +33,15 @@ struct AdapterEnd {
 /// How a switch reaches a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Not known to.
+    /// Not, as far as known.
     Not,
-    /// Going down all the way.
+    /// By links down only.
     Down,
-    /// Otherwise.
+    /// By links up first.
     Other,
 }
 
-/// Puts the routes that were taken over in the place of our own, as far as they hold.
+/// Replaces our own routes by the adopted ones that are valid or can be repaired.
 pub(super) fn apply(
     fabric: &Fabric,
     order: &Order,
@@ -68,8 +67,8 @@ pub(super) fn apply(
     }
 }
 
-/// The part of some tables that can be taken over: routes to adapter ports from everywhere that go up, then down, and
-/// are not our own anyway. Also how many routes there were to choose from.
+/// Selects the routes of found tables that can be adopted: those to adapter ports that go up, then down from every switch.
+/// Routes that are equal to our own are counted, but not adopted.
 pub(crate) fn takeover(
     fabric: &Fabric,
     order: &Order,
@@ -103,19 +102,19 @@ pub(crate) fn takeover(
     takeover
 }
 
-/// What could be taken over.
+/// The routes to adopt.
 #[derive(Debug)]
 pub(crate) struct Takeover {
     pub routes: BTreeMap<Guid, Arc<LinearTable>>,
-    /// Adapter ports.
+    /// The number of adapter ports.
     pub ends: usize,
-    /// Those to which the routes found are our own.
+    /// Adapter ports whose found routes are equal to our own.
     pub same: usize,
-    /// Those whose routes are taken over.
+    /// Adapter ports whose found routes are adopted.
     pub kept: usize,
 }
 
-/// Adapter ports on switches in order of their LIDs.
+/// The adapter ports attached to switches, in order of their LIDs.
 fn ends(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<AdapterEnd> {
     let mut ends: Vec<AdapterEnd> = (fabric.adapter_ports.iter())
         .filter_map(|port| {
@@ -127,14 +126,14 @@ fn ends(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<AdapterEnd> {
     ends
 }
 
-/// The exits of all switches towards some ends. Tables are read and written in long stretches, since there are millions of
-/// entries.
+/// The exits of all switches towards some destinations. Tables are read and written in long runs, since there are millions
+/// of entries.
 #[derive(Debug)]
 struct Batch<'e> {
     ends: &'e [AdapterEnd],
-    /// By switch, then by end.
+    /// By switch, then by destination.
     exits: Vec<[u8; BATCH]>,
-    /// Which routes are to be kept.
+    /// By destination: whether its route is adopted.
     holds: [bool; BATCH],
 }
 
@@ -150,12 +149,12 @@ impl<'e> Batch<'e> {
         Self { ends, exits: tables.iter().map(read).collect(), holds: [false; BATCH] }
     }
 
-    /// Whether a route is for an end: its own switch hands packets to it.
+    /// Whether the last switch of a route delivers packets to the destination.
     fn is_for(&self, index: usize, end: &AdapterEnd) -> bool {
         self.exits[end.switch][index] == end.exit.to_wire()
     }
 
-    /// Keeps the routes by which packets from everywhere arrive, going up and then down.
+    /// Marks the routes by which packets arrive from every switch, going up and then down.
     fn check(&mut self, check: &mut RouteChecker<'_>) {
         let lost = check.follow(self);
         for (index, end) in self.ends.iter().enumerate() {
@@ -175,7 +174,7 @@ impl<'e> Batch<'e> {
         self.exits.iter_mut().zip(column).for_each(|(exits, exit)| exits[index] = *exit);
     }
 
-    /// Writes the routes to be kept.
+    /// Writes the adopted routes.
     fn write(&self, rows: &mut [Vec<u8>]) {
         for (row, exits) in rows.iter_mut().zip(&self.exits) {
             for ((end, exit), holds) in self.ends.iter().zip(exits).zip(&self.holds) {
@@ -187,16 +186,16 @@ impl<'e> Batch<'e> {
     }
 }
 
-/// Follows routes through the fabric.
+/// Follows routes through the fabric, and repairs them.
 #[derive(Debug)]
 struct RouteChecker<'a> {
     fabric: &'a Fabric,
     order: &'a Order,
-    /// Where the ports of each switch lead.
+    /// By switch and port number.
     steps_by_port: Vec<[PortStep; 256]>,
-    /// How each switch reaches the destination at hand.
+    /// By switch: how it reaches the current destination.
     reach: Vec<Reach>,
-    /// By how many steps.
+    /// By switch: the number of links.
     steps: Vec<u32>,
 }
 
@@ -215,7 +214,7 @@ impl<'a> RouteChecker<'a> {
         Self { fabric, order, steps_by_port, reach: vec![Reach::Not; count], steps: vec![0; count] }
     }
 
-    /// Which routes of a batch some switch has none of that goes up, then down.
+    /// By destination: whether some switch has no route that goes up, then down.
     fn follow(&self, batch: &Batch<'_>) -> [bool; BATCH] {
         let mut reach = vec![[Reach::Not; BATCH]; batch.exits.len()];
         for (index, end) in batch.ends.iter().enumerate() {
@@ -249,19 +248,19 @@ impl<'a> RouteChecker<'a> {
         lost
     }
 
-    /// Gives switches another exit where theirs leads nowhere; whether all have one then.
+    /// Replaces exits that lead nowhere; returns whether all switches reach the destination then.
     fn repair(&mut self, end: &AdapterEnd, column: &mut [u8], hops: &DownUpHops<'_>) -> bool {
         self.descend(end, column);
         let lost = self.climb(end, column);
-        self.turn(end.lid, column, lost, hops)
+        self.hop(end.lid, column, lost, hops)
     }
 
     fn step(&self, index: SwitchIndex, exit: u8) -> PortStep {
         self.steps_by_port[index][usize::from(exit)]
     }
 
-    /// From the lowest switch upwards: who goes down to one that goes down. Switches whose exit leads nowhere do so too if
-    /// they can.
+    /// From the lowest switch upwards, finds the switches with a path down. Switches whose exit leads nowhere get one if
+    /// possible.
     fn descend(&mut self, end: &AdapterEnd, column: &mut [u8]) {
         self.reach.fill(Reach::Not);
         self.reach[end.switch] = Reach::Down;
@@ -279,7 +278,8 @@ impl<'a> RouteChecker<'a> {
         }
     }
 
-    /// From the highest switch downwards: who goes up to one that arrives. Returns those who do not, in that order.
+    /// From the highest switch downwards, finds the switches with a path up and then down. Returns the others, in that
+    /// order.
     fn climb(&mut self, end: &AdapterEnd, column: &mut [u8]) -> Vec<SwitchIndex> {
         let mut lost = Vec::new();
         for &index in &self.order.descending {
@@ -307,7 +307,8 @@ impl<'a> RouteChecker<'a> {
         self.steps[index] = self.steps[next] + 1;
     }
 
-    /// Sends down to neighbours that go down, or up to any that arrive: to the nearest, by hash among equals.
+    /// Gives a switch an exit down to a neighbour with a path down, or up to any that reaches the destination: the nearest,
+    /// by hash among equals.
     fn reroute(&mut self, index: SwitchIndex, column: &mut [u8], lid: Lid, reach: Reach) -> bool {
         let neighbours = &self.fabric.switches[index].neighbours;
         let slots = if reach == Reach::Down { &self.order.down[index] } else { &self.order.up[index] };
@@ -329,8 +330,8 @@ impl<'a> RouteChecker<'a> {
         true
     }
 
-    /// Leads switches that have no way by going up, then down, by turns that our own routes may use too.
-    fn turn(
+    /// Routes the remaining switches by down-up hops that our own routes may use as well.
+    fn hop(
         &mut self,
         lid: Lid,
         column: &mut [u8],

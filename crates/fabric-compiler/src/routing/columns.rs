@@ -1,4 +1,8 @@
-//! The forwarding tables, column by column: all destinations of one switch at a time.
+//! Fills the forwarding tables column by column: all destinations of one switch at a time.
+//!
+//! A column starts with the distances to its target. Switches with a path down take a shortest one, by hash, except where a
+//! down path prescribes the link; the others go up towards the top of each destination's down path, or by hash. Switches
+//! without such a route then use down-up hops: the pivot tree, hops that are allowed already, or one more.
 
 use ib_wire::PortNum;
 
@@ -10,16 +14,16 @@ use super::up_next_hops::{ParallelPorts, UpNextHop, UpNextHops};
 use super::{RoutingContext, hash};
 use crate::fabric::{Fabric, SwitchIndex};
 
-/// What a table holds where there is no exit.
+/// The entry of a forwarding table without an exit.
 pub(crate) const NO_PORT: u8 = 0xff;
 
-/// Columns worked on together: enough that a switch's row is written in long runs, few enough to stay in the cache.
+/// Columns processed together: enough that rows are written in long runs, few enough to stay in the cache.
 const BATCH: usize = 32;
 
-/// Where a summit has no column.
+/// Stands for a top without a column.
 const NO_TOP: u32 = u32::MAX;
 
-/// The tables in the making.
+/// Forwarding tables under construction.
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
     fabric: &'a Fabric,
@@ -30,41 +34,42 @@ pub(crate) struct Columns<'a> {
     parallel_ports: &'a ParallelPorts,
     seeds: &'a [u64],
     hops: DownUpHops<'a>,
-    /// Exit ports by column, for each switch.
+    /// By switch: exit ports by column.
     rows: Vec<Vec<u8>>,
     missing: Missing,
 }
 
-/// All destinations of one switch.
+/// All destinations at one switch.
 #[derive(Debug, Default)]
 struct Column<'a> {
     target: SwitchIndex,
     destinations: &'a [Destination],
     distances: Distances,
-    /// By level above the target, for each destination.
+    /// By tier above the target, then by destination.
     tops: Vec<Vec<PathTop>>,
-    /// The switches without a route yet.
+    /// Switches without a route so far.
     unrouted: Vec<SwitchIndex>,
 }
 
-/// The switches of a destination's homes on one level: their columns, if they are as near as they should be.
+/// The switches of a destination's down paths on one tier, as columns of [`UpNextHops`], where their distance is that of a
+/// shortest path.
 #[derive(Clone, Copy, Debug)]
 struct PathTop {
     now: u32,
-    /// By the home that the rows were right for.
+    /// Of the down path that the rows were computed for.
     before: Option<u32>,
 }
 
-/// Which switches reach which not.
+/// Switches that do not reach each other.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
-    /// Pairs of switches in one direction.
+    /// The number of ordered pairs.
     pub pairs: usize,
-    /// The first: from, to.
+    /// The first pair: from, to.
     pub witness: Option<(SwitchIndex, SwitchIndex)>,
-    /// Whether adapters cannot reach each other, or the manager someone.
+    /// Whether some adapters do not reach each other, or the manager does not reach a switch or the reverse.
     pub is_critical: bool,
-    /// Whether packets to groups cannot reach all adapters.
+    /// Whether no core tree joins all adapters.
     pub groups: bool,
 }
 
@@ -81,7 +86,7 @@ impl<'a> Columns<'a> {
         Self::over(rows, fabric, context, destinations, hops)
     }
 
-    /// Over rows that are right for the homes of before.
+    /// Changes rows that were computed for the previous down paths.
     pub fn over(
         rows: Vec<Vec<u8>>,
         fabric: &'a Fabric,
@@ -104,8 +109,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Fills the columns of some switches; returns the exit ports by column of each switch, the turns that were used,
-    /// and what is missing.
+    /// Fills the columns of the target switches. Returns the rows of all switches, the hops that were allowed, and what is
+    /// missing.
     pub fn fill(mut self, targets: &[SwitchIndex]) -> (Vec<Vec<u8>>, DownUpHops<'a>, Missing) {
         let manager = self.fabric.manager_switch();
         let mut batch: Vec<Column<'a>> = (0..BATCH.min(targets.len())).map(|_| Column::default()).collect();
@@ -130,29 +135,29 @@ impl<'a> Columns<'a> {
         (self.rows, self.hops, self.missing)
     }
 
-    /// Measures the distances to a target, and finds where the homes of its destinations are.
+    /// Measures the distances to a target, and finds the tops of its destinations' down paths.
     fn begin(&self, column: &mut Column<'a>, target: SwitchIndex) {
         column.target = target;
         column.destinations = &self.destinations[target];
         column.unrouted.clear();
         column.distances.measure(self.up_neighbours, target);
-        let levels = column.destinations.iter().map(|destination| destination.down_path.len()).max();
+        let tiers = column.destinations.iter().map(|destination| destination.down_path.len()).max();
         let down = &column.distances.down;
-        let top = |down_path: &[DownStep], level: usize| {
-            let node = down_path.get(level)?.node;
-            self.up_next_hops.column(node).filter(|_| usize::from(down[node]) == level + 1)
+        let top = |down_path: &[DownStep], tier: usize| {
+            let node = down_path.get(tier)?.node;
+            self.up_next_hops.column(node).filter(|_| usize::from(down[node]) == tier + 1)
         };
-        let tops = |destination: &Destination, level: usize| PathTop {
-            now: top(&destination.down_path, level).unwrap_or(NO_TOP),
-            before: top(&destination.previous_down_path, level),
+        let tops = |destination: &Destination, tier: usize| PathTop {
+            now: top(&destination.down_path, tier).unwrap_or(NO_TOP),
+            before: top(&destination.previous_down_path, tier),
         };
         column.tops.clear();
-        column.tops.extend((0..levels.unwrap_or(0)).map(|level| {
-            column.destinations.iter().map(|destination| tops(destination, level)).collect::<Vec<_>>()
+        column.tops.extend((0..tiers.unwrap_or(0)).map(|tier| {
+            column.destinations.iter().map(|destination| tops(destination, tier)).collect::<Vec<_>>()
         }));
     }
 
-    /// One switch's entries of a column, if it has an ordinary route.
+    /// Fills one switch's entries of a column, if it has an up-then-down route.
     fn fill_ordinary(&mut self, column: &mut Column<'a>, index: SwitchIndex) {
         let Distances { down, any, .. } = &column.distances;
         if index == column.target {
@@ -172,7 +177,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The ports towards neighbours that are one step nearer.
+    /// The ports to neighbours that are one link nearer.
     fn ports_to(&self, slots: &[usize], index: SwitchIndex, distances: &[u16]) -> Vec<PortNum> {
         let neighbours = &self.fabric.switches[index].neighbours;
         let mut ports = Vec::new();
@@ -192,7 +197,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// A switch without a way down: it climbs towards each destination's home where it can, else by hash.
+    /// Fills the entries of a switch without a path down: towards the top of each destination's down path, else by hash.
     fn fill_upward(&mut self, column: &Column<'a>, switch: SwitchIndex) {
         let climb = Climb::of(self.order, &column.distances, switch, column.target);
         let tops = climb.and_then(|climb| column.tops.get(climb.top)).map_or(&[][..], Vec::as_slice);
@@ -203,7 +208,7 @@ impl<'a> Columns<'a> {
             let top = tops.get(index);
             let next_hop_to = |top: u32| next_hops.get(top as usize).copied().unwrap_or(UpNextHop::NONE);
             let next_hop = top.map_or(UpNextHop::NONE, |top| next_hop_to(top.now));
-            // Chosen by hash before and now: the same.
+            // Chosen by hash before and now, so unchanged.
             let before = top.and_then(|top| top.before);
             if next_hop == UpNextHop::NONE
                 && before.is_some_and(|before| next_hop_to(before) == UpNextHop::NONE)
@@ -224,7 +229,7 @@ impl<'a> Columns<'a> {
         self.rows[switch] = row;
     }
 
-    /// The cable to a neighbour above for a destination, if a shortest way leads there.
+    /// The port to a neighbour above for a destination, if a shortest path leads there.
     fn climb(
         &self,
         climb: Climb,
@@ -238,7 +243,7 @@ impl<'a> Columns<'a> {
             return None;
         }
         let parallel_ports = &self.parallel_ports[index][slot];
-        let cable_index = destination.down_path.get(climb.level).map_or(0, |step| step.cable_index);
+        let cable_index = destination.down_path.get(climb.tier).map_or(0, |step| step.cable_index);
         let nominal = parallel_ports.get(cable_index.checked_rem(parallel_ports.len())?).copied().flatten();
         nominal.or_else(|| hash::choose(self.seeds[index], &self.cables(index, slot), destination.lid))
     }
@@ -248,13 +253,13 @@ impl<'a> Columns<'a> {
         self.fabric.switches[index].neighbours[slot].cables.iter().map(|cable| cable.near).collect()
     }
 
-    /// The cables by which packets come down to each destination.
+    /// Writes the links of the down paths.
     fn fill_down_paths(&mut self, column: &Column<'a>) {
         let height = |index: SwitchIndex| usize::from(column.distances.down[index]);
         for destination in column.destinations {
             let mut below = column.target;
-            for (level, step) in destination.down_path.iter().enumerate() {
-                if height(step.node) == level + 1 && height(below) == level {
+            for (tier, step) in destination.down_path.iter().enumerate() {
+                if height(step.node) == tier + 1 && height(below) == tier {
                     self.rows[step.node][destination.column] = step.down.to_wire();
                 }
                 below = step.node;
@@ -262,7 +267,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Switches without an ordinary route: by the tree of the turn, by turns that were allowed, by one more, and again.
+    /// Routes switches without an up-then-down route: by the pivot tree, by allowed hops, by one more hop, repeatedly.
     fn fill_by_hops(&mut self, column: &mut Column<'a>) {
         while !column.unrouted.is_empty() {
             let routed = self.fill_by_tree(column) || self.fill_by_allowed_hops(column);
@@ -272,13 +277,13 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Sends to a neighbour for all destinations of a column.
+    /// Forwards all destinations of a column to a neighbour.
     fn send(&mut self, column: &Column<'a>, index: SwitchIndex, slot: usize) {
         let ports = self.cables(index, slot);
         self.fill_by_hash(index, column.destinations, &ports);
     }
 
-    /// Goes by the tree where it leads, once the turn has a route.
+    /// Routes switches by the pivot tree, once the pivot has a route.
     fn fill_by_tree(&mut self, column: &mut Column<'a>) -> bool {
         if self.hops.pivot_switch().is_none_or(|pivot| column.unrouted.contains(&pivot)) {
             return false;
@@ -293,7 +298,7 @@ impl<'a> Columns<'a> {
         !next_hops.is_empty()
     }
 
-    /// Sends to neighbours that have a route which packets from here may follow.
+    /// Forwards to neighbours that have a route with allowed hops.
     fn fill_by_allowed_hops(&mut self, column: &mut Column<'a>) -> bool {
         let before = column.unrouted.len();
         let mut left = std::mem::take(&mut column.unrouted);
@@ -313,7 +318,7 @@ impl<'a> Columns<'a> {
         column.unrouted.len() < before
     }
 
-    /// Allows one more turn, where packets turn already if it can be.
+    /// Allows one more hop, preferably at a switch that has some already.
     fn fill_by_new_hop(&mut self, column: &mut Column<'a>) -> bool {
         let mut candidates: Vec<(bool, SwitchIndex, SwitchIndex, usize)> = Vec::new();
         for &index in &column.unrouted {
@@ -333,7 +338,7 @@ impl<'a> Columns<'a> {
         false
     }
 
-    /// By which of its neighbours a neighbour sends to the destinations of a column, if it has a route to all of them.
+    /// The neighbours to which the neighbour `slot` forwards the destinations of a column; `None` if it lacks a route to one.
     fn onward(&self, index: SwitchIndex, slot: usize, column: &Column<'a>) -> Option<Vec<usize>> {
         let here = self.fabric.switches[index].neighbours[slot].switch;
         if here == column.target {
@@ -360,22 +365,19 @@ impl Missing {
     }
 }
 
-/// Where in a destination's home a switch meets it, and which level it stands on itself.
+/// The tier at which the path from a switch joins a down path, and the tier of the switch itself, both above the target.
 #[derive(Clone, Copy, Debug)]
 struct Climb {
     top: usize,
-    level: usize,
+    tier: usize,
 }
 
 impl Climb {
-    /// In a tree, what is gained above the source is lost above the target: the distance tells the height between.
+    /// In a tree the climb above the source and the descent to the target end at the same height, so the distance gives it.
     fn of(order: &Order, distances: &Distances, index: SwitchIndex, target: SwitchIndex) -> Option<Self> {
         let (here, there) = (i64::from(order.heights[index]), i64::from(order.heights[target]));
         let doubled = i64::from(distances.any[index]) + here - there;
-        let levels = (doubled % 2 == 0).then_some(doubled / 2)?;
-        Some(Self {
-            top: usize::try_from(levels - 1).ok()?,
-            level: usize::try_from(here - there).unwrap_or(0),
-        })
+        let tiers = (doubled % 2 == 0).then_some(doubled / 2)?;
+        Some(Self { top: usize::try_from(tiers - 1).ok()?, tier: usize::try_from(here - there).unwrap_or(0) })
     }
 }

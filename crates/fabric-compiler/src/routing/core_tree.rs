@@ -27,7 +27,7 @@ const PATHS_TRIED_MAX: usize = 64;
 pub(crate) struct CoreTree {
     /// By switch of the tree: its parent, and its index among the neighbours of the parent.
     pub parents: BTreeMap<SwitchIndex, (SwitchIndex, usize)>,
-    /// The root.
+    /// The root of the tree; `None` if it is empty.
     pub top: Option<SwitchIndex>,
 }
 

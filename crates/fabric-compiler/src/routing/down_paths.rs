@@ -1,9 +1,9 @@
-//! By which cables packets come down to each destination: its *home*.
+//! The *down path* of each destination: the links by which packets come down to it.
 //!
-//! In a tree with levels, a destination gets one cable on every level above it, each the least used at its switch. All
-//! sources then climb towards the same top, so that packets to different destinations of one leaf never share a cable
-//! on their way down. On a full tree this is the rule known as d-mod-k; unlike the rule it is remembered, so that a
-//! tree may grow or lose cables without the others moving.
+//! In a tree, a destination gets one link on every tier above it, the least used one of its switch. All sources climb
+//! towards the same top, so packets to different destinations of one leaf share no link on their way down. On a full tree
+//! this is d-mod-k routing (Zahavi). Unlike d-mod-k it is stored, as indices into each switch's list of up-links, so a tree
+//! may grow or lose cables without moving other destinations. O(destinations · tiers · up-links).
 
 use std::collections::BTreeMap;
 
@@ -14,54 +14,54 @@ use super::hash;
 use super::order::Order;
 use crate::fabric::{Cable, Fabric, SwitchIndex};
 
-/// Cables to higher switches that are remembered of one switch: one a port.
+/// Up-links that are stored of one switch: one per port.
 const UPLINKS_MAX: usize = 254;
 
-/// The cables from every switch to higher ones, known or remembered.
+/// The links from every switch to higher ones, present or remembered.
 #[derive(Debug)]
 pub(crate) struct Uplinks {
-    /// By place; entries keep their index for good.
+    /// By switch. The index of an entry never changes.
     lists: Vec<Vec<Entry>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     uplink: Uplink,
-    /// The switch above, while it is there.
+    /// The switch above, if present.
     peer: Option<SwitchIndex>,
-    /// Which of the cables to that switch it is, failed ones counted.
+    /// The index among the cables to that switch, failed ones included.
     cable_index: usize,
-    /// The cable, while it is there.
+    /// `None` if it failed.
     cable: Option<Cable>,
 }
 
-/// Something a LID stands for: an adapter port, or the switch itself.
+/// The owner of a LID: an adapter port, or the switch itself.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub lid: Lid,
-    /// Its place in the rows of exits: the LID, where all have one.
+    /// The index in the rows of exit ports: the LID if rows have all destinations.
     pub column: usize,
-    /// Where packets leave the switch it belongs to.
+    /// The exit port at its own switch.
     pub exit: PortNum,
-    /// From the switch it belongs to upwards.
+    /// From its own switch upwards.
     pub down_path: Vec<DownStep>,
-    /// Its home as the rows have it that are changed; nothing where rows are new.
+    /// The down path that the rows were computed for; empty if rows are new.
     pub previous_down_path: Vec<DownStep>,
 }
 
-/// One level of a home.
+/// One tier of a down path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DownStep {
-    /// The switch packets come down from.
+    /// The switch above, which packets come down from.
     pub node: SwitchIndex,
-    /// Which of parallel cables they take.
+    /// The index among parallel cables.
     pub cable_index: usize,
-    /// The port there.
+    /// The port of the switch above.
     pub down: PortNum,
 }
 
 impl Uplinks {
-    /// What is remembered, then what is new: by the lowest top it leads to, so that the switches of a level list their
+    /// The stored up-links, then new ones, ordered by the lowest top they lead to. So the switches of a tier list their
     /// up-links in the same order.
     pub fn of(fabric: &Fabric, order: &Order, previous: &RoutingDecision) -> Self {
         let planes = planes(fabric, order);
@@ -74,24 +74,24 @@ impl Uplinks {
         Self { lists }
     }
 
-    /// What to store of a switch.
+    /// The decision of a switch.
     pub fn decision(&self, index: SwitchIndex, height: i32) -> SwitchDecision {
         SwitchDecision { height, uplinks: self.lists[index].iter().map(|entry| entry.uplink).collect() }
     }
 
-    /// The switches that homes may lead to.
+    /// The switches that down paths may come from.
     pub fn tops(&self) -> Vec<SwitchIndex> {
         self.lists.iter().flatten().filter_map(|entry| entry.peer).collect()
     }
 
-    /// The near ports of the cables from a switch to a higher one by lane, `None` where one failed.
+    /// The near ports of the parallel cables from a switch to a higher one; `None` where one failed.
     pub fn parallel_ports(&self, index: SwitchIndex, above: SwitchIndex) -> Vec<Option<PortNum>> {
         let entries = self.lists[index].iter().filter(|entry| entry.peer == Some(above));
         entries.map(|entry| entry.cable.map(|cable| cable.near)).collect()
     }
 }
 
-/// The lowest top that each switch reaches upwards: the same for the switches of one plane in every pod.
+/// By switch: the lowest top that it reaches upwards. It is the same for the switches of one plane in every pod.
 fn planes(fabric: &Fabric, order: &Order) -> Vec<SwitchIndex> {
     let mut planes: Vec<SwitchIndex> = (0..fabric.switches.len()).collect();
     for &index in &order.descending {
@@ -101,7 +101,7 @@ fn planes(fabric: &Fabric, order: &Order) -> Vec<SwitchIndex> {
     planes
 }
 
-/// The cables to switches of a greater height: by neighbour, its place, and the cable.
+/// The cables from a switch to higher ones: index of the neighbour, its switch, and the cable.
 fn higher<'f>(
     fabric: &'f Fabric,
     order: &'f Order,
@@ -132,7 +132,7 @@ fn list(
     let mut listed = [false; 256];
     let remembered = previous.switches.get(&fabric.switches[index].guid);
     let remembered = remembered.into_iter().flat_map(|decision| decision.uplinks.iter().copied());
-    // A port that is cabled to another switch now keeps its index.
+    // A port that now leads to another switch keeps its index.
     let moved = remembered.map(|uplink| match by_port.get(&uplink.port) {
         Some((above, _)) => Uplink { peer: fabric.switches[*above].guid, ..uplink },
         None => uplink,
@@ -158,7 +158,8 @@ fn list(
         .collect()
 }
 
-/// The destinations of every switch by LID with their homes, and what to store of each end port, by its GUID.
+/// Assigns a down path to every end port; stored ones are kept. Returns the destinations of each switch by LID, and the
+/// down paths to store, by port GUID.
 pub(crate) fn assign_down_paths(
     fabric: &Fabric,
     uplinks: &Uplinks,
@@ -187,8 +188,8 @@ pub(crate) fn assign_down_paths(
     (destinations, ups)
 }
 
-/// Some adapter ports, each with what was decided of its home before, as destinations by switch, numbered one after the
-/// other as columns; `None` if the homes that were decided for them are not there.
+/// The destinations, by switch, of adapter ports whose down path in `decisions` is new; `ports` has the previous one. Their
+/// columns are the indices in `ports`. `None` if a new down path does not exist in full.
 pub(crate) fn reassign_down_paths(
     fabric: &Fabric,
     uplinks: &Uplinks,
@@ -219,14 +220,14 @@ fn destination(fabric: &Fabric, uplinks: &Uplinks, end_port: &EndPortPath, colum
     Destination { lid: end_port.lid, column, exit: end_port.exit, down_path, previous_down_path: Vec::new() }
 }
 
-/// Adapters come before switches, and are balanced for themselves: they carry the load.
+/// Adapters are balanced before switches and separately, because they carry the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Adapter,
     Switch,
 }
 
-/// An end port that looks for a home.
+/// An end port whose down path is being assigned.
 #[derive(Debug)]
 struct EndPortPath {
     kind: Kind,
@@ -252,7 +253,7 @@ fn end_port_paths(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<EndPortPat
         .collect()
 }
 
-/// The part of a remembered home that the up-links still know. A switch that is gone ends it, but is not forgotten.
+/// The valid beginning of a stored down path. Indices above an absent switch are kept, in case it returns.
 fn valid_start(uplinks: &Uplinks, switch: SwitchIndex, before: &[u8]) -> Vec<u8> {
     let mut next = Some(switch);
     let mut valid = Vec::new();
@@ -262,7 +263,7 @@ fn valid_start(uplinks: &Uplinks, switch: SwitchIndex, before: &[u8]) -> Vec<u8>
                 Some(entry) => next = entry.peer,
                 None => break,
             },
-            // What stood above a missing switch is kept, bounded by the heights there can be.
+            // Above an absent switch, bounded by the number of tiers there can be.
             None if valid.len() < UPLINKS_MAX => {}
             None => break,
         }
@@ -271,8 +272,8 @@ fn valid_start(uplinks: &Uplinks, switch: SwitchIndex, before: &[u8]) -> Vec<u8>
     valid
 }
 
-/// The home as it is today. Where a cable of it is missing, another takes its place, the same for all sources: those to
-/// whom it makes no difference keep their routes.
+/// The down path over present cables. A missing cable is replaced by another one, the same for all sources, so that sources
+/// that the replacement does not concern keep their routes.
 fn down_path(fabric: &Fabric, uplinks: &Uplinks, end_port: &EndPortPath) -> Vec<DownStep> {
     let mut here = end_port.switch;
     let mut steps = Vec::with_capacity(end_port.up.len());
@@ -283,7 +284,7 @@ fn down_path(fabric: &Fabric, uplinks: &Uplinks, end_port: &EndPortPath) -> Vec<
         let seed = hash::seed(fabric.switches[here].guid);
         let Some(entry) = present.or_else(|| substitute(list, nominal, seed, end_port.lid)) else { break };
         let (Some(node), Some(cable)) = (entry.peer, entry.cable) else { break };
-        // Others have the lane that is missing here.
+        // Other switches may have the parallel cable that is missing here.
         let same = nominal.filter(|nominal| nominal.peer == entry.peer);
         steps.push(DownStep { node, cable_index: same.unwrap_or(entry).cable_index, down: cable.far });
         here = node;
@@ -291,7 +292,7 @@ fn down_path(fabric: &Fabric, uplinks: &Uplinks, end_port: &EndPortPath) -> Vec<
     steps
 }
 
-/// A cable to the same switch if there is one, else any.
+/// A replacement for a missing up-link: a cable to the same switch if there is one, else any.
 fn substitute(list: &[Entry], missing: Option<Entry>, seed: u64, lid: Lid) -> Option<Entry> {
     let present = || list.iter().filter(|entry| entry.cable.is_some());
     let port = |entry: &Entry| entry.uplink.port;
@@ -305,7 +306,7 @@ fn substitute(list: &[Entry], missing: Option<Entry>, seed: u64, lid: Lid) -> Op
     present().find(|entry| entry.uplink.port == chosen).copied()
 }
 
-/// How many destinations come down each up-link.
+/// The number of destinations on each up-link, by switch and up-link.
 #[derive(Debug)]
 struct UplinkLoad {
     adapters: Vec<Vec<u32>>,
@@ -325,7 +326,7 @@ impl UplinkLoad {
         }
     }
 
-    /// Counts the home of before.
+    /// Counts a stored down path.
     fn count(&mut self, uplinks: &Uplinks, end_port: &EndPortPath) {
         let mut here = end_port.switch;
         for &index in &end_port.up {
@@ -336,7 +337,7 @@ impl UplinkLoad {
         }
     }
 
-    /// Goes on to a top, by the least used cable of each switch.
+    /// Completes a down path to a top, by the least used link of each switch.
     fn climb(&mut self, uplinks: &Uplinks, end_port: &mut EndPortPath) {
         let mut here = end_port.switch;
         for &index in &end_port.up {

@@ -127,9 +127,9 @@ pub(crate) fn route(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>, previous: &Deci
     let kept =
         Order::kept(fabric, &previous.routing).and_then(|order| attempt(fabric, order, lids, previous));
     let fresh = Decisions::default();
-    let by_levels = || Order::by_levels(fabric).and_then(|order| attempt(fabric, order, lids, &fresh));
+    let by_tiers = || Order::by_tiers(fabric).and_then(|order| attempt(fabric, order, lids, &fresh));
     let by_root = || routes(fabric, Order::by_root(fabric), lids, &fresh).0;
-    let mut routes = kept.or_else(by_levels).unwrap_or_else(by_root);
+    let mut routes = kept.or_else(by_tiers).unwrap_or_else(by_root);
     remember_absent(&mut routes.decision, previous);
     routes
 }

@@ -13,11 +13,11 @@ use crate::fabric::{Fabric, SwitchIndex};
 /// A switch with less than a fourth of the adapters of the fullest one may be a spine that serves a few service nodes.
 const LEAF_SHARE: usize = 4;
 
-/// Switches up to which every one is tried as the root; above, one in the range of a longest path is taken, because a
-/// search from each would take seconds.
+/// Up to this many switches, each is tried as the root. Above, the middle of a long path is taken, because a search from
+/// each would take seconds.
 const ROOTS_TRIED_MAX: usize = 2048;
 
-/// Heights of switches, and what follows from them.
+/// The heights of switches, and for each the neighbours above and below.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub scheme: Scheme,
@@ -47,8 +47,8 @@ impl Order {
             Scheme::Levels => match known.iter().copied().collect() {
                 Some(heights) => heights,
                 None => {
-                    let levels = levels(fabric)?;
-                    known.into_iter().zip(levels).map(|(known, level)| known.unwrap_or(level)).collect()
+                    let tiers = tiers(fabric)?;
+                    known.into_iter().zip(tiers).map(|(known, tier)| known.unwrap_or(tier)).collect()
                 }
             },
             Scheme::Root => rehung(fabric, hung_below(fabric, known))?,
@@ -57,8 +57,8 @@ impl Order {
     }
 
     /// With heights by the distance from the leaves; `None` if they do not order the fabric.
-    pub fn by_levels(fabric: &Fabric) -> Option<Self> {
-        Some(Self::of(fabric, Scheme::Levels, levels(fabric)?))
+    pub fn by_tiers(fabric: &Fabric) -> Option<Self> {
+        Some(Self::of(fabric, Scheme::Levels, tiers(fabric)?))
     }
 
     /// With heights by the distance from one root, through which any two switches of a connected fabric reach each other.
@@ -111,25 +111,25 @@ fn distances(fabric: &Fabric, from: impl IntoIterator<Item = SwitchIndex>) -> Ve
 
 /// Tiers from 1 (leaves) upwards. Preferably every link joins a tier to the next. Where links join switches of one tier (a
 /// Dragonfly+), tiers still order the fabric, unless all switches have the same; `None` then.
-fn levels(fabric: &Fabric) -> Option<Vec<i32>> {
+fn tiers(fabric: &Fabric) -> Option<Vec<i32>> {
     let adapters = |index: SwitchIndex| fabric.switches[index].adapters.len();
     let indices = 0..fabric.switches.len();
     let fullest = indices.clone().map(adapters).max().unwrap_or(0);
-    let levels_over = |at_least: usize| -> Option<Vec<i32>> {
+    let tiers_over = |at_least: usize| -> Option<Vec<i32>> {
         let leaves = indices.clone().filter(|index| adapters(*index) >= at_least);
         distances(fabric, leaves).into_iter().map(|distance| distance.map(|d| d + 1)).collect()
     };
     let mostly_leaves = (fullest / LEAF_SHARE).max(1);
-    let all = levels_over(1).filter(|levels| is_strict(fabric, levels));
-    let most = || levels_over(mostly_leaves).filter(|levels| is_strict(fabric, levels));
-    let loose = || levels_over(mostly_leaves).filter(|levels| levels.iter().any(|level| *level > 1));
+    let all = tiers_over(1).filter(|tiers| is_strict(fabric, tiers));
+    let most = || tiers_over(mostly_leaves).filter(|tiers| is_strict(fabric, tiers));
+    let loose = || tiers_over(mostly_leaves).filter(|tiers| tiers.iter().any(|tier| *tier > 1));
     all.or_else(most).or_else(loose)
 }
 
 /// Whether every link joins a tier to the next.
-fn is_strict(fabric: &Fabric, levels: &[i32]) -> bool {
-    (fabric.switches.iter().zip(levels)).all(|(switch, level)| {
-        switch.neighbours.iter().all(|neighbour| level.abs_diff(levels[neighbour.switch]) == 1)
+fn is_strict(fabric: &Fabric, tiers: &[i32]) -> bool {
+    (fabric.switches.iter().zip(tiers)).all(|(switch, tier)| {
+        switch.neighbours.iter().all(|neighbour| tier.abs_diff(tiers[neighbour.switch]) == 1)
     })
 }
 

@@ -105,10 +105,10 @@ impl UpNextHops {
         target: SwitchIndex,
     ) {
         let Some(column) = self.columns[target] else { return };
-        let mut level = vec![target];
-        while !level.is_empty() {
+        let mut frontier = vec![target];
+        while !frontier.is_empty() {
             let mut below = Vec::new();
-            for &here in &level {
+            for &here in &frontier {
                 for slot in &order.down[here] {
                     let there = fabric.switches[here].neighbours[*slot].switch;
                     let next_hop = &mut self.next_hops[there * self.width + column as usize];
@@ -118,7 +118,7 @@ impl UpNextHops {
                     }
                 }
             }
-            level = below;
+            frontier = below;
         }
     }
 }

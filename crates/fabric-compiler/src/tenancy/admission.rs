@@ -24,7 +24,7 @@ pub use super::refusal::Refusal;
 pub(super) use super::reservations::Reservations;
 
 /// Service levels for which other paths are searched if none is free on the best paths. Bounds the time of a decision.
-const LEVELS_TRIED_MAX: usize = 3;
+const SERVICE_LEVELS_TRIED_MAX: usize = 3;
 
 /// The routes between the hosts of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct LinkShare {
     pub lane: VirtualLane,
     /// A bit for each service level of the cluster on this link.
     pub service_levels: u16,
-    /// The reserved rate.
+    /// The rate reserved for the cluster on this link.
     pub share: Bandwidth,
     /// Entries of the low-priority arbitration table that serve the lane: a power of two.
     pub entries: u8,
@@ -82,7 +82,7 @@ pub struct PathServiceLevel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub cluster: ClusterNumber,
-    /// In ascending order.
+    /// In ascending order, each once.
     pub hosts: Vec<HostIndex>,
     /// Per host; see [`AdmissionRequest::bandwidth`].
     pub bandwidth: Bandwidth,
@@ -113,15 +113,15 @@ impl Grant {
     }
 
     /// The service levels of pairs of switches as plans store them.
-    pub fn pair_levels(&self, graph: &LinkGraph) -> Vec<PairLevel> {
+    pub fn pair_service_levels(&self, graph: &LinkGraph) -> Vec<PairLevel> {
         if self.pairs.is_empty() {
             return Vec::new();
         }
         let guids: HashMap<u32, Guid> =
             self.hosts.iter().map(|host| (graph.switch_of(*host), graph.switch_guid(*host))).collect();
-        let pairs = self.pairs.iter().map(|((a, b), level)| PairLevel {
+        let pairs = self.pairs.iter().map(|((a, b), sl)| PairLevel {
             switches: PairLevel::between(guids[a], guids[b]),
-            service_level: *level,
+            service_level: *sl,
         });
         let mut pairs: Vec<PairLevel> = pairs.collect();
         pairs.sort_unstable_by_key(|pair| pair.switches);
@@ -137,7 +137,7 @@ impl Grant {
 
 /// The service levels of a bit set, ascending.
 pub fn service_levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
-    (0..16).filter(move |level| bits & (1 << level) != 0).filter_map(ServiceLevel::from_wire)
+    (0..16).filter(move |sl| bits & (1 << sl) != 0).filter_map(ServiceLevel::from_wire)
 }
 
 /// The part of an earlier grant that a decision must keep.
@@ -158,7 +158,7 @@ impl Keep<'_> {
         }
     }
 
-    fn level(&self) -> Option<ServiceLevel> {
+    fn sl(&self) -> Option<ServiceLevel> {
         self.grant()?.service_level
     }
 
@@ -365,8 +365,8 @@ impl Admission {
     ) -> Result<(Grant, Vec<Moved>), Refusal> {
         let hosts = self.check_hosts(request)?;
         let chosen = self.chosen(request, &hosts, keep)?;
-        let levels = self.graph.limits().service_levels.min(15);
-        let all_levels = ((1u32 << (levels + 1)) - 2) as u16;
+        let sls = self.graph.limits().service_levels.min(15);
+        let all_sls = ((1u32 << (sls + 1)) - 2) as u16;
         let rate = request.bandwidth.bits_per_s();
         match &chosen {
             Some((chosen, _)) => self.demand.count_selected(&self.graph, &hosts, chosen),
@@ -378,10 +378,10 @@ impl Admission {
         let up_ports = chosen.as_ref().map(|(chosen, _)| chosen.up_ports.as_slice());
         let (mut pairs, mut paths) = (PairServiceLevels::new(), Vec::new());
         let service_level = match (request.mode, &chosen) {
-            (SlMode::Cluster, Some((_, Some(level)))) => Some(*level),
+            (SlMode::Cluster, Some((_, Some(sl)))) => Some(*sl),
             (SlMode::Cluster, _) => {
-                let kept = keep.level().map_or(all_levels, |level| 1 << level.to_wire());
-                Some(self.common_service_level(all_levels & kept, levels)?)
+                let kept = keep.sl().map_or(all_sls, |sl| 1 << sl.to_wire());
+                Some(self.common_service_level(all_sls & kept, sls)?)
             }
             (SlMode::Path, _) => {
                 let (graph, reservations) = (&self.graph, &self.reservations);
@@ -392,7 +392,7 @@ impl Admission {
                         reservations,
                         &hosts,
                         up_ports,
-                        all_levels,
+                        all_sls,
                         &had,
                     )?;
                 } else {
@@ -402,20 +402,20 @@ impl Admission {
                         reservations,
                         &hosts,
                         up_ports,
-                        all_levels,
+                        all_sls,
                         had,
                     )?;
                 }
                 None
             }
         };
-        let everywhere = service_level.map_or(0, |level| 1 << level.to_wire());
+        let everywhere = service_level.map_or(0, |sl| 1 << sl.to_wire());
         let mut links = Vec::with_capacity(self.demand.pairs().len());
         let mut moved = Vec::new();
-        for (link, pairs, own_levels) in self.demand.sorted() {
+        for (link, pairs, own_sls) in self.demand.sorted() {
             let share = share_of(pairs, rate, hosts.len());
             let had = keep.grant().and_then(|had| had.share(link));
-            match self.reservations.take(link, share, own_levels | everywhere, had, &mut moved) {
+            match self.reservations.take(link, share, own_sls | everywhere, had, &mut moved) {
                 Ok(taken) => links.push(taken),
                 Err(refusal) => {
                     self.reservations.undo(&links, moved);
@@ -446,15 +446,14 @@ impl Admission {
         let rate = request.bandwidth.bits_per_s();
         let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
         let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.demand.sorted().into_iter())
-            .map(|(link, pairs, levels)| {
+            .map(|(link, pairs, sls)| {
                 let grant = had.remove(&self.graph.links()[link.index()].from)?;
-                let service_levels =
-                    grant.service_levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire());
+                let service_levels = grant.service_levels.iter().fold(0, |bits, sl| bits | 1 << sl.to_wire());
                 let share = Bandwidth::from_bits_per_s(share_of(pairs, rate, hosts.len()));
                 let LinkGrant { lane, entries, first_entry: first, weight, .. } = *grant;
                 let first_entry = first.unwrap_or_default();
                 let again = LinkShare { link, lane, service_levels, share, entries, first_entry, weight };
-                let is_same = grant.share == share && (!is_path || service_levels == levels);
+                let is_same = grant.share == share && (!is_path || service_levels == sls);
                 is_same.then_some((again, first))
             })
             .collect();
@@ -480,10 +479,10 @@ impl Admission {
     /// The service levels of pairs of switches by a plan; `None` if one is missing or superfluous.
     fn readmitted_pairs(&mut self, hosts: &[HostIndex], pairs: &[PairLevel]) -> Option<PairServiceLevels> {
         let graph = &self.graph;
-        let places: HashMap<Guid, u32> =
+        let switches: HashMap<Guid, u32> =
             hosts.iter().map(|host| (graph.switch_guid(*host), graph.switch_of(*host))).collect();
         let index = |pair: &PairLevel| {
-            let (a, b) = (*places.get(&pair.switches.0)?, *places.get(&pair.switches.1)?);
+            let (a, b) = (*switches.get(&pair.switches.0)?, *switches.get(&pair.switches.1)?);
             Some(((a.min(b), a.max(b)), pair.service_level))
         };
         let had: PairServiceLevels = pairs.iter().map(index).collect::<Option<_>>()?;
@@ -537,7 +536,7 @@ impl Admission {
 
     /// Selected paths if the request asks for them, and with them the service level of the cluster.
     ///
-    /// First any paths, if those leave a service level free; otherwise up to [`LEVELS_TRIED_MAX`] service levels, each with
+    /// First any paths, if those leave a service level free; otherwise up to [`SERVICE_LEVELS_TRIED_MAX`] service levels, each with
     /// paths that avoid links where others own it.
     fn chosen(
         &self,
@@ -552,35 +551,35 @@ impl Admission {
         let no_path = |to| Refusal::NoPath { to: self.guid(to), bandwidth: request.bandwidth };
         let rate = request.bandwidth.bits_per_s();
         let mut selector = PathSelector::new(tree, &self.reservations, hosts, rate).map_err(no_path)?;
-        if let Some(level) = keep.level().filter(|_| request.mode == SlMode::Cluster) {
-            let chosen = selector.choose(1 << level.to_wire(), &kept).map_err(no_path)?;
-            return Ok(Some((chosen, Some(level))));
+        if let Some(sl) = keep.sl().filter(|_| request.mode == SlMode::Cluster) {
+            let chosen = selector.choose(1 << sl.to_wire(), &kept).map_err(no_path)?;
+            return Ok(Some((chosen, Some(sl))));
         }
         if request.mode == SlMode::Path {
             return Ok(Some((selector.choose(0, &kept).map_err(no_path)?, None)));
         }
         let usable = || service_levels(u16::MAX).skip(1).take(self.graph.limits().service_levels.into());
-        let bits = usable().fold(0, |bits, level| bits | 1 << level.to_wire());
+        let bits = usable().fold(0, |bits, sl| bits | 1 << sl.to_wire());
         let is_taken = selector.sls_free(bits) == 0;
-        let roomy = if is_taken { selector.sls_by_spare(usable()) } else { Vec::new() };
+        let by_spare = if is_taken { selector.sls_by_spare(usable()) } else { Vec::new() };
         // Paths to at least as many hosts as there are up-ports, selected without regard to service levels, hardly ever
         // leave one free.
-        let mut candidates = if is_taken && (roomy.is_empty() || hosts.len() >= tree.leaf_ups) {
-            roomy
+        let mut candidates = if is_taken && (by_spare.is_empty() || hosts.len() >= tree.leaf_ups) {
+            by_spare
         } else {
             let any = selector.choose(0, &kept).map_err(no_path)?;
             let taken =
                 any.pairs.iter().fold(0, |taken, (link, _)| taken | self.reservations.sls_taken(*link));
-            if let Some(level) = lowest(bits & !taken) {
-                return Ok(Some((any, Some(level))));
+            if let Some(sl) = lowest(bits & !taken) {
+                return Ok(Some((any, Some(sl))));
             }
             self.sls_by_conflicts(&any, usable())
         };
-        candidates.truncate(LEVELS_TRIED_MAX);
+        candidates.truncate(SERVICE_LEVELS_TRIED_MAX);
         let mut failed = hosts[0];
-        for level in candidates {
-            match selector.choose(1 << level.to_wire(), &kept) {
-                Ok(chosen) => return Ok(Some((chosen, Some(level)))),
+        for sl in candidates {
+            match selector.choose(1 << sl.to_wire(), &kept) {
+                Ok(chosen) => return Ok(Some((chosen, Some(sl)))),
                 Err(host) => failed = host,
             }
         }
@@ -595,12 +594,11 @@ impl Admission {
     ) -> Vec<ServiceLevel> {
         let mut conflicts = [0u32; 16];
         for (link, _) in &chosen.pairs {
-            service_levels(self.reservations.sls_taken(*link))
-                .for_each(|level| conflicts[level.index()] += 1);
+            service_levels(self.reservations.sls_taken(*link)).for_each(|sl| conflicts[sl.index()] += 1);
         }
-        let mut levels: Vec<ServiceLevel> = usable.collect();
-        levels.sort_by_key(|level| (conflicts[level.index()], *level));
-        levels
+        let mut sls: Vec<ServiceLevel> = usable.collect();
+        sls.sort_by_key(|sl| (conflicts[sl.index()], *sl));
+        sls
     }
 
     /// The lowest service level that is free on all links.

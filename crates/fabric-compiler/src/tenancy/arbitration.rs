@@ -86,7 +86,7 @@ pub struct EntryMove {
 pub struct SparedEntries(u64);
 
 /// Fills unused places of the list of sequences.
-const NOBODY: EntrySequence =
+const UNUSED: EntrySequence =
     EntrySequence { lane: VirtualLane::MANAGEMENT, weight: 0, address: 0, count: 0 };
 
 /// The entries of a port's table by lane. `Copy` and without allocations, because there are many ports.
@@ -97,7 +97,7 @@ pub struct ArbitrationTable {
     lanes: u8,
     /// A bit for each address in use.
     taken: u64,
-    /// Ordered by lane; the rest is [`NOBODY`].
+    /// Ordered by lane; the rest is [`UNUSED`].
     sequences: [EntrySequence; LANES_MAX],
 }
 
@@ -105,7 +105,7 @@ impl ArbitrationTable {
     /// An empty table of `length` entries: 8, 16, 32 or 64.
     pub fn new(length: u8) -> Result<Self, ArbitrationError> {
         let fits = length.is_power_of_two() && (8..=64).contains(&length);
-        let table = Self { length, lanes: 0, taken: 0, sequences: [NOBODY; LANES_MAX] };
+        let table = Self { length, lanes: 0, taken: 0, sequences: [UNUSED; LANES_MAX] };
         fits.then_some(table).ok_or(ArbitrationError::Length(length))
     }
 
@@ -166,18 +166,18 @@ impl ArbitrationTable {
         let address = preferred.or_else(|| self.lowest_free(count)).ok_or(full)?;
         let sequence = EntrySequence { lane, weight: each, address, count };
         self.taken |= sequence.mask();
-        let place = self.sequences().partition_point(|other| other.lane < lane);
-        self.sequences.copy_within(place..self.lanes.into(), place + 1);
-        self.sequences[place] = sequence;
+        let index = self.sequences().partition_point(|other| other.lane < lane);
+        self.sequences.copy_within(index..self.lanes.into(), index + 1);
+        self.sequences[index] = sequence;
         self.lanes += 1;
         Ok(sequence)
     }
 
     /// Frees the entries of a lane; `None` if it has none.
     pub fn release(&mut self, lane: VirtualLane) -> Option<EntrySequence> {
-        let place = self.sequences().iter().position(|sequence| sequence.lane == lane)?;
-        let sequence = std::mem::replace(&mut self.sequences[place], NOBODY);
-        self.sequences[place..self.lanes.into()].rotate_left(1);
+        let index = self.sequences().iter().position(|sequence| sequence.lane == lane)?;
+        let sequence = std::mem::replace(&mut self.sequences[index], UNUSED);
+        self.sequences[index..self.lanes.into()].rotate_left(1);
         self.lanes -= 1;
         self.taken &= !sequence.mask();
         Some(sequence)
@@ -204,9 +204,9 @@ impl ArbitrationTable {
     /// moved except by defragmentation.
     pub fn make_room(&mut self, count: u8, spared: SparedEntries) -> Vec<EntryMove> {
         let blocks = (count..self.length).step_by(count.max(1).into());
-        let ways = blocks.filter_map(|address| self.emptied(address, count, spared));
+        let options = blocks.filter_map(|address| self.emptied(address, count, spared));
         let fewest =
-            ways.min_by_key(|(_, moves)| moves.iter().map(|step| u32::from(step.from.count)).sum::<u32>());
+            options.min_by_key(|(_, moves)| moves.iter().map(|step| u32::from(step.from.count)).sum::<u32>());
         match fewest {
             Some((table, moves)) if self.free() >= count => {
                 *self = table;

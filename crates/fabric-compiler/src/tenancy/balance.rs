@@ -38,7 +38,7 @@ impl ResidualCache {
         self.pods.resize(tree.pods, CachedPairs::default());
         if (self.nodes, self.rate) != (nodes, rate) {
             (self.nodes, self.rate) = (nodes, rate);
-            self.leaves.iter_mut().chain(&mut self.pods).for_each(|seen| seen.until = 0);
+            self.leaves.iter_mut().chain(&mut self.pods).for_each(|cached| cached.until = 0);
         }
     }
 }
@@ -134,15 +134,15 @@ impl<'a> Balance<'a> {
             return 0;
         }
         let Self { reservations, pair, .. } = self;
-        let seen = &mut self.cache.leaves[leaf];
-        if seen.until <= self.changes.of_leaf(leaf) {
-            seen.until = self.changes.now() + 1;
-            seen.pairs.clear();
-            seen.pairs.extend(
+        let cached = &mut self.cache.leaves[leaf];
+        if cached.until <= self.changes.of_leaf(leaf) {
+            cached.until = self.changes.now() + 1;
+            cached.pairs.clear();
+            cached.pairs.extend(
                 reservations.residuals().of_leaf(leaf).iter().map(|residual| residual.pairs_left(pair)),
             );
         }
-        fit(&self.leaf_bounds, &seen.pairs, self.nodes, most)
+        fit(&self.leaf_bounds, &cached.pairs, self.nodes, most)
     }
 
     fn pod_fit(&mut self, pod: usize, most: u32) -> u32 {
@@ -150,15 +150,15 @@ impl<'a> Balance<'a> {
             return 0;
         }
         let Self { reservations, pair, .. } = self;
-        let seen = &mut self.cache.pods[pod];
-        if seen.until <= self.changes.of_pod(pod) {
-            seen.until = self.changes.now() + 1;
-            seen.pairs.clear();
-            seen.pairs.extend(
+        let cached = &mut self.cache.pods[pod];
+        if cached.until <= self.changes.of_pod(pod) {
+            cached.until = self.changes.now() + 1;
+            cached.pairs.clear();
+            cached.pairs.extend(
                 reservations.residuals().of_pod(pod).iter().map(|residual| residual.pairs_left(pair)),
             );
         }
-        fit(&self.pod_bounds, &seen.pairs, self.nodes, most)
+        fit(&self.pod_bounds, &cached.pairs, self.nodes, most)
     }
 }
 

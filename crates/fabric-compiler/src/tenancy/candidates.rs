@@ -47,7 +47,7 @@ pub(super) struct Candidates<'a> {
     nodes: u32,
     /// Pods that can hold all nodes, the fullest first.
     single: Vec<usize>,
-    /// By pod.
+    /// The free hosts of each pod.
     pod_free: Vec<u32>,
 }
 
@@ -108,12 +108,12 @@ impl<'a> Candidates<'a> {
             pods.reverse();
         }
         let (mut taken, mut rest) = (Vec::new(), self.nodes);
-        for (place, pod) in pods.iter().enumerate() {
+        for (position, pod) in pods.iter().enumerate() {
             if rest == 0 {
                 break;
             }
             if self.pod_free[*pod] >= rest && emptiest_first {
-                let able = pods[place..].iter().rev().find(|pod| self.pod_free[**pod] >= rest);
+                let able = pods[position..].iter().rev().find(|pod| self.pod_free[**pod] >= rest);
                 taken.extend(self.few_leaves(*able.unwrap_or(pod), rest));
                 rest = 0;
             } else {
@@ -133,12 +133,12 @@ pub(super) fn few_leaves(free: &[u32], among: &[usize], nodes: u32) -> LeafCount
     let mut leaves: Vec<usize> = among.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
     leaves.sort_by_key(|leaf| (Reverse(free[*leaf]), *leaf));
     let (mut taken, mut rest) = (Vec::new(), nodes);
-    for (place, leaf) in leaves.iter().enumerate() {
+    for (position, leaf) in leaves.iter().enumerate() {
         if rest == 0 {
             break;
         }
         if free[*leaf] >= rest {
-            let able = leaves[place..].iter().rev().find(|leaf| free[**leaf] >= rest);
+            let able = leaves[position..].iter().rev().find(|leaf| free[**leaf] >= rest);
             taken.push((*able.unwrap_or(leaf), rest));
             rest = 0;
         } else {

@@ -15,7 +15,7 @@ pub(super) struct LinkDemands {
     /// By link: ordered pairs of hosts; 0 where the cluster does not use it.
     pairs: Vec<u64>,
     /// By link: a bit for each service level of the cluster, where paths have service levels of their own.
-    levels: Vec<u16>,
+    sls: Vec<u16>,
     /// Links that the cluster uses, each once.
     touched: Vec<LinkIndex>,
     /// A bit for each link that the cluster uses.
@@ -25,7 +25,7 @@ pub(super) struct LinkDemands {
 impl LinkDemands {
     pub fn new(links: usize) -> Self {
         let marks = vec![0; links.div_ceil(64)];
-        Self { pairs: vec![0; links], levels: vec![0; links], touched: Vec::new(), marks }
+        Self { pairs: vec![0; links], sls: vec![0; links], touched: Vec::new(), marks }
     }
 
     /// The links that the cluster uses, with its pairs, in no particular order.
@@ -48,8 +48,7 @@ impl LinkDemands {
                 }
             }
         }
-        let all =
-            self.touched.iter().map(|link| (*link, self.pairs[link.index()], self.levels[link.index()]));
+        let all = self.touched.iter().map(|link| (*link, self.pairs[link.index()], self.sls[link.index()]));
         all.collect()
     }
 
@@ -103,13 +102,13 @@ impl LinkDemands {
                 }
                 links.clear();
                 links_to(graph, senders[0], *to, up_ports.map(|up_ports| up_ports[index]), &mut links);
-                let kept = had.get(&(from, *to)).map_or(all, |level| 1 << level.to_wire());
-                let level = self
+                let kept = had.get(&(from, *to)).map_or(all, |sl| 1 << sl.to_wire());
+                let sl = self
                     .path_service_level(reservations, &links, all & kept)
                     .or_else(|_| self.path_service_level(reservations, &links, all))?;
                 links.extend(senders.iter().map(|sender| graph.hosts()[sender.index()].inward));
-                self.mark(&links, level);
-                paths.push(PathServiceLevel { from, to: *to, service_level: level });
+                self.mark(&links, sl);
+                paths.push(PathServiceLevel { from, to: *to, service_level: sl });
             }
         }
         Ok(paths)
@@ -127,17 +126,17 @@ impl LinkDemands {
         all: u16,
         had: impl Fn((u32, u32)) -> Option<ServiceLevel>,
     ) -> Result<PairServiceLevels, Refusal> {
-        let mut levels = PairServiceLevels::new();
+        let mut sls = PairServiceLevels::new();
         each_pair(graph, hosts, up_ports, |switches, links| {
             let free = links.iter().fold(all, |free, link| free & !reservations.sls_taken(*link));
-            let kept = had(switches).filter(|level| free >> level.to_wire() & 1 == 1);
-            let level = kept.or_else(|| self.most_used(links, free));
-            let level = level.ok_or_else(|| none_free(reservations, links, all))?;
-            self.mark(links, level);
-            levels.insert(switches, level);
+            let kept = had(switches).filter(|sl| free >> sl.to_wire() & 1 == 1);
+            let sl = kept.or_else(|| self.most_used(links, free));
+            let sl = sl.ok_or_else(|| none_free(reservations, links, all))?;
+            self.mark(links, sl);
+            sls.insert(switches, sl);
             Ok(())
         })?;
-        Ok(levels)
+        Ok(sls)
     }
 
     /// Marks known service levels of pairs on their links; `None` if a pair has none.
@@ -147,34 +146,34 @@ impl LinkDemands {
         hosts: &[HostIndex],
         known: impl Fn((u32, u32)) -> Option<ServiceLevel>,
     ) -> Option<PairServiceLevels> {
-        let mut levels = PairServiceLevels::new();
+        let mut sls = PairServiceLevels::new();
         let put: Result<(), ()> = each_pair(graph, hosts, None, |switches, links| {
-            let level = known(switches).ok_or(())?;
-            self.mark(links, level);
-            levels.insert(switches, level);
+            let sl = known(switches).ok_or(())?;
+            self.mark(links, sl);
+            sls.insert(switches, sl);
             Ok(())
         });
-        put.ok().map(|()| levels)
+        put.ok().map(|()| sls)
     }
 
     /// The service level of a bit set that the cluster uses on the most links already.
-    fn most_used(&self, links: &[LinkIndex], levels: u16) -> Option<ServiceLevel> {
+    fn most_used(&self, links: &[LinkIndex], sls: u16) -> Option<ServiceLevel> {
         let mut counts = [0_u32; 16];
         for link in links {
-            let mut own = self.levels[link.index()] & levels;
+            let mut own = self.sls[link.index()] & sls;
             while own != 0 {
                 counts[own.trailing_zeros() as usize] += 1;
                 own &= own - 1;
             }
         }
-        let most = (0..16).filter(|level| levels >> level & 1 == 1).rev().max_by_key(|level| counts[*level]);
+        let most = (0..16).filter(|sl| sls >> sl & 1 == 1).rev().max_by_key(|sl| counts[*sl]);
         ServiceLevel::from_wire(most? as u8)
     }
 
     /// Marks a service level as the cluster's on some links.
-    fn mark(&mut self, links: &[LinkIndex], level: ServiceLevel) {
+    fn mark(&mut self, links: &[LinkIndex], sl: ServiceLevel) {
         for link in links {
-            self.levels[link.index()] |= 1 << level.to_wire();
+            self.sls[link.index()] |= 1 << sl.to_wire();
         }
     }
 
@@ -187,7 +186,7 @@ impl LinkDemands {
         let (mut free, mut own) = (all, all);
         for link in links {
             free &= !reservations.sls_taken(*link);
-            own &= self.levels[link.index()];
+            own &= self.sls[link.index()];
         }
         lowest(free & own).or_else(|| lowest(free)).ok_or_else(|| none_free(reservations, links, all))
     }
@@ -196,7 +195,7 @@ impl LinkDemands {
     fn count_ports(&mut self, graph: &LinkGraph, hosts: &[HostIndex]) {
         for link in self.touched.drain(..) {
             self.pairs[link.index()] = 0;
-            self.levels[link.index()] = 0;
+            self.sls[link.index()] = 0;
             self.marks[link.index() / 64] = 0;
         }
         let others = (hosts.len() as u64 - 1).max(1);

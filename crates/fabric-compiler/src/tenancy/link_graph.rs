@@ -89,7 +89,6 @@ pub struct DirectedLink {
     pub buffer: Option<LaneBuffer>,
     /// The index of the receiving switch; `None` if it leads to a host.
     to: Option<u32>,
-    /// The receiving port.
     peer: PortName,
 }
 
@@ -103,7 +102,7 @@ impl HostPort {
 #[derive(Clone, Debug)]
 struct SwitchRow {
     table: Arc<LinearTable>,
-    /// By port number.
+    /// The link out of each port, by port number.
     exits: Vec<Option<LinkIndex>>,
 }
 
@@ -121,7 +120,7 @@ impl LinkGraph {
     /// The graph of a plan for a topology. Adapter ports that are not attached to a switch are left out. Links of unknown
     /// rate count as [`LinkRate::DEFAULT`].
     pub fn of(topology: &Topology, plan: &FabricPlan, limits: TenancyLimits) -> Self {
-        let places: HashMap<Guid, u32> =
+        let switch_indices: HashMap<Guid, u32> =
             (0..).zip(plan.switches()).map(|(at, switch)| (switch.guid, at)).collect();
         let mut graph =
             Self { hosts: Vec::new(), links: Vec::new(), switches: Vec::new(), tree: None, limits };
@@ -129,7 +128,7 @@ impl LinkGraph {
             let mut exits = Vec::new();
             for port in switch.ports.iter() {
                 let from = PortName { node: switch.guid, port: port.number };
-                let to = places.get(&port.peer.node).copied();
+                let to = switch_indices.get(&port.peer.node).copied();
                 let link = graph.add_link(topology, from, port.peer, port.lanes, to);
                 exits.resize(exits.len().max(port.number.index() + 1), None);
                 exits[port.number.index()] = Some(link);
@@ -137,7 +136,7 @@ impl LinkGraph {
             graph.switches.push(SwitchRow { table: plan.usual_table(switch), exits });
         }
         for port in plan.adapter_ports() {
-            let Some(switch) = places.get(&port.peer.node).copied() else { continue };
+            let Some(switch) = switch_indices.get(&port.peer.node).copied() else { continue };
             let Some(outward) = graph.exit(switch, port.peer.port) else { continue };
             let inward = graph.add_link(topology, port.name, port.peer, port.lanes, Some(switch));
             graph.hosts.push(HostPort { port: port.guid, inward, outward, lid: port.lid, switch });

@@ -30,7 +30,6 @@ pub(super) struct LastChanges {
     now: u64,
     leaves: Vec<u64>,
     pods: Vec<u64>,
-    /// By leaf.
     pod_of: Vec<usize>,
 }
 
@@ -70,7 +69,6 @@ impl NegativeCache {
         self.changes.none_since(*when, candidate).then_some(*refusal)
     }
 
-    /// Records a refusal.
     pub fn note(&mut self, candidate: LeafCounts, refusal: Refusal) {
         self.refusals.insert(candidate, (self.changes.now, refusal));
     }

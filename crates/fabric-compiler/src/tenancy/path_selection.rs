@@ -76,17 +76,17 @@ impl<'a> PathSelector<'a> {
     }
 
     /// The service levels of a bit set that are free on all links of the leaves.
-    pub fn sls_free(&self, levels: u16) -> u16 {
-        levels & !self.leaf_tier.sls_taken()
+    pub fn sls_free(&self, sls: u16) -> u16 {
+        sls & !self.leaf_tier.sls_taken()
     }
 
     /// The service levels whose free links of leaves can carry all destinations, those with the most spare first.
-    pub fn sls_by_spare(&self, levels: impl Iterator<Item = ServiceLevel>) -> Vec<ServiceLevel> {
-        let room = |level: ServiceLevel| (self.leaf_tier.capacity_without(1 << level.to_wire()), level);
-        let mut rooms: Vec<(u64, ServiceLevel)> = levels.map(room).collect();
-        rooms.retain(|(room, _)| *room >= self.hosts.len() as u64);
-        rooms.sort_by_key(|(room, level)| (Reverse(*room), *level));
-        rooms.into_iter().map(|(_, level)| level).collect()
+    pub fn sls_by_spare(&self, sls: impl Iterator<Item = ServiceLevel>) -> Vec<ServiceLevel> {
+        let spare = |sl: ServiceLevel| (self.leaf_tier.capacity_without(1 << sl.to_wire()), sl);
+        let mut spares: Vec<(u64, ServiceLevel)> = sls.map(spare).collect();
+        spares.retain(|(spare, _)| *spare >= self.hosts.len() as u64);
+        spares.sort_by_key(|(spare, sl)| (Reverse(*spare), *sl));
+        spares.into_iter().map(|(_, sl)| sl).collect()
     }
 
     /// Selects paths to all hosts over links on which nobody owns the service levels. Paths in `kept` (by host; may be
@@ -286,12 +286,12 @@ impl<'a> Search<'a> {
 
     /// The best number for one more destination.
     fn best(&mut self, position: TreePosition) -> Option<usize> {
-        if self.is_spread { self.roomiest(position) } else { self.cheapest(position) }
+        if self.is_spread { self.most_spare(position) } else { self.cheapest(position) }
     }
 
     /// The number with the most spare: at the up-ports of pods first, which are scarcer, then at those of leaves. Leaves start
     /// at different up-ports, so that leaves with few hosts do not all take the same.
-    fn roomiest(&mut self, position: TreePosition) -> Option<usize> {
+    fn most_spare(&mut self, position: TreePosition) -> Option<usize> {
         let ups = self.tree.leaf_ups;
         let first = self.leaf_tier.groups[position.leaf].at % ups;
         let mut best: Option<((u32, u32), usize)> = None;
@@ -300,17 +300,17 @@ impl<'a> Search<'a> {
                 continue;
             }
             let behind =
-                if self.spans_pods() { self.roomiest_behind(up, position.pod) } else { Some((0, up)) };
+                if self.spans_pods() { self.most_spare_behind(up, position.pod) } else { Some((0, up)) };
             let Some((pod_tier, number)) = behind else { continue };
-            let room = (pod_tier, self.leaf_tier.spare(up, position.leaf));
-            if best.is_none_or(|(most, _)| room > most) {
-                best = Some((room, number));
+            let spare = (pod_tier, self.leaf_tier.spare(up, position.leaf));
+            if best.is_none_or(|(most, _)| spare > most) {
+                best = Some((spare, number));
             }
         }
         best.map(|(_, number)| number)
     }
 
-    fn roomiest_behind(&mut self, up: usize, pod: usize) -> Behind {
+    fn most_spare_behind(&mut self, up: usize, pod: usize) -> Behind {
         let host = pod * self.tree.leaf_ups + up;
         if let Some((changes, behind)) = self.behind[host]
             && changes == self.changes[up]
@@ -319,9 +319,9 @@ impl<'a> Search<'a> {
         }
         let mut behind: Behind = None;
         for number in up * self.pod_ups..(up + 1) * self.pod_ups {
-            let room = self.pod_tier.spare(number, pod);
-            if behind.is_none_or(|(most, _)| room > most) && self.pod_tier.fits(number, pod) {
-                behind = Some((room, number));
+            let spare = self.pod_tier.spare(number, pod);
+            if behind.is_none_or(|(most, _)| spare > most) && self.pod_tier.fits(number, pod) {
+                behind = Some((spare, number));
             }
         }
         self.behind[host] = Some((self.changes[up], behind));
@@ -385,7 +385,7 @@ impl<'a> Search<'a> {
         let freed = if self.fits(had, position) {
             Some(had)
         } else if self.spans_pods() && self.leaf_tier.fits(up, leaf) {
-            self.roomiest_behind(up, position.pod).map(|(_, number)| number)
+            self.most_spare_behind(up, position.pod).map(|(_, number)| number)
         } else {
             None
         };

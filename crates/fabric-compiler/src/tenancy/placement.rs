@@ -72,7 +72,7 @@ pub struct PlacementRequest {
     /// Must not be in use.
     pub cluster: ClusterNumber,
     pub nodes: usize,
-    /// Of each node.
+    /// The capacity that each node takes of its host.
     pub needs: Capacity,
     /// The rate that every node can sustain while all nodes send to all others evenly.
     pub bandwidth: Bandwidth,
@@ -118,7 +118,6 @@ pub struct Placement {
     /// Whether all hosts have the same capacity.
     is_uniform: bool,
     pub(super) layout: Arc<HostLayout>,
-    /// By host.
     leaf_of: Vec<u32>,
     /// By leaf: the number of hosts without an owner.
     free: Vec<u32>,
@@ -234,8 +233,8 @@ impl Placement {
         nodes: u32,
         rate: u64,
     ) -> Balance<'a> {
-        let seen = (&mut self.residual_cache, self.negative_cache.changes());
-        Balance::new(tree, self.admission.reservations(), seen, free, (nodes, rate))
+        let cached = (&mut self.residual_cache, self.negative_cache.changes());
+        Balance::new(tree, self.admission.reservations(), cached, free, (nodes, rate))
     }
 
     /// Tries whole leaves and large parts of leaves from anywhere, without those that no path leads to.

@@ -120,7 +120,7 @@ pub(super) struct Reservations {
 struct First {
     before: Link,
     share: u64,
-    levels: u16,
+    sls: u16,
     after: (Link, ArbitrationTable),
     given: LinkShare,
 }
@@ -218,7 +218,7 @@ impl Reservations {
         &mut self,
         at: LinkIndex,
         share: u64,
-        levels: u16,
+        sls: u16,
         had: Option<&LinkShare>,
         moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
@@ -228,7 +228,7 @@ impl Reservations {
         let before = Some(*link).filter(|link| link.lanes_taken == 0 && had.is_none());
         if let Some(first) = &self.first
             && before == Some(first.before)
-            && (first.share, first.levels) == (share, levels)
+            && (first.share, first.sls) == (share, sls)
         {
             (*link, *table) = first.after;
             self.residuals.set(at, || link.residual());
@@ -261,19 +261,19 @@ impl Reservations {
         let first_entry = table.first_entry(lane).unwrap_or_default();
         link.taken += share;
         link.lanes_taken |= 1 << lane.to_wire();
-        link.sls_taken |= levels;
+        link.sls_taken |= sls;
         self.residuals.set(at, || link.residual());
         let given = LinkShare {
             link: at,
             lane,
-            service_levels: levels,
+            service_levels: sls,
             share: Bandwidth::from_bits_per_s(share),
             entries: sequence.entries(),
             first_entry,
             weight: sequence.weight,
         };
         if let Some(before) = before {
-            self.first = Some(First { before, share, levels, after: (*link, *table), given });
+            self.first = Some(First { before, share, sls, after: (*link, *table), given });
         }
         Ok(given)
     }

@@ -84,7 +84,7 @@ impl Tier {
                     tier.taken[number] += u32::from(up.lanes_taken) + u32::from(down.lanes_taken);
                 }
             }
-            tier.settle(number);
+            tier.update_least(number);
         }
         tier
     }
@@ -95,15 +95,15 @@ impl Tier {
         if service_levels == 0 {
             return tier;
         }
-        for (place, [up, down]) in self.sls.iter().enumerate() {
+        for (cell, [up, down]) in self.sls.iter().enumerate() {
             if up & service_levels != 0 {
-                tier.bounds[place] = 0;
+                tier.bounds[cell] = 0;
             }
             if down & service_levels != 0 {
-                tier.down[place] = 0;
+                tier.down[cell] = 0;
             }
         }
-        (0..tier.chosen.len()).for_each(|number| tier.settle(number));
+        (0..tier.chosen.len()).for_each(|number| tier.update_least(number));
         tier
     }
 
@@ -123,8 +123,8 @@ impl Tier {
     /// Whether the link down to a group can carry one more destination.
     #[inline]
     pub fn fits_down(&self, number: usize, group: usize) -> bool {
-        let place = number * self.groups.len() + group;
-        self.down[place] > self.inside[place]
+        let cell = number * self.groups.len() + group;
+        self.down[cell] > self.inside[cell]
     }
 
     /// Whether a destination in a group was selected behind a number.
@@ -134,34 +134,34 @@ impl Tier {
     }
 
     pub fn take(&mut self, number: usize, group: usize) {
-        let place = number * self.groups.len() + group;
+        let cell = number * self.groups.len() + group;
         self.chosen[number] += 1;
-        self.inside[place] += 1;
+        self.inside[cell] += 1;
         // Destinations inside do not use the group's own link up.
-        self.bounds[place] += 1;
+        self.bounds[cell] += 1;
         let (least, at, other) = self.least[number];
-        let is_settled = if at == group {
+        let is_up_to_date = if at == group {
             self.least[number].0 += 1;
             least < other
         } else {
             // The least bound of the others stays if another group has the same.
             let row = &self.bounds[number * self.groups.len()..][..self.groups.len()];
             let has_other = |(group, bound): (usize, &u32)| group != at && *bound == other;
-            self.bounds[place] - 1 > other || row.iter().enumerate().any(has_other)
+            self.bounds[cell] - 1 > other || row.iter().enumerate().any(has_other)
         };
-        if !is_settled {
-            self.settle(number);
+        if !is_up_to_date {
+            self.update_least(number);
         }
     }
 
     /// Undoes [`Self::take`].
     pub fn untake(&mut self, number: usize, group: usize) {
-        let place = number * self.groups.len() + group;
+        let cell = number * self.groups.len() + group;
         self.chosen[number] -= 1;
-        self.inside[place] -= 1;
-        self.bounds[place] -= 1;
-        if self.bounds[place] < self.least[number].2 {
-            self.settle(number);
+        self.inside[cell] -= 1;
+        self.bounds[cell] -= 1;
+        if self.bounds[cell] < self.least[number].2 {
+            self.update_least(number);
         }
     }
 
@@ -191,8 +191,8 @@ impl Tier {
                 Some(taken) => (0, taken),
                 None => (*least, *at),
             };
-            let place = number * width + at;
-            let down = if self.sls[place][1] & service_levels != 0 { 0 } else { self.down[place] };
+            let cell = number * width + at;
+            let down = if self.sls[cell][1] & service_levels != 0 { 0 } else { self.down[cell] };
             u64::from(least) + u64::from(down.min(self.groups[at].hosts))
         };
         self.least.iter().enumerate().map(of_number).sum()
@@ -228,11 +228,11 @@ impl Tier {
         links: impl Fn(usize, usize) -> (LinkIndex, LinkIndex),
         pairs: &mut Vec<(LinkIndex, u64)>,
     ) {
-        let inside = |number: usize, place: usize| self.inside[number * self.groups.len() + place];
+        let inside = |number: usize, cell: usize| self.inside[number * self.groups.len() + cell];
         // In this order the links of one switch are next to each other.
-        for (place, group) in self.groups.iter().enumerate() {
+        for (cell, group) in self.groups.iter().enumerate() {
             for (number, chosen) in self.chosen.iter().enumerate() {
-                let outside = chosen - inside(number, place);
+                let outside = chosen - inside(number, cell);
                 if outside > 0 {
                     let (up, _) = links(number, group.at);
                     pairs.push((up, u64::from(group.hosts) * u64::from(outside)));
@@ -240,8 +240,8 @@ impl Tier {
             }
         }
         for number in (0..self.chosen.len()).filter(|number| self.chosen[*number] > 0) {
-            for (place, group) in self.groups.iter().enumerate() {
-                let inside = u64::from(inside(number, place));
+            for (cell, group) in self.groups.iter().enumerate() {
+                let inside = u64::from(inside(number, cell));
                 if inside > 0 {
                     let (_, down) = links(number, group.at);
                     pairs.push((down, inside * (total - u64::from(group.hosts))));
@@ -250,7 +250,7 @@ impl Tier {
         }
     }
 
-    fn settle(&mut self, number: usize) {
+    fn update_least(&mut self, number: usize) {
         let width = self.groups.len();
         let mut least = (u32::MAX, 0, u32::MAX);
         for (group, bound) in self.bounds[number * width..(number + 1) * width].iter().enumerate() {

@@ -28,9 +28,7 @@ pub struct RegularTree {
     pub leaves: usize,
     /// The number of pods; 1 with two tiers.
     pub pods: usize,
-    /// By host.
     leaf_of: Vec<u32>,
-    /// By leaf.
     pod_of: Vec<u32>,
     hosts: Vec<Vec<HostIndex>>,
     leaves_of: Vec<Vec<u32>>,

@@ -1,4 +1,4 @@
-//! Clusters get places: what is arranged keeps what it should, and what is refused would fit if it were as small as told.
+//! Arrangements are sound and stable, and a refused cluster fits at the size that the refusal names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +63,7 @@ fn class(random: &mut Pcg64) -> Class {
     }
 }
 
-/// What every arrangement keeps.
+/// Checks the invariants of every arrangement.
 fn assert_sound(topology: &Topology, clusters: &[DesiredCluster], arranged: &Arrangement) {
     let mut findings = verify(topology, &arranged.intents, &arranged.plan);
     findings.retain(|finding| !is_told(finding, &arranged.plan));
@@ -90,7 +90,7 @@ fn assert_sound(topology: &Topology, clusters: &[DesiredCluster], arranged: &Arr
     for cluster in clusters.iter().filter(|cluster| cluster.class != Class::BestEffort) {
         assert!(
             arranged.node_ports[&cluster.name].iter().all(|port| owners[port].len() == 1),
-            "and nobody else is there"
+            "no other cluster uses it"
         );
     }
 }
@@ -134,13 +134,13 @@ fn random_clusters_are_placed_soundly_or_refused_with_a_size() {
                             assert_eq!(
                                 decided(now),
                                 decided(&arranged),
-                                "{what}: nobody touched {}",
+                                "{what}: untouched {}",
                                 cluster.name
                             );
                         }
                     }
                     let again = arrange(&topology, &fabric, HOST, &next, Some(&arranged)).unwrap();
-                    assert_eq!(again, arranged, "{what}: nothing is wanted anew");
+                    assert_eq!(again, arranged, "{what}: nothing changed");
                     (clusters, now) = (next, Some(arranged));
                     arranged_count += 1;
                 }
@@ -182,7 +182,7 @@ fn partitions_inside_a_cluster_keep_their_members_apart() {
     let keys =
         |node: usize| &arranged.plan.adapter_port(arranged.node_ports["acme/blue"][node - 1]).unwrap().pkeys;
     let own: BTreeSet<_> = arranged.plan.partitions().map(|partition| partition.number).collect();
-    // Whether two nodes meet in a partition other than the default one.
+    // Whether two nodes share a partition other than the default one.
     let meet = |a: usize, b: usize| {
         keys(a)
             .keys()

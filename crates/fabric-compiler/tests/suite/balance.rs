@@ -1,4 +1,4 @@
-//! Load spreads: on full trees every shift of the hosts keeps every link at one flow.
+//! Balance of routes: on full trees every shift permutation of the hosts loads every link with one flow.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ fn every_shift_keeps_every_link_of_three_level_trees_at_one_flow() {
 
 #[test]
 fn balance_does_not_depend_on_guid_order() {
-    // Real switches have GUIDs in no order: turn them around within each kind.
+    // Real switches have GUIDs in no order: reverse them within each kind.
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(4)) }.generate().unwrap();
     let mut text = ibnetdiscover::write(&tree);
     let guids: Vec<u64> = tree.switches().map(|(_, node)| node.guid.to_wire()).collect();
@@ -79,7 +79,7 @@ fn oversubscribed_trees_share_links_evenly() {
 
 #[test]
 fn a_torus_uses_every_allowed_path() {
-    // 16 switches with 4 hosts each: no exit of a switch towards a switch is left out.
+    // 16 switches with 4 hosts each: every exit of a switch towards a switch is used.
     let torus = Torus { hosts_per_switch: 4, ..Torus::new([4, 4]) }.generate().unwrap();
     let plan = fresh(&torus);
     let walker = Walker::new(&torus, &plan);

@@ -1,4 +1,4 @@
-//! What the compiler guarantees, over many fabrics and clusters.
+//! Properties of the compiler over many fabrics and clusters.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adoption;

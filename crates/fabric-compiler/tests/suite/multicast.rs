@@ -1,4 +1,4 @@
-//! Broadcasts reach every member once and nobody else, and groups that share a LID share no switch.
+//! Broadcasts reach each member exactly once and no other port; groups that share a multicast LID share no switch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +23,13 @@ fn planned(topology: &Topology, conf: &str) -> FabricPlan {
     compile(topology, &with_conf(topology, conf), &Decisions::default()).unwrap()
 }
 
-/// A rule that makes an IP partition of some hosts.
+/// A rule for a partition of some hosts with IPoIB.
 fn rule(number: u16, members: &[Guid]) -> String {
     let members: Vec<String> = members.iter().map(Guid::to_string).collect();
     format!("p{number}={number}, ipoib, defmember=full : {};\n", members.join(", "))
 }
 
-/// Where a packet that a host sends to a group arrives, by port GUID; panics if it comes to a switch twice.
+/// The port GUIDs that receive a packet sent by a host to a group. Panics if it reaches a switch twice.
 fn flood(topology: &Topology, plan: &FabricPlan, group: &GroupPlan, from: Guid) -> Vec<Guid> {
     let start = topology.peer(topology.by_port_guid(from).unwrap()).unwrap();
     let mut open = vec![start];
@@ -178,7 +178,7 @@ fn a_tree_without_a_common_root_uses_allowed_hops() {
     let group = plan.groups().next().unwrap();
     assert!(!goes_up_then_down(&damaged, &plan, group) && plan.findings().is_empty());
     assert!(!plan.decisions().routing.crown.is_empty());
-    // One group has a switch above all its members, and does not go by the crown.
+    // One group has a switch above all its members and does not use the core tree.
     let near: Vec<Guid> = hosts(&damaged).into_iter().take(4).collect();
     let other = planned(&damaged, &rule(1, &near));
     assert!(other.groups().all(|group| goes_up_then_down(&damaged, &other, group)));
@@ -219,7 +219,7 @@ proptest! {
         let fabric = without_links(fabric, missing.min(spare), seed).unwrap();
         let hosts = hosts(&fabric);
         let conf: String = (1..).zip(&groups).map(|(number, members)| {
-            rule(number, &members.iter().map(|place| hosts[*place]).collect::<Vec<_>>())
+            rule(number, &members.iter().map(|index| hosts[*index]).collect::<Vec<_>>())
         }).collect();
         let plan = planned(&fabric, &conf);
         assert_delivers(&fabric, &plan);

@@ -1,4 +1,4 @@
-//! Everyone reaches everyone, and no ring of links can wait for each other: on trees, whole and damaged, and elsewhere.
+//! All hosts reach each other without deadlocks, on complete and degraded trees and on other topologies.
 
 use fabric_model::decisions::Scheme;
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::world::{Walker, fresh, intents, switch_cables, without_cable};
 
-/// Checks everything; returns the pairs of switches that do not reach each other.
+/// Checks reachability and deadlock freedom. Returns the number of pairs of switches that do not reach each other.
 fn check(topology: &Topology) -> usize {
     let plan = fresh(topology);
     let walker = Walker::new(topology, &plan);
@@ -61,7 +61,7 @@ fn any_single_cable_of_a_tree_may_fail() {
 
 #[test]
 fn trees_that_lack_a_cable_per_leaf_keep_their_tiers() {
-    // No leaf reaches every spine any more, so no single switch joins all spines.
+    // No leaf reaches every spine, so no single switch joins all spines.
     let tree = small(FatTreeSize::Leaves(4)).generate().unwrap();
     let mut builder = TopologyBuilder::from(tree.clone());
     let leaves: Vec<_> = tree.switches().filter(|(_, node)| node.description.starts_with("leaf")).collect();
@@ -132,7 +132,7 @@ fn plans_do_not_depend_on_the_order_of_nodes() {
     let tree = small(FatTreeSize::Pods(3)).generate().unwrap();
     let plan = fresh(&tree);
     assert_eq!(fresh(&tree), plan);
-    // The text lists switches as they were discovered; begin with another one.
+    // The text lists switches in the order of discovery; start with another one.
     let text = ibnetdiscover::write(&tree);
     let mut parts: Vec<&str> = text.split("\n\n").collect();
     parts[1..].reverse();

@@ -1,4 +1,4 @@
-//! What nobody asked to change does not change.
+//! Plans are stable: only what a change affects is different.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ fn lids(plan: &FabricPlan) -> BTreeMap<Guid, Lid> {
     plan.lids().map(|(lid, guid)| (guid, lid)).collect()
 }
 
-/// The fabric with only some hosts plugged in; the first always is, since the manager sits there.
+/// The fabric with only some hosts connected, always with the first one, which is the manager.
 fn with_hosts(topology: &Topology, plugged: &[bool]) -> Topology {
     let mut builder = TopologyBuilder::from(topology.clone());
     for ((index, node), _) in topology.end_nodes().skip(1).zip(plugged).filter(|(_, plugged)| !**plugged) {
@@ -63,7 +63,7 @@ fn contradicting_decisions_are_resolved_in_a_fixed_order() {
     let of =
         |lid: u16| EndPortDecision { lid: Lid::from_wire(lid).unwrap(), up: vec![200; 300], pkeys: vec![] };
     let ports: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
-    // An absent port and two present ones claim LID 5; homes that lead nowhere.
+    // An absent port and two present ones claim LID 5; down paths that lead nowhere.
     broken.end_ports.insert(guid(1), of(5));
     broken.end_ports.insert(ports[2], of(5));
     broken.end_ports.insert(ports[6], of(5));
@@ -92,7 +92,7 @@ fn lids_of_absent_ports_are_reused_when_none_is_free() {
     assert_eq!(refused, Err(CompileError::LidsExhausted { needed, available: needed - 1 }));
 }
 
-/// Every changed entry must have sent over the cable, or be for a LID to which packets came over it.
+/// Checks that every changed entry used the cable, or is for a LID whose packets came over it.
 fn assert_minimal(tree: &Topology, cable: (Endpoint, Endpoint)) -> usize {
     let plan = fresh(tree);
     let cut = without_cable(tree, cable.0);
@@ -114,7 +114,7 @@ fn assert_minimal(tree: &Topology, cable: (Endpoint, Endpoint)) -> usize {
     changes.blocks
 }
 
-/// The switch at the upper end: generated trees list lower levels first, pod by pod.
+/// The switch at the upper end: generated trees list lower tiers first, pod by pod.
 fn upper(tree: &Topology, (a, b): (Endpoint, Endpoint)) -> fabric_model::NodeIndex {
     let level =
         |end: Endpoint| ["leaf", "spine", "core"].iter().position(|l| tree[end.node].description.contains(l));
@@ -203,7 +203,7 @@ fn plans_share_unchanged_tables() {
     assert!(!moved.is_empty() && moved.len() < 27);
 }
 
-/// Decisions that nobody made: any heights, up-links, homes, tables and groups for the nodes of a fabric.
+/// Random decisions: any heights, up-links, down paths, tables and groups for the nodes of a fabric.
 fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<> {
     let guids: Vec<Guid> = topology.nodes().map(|(_, node)| node.guid).collect();
     let port_guids: Vec<Guid> =

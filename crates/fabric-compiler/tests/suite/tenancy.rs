@@ -1,4 +1,4 @@
-//! Who owns what on every link, checked by counting again from the grants.
+//! Admission control and placement, checked by recounting every link from the grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use fabric_model::{Decisions, Intents, Topology};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// What a cluster has, wherever its entries are.
-fn without_places(grant: &Grant) -> Grant {
+/// A grant without the positions of entries.
+fn without_positions(grant: &Grant) -> Grant {
     let mut grant = grant.clone();
     grant.links.iter_mut().for_each(|share| share.first_entry = 0);
     grant
@@ -38,7 +38,7 @@ fn seven_lanes() -> TenancyLimits {
     TenancyLimits { lanes: Some(7), ..TenancyLimits::default() }
 }
 
-/// The links between two hosts of a cluster, by its ways or by the forwarding tables.
+/// The links between two hosts of a cluster, by its up-ports or by the forwarding tables.
 fn path(graph: &LinkGraph, grant: &Grant, from: usize, to: usize) -> Vec<LinkIndex> {
     let (source, target) = (grant.hosts[from], grant.hosts[to]);
     let Some((up_ports, tree)) = grant.up_ports.as_ref().zip(graph.tree()) else {
@@ -50,7 +50,7 @@ fn path(graph: &LinkGraph, grant: &Grant, from: usize, to: usize) -> Vec<LinkInd
     links
 }
 
-/// What every grant says of every link, worked out pair by pair; and that no link has two owners of anything.
+/// Recounts every grant pair by pair, and checks that nothing on a link has two owners.
 fn check(admission: &Admission) {
     let graph = admission.graph();
     let mut owners: BTreeSet<(LinkIndex, &str, u16)> = BTreeSet::new();
@@ -97,7 +97,7 @@ fn check(admission: &Admission) {
     }
 }
 
-/// Whatever sizes packets have, a lane gets its share of the whole round of the arbitration table.
+/// Checks that every lane gets its share of a round of the arbitration table, whatever the packet sizes.
 fn keeps_its_shares(admission: &Admission, link: LinkIndex) {
     let rate = admission.graph().links()[link.index()].rate.bits_per_s() as f64;
     let table = admission.table(link).unwrap();
@@ -110,7 +110,7 @@ fn keeps_its_shares(admission: &Admission, link: LinkIndex) {
     }
 }
 
-/// Random admissions and releases; after each, everyone else has what they had.
+/// Random admissions and releases; after each, the grants of other clusters are unchanged.
 fn churn(mut admission: Admission, steps: usize, seed: u8) {
     let graph = &Arc::clone(admission.graph());
     let mut runner =
@@ -221,7 +221,7 @@ fn refusals_name_the_binding_limit() {
     );
     let refusal = admission.admit(request(2, &[a, b], usable)).unwrap_err();
     assert!(matches!(refusal, Refusal::HostTaken { cluster: ClusterNumber(1), .. }));
-    // Hosts b and d hang on the same leaves: where they share a link with the first cluster, its only lane is taken.
+    // Hosts b and d are on the same leaves: on links shared with the first cluster the only lane is taken.
     let up_links = |admission: &Admission| admission.grants()[&ClusterNumber(1)].links.len();
     assert!(up_links(&admission) > 4);
     if let Err(refusal) = admission.admit(request(2, &[b, d], Bandwidth::ZERO)) {
@@ -244,7 +244,7 @@ fn small_clusters_share_leaves() {
     let first = leaves(placement.place(wanted(1, 2, rate)).unwrap());
     let second = leaves(placement.place(wanted(2, 2, rate)).unwrap());
     assert_eq!((first.len(), &first), (1, &second));
-    // A pod has 16 hosts. One more than it has left goes to a pod that nobody is in.
+    // A pod has 16 hosts. A cluster that does not fit into the used one goes to an empty pod.
     let grant = placement.place(wanted(3, 16, rate)).unwrap();
     assert_eq!(leaves(grant).len(), 4);
     assert!(leaves(grant).is_disjoint(&first));
@@ -267,9 +267,9 @@ fn hosts_without_capacity_are_skipped() {
     assert_eq!(refusal, PlacementError::TooFewHosts { requested: 60, free: 16 });
 }
 
-/// Random placements, growths, shrinkages and releases; after each, everyone else has what they had, and those who grew or
-/// shrank have their level, and their lanes where they pass the same links.
-fn live(graph: &Arc<LinkGraph>, steps: u32, seed: u8) {
+/// Random placements, resizes and releases; after each, the grants of other clusters are unchanged, and a resized cluster
+/// has the same service level, and the same lanes on links that it still uses.
+fn resize_randomly(graph: &Arc<LinkGraph>, steps: u32, seed: u8) {
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
     let mut draw = |below: usize| (0..below).new_tree(&mut runner).unwrap().current();
@@ -309,7 +309,9 @@ fn live(graph: &Arc<LinkGraph>, steps: u32, seed: u8) {
             match after.get(cluster) {
                 Some(has) if is_refused => assert_eq!(had, has),
                 // Entries may have been moved to make room.
-                Some(has) if *cluster != touched => assert_eq!(without_places(had), without_places(has)),
+                Some(has) if *cluster != touched => {
+                    assert_eq!(without_positions(had), without_positions(has))
+                }
                 Some(has) => {
                     changed += 1;
                     assert_eq!(had.service_level, has.service_level);
@@ -334,12 +336,12 @@ fn live(graph: &Arc<LinkGraph>, steps: u32, seed: u8) {
 
 #[test]
 fn clusters_resize_in_place_over_1000_changes() {
-    live(&graph(&tree(64, 8, 3), seven_lanes()), 1000, 4);
+    resize_randomly(&graph(&tree(64, 8, 3), seven_lanes()), 1000, 4);
 }
 
 #[test]
 fn refusals_leave_arbitration_tables_unchanged() {
-    live(&graph(&tree(64, 8, 3), TenancyLimits { table_entries: 16, ..seven_lanes() }), 400, 5);
+    resize_randomly(&graph(&tree(64, 8, 3), TenancyLimits { table_entries: 16, ..seven_lanes() }), 400, 5);
 }
 
 #[test]
@@ -369,23 +371,23 @@ fn largest_growth_succeeds_and_one_more_fails() {
 fn the_negative_cache_changes_no_decision() {
     let graph = graph(&tree(64, 8, 3), seven_lanes());
     for (seed, part) in [(6, 0.0), (7, 0.5), (8, 1.0)] {
-        let [mut remembers, mut forgets] =
+        let [mut cached, mut uncached] =
             [0; 2].map(|_| Placement::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED));
-        let rate = remembers.admission().usable(LinkIndex(0)).part(part);
+        let rate = cached.admission().usable(LinkIndex(0)).part(part);
         let mut runner = TestRunner::new_with_rng(
             Config::default(),
             TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]),
         );
         let mut draw = |below: usize| (0..below).new_tree(&mut runner).unwrap().current();
-        let (mut asked_again, mut number) = (0, 0);
+        let (mut retries, mut number) = (0, 0);
         while number < 150 {
             let nodes = 1 + draw(24);
             while number < 150 {
-                // A wish of another size in between makes it forget.
-                if forgets.place(wanted(1000, 1, rate)).is_ok() {
-                    forgets.release(ClusterNumber(1000));
+                // A request of another size in between clears the cache.
+                if uncached.place(wanted(1000, 1, rate)).is_ok() {
+                    uncached.release(ClusterNumber(1000));
                 }
-                let [one, other] = [&mut remembers, &mut forgets].map(|placement| {
+                let [one, other] = [&mut cached, &mut uncached].map(|placement| {
                     placement.place(wanted(number, nodes, rate)).map(|grant| grant.hosts.clone())
                 });
                 assert_eq!(one, other);
@@ -393,12 +395,12 @@ fn the_negative_cache_changes_no_decision() {
                     number += 1;
                     break;
                 }
-                asked_again += 1;
-                let clusters: Vec<ClusterNumber> = remembers.admission().grants().keys().copied().collect();
+                retries += 1;
+                let clusters: Vec<ClusterNumber> = cached.admission().grants().keys().copied().collect();
                 let gone = clusters[draw(clusters.len())];
-                assert_eq!(remembers.release(gone), forgets.release(gone));
+                assert_eq!(cached.release(gone), uncached.release(gone));
             }
         }
-        assert!(asked_again > 20, "{asked_again}");
+        assert!(retries > 20, "{retries}");
     }
 }

@@ -1,4 +1,4 @@
-//! Refusals held against an exhaustive search on small trees: is there really no place?
+//! Compares refusals with an exhaustive search for a placement on small trees.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ fn graph(oversubscription: Oversubscription, lanes: u8, service_levels: u8) -> A
     Arc::new(graph)
 }
 
-/// Three hosts and three up-ports a leaf.
+/// Three hosts and three up-ports per leaf.
 const EVEN: Oversubscription = Oversubscription { down: 1, up: 1 };
 
-/// Four hosts and two up-ports a leaf.
+/// Four hosts and two up-ports per leaf.
 const NARROW: Oversubscription = Oversubscription { down: 2, up: 1 };
 
-/// One question: has a cluster of so many hosts at a rate any place at all?
+/// Decides by exhaustive search whether a cluster of `nodes` hosts at a rate can be placed at all.
 struct Exact<'a> {
     admission: &'a Admission,
     nodes: usize,
@@ -51,7 +51,7 @@ impl Exact<'_> {
         (1..=self.levels).any(|level| self.by_hosts(&free, &mut Vec::new(), level))
     }
 
-    /// All numbers of hosts in all leaves. Free hosts of a leaf do not differ.
+    /// Tries all numbers of hosts in all leaves. Free hosts of a leaf are equivalent.
     fn by_hosts(&self, free: &[usize], counts: &mut Vec<usize>, level: u8) -> bool {
         let rest = self.nodes - counts.iter().sum::<usize>();
         if counts.len() == free.len() {
@@ -65,7 +65,7 @@ impl Exact<'_> {
         })
     }
 
-    /// All up-ports of all destinations; those of a leaf in order, as its hosts do not differ.
+    /// Tries all up-ports of all destinations; those of a leaf in order, because its hosts are equivalent.
     fn by_up_ports(&self, counts: &[usize], up_ports: &mut Vec<(usize, usize)>, level: u8) -> bool {
         if counts.iter().filter(|count| **count > 0).count() < 2 {
             return true;
@@ -88,7 +88,7 @@ impl Exact<'_> {
         })
     }
 
-    /// Whether the links can carry the destinations so far. More of them only need more.
+    /// Whether the links can carry the destinations so far. Further ones only need more.
     fn fits(&self, counts: &[usize], up_ports: &[(usize, usize)], level: u8) -> bool {
         let tree = self.admission.graph().tree().unwrap();
         (0..tree.leaf_ups).all(|up| {
@@ -112,10 +112,10 @@ impl Exact<'_> {
     }
 }
 
-/// Streams of clusters for each kind of tree and limits.
+/// Sequences of clusters for each kind of tree and limits.
 const INSTANCES: u64 = 300;
 
-/// Refusals by links at a rate, and how many of them are false.
+/// The number of refusals because of links at a rate, and how many of them are wrong.
 fn refusals(tree: Oversubscription, rate: f64, lanes: u8, levels: u8) -> (usize, usize) {
     let graph = graph(tree, lanes, levels);
     let (mut refused, mut wrong) = (0, 0);

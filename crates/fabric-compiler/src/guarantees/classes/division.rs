@@ -13,7 +13,7 @@ const PACKET: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
 /// The largest weight of an entry.
 const ENTRY_MAX: u32 = 255;
 
-/// PacketSizes that an entry carries at most; the last one is begun with what is left of the weight.
+/// The most packets of an entry; the last one is begun with the rest of the weight.
 const ENTRY_PACKETS: u32 = ENTRY_MAX.div_ceil(PACKET);
 
 /// The entries of a cluster in a table, and the free ones.
@@ -123,7 +123,7 @@ impl ClusterEntries<'_> {
     }
 }
 
-/// PacketSizes by what classes are to get, one for each at least.
+/// Packets for each class in proportion to the weights, at least one each.
 fn shared_out(packets: u32, wanted: &[u32]) -> Vec<u32> {
     let all: u64 = wanted.iter().map(|weight| u64::from(*weight)).sum::<u64>().max(1);
     let part = |weight: &u32| u64::from(*weight) * u64::from(packets);

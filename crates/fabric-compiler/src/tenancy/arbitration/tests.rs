@@ -8,7 +8,7 @@ fn lane(raw: u8) -> VirtualLane {
     VirtualLane::from_wire(raw).unwrap()
 }
 
-/// Whether a sequence of so many entries, equally far apart, is free anywhere: found by trying.
+/// Whether `count` entries at equal distances are free anywhere, by brute force.
 fn is_possible(table: &ArbitrationTable, count: u8) -> bool {
     let positions = table.positions();
     let distance = table.length() / count;
@@ -17,7 +17,7 @@ fn is_possible(table: &ArbitrationTable, count: u8) -> bool {
     })
 }
 
-/// Which blocks are taken, whichever lanes have them.
+/// The used blocks, whichever lanes have them.
 fn blocks(table: &ArbitrationTable) -> Vec<(u8, u8)> {
     let mut blocks: Vec<_> =
         table.sequences().iter().map(|sequence| (sequence.address, sequence.count)).collect();
@@ -118,7 +118,7 @@ fn after_defragmentation_every_request_that_fits_is_met() {
 
 #[test]
 fn moves_go_to_free_entries_and_keep_weight_and_number() {
-    // Lanes 0..=7 fill a table of 8; every second position is then given up.
+    // Lanes 0..=7 fill a table of 8; then every second position is released.
     let mut table = ArbitrationTable::new(8).unwrap();
     for number in 0..8 {
         table.request(lane(number), 8, u32::from(number) + 1).unwrap();
@@ -191,7 +191,7 @@ fn service_curves_match_hand_computed_bounds() {
         let hop = HopDelay { wait_s: curve.wait_s, link_bytes_per_s: RATE, passage_s: 0.2e-6 };
         packet_bound_s(&[hop; 4]) * 1e6
     };
-    // What bounds for bursts add, a packet at the slowest rate, is not for one packet.
+    // Bounds for bursts add a packet at the slowest rate, which does not apply to a single packet.
     for (curve, burst_us) in [(full, 83.0), (any, 160.0), (heavy, 331.0), (tagged, 16.2), (short, 78.0)] {
         let rate = PACKET_BYTES_MAX as f64 / curve.rate_bytes_per_s * 1e6;
         near(bound(curve) + rate, burst_us, burst_us * 0.006);
@@ -200,7 +200,7 @@ fn service_curves_match_hand_computed_bounds() {
     assert_eq!(missing, None);
 }
 
-/// Of tables whose first entry is taken, as that of every port is.
+/// Tables whose first entry is used, as in every port.
 #[test]
 fn most_moves_go_to_entries_that_were_free_before() {
     let (mut made, mut tidied) = (0, 0);
@@ -241,6 +241,6 @@ fn most_moves_go_to_entries_that_were_free_before() {
             }
         }
     }
-    // The rest are tables with hardly anything free.
+    // The rest are tables with hardly any free entry.
     assert!(made > 1000 && tidied * 3 < made, "{made} {tidied}");
 }

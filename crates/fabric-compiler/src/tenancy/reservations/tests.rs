@@ -13,7 +13,7 @@ use crate::tenancy::link_graph::TenancyLimits;
 use crate::tenancy::placement::{Capacity, Placement, PlacementRequest};
 use crate::tenancy::tree::UpPorts;
 
-/// 64 hosts in three levels.
+/// 64 hosts in three tiers.
 fn graph() -> Arc<LinkGraph> {
     let size = FatTreeSize::Hosts { hosts: 64, levels: Some(3) };
     let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate().unwrap();
@@ -23,7 +23,7 @@ fn graph() -> Arc<LinkGraph> {
     Arc::new(LinkGraph::of(&topology, &plan, TenancyLimits { lanes: Some(7), ..TenancyLimits::default() }))
 }
 
-/// What is left of every link of a tree is what its reservations say.
+/// Checks that the residuals of all links match the reservations. Returns the number of lanes in use.
 fn check(reservations: &Reservations, graph: &LinkGraph) -> usize {
     let tree = graph.tree().unwrap();
     let mut taken = 0;
@@ -84,7 +84,7 @@ fn residuals_match_reservations_over_1000_changes() {
 #[test]
 fn pair_demand_agrees_with_exact_division() {
     let mut random = Pcg64::seed_from_u64(2);
-    // Numbers of every length, since rates and hosts are of very different ones.
+    // Numbers of every length, because rates and hosts differ by orders of magnitude.
     let mut number = || random.next_u64() >> (random.next_u64() % 64);
     for _ in 0..200_000 {
         let (rate, others, pairs, below) = (number(), number() >> 32, number() >> 48, number().max(1));
