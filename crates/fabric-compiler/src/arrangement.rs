@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::guarantees::{link_graph, restored};
 use crate::tenancy::admission::Grant;
 use crate::tenancy::link_graph::{HostIndex, LinkGraph};
-use crate::tenancy::placement::{Capacity, Placement, PlacementError, PlacementRequest};
+use crate::tenancy::placement::{Capacity, PlacementError, PlacementRequest, Placer};
 use crate::{CompileError, compile};
 
 /// P_Keys that every port holds besides those of clusters: the default partition's, limited and full.
@@ -174,7 +174,7 @@ fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> 
 
 /// What hosts have left while clusters are placed.
 struct HostSearch<'a> {
-    placement: Placement,
+    placer: Placer,
     graph: Arc<LinkGraph>,
     by_port: HashMap<Guid, HostIndex>,
     manager: Guid,
@@ -203,7 +203,7 @@ impl<'a> HostSearch<'a> {
         let keys = usize::from(ports.usual_port.pkeys.min(ports.usual_switch.enforced_pkeys));
         let manager = fabric.manager;
         let mut search = Self {
-            placement: Placement::new(admission, |_| host),
+            placer: Placer::new(admission, |_| host),
             graph,
             by_port,
             manager,
@@ -223,7 +223,7 @@ impl<'a> HostSearch<'a> {
         for host in used.filter_map(|port| self.by_port.get(port)) {
             free[host.index()] = Capacity::NONE;
         }
-        self.placement.set_capacities(free);
+        self.placer.set_capacities(free);
     }
 
     /// Finds hosts for the nodes of a cluster that have none yet.
@@ -251,7 +251,7 @@ impl<'a> HostSearch<'a> {
         bandwidth: Bandwidth,
     ) -> Result<Vec<Guid>, NodesNotPlaced> {
         let DesiredCluster { nodes, needs, sl_mode: mode, .. } = *cluster;
-        place(&mut self.placement, PlacementRequest { cluster: number, nodes, needs, bandwidth, mode })
+        place(&mut self.placer, PlacementRequest { cluster: number, nodes, needs, bandwidth, mode })
     }
 
     /// Further hosts for a guaranteed cluster, near those it has.
@@ -261,8 +261,8 @@ impl<'a> HostSearch<'a> {
         cluster: &DesiredCluster,
     ) -> Result<Vec<Guid>, NodesNotPlaced> {
         let own: BTreeSet<Guid> = self.node_ports[&cluster.name].iter().copied().collect();
-        self.placement.set_needs(number, cluster.needs);
-        let more = grow(&mut self.placement, number, cluster.nodes - own.len());
+        self.placer.set_needs(number, cluster.needs);
+        let more = grow(&mut self.placer, number, cluster.nodes - own.len());
         let more = more.map_err(|error| NodesNotPlaced { largest: own.len() + error.largest, ..error })?;
         Ok(more.into_iter().filter(|port| !own.contains(port)).collect())
     }
@@ -343,47 +343,44 @@ pub fn find_hosts(
     let names = || (0..).map(ClusterNumber).zip(plan.decisions().clusters.keys().map(String::as_str));
     let admission = restored(&graph, names(), plan.decisions());
     let needs = Capacity { cores: 1, memory_mib: 0, functions: 0 };
-    let mut placement = Placement::new(admission, |host| {
-        if suits(graph.hosts()[host.index()].port) { needs } else { Capacity::NONE }
-    });
+    let mut placer =
+        Placer::new(
+            admission,
+            |host| {
+                if suits(graph.hosts()[host.index()].port) { needs } else { Capacity::NONE }
+            },
+        );
     let known = names().find(|(_, name)| *name == cluster).map(|(number, _)| number);
-    match known.filter(|number| placement.admission().grants().contains_key(number)) {
+    match known.filter(|number| placer.admission().grants().contains_key(number)) {
         Some(number) => {
-            placement.set_needs(number, needs);
+            placer.set_needs(number, needs);
             let own = &plan.decisions().clusters[cluster].ports;
-            let hosts = grow(&mut placement, number, nodes)?;
+            let hosts = grow(&mut placer, number, nodes)?;
             Ok(hosts.into_iter().filter(|port| !own.contains(port)).collect())
         }
         None => {
             let cluster = ClusterNumber(u32::MAX);
-            place(
-                &mut placement,
-                PlacementRequest { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster },
-            )
+            place(&mut placer, PlacementRequest { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster })
         }
     }
 }
 
 /// Places a cluster; returns the ports of all its hosts.
-fn place(placement: &mut Placement, request: PlacementRequest) -> Result<Vec<Guid>, NodesNotPlaced> {
-    let graph = Arc::clone(placement.admission().graph());
-    match placement.place(request) {
+fn place(placer: &mut Placer, request: PlacementRequest) -> Result<Vec<Guid>, NodesNotPlaced> {
+    let graph = Arc::clone(placer.admission().graph());
+    match placer.place(request) {
         Ok(grant) => Ok(ports(grant, &graph)),
-        Err(error) => Err(NodesNotPlaced { reason: error.into(), largest: placement.largest(request) }),
+        Err(error) => Err(NodesNotPlaced { reason: error.into(), largest: placer.largest(request) }),
     }
 }
 
 /// Grows a cluster by some nodes; returns the ports of all its hosts. `largest` of an error counts further nodes only.
-fn grow(
-    placement: &mut Placement,
-    cluster: ClusterNumber,
-    nodes: usize,
-) -> Result<Vec<Guid>, NodesNotPlaced> {
-    let graph = Arc::clone(placement.admission().graph());
-    match placement.grow(cluster, nodes) {
+fn grow(placer: &mut Placer, cluster: ClusterNumber, nodes: usize) -> Result<Vec<Guid>, NodesNotPlaced> {
+    let graph = Arc::clone(placer.admission().graph());
+    match placer.grow(cluster, nodes) {
         Ok(grant) => Ok(ports(grant, &graph)),
         Err(error) => {
-            let largest = placement.largest_growth(cluster, nodes).unwrap_or(0);
+            let largest = placer.largest_growth(cluster, nodes).unwrap_or(0);
             Err(NodesNotPlaced { reason: error.into(), largest })
         }
     }

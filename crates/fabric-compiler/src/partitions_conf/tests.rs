@@ -130,12 +130,12 @@ fn limits_on_size_rules_and_names_hold() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[aA-Z0x1-9=,:;# \n\\PC]{0,80}") {
+    fn parsing_random_text_does_not_panic(text in "[aA-Z0x1-9=,:;# \n\\PC]{0,80}") {
         let _ = parse(&text);
     }
 
     #[test]
-    fn no_words_make_it_panic(words in prop::collection::vec(prop::sample::select(vec![
+    fn parsing_random_tokens_does_not_panic(words in prop::collection::vec(prop::sample::select(vec![
         "a", "=", "0x1", ":", ";", ",", "ALL", "SELF", "full", "ipoib", "mtu", "4", "\n", "#", "defmember", "é", " ",
     ]), 0..40)) {
         if let Err(error) = parse(&words.concat()) {

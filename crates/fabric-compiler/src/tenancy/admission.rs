@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairLevel, SlMode};
-use ib_wire::{Guid, ServiceLevel, VirtualLane};
+use ib_wire::{Guid, ServiceLevel};
 
 use super::arbitration::{ArbitrationTable, EntryMove};
 use super::demand::{LinkDemands, lowest};
@@ -20,6 +20,7 @@ use super::path_selection::{PathSelector, SelectedPaths};
 use super::reservations::Moved;
 use super::tree::UpPorts;
 
+pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel, service_levels};
 pub use super::refusal::Refusal;
 pub(super) use super::reservations::Reservations;
 
@@ -46,98 +47,6 @@ pub struct AdmissionRequest<'a> {
     pub bandwidth: Bandwidth,
     pub mode: SlMode,
     pub routes: RouteChoice,
-}
-
-/// The part of a directed link that a cluster was granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkShare {
-    pub link: LinkIndex,
-    pub lane: VirtualLane,
-    /// A bit for each service level of the cluster on this link.
-    pub service_levels: u16,
-    /// The rate reserved for the cluster on this link.
-    pub share: Bandwidth,
-    /// Entries of the low-priority arbitration table that serve the lane: a power of two.
-    pub entries: u8,
-    /// The position of the first entry; the others follow at equal distances.
-    pub first_entry: u8,
-    /// The weight of each entry, in units of 64 bytes; never 0.
-    pub weight: u8,
-}
-
-/// The service level between the hosts of two switches, in both directions, and between hosts of one switch. Keys are
-/// switch indices of the [`LinkGraph`], the lower one first.
-pub type PairServiceLevels = BTreeMap<(u32, u32), ServiceLevel>;
-
-/// The service level of the paths from all hosts of a switch to a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathServiceLevel {
-    /// The index of the senders' switch.
-    pub from: u32,
-    pub to: HostIndex,
-    pub service_level: ServiceLevel,
-}
-
-/// What a cluster was granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    pub cluster: ClusterNumber,
-    /// In ascending order, each once.
-    pub hosts: Vec<HostIndex>,
-    /// Per host; see [`AdmissionRequest::bandwidth`].
-    pub bandwidth: Bandwidth,
-    /// The service level of all packets of the cluster; `None` with [`SlMode::Path`].
-    pub service_level: Option<ServiceLevel>,
-    /// With [`SlMode::Path`]: the service level of each pair of switches.
-    pub pairs: PairServiceLevels,
-    /// The service level of each path, after [`Admission::with_one_way_service_levels`] only.
-    pub paths: Vec<PathServiceLevel>,
-    /// The up-ports towards each host, in the order of `hosts`; `None` if paths were not selected.
-    pub up_ports: Option<Vec<UpPorts>>,
-    /// In ascending order of links, each once.
-    pub links: Vec<LinkShare>,
-}
-
-impl Grant {
-    /// The links of the grant as plans store them.
-    pub fn link_grants<'a>(&'a self, graph: &'a LinkGraph) -> impl Iterator<Item = LinkGrant> + 'a {
-        self.links.iter().map(|share| LinkGrant {
-            port: graph.links()[share.link.index()].from,
-            lane: share.lane,
-            service_levels: service_levels(share.service_levels).collect(),
-            share: share.share,
-            entries: share.entries,
-            first_entry: Some(share.first_entry),
-            weight: share.weight,
-        })
-    }
-
-    /// The service levels of pairs of switches as plans store them.
-    pub fn pair_service_levels(&self, graph: &LinkGraph) -> Vec<PairLevel> {
-        if self.pairs.is_empty() {
-            return Vec::new();
-        }
-        let guids: HashMap<u32, Guid> =
-            self.hosts.iter().map(|host| (graph.switch_of(*host), graph.switch_guid(*host))).collect();
-        let pairs = self.pairs.iter().map(|((a, b), sl)| PairLevel {
-            switches: PairLevel::between(guids[a], guids[b]),
-            service_level: *sl,
-        });
-        let mut pairs: Vec<PairLevel> = pairs.collect();
-        pairs.sort_unstable_by_key(|pair| pair.switches);
-        pairs
-    }
-
-    /// The part of a link; `None` if the cluster does not use it.
-    pub fn share(&self, link: LinkIndex) -> Option<&LinkShare> {
-        let index = self.links.binary_search_by_key(&link, |share| share.link).ok()?;
-        self.links.get(index)
-    }
-}
-
-/// The service levels of a bit set, ascending.
-pub fn service_levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
-    (0..16).filter(move |sl| bits & (1 << sl) != 0).filter_map(ServiceLevel::from_wire)
 }
 
 /// The part of an earlier grant that a decision must keep.
@@ -275,8 +184,8 @@ impl Admission {
     pub fn admit(&mut self, request: AdmissionRequest<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
         let (grant, moved) = self.decide(request, Keep::Nothing)?;
         let cluster = grant.cluster;
-        self.enter(grant);
-        let moves = self.note(moved);
+        self.record(grant);
+        let moves = self.record_moves(moved);
         Ok((&self.grants[&cluster], moves))
     }
 
@@ -287,13 +196,13 @@ impl Admission {
         let before = self.release(request.cluster).ok_or(Refusal::UnknownCluster(request.cluster))?;
         match self.decide_keeping(request, &before) {
             Ok((grant, moved)) => {
-                self.enter(grant);
-                let moves = self.note(moved);
+                self.record(grant);
+                let moves = self.record_moves(moved);
                 Ok((&self.grants[&request.cluster], moves))
             }
             Err(refusal) => {
                 self.reservations.restore(saved);
-                self.enter(before);
+                self.record(before);
                 Err(refusal)
             }
         }
@@ -306,7 +215,7 @@ impl Admission {
         let answer = self.decide_keeping(request, &before);
         let answer = answer.map(|(grant, moved)| self.reservations.undo(&grant.links, moved));
         self.reservations.restore(saved);
-        self.enter(before);
+        self.record(before);
         answer
     }
 
@@ -325,7 +234,7 @@ impl Admission {
     }
 
     /// Records a grant whose reservations were made already.
-    fn enter(&mut self, grant: Grant) {
+    fn record(&mut self, grant: Grant) {
         for host in &grant.hosts {
             self.owners[host.index()] = Some(grant.cluster);
         }
@@ -333,13 +242,13 @@ impl Admission {
     }
 
     /// Records the new positions of entries that were moved.
-    fn note(&mut self, moved: Vec<Moved>) -> Vec<LinkMoves> {
+    fn record_moves(&mut self, moved: Vec<Moved>) -> Vec<LinkMoves> {
         let moves: Vec<LinkMoves> = moved.into_iter().map(|moved| moved.moves).collect();
-        self.enter_places(&moves);
+        self.enter_positions(&moves);
         moves
     }
 
-    fn enter_places(&mut self, moves: &[LinkMoves]) {
+    fn enter_positions(&mut self, moves: &[LinkMoves]) {
         for (link, _) in moves {
             let Some(table) = self.reservations.table(*link) else { continue };
             for grant in self.grants.values_mut() {
@@ -354,7 +263,7 @@ impl Admission {
     /// Undoes moves that were returned earlier. Every cluster admitted since must have been released.
     pub(crate) fn undo_moves(&mut self, moves: &[LinkMoves]) {
         self.reservations.undo_moves(moves);
-        self.enter_places(moves);
+        self.enter_positions(moves);
     }
 
     /// Makes the reservations of a cluster on all links, or none.
@@ -471,8 +380,8 @@ impl Admission {
         let AdmissionRequest { cluster, bandwidth, .. } = request;
         let service_level = lowest(everywhere).filter(|_| !is_path);
         let (paths, up_ports) = (Vec::new(), None);
-        self.enter(Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links });
-        let moves = self.note(moved);
+        self.record(Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links });
+        let moves = self.record_moves(moved);
         Some((self.grants.get(&cluster)?, moves))
     }
 
@@ -536,8 +445,8 @@ impl Admission {
 
     /// Selected paths if the request asks for them, and with them the service level of the cluster.
     ///
-    /// First any paths, if those leave a service level free; otherwise up to [`SERVICE_LEVELS_TRIED_MAX`] service levels, each with
-    /// paths that avoid links where others own it.
+    /// First any paths, if those leave a service level free; otherwise up to [`SERVICE_LEVELS_TRIED_MAX`] service levels,
+    /// each with paths that avoid links where others own it.
     fn chosen(
         &self,
         request: AdmissionRequest<'_>,

@@ -64,7 +64,7 @@ pub const fn reserved_lanes(data_lanes: u8) -> u8 {
 
 /// An adapter port that is attached to a switch, and the two links of its cable.
 #[derive(Clone, Copy, Debug)]
-pub struct HostPort {
+pub struct AttachedHost {
     pub port: Guid,
     /// From the host into the fabric.
     pub inward: LinkIndex,
@@ -92,7 +92,7 @@ pub struct DirectedLink {
     peer: PortName,
 }
 
-impl HostPort {
+impl AttachedHost {
     /// The index of its switch.
     pub(super) fn switch_index(&self) -> u32 {
         self.switch
@@ -109,7 +109,7 @@ struct SwitchRow {
 /// Hosts, directed links and routes of a fabric. Switches are numbered as in the plan.
 #[derive(Clone, Debug)]
 pub struct LinkGraph {
-    hosts: Vec<HostPort>,
+    hosts: Vec<AttachedHost>,
     links: Vec<DirectedLink>,
     switches: Vec<SwitchRow>,
     tree: Option<RegularTree>,
@@ -139,7 +139,7 @@ impl LinkGraph {
             let Some(switch) = switch_indices.get(&port.peer.node).copied() else { continue };
             let Some(outward) = graph.exit(switch, port.peer.port) else { continue };
             let inward = graph.add_link(topology, port.name, port.peer, port.lanes, Some(switch));
-            graph.hosts.push(HostPort { port: port.guid, inward, outward, lid: port.lid, switch });
+            graph.hosts.push(AttachedHost { port: port.guid, inward, outward, lid: port.lid, switch });
         }
         graph.hosts.sort_by_key(|host| (host.switch, graph.links[host.outward.index()].from.port));
         graph.tree = RegularTree::of(&graph);
@@ -156,7 +156,7 @@ impl LinkGraph {
     }
 
     /// Ordered by switch, then by switch port.
-    pub fn hosts(&self) -> &[HostPort] {
+    pub fn hosts(&self) -> &[AttachedHost] {
         &self.hosts
     }
 

@@ -51,6 +51,7 @@ pub mod arbitration;
 mod balance;
 mod candidates;
 mod demand;
+mod grant;
 pub mod link_graph;
 mod negative_cache;
 mod path_selection;

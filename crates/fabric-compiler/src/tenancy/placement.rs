@@ -112,7 +112,7 @@ struct Attempts {
 ///
 /// The search is a bounded heuristic: a refusal does not prove that no placement exists.
 #[derive(Debug)]
-pub struct Placement {
+pub struct Placer {
     pub(super) admission: Admission,
     capacities: Vec<Capacity>,
     /// Whether all hosts have the same capacity.
@@ -127,7 +127,7 @@ pub struct Placement {
     residual_cache: ResidualCache,
 }
 
-impl Placement {
+impl Placer {
     /// Starts with the clusters that are admitted already. Their hosts are not free.
     pub fn new(admission: Admission, capacities: impl Fn(HostIndex) -> Capacity) -> Self {
         let graph = Arc::clone(admission.graph());

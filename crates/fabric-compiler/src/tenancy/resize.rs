@@ -5,9 +5,9 @@ use fabric_model::tenancy::{ClusterNumber, SlMode};
 use super::admission::{AdmissionRequest, Grant, Refusal, RouteChoice};
 use super::candidates::few_leaves;
 use super::link_graph::HostIndex;
-use super::placement::{Placement, PlacementError};
+use super::placement::{PlacementError, Placer};
 
-impl Placement {
+impl Placer {
     /// Adds `nodes` hosts to a cluster, near those it has: in its own leaves first, then in its pods. Its hosts, rate and
     /// service level stay. If it is refused, everything stays as before.
     pub fn grow(&mut self, cluster: ClusterNumber, nodes: usize) -> Result<&Grant, PlacementError> {

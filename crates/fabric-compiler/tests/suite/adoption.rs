@@ -295,12 +295,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_found_a_tree_is_routed(found in any_tables(&small_tree()), all in any::<bool>()) {
+    fn trees_with_random_adopted_tables_are_routed(found in any_tables(&small_tree()), all in any::<bool>()) {
         assert_any_found_does(&small_tree(), &found, all);
     }
 
     #[test]
-    fn whatever_is_found_any_fabric_is_routed(found in any_tables(&small_random()), all in any::<bool>()) {
+    fn fabrics_with_random_adopted_tables_are_routed(found in any_tables(&small_random()), all in any::<bool>()) {
         assert_any_found_does(&small_random(), &found, all);
     }
 }

@@ -30,7 +30,7 @@ fn worst_shift(topology: &Topology, shifts: impl Iterator<Item = usize>) -> usiz
 }
 
 #[test]
-fn every_shift_keeps_every_link_of_two_level_trees_at_one_flow() {
+fn shifts_load_links_of_two_tier_trees_with_one_flow() {
     for leaves in [2, 3, 9] {
         let tree = FatTree::new(FatTreeSize::Leaves(leaves)).generate().unwrap();
         assert_eq!(worst_shift(&tree, 1..usize::from(leaves) * 18), 1, "{leaves} leaves");
@@ -42,7 +42,7 @@ fn every_shift_keeps_every_link_of_two_level_trees_at_one_flow() {
 }
 
 #[test]
-fn every_shift_keeps_every_link_of_three_level_trees_at_one_flow() {
+fn shifts_load_links_of_three_tier_trees_with_one_flow() {
     for (radix, pods) in [(4, 4), (8, 2), (8, 3), (8, 8), (12, 4)] {
         let tree = FatTree { radix, ..FatTree::new(FatTreeSize::Pods(pods)) }.generate().unwrap();
         let hosts = tree.end_nodes().count();
@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn sampled_shifts_keep_every_link_of_large_trees_at_one_flow(shift in 1usize..1944) {
+    fn sampled_shifts_load_links_of_large_trees_with_one_flow(shift in 1usize..1944) {
         for tree in [FatTree::new(FatTreeSize::Leaves(36)), FatTree::new(FatTreeSize::Pods(6))] {
             let tree = tree.generate().unwrap();
             prop_assert!(worst_shift(&tree, [shift].into_iter()) <= 1);

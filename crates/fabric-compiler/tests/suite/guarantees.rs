@@ -226,13 +226,13 @@ fn paths_are_selected_to_avoid_shared_links() {
         TenancyLimits { table_entries: 8, ..TenancyLimits::default() },
     ));
     let host = |port: &Guid| graph.hosts().iter().position(|host| host.port == *port).unwrap() as u32;
-    let placement: Vec<HostIndex> = hosts.iter().map(|port| HostIndex(host(port))).collect();
+    let host_indices: Vec<HostIndex> = hosts.iter().map(|port| HostIndex(host(port))).collect();
     let mut admission = Admission::new(Arc::clone(&graph));
-    let usable = admission.usable(graph.route(placement[0], placement[2]).unwrap()[1]);
+    let usable = admission.usable(graph.route(host_indices[0], host_indices[2]).unwrap()[1]);
     let bandwidth = usable.part(0.9);
     let request = AdmissionRequest {
         cluster: ClusterNumber(0),
-        hosts: &placement,
+        hosts: &host_indices,
         bandwidth,
         mode: SlMode::Cluster,
         routes: RouteChoice::Existing,

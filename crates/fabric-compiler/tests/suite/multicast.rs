@@ -204,7 +204,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_groups_on_any_fabric_deliver_and_never_overlap(
+    fn random_groups_deliver_and_never_overlap(
         groups in prop::collection::vec(prop::collection::btree_set(0usize..24, 1..10), 1..12),
         missing in 0usize..8,
         seed: u64,

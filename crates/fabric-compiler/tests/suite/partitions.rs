@@ -229,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_key_never_moves_while_it_stays(
+    fn a_held_key_keeps_its_index(
         steps in prop::collection::vec(prop::collection::btree_set(1u16..40, 0..30), 1..8),
     ) {
         let tree = tree();

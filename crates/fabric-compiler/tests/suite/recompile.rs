@@ -97,7 +97,7 @@ fn a_group_that_needs_a_taken_mlid_is_planned_from_scratch() {
 }
 
 /// Up to six partitions, some twice, some without a number or members, with small P_Key tables.
-fn any_wishes(topology: &Topology) -> impl Strategy<Value = Vec<PartitionIntent>> + use<> {
+fn any_partitions(topology: &Topology) -> impl Strategy<Value = Vec<PartitionIntent>> + use<> {
     let ends: Vec<Guid> =
         topology.nodes().flat_map(|(_, node)| node.ports().map(|(_, port)| port.guid)).collect();
     let port = prop::sample::select(ends).prop_map(Who::Port);
@@ -150,20 +150,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn trees_are_recompiled_to_what_would_be_compiled(steps in prop::collection::vec(any_wishes(&tree()), 1..6)) {
+    fn trees_are_recompiled_as_if_compiled(steps in prop::collection::vec(any_partitions(&tree()), 1..6)) {
         assert_agrees(&tree(), steps);
     }
 
     #[test]
-    fn worn_trees_are_recompiled_to_what_would_be_compiled(
-        steps in prop::collection::vec(any_wishes(&degraded_tree()), 1..4),
+    fn degraded_trees_are_recompiled_as_if_compiled(
+        steps in prop::collection::vec(any_partitions(&degraded_tree()), 1..4),
     ) {
         assert_agrees(&degraded_tree(), steps);
     }
 
     #[test]
-    fn random_fabrics_are_recompiled_to_what_would_be_compiled(
-        steps in prop::collection::vec(any_wishes(&random()), 1..6),
+    fn random_fabrics_are_recompiled_as_if_compiled(
+        steps in prop::collection::vec(any_partitions(&random()), 1..6),
     ) {
         assert_agrees(&random(), steps);
     }

@@ -36,7 +36,7 @@ fn complete_trees_are_routed_from_every_switch() {
 }
 
 #[test]
-fn oversubscribed_and_incomplete_trees_are_routed_from_every_switch() {
+fn incomplete_trees_are_routed_from_every_switch() {
     let oversubscribed =
         |text: &str, tree: FatTree| FatTree { oversubscription: text.parse().unwrap(), ..tree };
     for tree in [
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_trees_are_routed(leaves in 2u16..9, pods in 0u16..5, missing in 0usize..60, seed: u64) {
+    fn degraded_trees_are_routed(leaves in 2u16..9, pods in 0u16..5, missing in 0usize..60, seed: u64) {
         let size = if pods > 1 { FatTreeSize::Pods(pods) } else { FatTreeSize::Leaves(leaves) };
         let tree = small(size).generate().unwrap();
         let spare = switch_cables(&tree).len() + 1 - tree.switches().count();
@@ -162,13 +162,13 @@ proptest! {
     }
 
     #[test]
-    fn trees_that_lack_a_few_cables_reach_even_from_switch_to_switch(pods in 2u16..6, missing in 0usize..6, seed: u64) {
+    fn trees_with_few_missing_cables_connect_all_switches(pods in 2u16..6, missing in 0usize..6, seed: u64) {
         let tree = small(FatTreeSize::Pods(pods)).generate().unwrap();
         prop_assert_eq!(check(&without_links(tree, missing, seed).unwrap()), 0);
     }
 
     #[test]
-    fn damaged_tori_and_dragonflies_are_routed(missing in 0usize..20, seed: u64, torus: bool) {
+    fn degraded_tori_and_dragonflies_are_routed(missing in 0usize..20, seed: u64, torus: bool) {
         let topology = if torus {
             Torus::new([4, 4]).generate().unwrap()
         } else {

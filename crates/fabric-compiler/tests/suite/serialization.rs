@@ -169,7 +169,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_document_does_harm(edits in prop::collection::vec((0usize..3000, any_value()), 1..4)) {
+    fn edited_documents_are_rejected_or_usable(edits in prop::collection::vec((0usize..3000, any_value()), 1..4)) {
         let tree = small_tree();
         let plan = compile(&tree, &sample_intents(&tree), &Decisions::default()).unwrap();
         let mut value = serde_json::to_value(&plan).unwrap();
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_does_harm(at in 0usize..100_000, with in "[ -~]{0,4}") {
+    fn edited_texts_are_rejected_or_usable(at in 0usize..100_000, with in "[ -~]{0,4}") {
         let tree = small_tree();
         let plan = compile(&tree, &sample_intents(&tree), &Decisions::default()).unwrap();
         let mut text = serde_json::to_string(&plan).unwrap();

@@ -268,12 +268,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_was_decided_a_tree_is_routed(decisions in any_decisions(&small_tree())) {
+    fn trees_with_random_decisions_are_routed(decisions in any_decisions(&small_tree())) {
         assert_any_decisions_do(&small_tree(), &decisions);
     }
 
     #[test]
-    fn whatever_was_decided_any_fabric_is_routed(decisions in any_decisions(&small_random())) {
+    fn fabrics_with_random_decisions_are_routed(decisions in any_decisions(&small_random())) {
         assert_any_decisions_do(&small_random(), &decisions);
     }
 }
@@ -282,7 +282,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_port_keeps_its_lid_through_growth_and_shrinkage(
+    fn a_port_keeps_its_lid_while_the_fabric_resizes(
         steps in prop::collection::vec(prop::collection::vec(any::<bool>(), 31), 1..6),
     ) {
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();

@@ -8,7 +8,7 @@ use fabric_compiler::tenancy::admission::{
     Admission, AdmissionRequest, Grant, PathServiceLevel, Refusal, RouteChoice,
 };
 use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex, TenancyLimits};
-use fabric_compiler::tenancy::placement::{Capacity, Placement, PlacementError, PlacementRequest};
+use fabric_compiler::tenancy::placement::{Capacity, PlacementError, PlacementRequest, Placer};
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription, Torus};
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use fabric_model::{Decisions, Intents, Topology};
@@ -237,33 +237,33 @@ fn wanted(cluster: u32, nodes: usize, bandwidth: Bandwidth) -> PlacementRequest 
 #[test]
 fn small_clusters_share_leaves() {
     let graph = graph(&tree(64, 8, 3), seven_lanes());
-    let mut placement = Placement::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
-    let rate = placement.admission().usable(LinkIndex(0));
+    let mut placer = Placer::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
+    let rate = placer.admission().usable(LinkIndex(0));
     let leaves =
         |grant: &Grant| -> BTreeSet<u32> { grant.hosts.iter().map(|host| graph.switch_of(*host)).collect() };
-    let first = leaves(placement.place(wanted(1, 2, rate)).unwrap());
-    let second = leaves(placement.place(wanted(2, 2, rate)).unwrap());
+    let first = leaves(placer.place(wanted(1, 2, rate)).unwrap());
+    let second = leaves(placer.place(wanted(2, 2, rate)).unwrap());
     assert_eq!((first.len(), &first), (1, &second));
     // A pod has 16 hosts. A cluster that does not fit into the used one goes to an empty pod.
-    let grant = placement.place(wanted(3, 16, rate)).unwrap();
+    let grant = placer.place(wanted(3, 16, rate)).unwrap();
     assert_eq!(leaves(grant).len(), 4);
     assert!(leaves(grant).is_disjoint(&first));
-    let refusal = placement.place(wanted(4, 45, rate)).unwrap_err();
+    let refusal = placer.place(wanted(4, 45, rate)).unwrap_err();
     assert_eq!(refusal, PlacementError::TooFewHosts { requested: 45, free: 44 });
-    let largest = placement.largest(wanted(4, 45, rate));
+    let largest = placer.largest(wanted(4, 45, rate));
     assert!((32..=44).contains(&largest), "{largest}");
-    placement.place(wanted(4, largest, rate)).unwrap();
-    check(placement.admission());
+    placer.place(wanted(4, largest, rate)).unwrap();
+    check(placer.admission());
 }
 
 #[test]
 fn hosts_without_capacity_are_skipped() {
     let graph = graph(&tree(64, 8, 3), seven_lanes());
     let capacity = |host: HostIndex| Capacity { cores: host.0 % 3, memory_mib: 2048, functions: 8 };
-    let mut placement = Placement::new(Admission::new(graph), capacity);
-    let grant = placement.place(wanted(1, 5, Bandwidth::ZERO)).unwrap();
+    let mut placer = Placer::new(Admission::new(graph), capacity);
+    let grant = placer.place(wanted(1, 5, Bandwidth::ZERO)).unwrap();
     assert!(grant.hosts.iter().all(|host| host.0 % 3 == 2));
-    let refusal = placement.place(wanted(2, 60, Bandwidth::ZERO)).unwrap_err();
+    let refusal = placer.place(wanted(2, 60, Bandwidth::ZERO)).unwrap_err();
     assert_eq!(refusal, PlacementError::TooFewHosts { requested: 60, free: 16 });
 }
 
@@ -273,38 +273,38 @@ fn resize_randomly(graph: &Arc<LinkGraph>, steps: u32, seed: u8) {
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
     let mut draw = |below: usize| (0..below).new_tree(&mut runner).unwrap().current();
-    let mut placement = Placement::new(Admission::new(Arc::clone(graph)), |_| Capacity::UNLIMITED);
-    let usable = placement.admission().usable(LinkIndex(0));
-    let tables = |placement: &Placement| -> Vec<_> {
+    let mut placer = Placer::new(Admission::new(Arc::clone(graph)), |_| Capacity::UNLIMITED);
+    let usable = placer.admission().usable(LinkIndex(0));
+    let tables = |placer: &Placer| -> Vec<_> {
         (0..graph.links().len() as u32)
-            .map(|link| placement.admission().table(LinkIndex(link)).copied())
+            .map(|link| placer.admission().table(LinkIndex(link)).copied())
             .collect()
     };
     let (mut changed, mut refused) = (0, 0);
     for number in 0..steps {
-        let before = placement.admission().grants().clone();
-        let tables_before = tables(&placement);
+        let before = placer.admission().grants().clone();
+        let tables_before = tables(&placer);
         let someone = before.keys().nth(draw(before.len().max(1))).copied();
         let (touched, is_refused) = match (draw(6), someone) {
-            (0 | 1, Some(cluster)) => (cluster, placement.grow(cluster, 1 + draw(6)).is_err()),
+            (0 | 1, Some(cluster)) => (cluster, placer.grow(cluster, 1 + draw(6)).is_err()),
             (2, Some(cluster)) => {
                 let hosts = &before[&cluster].hosts;
                 let gone: Vec<HostIndex> = (0..1 + draw(3)).map(|_| hosts[draw(hosts.len())]).collect();
-                (cluster, placement.shrink(cluster, &gone).is_err())
+                (cluster, placer.shrink(cluster, &gone).is_err())
             }
             (3, Some(cluster)) => {
-                placement.release(cluster);
+                placer.release(cluster);
                 (cluster, false)
             }
             _ => {
                 let rate = usable.part([0.0, 0.2, 0.5, 1.0][draw(4)]);
                 let mode = [SlMode::Cluster, SlMode::Path][draw(2)];
                 let request = PlacementRequest { mode, ..wanted(number, 1 + draw(12), rate) };
-                (ClusterNumber(number), placement.place(request).is_err())
+                (ClusterNumber(number), placer.place(request).is_err())
             }
         };
         refused += u32::from(is_refused);
-        let after = placement.admission().grants();
+        let after = placer.admission().grants();
         for (cluster, had) in &before {
             match after.get(cluster) {
                 Some(has) if is_refused => assert_eq!(had, has),
@@ -324,13 +324,13 @@ fn resize_randomly(graph: &Arc<LinkGraph>, steps: u32, seed: u8) {
             }
         }
         if is_refused {
-            assert_eq!(tables(&placement), tables_before, "a refusal leaves no trace");
+            assert_eq!(tables(&placer), tables_before, "a refusal leaves no trace");
         }
         if number % 50 == 0 {
-            check(placement.admission());
+            check(placer.admission());
         }
     }
-    check(placement.admission());
+    check(placer.admission());
     assert!(changed > steps / 10 && refused > 0, "{changed} changed, {refused} refused");
 }
 
@@ -346,25 +346,25 @@ fn refusals_leave_arbitration_tables_unchanged() {
 
 #[test]
 fn largest_growth_succeeds_and_one_more_fails() {
-    let mut placement =
-        Placement::new(Admission::new(graph(&tree(64, 8, 3), seven_lanes())), |_| Capacity::UNLIMITED);
-    let rate = placement.admission().usable(LinkIndex(0));
-    placement.place(wanted(1, 6, rate)).unwrap();
-    placement.place(wanted(2, 30, rate)).unwrap();
-    let before = placement.admission().grants().clone();
-    let most = placement.largest_growth(ClusterNumber(1), 28).unwrap();
-    assert_eq!(&before, placement.admission().grants());
+    let mut placer =
+        Placer::new(Admission::new(graph(&tree(64, 8, 3), seven_lanes())), |_| Capacity::UNLIMITED);
+    let rate = placer.admission().usable(LinkIndex(0));
+    placer.place(wanted(1, 6, rate)).unwrap();
+    placer.place(wanted(2, 30, rate)).unwrap();
+    let before = placer.admission().grants().clone();
+    let most = placer.largest_growth(ClusterNumber(1), 28).unwrap();
+    assert_eq!(&before, placer.admission().grants());
     assert!(most > 0);
     if most < 28 {
-        assert!(matches!(placement.grow(ClusterNumber(1), most + 1), Err(PlacementError::Refused(_))));
-        assert_eq!(&before, placement.admission().grants());
+        assert!(matches!(placer.grow(ClusterNumber(1), most + 1), Err(PlacementError::Refused(_))));
+        assert_eq!(&before, placer.admission().grants());
     }
-    assert_eq!(placement.grow(ClusterNumber(1), most).unwrap().hosts.len(), 6 + most);
+    assert_eq!(placer.grow(ClusterNumber(1), most).unwrap().hosts.len(), 6 + most);
     assert!(matches!(
-        placement.grow(ClusterNumber(9), 1),
+        placer.grow(ClusterNumber(9), 1),
         Err(PlacementError::Refused(Refusal::UnknownCluster(ClusterNumber(9))))
     ));
-    check(placement.admission());
+    check(placer.admission());
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn the_negative_cache_changes_no_decision() {
     let graph = graph(&tree(64, 8, 3), seven_lanes());
     for (seed, part) in [(6, 0.0), (7, 0.5), (8, 1.0)] {
         let [mut cached, mut uncached] =
-            [0; 2].map(|_| Placement::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED));
+            [0; 2].map(|_| Placer::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED));
         let rate = cached.admission().usable(LinkIndex(0)).part(part);
         let mut runner = TestRunner::new_with_rng(
             Config::default(),
@@ -387,9 +387,8 @@ fn the_negative_cache_changes_no_decision() {
                 if uncached.place(wanted(1000, 1, rate)).is_ok() {
                     uncached.release(ClusterNumber(1000));
                 }
-                let [one, other] = [&mut cached, &mut uncached].map(|placement| {
-                    placement.place(wanted(number, nodes, rate)).map(|grant| grant.hosts.clone())
-                });
+                let [one, other] = [&mut cached, &mut uncached]
+                    .map(|placer| placer.place(wanted(number, nodes, rate)).map(|grant| grant.hosts.clone()));
                 assert_eq!(one, other);
                 if one.is_ok() {
                     number += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabric_compiler::compile;
 use fabric_compiler::tenancy::admission::Admission;
 use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex, TenancyLimits};
-use fabric_compiler::tenancy::placement::{Capacity, Placement, PlacementError, PlacementRequest};
+use fabric_compiler::tenancy::placement::{Capacity, PlacementError, PlacementRequest, Placer};
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::tenancy::{ClusterNumber, SlMode};
 use fabric_model::{Decisions, Intents};
@@ -122,22 +122,21 @@ fn refusals(tree: Oversubscription, rate: f64, lanes: u8, levels: u8) -> (usize,
     for seed in 0..INSTANCES {
         let mut random = Pcg64::seed_from_u64(seed);
         let mut draw = |below: u64| random.next_u64() % below;
-        let mut placement = Placement::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
-        let bandwidth = placement.admission().usable(LinkIndex(0)).part(rate);
+        let mut placer = Placer::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
+        let bandwidth = placer.admission().usable(LinkIndex(0)).part(rate);
         for number in 0..16 {
             if draw(4) == 0 {
-                let keys: Vec<ClusterNumber> = placement.admission().grants().keys().copied().collect();
+                let keys: Vec<ClusterNumber> = placer.admission().grants().keys().copied().collect();
                 if !keys.is_empty() {
-                    placement.release(keys[draw(keys.len() as u64) as usize]);
+                    placer.release(keys[draw(keys.len() as u64) as usize]);
                 }
             }
             let nodes = 2 + draw(5) as usize;
             let (cluster, needs, mode) = (ClusterNumber(number), Capacity::NONE, SlMode::Cluster);
             let request = PlacementRequest { cluster, nodes, needs, bandwidth, mode };
-            if let Err(PlacementError::Refused(_)) = placement.place(request) {
+            if let Err(PlacementError::Refused(_)) = placer.place(request) {
                 let rate = bandwidth.bits_per_s();
-                let exact =
-                    Exact { admission: placement.admission(), nodes, rate, lanes: lanes.into(), levels };
+                let exact = Exact { admission: placer.admission(), nodes, rate, lanes: lanes.into(), levels };
                 refused += 1;
                 wrong += usize::from(exact.is_possible());
             }
@@ -152,14 +151,14 @@ fn refusals(tree: Oversubscription, rate: f64, lanes: u8, levels: u8) -> (usize,
 #[test]
 fn the_exhaustive_search_finds_what_placement_finds() {
     let graph = graph(EVEN, 2, 3);
-    let mut placement = Placement::new(Admission::new(graph), |_| Capacity::UNLIMITED);
-    let bandwidth = placement.admission().usable(LinkIndex(0));
+    let mut placer = Placer::new(Admission::new(graph), |_| Capacity::UNLIMITED);
+    let bandwidth = placer.admission().usable(LinkIndex(0));
     for (number, nodes) in [(0, 5), (1, 4)] {
         let rate = bandwidth.bits_per_s();
-        let exact = Exact { admission: placement.admission(), nodes, rate, lanes: 2, levels: 3 };
+        let exact = Exact { admission: placer.admission(), nodes, rate, lanes: 2, levels: 3 };
         assert!(exact.is_possible());
         let (cluster, needs, mode) = (ClusterNumber(number), Capacity::NONE, SlMode::Cluster);
-        let grant = placement.place(PlacementRequest { cluster, nodes, needs, bandwidth, mode }).unwrap();
+        let grant = placer.place(PlacementRequest { cluster, nodes, needs, bandwidth, mode }).unwrap();
         assert!(grant.hosts.iter().all(|host| *host < HostIndex(12)));
     }
 }

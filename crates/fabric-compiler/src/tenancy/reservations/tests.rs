@@ -10,7 +10,7 @@ use super::*;
 use crate::compile;
 use crate::tenancy::admission::Admission;
 use crate::tenancy::link_graph::TenancyLimits;
-use crate::tenancy::placement::{Capacity, Placement, PlacementRequest};
+use crate::tenancy::placement::{Capacity, PlacementRequest, Placer};
 use crate::tenancy::tree::UpPorts;
 
 /// 64 hosts in three tiers.
@@ -51,32 +51,32 @@ fn check(reservations: &Reservations, graph: &LinkGraph) -> usize {
 #[test]
 fn residuals_match_reservations_over_1000_changes() {
     let graph = graph();
-    let mut placement = Placement::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
-    let usable = placement.admission().usable(LinkIndex(0));
+    let mut placer = Placer::new(Admission::new(Arc::clone(&graph)), |_| Capacity::UNLIMITED);
+    let usable = placer.admission().usable(LinkIndex(0));
     let mut random = Pcg64::seed_from_u64(1);
     let mut draw = |below: usize| random.next_u64() as usize % below;
     let (mut most, mut refused) = (0, 0);
     for number in 0..1000 {
-        let clusters: Vec<ClusterNumber> = placement.admission().grants().keys().copied().collect();
+        let clusters: Vec<ClusterNumber> = placer.admission().grants().keys().copied().collect();
         let someone = clusters.get(draw(clusters.len().max(1))).copied();
         let is_refused = match (draw(5), someone) {
-            (0, Some(cluster)) => placement.release(cluster).is_none(),
-            (1, Some(cluster)) => placement.grow(cluster, 1 + draw(6)).is_err(),
+            (0, Some(cluster)) => placer.release(cluster).is_none(),
+            (1, Some(cluster)) => placer.grow(cluster, 1 + draw(6)).is_err(),
             (2, Some(cluster)) => {
-                let first = placement.admission().grants()[&cluster].hosts[0];
-                placement.shrink(cluster, &[first]).is_err()
+                let first = placer.admission().grants()[&cluster].hosts[0];
+                placer.shrink(cluster, &[first]).is_err()
             }
             _ => {
                 let bandwidth = usable.part([0.0, 0.5, 1.0][draw(3)]);
                 let mode = [SlMode::Cluster, SlMode::Path][draw(2)];
                 let (cluster, needs) = (ClusterNumber(number), Capacity::NONE);
-                placement
+                placer
                     .place(PlacementRequest { cluster, nodes: 1 + draw(20), needs, bandwidth, mode })
                     .is_err()
             }
         };
         refused += usize::from(is_refused);
-        most = most.max(check(placement.admission().reservations(), &graph));
+        most = most.max(check(placer.admission().reservations(), &graph));
     }
     assert!(most > 100 && refused > 100, "{most} lanes, {refused} refused");
 }
